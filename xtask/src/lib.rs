@@ -22,6 +22,7 @@
 pub mod attack;
 pub mod bench;
 pub mod command;
+pub mod lines;
 pub mod source;
 pub mod suite;
 pub mod tidy;

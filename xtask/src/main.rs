@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use xtask::workspace::Workspace;
-use xtask::{Result, attack, bench, suite, tidy};
+use xtask::{Result, attack, bench, lines, suite, tidy};
 
 /// A chore: its name, what it does, and how.
 type Chore = (&'static str, &'static str, Work);
@@ -46,6 +46,7 @@ const CHORES: &[Chore] = &[
         "measure the promises with numbers, or those of the programs whose names have these WORDS, into benches/results",
         Work::Parts(bench::run),
     ),
+    ("lines", "count the lines of code by crate, tests apart", Work::Whole(lines::run)),
     ("help", "print this page", Work::Whole(|_| Ok(help()))),
 ];
 
