@@ -184,6 +184,12 @@ impl From<ModelError> for Failure {
     }
 }
 
+impl From<toolpost_sandbox::EgressError> for Failure {
+    fn from(error: toolpost_sandbox::EgressError) -> Self {
+        toolpost_sandbox::Error::from(error).into()
+    }
+}
+
 impl From<toolpost_sandbox::Error> for Failure {
     fn from(error: toolpost_sandbox::Error) -> Self {
         let code = match &error {

@@ -519,8 +519,10 @@ impl Docker {
                 "no second kernel: the runtime `{runtime}` shares that of the machine; `--runtime runsc` has one"
             ));
         }
-        let tunnel =
-            request.egress().map(|egress| Tunnel::new(&egress.within(&limits), &limits)).transpose()?;
+        let tunnel = request
+            .egress()
+            .map(|egress| Tunnel::new(&egress.capped(limits.connections, limits.requests), &limits))
+            .transpose()?;
         let outcome = work(run::Run {
             docker: self,
             request,

@@ -250,3 +250,18 @@ fn shown(path: &Path) -> String {
 fn did_you_mean(suggestion: Option<&'static str>) -> String {
     suggestion.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default()
 }
+
+impl From<toolpost_egress::Error> for Error {
+    fn from(error: toolpost_egress::Error) -> Self {
+        match error {
+            toolpost_egress::Error::InvalidLimit { name, value, expected } => {
+                Self::InvalidLimit { name, value, expected }
+            }
+            toolpost_egress::Error::InvalidName { what, name, reason } => {
+                Self::InvalidName { what, name, reason }
+            }
+            toolpost_egress::Error::Start(source) => Self::Setup { step: "start egress proxy", source },
+            other => Self::Setup { step: "start egress proxy", source: std::io::Error::other(other) },
+        }
+    }
+}

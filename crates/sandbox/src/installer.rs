@@ -276,13 +276,9 @@ impl Installer {
     pub(crate) fn confined(&self, folder: &Path, language: Language) -> Result<Sandbox, Error> {
         let hosts = self.hosts(language)?;
         let egress = (!hosts.is_empty()).then(|| {
-            let mut egress = self.sandbox.egress.clone().unwrap_or_default();
-            egress.policy.raw.clear();
-            // The client checks the certificate of the index, whoever hands it on.
-            egress.stand_ins = true;
-            egress.policy.allow =
-                hosts.iter().map(|host| HostPattern::new(host)).collect::<Result<_, _>>()?;
-            Ok::<_, Error>(egress)
+            let hosts = hosts.iter().map(|host| HostPattern::new(host)).collect::<Result<_, _>>()?;
+            // The client checks the certificate of the index, whichever gateway forwards it.
+            Ok::<_, Error>(self.sandbox.egress.clone().unwrap_or_default().only(hosts).allow_stand_ins())
         });
         let mut sandbox = Sandbox {
             limits: Some(self.limits()),

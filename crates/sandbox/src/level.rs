@@ -1,5 +1,7 @@
 //! The levels of confinement, by name.
 
+pub(crate) use toolpost_egress::shorten;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -66,16 +68,6 @@ impl FromStr for Level {
             suggestion: nearest(name, &Self::NAMES),
         })
     }
-}
-
-/// A hostile name must not fill an error message.
-pub(crate) fn shorten(text: &str) -> String {
-    const MAXIMUM: usize = 80;
-    let mut short: String = text.chars().take(MAXIMUM).flat_map(char::escape_debug).collect();
-    if text.chars().nth(MAXIMUM).is_some() {
-        short.push('…');
-    }
-    short
 }
 
 /// The candidate that a typing error most likely meant, if one is near enough.

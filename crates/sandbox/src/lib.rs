@@ -97,7 +97,6 @@ mod detached;
 mod directory;
 #[cfg(all(feature = "docker", target_os = "linux", not(toolpost_simulate_other_host)))]
 pub mod docker;
-mod egress;
 mod environment;
 mod error;
 mod grants;
@@ -135,12 +134,6 @@ pub use backend::{Backend, Processes, Request};
 pub use cancel::Cancel;
 pub use detached::{Detached, start_detached};
 pub use directory::program_directories;
-#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
-pub use egress::EgressProxy;
-pub use egress::{
-    AddressRule, Egress, EgressEvent, EgressKind, EgressLimits, EgressLog, EgressPolicy, EgressRefusal,
-    HostPattern, Placeholder, Resolve, SecretPolicy, address_rule,
-};
 pub use environment::{Environment, Profile, ProfilePackage};
 pub use error::Error;
 pub use grants::{Granted, Grants, VariableGrant};
@@ -164,6 +157,12 @@ pub use running::{HostDirectory, LiveStreams, Running};
 pub use sandbox::{SYSTEM_SEARCH_PATH, Sandbox};
 pub use session::{CellLimits, Difference, Reset, Session, SessionLimits};
 pub use shebang::Shebang;
+#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+pub use toolpost_egress::EgressProxy;
+pub use toolpost_egress::{
+    AddressRule, Egress, EgressEvent, EgressKind, EgressLimits, EgressLog, EgressPolicy, EgressRefusal,
+    Error as EgressError, HostPattern, Placeholder, Resolve, SecretPolicy, address_rule,
+};
 pub use unmet::Unmet;
 pub use verdict::{Interruption, Layer, MissingLayer, Reached, Report, Usage, Verdict};
 pub use writer::{Rejection, SafeDirectory, WriteError, adds_git_driver};

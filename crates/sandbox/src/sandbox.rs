@@ -421,8 +421,8 @@ impl Sandbox {
     fn check_egress(&self) -> Result<(), Error> {
         let Some(egress) = &self.egress else { return Ok(()) };
         egress.check()?;
-        for placeholder in &egress.secrets {
-            check_variable(&placeholder.variable)?;
+        for placeholder in egress.placeholders() {
+            check_variable(placeholder.variable())?;
         }
         for name in egress.variables() {
             if self.environment.iter().any(|(own, _)| own == name) {

@@ -312,3 +312,18 @@ impl Report {
         self.layers.contains(&layer)
     }
 }
+/// The limits of the network that a run reached.
+#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+pub(crate) fn reached_network(log: &crate::EgressLog) -> Vec<Reached> {
+    let mut reached: Vec<Reached> = log
+        .limits_reached
+        .iter()
+        .map(|name| match name.as_str() {
+            "connections" => Reached::Connections,
+            "requests" => Reached::Requests,
+            _ => Reached::NetworkBytes,
+        })
+        .collect();
+    reached.dedup();
+    reached
+}

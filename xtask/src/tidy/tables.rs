@@ -39,9 +39,15 @@ pub const LAYERS: &[Layer] = &[
         reason: "the contracts: everything rests on it, so it rests on nothing",
     },
     Layer {
+        package: "toolpost-egress",
+        folder: "crates/egress",
+        may_use: Only(&[]),
+        reason: "knows hosts, addresses and a listening socket, nothing of processes",
+    },
+    Layer {
         package: "toolpost-sandbox",
         folder: "crates/sandbox",
-        may_use: Only(&[]),
+        may_use: Only(&["toolpost-egress"]),
         reason: "knows processes and limits, nothing of tools; useful alone",
     },
     Layer {
@@ -173,7 +179,14 @@ pub const EXCLUSIVE: &[Exclusive] = &[
     },
     Exclusive {
         crates: &["reqwest", "rustls", "rustls-*", "webpki-roots"],
-        only: &["toolpost-llm", "toolpost-tools", "toolpost-mcp", "toolpost-sandbox", "toolpost-testkit"],
+        only: &[
+            "toolpost-llm",
+            "toolpost-tools",
+            "toolpost-mcp",
+            "toolpost-egress",
+            "toolpost-sandbox",
+            "toolpost-testkit",
+        ],
         reason: "outward HTTP is opened where TOOLPOST_NO_NETWORK and the address rules are honoured; the loopback providers answer",
     },
     Exclusive {
@@ -208,8 +221,8 @@ pub const EXCLUSIVE: &[Exclusive] = &[
     },
     Exclusive {
         crates: &["rustix"],
-        only: &["toolpost-sandbox", "toolpost-tools", "toolpost-exec", "toolpost-cli"],
-        reason: "the sandbox, the file tools that stay below their root, a tool program's own descriptor for its \
+        only: &["toolpost-egress", "toolpost-sandbox", "toolpost-tools", "toolpost-exec", "toolpost-cli"],
+        reason: "the sandbox and its proxy, the file tools that stay below their root, a tool program's own descriptor for its \
                  protocol, which must not bring the sandbox, and the command's terminal",
     },
     Exclusive {

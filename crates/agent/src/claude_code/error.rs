@@ -175,6 +175,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl From<toolpost_sandbox::EgressError> for Error {
+    fn from(error: toolpost_sandbox::EgressError) -> Self {
+        toolpost_sandbox::Error::from(error).into()
+    }
+}
+
 impl From<toolpost_sandbox::Error> for Error {
     fn from(error: toolpost_sandbox::Error) -> Self {
         use toolpost_sandbox::Error as Sandbox;

@@ -13,11 +13,11 @@ use rustix::fd::{AsFd as _, BorrowedFd};
 
 use super::channel::{Channel, Frame};
 use super::error::DockerError;
-use crate::egress::proxy::Armed;
 use crate::{Egress, EgressLog, EgressProxy, Error, Limits};
+use toolpost_egress::PreparedProxy;
 
 /// The port inside, as wide as a frame carries it.
-pub(super) const PORT: u64 = crate::egress::PORT as u64;
+pub(super) const PORT: u64 = toolpost_egress::PORT as u64;
 /// What may be on its way in one direction of one connection; the first process knows the same number.
 const WINDOW: usize = 64 << 10;
 /// What is sent at once.
@@ -85,8 +85,8 @@ fn frame_of(number: u64, content: &[u8]) -> Vec<u8> {
 
 impl Tunnel {
     pub(super) fn new(egress: &Egress, limits: &Limits) -> Result<Self, Error> {
-        let address = (Ipv4Addr::LOCALHOST, crate::egress::PORT).into();
-        let proxy = Armed::new(egress)
+        let address = (Ipv4Addr::LOCALHOST, toolpost_egress::PORT).into();
+        let proxy = PreparedProxy::new(egress)
             .and_then(|armed| armed.wait(address, limits.network_bytes))
             .map_err(|source| Error::Setup { step: "start egress proxy", source })?;
         Ok(Self { proxy, ends: BTreeMap::new() })

@@ -118,7 +118,7 @@ pub(super) fn attend(
         let log = proxy.finish();
         report.layers.push(Layer::Egress);
         report.layers.sort_unstable();
-        report.reached.extend(log.reached());
+        report.reached.extend(crate::verdict::reached_network(&log));
         report.notes.extend(log.notes());
         report.egress = Some(log);
     }

@@ -24,8 +24,6 @@ use super::supervise::{Feed, Running, Streams};
 use super::temporary::TemporaryFolder;
 use super::workspace::HostFolder;
 use super::{Facts, facts, identity, links, network, template, toolchain, unconfined};
-use crate::egress::PORT;
-use crate::egress::proxy::Armed;
 use crate::language::HEAP;
 use crate::ready::Payload;
 use crate::running::Pipes;
@@ -33,6 +31,8 @@ use crate::{
     ApplyMode, Error, Host, Language, Level, Limits, Program, Ready, Report, SYSTEM_SEARCH_PATH, Sandbox,
     Stdin, Workspace,
 };
+use toolpost_egress::PORT;
+use toolpost_egress::PreparedProxy;
 
 /// Besides the limits: what kills and stops all at once, and counts the time of single cells.
 const SESSION_CONTROLLERS: [&str; 4] = ["kill", "freezer", "cpuacct", "cpu"];
@@ -146,7 +146,7 @@ pub(super) struct Kept {
     /// The limits that hold.
     pub(super) limits: Limits,
     /// The proxy that waits for its socket, if the run has a way out.
-    pub(super) egress: Option<Armed>,
+    pub(super) egress: Option<PreparedProxy>,
     /// Where the layer of a live run is for its caller.
     pub(super) directory: LiveDirectory,
     /// The home directory, where it is a directory of the host. Removed at the end.
@@ -385,7 +385,12 @@ impl Prepared {
 }
 
 /// The proxy of a run that is to have one. It is refused where nothing would keep the program from going round it.
-fn way_out(sandbox: &Sandbox, level: Level, facts: &Facts, limits: &Limits) -> Result<Option<Armed>, Error> {
+fn way_out(
+    sandbox: &Sandbox,
+    level: Level,
+    facts: &Facts,
+    limits: &Limits,
+) -> Result<Option<PreparedProxy>, Error> {
     let Some(egress) = &sandbox.egress else { return Ok(None) };
     let refuse = |reason: String, fix: &str| Err(Error::EgressUnavailable { reason, fix: fix.into() });
     if !level.is_boundary() {
@@ -399,7 +404,9 @@ fn way_out(sandbox: &Sandbox, level: Level, facts: &Facts, limits: &Limits) -> R
             "allow namespaces (`toolpost doctor` shows how), or use the Docker backend",
         );
     }
-    Armed::new(&egress.within(limits)).map(Some).map_err(setup("make placeholders"))
+    PreparedProxy::new(&egress.capped(limits.connections, limits.requests))
+        .map(Some)
+        .map_err(setup("make placeholders"))
 }
 
 /// Who owns what the host makes for the program, if that is another user.
@@ -635,7 +642,7 @@ fn descriptors_with(ends: Ends, kill: Option<OwnedFd>) -> Result<Step, Error> {
 /// The program's environment: the clean one, the caller's variables, and those that lead to its proxy.
 pub(super) fn variables(
     sandbox: &Sandbox,
-    egress: Option<&Armed>,
+    egress: Option<&PreparedProxy>,
     ready: &Ready,
     workspace: &Path,
     own_namespaces: bool,

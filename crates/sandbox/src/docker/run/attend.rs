@@ -39,7 +39,7 @@ impl Run<'_> {
         let log = tunnel.finish();
         self.report.layers.push(Layer::Egress);
         self.report.layers.sort_unstable();
-        self.report.reached.extend(log.reached());
+        self.report.reached.extend(crate::verdict::reached_network(&log));
         self.report.notes.extend(log.notes());
         self.report.egress = Some(log);
     }

@@ -18,9 +18,9 @@ use super::super::{files, tree};
 use super::family::{Family, Packet, buffer, receive};
 use super::frame::{self, Answer, End};
 use super::member::{Member, nonce};
-use crate::egress::EgressLog;
 use crate::session::CellLimits;
 use crate::{Cancel, Changes, Event, Interruption, Layer, Limits, Outcome, Reached, Report, Usage, Verdict};
+use toolpost_egress::EgressLog;
 
 /// How often the clock and the counters are looked at.
 const LOOK: Duration = Duration::from_millis(25);
@@ -385,7 +385,7 @@ impl Cell<'_> {
         let value = capture::value(&bytes, overflowed, line.as_deref(), &mut report);
         if let Some(log) = family.egress_at_end() {
             let log = log.since(self.egress_before.as_ref());
-            report.reached.extend(log.reached());
+            report.reached.extend(crate::verdict::reached_network(&log));
             report.notes.extend(log.notes());
             report.egress = Some(log);
         }

@@ -29,7 +29,6 @@ use super::super::{Facts, allowlist, launch, tree};
 use super::frame::{self, HEAD, LARGEST};
 use super::member::{Member, nonce, send};
 use super::{FileRules, roots};
-use crate::egress::{EgressLog, EgressProxy};
 use crate::language::PYTHON_SESSION;
 use crate::running::Pipes;
 use crate::session::SessionLimits;
@@ -37,6 +36,7 @@ use crate::{
     Cancel, Error, Event, Host, Language, Layer, Level, Limits, MissingLayer, Program, Report, Sandbox,
     Stdin, Verdict, Workspace,
 };
+use toolpost_egress::{EgressLog, EgressProxy};
 
 const JAVASCRIPT: &str = include_str!("../../../drivers/session.js");
 /// An interpreter that is not ready after this time never will be.

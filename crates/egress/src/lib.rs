@@ -1,16 +1,36 @@
-//! The way out: which hosts a program may reach, and how much.
+//! An egress allowlist: which hosts a program may reach, and how much. A proxy per run enforces it.
+//!
+//! ```
+//! use toolpost_egress::{Egress, HostPattern};
+//!
+//! let egress = Egress::new().allow(HostPattern::new("pypi.org")?).allow(HostPattern::new("*.pythonhosted.org")?);
+//! # Ok::<(), toolpost_egress::Error>(())
+//! ```
+//!
+//! # Invariants
+//!
+//! - Each name is parsed once and resolved once, and the connection goes to an address that passed the rules.
+//! - Private, loopback, link-local, metadata, multicast and reserved addresses are blocked unless the operator allows
+//!   one by [`Egress::allow_address`].
+//! - Placeholders become secrets only in requests to the hosts of that secret.
+//! - Connections, threads, bytes, headers and times are bounded by [`EgressLimits`].
+//! - Deliberately absent: processes, namespaces and sandbox levels. The crate serves a listening socket that its caller
+//!   made.
+
+#![forbid(unsafe_code)]
 
 mod address;
+mod error;
 #[cfg_attr(
     any(not(target_os = "linux"), toolpost_simulate_other_host),
     expect(dead_code, reason = "only the proxy uses all of it, which other hosts do not have")
 )]
-pub(crate) mod host;
+mod host;
 mod limits;
 mod log;
 mod policy;
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
-pub(crate) mod proxy;
+mod proxy;
 #[cfg_attr(
     any(not(target_os = "linux"), toolpost_simulate_other_host),
     expect(dead_code, reason = "only the proxy uses all of it, which other hosts do not have")
@@ -23,15 +43,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 pub use address::{AddressRule, address_rule};
+pub use error::{Error, shorten};
 pub use host::HostPattern;
 pub use limits::EgressLimits;
 pub use log::{EgressEvent, EgressKind, EgressLog, EgressRefusal};
 pub use policy::{EgressPolicy, SecretPolicy};
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
-pub use proxy::EgressProxy;
+pub use proxy::{EgressProxy, PreparedProxy};
 pub use secret::Placeholder;
-
-use crate::Error;
 
 /// Finds the addresses of a name. The system's resolver is used unless [`Egress::resolver`] gives another one.
 pub trait Resolve: fmt::Debug + Send + Sync {
@@ -56,13 +75,12 @@ type Sink = Arc<dyn Fn(&EgressEvent) + Send + Sync>;
 /// What a program may reach on the network: an allowlist of names, held by a proxy of the run's own.
 ///
 /// ```
-/// use toolpost_sandbox::{Egress, HostPattern, Level, Sandbox};
+/// use toolpost_egress::{Egress, HostPattern};
 ///
 /// let egress = Egress::new()
 ///     .allow(HostPattern::new("pypi.org")?)
 ///     .allow(HostPattern::new("*.pythonhosted.org")?);
-/// let sandbox = Sandbox::new().level(Level::Strict).egress(egress);
-/// # Ok::<(), toolpost_sandbox::Error>(())
+/// # Ok::<(), toolpost_egress::Error>(())
 /// ```
 ///
 /// The program finds the proxy in `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and their lower-case forms; it speaks
@@ -85,7 +103,7 @@ pub struct Egress {
     pub(crate) upstream_authorization: Option<secret::Secret>,
     pub(crate) resolver: Arc<dyn Resolve>,
     pub(crate) sink: Option<Sink>,
-    #[cfg(feature = "egress-tls")]
+    #[cfg(feature = "tls")]
     pub(crate) authorities: Vec<Vec<u8>>,
 }
 
@@ -99,7 +117,7 @@ impl Default for Egress {
             upstream_authorization: None,
             resolver: Arc::new(SystemResolver),
             sink: None,
-            #[cfg(feature = "egress-tls")]
+            #[cfg(feature = "tls")]
             authorities: Vec::new(),
         }
     }
@@ -133,7 +151,7 @@ impl Egress {
         for wanted in std::mem::take(&mut policy.secrets) {
             let value = secret(&wanted.variable).ok_or_else(|| Error::InvalidName {
                 what: "secret",
-                name: crate::level::shorten(&wanted.variable),
+                name: crate::error::shorten(&wanted.variable),
                 reason: "no value was found for it; set it where the host program runs".into(),
             })?;
             secrets.push(wanted.placeholder(value));
@@ -148,6 +166,26 @@ impl Egress {
     pub fn allow(mut self, pattern: HostPattern) -> Self {
         self.policy.allow.push(pattern);
         self
+    }
+
+    /// Replaces the allowlist by these hosts, and drops raw tunnels.
+    #[must_use]
+    pub fn only(mut self, hosts: Vec<HostPattern>) -> Self {
+        self.policy.raw.clear();
+        self.policy.allow = hosts;
+        self
+    }
+
+    /// Lets a name lead to an address of documentation and benchmark ranges, as behind a gateway that replaces DNS.
+    #[must_use]
+    pub fn allow_stand_ins(mut self) -> Self {
+        self.stand_ins = true;
+        self
+    }
+
+    /// The placeholders of its secrets.
+    pub fn placeholders(&self) -> &[Placeholder] {
+        &self.secrets
     }
 
     /// Refuses hosts although another rule allows them.
@@ -180,7 +218,7 @@ impl Egress {
         self
     }
 
-    /// Sets how much may be sent and received. [`crate::Limits`] hold besides; the lower one counts.
+    /// Sets how much may be sent and received. The limits of the run apply too; the lower one counts.
     #[must_use]
     pub fn limits(mut self, limits: EgressLimits) -> Self {
         self.policy.limits = limits;
@@ -217,8 +255,8 @@ impl Egress {
         self
     }
 
-    /// Calls a function with each event when it is complete, on a thread of the proxy. The events are in
-    /// [`crate::Report::egress`] as well.
+    /// Calls a function with each event when it is complete, on a thread of the proxy. The events are also in
+    /// [`EgressLog::events`].
     #[must_use]
     pub fn on_event(mut self, sink: impl Fn(&EgressEvent) + Send + Sync + 'static) -> Self {
         self.sink = Some(Arc::new(sink));
@@ -227,7 +265,7 @@ impl Egress {
 
     /// Trusts another certificate authority besides the system's, where the proxy itself speaks TLS: its certificate in
     /// DER form.
-    #[cfg(feature = "egress-tls")]
+    #[cfg(feature = "tls")]
     #[must_use]
     pub fn authority(mut self, der: impl Into<Vec<u8>>) -> Self {
         self.authorities.push(der.into());
@@ -235,7 +273,7 @@ impl Egress {
     }
 
     /// The names of the variables that the program gets besides its own.
-    pub(crate) fn variables(&self) -> impl Iterator<Item = &str> {
+    pub fn variables(&self) -> impl Iterator<Item = &str> {
         PROXY_VARIABLES
             .into_iter()
             .chain(NO_PROXY_VARIABLES)
@@ -243,18 +281,18 @@ impl Egress {
             .chain(self.secrets.iter().map(|placeholder| placeholder.variable.as_str()))
     }
 
-    /// The same under the limits of a run, of which the lower ones count.
-    #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
-    pub(crate) fn within(&self, limits: &crate::Limits) -> Self {
-        let mut within = self.clone();
-        let own = &mut within.policy.limits;
-        own.connections = limits.connections.map_or(own.connections, |most| own.connections.min(most.into()));
-        own.requests = limits.requests.map_or(own.requests, |most| own.requests.min(most.into()));
-        within
+    /// The same allowlist with at most this many connections and requests.
+    #[must_use]
+    pub fn capped(&self, connections: Option<u32>, requests: Option<u32>) -> Self {
+        let mut capped = self.clone();
+        let own = &mut capped.policy.limits;
+        own.connections = connections.map_or(own.connections, |cap| own.connections.min(cap.into()));
+        own.requests = requests.map_or(own.requests, |cap| own.requests.min(cap.into()));
+        capped
     }
 
     /// Refuses limits and secrets that mean nothing.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), Error> {
         self.policy.limits.check()?;
         for (index, placeholder) in self.secrets.iter().enumerate() {
             placeholder.check()?;
@@ -264,7 +302,7 @@ impl Egress {
             if is_taken || is_own.into_iter().any(|own| own == placeholder.variable) {
                 return Err(Error::InvalidName {
                     what: "secret",
-                    name: crate::level::shorten(&placeholder.variable),
+                    name: crate::error::shorten(&placeholder.variable),
                     reason: "another value already has this variable".into(),
                 });
             }
@@ -289,4 +327,4 @@ pub(crate) const NO_PROXY_VARIABLES: [&str; 2] = ["NO_PROXY", "no_proxy"];
 pub(crate) const NODE_VARIABLE: &str = "NODE_USE_ENV_PROXY";
 /// The port of the proxy inside, where every port is free.
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
-pub(crate) const PORT: u16 = 3128;
+pub const PORT: u16 = 3128;

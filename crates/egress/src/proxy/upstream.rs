@@ -14,7 +14,7 @@ use super::wire::{Buffered, Wire};
 /// A connection on which one request is sent.
 pub(super) enum Upstream {
     Plain(Wire),
-    #[cfg(feature = "egress-tls")]
+    #[cfg(feature = "tls")]
     Tls(Box<rustls::StreamOwned<rustls::ClientConnection, Wire>>),
 }
 
@@ -22,7 +22,7 @@ impl Read for Upstream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(wire) => wire.read(buffer),
-            #[cfg(feature = "egress-tls")]
+            #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.read(buffer),
         }
     }
@@ -32,7 +32,7 @@ impl Write for Upstream {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(wire) => wire.write(buffer),
-            #[cfg(feature = "egress-tls")]
+            #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.write(buffer),
         }
     }
@@ -40,7 +40,7 @@ impl Write for Upstream {
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(wire) => wire.flush(),
-            #[cfg(feature = "egress-tls")]
+            #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.flush(),
         }
     }
@@ -91,7 +91,7 @@ pub(super) fn tunnel(
             }
         })?;
         if head.first[1] != "200" || !from.held().is_empty() {
-            let status = crate::level::shorten(&head.first[1]);
+            let status = crate::error::shorten(&head.first[1]);
             return Err(Trouble::failed(
                 502,
                 format!("the upstream proxy answered {target} with status {status}"),
@@ -117,7 +117,7 @@ pub(super) fn plain(
 }
 
 /// A connection with TLS for one HTTP request.
-#[cfg(feature = "egress-tls")]
+#[cfg(feature = "tls")]
 pub(super) fn secure(
     shared: &Shared,
     target: &Target,

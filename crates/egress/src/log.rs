@@ -91,7 +91,8 @@ impl EgressLog {
 
     /// What came after an earlier state of the same log.
     #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
-    pub(crate) fn since(self, earlier: Option<&Self>) -> Self {
+    #[must_use]
+    pub fn since(self, earlier: Option<&Self>) -> Self {
         let Some(earlier) = earlier else { return self };
         let Self { events, limits_reached, .. } = self;
         Self {
@@ -106,26 +107,9 @@ impl EgressLog {
         }
     }
 
-    /// The limits of the run that were reached.
-    #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
-    pub(crate) fn reached(&self) -> Vec<crate::Reached> {
-        use crate::Reached;
-        let mut reached: Vec<Reached> = self
-            .limits_reached
-            .iter()
-            .map(|name| match name.as_str() {
-                "connections" => Reached::Connections,
-                "requests" => Reached::Requests,
-                _ => Reached::NetworkBytes,
-            })
-            .collect();
-        reached.dedup();
-        reached
-    }
-
     /// Sentences for a person: what was refused, and what would allow it. At most ten, then a count.
     #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
-    pub(crate) fn notes(&self) -> Vec<String> {
+    pub fn notes(&self) -> Vec<String> {
         const MOST: usize = 10;
         let mut notes: Vec<String> = Vec::new();
         let mut further = 0u64;

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::level::shorten;
+use crate::error::shorten;
 
 /// The longest name that DNS knows, in bytes.
 const LONGEST_NAME: usize = 253;

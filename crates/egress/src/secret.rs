@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::HostPattern;
 use crate::Error;
-use crate::level::shorten;
+use crate::error::shorten;
 
 /// A value that no log, error or debug output shows.
 #[derive(Clone, PartialEq, Eq)]
@@ -79,6 +79,11 @@ pub struct Placeholder {
 }
 
 impl Placeholder {
+    /// The variable that holds the placeholder.
+    pub fn variable(&self) -> &str {
+        &self.variable
+    }
+
     /// A placeholder in this variable for this secret. It must be bound to a host by [`Placeholder::host`].
     pub fn new(variable: impl Into<String>, secret: impl Into<String>) -> Self {
         Self {
@@ -121,7 +126,7 @@ impl Placeholder {
     }
 
     /// Whether it is bound to any host.
-    pub(crate) fn has_hosts(&self) -> bool {
+    pub fn has_hosts(&self) -> bool {
         !self.hosts.is_empty()
     }
 

@@ -10,7 +10,7 @@ mod serve;
 mod shared;
 mod socks;
 mod text;
-#[cfg(feature = "egress-tls")]
+#[cfg(feature = "tls")]
 mod tls;
 mod upstream;
 mod vault;
@@ -39,18 +39,19 @@ const LONGEST_WAIT: Duration = Duration::from_hours(1);
 
 /// A proxy that is ready for a listening socket: its placeholders are made.
 #[derive(Debug)]
-pub(crate) struct Armed {
+pub struct PreparedProxy {
     egress: Egress,
     vault: Vault,
 }
 
-impl Armed {
-    pub(crate) fn new(egress: &Egress) -> io::Result<Self> {
+impl PreparedProxy {
+    /// Makes the placeholders. Fails if the system has no random bytes.
+    pub fn new(egress: &Egress) -> io::Result<Self> {
         Ok(Self { egress: egress.clone(), vault: Vault::new(&egress.secrets)? })
     }
 
     /// The variables of a program that finds the proxy at an address.
-    pub(crate) fn variables(&self, address: SocketAddr) -> Vec<(String, String)> {
+    pub fn variables(&self, address: SocketAddr) -> Vec<(String, String)> {
         let proxy = format!("http://{address}");
         let fixed = PROXY_VARIABLES
             .into_iter()
@@ -61,7 +62,7 @@ impl Armed {
     }
 
     /// Starts to accept. `bytes` limits both directions together, besides the limits of the allowlist.
-    pub(crate) fn start(self, listener: TcpListener, bytes: Option<u64>) -> io::Result<EgressProxy> {
+    pub fn start(self, listener: TcpListener, bytes: Option<u64>) -> io::Result<EgressProxy> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let mut proxy = self.wait(address, bytes)?;
@@ -75,7 +76,7 @@ impl Armed {
     }
 
     /// Waits for connections that somebody else accepts at the address, for [`EgressProxy::take`].
-    pub(crate) fn wait(self, address: SocketAddr, bytes: Option<u64>) -> io::Result<EgressProxy> {
+    pub fn wait(self, address: SocketAddr, bytes: Option<u64>) -> io::Result<EgressProxy> {
         let stop = Arc::new(Stop::new()?);
         let variables = self.variables(address);
         let shared = Arc::new(Shared::new(self.egress, self.vault, stop, bytes));
@@ -85,7 +86,7 @@ impl Armed {
 }
 
 /// A proxy on a listening socket of the caller's own, for programs that are confined by other means than this crate's
-/// processes, for example in a container. [`crate::Sandbox::egress`] needs none of this.
+/// processes, for example in a container. A sandbox starts its own.
 ///
 /// Dropped, it closes every connection and waits for its threads.
 #[derive(Debug)]
@@ -103,9 +104,7 @@ impl EgressProxy {
     /// Serves an allowlist on a socket that listens.
     pub fn start(egress: &Egress, listener: TcpListener) -> Result<Self, crate::Error> {
         egress.check()?;
-        Armed::new(egress)
-            .and_then(|armed| armed.start(listener, None))
-            .map_err(|source| crate::Error::Setup { step: "start egress proxy", source })
+        PreparedProxy::new(egress).and_then(|armed| armed.start(listener, None)).map_err(crate::Error::Start)
     }
 
     /// Where it listens.
@@ -135,11 +134,7 @@ impl EgressProxy {
     }
 
     /// Serves a connection, of which this is one end; gives it back while there are as many as there may be.
-    #[cfg(feature = "docker")]
-    pub(crate) fn take(
-        &self,
-        stream: std::os::unix::net::UnixStream,
-    ) -> Result<(), std::os::unix::net::UnixStream> {
+    pub fn take(&self, stream: std::os::unix::net::UnixStream) -> Result<(), std::os::unix::net::UnixStream> {
         let most = u64::from(self.shared.egress.policy.limits.connections_at_once);
         if self.shared.active.load(Ordering::SeqCst) >= most {
             return Err(stream);

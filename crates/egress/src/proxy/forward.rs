@@ -108,7 +108,7 @@ fn read(head: &Head, tunnel: Option<&Target>) -> Result<Request, String> {
 pub(super) fn serve(shared: &Shared, client: &mut Client, head: &Head, tunnel: Option<&Target>) -> bool {
     let place = tunnel.map_or_else(|| head.first[1].escape_debug().to_string(), ToString::to_string);
     let mut entry = Entry::new(shared, EgressKind::Http, &place);
-    entry.event.method = Some(crate::level::shorten(&head.first[0]));
+    entry.event.method = Some(crate::error::shorten(&head.first[0]));
     let request = match read(head, tunnel) {
         Ok(request) => request,
         Err(reason) => {
@@ -198,7 +198,7 @@ impl Exchange<'_> {
         Ok(Carriage { upstream, prefix, headers, is_upgraded: false, is_bound: binding.is_some() })
     }
 
-    #[cfg(feature = "egress-tls")]
+    #[cfg(feature = "tls")]
     fn secure_carriage(&mut self, target: &Target) -> Result<Carriage, Trouble> {
         self.shared.allow(target)?;
         let port = if target.port == 80 { 443 } else { target.port };
@@ -215,7 +215,7 @@ impl Exchange<'_> {
         })
     }
 
-    #[cfg(not(feature = "egress-tls"))]
+    #[cfg(not(feature = "tls"))]
     #[expect(clippy::unused_self, clippy::needless_pass_by_ref_mut, reason = "the other one needs it")]
     fn secure_carriage(&mut self, target: &Target) -> Result<Carriage, Trouble> {
         let message = format!("a secret is bound to {}, which may only be sent with TLS", target.host);

@@ -11,7 +11,7 @@ use super::super::host::{Host, HostPattern, Target};
 use super::super::log::{EgressEvent, EgressKind, EgressLog, EgressRefusal};
 use super::vault::Vault;
 use super::wire::Stop;
-use crate::level::shorten;
+use crate::error::shorten;
 
 /// How many events are kept.
 const MOST_EVENTS: usize = 1000;
@@ -85,7 +85,7 @@ pub(super) struct Shared {
     pub(super) vault: Vault,
     pub(super) stop: Arc<Stop>,
     pub(super) started: Instant,
-    #[cfg(feature = "egress-tls")]
+    #[cfg(feature = "tls")]
     pub(super) tls: std::sync::OnceLock<Result<Arc<rustls::ClientConfig>, String>>,
     /// The most bytes in both directions together; [`crate::EgressLimits`] hold besides.
     pub(super) bytes: u64,
@@ -127,7 +127,7 @@ impl Shared {
             vault,
             stop,
             started: Instant::now(),
-            #[cfg(feature = "egress-tls")]
+            #[cfg(feature = "tls")]
             tls: std::sync::OnceLock::new(),
             bytes: bytes.unwrap_or(u64::MAX),
             connections: AtomicU64::new(0),
