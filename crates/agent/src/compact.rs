@@ -236,13 +236,13 @@ fn shortened(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use toolpost_llm::{FunctionModel, Said, ToolResult};
+    use toolpost_llm::{FunctionModel, ModelReply, ToolResult};
 
     use super::*;
 
     /// `u` is a prompt, `a` an answer, `c` one with a call, `r` its result.
     fn turns(kinds: &str) -> Vec<Turn> {
-        let answer = |said: Said| {
+        let answer = |said: ModelReply| {
             let model = FunctionModel::new("x", move |_: &Request| Ok(said.clone()));
             let response =
                 futures_util::FutureExt::now_or_never(model.respond(&Request::new("x"))).unwrap().unwrap();
@@ -250,8 +250,8 @@ mod tests {
         };
         let turn = |kind| match kind {
             'u' => Turn::user("prompt"),
-            'a' => answer(Said::text("answer")),
-            'c' => answer(Said::call("look", json!({ "at": 1 }))),
+            'a' => answer(ModelReply::text("answer")),
+            'c' => answer(ModelReply::call("look", json!({ "at": 1 }))),
             _ => Turn::ToolResults(vec![ToolResult::text("call_1_1", "look", "seen")]),
         };
         kinds.chars().map(turn).collect()

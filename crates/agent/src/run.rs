@@ -171,7 +171,7 @@ impl Run {
                 metadata: parts.metadata.clone(),
                 hosted_tools: parts.hosted_tools.clone(),
                 context_edits: parts.context_edits(),
-                carry: left_out,
+                provider_state: left_out,
                 ..Request::default()
             },
             offer: Offer::new(&parts.toolbox, &parts.offering, finder),

@@ -1,8 +1,8 @@
-//! What is known of models: sizes, features, settings that they refuse, prices.
+//! The model catalog: sizes, features, supported settings, prices.
 
+mod adapt;
 mod date;
 mod file;
-mod fit;
 mod price;
 
 use std::borrow::Cow;
@@ -15,49 +15,50 @@ use toolpost_core::Timestamp;
 
 use crate::{Effort, ModelId};
 
+pub(crate) use self::adapt::{adapt, check, unsupported};
 pub use self::date::Date;
 pub use self::file::Catalog;
-pub(crate) use self::fit::{check, fit, unsupported};
-pub use self::price::{Cost, PricePeriod, Rates, ServicePeriod, SessionPrice, Tier};
+pub(crate) use self::price::CODE_TOOLS;
+pub use self::price::{Cost, PricePeriod, PriceTier, Rates, ServicePeriod, SessionPrice};
 
-/// Something that a model can do or cannot.
+/// A feature of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Feature {
-    /// Calls the caller's tools.
+    /// Tool calls.
     Tools,
-    /// Calls several tools at once.
+    /// Parallel tool calls.
     ParallelTools,
-    /// Can be made to call a tool.
+    /// A tool choice that forces a call.
     ForcedToolChoice,
-    /// Finds tools that are not shown to it, by the provider's own search.
+    /// The provider's search over deferred tools.
     ToolSearch,
-    /// The provider sums up what was said when a conversation gets long.
+    /// Summaries of long conversations by the provider.
     Compaction,
-    /// The provider leaves old results of tools out when a conversation gets long.
+    /// Removal of old tool results from long conversations by the provider.
     ToolResultClearing,
-    /// Sees pictures.
+    /// Image input.
     Images,
-    /// Reads documents such as PDF files.
+    /// Document input, such as PDF files.
     Documents,
-    /// Keeps its answer to a JSON Schema.
+    /// Answers that match a JSON Schema.
     StructuredOutput,
-    /// Thinks before it answers.
+    /// Thinking before the answer.
     Reasoning,
-    /// Reads the beginning of a prompt from a cache, for less.
+    /// A prompt cache with lower prices.
     PromptCaching,
-    /// Takes instructions in the midst of a conversation.
+    /// System messages within a conversation.
     MidConversationSystem,
-    /// The provider searches the web for it.
+    /// Hosted web search.
     WebSearch,
-    /// The provider reads pages for it.
+    /// Hosted fetching of web pages.
     WebFetch,
-    /// The provider searches files for it.
+    /// Hosted file search.
     FileSearch,
-    /// The provider runs code for it.
+    /// Hosted code execution.
     CodeExecution,
-    /// Uses a screen, a mouse and a keyboard.
+    /// Computer use: screen, mouse and keyboard.
     ComputerUse,
 }
 
@@ -83,7 +84,7 @@ impl Feature {
         Self::ComputerUse,
     ];
 
-    /// The feature's name in files and options, such as `tool_search`.
+    /// The name in files and options, such as `tool_search`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Tools => "tools",
@@ -113,7 +114,7 @@ impl fmt::Display for Feature {
     }
 }
 
-/// A setting that a model may refuse.
+/// A setting that a model may not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -151,63 +152,63 @@ impl fmt::Display for Setting {
     }
 }
 
-/// What is known of a model. What is not known is allowed: the provider then has the word.
+/// The catalog's data about a model. Anything unknown is allowed and left to the provider.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ModelInfo {
-    /// The model, as it was asked for.
+    /// The requested model.
     pub id: ModelId,
-    /// The name under which the catalog has it, without a date or `-latest`; `None` if it does not have it.
-    pub known_as: Option<ModelId>,
-    /// Other names of it.
+    /// The id in the catalog, without a date or `-latest`; `None` if the model is unknown.
+    pub catalog_id: Option<ModelId>,
+    /// Other names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<String>,
-    /// The most tokens of input and output together.
+    /// The limit of input and output tokens together.
     pub context_window: Option<u64>,
-    /// The most tokens of input, where that is less.
+    /// The limit of input tokens, if it is lower than the context window.
     pub max_input_tokens: Option<u64>,
-    /// The most tokens of one answer.
+    /// The limit of output tokens.
     pub max_output_tokens: Option<u64>,
-    /// The day on which the provider ends or has ended it.
+    /// The retirement date.
     pub retires: Option<Date>,
-    /// What it can do (true) and cannot (false). What is missing is not known.
+    /// Supported (true) and unsupported (false) features. A missing feature is unknown.
     pub features: BTreeMap<Feature, bool>,
-    /// The versions of hosted tools that it takes, oldest first, by the name of [`HostedTool`](crate::HostedTool).
+    /// The supported versions of hosted tools, oldest first, by the name of the [`HostedTool`](crate::HostedTool).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hosted_versions: BTreeMap<String, Vec<String>>,
-    /// The levels of effort that it takes; empty if none, `None` if that is not known.
+    /// The supported effort levels; empty if there are none, `None` if unknown.
     pub efforts: Option<Vec<Effort>>,
-    /// Settings that it refuses.
+    /// Unsupported settings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub not_taken: Vec<Setting>,
-    /// Settings that it refuses unless its thinking is off.
+    pub unsupported_settings: Vec<Setting>,
+    /// Settings that are supported only while thinking is off.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub not_taken_while_thinking: Vec<Setting>,
-    /// Whether it thinks when no setting says so.
+    pub unsupported_while_thinking: Vec<Setting>,
+    /// Whether the model thinks by default.
     pub thinks_by_default: Option<bool>,
-    /// What it costs, by the day from which that holds, oldest first.
+    /// The prices by start date, oldest first.
     pub prices: Vec<PricePeriod>,
-    /// What it costs at another service level, such as `batch` or `priority`.
+    /// The prices of other service tiers, such as `batch` or `priority`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub services: BTreeMap<String, Vec<ServicePeriod>>,
-    /// What the provider takes for running code.
+    /// The provider's price of code execution.
     pub code_execution_price: Option<SessionPrice>,
-    /// What one use of a hosted tool costs in US dollars at this provider, where the model's prices do not say.
+    /// The provider's price per use of a hosted tool in US dollars, unless the model has its own.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub uses: BTreeMap<String, f64>,
+    pub hosted_tool_prices: BTreeMap<String, f64>,
 }
 
 impl ModelInfo {
-    /// What the built-in catalog knows of a model.
+    /// Finds a model in the built-in catalog.
     pub fn find(id: &ModelId) -> Self {
         Catalog::built_in().find(id)
     }
 
-    /// A model of which nothing is known.
+    /// A model without catalog data.
     pub fn unknown(id: &ModelId) -> Self {
         Self {
             id: id.clone(),
-            known_as: None,
+            catalog_id: None,
             aliases: Vec::new(),
             context_window: None,
             max_input_tokens: None,
@@ -216,51 +217,46 @@ impl ModelInfo {
             features: BTreeMap::new(),
             hosted_versions: BTreeMap::new(),
             efforts: None,
-            not_taken: Vec::new(),
-            not_taken_while_thinking: Vec::new(),
+            unsupported_settings: Vec::new(),
+            unsupported_while_thinking: Vec::new(),
             thinks_by_default: None,
             prices: Vec::new(),
             services: BTreeMap::new(),
             code_execution_price: None,
-            uses: BTreeMap::new(),
+            hosted_tool_prices: BTreeMap::new(),
         }
     }
 
-    /// A model that costs nothing, such as a scripted one, and of which nothing else is known.
+    /// A free model without other catalog data, such as a scripted one.
     pub(crate) fn free(id: &ModelId) -> Self {
         let rates =
             Rates { input: 0.0, output: 0.0, cache_read: None, cache_write: None, cache_write_1h: None };
-        let period = PricePeriod { from: None, rates, above: Vec::new(), uses: BTreeMap::new() };
+        let period = PricePeriod { from: None, rates, tiers: Vec::new(), hosted_tools: BTreeMap::new() };
         Self { prices: vec![period], ..Self::unknown(id) }
     }
 
-    /// Whether the model can do something; `None` if that is not known.
+    /// Whether the model supports a feature; `None` if unknown.
     pub fn has(&self, feature: Feature) -> Option<bool> {
         self.features.get(&feature).copied()
     }
 
-    /// The newest version of a hosted tool that it takes, such as of `code_execution`; `None` if none is known.
-    pub fn newest_version(&self, tool: &str) -> Option<&str> {
-        self.hosted_versions.get(tool)?.last().map(String::as_str)
-    }
-
-    /// Whether the provider has ended the model by this time.
+    /// Whether the model is retired at this time.
     pub fn is_retired(&self, at: Timestamp) -> bool {
-        self.retires.is_some_and(|day| day <= Date::of(at))
+        self.retires.is_some_and(|day| day <= Date::from(at))
     }
 
-    /// A notice that the provider has ended the model, if it has.
+    /// The notice of a retired model.
     pub(crate) fn retirement(&self, at: Timestamp) -> Option<String> {
-        let day = self.retires.filter(|day| *day <= Date::of(at))?;
+        let day = self.retires.filter(|day| *day <= Date::from(at))?;
         Some(format!("`{}` was retired on {day}: the provider may reject the request", self.id))
     }
 }
 
-/// The built-in catalog. It is read when the first model is looked for, in well under a millisecond.
+/// The built-in catalog, indexed on first use.
 static BUILT_IN: LazyLock<Arc<Catalog>> = LazyLock::new(|| Arc::new(Catalog::read_built_in()));
 
-/// A model's name without what says no more than when it was made: `-20250929`, `-2026-04-23`, `-0309`, `-001`,
-/// `-latest`, `@20250929`. `None` if there is nothing of the kind.
+/// A model's name without its date or version suffix: `-20250929`, `-2026-04-23`, `-0309`, `-001`, `-latest`,
+/// `@20250929`. `None` if it has none.
 fn without_date(name: &str) -> Option<Cow<'_, str>> {
     if let Some((start, _)) = name.split_once('@') {
         return Some(start.into());
@@ -296,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_found_without_its_date() {
+    fn the_date_suffix_is_removed() {
         for (name, without) in [
             ("claude-sonnet-4-5-20250929", Some("claude-sonnet-4-5")),
             ("gpt-5.5-2026-04-23", Some("gpt-5.5")),
@@ -318,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn features_have_one_name_everywhere() {
+    fn feature_names_match_their_serialization() {
         for feature in Feature::ALL {
             assert_eq!(serde_json::to_value(feature).unwrap(), feature.as_str());
         }

@@ -1,4 +1,4 @@
-//! What can go wrong between a request and its answer.
+//! Errors of models.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,48 +7,48 @@ use serde::{Deserialize, Serialize};
 
 use crate::ModelId;
 
-/// The kind of a [`ModelError`]: what the caller decides by.
+/// The kind of a [`ModelError`], for the caller's decisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The key is missing, refused or may not use the model.
+    /// The API key is missing, rejected or not allowed to use the model.
     Auth,
     /// The provider has no such model or resource.
     NotFound,
-    /// Too many requests or tokens in too short a time.
+    /// Too many requests or tokens per time.
     RateLimited {
-        /// How long the provider wants the caller to wait.
+        /// The wait that the provider requests.
         retry_after: Option<Duration>,
     },
-    /// The provider is overloaded or failed inside.
+    /// The provider is overloaded or has an internal error.
     Overloaded,
-    /// The provider refused the request as malformed.
+    /// The request is invalid.
     InvalidRequest,
-    /// The request does not fit into the model's context window.
+    /// The request exceeds the model's context window.
     ContextTooLong,
-    /// The provider refused to serve the request because of what it says.
+    /// The provider declined the request because of its content.
     Refused,
     /// The account has no credit left.
     Billing,
-    /// No connection could be made, or it broke.
+    /// Connecting failed, or the connection broke.
     Network(NetworkStage),
-    /// An outward connection is forbidden here.
+    /// Network access is forbidden.
     NetworkForbidden,
-    /// Something took too long.
+    /// A timeout.
     Timeout(TimeoutStage),
-    /// The provider's answer is not what its wire promises: cut, malformed, of another type.
+    /// The provider's answer is invalid: truncated, malformed, or of another type.
     Protocol,
-    /// The model or wire lacks a feature that the request needs. Nothing was sent.
+    /// The model or wire does not support a feature of the request. Nothing was sent.
     Unsupported,
-    /// The name of a model or a model's configuration makes no sense.
+    /// A model's name or configuration is invalid.
     Configuration,
-    /// A script or recording cannot be read or written.
+    /// A script or recording is invalid, or cannot be read or written.
     Script,
-    /// A script's expectation is untrue.
+    /// A script's expectation failed.
     ScriptExpectation,
-    /// A script or recording has no further turn.
+    /// A script or recording has no more turns.
     ScriptExhausted,
-    /// The request is not the recorded one.
+    /// The request differs from the recorded one.
     ReplayMismatch,
 }
 
@@ -77,7 +77,7 @@ impl ErrorKind {
         }
     }
 
-    /// Whether a request that failed so may have been answered, and paid for, though its answer was not heard.
+    /// Whether the provider may bill a request that failed in this way.
     pub fn may_be_billed(&self) -> bool {
         matches!(
             self,
@@ -87,56 +87,56 @@ impl ErrorKind {
         )
     }
 
-    /// What happened, in a few words.
+    /// A short description.
     fn phrase(&self) -> &'static str {
         match self {
-            Self::Auth => "the key was not accepted",
+            Self::Auth => "the API key was rejected",
             Self::NotFound => "not found",
             Self::RateLimited { .. } => "rate limited",
             Self::Overloaded => "the provider is overloaded or failed",
-            Self::InvalidRequest => "the provider refused the request",
+            Self::InvalidRequest => "the provider rejected the request",
             Self::ContextTooLong => "the request is too long for the model",
             Self::Refused => "the provider declined the request",
-            Self::Billing => "the account cannot pay",
-            Self::Network(NetworkStage::Dns) => "the host's name could not be resolved",
-            Self::Network(NetworkStage::Tls) => "no secure connection could be made",
-            Self::Network(NetworkStage::Connect) => "no connection could be made",
+            Self::Billing => "the account has no credit",
+            Self::Network(NetworkStage::Dns) => "the host name was not resolved",
+            Self::Network(NetworkStage::Tls) => "the TLS connection failed",
+            Self::Network(NetworkStage::Connect) => "connecting failed",
             Self::Network(NetworkStage::Transfer) => "the connection broke",
-            Self::NetworkForbidden => "outward connections are forbidden",
-            Self::Timeout(TimeoutStage::Connect) => "connecting took too long",
-            Self::Timeout(TimeoutStage::FirstByte) => "the answer did not begin in time",
+            Self::NetworkForbidden => "network access is forbidden",
+            Self::Timeout(TimeoutStage::Connect) => "connecting timed out",
+            Self::Timeout(TimeoutStage::FirstByte) => "the answer did not start in time",
             Self::Timeout(TimeoutStage::BetweenEvents) => "the answer stalled",
-            Self::Timeout(TimeoutStage::Total) => "the answer took too long",
-            Self::Protocol => "the answer is not what the wire promises",
+            Self::Timeout(TimeoutStage::Total) => "the answer timed out",
+            Self::Protocol => "the answer is invalid",
             Self::Unsupported => "not supported",
             Self::Configuration => "configuration",
             Self::Script => "script",
-            Self::ScriptExpectation => "a script's expectation is untrue",
-            Self::ScriptExhausted => "no turn is left",
-            Self::ReplayMismatch => "the request is not the recorded one",
+            Self::ScriptExpectation => "a script's expectation failed",
+            Self::ScriptExhausted => "no turns are left",
+            Self::ReplayMismatch => "the request differs from the recorded one",
         }
     }
 }
 
-/// Where a connection failed.
+/// The stage of a network error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkStage {
-    /// Resolving the host's name.
+    /// Resolving the host name.
     Dns,
     /// Connecting to an address.
     Connect,
-    /// Agreeing on encryption, or checking the certificate.
+    /// The TLS handshake or the certificate.
     Tls,
     /// Sending the request or reading the answer.
     Transfer,
 }
 
-/// What took too long.
+/// The stage of a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TimeoutStage {
-    /// Making the connection.
+    /// Connecting.
     Connect,
     /// The first byte of the answer.
     FirstByte,
@@ -151,95 +151,91 @@ pub enum TimeoutStage {
 pub struct Attempt {
     /// The attempt's number, from 1.
     pub number: u32,
-    /// What failed.
+    /// The reason of the failure.
     pub reason: String,
-    /// The HTTP status, if an answer came.
+    /// The HTTP status, if there was an answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// How long the attempt lasted.
+    /// The duration of the attempt.
     pub took: Duration,
-    /// How long was waited afterwards; zero after the last.
+    /// The wait after the attempt; zero after the last one.
     pub waited: Duration,
 }
 
-/// What is known about the failure besides its kind.
+/// Details of an error.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ErrorDetails {
-    /// The model that was asked.
+    /// The requested model.
     pub model: Option<ModelId>,
-    /// The HTTP status, if an answer came.
+    /// The HTTP status, if there was an answer.
     pub status: Option<u16>,
-    /// The provider's name for the error, such as `overloaded_error`.
+    /// The provider's error code, such as `overloaded_error`.
     pub provider_code: Option<String>,
-    /// The provider's id of the request, to give to its support.
+    /// The provider's id of the request, for its support.
     pub request_id: Option<String>,
-    /// Every attempt, the last one included, if the request was tried at all.
+    /// All attempts; empty if nothing was sent.
     pub attempts: Vec<Attempt>,
 }
 
-/// Why there is no answer. Keys never appear in it.
+/// An error of a model. It never contains API keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelError {
-    /// What the caller decides by.
+    /// The kind of the error.
     pub kind: ErrorKind,
-    /// The provider's words, or ours: one paragraph.
+    /// The message of the provider or of this crate, one paragraph.
     pub message: String,
-    /// What else is known.
+    /// The details.
     pub details: Box<ErrorDetails>,
 }
 
 impl ModelError {
-    /// An error of a kind and a message.
+    /// An error with a kind and a message.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), details: Box::default() }
     }
 
-    /// The same error, naming the model.
+    /// Sets the model.
     #[must_use]
     pub fn with_model(mut self, model: &ModelId) -> Self {
         self.details.model = Some(model.clone());
         self
     }
 
-    /// The same error, with the HTTP status.
+    /// Sets the HTTP status.
     #[must_use]
     pub(crate) fn with_status(mut self, status: u16) -> Self {
         self.details.status = Some(status);
         self
     }
 
-    /// What happened, in a few words.
+    /// A short description.
     fn phrase(&self) -> &'static str {
         let details = &self.details;
         let was_sent =
             details.status.is_some() || details.provider_code.is_some() || !details.attempts.is_empty();
         match self.kind {
-            ErrorKind::InvalidRequest if !was_sent => "the request cannot be sent",
+            ErrorKind::InvalidRequest if !was_sent => "the request is invalid",
             _ => self.kind.phrase(),
         }
     }
 
-    /// What to do next, if something can be said.
+    /// What to do next, if known.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match &self.kind {
-            ErrorKind::Auth => {
-                "Check that the provider's key is set, current, and allowed to use this model."
-            }
+            ErrorKind::Auth => "Check that the API key is set, valid, and allowed to use this model.",
             ErrorKind::NotFound => {
-                "Check the model's name, which the provider may have retired, and the base URL, if one is set."
+                "Check the model's name and the base URL. The provider may have retired the model."
             }
             ErrorKind::RateLimited { .. } => "Wait, lower the concurrency, or name a fallback model.",
             ErrorKind::Overloaded => "Try again later, or name a fallback model.",
             ErrorKind::ContextTooLong => "Shorten the conversation, or use a model with a larger window.",
             ErrorKind::Billing => "Check the account's balance and limits.",
-            ErrorKind::Network(NetworkStage::Dns) => {
-                "Check the base URL's host and this machine's name resolution."
-            }
+            ErrorKind::Network(NetworkStage::Dns) => "Check the host of the base URL and DNS.",
             ErrorKind::Network(NetworkStage::Connect) => "Check the base URL, the proxy and the firewall.",
             ErrorKind::Network(NetworkStage::Tls) => {
-                "Check the base URL's scheme. If a company's own authority signs here, name its certificates: `models.ca_file` or SSL_CERT_FILE."
+                "Check the base URL's scheme. For a private certificate authority, set `models.ca_file` or SSL_CERT_FILE."
             }
-            ErrorKind::Network(NetworkStage::Transfer) => "Try again; if it stays, check proxies in between.",
+            ErrorKind::Network(NetworkStage::Transfer) => "Try again, or check the proxies in between.",
             ErrorKind::NetworkForbidden => {
                 "Unset TOOLPOST_NO_NETWORK, or use `script:FILE` or `replay:FILE`."
             }
@@ -247,10 +243,8 @@ impl ModelError {
             ErrorKind::Timeout(TimeoutStage::FirstByte) => "Try again, or raise `models.first_byte_timeout`.",
             ErrorKind::Timeout(TimeoutStage::BetweenEvents) => "Try again, or raise `models.event_timeout`.",
             ErrorKind::Timeout(TimeoutStage::Total) => "Try again, or raise `models.total_timeout`.",
-            ErrorKind::Protocol => {
-                "Check that the base URL is the provider's and that no proxy changes answers."
-            }
-            ErrorKind::ScriptExpectation => "Compare the tool's result with the script's `expect`.",
+            ErrorKind::Protocol => "Check the base URL, and that no proxy changes answers.",
+            ErrorKind::ScriptExpectation => "Compare the tool's result with `expect` in the script.",
             ErrorKind::ScriptExhausted => "Add a turn to the file, or end the conversation earlier.",
             ErrorKind::ReplayMismatch => "Record again if the change is intended.",
             ErrorKind::InvalidRequest
@@ -302,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_who_what_and_what_next() {
+    fn an_error_names_the_model_the_cause_and_the_fix() {
         let mut error = ModelError::new(ErrorKind::Overloaded, "Overloaded")
             .with_model(&ModelId::new("anthropic", "claude-x"))
             .with_status(529);

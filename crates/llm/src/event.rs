@@ -1,4 +1,4 @@
-//! What a model says while it answers.
+//! The events of a model's answer.
 
 use std::time::Duration;
 
@@ -7,29 +7,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Item, ModelError, RawJson, Response, Usage};
 
-/// The events of one answer. It ends after [`ModelEvent::Done`] or the first error.
+/// The stream of an answer's events. It ends after [`ModelEvent::Done`] or the first error.
 pub type ResponseStream = BoxStream<'static, Result<ModelEvent, ModelError>>;
 
-/// One event of an answer. Deltas are for showing; [`ModelEvent::Done`] alone is the answer.
+/// One event of an answer. Deltas are for display; [`ModelEvent::Done`] has the answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ModelEvent {
-    /// More of a text.
+    /// A piece of a text.
     TextDelta {
         /// The item's position in the provider's answer.
         index: u64,
         /// The text to append.
         text: String,
     },
-    /// More of the model's thinking.
+    /// A piece of the model's thinking.
     ThinkingDelta {
         /// The item's position in the provider's answer.
         index: u64,
         /// The text to append.
         text: String,
     },
-    /// The start of a tool call (with an empty fragment) or more of its arguments.
+    /// The start of a tool call, with an empty fragment, or a piece of its arguments.
     ToolCallDelta {
         /// The item's position in the provider's answer.
         index: u64,
@@ -40,31 +40,40 @@ pub enum ModelEvent {
         /// The JSON text to append to the arguments.
         fragment: String,
     },
-    /// An item is complete. Items come in the answer's order.
+    /// A complete item. Items arrive in the answer's order.
     Item(Item),
-    /// A call of a tool that the provider runs, or its result, is complete before the items in front of it: for showing.
-    /// [`ModelEvent::Item`] delivers it again, in its place.
+    /// A complete call or result of a hosted tool, before the items that precede it, for display.
+    ///
+    /// [`ModelEvent::Item`] delivers it again in order.
     Hosted(Item),
     /// The tokens used so far.
     Usage(Usage),
-    /// Something that the caller's user should know, such as a setting that was not sent.
+    /// A notice for the user, such as a setting that was not sent.
     Notice(String),
-    /// An attempt failed; the next begins after a wait. No delta has been delivered before.
+    /// An attempt failed, and the next one starts after a wait. No delta was delivered before.
     Retrying {
         /// The number of the attempt that failed, from 1.
         attempt: u32,
-        /// How long the wait is.
+        /// The wait before the next attempt.
         after: Duration,
         /// Why the attempt failed.
         reason: String,
     },
-    /// An attempt failed after its request may have reached the provider: nobody knows what it consumed
-    /// ([`ErrorKind::may_be_billed`](crate::ErrorKind::may_be_billed)).
+    /// An attempt failed, but the provider may bill it: its usage is unknown.
+    ///
+    /// See [`ErrorKind::may_be_billed`](crate::ErrorKind::may_be_billed).
     Lost,
-    /// The provider began the answer anew: every delta and item delivered before is void.
+    /// The provider restarted the answer: all earlier deltas and items are void.
     Restarted,
-    /// An event that this crate does not know, as it came.
+    /// An unknown event, unchanged.
     Unknown(RawJson),
     /// The answer. The last event.
     Done(Box<Response>),
+}
+
+impl ModelEvent {
+    /// An unknown event.
+    pub(crate) fn unknown(data: &str) -> Self {
+        Self::Unknown(RawJson::parse(data).unwrap_or_else(|_| (&serde_json::Value::from(data)).into()))
+    }
 }

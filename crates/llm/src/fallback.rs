@@ -1,4 +1,4 @@
-//! A model with others behind it.
+//! A model with fallbacks.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use crate::{
     Request, Response, ResponseStream, ToolDefinition,
 };
 
-/// Asks one model, and another when the first cannot be had: at [`ErrorKind::Overloaded`], [`ErrorKind::RateLimited`],
-/// [`ErrorKind::Timeout`], [`ErrorKind::Network`] and [`ErrorKind::NotFound`], after the retries of each. Any other
-/// error is the answer of the model that gave it.
+/// Requests one model, and falls back to others in order.
 ///
-/// A model that lacks what the request needs is passed over; of a search for tools and of
-/// changes to a long conversation the request is relieved first. Once something of an answer was delivered, its error ends
-/// the stream. The change of models is a [`ModelEvent::Notice`] and stands in [`Response::notices`];
-/// [`Response::origin`] says who answered. Options, betas and raw hosted tools that were written for the first model's
-/// provider are not sent to another one. An error in the end has the attempts of all.
+/// It falls back at [`ErrorKind::Overloaded`], [`ErrorKind::RateLimited`], [`ErrorKind::Timeout`],
+/// [`ErrorKind::Network`] and [`ErrorKind::NotFound`], after the retries of the model. It returns other errors.
+///
+/// A fallback that does not support the request is skipped, unless it does without tool search and context edits. After the
+/// first delta, an error ends the stream. A fallback emits a [`ModelEvent::Notice`], also in [`Response::notices`], and
+/// [`Response::origin`] names the model that answered. Options, betas and raw hosted tools of the first model's provider
+/// are not sent to another provider. The final error has the attempts of all models.
 #[derive(Debug)]
 pub struct FallbackModel {
     first: Arc<dyn Model>,
@@ -26,7 +26,7 @@ pub struct FallbackModel {
 }
 
 impl FallbackModel {
-    /// A model, and those that are asked after it, in order.
+    /// A model and its fallbacks, in order.
     pub fn new(first: Arc<dyn Model>, others: Vec<Arc<dyn Model>>) -> Self {
         Self { first, others }
     }
@@ -36,8 +36,8 @@ impl FallbackModel {
     }
 }
 
-/// Whether another model may do better.
-fn moves_on(kind: &ErrorKind) -> bool {
+/// Whether to fall back after an error.
+fn falls_back(kind: &ErrorKind) -> bool {
     matches!(
         kind,
         ErrorKind::Overloaded
@@ -48,9 +48,9 @@ fn moves_on(kind: &ErrorKind) -> bool {
     )
 }
 
-/// The models that are left, and what those before came to.
-struct Rest {
-    /// The model that the request was written for.
+/// The remaining fallbacks, and the results of the previous models.
+struct Fallbacks {
+    /// The model that the request was built for.
     first: ModelId,
     request: Request,
     models: std::vec::IntoIter<Arc<dyn Model>>,
@@ -58,7 +58,7 @@ struct Rest {
     attempts: Vec<Attempt>,
 }
 
-impl Rest {
+impl Fallbacks {
     fn new(model: &FallbackModel, request: &Request) -> Self {
         Self {
             first: model.first.id().clone(),
@@ -69,8 +69,7 @@ impl Rest {
         }
     }
 
-    /// The next model that takes the request after `failed` has failed with this error, and what to say; the error,
-    /// with the attempts of all, if there is none.
+    /// The next model after `failed`, with notices. The error, with the attempts of all models, if there is none.
     fn next(
         &mut self,
         failed: &ModelId,
@@ -83,29 +82,25 @@ impl Rest {
                 .drain(..)
                 .map(|attempt| Attempt { reason: format!("{failed}: {}", attempt.reason), ..attempt }),
         );
-        let mut said = Vec::new();
-        if moves_on(&error.kind) {
+        let mut notices = Vec::new();
+        if falls_back(&error.kind) {
             for model in self.models.by_ref() {
-                let mut request = request_for(&self.first, model.id(), &self.request, &mut said);
-                if let Err(lacks) = model.check(&request) {
-                    let without = take_away_comforts(&mut request);
-                    if without.is_empty() || model.check(&request).is_err() {
-                        said.push(format!("{} was passed over: {}", model.id(), lacks.message));
+                let mut request = request_for(&self.first, model.id(), &self.request, &mut notices);
+                if let Err(unsupported) = model.check(&request) {
+                    let removed = remove_optional_features(&mut request);
+                    if removed.is_empty() || model.check(&request).is_err() {
+                        notices.push(format!("{} was skipped: {}", model.id(), unsupported.message));
                         continue;
                     }
-                    said.push(format!("{} is asked without {}", model.id(), without.join(" and ")));
+                    notices.push(format!("{} is used without {}", model.id(), removed.join(" and ")));
                 }
                 self.request = request;
-                said.insert(
+                notices.insert(
                     0,
-                    format!(
-                        "{failed} could not be had ({}): {} is asked instead",
-                        error.kind.as_str(),
-                        model.id()
-                    ),
+                    format!("{failed} failed ({}): falling back to {}", error.kind.as_str(), model.id()),
                 );
-                self.notices.extend(said.iter().cloned());
-                return Ok((model, said));
+                self.notices.extend(notices.iter().cloned());
+                return Ok((model, notices));
             }
         }
         for (number, attempt) in (1..).zip(&mut self.attempts) {
@@ -116,8 +111,8 @@ impl Rest {
     }
 }
 
-/// The request without what only the first model's provider understands.
-fn request_for(first: &ModelId, model: &ModelId, request: &Request, said: &mut Vec<String>) -> Request {
+/// The request without the parts for the first model's provider only.
+fn request_for(first: &ModelId, model: &ModelId, request: &Request, notices: &mut Vec<String>) -> Request {
     let mut request = request.clone();
     if model.provider == first.provider {
         return request;
@@ -125,86 +120,82 @@ fn request_for(first: &ModelId, model: &ModelId, request: &Request, said: &mut V
     if !request.provider_options.is_empty() || !request.betas.is_empty() {
         request.provider_options.clear();
         request.betas.clear();
-        said.push(format!("the options for {} were not sent to {}", first.provider, model.provider));
+        notices.push(format!("the options for {} were not sent to {}", first.provider, model.provider));
     }
     let before = request.hosted_tools.len();
     request.hosted_tools.retain(|tool| !matches!(tool, HostedTool::Raw(_)));
     if request.hosted_tools.len() < before {
-        said.push(format!(
-            "hosted tools in the JSON of {} were not sent to {}",
-            first.provider, model.provider
-        ));
+        notices.push(format!("raw hosted tools of {} were not sent to {}", first.provider, model.provider));
     }
     request
 }
 
-/// Takes away what a request can do without, and says what that was: the search for tools, so that a model sees all of
-/// them, and what a provider does with long conversations.
-fn take_away_comforts(request: &mut Request) -> Vec<&'static str> {
-    let mut without = Vec::new();
+/// Removes tool search and context edits from a request, and returns their names.
+fn remove_optional_features(request: &mut Request) -> Vec<&'static str> {
+    let mut removed = Vec::new();
     if request.tools.iter().any(|tool| tool.deferred) {
         request.hosted_tools.retain(|tool| !matches!(tool, HostedTool::ToolSearch { .. }));
         request.tools =
             request.tools.iter().map(|tool| ToolDefinition { deferred: false, ..tool.clone() }).collect();
-        without.push("a search for tools (it sees all of them)");
+        removed.push("tool search (the model sees all tools)");
     }
     if !request.context_edits.is_empty() {
         request.context_edits.clear();
-        without.push("changes to a long conversation");
+        removed.push("context edits");
     }
-    without
+    removed
 }
 
-/// A stream on its way through the models.
+/// A stream over the models.
 struct Relay {
-    rest: Rest,
+    fallbacks: Fallbacks,
     model: Arc<dyn Model>,
     events: ResponseStream,
-    /// What was said and not yet delivered, the first last.
-    said: Vec<String>,
-    delivered: bool,
-    ended: bool,
+    /// The undelivered notices, in reverse order.
+    notices: Vec<String>,
+    has_delivered: bool,
+    has_ended: bool,
 }
 
 impl Relay {
     async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         loop {
-            if let Some(notice) = self.said.pop() {
+            if let Some(notice) = self.notices.pop() {
                 return Some(Ok(ModelEvent::Notice(notice)));
             }
-            if self.ended {
+            if self.has_ended {
                 return None;
             }
             match self.events.next().await? {
                 Ok(ModelEvent::Done(mut response)) => {
-                    response.notices.splice(0..0, self.rest.notices.drain(..));
+                    response.notices.splice(0..0, self.fallbacks.notices.drain(..));
                     return Some(Ok(ModelEvent::Done(response)));
                 }
                 Ok(event) => {
-                    self.delivered |= !matches!(
+                    self.has_delivered |= !matches!(
                         event,
                         ModelEvent::Notice(_) | ModelEvent::Retrying { .. } | ModelEvent::Lost
                     );
                     return Some(Ok(event));
                 }
-                Err(error) if self.delivered => {
-                    self.ended = true;
+                Err(error) if self.has_delivered => {
+                    self.has_ended = true;
                     return Some(Err(error));
                 }
                 Err(error) => {
                     let is_lost = error.kind.may_be_billed();
-                    match self.rest.next(self.model.id(), error) {
-                        Ok((model, mut said)) => {
-                            said.reverse();
-                            self.said = said;
-                            self.events = model.stream(&self.rest.request);
+                    match self.fallbacks.next(self.model.id(), error) {
+                        Ok((model, mut notices)) => {
+                            notices.reverse();
+                            self.notices = notices;
+                            self.events = model.stream(&self.fallbacks.request);
                             self.model = model;
                             if is_lost {
                                 return Some(Ok(ModelEvent::Lost));
                             }
                         }
                         Err(error) => {
-                            self.ended = true;
+                            self.has_ended = true;
                             return Some(Err(error));
                         }
                     }
@@ -237,12 +228,12 @@ impl Model for FallbackModel {
 
     fn stream(&self, request: &Request) -> ResponseStream {
         let relay = Box::new(Relay {
-            rest: Rest::new(self, request),
+            fallbacks: Fallbacks::new(self, request),
             events: self.first.stream(request),
             model: Arc::clone(&self.first),
-            said: Vec::new(),
-            delivered: false,
-            ended: false,
+            notices: Vec::new(),
+            has_delivered: false,
+            has_ended: false,
         });
         futures_util::stream::unfold(relay, |mut relay| async move {
             let event = relay.next().await?;
@@ -257,13 +248,13 @@ impl Model for FallbackModel {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
             };
-            let mut rest = Rest::new(self, request);
+            let mut fallbacks = Fallbacks::new(self, request);
             let mut failed = self.first.id().clone();
             loop {
-                let (model, _) = rest.next(&failed, error)?;
-                match model.respond(&rest.request).await {
+                let (model, _) = fallbacks.next(&failed, error)?;
+                match model.respond(&fallbacks.request).await {
                     Ok(mut response) => {
-                        response.notices.splice(0..0, rest.notices.drain(..));
+                        response.notices.splice(0..0, fallbacks.notices.drain(..));
                         return Ok(response);
                     }
                     Err(next) => error = next,

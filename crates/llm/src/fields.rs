@@ -1,4 +1,4 @@
-//! A JSON object whose members stay as they were written.
+//! JSON objects that keep the text of their members.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,12 +8,12 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// The most members that an object may have: a search by name is a walk, so many would cost quadratic time.
-pub(crate) const MOST: usize = 1_000;
+/// The most members of an object: lookups are linear, so more would cost quadratic time.
+pub(crate) const MAX_MEMBERS: usize = 1_000;
 
-/// The members of an object in their order. Few enough that a search by name is a walk.
+/// The members of an object in order. Lookups are linear.
 ///
-/// A value is not a [`RawJson`], whose clones are cheap and whose making is not: most members are never shared.
+/// A value is not a `RawJson`, which is cheap to clone but expensive to create: most members are never shared.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields(Vec<(String, Box<RawValue>)>);
 
@@ -35,7 +35,7 @@ impl Fields {
         }
     }
 
-    /// Replaces or appends a member of any serialisable value.
+    /// Replaces or appends a member of any serializable value.
     pub(crate) fn put(
         &mut self,
         name: &str,
@@ -45,7 +45,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Removes a member, if it is there.
+    /// Removes a member, if it exists.
     pub(crate) fn remove(&mut self, name: &str) {
         self.0.retain(|(key, _)| key != name);
     }
@@ -59,7 +59,7 @@ impl Fields {
     }
 }
 
-/// Same names and same texts in the same order.
+/// Equal if names and texts are equal, in the same order.
 impl PartialEq for Fields {
     fn eq(&self, other: &Self) -> bool {
         self.iter().zip(other.iter()).all(|(a, b)| a.0 == b.0 && a.1.get() == b.1.get())
@@ -67,16 +67,21 @@ impl PartialEq for Fields {
     }
 }
 
-/// The members of an object as they stand in its text, for a look at them.
+/// The members of an object, borrowed from its text.
 #[derive(Debug, Default)]
-pub(crate) struct Members<'a>(Vec<(Name<'a>, &'a RawValue)>);
+pub(crate) struct Members<'a>(Vec<(Text<'a>, &'a RawValue)>);
 
-/// A name that borrows from the text where no escape stands in it.
-#[derive(Debug, Deserialize)]
+/// A text, borrowed unless it has escapes.
+#[derive(Debug, Default, Deserialize)]
 #[serde(transparent)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 impl<'a> Members<'a> {
+    /// Parses an object; anything else has no members.
+    pub(crate) fn parse(json: &'a str) -> Self {
+        serde_json::from_str(json).unwrap_or_default()
+    }
+
     pub(crate) fn get(&self, name: &str) -> Option<&'a RawValue> {
         self.0.iter().find(|(key, _)| key.0 == name).map(|(_, value)| *value)
     }
@@ -90,7 +95,7 @@ impl<'a> Members<'a> {
     pub(crate) fn set(&mut self, name: &'a str, value: &'a RawValue) {
         match self.0.iter_mut().find(|(key, _)| key.0 == name) {
             Some((_, old)) => *old = value,
-            None => self.0.push((Name(name.into()), value)),
+            None => self.0.push((Text(name.into()), value)),
         }
     }
 
@@ -115,17 +120,17 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     }
 }
 
-/// A value that stands in an object under this name.
+/// A value with a fixed member name.
 pub(crate) trait Named: Default {
     const NAME: &'static str;
 }
 
-/// The members of an object, and one of them read as what it is: a second look at its text would cost as much again.
+/// The members of an object, with one of them parsed in the same pass.
 #[derive(Debug)]
 pub(crate) struct With<'a, T> {
     /// The other members.
     pub(crate) members: Members<'a>,
-    /// The one; `None` if it is absent, and its default if it is `null`.
+    /// The parsed member; `None` if it is absent, and its default if it is `null`.
     pub(crate) inner: Option<T>,
 }
 
@@ -135,7 +140,7 @@ impl<'de: 'a, 'a, T: Named + Deserialize<'de>> Deserialize<'de> for With<'a, T> 
     }
 }
 
-/// Reads all members of an object and one as what it is.
+/// Reads all members of an object and parses one of them.
 struct OneOf<'a, T>(PhantomData<(&'a (), T)>);
 
 impl<'de: 'a, 'a, T: Named + Deserialize<'de>> Visitor<'de> for OneOf<'a, T> {
@@ -147,13 +152,13 @@ impl<'de: 'a, 'a, T: Named + Deserialize<'de>> Visitor<'de> for OneOf<'a, T> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut read = With { members: Members(Vec::with_capacity(8)), inner: None };
-        while let Some(name) = map.next_key::<Name<'a>>()? {
+        while let Some(name) = map.next_key::<Text<'a>>()? {
             if name.0 == T::NAME {
                 read.inner = Some(map.next_value::<Option<T>>()?.unwrap_or_default());
                 continue;
             }
-            if read.members.0.len() == MOST {
-                return Err(serde::de::Error::custom(format!("more than {MOST} members")));
+            if read.members.0.len() == MAX_MEMBERS {
+                return Err(serde::de::Error::custom(format!("more than {MAX_MEMBERS} members")));
             }
             read.members.0.push((name, map.next_value()?));
         }
@@ -174,8 +179,8 @@ impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for AllOf<K, V>
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut members = Vec::new();
         while let Some(member) = map.next_entry()? {
-            if members.len() == MOST {
-                return Err(serde::de::Error::custom(format!("more than {MOST} members")));
+            if members.len() == MAX_MEMBERS {
+                return Err(serde::de::Error::custom(format!("more than {MAX_MEMBERS} members")));
             }
             members.push(member);
         }
@@ -183,10 +188,10 @@ impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for AllOf<K, V>
     }
 }
 
-/// The most values of a list in an answer: each costs much more memory than the few bytes that it may be written in.
-pub(crate) const MOST_VALUES: usize = 20_000;
+/// The most values of a list in an answer: a value needs much more memory than its few bytes of text.
+pub(crate) const MAX_VALUES: usize = 20_000;
 
-/// A list, read up to the limit.
+/// A list of at most [`MAX_VALUES`] values.
 #[derive(Debug)]
 pub(crate) struct Listed<T>(pub(crate) Vec<T>);
 
@@ -215,8 +220,8 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Values<T> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut values = Vec::new();
         while let Some(value) = list.next_element()? {
-            if values.len() == MOST_VALUES {
-                return Err(serde::de::Error::custom(format!("more than {MOST_VALUES} values")));
+            if values.len() == MAX_VALUES {
+                return Err(serde::de::Error::custom(format!("more than {MAX_VALUES} values")));
             }
             values.push(value);
         }
@@ -241,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_keep_their_text_and_their_place() {
+    fn members_keep_their_text_and_order() {
         let mut fields: Fields = serde_json::from_str(r#"{"b": 1.0, "a": null, "c": [ 1 ]}"#).unwrap();
         fields.set("a", RawValue::from_string("2.50".to_owned()).unwrap());
         fields.put("d", "x").unwrap();
@@ -251,16 +256,16 @@ mod tests {
     }
 
     #[test]
-    fn too_many_values_are_refused() {
+    fn too_many_values_are_rejected() {
         let list = |count: usize| format!("[{}]", vec!["1"; count].join(","));
-        assert_eq!(serde_json::from_str::<Listed<u8>>(&list(MOST_VALUES)).unwrap().0.len(), MOST_VALUES);
-        let error = serde_json::from_str::<Listed<u8>>(&list(MOST_VALUES + 1)).unwrap_err();
+        assert_eq!(serde_json::from_str::<Listed<u8>>(&list(MAX_VALUES)).unwrap().0.len(), MAX_VALUES);
+        let error = serde_json::from_str::<Listed<u8>>(&list(MAX_VALUES + 1)).unwrap_err();
         assert!(error.to_string().contains("values"), "{error}");
     }
 
     #[test]
-    fn too_many_members_are_refused() {
-        let members: Vec<String> = (0..=MOST).map(|number| format!("\"{number}\":1")).collect();
+    fn too_many_members_are_rejected() {
+        let members: Vec<String> = (0..=MAX_MEMBERS).map(|number| format!("\"{number}\":1")).collect();
         let text = format!("{{{}}}", members.join(","));
         assert!(serde_json::from_str::<Fields>(&text).unwrap_err().to_string().contains("members"));
     }

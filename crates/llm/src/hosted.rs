@@ -1,4 +1,4 @@
-//! A model behind a provider's HTTP interface.
+//! A model behind a provider's HTTP API.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use toolpost_core::{Clock as _, SystemClock};
 
 use crate::catalog::{self, Catalog, ModelInfo};
-use crate::foreign::without_foreign_files;
+use crate::foreign_files::without_foreign_files;
 use crate::http::client::{HttpClient, endpoint, unencrypted_host};
 use crate::http::exchange::Exchange;
 use crate::wires::codec::Codec;
@@ -17,10 +17,10 @@ use crate::{
     ResponseStream, Secret,
 };
 
-/// Fields of providers' bodies that are the request's own and no options: prices and limits go by them.
-const OWN_FIELDS: [&str; 5] = ["model", "messages", "input", "contents", "stream"];
+/// Fields of the body that provider options must not replace: prices and limits depend on them.
+const RESERVED_FIELDS: [&str; 5] = ["model", "messages", "input", "contents", "stream"];
 
-/// A model behind a provider's HTTP interface.
+/// A model behind a provider's HTTP API.
 #[derive(Debug)]
 pub struct HostedModel {
     info: Arc<ModelInfo>,
@@ -28,15 +28,17 @@ pub struct HostedModel {
     codec: Arc<dyn Codec>,
     client: HttpClient,
     provider: &'static Provider,
-    /// The base URL without a final slash or version.
+    /// The base URL without a trailing slash and version.
     base: String,
     key: Option<Secret>,
     betas: Vec<String>,
 }
 
 impl HostedModel {
-    /// The model of a name, such as `claude-sonnet-5-5`, at a provider. An error if the base URL or the key is missing
-    /// or cannot be used.
+    /// A provider's model by name, such as `claude-sonnet-5-5`.
+    ///
+    /// # Errors
+    /// The base URL or the API key is missing or invalid.
     pub fn new(
         provider: &'static Provider,
         name: impl Into<String>,
@@ -46,7 +48,7 @@ impl HostedModel {
         Self::with_catalog(provider, name, access, client, Arc::clone(Catalog::built_in()))
     }
 
-    /// The same, with what a catalog of the caller knows of models.
+    /// A provider's model by name, with a catalog of the caller.
     pub fn with_catalog(
         provider: &'static Provider,
         name: impl Into<String>,
@@ -55,9 +57,11 @@ impl HostedModel {
         catalog: Arc<Catalog>,
     ) -> Result<Self, ModelError> {
         let info = Arc::new(catalog.find(&ModelId::new(provider.name, name)));
-        let base = provider.base(access.base_url.as_deref()).map_err(|error| error.with_model(&info.id))?;
-        let key = provider.usable(access.key).map_err(|error| error.with_model(&info.id))?;
-        // What a provider takes beyond its wire, a gateway may refuse.
+        let base = provider
+            .resolve_base_url(access.base_url.as_deref())
+            .map_err(|error| error.with_model(&info.id))?;
+        let key = provider.resolve_key(access.key).map_err(|error| error.with_model(&info.id))?;
+        // A gateway may reject extensions that the provider itself accepts.
         let is_own = provider.base_url == Some(base.as_str());
         let codec = provider.wire.codec(Arc::clone(&info), is_own);
         Ok(Self { info, catalog, codec, client, provider, base, key, betas: access.betas })
@@ -66,7 +70,7 @@ impl HostedModel {
     fn exchange(&self, request: &Request, stream: bool) -> Result<Exchange, ModelError> {
         let (request, mut notices) = without_foreign_files(&self.info.id.provider, request);
         self.check(&request)?;
-        let (request, changed) = catalog::fit(&self.info, &request);
+        let (request, changed) = catalog::adapt(&self.info, &request);
         notices.extend(self.info.retirement(SystemClock.timestamp()));
         notices.extend(changed);
         let encoded = self.codec.encode(&request, stream)?;
@@ -76,7 +80,7 @@ impl HostedModel {
             .map_err(|error| error.with_model(&self.info.id))?;
         if let (Some(host), Some(_)) = (unencrypted_host(&url), &self.key) {
             notices
-                .push(format!("the key goes to `{host}` without encryption: use an address with `https:`"));
+                .push(format!("the API key is sent to `{host}` without encryption: use an `https:` address"));
         }
         Ok(Exchange {
             client: self.client.clone(),
@@ -93,27 +97,27 @@ impl HostedModel {
     fn headers(
         &self,
         request: &Request,
-        of_wire: &[(&'static str, String)],
+        wire_headers: &[(&'static str, String)],
     ) -> Result<HeaderMap, ModelError> {
-        let refused = |what: &str| {
-            let message = format!("{what} has characters that no HTTP header can carry");
+        let invalid = |what: &str| {
+            let message = format!("{what} has characters that are invalid in an HTTP header");
             ModelError::new(ErrorKind::Configuration, message).with_model(&self.info.id)
         };
         let mut headers = HeaderMap::new();
         if let Some(key) = &self.key {
             let (name, value) = self.provider.key.header(key);
-            let mut value = HeaderValue::from_str(&value).map_err(|_| refused("the key"))?;
+            let mut value = HeaderValue::from_str(&value).map_err(|_| invalid("the API key"))?;
             value.set_sensitive(true);
             headers.insert(HeaderName::from_static(name), value);
         }
-        // Features that the wire itself needs stand first.
+        // The wire's own features come first.
         let mut betas: Vec<&str> = Vec::new();
-        for (name, value) in of_wire {
+        for (name, value) in wire_headers {
             if Some(*name) == self.provider.beta_header {
                 betas.push(value);
                 continue;
             }
-            let value = HeaderValue::from_str(value).map_err(|_| refused("a header of the wire"))?;
+            let value = HeaderValue::from_str(value).map_err(|_| invalid("a header of the wire"))?;
             headers.insert(HeaderName::from_static(name), value);
         }
         for beta in self.betas.iter().chain(&request.betas) {
@@ -122,7 +126,7 @@ impl HostedModel {
             }
         }
         if let Some(name) = self.provider.beta_header.filter(|_| !betas.is_empty()) {
-            let value = HeaderValue::from_str(&betas.join(",")).map_err(|_| refused("a beta's name"))?;
+            let value = HeaderValue::from_str(&betas.join(",")).map_err(|_| invalid("a beta"))?;
             headers.insert(HeaderName::from_static(name), value);
         }
         Ok(headers)
@@ -141,18 +145,20 @@ impl Model for HostedModel {
         let (request, _) = without_foreign_files(&self.info.id.provider, request);
         let request = &*request;
         if request.turns.is_empty() {
-            return invalid("the request has no turns. Expected at least one");
+            return invalid("the request has no turns: add at least one");
         }
         if request.settings.max_output_tokens == Some(0) {
-            return invalid("max_output_tokens: expected at least 1, found 0");
+            return invalid("`max_output_tokens`: expected at least 1, found 0");
         }
-        if let Some(name) = OWN_FIELDS.iter().find(|name| request.provider_options.contains_key(**name)) {
+        if let Some(name) = RESERVED_FIELDS.iter().find(|name| request.provider_options.contains_key(**name))
+        {
             return invalid(&format!(
-                "the provider option `{name}` would replace what the request says itself, and what its price and limits go by: leave it out"
+                "the provider option `{name}` would replace a field of the request: remove the option"
             ));
         }
         if let (None, Some(beta)) = (self.provider.beta_header, request.betas.first()) {
-            let message = format!("the beta `{beta}`: {} has no header for betas", self.provider.name);
+            let message =
+                format!("the beta `{beta}` is unsupported: {} has no beta header", self.provider.name);
             return Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
         }
         catalog::check(&self.catalog, &self.info, request, self.codec.emulates())?;

@@ -1,5 +1,6 @@
-//! Requests over HTTP: who may be connected to, attempts, waits, limits.
+//! Requests over HTTP: client, attempts, streams.
 
+pub(crate) mod attempts;
 pub(crate) mod certificates;
 pub(crate) mod client;
 pub(crate) mod exchange;

@@ -1,10 +1,10 @@
-//! One piece of what a model said.
+//! The items of a model's answer.
 
 use serde::{Deserialize, Serialize};
 
 use crate::RawJson;
 
-/// What an item is, as far as this crate understands it.
+/// The typed view of an item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -13,111 +13,111 @@ pub enum ItemView {
     Text {
         /// The text.
         text: String,
-        /// Where the provider says that it is from, and files that it names.
+        /// The cited sources and files.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         citations: Vec<Citation>,
     },
     /// The model's thinking.
     Thinking {
-        /// The text; empty if the provider keeps it to itself.
+        /// The text; empty if the provider hides it.
         text: String,
-        /// Whether the provider signed or encrypted it, so that it can be checked when it comes back.
+        /// Whether the provider signed or encrypted the thinking to verify it in later requests.
         has_signature: bool,
     },
     /// A call of one of the caller's tools.
     ToolCall {
-        /// The provider's id of the call, which the result must name.
+        /// The provider's id of the call, which the result must have.
         id: String,
         /// The tool's name.
         name: String,
-        /// The arguments as JSON; `Err` has the text if the model did not produce JSON.
+        /// The arguments as JSON; `Err` has the text of invalid JSON.
         arguments: Result<RawJson, String>,
     },
-    /// A call of a tool that the provider runs.
+    /// A call of a hosted tool.
     ServerToolCall {
         /// The provider's id of the call.
         id: String,
         /// The tool's name.
         name: String,
-        /// What the tool was given, as JSON, if the provider says so.
+        /// The input of the tool as JSON, if known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         input: Option<RawJson>,
-        /// What came of it, where the provider puts both into one item.
+        /// The output, if the provider combines call and output in one item.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<Box<HostedOutput>>,
     },
-    /// The result of a tool that the provider ran.
+    /// The result of a hosted tool.
     ServerToolResult {
         /// The id of the call.
         call_id: String,
-        /// The provider's name for the kind of result.
+        /// The provider's name of the result type.
         kind: String,
-        /// What came of it.
+        /// The output.
         output: Box<HostedOutput>,
     },
-    /// Something else.
+    /// Any other item.
     Other {
-        /// The provider's name for it.
+        /// The provider's name of the item type.
         kind: String,
     },
 }
 
-/// Where a text is from, or a file that it names.
+/// A source or file that a text cites.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Citation {
-    /// The address, of something on the web.
+    /// The URL of a web page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// The title of the page or document.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The file, of something that the provider keeps.
+    /// The file in the provider's storage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<FileRef>,
 }
 
-/// A file that the provider keeps.
+/// A reference to a file in the provider's storage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FileRef {
     /// The provider's id.
     pub id: String,
-    /// The name, if the provider says so.
+    /// The name, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The container that it lies in, if it lies in one.
+    /// The container of the file, if it is in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
 }
 
-/// What came of a tool that the provider ran, as far as it can be shown.
+/// The output of a hosted tool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostedOutput {
     /// Whether the tool failed.
     pub is_error: bool,
-    /// The provider's code of the failure, such as `execution_time_exceeded`.
+    /// The provider's error code, such as `execution_time_exceeded`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
-    /// What code wrote to standard output, or what else there is to read.
+    /// The standard output of code, or any other text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// What code wrote to standard error.
+    /// The standard error of code.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub stderr: String,
-    /// The status that a program ended with.
+    /// The exit status of a program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub return_code: Option<i64>,
-    /// Files that were made.
+    /// The output files.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileRef>,
-    /// Pages that were found or read.
+    /// The pages that were found or fetched.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<Citation>,
 }
 
-/// One piece of an answer: what it means, and the provider's own JSON, which goes back unchanged.
+/// One item of an answer: a typed view, and the provider's JSON, which later requests send unchanged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Item {
     view: ItemView,
@@ -125,24 +125,24 @@ pub struct Item {
 }
 
 impl Item {
-    /// An item of its view and its JSON.
+    /// An item with its view and JSON.
     pub(crate) fn new(view: ItemView, raw: RawJson) -> Self {
         Self { view, raw }
     }
 
-    /// A text that is of no provider's wire: each takes it as text.
-    pub fn of_text(text: impl Into<String>) -> Self {
+    /// A text item that every wire accepts.
+    pub fn from_text(text: impl Into<String>) -> Self {
         let text = text.into();
         let raw = RawJson::from(&serde_json::json!({ "type": "text", "text": text }));
         Self { view: ItemView::Text { text, citations: Vec::new() }, raw }
     }
 
-    /// What the item is.
+    /// The typed view.
     pub fn view(&self) -> &ItemView {
         &self.view
     }
 
-    /// The provider's own JSON.
+    /// The provider's JSON.
     pub fn raw(&self) -> &RawJson {
         &self.raw
     }

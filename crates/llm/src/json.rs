@@ -1,41 +1,51 @@
-//! JSON text, written straight into the bytes that are sent.
+//! Writes JSON text directly into the body of a request.
 
 use serde::Serialize;
 
 use crate::RawJson;
 use crate::fields::Fields;
 
-/// Writes JSON text from the front to the back.
+/// The initial capacity of a body without its turns, in bytes.
+const BODY_CAPACITY: usize = 1024;
+
+/// The initial capacity of a turn, in bytes.
+const TURN_CAPACITY: usize = 256;
+
+/// Writes JSON text sequentially, without an intermediate tree.
 ///
-/// A request has the whole conversation in it and is written anew for every turn, so this is most of the work of asking
-/// a model: there is no tree of it in between, and what the wire always says alike is copied and not composed.
+/// Every turn writes the whole conversation again, so this is most of the work of a request.
 #[derive(Debug)]
 pub(crate) struct JsonWriter(Vec<u8>);
 
 impl JsonWriter {
-    /// A writer with room for so many bytes.
+    /// A writer for the body of a conversation with this number of turns.
+    pub(crate) fn for_turns(turns: usize) -> Self {
+        Self::with_capacity(BODY_CAPACITY + turns * TURN_CAPACITY)
+    }
+
+    /// A writer with a capacity in bytes.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self(Vec::with_capacity(bytes))
     }
 
-    /// A piece of JSON text, as it is.
+    /// Writes a piece of JSON text.
     pub(crate) fn piece(&mut self, json: &str) {
         self.0.extend_from_slice(json.as_bytes());
     }
 
-    /// The comma between two values or members; none where a list or an object has just begun.
+    /// Writes a comma, unless a list or an object has just begun.
     pub(crate) fn comma(&mut self) {
         if !matches!(self.0.last(), None | Some(b'{' | b'[')) {
             self.0.push(b',');
         }
     }
 
-    /// A string.
+    /// Writes a string.
     pub(crate) fn string(&mut self, text: &str) {
-        // Few texts have anything to escape. A look at every byte without a way out compiles to a few at a time.
+        // Few texts need escapes. A fold over all bytes is vectorized, an early exit is not.
         let has_escapes = text.bytes().fold(false, |has, byte| has | matches!(byte, 0..0x20 | b'"' | b'\\'));
         if has_escapes {
-            // Writing a text into memory cannot fail.
+            // Writing into memory cannot fail.
             let _ = serde_json::to_writer(&mut self.0, text);
             return;
         }
@@ -44,7 +54,7 @@ impl JsonWriter {
         self.0.push(b'"');
     }
 
-    /// A member's name, after which its value must be written. The name has nothing to escape.
+    /// Writes a member's name, which needs no escapes. The value must follow.
     pub(crate) fn name(&mut self, name: &'static str) {
         self.comma();
         self.0.push(b'"');
@@ -52,19 +62,19 @@ impl JsonWriter {
         self.piece("\":");
     }
 
-    /// A member that is a string.
+    /// Writes a string member.
     pub(crate) fn text(&mut self, name: &'static str, text: &str) {
         self.name(name);
         self.string(text);
     }
 
-    /// A member that is JSON text already.
+    /// Writes a member of JSON text.
     pub(crate) fn json(&mut self, name: &'static str, json: &str) {
         self.name(name);
         self.piece(json);
     }
 
-    /// A member of any serialisable value.
+    /// Writes a member of any serializable value.
     pub(crate) fn put(
         &mut self,
         name: &'static str,
@@ -74,12 +84,12 @@ impl JsonWriter {
         serde_json::to_writer(&mut self.0, value)
     }
 
-    /// How much has been written, in bytes.
+    /// The number of written bytes.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Changes members of the object that stands from `start` to the end.
+    /// Changes the members of the object from `start` to the end.
     pub(crate) fn change(
         &mut self,
         start: usize,
@@ -91,18 +101,18 @@ impl JsonWriter {
         serde_json::to_writer(&mut self.0, &object)
     }
 
-    /// What was written so far.
+    /// The written bytes.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// What was written, without the room for more: a body is kept until its answer has come.
+    /// The written bytes without spare capacity: a body stays in memory until its answer is complete.
     pub(crate) fn into_bytes(mut self) -> Vec<u8> {
         self.0.shrink_to_fit();
         self.0
     }
 
-    /// What was written, as a value. Fails if it is not exactly one.
+    /// The written text as a value. Fails unless it is exactly one value.
     pub(crate) fn into_raw(self) -> Result<RawJson, serde_json::Error> {
         serde_json::from_slice(&self.0)
     }
@@ -115,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn written_strings_parse_back() {
         let texts = ["", "plain ü", "\"", "\\", "\u{0}\u{1f}\n", "\u{7f}\u{2028}"];
         let mut out = JsonWriter::with_capacity(0);
         out.piece("[");
@@ -128,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_a_written_object_can_be_changed() {
+    fn a_written_object_can_be_changed() {
         let mut out = JsonWriter::with_capacity(0);
         out.piece("[7,");
         let start = out.len();

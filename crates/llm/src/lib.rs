@@ -1,12 +1,11 @@
-//! The provider wires: one request and response type, nothing lost.
+//! Models of any provider behind one lossless request and response type.
 //!
-//! A [`Model`] takes a [`Request`] and gives a stream of [`ModelEvent`]s that ends in a [`Response`]. Every
-//! [`Item`] of a response is a typed view plus the provider's own JSON, and the JSON is what goes back in the next
-//! request: signatures, citations and blocks that this crate has never heard of survive unchanged.
+//! A [`Model`] answers a [`Request`] with a stream of [`ModelEvent`]s that ends in a [`Response`]. Every [`Item`] of a
+//! response is a typed view plus the provider's JSON. Later requests send the JSON unchanged, so signatures, citations and
+//! unknown blocks survive.
 //!
-//! Models come from a [`Router`]: `anthropic/…` speaks the Messages API, `gemini/…` speaks `GenerateContent`,
-//! `script:FILE` plays a file that anyone can write, `schema:` tries every tool, `replay:FILE` gives back what a
-//! [`Recorder`] wrote.
+//! A [`Router`] opens models: `anthropic/…` uses the Messages API, `gemini/…` uses `GenerateContent`, `script:FILE` plays a
+//! script, `schema:` calls every tool, and `replay:FILE` replays a [`Recording`].
 //!
 //! ```
 //! use toolpost_llm::{Model, Request, ScriptModel};
@@ -22,27 +21,27 @@
 //!
 //! # Invariants
 //!
-//! - No other crate names provider JSON; this crate executes no tool.
-//! - What a provider sent in an item is sent back value for value: numbers keep their digits, objects keep their
-//!   order, unknown fields and blocks stay. Only white space between tokens may change, and text blocks without any
-//!   text are left out because the provider refuses them.
-//! - A stream and a body of the same answer fold to the same items. Unknown events are delivered, never an error.
-//! - Every wait has a limit and every buffer a bound. Nothing is retried once an event has been delivered.
-//! - Keys are [`Secret`]s: they are in no error, debug output or recording. This crate itself reads no environment.
-//! - A price that is not known is `None`, never nothing. What the [`Catalog`] does not know of a model is allowed.
+//! - Only this crate knows provider JSON. It executes no tools.
+//! - Later requests send items value for value: numbers keep their digits, objects keep their order, unknown fields and
+//!   blocks stay. Only white space between tokens may change. Empty text blocks are dropped, because providers reject them.
+//! - The stream and the body of one answer fold to the same items. Unknown events are delivered and never an error.
+//! - Every wait and every buffer has a limit. Nothing is retried after a delivered event.
+//! - API keys are [`Secret`]s: no error, debug output or recording contains them. This crate reads no environment.
+//! - An unknown price is `None`, never zero. Anything that the [`Catalog`] does not know is allowed.
 //!
-//! Deliberately absent: counting tokens before the provider does, tool execution and the agentic loop (the agent
-//! crate's), Chat Completions as an internal currency (it cannot carry signatures or hosted tools).
+//! Out of scope: counting tokens before the provider does; tool execution and the agent loop, which the agent crate has;
+//! Chat Completions as an internal format, which has no signatures and hosted tools.
 #![forbid(unsafe_code)]
 
 mod catalog;
-mod code_execution;
+mod code_meter;
+mod code_target;
 mod error;
 mod event;
 mod fallback;
 mod fields;
 mod files;
-mod foreign;
+mod foreign_files;
 mod hosted;
 mod http;
 mod item;
@@ -64,30 +63,29 @@ pub mod text;
 mod wires;
 
 pub use catalog::{
-    Catalog, Cost, Date, Feature, ModelInfo, PricePeriod, Rates, ServicePeriod, SessionPrice, Setting, Tier,
+    Catalog, Cost, Date, Feature, ModelInfo, PricePeriod, PriceTier, Rates, ServicePeriod, SessionPrice,
+    Setting,
 };
-pub use code_execution::{
-    CodeExecutionMeter, CodePlace, CodeUse, CodeWanted, LocalReason, choose_code_place,
-};
+pub use code_meter::CodeExecutionMeter;
+pub use code_target::{CodeExecutionMode, CodeExecutionTarget, LocalReason, select_code_execution};
 pub use error::{Attempt, ErrorDetails, ErrorKind, ModelError, NetworkStage, TimeoutStage};
 pub use event::{ModelEvent, ResponseStream};
 pub use fallback::FallbackModel;
 pub use files::{
-    CreateFile, FilePage, FileUpload, InlineFile, ProviderFiles, SavedFile, StoredFile, inline_files,
-    output_files,
+    CreateFile, FileUpload, InlineFile, ProviderFiles, SavedFile, StoredFile, inline_files, output_files,
 };
 pub use hosted::HostedModel;
 pub use http::client::{HttpClient, HttpOptions};
 pub use http::retry::RetryPolicy;
 pub use item::{Citation, FileRef, HostedOutput, Item, ItemView};
-pub use limits::{LimitedModel, Limiter, ProviderLimits};
+pub use limits::{ProviderLimits, RateLimitedModel, RateLimiter};
 pub use model::{Model, ModelId};
 pub use offline::function::FunctionModel;
 pub use offline::replay::{ExchangeSink, Recorder, Recording, ReplayModel};
-pub use offline::said::Said;
-pub use offline::schema::{Detail, SchemaModel, example_of};
+pub use offline::reply::ModelReply;
+pub use offline::schema::SchemaDetail;
 pub use offline::script::ScriptModel;
-pub use offline::scrub::{ScrubbedText, Scrubber};
+pub use offline::scrub::{Scrubber, StreamScrubber};
 pub use provider::{PROVIDERS, Provider, ProviderAccess};
 pub use raw::RawJson;
 pub use request::{

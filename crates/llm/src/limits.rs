@@ -1,4 +1,4 @@
-//! How fast and how often at once a provider is asked, by our own will.
+//! Client-side rate limits of providers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,164 +16,164 @@ use crate::{
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// How fast a provider may be asked. What is not set has no limit.
+/// Client-side rate limits of a provider. Unset values have no limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProviderLimits {
-    /// Requests in a minute. They are spread evenly, after a tenth of a minute's worth at once. Default: no limit.
+    /// The requests per minute, spread evenly after a burst of a tenth of a minute. Default: no limit.
     pub requests_per_minute: Option<u32>,
-    /// Tokens in a minute, input and output, as the provider counts them. An answer's tokens are known when it is over:
-    /// what was too much delays the requests after it. Default: no limit.
+    /// The input and output tokens per minute, as the provider counts them. Default: no limit.
+    ///
+    /// An answer's tokens are known at its end. An excess delays the next requests.
     pub tokens_per_minute: Option<u64>,
-    /// Requests at once. Default: no limit.
+    /// The concurrent requests. Default: no limit.
     pub concurrency: Option<usize>,
-    /// Requests that may wait. One more is [`ErrorKind::RateLimited`] at once. Default: 1,000.
-    pub most_waiting: usize,
+    /// The queued requests. Another request fails with [`ErrorKind::RateLimited`]. Default: 1,000.
+    pub max_queued: usize,
 }
 
 impl Default for ProviderLimits {
     fn default() -> Self {
-        Self { requests_per_minute: None, tokens_per_minute: None, concurrency: None, most_waiting: 1_000 }
+        Self { requests_per_minute: None, tokens_per_minute: None, concurrency: None, max_queued: 1_000 }
     }
 }
 
 impl ProviderLimits {
-    /// Whether there is nothing to limit.
-    pub fn is_unlimited(&self) -> bool {
+    /// Whether no limit is set.
+    pub(crate) fn is_unlimited(&self) -> bool {
         self.requests_per_minute.is_none() && self.tokens_per_minute.is_none() && self.concurrency.is_none()
     }
 }
 
-/// The state of the limits of one provider. Models that share it share the limits. Whoever waits is served in the order
-/// of coming; whoever goes away while waiting takes nothing.
+/// The rate limiter of one provider, shared by its models. It serves requests in order. A cancelled request uses nothing.
 #[derive(Debug)]
-pub struct Limiter {
+pub struct RateLimiter {
     limits: ProviderLimits,
-    places: Option<Arc<Semaphore>>,
-    /// The queue of those who wait for their turn: the lock is fair, and its holder sleeps until it may go.
-    rates: Mutex<Option<Instant>>,
+    permits: Option<Arc<Semaphore>>,
+    /// The time of the next request. The lock is fair, and its holder sleeps until this time.
+    next_request: Mutex<Option<Instant>>,
     tokens: std::sync::Mutex<Bucket>,
-    waiting: AtomicUsize,
+    queued: AtomicUsize,
 }
 
-/// Tokens that may be used now; less than nothing if too many were.
+/// A token bucket. The balance is negative after an excess.
 #[derive(Debug)]
 struct Bucket {
-    left: f64,
+    balance: f64,
     at: Instant,
 }
 
 impl Bucket {
     fn fill(&mut self, per_minute: u64, now: Instant) {
         let more = now.saturating_duration_since(self.at).as_secs_f64() / 60.0 * per_minute as f64;
-        self.left = (self.left + more).min(per_minute as f64);
+        self.balance = (self.balance + more).min(per_minute as f64);
         self.at = now;
     }
 }
 
-/// One who waits, counted until it is dropped.
-struct Waiting<'a>(&'a AtomicUsize);
+/// A queued request, counted until it is dropped.
+struct Queued<'a>(&'a AtomicUsize);
 
-impl Drop for Waiting<'_> {
+impl Drop for Queued<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Limiter {
-    /// Limits at their beginning: everything may be used.
+impl RateLimiter {
+    /// A limiter with full buckets.
     pub fn new(limits: ProviderLimits) -> Arc<Self> {
-        let places =
-            limits.concurrency.map(|most| Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS))));
-        let left = limits.tokens_per_minute.unwrap_or_default() as f64;
+        let permits =
+            limits.concurrency.map(|max| Arc::new(Semaphore::new(max.clamp(1, Semaphore::MAX_PERMITS))));
+        let balance = limits.tokens_per_minute.unwrap_or_default() as f64;
         Arc::new(Self {
             limits,
-            places,
-            rates: Mutex::new(None),
-            tokens: std::sync::Mutex::new(Bucket { left, at: Instant::now() }),
-            waiting: AtomicUsize::new(0),
+            permits,
+            next_request: Mutex::new(None),
+            tokens: std::sync::Mutex::new(Bucket { balance, at: Instant::now() }),
+            queued: AtomicUsize::new(0),
         })
     }
 
-    /// Waits until a request may be sent, and gives the place that it holds until it is over.
-    async fn enter(&self, model: &ModelId) -> Result<Option<OwnedSemaphorePermit>, ModelError> {
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.limits.most_waiting {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+    /// Waits until a request may be sent. The permit is held until the request ends.
+    async fn acquire(&self, model: &ModelId) -> Result<Option<OwnedSemaphorePermit>, ModelError> {
+        if self.queued.fetch_add(1, Ordering::Relaxed) >= self.limits.max_queued {
+            self.queued.fetch_sub(1, Ordering::Relaxed);
             let message = format!(
-                "{} requests already wait for the limits of `{}` that were set here",
-                self.limits.most_waiting, model.provider
+                "{} requests are already queued for the rate limits of `{}`",
+                self.limits.max_queued, model.provider
             );
             return Err(
                 ModelError::new(ErrorKind::RateLimited { retry_after: None }, message).with_model(model)
             );
         }
-        let _waiting = Waiting(&self.waiting);
-        let place = match &self.places {
-            // The semaphore is never closed, so that there always is a place in the end.
-            Some(places) => Arc::clone(places).acquire_owned().await.ok(),
+        let _queued = Queued(&self.queued);
+        let permit = match &self.permits {
+            // The semaphore is never closed.
+            Some(permits) => Arc::clone(permits).acquire_owned().await.ok(),
             None => None,
         };
         if self.limits.requests_per_minute.is_some() || self.limits.tokens_per_minute.is_some() {
-            let mut next = self.rates.lock().await;
-            while let Some(until) = self.tokens_at() {
+            let mut next = self.next_request.lock().await;
+            while let Some(until) = self.tokens_available_at() {
                 sleep_until(until).await;
             }
             if let Some(requests) = self.limits.requests_per_minute {
-                // The time at which the request is due, no earlier than what may go at once allows.
-                let every = MINUTE / requests.max(1);
+                // A burst allows up to a tenth of a minute in advance.
+                let interval = MINUTE / requests.max(1);
                 let now = Instant::now();
                 let earliest = now.checked_sub(MINUTE / 10).unwrap_or(now);
                 let due = next.map_or(earliest, |due| due.max(earliest));
                 sleep_until(due).await;
-                *next = Some(due + every);
+                *next = Some(due + interval);
             }
         }
-        Ok(place)
+        Ok(permit)
     }
 
-    /// When tokens may be used again, if not now.
-    fn tokens_at(&self) -> Option<Instant> {
+    /// When tokens are available again; `None` if they are available now.
+    fn tokens_available_at(&self) -> Option<Instant> {
         let per_minute = self.limits.tokens_per_minute?.max(1);
         let mut bucket = self.tokens.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let now = Instant::now();
         bucket.fill(per_minute, now);
-        (bucket.left <= 0.0).then(|| {
-            let minutes = (1.0 - bucket.left) / per_minute as f64;
+        (bucket.balance <= 0.0).then(|| {
+            let minutes = (1.0 - bucket.balance) / per_minute as f64;
             now + Duration::try_from_secs_f64(minutes * 60.0).unwrap_or(MINUTE)
         })
     }
 
-    /// Counts what an answer used that came by another way than a [`LimitedModel`].
-    pub fn used(&self, tokens: u64) {
+    /// Counts the tokens of an answer.
+    pub fn record_tokens(&self, tokens: u64) {
         if let Some(per_minute) = self.limits.tokens_per_minute {
             let mut bucket = self.tokens.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             bucket.fill(per_minute.max(1), Instant::now());
-            // One answer delays no more than ten minutes, whatever a provider says that it used.
-            bucket.left = (bucket.left - tokens as f64).max(-10.0 * per_minute as f64);
+            // One answer delays others by at most ten minutes, whatever the provider reports.
+            bucket.balance = (bucket.balance - tokens as f64).max(-10.0 * per_minute as f64);
         }
     }
 }
 
-/// A model that is asked no faster and no more often at once than its limits allow.
+/// A model with client-side rate limits.
 #[derive(Debug)]
-pub struct LimitedModel {
+pub struct RateLimitedModel {
     model: Arc<dyn Model>,
-    limiter: Arc<Limiter>,
+    limiter: Arc<RateLimiter>,
 }
 
-impl LimitedModel {
-    /// The model within limits, which it may share with others.
-    pub fn new(model: Arc<dyn Model>, limiter: Arc<Limiter>) -> Self {
+impl RateLimitedModel {
+    /// A model with a limiter, which other models may share.
+    pub fn new(model: Arc<dyn Model>, limiter: Arc<RateLimiter>) -> Self {
         Self { model, limiter }
     }
 }
 
 enum Stage {
-    Before,
-    Within(ResponseStream, Option<OwnedSemaphorePermit>),
-    Over,
+    Queued,
+    Running(ResponseStream, Option<OwnedSemaphorePermit>),
+    Ended,
 }
 
-impl Model for LimitedModel {
+impl Model for RateLimitedModel {
     fn id(&self) -> &ModelId {
         self.model.id()
     }
@@ -195,24 +195,24 @@ impl Model for LimitedModel {
     }
 
     fn stream(&self, request: &Request) -> ResponseStream {
-        // The request is written now and sent when its turn has come: a stream sends nothing before it is polled.
+        // A stream sends nothing before its first poll.
         let events = self.model.stream(request);
         let (id, limiter) = (self.id().clone(), Arc::clone(&self.limiter));
-        futures_util::stream::unfold((Stage::Before, Some(events)), move |(mut stage, mut events)| {
+        futures_util::stream::unfold((Stage::Queued, Some(events)), move |(mut stage, mut events)| {
             let (id, limiter) = (id.clone(), Arc::clone(&limiter));
             async move {
-                if matches!(stage, Stage::Before) {
-                    match limiter.enter(&id).await {
-                        Ok(place) => stage = Stage::Within(events.take()?, place),
-                        Err(error) => return Some((Err(error), (Stage::Over, None))),
+                if matches!(stage, Stage::Queued) {
+                    match limiter.acquire(&id).await {
+                        Ok(permit) => stage = Stage::Running(events.take()?, permit),
+                        Err(error) => return Some((Err(error), (Stage::Ended, None))),
                     }
                 }
-                let Stage::Within(mut events, place) = stage else { return None };
+                let Stage::Running(mut events, permit) = stage else { return None };
                 let event = events.next().await?;
                 if let Ok(ModelEvent::Done(response)) = &event {
-                    limiter.used(response.usage.total());
+                    limiter.record_tokens(response.usage.total());
                 }
-                Some((event, (Stage::Within(events, place), None)))
+                Some((event, (Stage::Running(events, permit), None)))
             }
         })
         .boxed()
@@ -220,9 +220,9 @@ impl Model for LimitedModel {
 
     fn respond<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Response, ModelError>> {
         Box::pin(async move {
-            let _place = self.limiter.enter(self.id()).await?;
+            let _permit = self.limiter.acquire(self.id()).await?;
             let response = self.model.respond(request).await?;
-            self.limiter.used(response.usage.total());
+            self.limiter.record_tokens(response.usage.total());
             Ok(response)
         })
     }

@@ -1,14 +1,15 @@
-//! Conversations as Chat Completions messages, `[{"role": …}, …]`: the form that many other programs keep.
+//! Imports and exports conversations as Chat Completions messages, `[{"role": …}, …]`.
 //!
 //! ```
 //! use serde_json::json;
 //! use toolpost_llm::messages;
 //!
 //! # fn main() -> Result<(), toolpost_llm::ModelError> {
-//! let given = json!([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello."}]);
-//! let read = messages::import(&given)?;
-//! assert_eq!(read.system.as_deref(), Some("Be kind."));
-//! assert_eq!(messages::export(read.system.as_deref(), &read.turns)?.messages, given);
+//! let messages = json!([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello."}]);
+//! let imported = messages::import(&messages)?;
+//! assert_eq!(imported.system.as_deref(), Some("Be kind."));
+//! let exported = messages::export(imported.system.as_deref(), &imported.turns)?;
+//! assert_eq!(exported.messages, messages);
 //! # Ok(())
 //! # }
 //! ```
@@ -22,41 +23,43 @@ use crate::{
     Turn,
 };
 
-/// The provider whose form the messages have.
+/// The provider of imported messages.
 const PROVIDER: &str = "openai-compatible";
 
-/// A conversation that was read.
+/// An imported conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
-    /// The instructions: the texts of the system messages at the beginning.
+    /// The instructions: the texts of the leading system messages.
     pub system: Option<String>,
     /// The turns.
     pub turns: Vec<Turn>,
 }
 
-/// A conversation as it is written.
+/// An exported conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exported {
     /// The list of messages.
     pub messages: Value,
-    /// What these messages cannot carry and thus lack, such as the thinking of a provider.
-    pub lost: Vec<String>,
+    /// Items that the format cannot represent, such as a provider's thinking.
+    pub dropped: Vec<String>,
 }
 
-/// Writes a conversation as messages. Texts and tool calls of any provider are kept; what only a provider can read is
-/// left out and named. An error if an item is not the JSON of its own wire.
+/// Exports a conversation as messages.
+///
+/// Texts and tool calls of any provider are exported. Items in a provider's private format are dropped and reported. An
+/// item that is not valid JSON of its wire is an error.
 pub fn export(system: Option<&str>, turns: &[Turn]) -> Result<Exported, ModelError> {
     let model = ModelId::new(PROVIDER, "messages");
     let invalid = |error: serde_json::Error| ModelError::new(ErrorKind::InvalidRequest, error.to_string());
-    let (out, lost) = write_messages(&model, system, turns).map_err(invalid)?;
+    let (out, dropped) = write_messages(&model, system, turns).map_err(invalid)?;
     let messages = out.into_raw().and_then(|raw| raw.to_value()).map_err(invalid)?;
-    Ok(Exported { messages, lost })
+    Ok(Exported { messages, dropped })
 }
 
-/// Reads messages as a conversation. An error names the message that cannot be understood.
+/// Imports messages as a conversation. The error names an invalid message.
 ///
-/// The assistant's messages keep members that are not known here, for servers of the same wire. Results of tools get
-/// the names of their calls; a result without a call is an error, since no provider takes it.
+/// Unknown members of the assistant's messages are preserved for servers of the same wire. Tool results get the names of
+/// their calls. A result without a call is an error, because no provider accepts it.
 pub fn import(messages: &Value) -> Result<Imported, ModelError> {
     let wrong = |what: String| ModelError::new(ErrorKind::InvalidRequest, what);
     let Value::Array(list) = messages else {
@@ -66,22 +69,21 @@ pub fn import(messages: &Value) -> Result<Imported, ModelError> {
     let mut system: Vec<String> = Vec::new();
     let mut calls: std::collections::HashMap<String, String> = std::collections::HashMap::new();
     for (number, message) in list.iter().enumerate() {
-        let place = |what: String| wrong(format!("messages[{number}]: {what}"));
+        let at = |what: String| wrong(format!("messages[{number}]: {what}"));
         let content = &message["content"];
         match message["role"].as_str() {
             Some("system" | "developer") => {
-                let parts = parts_of(content).map_err(place)?;
+                let parts = parts_of(content).map_err(at)?;
                 match texts_of(&parts) {
                     Some(text) if turns.is_empty() => system.push(text),
                     _ => turns.push(Turn::System(parts)),
                 }
             }
-            Some("user") => turns.push(Turn::User(parts_of(content).map_err(place)?)),
+            Some("user") => turns.push(Turn::User(parts_of(content).map_err(at)?)),
             Some("assistant") => {
                 let fields: Fields =
-                    serde_json::from_str(&message.to_string()).map_err(|error| place(error.to_string()))?;
-                let items =
-                    items_of(&fields, &number.to_string()).map_err(|error| place(error.to_string()))?;
+                    serde_json::from_str(&message.to_string()).map_err(|error| at(error.to_string()))?;
+                let items = items_of(&fields, &number.to_string()).map_err(|error| at(error.to_string()))?;
                 for item in &items {
                     if let ItemView::ToolCall { id, name, .. } = item.view() {
                         calls.insert(id.clone(), name.clone());
@@ -90,20 +92,20 @@ pub fn import(messages: &Value) -> Result<Imported, ModelError> {
                 turns.push(Turn::Assistant(AssistantTurn {
                     origin: ModelId::new(PROVIDER, "messages"),
                     items,
-                    carry: serde_json::Map::new(),
+                    provider_state: serde_json::Map::new(),
                 }));
             }
             Some("tool") => {
                 let id = message["tool_call_id"]
                     .as_str()
-                    .ok_or_else(|| place("`tool_call_id`: expected the id of a call".to_owned()))?;
+                    .ok_or_else(|| at("`tool_call_id`: expected the id of a call".to_owned()))?;
                 let name = calls
                     .get(id)
-                    .ok_or_else(|| place(format!("no message before it calls a tool with the id `{id}`")))?;
+                    .ok_or_else(|| at(format!("no earlier message has a call with the id `{id}`")))?;
                 let result = ToolResult {
                     call_id: id.to_owned(),
                     name: name.clone(),
-                    content: parts_of(content).map_err(place)?,
+                    content: parts_of(content).map_err(at)?,
                     structured: None,
                     is_error: false,
                 };
@@ -113,11 +115,11 @@ pub fn import(messages: &Value) -> Result<Imported, ModelError> {
                 }
             }
             Some(other) => {
-                return Err(place(format!(
+                return Err(at(format!(
                     "`role`: expected system, developer, user, assistant or tool, found `{other}`"
                 )));
             }
-            None => return Err(place("`role`: expected a text".to_owned())),
+            None => return Err(at("`role`: expected a text".to_owned())),
         }
     }
     let system = (!system.is_empty()).then(|| system.join("\n\n"));
@@ -178,7 +180,7 @@ fn part_of(part: &Value) -> Result<Part, String> {
     })
 }
 
-/// What an address means: the bytes themselves, or where they are.
+/// The media of a URL, with the bytes of a `data:` URL.
 fn media_of(address: &str) -> Option<Media> {
     let Some(rest) = address.strip_prefix("data:") else {
         return Some(Media::from_url("image/*", address));
@@ -195,7 +197,7 @@ mod tests {
     use crate::Item;
 
     #[test]
-    fn messages_survive_the_way_in_and_out() {
+    fn messages_survive_import_and_export() {
         let given = json!([
             {"role": "system", "content": "Be kind."},
             {"role": "user", "content": [
@@ -226,11 +228,11 @@ mod tests {
         assert_eq!(raw.sum::<usize>(), 2, "an image with a detail, and the audio");
         let written = export(read.system.as_deref(), &read.turns).unwrap();
         assert_eq!(written.messages, given);
-        assert_eq!(written.lost, Vec::<String>::new());
+        assert_eq!(written.dropped, Vec::<String>::new());
     }
 
     #[test]
-    fn what_messages_cannot_carry_is_named() {
+    fn dropped_items_are_reported() {
         let origin = ModelId::new("anthropic", "claude-x");
         let long = "toolu_".to_owned() + &"x".repeat(60);
         let item = |view: ItemView| Item::new(view, RawJson::from(&json!({"type": "anthropic"})));
@@ -241,7 +243,7 @@ mod tests {
         };
         let turns = [
             Turn::Assistant(AssistantTurn {
-                carry: serde_json::Map::new(),
+                provider_state: serde_json::Map::new(),
                 origin,
                 items: vec![
                     item(ItemView::Thinking { text: "secret".to_owned(), has_signature: true }),
@@ -263,17 +265,17 @@ mod tests {
         let short = messages[2]["tool_call_id"].as_str().unwrap();
         assert!(short.len() <= 40);
         assert_eq!(messages[0]["tool_calls"][1]["id"], short);
-        assert!(written.lost[0].contains("anthropic/claude-x"), "{:?}", written.lost);
+        assert!(written.dropped[0].contains("anthropic/claude-x"), "{:?}", written.dropped);
     }
 
     #[test]
-    fn a_wrong_message_is_named() {
+    fn the_error_names_an_invalid_message() {
         for (messages, expected) in [
             (json!({}), "expected a list"),
             (json!([{"role": "user", "content": 7}]), "messages[0]: `content`"),
             (json!([{"role": "user", "content": "x"}, {"role": "guest"}]), "messages[1]: `role`"),
             (json!(["x"]), "messages[0]: `role`"),
-            (json!([{"role": "tool", "tool_call_id": "c9", "content": ""}]), "no message before it"),
+            (json!([{"role": "tool", "tool_call_id": "c9", "content": ""}]), "no earlier message"),
             (json!([{"role": "tool", "content": ""}]), "`tool_call_id`"),
             (json!([{"role": "user", "content": ["x"]}]), "a part of `content`"),
         ] {

@@ -1,4 +1,4 @@
-//! What a model is.
+//! The model trait.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use crate::{
     BoxFuture, Cost, ErrorKind, ModelError, ModelEvent, ModelInfo, Request, Response, ResponseStream,
 };
 
-/// A provider and the name it gives to a model, written `anthropic/claude-sonnet-5-5`.
+/// A provider and its name of a model, written `anthropic/claude-sonnet-5-5`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelId {
-    /// The wire's name: `anthropic`, `script`, `replay`.
+    /// The provider's name: `anthropic`, `script`, `replay`.
     pub provider: String,
-    /// The provider's name for the model, or the file's path.
+    /// The provider's name of the model, or the path of a file.
     pub name: String,
 }
 
 impl ModelId {
-    /// An id of a provider's name and a model's name.
+    /// The id of a provider's model.
     pub fn new(provider: impl Into<String>, name: impl Into<String>) -> Self {
         Self { provider: provider.into(), name: name.into() }
     }
@@ -43,45 +43,49 @@ impl Serialize for ModelId {
 impl<'de> Deserialize<'de> for ModelId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let (provider, name) = text
-            .split_once('/')
-            .ok_or_else(|| serde::de::Error::custom(format!("model id `{text}`: expected PROVIDER/NAME")))?;
+        let (provider, name) = text.split_once('/').ok_or_else(|| {
+            serde::de::Error::custom(format!("invalid model id `{text}`: expected PROVIDER/NAME"))
+        })?;
         Ok(Self::new(provider, name))
     }
 }
 
-/// A model that answers requests. Dropping a stream or a future ends the exchange and closes its connection.
+/// A model that answers requests. Dropping a stream or future cancels the request and closes its connection.
 pub trait Model: Send + Sync + fmt::Debug {
-    /// Which model this is.
+    /// The model's id.
     fn id(&self) -> &ModelId;
 
-    /// What is known of the model; of a scripted one, that it costs nothing.
+    /// The model's catalog data, if any.
     fn info(&self) -> Option<&ModelInfo> {
         None
     }
 
-    /// The models that may answer in its place, such as those of a [`FallbackModel`](crate::FallbackModel) after the
-    /// first. Default: none.
+    /// The fallbacks, such as those of a [`FallbackModel`](crate::FallbackModel). Default: none.
     fn alternatives(&self) -> &[Arc<dyn Model>] {
         &[]
     }
 
-    /// What an answer that this model gave at a time costs, at the service level that the answer names; `None` if its
-    /// price is not known, or not how many tokens were used ([`Usage::incomplete`](crate::Usage::incomplete)).
+    /// The cost of this model's answer at a time, in the service tier that the answer reports.
+    ///
+    /// `None` if the price is unknown or the usage [incomplete](crate::Usage::incomplete).
     fn cost(&self, response: &Response, at: Timestamp) -> Option<Cost> {
         self.info()?.cost_of(response, at)
     }
 
-    /// Whether the model can take the request: a feature that it lacks is an error ([`ErrorKind::Unsupported`])
-    /// before anything is sent. `stream` and `respond` call it themselves.
+    /// Checks that the model supports the request. `stream` and `respond` call it before they send anything.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] names the unsupported feature.
     fn check(&self, request: &Request) -> Result<(), ModelError>;
 
-    /// Asks for an answer as a stream. The last item is [`ModelEvent::Done`] or an error, and then the stream ends.
-    /// Nothing is sent before the stream is polled.
+    /// Requests an answer as a stream, whose last item is [`ModelEvent::Done`] or an error.
+    ///
+    /// Nothing is sent before the first poll.
     fn stream(&self, request: &Request) -> ResponseStream;
 
-    /// Asks for an answer as a whole. Models whose wire has a form without streaming use it: the first byte then
-    /// comes when the answer is ready, so a long answer is better streamed.
+    /// Requests a complete answer, without streaming if the wire supports that.
+    ///
+    /// Without streaming, the first byte arrives when the answer is complete. Stream long answers.
     fn respond<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Response, ModelError>> {
         Box::pin(async move {
             let mut events = self.stream(request);

@@ -1,11 +1,11 @@
-//! Models without a provider: a script that anyone can write, a recording that is given back.
+//! Models without a provider: scripts, recordings, functions, generated answers.
 
 mod diff;
+pub(crate) mod events;
 mod files;
 pub(crate) mod function;
 pub(crate) mod replay;
-pub(crate) mod said;
-pub(crate) mod say;
+pub(crate) mod reply;
 pub(crate) mod schema;
 pub(crate) mod script;
 pub(crate) mod scrub;

@@ -1,11 +1,11 @@
-//! The provider's own options, merged into a body.
+//! Merges provider options into a body.
 
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
 use crate::fields::Fields;
 
-/// Objects merge, `tools` are appended, anything else replaces.
+/// Merges options: objects are merged, `tools` are appended, other values replace.
 pub(crate) fn merge_options(
     body: &mut Fields,
     options: &Map<String, Value>,

@@ -1,4 +1,4 @@
-//! The providers: where they answer, what they speak, how they take a key.
+//! The providers: addresses, wires, API keys.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,35 +9,35 @@ use crate::{ErrorKind, ModelError, Secret, Wire};
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Provider {
-    /// The name in front of `/` in a model's name.
+    /// The prefix of a model's name before `/`.
     pub name: &'static str,
-    /// Other names in front of `/`.
+    /// Other prefixes before `/`.
     pub aliases: &'static [&'static str],
-    /// What it speaks.
+    /// The wire.
     pub wire: Wire,
-    /// Where it answers, without the wire's path; `None` if the caller must say.
+    /// The base URL without the wire's path; `None` if the caller must set one.
     pub base_url: Option<&'static str>,
-    /// The end of a base URL that is understood and means nothing, since the wire's paths begin with it.
+    /// The suffix of a base URL that is ignored, because the wire's paths begin with it.
     pub(crate) version_path: &'static str,
-    /// How it takes the key.
+    /// The header of the API key.
     pub(crate) key: KeyHeader,
-    /// The header in which features are asked for that are not yet general.
+    /// The header for beta features.
     pub(crate) beta_header: Option<&'static str>,
-    /// Whether it answers without a key.
+    /// Whether requests need an API key.
     pub needs_key: bool,
-    /// The environment variables that usually have its key; the first that is set counts. This crate does not read them.
+    /// The usual environment variables of the API key; the first one that is set wins. This crate does not read them.
     pub key_variables: &'static [&'static str],
-    /// The environment variables that usually have another base URL, in the same way.
+    /// The usual environment variables of another base URL; the first one that is set wins.
     pub base_url_variables: &'static [&'static str],
-    /// The port that an address means which is a host alone, such as `0.0.0.0`; `None` if addresses are whole here.
+    /// The default port of an address without scheme, such as `0.0.0.0`; `None` if addresses need a scheme.
     pub(crate) port: Option<u16>,
-    /// How its models' bare names begin.
+    /// The prefixes of its models' bare names.
     pub prefixes: &'static [&'static str],
-    /// Bare names that have no such beginning.
+    /// Bare names without such a prefix.
     pub bare_names: &'static [&'static str],
 }
 
-/// The header that a key is sent in.
+/// The header of an API key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyHeader {
     /// `x-api-key: KEY`
@@ -59,7 +59,7 @@ impl KeyHeader {
     }
 }
 
-/// Every provider, in the order in which they are listed to users.
+/// Every provider, in display order.
 pub const PROVIDERS: &[Provider] = &[
     Provider {
         name: "anthropic",
@@ -85,7 +85,7 @@ pub const PROVIDERS: &[Provider] = &[
         key: KeyHeader::GoogleApiKey,
         beta_header: None,
         needs_key: true,
-        // In the order of the official libraries.
+        // The order of the official client libraries.
         key_variables: &["GOOGLE_API_KEY", "GEMINI_API_KEY"],
         base_url_variables: &["GEMINI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"],
         port: None,
@@ -124,7 +124,7 @@ pub const PROVIDERS: &[Provider] = &[
     },
     Provider {
         base_url: Some("http://127.0.0.1:11434"),
-        // What Ollama's own command reads: where its server listens.
+        // Ollama's own client reads `OLLAMA_HOST`.
         port: Some(11434),
         ..chat("ollama", &["OLLAMA_API_KEY"], &["OLLAMA_BASE_URL", "OLLAMA_HOST"])
     },
@@ -136,14 +136,14 @@ pub const PROVIDERS: &[Provider] = &[
         base_url: Some("http://127.0.0.1:8000"),
         ..chat("vllm", &["VLLM_API_KEY"], &["VLLM_BASE_URL"])
     },
-    // Any server: its base URL has the version, as for the library of OpenAI.
+    // The base URL includes the version, as in OpenAI's client library.
     Provider {
         version_path: "",
         ..chat("openai-compatible", &["OPENAI_COMPATIBLE_API_KEY"], &["OPENAI_COMPATIBLE_BASE_URL"])
     },
 ];
 
-/// A server of one's own that speaks Chat Completions: it may want a key, and its models have any names.
+/// A self-hosted server with the Chat Completions API, an optional API key and any model names.
 const fn chat(
     name: &'static str,
     key_variables: &'static [&'static str],
@@ -167,32 +167,34 @@ const fn chat(
 }
 
 impl Provider {
-    /// The provider of a name or an alias.
+    /// Finds a provider by name or alias.
     pub fn find(name: &str) -> Option<&'static Self> {
         PROVIDERS.iter().find(|provider| provider.name == name || provider.aliases.contains(&name))
     }
 
-    /// The provider that a model's bare name belongs to.
-    pub fn of_bare_name(model: &str) -> Option<&'static Self> {
+    /// Finds the provider of a model's bare name.
+    pub(crate) fn for_bare_name(model: &str) -> Option<&'static Self> {
         PROVIDERS.iter().find(|provider| {
             provider.bare_names.contains(&model)
                 || provider.prefixes.iter().any(|prefix| model.starts_with(prefix))
         })
     }
 
-    /// Where it is asked, without a final slash or version: at this address, which may be a host alone where that is usual,
-    /// or at its own. An error if nobody says where, or not with an address.
-    pub fn base(&self, base_url: Option<&str>) -> Result<String, ModelError> {
+    /// The base URL to use, without a trailing slash and version: the given one, or the provider's own.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Configuration`] if there is no base URL, or an invalid one.
+    pub fn resolve_base_url(&self, base_url: Option<&str>) -> Result<String, ModelError> {
         let Some(base) = base_url.or(self.base_url) else {
             let message = format!(
-                "`{}` has no address of its own. Expected a base URL in {} or in the configuration",
+                "`{}` needs a base URL: set {} or the configuration",
                 self.name,
                 self.base_url_variables.join(" or ")
             );
             return Err(ModelError::new(ErrorKind::Configuration, message));
         };
         let base = match self.port {
-            Some(port) => address_of_host(base, port),
+            Some(port) => expand_host(base, port),
             None => base.to_owned(),
         };
         let base = base.trim_end_matches('/');
@@ -201,20 +203,20 @@ impl Provider {
         Ok(base.to_owned())
     }
 
-    /// The key to ask it with. An error if it needs one and none was given.
-    pub(crate) fn usable(&self, key: Option<Secret>) -> Result<Option<Secret>, ModelError> {
+    /// The API key to use. A missing key that the provider needs is an error.
+    pub(crate) fn resolve_key(&self, key: Option<Secret>) -> Result<Option<Secret>, ModelError> {
         let key = key.filter(|key| !key.expose().is_empty());
         if self.needs_key && key.is_none() {
             let variables = self.key_variables.join(" or ");
-            let message = format!("no key was given. Expected one in {variables} or in the configuration");
+            let message = format!("missing API key: set {variables} or the configuration");
             return Err(ModelError::new(ErrorKind::Auth, message));
         }
         Ok(key)
     }
 }
 
-/// The address of a server that may be named by its host alone, or by what it listens on: `0.0.0.0`, `:1234`, `[::1]`.
-fn address_of_host(text: &str, usual_port: u16) -> String {
+/// Completes an address of a host only, or a listening address: `0.0.0.0`, `:1234`, `[::1]`.
+fn expand_host(text: &str, default_port: u16) -> String {
     let text = text.trim().trim_matches(['"', '\'']).trim();
     let (scheme, rest) = match text.split_once("://") {
         Some((scheme, rest)) => (Some(scheme), rest),
@@ -227,7 +229,7 @@ fn address_of_host(text: &str, usual_port: u16) -> String {
         _ => (authority, None),
     };
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    // What listens everywhere is asked on this machine.
+    // A server that listens on all interfaces is reached over loopback.
     let host = match bare.parse::<IpAddr>() {
         Ok(IpAddr::V4(address)) if address.is_unspecified() => "127.0.0.1".to_owned(),
         Ok(IpAddr::V6(address)) if address.is_unspecified() => "[::1]".to_owned(),
@@ -235,28 +237,28 @@ fn address_of_host(text: &str, usual_port: u16) -> String {
         _ if bare.is_empty() => "127.0.0.1".to_owned(),
         _ => bare.to_owned(),
     };
-    // Without a scheme a port that cannot be one is the usual one, as the server itself reads it.
+    // Without a scheme, an invalid port means the default port, as in Ollama.
     let port = match (scheme, port) {
         (Some(_), port) => port.map(str::to_owned),
-        (None, port) => Some(port.and_then(|port| port.parse().ok()).unwrap_or(usual_port).to_string()),
+        (None, port) => Some(port.and_then(|port| port.parse().ok()).unwrap_or(default_port).to_string()),
     };
     let port = port.map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}://{host}{port}{path}", scheme.unwrap_or("http"))
 }
 
-/// How to reach one provider.
+/// The credentials and address for one provider.
 #[derive(Clone, Debug, Default)]
 pub struct ProviderAccess {
-    /// The key. Without one, opening a model of a provider that needs it is an error.
+    /// The API key. A provider that needs one cannot be opened without it.
     pub key: Option<Secret>,
-    /// Another address than the provider's own; a final `/v1` or the like is understood.
+    /// A base URL instead of the provider's own, with or without a final `/v1`.
     pub base_url: Option<String>,
-    /// Beta features for every request, where the wire has such.
+    /// Beta features for every request, for wires that have them.
     pub betas: Vec<String>,
 }
 
 impl ProviderAccess {
-    /// The provider's own address, with this key and no beta features.
+    /// Access with this API key, to the provider's own address, without beta features.
     pub fn new(key: Secret) -> Self {
         Self { key: Some(key), ..Self::default() }
     }
@@ -267,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_read_as_ollama_reads_it() {
+    fn a_host_is_parsed_as_ollama_does() {
         let ollama = Provider::find("ollama").unwrap();
         for (text, expected) in [
             ("1.2.3.4", "http://1.2.3.4:11434"),
@@ -292,18 +294,22 @@ mod tests {
             ("https://example.com/ollama", "https://example.com/ollama"),
             ("https://example.com/v1/", "https://example.com"),
         ] {
-            assert_eq!(ollama.base(Some(text)).unwrap(), expected, "{text}");
+            assert_eq!(ollama.resolve_base_url(Some(text)).unwrap(), expected, "{text}");
         }
         for wrong in ["unix:///tmp/ollama.sock", "http://user:secret@host"] {
-            assert_eq!(ollama.base(Some(wrong)).unwrap_err().kind, ErrorKind::Configuration, "{wrong}");
+            assert_eq!(
+                ollama.resolve_base_url(Some(wrong)).unwrap_err().kind,
+                ErrorKind::Configuration,
+                "{wrong}"
+            );
         }
     }
 
     #[test]
-    fn who_has_no_address_or_key_says_where_they_belong() {
-        let error = Provider::find("openai-compatible").unwrap().base(None).unwrap_err();
+    fn errors_name_the_variables_of_a_missing_address_or_key() {
+        let error = Provider::find("openai-compatible").unwrap().resolve_base_url(None).unwrap_err();
         assert!(error.message.contains("OPENAI_COMPATIBLE_BASE_URL"), "{error}");
-        let error = Provider::find("gemini").unwrap().usable(None).unwrap_err();
+        let error = Provider::find("gemini").unwrap().resolve_key(None).unwrap_err();
         assert!(error.message.contains("GOOGLE_API_KEY or GEMINI_API_KEY"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! JSON text that keeps every digit.
+//! JSON values that keep their text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,20 +11,20 @@ use serde_json::value::RawValue;
 
 use crate::surrogates;
 
-/// One JSON value as text: `1.0` stays `1.0`, integers of any size and the order of keys are kept. Cheap to clone.
+/// A JSON value as text. It preserves every digit and the order of keys. Cheap to clone.
 ///
-/// Line breaks between tokens are removed, so that the text always fits on one line. Halves of characters (`\ud83d` alone)
-/// become the replacement character, so that every string in it is text.
+/// Line breaks between tokens are removed, so that the text fits on one line. An unpaired surrogate (`\ud83d`) becomes
+/// the replacement character.
 #[derive(Clone)]
 pub struct RawJson(Arc<RawValue>);
 
 impl RawJson {
-    /// Takes JSON text in. Fails if it is not exactly one JSON value.
+    /// Parses JSON text. Fails unless it is exactly one value.
     pub fn parse(text: impl Into<String>) -> Result<Self, serde_json::Error> {
         RawValue::from_string(text.into()).map(Self::from)
     }
 
-    /// The JSON text of a serialisable value.
+    /// Serializes a value.
     pub fn of(value: &(impl Serialize + ?Sized)) -> Result<Self, serde_json::Error> {
         serde_json::value::to_raw_value(value).map(Self::from)
     }
@@ -34,12 +34,12 @@ impl RawJson {
         self.0.get()
     }
 
-    /// Reads the text into a type. Fails if the text has another shape or is nested deeper than 128 levels.
+    /// Deserializes the value. Fails at another shape or at more than 128 levels.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_str(self.get())
     }
 
-    /// The text as a value. Integers beyond 64 bits lose digits here, and only here.
+    /// Converts to a [`Value`], which rounds integers beyond 64 bits.
     pub fn to_value(&self) -> Result<Value, serde_json::Error> {
         self.read()
     }
@@ -52,7 +52,7 @@ impl From<Box<RawValue>> for RawJson {
         {
             return Self::from(whole);
         }
-        // A look at every byte without a way out compiles to a few at a time.
+        // A fold over all bytes is vectorized, an early exit is not.
         let has_breaks = raw.get().bytes().fold(false, |has, byte| has | matches!(byte, b'\n' | b'\r'));
         if has_breaks && let Ok(one_line) = RawValue::from_string(without_white_space(raw.get())) {
             return Self(one_line.into());
@@ -69,12 +69,12 @@ impl From<&RawValue> for RawJson {
 
 impl From<&Value> for RawJson {
     fn from(value: &Value) -> Self {
-        // A `Value` always serialises; `null` only answers the type system.
+        // A `Value` always serializes.
         Self::of(value).unwrap_or_else(|_| Self(RawValue::NULL.to_owned().into()))
     }
 }
 
-/// Same text, or same value: the order of keys and white space do not count, `1` and `1.0` differ.
+/// Equal text or equal value. The order of keys and white space do not count; `1` and `1.0` differ.
 impl PartialEq for RawJson {
     fn eq(&self, other: &Self) -> bool {
         if self.get() == other.get() {
@@ -108,7 +108,7 @@ impl<'de> Deserialize<'de> for RawJson {
     }
 }
 
-/// `json` without the white space between its tokens; strings stay as they are.
+/// Removes the white space between tokens.
 fn without_white_space(json: &str) -> String {
     let mut compact = String::with_capacity(json.len());
     let (mut in_string, mut escaped) = (false, false);
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_digit_and_the_order_of_keys_are_kept() {
+    fn digits_and_key_order_are_preserved() {
         let text = r#"{"z":1.0,"a":123456789012345678901234567890,"e":1e400,"s":"\u0041 \" x"}"#;
         let raw = RawJson::parse(text).unwrap();
         assert_eq!(serde_json::to_string(&raw).unwrap(), text);
@@ -145,13 +145,13 @@ mod tests {
     }
 
     #[test]
-    fn line_breaks_go_and_strings_stay() {
+    fn line_breaks_between_tokens_are_removed() {
         let raw = RawJson::parse("{\n \"a b\" : [1,\r\n 2 ], \"c\": \"x \\\" \\n y\"}\n").unwrap();
         assert_eq!(raw.get(), r#"{"a b":[1,2],"c":"x \" \n y"}"#);
     }
 
     #[test]
-    fn halves_of_characters_are_replaced() {
+    fn unpaired_surrogates_are_replaced() {
         let raw = RawJson::parse(r#"{"a":"x\ud83d"}"#).unwrap();
         assert_eq!(raw.to_value().unwrap(), serde_json::json!({"a": "x\u{fffd}"}));
     }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_nesting_is_kept_and_never_overflows() {
+    fn deep_nesting_does_not_overflow() {
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         let raw = RawJson::parse(deep.clone()).unwrap();
         assert_eq!(raw.get(), deep);

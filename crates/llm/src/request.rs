@@ -1,4 +1,4 @@
-//! What a model is asked.
+//! Requests to models.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,62 +13,62 @@ use crate::{Date, Item, ModelId, RawJson, Response};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Request {
-    /// Instructions that stand above the conversation.
+    /// The system instructions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
     /// The conversation so far.
     pub turns: Vec<Turn>,
-    /// The tools that the model may call, in the order that it sees.
+    /// The tools that the model may call, in order.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub tools: Arc<[ToolDefinition]>,
-    /// Which of them it may or must call.
+    /// Which tools the model may or must call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<ToolChoice>,
-    /// Tools that the provider itself runs. A provider that lacks one refuses the request before it is sent.
+    /// The hosted tools. An unsupported one is an error before the request is sent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosted_tools: Vec<HostedTool>,
-    /// How to answer.
+    /// The settings of the answer.
     pub settings: Settings,
-    /// What the provider does with a conversation that gets long. One that cannot refuses the request before it is sent.
+    /// Context edits by the provider. An unsupported one is an error before the request is sent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub context_edits: Vec<ContextEdit>,
-    /// Fields of the provider's own body. Objects are merged with the ones that this crate writes, lists of
-    /// `tools` are appended to, any other value replaces. The model, the conversation and `stream` are not among them: a
-    /// request that has them here is refused.
+    /// Additional fields of the provider's body.
+    ///
+    /// Objects are merged, `tools` are appended, and other values replace. The model, the conversation and `stream` are
+    /// reserved: such an option is an error.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub provider_options: Map<String, Value>,
-    /// Names of provider features that are not yet general, sent as the provider's beta header. A provider without one
-    /// refuses the request before it is sent.
+    /// Beta features for the provider's beta header. They are an error for a provider without one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub betas: Vec<String>,
-    /// What the provider may know about the request, such as a pseudonymous `user_id`.
+    /// Metadata for the provider, such as a pseudonymous `user_id`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
-    /// What is carried on to providers, by their names, of answers that are not among the turns any more. See
-    /// [`AssistantTurn::carry`].
+    /// Provider state of answers that are no longer among the turns, by provider.
+    ///
+    /// See [`AssistantTurn::provider_state`].
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub carry: BTreeMap<String, Map<String, Value>>,
+    pub provider_state: BTreeMap<String, Map<String, Value>>,
 }
 
 impl Request {
-    /// A request of one user's text.
+    /// A request with one user turn.
     pub fn new(prompt: impl Into<String>) -> Self {
         Self { turns: vec![Turn::user(prompt)], ..Self::default() }
     }
 
-    /// Appends an answer as a turn, with what later requests carry on from it: a container's id, for one.
+    /// Appends an answer as a turn, with its provider state.
     pub fn push_response(&mut self, response: &Response) {
         self.turns.push(Turn::Assistant(response.to_turn()));
     }
 
-    /// What the latest answer of a provider that has something of this name left to carry on. See
-    /// [`AssistantTurn::carry`].
-    pub fn carried(&self, provider: &str, name: &str) -> Option<&Value> {
-        let of_answers = self.turns.iter().rev().find_map(|turn| match turn {
-            Turn::Assistant(turn) if turn.origin.provider == provider => turn.carry.get(name),
+    /// The latest provider state of this name. See [`AssistantTurn::provider_state`].
+    pub fn provider_state(&self, provider: &str, name: &str) -> Option<&Value> {
+        let latest = self.turns.iter().rev().find_map(|turn| match turn {
+            Turn::Assistant(turn) if turn.origin.provider == provider => turn.provider_state.get(name),
             _ => None,
         });
-        of_answers.or_else(|| self.carry.get(provider)?.get(name))
+        latest.or_else(|| self.provider_state.get(provider)?.get(name))
     }
 
     /// The tool results of the conversation, oldest first.
@@ -85,61 +85,63 @@ impl Request {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Turn {
-    /// What the user said.
+    /// A turn of the user.
     User(Vec<Part>),
-    /// Instructions that come in the midst of the conversation. Not every provider takes them.
+    /// Instructions within the conversation, which not every provider supports.
     System(Vec<Part>),
-    /// What a model said.
+    /// An answer of a model.
     Assistant(AssistantTurn),
-    /// What the called tools returned.
+    /// The results of tool calls.
     ToolResults(Vec<ToolResult>),
 }
 
 impl Turn {
-    /// A user's turn of one text.
+    /// A user turn of one text.
     pub fn user(text: impl Into<String>) -> Self {
         Self::User(vec![Part::text(text)])
     }
 }
 
-/// What a model said, with the model whose wire the items are of.
+/// An answer of a model, with the model whose wire the items use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AssistantTurn {
-    /// The model that said it. Items of another provider are converted: text and tool calls remain, thinking goes.
+    /// The model of the answer. For another provider, text and tool calls are converted and thinking is dropped.
     pub origin: ModelId,
-    /// The items in the model's order.
+    /// The items in order.
     pub items: Vec<Item>,
-    /// What later requests to the same provider carry on from this answer, such as the container that its hosted code
-    /// ran in, with the time at which it ends. The wire decides what of it still holds.
+    /// State for later requests to the same provider, such as the container of hosted code and its expiry time.
+    ///
+    /// The wire decides what is still valid.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub carry: Map<String, Value>,
+    pub provider_state: Map<String, Value>,
 }
 
 impl AssistantTurn {
-    /// A turn of a model's items, with nothing to carry on.
+    /// A turn of a model's items, without provider state.
     pub fn new(origin: ModelId, items: Vec<Item>) -> Self {
-        Self { origin, items, carry: Map::new() }
+        Self { origin, items, provider_state: Map::new() }
     }
 }
 
-/// A part of a user's turn or of a tool's result.
+/// A part of a user turn or of a tool result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Part {
     /// Text.
     Text(String),
-    /// A picture.
+    /// An image.
     Image(Media),
     /// A document, such as a PDF file or plain text.
     Document(Media),
-    /// A file that was uploaded to the provider, put into the container of its hosted tools. Another provider is told in a
-    /// text that it does not have the file, once the turn has an answer.
+    /// An uploaded file for the container of hosted tools.
+    ///
+    /// For another provider, a text replaces the file once the turn has an answer.
     ContainerFile {
         /// The provider's id of the file.
         file_id: String,
     },
-    /// A part in the provider's own JSON, sent as it is.
+    /// A part in the provider's JSON, sent unchanged.
     Raw(RawJson),
 }
 
@@ -150,62 +152,63 @@ impl Part {
     }
 }
 
-/// A picture or document and where it is.
+/// An image or document and its source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Media {
     /// The media type, such as `image/png`.
     pub media_type: String,
-    /// Where the bytes are.
+    /// The source of the bytes.
     pub source: MediaSource,
-    /// A document's title.
+    /// The title of a document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
 }
 
 impl Media {
-    /// Bytes that are sent with the request.
+    /// Media sent with the request.
     pub fn from_bytes(media_type: impl Into<String>, bytes: &[u8]) -> Self {
         let encoded = base64::engine::general_purpose::STANDARD.encode(bytes);
         Self { media_type: media_type.into(), source: MediaSource::Base64(encoded.into()), title: None }
     }
 
-    /// Something that the provider fetches itself.
+    /// Media that the provider fetches.
     pub fn from_url(media_type: impl Into<String>, url: impl Into<String>) -> Self {
         Self { media_type: media_type.into(), source: MediaSource::Url(url.into()), title: None }
     }
 
-    /// A file that was uploaded to the provider before.
+    /// A file in the provider's storage.
     pub fn from_file_id(media_type: impl Into<String>, id: impl Into<String>) -> Self {
         Self { media_type: media_type.into(), source: MediaSource::FileId(id.into()), title: None }
     }
 }
 
-/// Where the bytes of a [`Media`] are.
+/// The source of a [`Media`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum MediaSource {
-    /// Here, in standard base64 with padding.
+    /// Standard base64 with padding.
     Base64(Arc<str>),
-    /// Here, as plain text.
+    /// Plain text.
     Text(Arc<str>),
-    /// At an address that the provider can reach.
+    /// A URL that the provider can reach.
     Url(String),
-    /// With the provider, under this id. Another provider is told in a text that it does not have the file, once the turn
-    /// has an answer.
+    /// The id of a file in the provider's storage.
+    ///
+    /// For another provider, a text replaces the file once the turn has an answer.
     FileId(String),
 }
 
-/// What a tool returned.
+/// The result of a tool call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolResult {
     /// The id of the call.
     pub call_id: String,
     /// The tool's name.
     pub name: String,
-    /// What the model sees.
+    /// The content for the model.
     pub content: Vec<Part>,
-    /// The same as data, for scripted models; it is never sent to a provider.
+    /// The structured result for scripted models. It is never sent to a provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured: Option<Value>,
     /// Whether the call failed.
@@ -238,27 +241,27 @@ impl ToolResult {
 /// A tool that the model may call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolDefinition {
-    /// The name by which the model calls it.
+    /// The tool's name.
     pub name: String,
-    /// What it does and when to use it.
+    /// The tool's purpose and when to use it.
     pub description: String,
-    /// The JSON Schema of its arguments, an object.
+    /// The JSON Schema of the arguments, an object.
     pub input_schema: RawJson,
-    /// Whether the provider must keep the arguments to the schema. The wire then sends a copy of the schema that the
-    /// provider takes; what it gives back for a parameter that the schema leaves optional may be `null`. Default: no.
+    /// Whether the provider must enforce the schema. Default: no.
+    ///
+    /// The wire sends a copy of the schema in the provider's dialect. Optional arguments may then be `null`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
-    /// Whether the model finds the tool by the provider's own search, [`HostedTool::ToolSearch`] or one of the caller's,
-    /// instead of seeing it from the start. Default: no.
+    /// Whether the model finds the tool only by tool search: [`HostedTool::ToolSearch`] or the caller's. Default: no.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deferred: bool,
-    /// Further fields of the provider's definition, such as `allowed_callers`.
+    /// Additional fields of the provider's definition, such as `allowed_callers`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub provider_options: Map<String, Value>,
 }
 
 impl ToolDefinition {
-    /// A definition of a name, a description and a JSON Schema.
+    /// A definition with a name, a description and a JSON Schema.
     pub fn new(name: impl Into<String>, description: impl Into<String>, input_schema: &Value) -> Self {
         Self {
             name: name.into(),
@@ -271,42 +274,41 @@ impl ToolDefinition {
     }
 }
 
-/// A tool that the provider runs itself. Each wire says it in its own way.
+/// A hosted tool, which the provider runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HostedTool {
     /// Searches the web.
     WebSearch {
-        /// The most searches in one answer. Default: the provider's.
+        /// The maximum searches per answer. Default: the provider's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max_uses: Option<u32>,
-        /// The only domains to search. Default: all.
+        /// The domains to search. Default: all.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         allowed_domains: Vec<String>,
-        /// Domains not to search. Default: none.
+        /// The domains not to search. Default: none.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         blocked_domains: Vec<String>,
     },
-    /// Reads pages of the web.
+    /// Fetches web pages.
     WebFetch {
-        /// The most pages in one answer. Default: the provider's.
+        /// The maximum pages per answer. Default: the provider's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max_uses: Option<u32>,
-        /// The only domains to read from. Default: all.
+        /// The domains to fetch from. Default: all.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         allowed_domains: Vec<String>,
-        /// Domains not to read from. Default: none.
+        /// The domains not to fetch from. Default: none.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         blocked_domains: Vec<String>,
     },
-    /// Searches posts on X. xAI alone has it.
+    /// Searches posts on X (xAI only).
     XSearch {
-        /// The only accounts whose posts to search, without `@`; at most 10, and not beside `blocked_handles`. Default:
-        /// all.
+        /// The accounts to search, without `@`; at most 10, and not together with `blocked_handles`. Default: all.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         allowed_handles: Vec<String>,
-        /// Accounts whose posts not to search, without `@`; at most 10. Default: none.
+        /// The accounts not to search, without `@`; at most 10. Default: none.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         blocked_handles: Vec<String>,
         /// The first day of posts to search. Default: the oldest.
@@ -315,40 +317,39 @@ pub enum HostedTool {
         /// The last day of posts to search. Default: today.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         to_date: Option<Date>,
-        /// Whether the model looks at pictures in posts. Default: no.
+        /// Whether the model sees images in posts. Default: no.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         images: bool,
-        /// Whether the model looks at videos in posts. Default: no.
+        /// Whether the model sees videos in posts. Default: no.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         videos: bool,
     },
-    /// Searches files that were put into the provider's stores: vector stores of OpenAI, file search stores of Gemini,
-    /// collections of xAI.
+    /// Searches files in stores of the provider.
+    ///
+    /// These are OpenAI's vector stores, Gemini's file search stores and xAI's collections.
     FileSearch {
-        /// The stores, by the provider's ids.
+        /// The provider's ids of the stores.
         stores: Vec<String>,
-        /// The most results. Default: the provider's.
+        /// The maximum results. Default: the provider's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max_results: Option<u32>,
     },
     /// Runs code in the provider's sandbox.
     CodeExecution {
-        /// The provider's version of the tool, such as `code_execution_20250825`. Default: the newest that the model
-        /// takes.
+        /// The version of the tool, such as `code_execution_20250825`. Default: the model's newest.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         version: Option<String>,
-        /// Uploaded files to put into the sandbox, by the provider's ids, where that belongs to the tool. Default: none.
+        /// The provider's ids of uploaded files for the sandbox. Default: none.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         file_ids: Vec<String>,
     },
-    /// Searches the tools of the request that are deferred; what it finds, the model sees from then on.
+    /// Searches the deferred tools of the request. The model sees found tools from then on.
     ToolSearch {
-        /// The provider's version of the tool, such as `tool_search_tool_regex_20251119`. Default: the one that searches
-        /// by words.
+        /// The version of the tool, such as `tool_search_tool_regex_20251119`. Default: search by words.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         version: Option<String>,
     },
-    /// A tool in the provider's own JSON, sent as it is.
+    /// A tool in the provider's JSON, sent unchanged.
     Raw(RawJson),
 }
 
@@ -367,31 +368,32 @@ impl HostedTool {
     }
 }
 
-/// A change that the provider makes to what the model sees of a long conversation. What is sent stays whole, and what the
-/// provider puts in its place goes back with the answer that it came with.
+/// An edit of a long conversation by the provider, before the model sees it.
+///
+/// Requests still contain the whole conversation. The provider's replacement is an item of its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ContextEdit {
-    /// A summary takes the place of what was said before.
+    /// Replaces earlier turns by a summary.
     Compact {
-        /// From how many tokens of input on. Default: the provider's.
+        /// The input tokens that trigger the edit. Default: the provider's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at_tokens: Option<u64>,
     },
-    /// Old results of tools are left out.
+    /// Removes old tool results.
     ClearToolResults {
-        /// From how many tokens of input on. Default: the provider's.
+        /// The input tokens that trigger the edit. Default: the provider's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at_tokens: Option<u64>,
-        /// How many of the latest calls keep their results. Default: the provider's.
+        /// The number of latest calls that keep their results. Default: the provider's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         keep: Option<u32>,
     },
 }
 
 impl ContextEdit {
-    /// The change's name in errors: `compact`.
+    /// The name in errors: `compact`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Compact { .. } => "compact",
@@ -407,72 +409,70 @@ impl ContextEdit {
 pub enum ToolChoice {
     /// The model decides.
     Auto,
-    /// It must call a tool.
+    /// The model must call a tool.
     Any,
-    /// It must not call a tool.
+    /// The model must not call a tool.
     None,
-    /// It must call this tool.
+    /// The model must call this tool.
     Tool(String),
 }
 
-/// How a model should answer. What is not set is not sent, but for the limit of output tokens where a wire demands
-/// one.
+/// The settings of an answer. Unset values are not sent, except where a wire requires a limit of output tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
-    /// The most tokens to answer with. Default: the provider's, 4,096 on the Anthropic wire, which demands a value.
+    /// The limit of output tokens. Default: the provider's; 4,096 for Anthropic, which requires a value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_output_tokens: Option<u32>,
-    /// The randomness of sampling. Newer models refuse it.
+    /// The sampling temperature. Newer models do not support it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// Sample only from the most probable tokens of this total probability.
+    /// Top-p: samples from the most probable tokens with this total probability.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
-    /// Sample only from this many most probable tokens.
+    /// Top-k: samples from this number of most probable tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u32>,
-    /// Texts that end the answer. A wire without them, that of OpenAI and xAI, leaves them out with a notice: the answer
-    /// may then go on behind them.
+    /// The stop sequences. The Responses API of OpenAI and xAI has none: they are dropped with a notice.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
-    /// The seed of sampling. A wire without seeds leaves it out with a notice.
+    /// The sampling seed. A wire without seeds drops it with a notice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
     /// Whether and how much the model thinks first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<Thinking>,
-    /// How much effort the model spends on the answer.
+    /// The effort of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<Effort>,
-    /// Whether the model may call several tools at once. Default: the provider's, usually yes.
+    /// Whether parallel tool calls are allowed. Default: the provider's, usually yes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
-    /// What the answer's text must be, where it is not free.
+    /// The format of the answer's text. Default: free text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<OutputFormat>,
-    /// What the provider should keep for the next request. Default: automatic.
+    /// How the provider caches the prompt. Default: automatic.
     pub prompt_caching: PromptCaching,
 }
 
-/// What an answer's text must be.
+/// The format of an answer's text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OutputFormat {
-    /// Some JSON. A wire without a form for it tells the model so in the instructions, with a notice.
+    /// Any JSON. A wire without a JSON mode adds an instruction, with a notice.
     Json,
-    /// JSON that fits a schema.
+    /// JSON that matches a schema.
     Schema {
-        /// What the answer is called, for providers that want a name.
+        /// The name of the format, for providers that require one.
         name: String,
-        /// The JSON Schema, as the caller has it; each wire sends what its provider takes of it.
+        /// The JSON Schema. Each wire sends it in the provider's dialect.
         schema: RawJson,
     },
 }
 
 impl OutputFormat {
-    /// The format of a schema, called `answer`.
+    /// The format of a schema, with the name `answer`.
     pub fn schema(schema: &Value) -> Self {
         Self::Schema { name: "answer".to_owned(), schema: schema.into() }
     }
@@ -483,35 +483,35 @@ impl OutputFormat {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Thinking {
-    /// It does not think.
+    /// No thinking.
     Off,
-    /// It decides itself.
+    /// The model decides.
     Adaptive,
-    /// At most this many tokens.
+    /// A budget in tokens.
     Budget(u32),
 }
 
-/// How much effort a model spends. Not every model knows every level; the provider refuses what it does not know.
+/// The effort of an answer. An unsupported level is replaced by the nearest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Effort {
-    /// As little as possible.
+    /// Minimal effort.
     Minimal,
-    /// Little.
+    /// Low effort.
     Low,
-    /// Some.
+    /// Medium effort.
     Medium,
-    /// Much.
+    /// High effort.
     High,
-    /// Very much.
+    /// Very high effort.
     Xhigh,
-    /// As much as possible.
+    /// Maximal effort.
     Max,
 }
 
 impl Effort {
-    /// Every level, the least first.
+    /// Every level, lowest first.
     pub const ALL: &[Self] = &[Self::Minimal, Self::Low, Self::Medium, Self::High, Self::Xhigh, Self::Max];
 
     /// The level's name on the wires.
@@ -527,24 +527,25 @@ impl Effort {
     }
 }
 
-/// What a provider keeps of a request, so that the next one with the same beginning is cheaper. It applies where
-/// the wire leaves the choice to the caller.
+/// How a provider caches the prompt for later requests with the same beginning.
+///
+/// It applies to wires that leave the choice to the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PromptCaching {
-    /// Nothing is asked for.
+    /// No caching is requested.
     Off,
-    /// The provider finds the longest beginning worth keeping, for its default time.
+    /// The provider chooses the cached prefix, with its default lifetime.
     #[default]
     Automatic,
-    /// The same, for this long.
+    /// The provider chooses the cached prefix, with this lifetime.
     AutomaticFor(CacheLifetime),
-    /// Marks after the tools, the instructions and the last turn.
-    Marks(CacheLifetime),
+    /// Breakpoints after the tools, the instructions and the last turn.
+    Breakpoints(CacheLifetime),
 }
 
-/// How long a provider keeps a prompt.
+/// The lifetime of a cached prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum CacheLifetime {
@@ -561,13 +562,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_survives_being_saved() {
+    fn a_request_survives_serialization() {
         let raw = RawJson::parse(r#"{"type":"new","n":1.0,"big":123456789012345678901234567890}"#).unwrap();
         let mut request = Request::new("hello");
         request.turns.push(Turn::Assistant(AssistantTurn {
             origin: ModelId::new("anthropic", "claude-x"),
             items: vec![Item::new(crate::ItemView::Other { kind: "new".into() }, raw.clone())],
-            carry: serde_json::json!({"container": {"id": "c"}}).as_object().unwrap().clone(),
+            provider_state: serde_json::json!({"container": {"id": "c"}}).as_object().unwrap().clone(),
         }));
         request.turns.push(Turn::ToolResults(vec![ToolResult::text("1", "look", "seen")]));
         request.tools =

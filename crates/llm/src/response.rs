@@ -8,30 +8,30 @@ use serde_json::{Map, Value};
 
 use crate::{AssistantTurn, Item, ItemView, ModelId, RawJson};
 
-/// Why the model stopped. Written as the snake-case name; a reason that is not listed keeps the provider's word.
+/// The stop reason of an answer, serialized in snake case. An unknown reason keeps the provider's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopReason {
     /// The answer is complete.
     EndTurn,
-    /// The model waits for the results of tool calls.
+    /// The answer has tool calls that need results.
     ToolUse,
-    /// The limit of output tokens was reached.
+    /// The answer reached the limit of output tokens.
     MaxTokens,
-    /// One of the request's stop sequences came.
+    /// The answer reached a stop sequence.
     StopSequence,
-    /// The provider paused a long turn: send the answer back as it is to let it go on.
+    /// The provider paused a long turn. Send the answer back unchanged to resume.
     Pause,
     /// The model refused to answer.
     Refusal,
     /// The context window is full.
     ContextWindow,
-    /// Another reason, in the provider's word; empty if none was given.
+    /// The provider's name of another reason; empty if there is none.
     Other(String),
 }
 
 impl StopReason {
-    /// The reason's name.
+    /// The name of the reason.
     pub fn as_str(&self) -> &str {
         match self {
             Self::EndTurn => "end_turn",
@@ -82,31 +82,30 @@ impl<'de> Deserialize<'de> for StopReason {
     }
 }
 
-/// The tokens of one answer.
+/// The token usage of one answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Input tokens that were neither read from nor written to a cache.
+    /// Uncached input tokens.
     pub input: u64,
-    /// Output tokens, reasoning included.
+    /// Output tokens, including reasoning.
     pub output: u64,
     /// Input tokens read from a cache.
     pub cache_read: u64,
     /// Input tokens written to a cache.
     pub cache_write: u64,
-    /// The part of `cache_write` that is kept for an hour and costs more, where the provider has the choice.
+    /// The part of `cache_write` with a lifetime of one hour, which costs more.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cache_write_1h: u64,
-    /// The part of `output` that was reasoning, if the provider says so.
+    /// The part of `output` that is reasoning, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<u64>,
-    /// How often tools that the provider runs were used, by the provider's word, such as `web_search_requests`.
+    /// The uses of hosted tools, by the provider's name of the count, such as `web_search_requests`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hosted: BTreeMap<String, u64>,
-    /// Whether the provider left a count out that must be there, or wrote one that is not a whole number from 0: the
-    /// counts here are then too low, and what the answer costs is not known.
+    /// Whether a required count was missing or invalid. The counts are then too low, and the cost is unknown.
     #[serde(default, skip_serializing_if = "is_false")]
     pub incomplete: bool,
-    /// The provider's own record.
+    /// The provider's JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<RawJson>,
 }
@@ -138,32 +137,31 @@ impl Usage {
 pub struct Response {
     /// The provider's id of the answer.
     pub id: String,
-    /// The model that answered, in the provider's words: `script` for a scripted one.
+    /// The provider's name of the model that answered; `script` for a scripted model.
     pub model: String,
-    /// The model that was asked: whose wire the items are of.
+    /// The requested model, whose wire the items use.
     pub origin: ModelId,
-    /// What the model said, in its order.
+    /// The items in order.
     pub items: Vec<Item>,
-    /// Why it stopped.
+    /// The stop reason.
     pub stop: StopReason,
-    /// More about the stop: the stop sequence that came, the explanation of a refusal.
+    /// Details of the stop reason: the stop sequence, or the explanation of a refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_detail: Option<String>,
-    /// The tokens used.
+    /// The token usage.
     pub usage: Usage,
-    /// What later requests of this conversation carry on from the answer, such as the container that hosted code ran
-    /// in. It travels in the turn: see [`AssistantTurn::carry`].
+    /// State for later requests to the same provider: see [`AssistantTurn::provider_state`].
     #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub carry: Map<String, Value>,
-    /// What the caller's user should know, such as settings that were not sent.
+    pub provider_state: Map<String, Value>,
+    /// Notices for the user, such as settings that were not sent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
-    /// The whole answer as the provider's body has it; of a stream, as its body would have been.
+    /// The complete body of the provider. A stream is folded into the equivalent body.
     pub raw: RawJson,
 }
 
 impl Response {
-    /// The text of the answer: every text item, joined.
+    /// The text of the answer: all text items, concatenated.
     pub fn text(&self) -> String {
         let texts = self.items.iter().filter_map(|item| match item.view() {
             ItemView::Text { text, .. } => Some(text.as_str()),
@@ -172,14 +170,18 @@ impl Response {
         texts.collect()
     }
 
-    /// The tool calls that wait for a result from the caller, in order.
+    /// The tool calls that need a result from the caller, in order.
     pub fn tool_calls(&self) -> impl Iterator<Item = &Item> {
         self.items.iter().filter(|item| matches!(item.view(), ItemView::ToolCall { .. }))
     }
 
     /// The turn to append to the next request.
     pub fn to_turn(&self) -> AssistantTurn {
-        AssistantTurn { origin: self.origin.clone(), items: self.items.clone(), carry: self.carry.clone() }
+        AssistantTurn {
+            origin: self.origin.clone(),
+            items: self.items.clone(),
+            provider_state: self.provider_state.clone(),
+        }
     }
 }
 
@@ -188,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stop_reasons_keep_the_word_of_the_provider() {
+    fn unknown_stop_reasons_keep_their_name() {
         for word in ["end_turn", "pause", "context_window", "compaction", ""] {
             let reason = StopReason::from(word);
             let text = serde_json::to_string(&reason).unwrap();

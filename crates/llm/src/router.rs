@@ -1,4 +1,4 @@
-//! From a model's name to the model.
+//! Opens models by name.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,14 +6,15 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::offline::schema::SchemaModel;
 use crate::{
-    Catalog, Detail, ErrorKind, FallbackModel, HostedModel, HttpClient, HttpOptions, LimitedModel, Limiter,
-    Model, ModelError, PROVIDERS, Provider, ProviderAccess, ProviderFiles, ProviderLimits, ReplayModel,
-    SchemaModel, ScriptModel, Secret,
+    Catalog, ErrorKind, FallbackModel, HostedModel, HttpClient, HttpOptions, Model, ModelError, PROVIDERS,
+    Provider, ProviderAccess, ProviderFiles, ProviderLimits, RateLimitedModel, RateLimiter, ReplayModel,
+    SchemaDetail, ScriptModel, Secret,
 };
 use toolpost_core::did_you_mean;
 
-/// Which model to open: `anthropic/claude-…`, `claude-…`, `script:FILE` or `replay:FILE`.
+/// The name of a model to open: `anthropic/claude-…`, `claude-…`, `script:FILE` or `replay:FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ModelSpec {
@@ -28,20 +29,20 @@ pub enum ModelSpec {
     Script(PathBuf),
     /// A recording.
     Replay(PathBuf),
-    /// A [`SchemaModel`].
-    Schema(Detail),
+    /// A model that calls every tool with arguments generated from its schema.
+    Schema(SchemaDetail),
 }
 
 impl ModelSpec {
-    /// Reads a name. An unknown provider or prefix is an error that says what was expected.
+    /// Parses a name. The error of an unknown provider or prefix lists the valid ones.
     pub fn parse(text: &str) -> Result<Self, ModelError> {
         let wrong =
             |what: String| Err(ModelError::new(ErrorKind::Configuration, format!("model `{text}`: {what}")));
         let text = text.trim();
         if let Some(detail) = text.strip_prefix("schema:") {
             return match detail {
-                "" | "all" => Ok(Self::Schema(Detail::All)),
-                "required" => Ok(Self::Schema(Detail::Required)),
+                "" | "all" => Ok(Self::Schema(SchemaDetail::All)),
+                "required" => Ok(Self::Schema(SchemaDetail::Required)),
                 other => wrong(format!("expected `schema:all` or `schema:required`, found `{other}`")),
             };
         }
@@ -66,7 +67,7 @@ impl ModelSpec {
             };
             return Ok(Self::Hosted { provider: known.name.to_owned(), name: name.to_owned() });
         }
-        if let Some(provider) = Provider::of_bare_name(text) {
+        if let Some(provider) = Provider::for_bare_name(text) {
             return Ok(Self::Hosted { provider: provider.name.to_owned(), name: text.to_owned() });
         }
         let start = text.split_once('-').map_or(text, |(start, _)| start);
@@ -98,50 +99,49 @@ impl fmt::Display for ModelSpec {
     }
 }
 
-/// Opens models. All of them share one HTTP client, which is made when the first of them needs it.
+/// Opens models, which share one HTTP client. The client is created on first use.
 #[derive(Debug, Default)]
 pub struct Router {
     http: HttpOptions,
     access: BTreeMap<String, ProviderAccess>,
     client: Mutex<Option<HttpClient>>,
     catalog: Option<Arc<Catalog>>,
-    /// The limits of each provider; models of one share them.
-    limiters: BTreeMap<String, Arc<Limiter>>,
-    /// What recordings have masked, beside the providers' keys.
+    /// The limiter of each provider, shared by its models.
+    limiters: BTreeMap<String, Arc<RateLimiter>>,
+    /// Secrets that recordings mask, in addition to the API keys.
     secrets: Vec<Secret>,
 }
 
 impl Router {
-    /// A router. `access` has the providers' keys by provider: `anthropic`.
+    /// A router with the access to each provider, by name.
     pub fn new(http: HttpOptions, access: BTreeMap<String, ProviderAccess>) -> Self {
         Self { http, access, ..Self::default() }
     }
 
-    /// The same, with what a catalog of the caller knows of models, instead of the built-in one.
+    /// Replaces the built-in catalog.
     #[must_use]
     pub fn with_catalog(mut self, catalog: Arc<Catalog>) -> Self {
         self.catalog = Some(catalog);
         self
     }
 
-    /// The same, asking a provider, such as `anthropic`, no faster than this. All models that the router opens share the
-    /// limits of their provider.
+    /// Limits the requests to a provider, such as `anthropic`. All models of the router share the limits.
     #[must_use]
     pub fn with_limits(mut self, provider: impl Into<String>, limits: ProviderLimits) -> Self {
         if !limits.is_unlimited() {
-            self.limiters.insert(provider.into(), Limiter::new(limits));
+            self.limiters.insert(provider.into(), RateLimiter::new(limits));
         }
         self
     }
 
-    /// The same, with what recordings have masked beside the providers' keys: what a recorder was told too.
+    /// Adds secrets that recordings mask, in addition to the API keys. A recorder needs the same secrets.
     #[must_use]
     pub fn with_secrets(mut self, secrets: Vec<Secret>) -> Self {
         self.secrets = secrets;
         self
     }
 
-    /// Opens a model and those that are asked when it cannot be had, in order: see [`FallbackModel`].
+    /// Opens a model and its fallbacks, in order: see [`FallbackModel`].
     pub fn open_with_fallbacks(
         &self,
         spec: &ModelSpec,
@@ -155,7 +155,7 @@ impl Router {
         Ok(Arc::new(FallbackModel::new(first, others)))
     }
 
-    /// Opens a model. Nothing is sent; a script or recording is read.
+    /// Opens a model. Sends nothing, but reads a script or recording.
     pub fn open(&self, spec: &ModelSpec) -> Result<Arc<dyn Model>, ModelError> {
         match spec {
             ModelSpec::Script(path) => Ok(Arc::new(ScriptModel::load(path)?)),
@@ -179,15 +179,17 @@ impl Router {
                 let model: Arc<dyn Model> =
                     Arc::new(HostedModel::with_catalog(known, name, access, self.client()?, catalog)?);
                 Ok(match self.limiters.get(provider) {
-                    Some(limiter) => Arc::new(LimitedModel::new(model, Arc::clone(limiter))),
+                    Some(limiter) => Arc::new(RateLimitedModel::new(model, Arc::clone(limiter))),
                     None => model,
                 })
             }
         }
     }
 
-    /// The files that a provider, such as `anthropic`, keeps for the account whose key the router has. Nothing is sent. An
-    /// error if the provider is not known or keeps no files, or if its address or the key is missing or cannot be used.
+    /// The file storage of a provider, such as `anthropic`. Sends nothing.
+    ///
+    /// # Errors
+    /// The provider is unknown or has no file storage, or its address or API key is missing or invalid.
     pub fn files(&self, provider: &str) -> Result<ProviderFiles, ModelError> {
         let Some(known) = Provider::find(provider) else {
             let names: Vec<&str> = PROVIDERS.iter().map(|provider| provider.name).collect();
@@ -213,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_understood() {
+    fn names_are_parsed() {
         let hosted =
             |provider: &str, name: &str| ModelSpec::Hosted { provider: provider.into(), name: name.into() };
         for (text, spec) in [
@@ -222,8 +224,8 @@ mod tests {
             ("google/gemini-3.8-flash", hosted("gemini", "gemini-3.8-flash")),
             ("script:a/b c.yaml", ModelSpec::Script("a/b c.yaml".into())),
             ("replay:x.jsonl", ModelSpec::Replay("x.jsonl".into())),
-            ("schema:", ModelSpec::Schema(Detail::All)),
-            ("schema:required", ModelSpec::Schema(Detail::Required)),
+            ("schema:", ModelSpec::Schema(SchemaDetail::All)),
+            ("schema:required", ModelSpec::Schema(SchemaDetail::Required)),
         ] {
             assert_eq!(ModelSpec::parse(text).unwrap(), spec);
             assert_eq!(ModelSpec::parse(&spec.to_string()).unwrap(), spec);
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_name_says_what_was_expected() {
+    fn an_invalid_name_has_a_helpful_error() {
         for (text, expected) in [
             ("antropic/claude-x", "Did you mean `anthropic`?"),
             ("anthropic/", "expected the model's name"),
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_key_is_named() {
+    fn the_error_names_the_variable_of_a_missing_key() {
         let error = Router::default().open(&ModelSpec::parse("claude-x").unwrap()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Auth);
         assert!(error.message.contains("ANTHROPIC_API_KEY"), "{error}");

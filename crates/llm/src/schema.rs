@@ -1,67 +1,70 @@
-//! JSON Schemas as providers take them.
+//! JSON Schemas in the dialects of the providers.
 //!
-//! A provider that keeps a model to a schema understands a part of JSON Schema only, and each another part.
-//! [`lower`] makes a copy that the provider takes and says what it lost; the caller's schema stays as it is, and is
-//! what answers are checked against. [`without_nulls`] takes back what a strict provider makes of parameters that
-//! may be left out.
+//! A provider that enforces a schema supports its own subset of JSON Schema. [`lower`] copies a schema into that subset
+//! and reports what the provider does not check. The caller's schema stays unchanged, and answers are validated against
+//! it. [`without_nulls`] reverts what strict providers do to optional parameters.
 
-mod dialect;
+mod budget;
+mod generate;
+mod keywords;
 mod limits;
+mod lower;
 mod merge;
 mod nulls;
+mod pattern;
 mod reference;
-mod shape;
-mod walk;
+mod types;
 
 use serde_json::{Value, json};
 
+pub(crate) use self::generate::generate;
 pub use self::nulls::without_nulls;
 
-/// What a schema is made for.
+/// The schema dialect of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SchemaTarget {
-    /// Strict tools and answers of OpenAI and of who imitates it: every object is closed, every property is
-    /// required, and what may be left out may be `null` instead.
+    /// Strict tools and answers of OpenAI and compatible servers.
+    ///
+    /// Every object is closed, every property is required, and an optional property may be `null`.
     OpenAiStrict,
-    /// Strict tools and answers of Anthropic: every object is closed, nothing refers to itself.
+    /// Strict tools and answers of Anthropic: every object is closed, and no schema is recursive.
     AnthropicStrict,
-    /// `parameters` and `responseSchema` of Gemini, a part of `OpenAPI`: no references, `nullable`, texts as the only
-    /// listed values.
-    GeminiOpenApi,
     /// `parametersJsonSchema` and `responseJsonSchema` of Gemini.
-    GeminiJsonSchema,
+    Gemini,
 }
 
 impl SchemaTarget {
-    /// Whether the provider then keeps the model to the schema, so that a schema it cannot keep to is not sent so.
+    /// Whether the provider enforces the schema, so that an unsupported schema must not be sent as strict.
     fn is_strict(self) -> bool {
-        matches!(self, Self::OpenAiStrict | Self::AnthropicStrict)
+        self != Self::Gemini
     }
 }
 
-/// A schema as a provider takes it.
+/// A schema in a provider's dialect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lowered {
     /// The schema to send.
     pub schema: Value,
-    /// What of the original the provider does not check, such as `` `minLength` at `/properties/name` ``; it stands
-    /// in the descriptions instead, where the model reads it. At most 50 entries.
-    pub lost: Vec<String>,
-    /// Why the provider cannot keep to this schema, such as an object with any names. `schema` is then the original,
-    /// for a request that is not strict. Always `None` for Gemini, which has no strict mode.
-    pub obstacle: Option<String>,
-    /// How many parameters may be left out. Anthropic sums them over a request: see [`StrictAllowance`].
+    /// Keywords that the provider does not check, such as `` `minLength` at `/properties/name` ``.
+    ///
+    /// Descriptions contain them instead, for the model. At most 50 entries.
+    pub unchecked: Vec<String>,
+    /// Why the provider cannot enforce this schema, such as an object with properties of any name.
+    ///
+    /// `schema` is then the original, for a request that is not strict. Always `None` for Gemini, which has no strict
+    /// mode.
+    pub unsupported: Option<String>,
+    /// The number of optional parameters. Anthropic limits the sum over a request: see [`StrictBudget`].
     pub optional: usize,
-    /// How many parameters have several types. Anthropic sums them over a request: see [`StrictAllowance`].
+    /// The number of parameters with several types. Anthropic limits the sum over a request: see [`StrictBudget`].
     pub unions: usize,
 }
 
-/// Makes a copy of a schema that a provider takes.
+/// Copies a schema into the dialect of a provider.
 ///
-/// Constraints that the provider does not know move into the description; `allOf` and references with something
-/// beside them are merged. Bounded: a schema of more than 50,000 values, or nested deeper than 64, is an obstacle, or
-/// for Gemini becomes an object without details.
+/// Unsupported constraints move into the description. `allOf` and references with siblings are merged. A schema of more
+/// than 50,000 values or 64 levels is unsupported; for Gemini it becomes an object without details.
 ///
 /// ```
 /// use serde_json::json;
@@ -79,73 +82,71 @@ pub struct Lowered {
 /// );
 /// ```
 pub fn lower(schema: &Value, target: SchemaTarget) -> Lowered {
-    let mut walk = walk::Walk::new(schema, target);
-    match walk.document() {
+    let mut lowering = lower::Lowering::new(schema, target);
+    match lowering.document() {
         Ok(lowered) => Lowered {
             schema: lowered,
-            lost: walk.lost.into_vec(),
-            obstacle: None,
-            optional: walk.counts.optional,
-            unions: walk.counts.unions,
+            unchecked: lowering.unchecked.into_vec(),
+            unsupported: None,
+            optional: lowering.counts.optional,
+            unions: lowering.counts.unions,
         },
         Err(reason) => {
-            let (schema, lost, obstacle) = if target.is_strict() {
+            let (schema, unchecked, unsupported) = if target.is_strict() {
                 (schema.clone(), Vec::new(), Some(reason))
             } else {
                 (json!({"type": "object"}), vec![reason], None)
             };
-            Lowered { schema, lost, obstacle, optional: 0, unions: 0 }
+            Lowered { schema, unchecked, unsupported, optional: 0, unions: 0 }
         }
     }
 }
 
-/// What Anthropic allows of strict schemas in one request, all tools and the answer's format together.
+/// Anthropic's limits on the strict schemas of one request.
 ///
-/// Ask for each schema in the order of the request; one that is no longer allowed can be sent without `strict`.
+/// Reserve each schema in the order of the request. A schema that exceeds the budget can be sent without `strict`.
 #[derive(Clone, Debug)]
-pub struct StrictAllowance {
+pub struct StrictBudget {
     tools: usize,
     optional: usize,
     unions: usize,
 }
 
-impl StrictAllowance {
-    /// The allowance of a request: 20 strict tools, 24 parameters that may be left out, 16 of several types.
+impl StrictBudget {
+    /// The budget of one request: 20 strict tools, 24 optional parameters, 16 parameters with several types.
     pub fn anthropic() -> Self {
         Self {
-            tools: limits::ANTHROPIC_STRICT_TOOLS,
-            optional: limits::ANTHROPIC_OPTIONAL,
-            unions: limits::ANTHROPIC_UNIONS,
+            tools: limits::ANTHROPIC_MAX_STRICT_TOOLS,
+            optional: limits::ANTHROPIC_MAX_OPTIONAL,
+            unions: limits::ANTHROPIC_MAX_UNIONS,
         }
     }
 
-    /// Takes a tool's schema off what is allowed. If it is too much, nothing is taken, and the error says why.
-    pub fn take_tool(&mut self, lowered: &Lowered) -> Result<(), String> {
+    /// Reserves a tool's schema. The error says what exceeds the budget; then nothing is reserved.
+    pub fn reserve_tool(&mut self, lowered: &Lowered) -> Result<(), String> {
         if self.tools == 0 {
             return Err(format!(
-                "the provider takes at most {} strict tools in a request",
-                limits::ANTHROPIC_STRICT_TOOLS
+                "the provider accepts at most {} strict tools in a request",
+                limits::ANTHROPIC_MAX_STRICT_TOOLS
             ));
         }
-        self.take_answer(lowered)?;
+        self.reserve_answer(lowered)?;
         self.tools -= 1;
         Ok(())
     }
 
-    /// Takes the schema of the answer's format off what is allowed. If it is too much, nothing is taken, and the
-    /// error says why.
-    pub fn take_answer(&mut self, lowered: &Lowered) -> Result<(), String> {
-        if let Some(obstacle) = &lowered.obstacle {
-            return Err(obstacle.clone());
+    /// Reserves the answer's schema. The error says what exceeds the budget; then nothing is reserved.
+    pub fn reserve_answer(&mut self, lowered: &Lowered) -> Result<(), String> {
+        if let Some(reason) = &lowered.unsupported {
+            return Err(reason.clone());
         }
-        for (need, left, most, what) in [
-            (lowered.optional, self.optional, limits::ANTHROPIC_OPTIONAL, "that may be left out"),
-            (lowered.unions, self.unions, limits::ANTHROPIC_UNIONS, "of several types"),
+        for (needed, left, max, what) in [
+            (lowered.optional, self.optional, limits::ANTHROPIC_MAX_OPTIONAL, "optional parameters"),
+            (lowered.unions, self.unions, limits::ANTHROPIC_MAX_UNIONS, "parameters with several types"),
         ] {
-            if need > left {
+            if needed > left {
                 return Err(format!(
-                    "the strict schemas of a request may have {most} parameters {what}; {left} are left, {need} are \
-                     needed"
+                    "the strict schemas of a request may have {max} {what}; {left} are left, {needed} are needed"
                 ));
             }
         }

@@ -1,7 +1,7 @@
-//! Halves of characters in JSON: `\ud83d` without `\ude00` behind it is valid JSON by its grammar and no text in Unicode.
+//! Repairs unpaired surrogates in JSON: `\ud83d` without `\ude00` is valid JSON but not valid Unicode.
 //!
-//! Servers that cut texts by UTF-16 send them, and models write them into arguments. No reader of strings takes them, so
-//! each becomes `\ufffd`, the replacement character, before anything is read.
+//! Servers that split texts by UTF-16 units send them, and models write them into arguments. String parsers reject them, so
+//! each becomes the replacement character `\ufffd` before parsing.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use memchr::{memchr, memmem};
 /// The length of an escape such as `\ud83d`.
 const ESCAPE: usize = 6;
 
-/// JSON text in which every half of a character is the replacement character.
+/// Replaces every unpaired surrogate in JSON text.
 pub(crate) fn replaced(json: &str) -> Cow<'_, str> {
     let (mut whole, mut from) = (String::new(), 0);
-    for (at, _) in alone(json) {
+    for (at, _) in unpaired(json) {
         whole.push_str(json.get(from..at).unwrap_or_default());
         whole.push_str("\\ufffd");
         from = at + ESCAPE;
@@ -25,19 +25,18 @@ pub(crate) fn replaced(json: &str) -> Cow<'_, str> {
     Cow::Owned(whole)
 }
 
-/// Whether a text of an event ends with the first half of a character, so that the next event may have the second one.
-pub(crate) fn ends_in_half(json: &str) -> bool {
-    last_halves(json).next().is_some()
+/// Whether a string of an event ends with a high surrogate, whose pair the next event may have.
+pub(crate) fn ends_in_high_surrogate(json: &str) -> bool {
+    trailing_high(json).next().is_some()
 }
 
-/// Two events that came one behind the other, with the character that was cut between them in the second; `None` if none
-/// was.
-pub(crate) fn joined(first: &str, second: &str) -> Option<(String, String)> {
-    let begun = last_halves(first).last()?;
-    let half = first.get(begun..begun + ESCAPE)?;
+/// Moves a high surrogate at the end of one event into the next one. `None` if no pair was split.
+pub(crate) fn join(first: &str, second: &str) -> Option<(String, String)> {
+    let start = trailing_high(first).last()?;
+    let half = first.get(start..start + ESCAPE)?;
     let is_start =
         |at: usize| second.get(..at).is_some_and(|before| before.ends_with('"') && !before.ends_with("\\\""));
-    let starts = alone(second).filter(|(at, half)| *half == Half::Second && is_start(*at)).map(|(at, _)| at);
+    let starts = unpaired(second).filter(|(at, half)| *half == Half::Low && is_start(*at)).map(|(at, _)| at);
     let (mut joined, mut from) = (String::new(), 0);
     for at in starts {
         joined.push_str(second.get(from..at)?);
@@ -49,7 +48,7 @@ pub(crate) fn joined(first: &str, second: &str) -> Option<(String, String)> {
     }
     joined.push_str(second.get(from..)?);
     let (mut left, mut from) = (String::new(), 0);
-    for at in last_halves(first) {
+    for at in trailing_high(first) {
         left.push_str(first.get(from..at)?);
         from = at + ESCAPE;
     }
@@ -57,16 +56,16 @@ pub(crate) fn joined(first: &str, second: &str) -> Option<(String, String)> {
     Some((left, joined))
 }
 
-/// Where the first halves are that texts end with.
-fn last_halves(json: &str) -> impl Iterator<Item = usize> {
+/// The positions of high surrogates at the end of strings.
+fn trailing_high(json: &str) -> impl Iterator<Item = usize> {
     let is_end = |at: usize| json.as_bytes().get(at + ESCAPE) == Some(&b'"');
-    alone(json).filter(move |(at, half)| *half == Half::First && is_end(*at)).map(|(at, _)| at)
+    unpaired(json).filter(move |(at, half)| *half == Half::High && is_end(*at)).map(|(at, _)| at)
 }
 
-/// Every half that has no other half beside it.
-fn alone(json: &str) -> impl Iterator<Item = (usize, Half)> {
+/// Every unpaired surrogate, with its position.
+fn unpaired(json: &str) -> impl Iterator<Item = (usize, Half)> {
     let mut at = match memmem::find(json.as_bytes(), b"\\u") {
-        // Escapes before it, such as a backslash that is itself escaped, decide where it begins.
+        // Earlier escapes decide which backslash starts an escape.
         Some(_) => 0,
         None => json.len(),
     };
@@ -75,7 +74,7 @@ fn alone(json: &str) -> impl Iterator<Item = (usize, Half)> {
             let found = at + memchr(b'\\', json.as_bytes().get(at..)?)?;
             match (half(json, found), half(json, found + ESCAPE)) {
                 (None, _) => at = found + 2,
-                (Some(Half::First), Some(Half::Second)) => at = found + 2 * ESCAPE,
+                (Some(Half::High), Some(Half::Low)) => at = found + 2 * ESCAPE,
                 (Some(half), _) => {
                     at = found + ESCAPE;
                     return Some((found, half));
@@ -85,19 +84,19 @@ fn alone(json: &str) -> impl Iterator<Item = (usize, Half)> {
     })
 }
 
-/// Half of a character that two escapes stand for.
+/// A half of a surrogate pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Half {
-    First,
-    Second,
+    High,
+    Low,
 }
 
-/// Which half the escape at a place stands for; `None` if it stands for none or is no such escape.
+/// The surrogate at a position, if there is one.
 fn half(json: &str, at: usize) -> Option<Half> {
     let digits = json.get(at..at + ESCAPE)?.strip_prefix("\\u")?;
     match u16::from_str_radix(digits, 16).ok()? {
-        0xD800..=0xDBFF => Some(Half::First),
-        0xDC00..=0xDFFF => Some(Half::Second),
+        0xD800..=0xDBFF => Some(Half::High),
+        0xDC00..=0xDFFF => Some(Half::Low),
         _ => None,
     }
 }
@@ -107,14 +106,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_are_replaced_and_all_else_stays() {
+    fn unpaired_surrogates_are_replaced() {
         for (json, expected) in [
             (r#""\ud83d""#, r#""\ufffd""#),
             (r#""\uDE00 there""#, r#""\ufffd there""#),
             (r#""a\ud83d\ud83d\ude00b""#, r#""a\ufffd\ud83d\ude00b""#),
             (r#""\ud83d\n\ude00""#, r#""\ufffd\n\ufffd""#),
             (r#"{"\udc00":1}"#, r#"{"\ufffd":1}"#),
-            // A backslash and a word, as arguments within arguments have it.
+            // An escaped backslash, as in nested JSON.
             (r#""\\ud83d""#, r#""\\ud83d""#),
             (r#""\\\ud83d""#, r#""\\\ufffd""#),
             (r#""\ud83d\ude00 \u00fc ü \n""#, r#""\ud83d\ude00 \u00fc ü \n""#),
@@ -128,16 +127,16 @@ mod tests {
     }
 
     #[test]
-    fn a_character_that_was_cut_between_two_events_is_joined() {
+    fn a_split_surrogate_pair_is_joined() {
         for (first, second, expected) in [
             (r#"{"t":"a\ud83d"}"#, r#"{"t":"\ude00b"}"#, Some((r#"{"t":"a"}"#, r#"{"t":"\ud83d\ude00b"}"#))),
-            // Both say it twice.
+            // The text occurs twice in both events.
             (
                 r#"["\ud83d","\ud83d"]"#,
                 r#"["\ude00","\ude00"]"#,
                 Some((r#"["",""]"#, r#"["\ud83d\ude00","\ud83d\ude00"]"#)),
             ),
-            // Another half within a text stays what it was.
+            // An unpaired surrogate within a text stays.
             (
                 r#""\ud83d b\ud83d""#,
                 r#""\ude00 \ude00""#,
@@ -151,17 +150,17 @@ mod tests {
             (r#""a""#, r#""\ude00""#, None),
         ] {
             let expected = expected.map(|(first, second)| (first.to_owned(), second.to_owned()));
-            assert_eq!(joined(first, second), expected, "{first} {second}");
+            assert_eq!(join(first, second), expected, "{first} {second}");
         }
         for (json, expected) in
             [(r#""\ud83d""#, true), (r#""\ud83d\ude00""#, false), (r#""\ud83d ""#, false), ("", false)]
         {
-            assert_eq!(ends_in_half(json), expected, "{json}");
+            assert_eq!(ends_in_high_surrogate(json), expected, "{json}");
         }
     }
 
     #[test]
-    fn what_comes_out_is_read_as_text() {
+    fn the_result_parses_as_text() {
         for json in [r#""\ud83d""#, r#""x\udfffy\ud800""#, r#""\ud800\ud800\udc00\udc00""#] {
             serde_json::from_str::<String>(json).unwrap_err();
             serde_json::from_str::<String>(&replaced(json)).unwrap();

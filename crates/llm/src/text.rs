@@ -1,35 +1,27 @@
-//! JSON in the text of an answer: in a fenced block, with prose around it, or cut out of both.
+//! Extracts JSON from the text of an answer: from fenced blocks or prose.
 //!
-//! Models that were only asked for JSON, and not kept to it, write it so. Everything here takes time in proportion to
-//! the text, whatever the text is.
+//! The running time is linear in the text, also for hostile text.
 
 use crate::RawJson;
 
-/// The most JSON values that [`json_values`] gives.
-const MOST_VALUES: usize = 1_000;
+/// The most JSON values or blocks that are found.
+const MAX_VALUES: usize = 1_000;
 
-/// The most brackets that are tried by themselves where no pair of brackets is a value.
-const MOST_BEGINNINGS: usize = 64;
+/// The most opening brackets that are tried if no bracket pair is a value.
+const MAX_STARTS: usize = 64;
 
-/// The deepest nesting of a value that is found.
-const DEEPEST: usize = 128;
+/// The deepest nesting of a found value.
+const MAX_DEPTH: usize = 128;
 
-/// The text without the fence, the byte order mark and the white space around it; otherwise as it is.
-///
-/// ```
-/// use toolpost_llm::text::without_fence;
-///
-/// assert_eq!(without_fence("```json\n{\"a\": 1}\n```\n"), "{\"a\": 1}");
-/// assert_eq!(without_fence(" {} "), "{}");
-/// ```
-pub fn without_fence(text: &str) -> &str {
+/// The text without an enclosing fence, byte order mark and white space.
+fn without_fence(text: &str) -> &str {
     let text = text.trim_start_matches('\u{feff}').trim();
     let mark = if text.starts_with("```") { '`' } else { '~' };
     let inner = text.trim_start_matches(mark);
     if text.len() - inner.len() < 3 {
         return text;
     }
-    // What stands behind the opening marks on their line is the language; a fence may also be all on one line.
+    // The rest of the opening line is the language. A fence may also be on a single line.
     let inner = inner.trim_end_matches(mark);
     match inner.split_once('\n') {
         Some((language, body)) if !language.contains(['{', '[', '"']) => body.trim(),
@@ -37,8 +29,8 @@ pub fn without_fence(text: &str) -> &str {
     }
 }
 
-/// The contents of the fenced blocks of a Markdown text, in their order. The last one may lack its end.
-pub fn fenced_blocks(text: &str) -> Vec<&str> {
+/// The contents of the fenced blocks of a Markdown text, in order. The last block may be unclosed.
+fn fenced_blocks(text: &str) -> Vec<&str> {
     let mut blocks = Vec::new();
     let mut open: Option<(&str, usize)> = None;
     let mut at = 0;
@@ -62,7 +54,7 @@ pub fn fenced_blocks(text: &str) -> Vec<&str> {
                 }
             }
         }
-        if blocks.len() == MOST_VALUES {
+        if blocks.len() == MAX_VALUES {
             return blocks;
         }
     }
@@ -72,8 +64,9 @@ pub fn fenced_blocks(text: &str) -> Vec<&str> {
     blocks
 }
 
-/// The JSON value that a text means: the whole text, else the content of the first fenced block that is JSON, else the
-/// longest object or list that stands in it. `None` if there is none.
+/// Finds the JSON value of a text; `None` if there is none.
+///
+/// It is the whole text, else the first fenced block that is JSON, else the longest object or list in the text.
 ///
 /// ```
 /// use toolpost_llm::text::find_json;
@@ -99,11 +92,8 @@ pub fn find_json(text: &str) -> Option<RawJson> {
     longest
 }
 
-/// The objects and lists that stand in a text, in their order, none within another. At most 1,000.
-///
-/// Of brackets within brackets the outermost that are JSON count. A text that was made to be tried again and again is
-/// given up after four times its length.
-pub fn json_values(text: &str) -> Vec<RawJson> {
+/// The outermost objects and lists in a text, in order. The search stops after four times the text's length.
+fn json_values(text: &str) -> Vec<RawJson> {
     let mut spans = balanced(text);
     spans.sort_unstable();
     let mut found = Vec::new();
@@ -117,25 +107,25 @@ pub fn json_values(text: &str) -> Vec<RawJson> {
             found.push(value);
             behind = end;
         }
-        if found.len() == MOST_VALUES {
+        if found.len() == MAX_VALUES {
             break;
         }
     }
     if found.is_empty() {
-        // A quoted bracket in prose misleads the search for partners: a few beginnings are tried by themselves.
-        let openings = text.match_indices(['{', '[']).map(|(start, _)| start).take(MOST_BEGINNINGS);
-        found.extend(openings.filter_map(|start| beginning(&text[start..])).take(1));
+        // A quoted bracket in prose confuses the matching of brackets, so a few opening brackets are tried alone.
+        let openings = text.match_indices(['{', '[']).map(|(start, _)| start).take(MAX_STARTS);
+        found.extend(openings.filter_map(|start| leading_value(&text[start..])).take(1));
     }
     found
 }
 
-/// The object or list that a text begins with.
-fn beginning(text: &str) -> Option<RawJson> {
+/// The object or list at the beginning of a text.
+fn leading_value(text: &str) -> Option<RawJson> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<RawJson>();
     values.next()?.ok()
 }
 
-/// The places of brackets with their partners, their beginnings and ends.
+/// The spans of matching brackets.
 fn balanced(text: &str) -> Vec<(usize, usize)> {
     let mut spans = Vec::new();
     let mut open: Vec<(usize, u8)> = Vec::new();
@@ -145,17 +135,17 @@ fn balanced(text: &str) -> Vec<(usize, usize)> {
             match byte {
                 _ if escaped => escaped = false,
                 b'\\' => escaped = true,
-                // No text of JSON has a line break in it: the quote before was one of prose.
+                // JSON strings have no line breaks, so the quote was part of prose.
                 b'"' | b'\n' => in_string = false,
                 _ => {}
             }
             continue;
         }
         match byte {
-            // Quotes matter within brackets only: prose has them too.
+            // Quotes count only within brackets, because prose has them too.
             b'"' => in_string = !open.is_empty(),
             b'{' | b'[' => {
-                if open.len() == DEEPEST {
+                if open.len() == MAX_DEPTH {
                     open.clear();
                 }
                 open.push((at, byte));
@@ -164,7 +154,7 @@ fn balanced(text: &str) -> Vec<(usize, usize)> {
                 let opening = if byte == b'}' { b'{' } else { b'[' };
                 match open.pop() {
                     Some((start, kind)) if kind == opening => spans.push((start, at + 1)),
-                    // A bracket without its partner: nothing that is open can be a value.
+                    // An unmatched bracket: no open bracket can start a value.
                     _ => open.clear(),
                 }
             }
@@ -174,7 +164,7 @@ fn balanced(text: &str) -> Vec<(usize, usize)> {
     spans
 }
 
-/// An object or a list; a number or a word in a text is not what was asked for.
+/// Parses an object or a list. Other values do not count.
 fn parse(text: &str) -> Result<RawJson, serde_json::Error> {
     let raw = RawJson::parse(text)?;
     if raw.get().starts_with(['{', '[']) {
@@ -189,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_is_found_however_it_is_wrapped() {
+    fn json_is_found_in_fences_and_prose() {
         for (text, expected) in [
             ("{\"a\": 1}", Some("{\"a\": 1}")),
             ("\u{feff} [1, 2]\n", Some("[1, 2]")),
@@ -218,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_text_ends_soon() {
+    fn hostile_text_ends_early() {
         let began = std::time::Instant::now();
         for text in [
             "{".repeat(200_000),
@@ -230,8 +220,8 @@ mod tests {
             "\"".repeat(200_000),
             "{\"\\".repeat(60_000),
         ] {
-            assert!(json_values(&text).len() <= MOST_VALUES);
-            assert!(fenced_blocks(&text).len() <= MOST_VALUES);
+            assert!(json_values(&text).len() <= MAX_VALUES);
+            assert!(fenced_blocks(&text).len() <= MAX_VALUES);
             find_json(&text);
         }
         assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());

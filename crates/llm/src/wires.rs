@@ -22,7 +22,7 @@ use self::answer_tool::ByAnswerTool;
 use self::codec::{Codec, Fold};
 use self::responses::{Dialect, ResponsesCodec};
 use crate::catalog::ModelInfo;
-use crate::fields::MOST_VALUES;
+use crate::fields::MAX_VALUES;
 use crate::http::sse::{Decoder, Malformed};
 use crate::{ErrorKind, ModelError, ModelEvent, ModelId, RawJson, Request, Response, surrogates};
 
@@ -71,6 +71,14 @@ impl Wire {
             Self::ChatCompletions => return Arc::new(chat::ChatCodec::new(info)),
         };
         Arc::new(ByAnswerTool::new(codec, self, known))
+    }
+
+    /// The provider's types of the hosted tools in a request.
+    pub(crate) fn hosted_tool_types(self, info: &ModelInfo, request: &Request) -> Vec<String> {
+        match self {
+            Self::Messages => anthropic::hosted_types(info, request),
+            _ => Vec::new(),
+        }
     }
 
     /// The body that a request to a model at its provider has. An error if the wire lacks what the request needs.
@@ -159,8 +167,8 @@ impl AnyFold {
         let from = events.len();
         self.fold.inner().take(data, events)?;
         answer_tool::take_events(events, from, self.fold.wire());
-        if self.count() > MOST_VALUES {
-            let message = format!("the answer has more than {MOST_VALUES} items");
+        if self.count() > MAX_VALUES {
+            let message = format!("the answer has more than {MAX_VALUES} items");
             return Err(ModelError::new(ErrorKind::Protocol, message));
         }
         Ok(())
@@ -173,7 +181,7 @@ impl AnyFold {
         events: &mut VecDeque<ModelEvent>,
     ) -> Result<Cow<'a, str>, ModelError> {
         let Some(held) = self.held.take() else { return Ok(Cow::Borrowed(data)) };
-        let joined = surrogates::joined(&held, data);
+        let joined = surrogates::join(&held, data);
         let (held, data) =
             joined.map_or((held, Cow::Borrowed(data)), |(held, data)| (held, Cow::Owned(data)));
         self.take_whole(&surrogates::replaced(&held), events)?;
@@ -187,8 +195,8 @@ impl Fold for AnyFold {
         let replaced = surrogates::replaced(&data);
         // That something was replaced is rare, and looked into only then.
         if matches!(replaced, Cow::Owned(_))
-            && surrogates::ends_in_half(&data)
-            && self.fold.inner().goes_on(&data)
+            && surrogates::ends_in_high_surrogate(&data)
+            && self.fold.inner().may_continue(&data)
         {
             self.held = Some(data.into_owned());
             return Ok(());

@@ -441,7 +441,7 @@ impl Conversation {
         let spent = Spent { usage: ended.record.usage.clone(), cost_usd: ended.record.cost_usd };
         let session = ended.session.map(to_json).transpose()?;
         let (model, waits) = (ended.record.model.clone(), !ended.open.is_empty());
-        let (carry, meter) = (ended.carry.clone(), ended.code_meter.clone().condensed());
+        let (carry, meter) = (ended.carry.clone(), ended.code_meter.clone().compacted());
         self.add(&mut state, entry, move |head| {
             head.model.clone_from(&model);
             head.spend_in_all(run, &spent, waits);

@@ -46,7 +46,7 @@ impl Keeper {
     pub(crate) fn listen(&self, model: &Arc<dyn Model>) -> Arc<dyn Model> {
         match &self.log {
             Some(log) => {
-                Arc::new(Recorder::tell(Arc::clone(model), Arc::clone(log) as Arc<dyn ExchangeSink>))
+                Arc::new(Recorder::with_sink(Arc::clone(model), Arc::clone(log) as Arc<dyn ExchangeSink>))
             }
             None => Arc::clone(model),
         }

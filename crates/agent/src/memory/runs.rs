@@ -787,7 +787,7 @@ impl ExchangeSink for RunLog {
             provider_options: request.provider_options.clone(),
             betas: request.betas.clone(),
             metadata: request.metadata.clone(),
-            carry: request.carry.clone(),
+            provider_state: request.provider_state.clone(),
         };
         let mut turns = std::mem::take(&mut state.latest.turns);
         let rest = without_turns(request, Vec::new());
@@ -807,7 +807,7 @@ impl ExchangeSink for RunLog {
         let text = serde_json::to_string(&Entry::Exchange(Box::new(exchange))).map_err(|error| {
             ModelError::new(ErrorKind::InvalidRequest, error.to_string()).with_model(model)
         })?;
-        let text = self.runs.ledger.scrubber().and_of(request).scrub_json(&text);
+        let text = self.runs.ledger.scrubber().with_request_secrets(request).scrub_json(&text);
         let length = text.len() as u64;
         if self.backlog.head().bytes + length > MOST_BYTES {
             state.is_full = true;

@@ -118,7 +118,7 @@ impl Running<'_> {
         if self.cancellation.is_cancelled() && answer.is_err() && !said.trim().is_empty() {
             let origin = self.parts.model.id().clone();
             let turn =
-                AssistantTurn::new(ModelId::new("interrupted", origin.name), vec![Item::of_text(said)]);
+                AssistantTurn::new(ModelId::new("interrupted", origin.name), vec![Item::from_text(said)]);
             self.request.turns.push(Turn::Assistant(turn));
         }
         let (response, mut spent) = answer?;
@@ -225,8 +225,11 @@ impl Running<'_> {
         if response.stop != ModelStop::Pause {
             self.release_choice();
         }
-        if !response.carry.is_empty() {
-            self.carry.entry(response.origin.provider.clone()).or_default().extend(response.carry.clone());
+        if !response.provider_state.is_empty() {
+            self.carry
+                .entry(response.origin.provider.clone())
+                .or_default()
+                .extend(response.provider_state.clone());
         }
         wanted
     }

@@ -34,9 +34,9 @@ impl Running<'_> {
 pub(super) fn gather(carry: &mut Carry, turns: &[Turn]) {
     for turn in turns {
         if let Turn::Assistant(turn) = turn
-            && !turn.carry.is_empty()
+            && !turn.provider_state.is_empty()
         {
-            carry.entry(turn.origin.provider.clone()).or_default().extend(turn.carry.clone());
+            carry.entry(turn.origin.provider.clone()).or_default().extend(turn.provider_state.clone());
         }
     }
 }
@@ -71,7 +71,7 @@ mod tests {
         ]);
         assert_eq!(left_out(&carry, &[Turn::user("hello")]), carry);
         let mut answer = AssistantTurn::new(ModelId::new("b", "m"), Vec::new());
-        answer.carry = object(json!({"container": {"id": "b2"}}));
+        answer.provider_state = object(json!({"container": {"id": "b2"}}));
         let turns = [
             Turn::Assistant(answer),
             Turn::Assistant(AssistantTurn::new(ModelId::new("a", "m"), Vec::new())),

@@ -336,7 +336,7 @@ impl Running<'_> {
             watch: self.watch.clone(),
             repairs: self.repairs,
             carry: self.carry.clone(),
-            code_meter: self.code_meter.clone().condensed(),
+            code_meter: self.code_meter.clone().compacted(),
             children: self.budget.family().children(),
             // Without an offer the run still has the session that it came with.
             tool_session: self.offer.session().or(self.tool_session.as_ref()).cloned(),

@@ -93,7 +93,7 @@ impl Running<'_> {
             self.note(&notice);
         }
         self.request.turns.splice(from..to, [turn]);
-        self.request.carry = left_out(&self.carry, &self.request.turns);
+        self.request.provider_state = left_out(&self.carry, &self.request.turns);
         self.note(&format!("a summary has taken the place of {} turns of the conversation", to - from));
         // What the summary cost may have been the rest.
         match self.budget.used_up() {

@@ -252,7 +252,8 @@ async fn anthropic_keeps_prompts_by_default_and_marks_stand_where_something_ends
             script()
         };
         let marked =
-            bodies(model, dynamic.clone(), PromptCaching::Marks(CacheLifetime::FiveMinutes), script).await;
+            bodies(model, dynamic.clone(), PromptCaching::Breakpoints(CacheLifetime::FiveMinutes), script)
+                .await;
         for body in &marked {
             let whole: Value = serde_json::from_str(body).unwrap();
             let is_marked = |value: &Value| value.get("cache_control").is_some();

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use toolpost_agent::{Agent, Builder, Compaction, CompactionBy, Conversations, NewConversation, StopReason};
-use toolpost_llm::{ErrorKind, FunctionModel, ItemView, ModelError, PromptCaching, Request, Said, Turn};
+use toolpost_llm::{
+    ErrorKind, FunctionModel, ItemView, ModelError, ModelReply, PromptCaching, Request, Turn,
+};
 use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
@@ -42,7 +44,7 @@ fn adder(rounds: usize, most_turns: usize) -> (Builder, Arc<Mutex<Vec<Request>>>
     let model = FunctionModel::new("adder", move |request: &Request| {
         seen.lock().unwrap().push(request.clone());
         if is_for_summary(request) {
-            return Ok(Said::text("Sums were made.").using(50, 5));
+            return Ok(ModelReply::text("Sums were made.").with_usage(50, 5));
         }
         check_pairs(&request.turns);
         if request.turns.len() > most_turns {
@@ -52,9 +54,9 @@ fn adder(rounds: usize, most_turns: usize) -> (Builder, Arc<Mutex<Vec<Request>>>
         let mut made = rounds_made.lock().unwrap();
         *made += 1;
         Ok(if *made > rounds {
-            Said::text("Done.").using(tokens, 10)
+            ModelReply::text("Done.").with_usage(tokens, 10)
         } else {
-            Said::text("Adding.").and_call("add", json!({ "a": *made, "b": 1 })).using(tokens, 10)
+            ModelReply::text("Adding.").and_call("add", json!({ "a": *made, "b": 1 })).with_usage(tokens, 10)
         })
     });
     let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
@@ -125,7 +127,8 @@ async fn a_question_that_was_too_long_is_asked_once_more() {
 
 #[tokio::test]
 async fn a_summary_that_fails_or_costs_too_much_ends_as_it_should() {
-    let failing = || Arc::new(FunctionModel::new("none", |_: &Request| Ok(Said::text(" ").using(1, 1))));
+    let failing =
+        || Arc::new(FunctionModel::new("none", |_: &Request| Ok(ModelReply::text(" ").with_usage(1, 1))));
     let (builder, _) = adder(5, 99);
     let outcome = builder
         .compaction(|compaction| {
@@ -151,7 +154,7 @@ async fn a_summary_that_fails_or_costs_too_much_ends_as_it_should() {
         .compaction(|compaction| {
             compaction.window = Some(600);
             compaction.keep_turns = 2;
-            let expensive = |_: &Request| Ok(Said::text("short").using(1_000, 1));
+            let expensive = |_: &Request| Ok(ModelReply::text("short").with_usage(1_000, 1));
             compaction.model = Some(Arc::new(FunctionModel::new("expensive", expensive)));
         })
         .build()
@@ -317,7 +320,7 @@ async fn a_summary_that_comes_to_nothing_is_paid_for_once() {
         let failing = FunctionModel::new("none", move |_: &Request| {
             *count.lock().unwrap() += 1;
             if says_nothing {
-                Ok(Said::text(" ").using(7, 1))
+                Ok(ModelReply::text(" ").with_usage(7, 1))
             } else {
                 Err(ModelError::new(ErrorKind::Protocol, "it is cut off"))
             }
@@ -372,7 +375,7 @@ async fn a_summary_is_read_as_a_whole_for_the_next_one() {
     let seen = Arc::clone(&read);
     let writer = FunctionModel::new("writer", move |request: &Request| {
         *seen.lock().unwrap() = format!("{:?}", request.turns);
-        Ok(Said::text(format!("{}the middle of it{}", "x".repeat(5_000), "y".repeat(5_000))))
+        Ok(ModelReply::text(format!("{}the middle of it{}", "x".repeat(5_000), "y".repeat(5_000))))
     });
     let agent = crate::agent("turns: [{ text: a }, { text: b }, { text: c }, { text: d }]")
         .compaction(|compaction| {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use toolpost::{Cancellation, Event, EventSink, Inject, ToolSpec, UsageEvent, Values, tool};
 use toolpost_agent::{Agent, Handoff, Pricing, Run, Runs, StopReason, Team, UsageSink};
 use toolpost_llm::{
-    FunctionModel, ItemView, ModelId, Recording, ReplayModel, Request, Said, ScriptModel, Turn,
+    FunctionModel, ItemView, ModelId, ModelReply, Recording, ReplayModel, Request, ScriptModel, Turn,
 };
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
@@ -207,7 +207,11 @@ async fn calls_of_an_agent_count_for_who_called_it() {
         let model = FunctionModel::new("adder", |request: &Request| {
             let number = request.tool_results().count();
             let is_over = request.tool_results().any(|result| result.is_error) || number == 4;
-            Ok(if is_over { Said::text("over") } else { Said::call("add", json!({ "a": number, "b": 1 })) })
+            Ok(if is_over {
+                ModelReply::text("over")
+            } else {
+                ModelReply::call("add", json!({ "a": number, "b": 1 }))
+            })
         });
         let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
         Agent::builder(Arc::new(model), toolbox).limits(|limits| limits.tool_calls = calls).build()
@@ -239,7 +243,7 @@ async fn money_of_agents_that_are_called_side_by_side_is_limited_together() {
     let spender = |priced: bool| {
         let model = FunctionModel::new("spender", |request: &Request| {
             let number = request.tool_results().count();
-            Ok(Said::call("add", json!({ "a": number, "b": 1 })).using(1, 1))
+            Ok(ModelReply::call("add", json!({ "a": number, "b": 1 })).with_usage(1, 1))
         });
         let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
         let builder = Agent::builder(Arc::new(model), toolbox);
@@ -381,8 +385,8 @@ async fn a_conversation_moves_and_the_record_says_so() {
     let never = |to: &'static str| {
         let model = FunctionModel::new(to, move |request: &Request| {
             Ok(match request.tool_results().last() {
-                Some(result) if result.is_error => Said::text("I must."),
-                _ => Said::call(format!("transfer_to_{to}"), json!({})),
+                Some(result) if result.is_error => ModelReply::text("I must."),
+                _ => ModelReply::call(format!("transfer_to_{to}"), json!({})),
             })
         });
         let toolbox = Toolbox::builder().tool(Handoff::to(to, "Moves.")).build().unwrap();
@@ -403,18 +407,21 @@ async fn a_conversation_moves_and_the_record_says_so() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_runs_of_one_agent_do_not_mix() {
     let model = FunctionModel::new("sums", |request: &Request| {
-        let Some(Turn::User(parts)) = request.turns.first() else { return Ok(Said::text("?")) };
+        let Some(Turn::User(parts)) = request.turns.first() else { return Ok(ModelReply::text("?")) };
         let number: i64 = match parts.as_slice() {
             [toolpost_llm::Part::Text(text)] => text.parse().unwrap(),
             _ => 0,
         };
         Ok(match request.tool_results().last() {
-            Some(result) if request.turns.len() > 10 => Said::text(result.joined_text()).using(1, 1),
-            Some(result) => {
-                Said::call("add", json!({ "a": result.joined_text().parse::<i64>().unwrap(), "b": number }))
-                    .using(1, 1)
+            Some(result) if request.turns.len() > 10 => {
+                ModelReply::text(result.joined_text()).with_usage(1, 1)
             }
-            None => Said::call("add", json!({ "a": 0, "b": number })).using(1, 1),
+            Some(result) => ModelReply::call(
+                "add",
+                json!({ "a": result.joined_text().parse::<i64>().unwrap(), "b": number }),
+            )
+            .with_usage(1, 1),
+            None => ModelReply::call("add", json!({ "a": 0, "b": number })).with_usage(1, 1),
         })
     });
     let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();

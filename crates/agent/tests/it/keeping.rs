@@ -17,7 +17,7 @@ use toolpost_agent::{
 };
 use toolpost_llm::{
     BoxFuture, ErrorKind, FallbackModel, FunctionModel, ItemView, Model, ModelError, ModelEvent, ModelId,
-    Request, ResponseStream, Said, Secret, Turn,
+    ModelReply, Request, ResponseStream, Secret, Turn,
 };
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
@@ -300,7 +300,7 @@ impl Model for Boxes {
     }
 
     fn stream(&self, request: &Request) -> ResponseStream {
-        let carried = request.carried(&self.id.provider, "container").cloned();
+        let carried = request.provider_state(&self.id.provider, "container").cloned();
         self.containers.lock().unwrap().push(carried);
         let is_first = self.asked.fetch_add(1, Ordering::SeqCst) == 0;
         let origin = self.id.clone();
@@ -308,7 +308,7 @@ impl Model for Boxes {
             Ok(ModelEvent::Done(mut response)) => {
                 response.origin = origin.clone();
                 if is_first {
-                    response.carry.insert("container".to_owned(), json!({ "id": "c2" }));
+                    response.provider_state.insert("container".to_owned(), json!({ "id": "c2" }));
                 }
                 Ok(ModelEvent::Done(response))
             }
@@ -325,11 +325,11 @@ fn with_fallback(away: &Arc<Mutex<bool>>) -> (Agent, Arc<Boxes>) {
         if *away.lock().unwrap() {
             return Err(ModelError::new(ErrorKind::Overloaded, "away"));
         }
-        Ok(Said::text("I am the first.").using(1, 1))
+        Ok(ModelReply::text("I am the first.").with_usage(1, 1))
     });
     let boxes = Arc::new(Boxes {
         id: ModelId::new("second", "m"),
-        inner: Arc::new(FunctionModel::new("inner", |_: &Request| Ok(Said::text("I am the second.")))),
+        inner: Arc::new(FunctionModel::new("inner", |_: &Request| Ok(ModelReply::text("I am the second.")))),
         asked: AtomicUsize::new(0),
         containers: Mutex::default(),
     });
@@ -381,7 +381,8 @@ async fn a_container_outlives_a_summary_within_its_run() {
     let away = Arc::new(Mutex::new(true));
     let (agent, boxes) = with_fallback(&away);
     // The agent's own model writes no summaries here: the window is that of the run.
-    let summed = Arc::new(FunctionModel::new("summary", |_: &Request| Ok(Said::text("Much was said."))));
+    let summed =
+        Arc::new(FunctionModel::new("summary", |_: &Request| Ok(ModelReply::text("Much was said."))));
     let first = Run::new(&agent, "One.").finish().await;
     let mut turns = first.turns;
     for prompt in ["Two.", "Three."] {
@@ -415,8 +416,9 @@ async fn a_container_outlives_a_summary_within_its_run() {
 async fn what_a_summary_costs_counts_for_its_conversation() {
     let says = Arc::new(Mutex::new("Sums were made."));
     let said = Arc::clone(&says);
-    let writer =
-        FunctionModel::new("writer", move |_: &Request| Ok(Said::text(*said.lock().unwrap()).using(50, 5)));
+    let writer = FunctionModel::new("writer", move |_: &Request| {
+        Ok(ModelReply::text(*said.lock().unwrap()).with_usage(50, 5))
+    });
     let pricing: Pricing = Arc::new(|_, usage| Some(usage.total() as f64));
     let agent =
         crate::agent("turns: [{ text: a, usage: { input: 10, output: 1 } }, { text: b }, { text: c }]")
@@ -611,9 +613,9 @@ fn asking(paid: &Arc<AtomicU32>) -> Agent {
     let model = FunctionModel::new("asking", |request: &Request| {
         let sums_up = request.system.as_deref().is_some_and(|system| system.contains("Its place will be"));
         Ok(match request.turns.last() {
-            _ if sums_up => Said::text("Much was said."),
-            Some(Turn::ToolResults(_)) => Said::text("Paid."),
-            _ => Said::call("pay", json!({})),
+            _ if sums_up => ModelReply::text("Much was said."),
+            Some(Turn::ToolResults(_)) => ModelReply::text("Paid."),
+            _ => ModelReply::call("pay", json!({})),
         })
     });
     let paid = Arc::clone(paid);
@@ -703,7 +705,7 @@ impl Model for Silent {
 #[test]
 fn a_run_goes_on_from_the_turns_that_it_was_given_whatever_comes_meanwhile() {
     let agent = || {
-        let model = FunctionModel::new("echo", |_: &Request| Ok(Said::text("Hm.")));
+        let model = FunctionModel::new("echo", |_: &Request| Ok(ModelReply::text("Hm.")));
         Agent::builder(Arc::new(model), Toolbox::builder().build().unwrap()).build()
     };
     let talk = |conversation: &Conversation, prompt: &str| {
@@ -729,7 +731,7 @@ fn a_run_goes_on_from_the_turns_that_it_was_given_whatever_comes_meanwhile() {
 #[tokio::test]
 async fn what_is_spent_counts_once_also_if_nobody_is_told_that_it_is_kept() {
     for at in 0..12 {
-        let writer = FunctionModel::new("writer", |_: &Request| Ok(Said::text(" ").using(50, 5)));
+        let writer = FunctionModel::new("writer", |_: &Request| Ok(ModelReply::text(" ").with_usage(50, 5)));
         let agent = crate::agent("turns: [{ text: a }, { text: b }]")
             .compaction(|compaction| {
                 compaction.keep_turns = 1;

@@ -6,7 +6,7 @@ use serde_json::json;
 use toolpost::{Event, tool};
 use toolpost_agent::{Agent, Run, merge_turns};
 use toolpost_llm::{
-    ErrorKind, FunctionModel, Model, Part, Request, Said, ScriptModel, Settings, ToolChoice, Turn,
+    ErrorKind, FunctionModel, Model, ModelReply, Part, Request, ScriptModel, Settings, ToolChoice, Turn,
 };
 use toolpost_toolbox::Toolbox;
 
@@ -94,7 +94,11 @@ async fn chosen(choice: ToolChoice) -> (Vec<Option<ToolChoice>>, toolpost_agent:
         sink.lock().unwrap().push(request.tool_choice.clone());
         let must = matches!(request.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_)));
         let has_called = request.turns.iter().any(|turn| matches!(turn, Turn::ToolResults(_)));
-        Ok(if must || !has_called { Said::call("add", json!({"a": 1, "b": 2})) } else { Said::text("Done.") })
+        Ok(if must || !has_called {
+            ModelReply::call("add", json!({"a": 1, "b": 2}))
+        } else {
+            ModelReply::text("Done.")
+        })
     });
     let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
     let outcome = Agent::builder(Arc::new(model), toolbox).tool_choice(choice).build().run("Go.").await;
@@ -132,7 +136,7 @@ async fn a_tool_that_must_be_called_and_is_not_there_is_found_before_anything_is
     let model = || {
         FunctionModel::new("plain", |request: &Request| {
             assert_eq!(request.tool_choice, None);
-            Ok(Said::text("Hello."))
+            Ok(ModelReply::text("Hello."))
         })
     };
     let agent = |choice| {

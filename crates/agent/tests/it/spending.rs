@@ -10,8 +10,8 @@ use serde_json::json;
 use toolpost::{Cancellation, Ctx, Evidence, Output, SampleRequest, ToolSpec, UsageEvent, tool, tool_fn};
 use toolpost_agent::{Agent, Builder, Limits, Outcome, Pricing, Run, StopReason, WrapUp};
 use toolpost_llm::{
-    ErrorKind, FallbackModel, FunctionModel, Model, ModelError, ModelEvent, ModelId, NetworkStage, Request,
-    ResponseStream, Said, TimeoutStage, Turn, Usage,
+    ErrorKind, FallbackModel, FunctionModel, Model, ModelError, ModelEvent, ModelId, ModelReply,
+    NetworkStage, Request, ResponseStream, TimeoutStage, Turn, Usage,
 };
 use toolpost_toolbox::Toolbox;
 
@@ -71,13 +71,13 @@ fn asker(call: &'static str, arguments: serde_json::Value) -> (Builder, Arc<Mute
     let model = FunctionModel::new("asker", move |request: &Request| {
         if is_completion(request) {
             kept.lock().unwrap().push(request.clone());
-            return Ok(Said::text("more").using(60, 40));
+            return Ok(ModelReply::text("more").with_usage(60, 40));
         }
         Ok(match request.tool_results().last() {
-            Some(result) => Said::text(result.joined_text()),
-            None => Said::call(call, arguments.clone()),
+            Some(result) => ModelReply::text(result.joined_text()),
+            None => ModelReply::call(call, arguments.clone()),
         }
-        .using(60, 40))
+        .with_usage(60, 40))
     });
     (Agent::builder(Arc::new(model), toolbox()).pricing(pricing()), completions)
 }
@@ -233,7 +233,7 @@ fn part(events: impl IntoIterator<Item = ModelEvent>, error: Option<ErrorKind>) 
 }
 
 /// The events of a whole answer.
-async fn whole(said: Said) -> Events {
+async fn whole(said: ModelReply) -> Events {
     let model = FunctionModel::new("whole", move |_: &Request| Ok(said.clone()));
     model.stream(&Request::new("x")).collect().await
 }
@@ -242,7 +242,7 @@ async fn whole(said: Said) -> Events {
 async fn an_answer_that_fails_counts_as_far_as_it_is_known() {
     let (broken, late) =
         (|| ErrorKind::Network(NetworkStage::Transfer), || ErrorKind::Timeout(TimeoutStage::FirstByte));
-    let done = whole(Said::text("hi").using(60, 40)).await;
+    let done = whole(ModelReply::text("hi").with_usage(60, 40)).await;
     let lost = [vec![Ok(ModelEvent::Lost)], done.clone()].concat();
     for (what, events, tokens, cost) in [
         ("half", part([used(30, 0), text("a"), used(30, 5)], Some(broken())), 35, None),
@@ -280,7 +280,7 @@ async fn an_answer_that_is_given_up_counts_too() {
 
     // A run that may only cost so much does not sum up when it may have cost anything.
     for (limit, asked) in [(None, 3), (Some(9.0), 2)] {
-        let call = whole(Said::call("add", json!({ "a": 1, "b": 2 })).using(60, 40)).await;
+        let call = whole(ModelReply::call("add", json!({ "a": 1, "b": 2 })).with_usage(60, 40)).await;
         let model = telling(move |request: &Request| {
             if request.tool_choice.is_some() {
                 part([], Some(ErrorKind::Overloaded))
@@ -304,8 +304,8 @@ async fn an_answer_that_is_given_up_counts_too() {
 #[tokio::test(start_paused = true)]
 async fn a_completion_that_nobody_waits_for_counts() {
     let asked = |limit: Option<f64>| async move {
-        let call = whole(Said::call("impatient", json!({})).using(60, 40)).await;
-        let done = whole(Said::text("done").using(60, 40)).await;
+        let call = whole(ModelReply::call("impatient", json!({})).with_usage(60, 40)).await;
+        let done = whole(ModelReply::text("done").with_usage(60, 40)).await;
         let model = telling(move |request: &Request| {
             if is_completion(request) {
                 return part([used(50, 0), text("Well ")], None);
@@ -338,7 +338,7 @@ async fn no_model_is_asked_whose_price_nobody_knows() {
         let asked = Arc::clone(&asked);
         Arc::new(FunctionModel::new(name, move |_: &Request| {
             asked.fetch_add(1, Ordering::Relaxed);
-            Ok(Said::text("hi").using(1, 1))
+            Ok(ModelReply::text("hi").with_usage(1, 1))
         }))
     };
     let agent = |model: Arc<dyn Model>| {
@@ -369,8 +369,8 @@ async fn no_model_is_asked_whose_price_nobody_knows() {
     let inner = Agent::builder(of("unpriced"), toolbox()).pricing(pricing()).build();
     let boss = FunctionModel::new("boss", |request: &Request| {
         Ok(match request.tool_results().last() {
-            Some(result) => Said::text(result.joined_text()),
-            None => Said::call("inner", json!({ "prompt": "x" })),
+            Some(result) => ModelReply::text(result.joined_text()),
+            None => ModelReply::call("inner", json!({ "prompt": "x" })),
         })
     });
     let tools = Toolbox::builder().tool(inner.as_tool(ToolSpec::new("inner", "Answers."))).build().unwrap();
@@ -415,7 +415,7 @@ async fn a_summing_up_takes_so_long_at_most() {
         [((|_| {}) as fn(&mut WrapUp), 30), (|wrap_up| wrap_up.time = Duration::from_secs(5), 5)]
     {
         for limit in [None, Some(Duration::from_mins(10))] {
-            let call = whole(Said::call("add", json!({ "a": 1, "b": 2 })).using(60, 40)).await;
+            let call = whole(ModelReply::call("add", json!({ "a": 1, "b": 2 })).with_usage(60, 40)).await;
             let model = telling(move |request: &Request| {
                 if request.tool_choice.is_some() {
                     part([used(70, 1), text("I was ")], None)
@@ -456,9 +456,9 @@ async fn what_a_tool_says_that_another_tool_has_called_counts() {
     });
     let spends = |request: &Request| {
         Ok(match request.turns.last() {
-            _ if is_completion(request) => Said::text("more").using(40, 10),
-            Some(Turn::ToolResults(_)) => Said::text("done").using(60, 40),
-            _ => Said::call("outer", json!({})).using(60, 40),
+            _ if is_completion(request) => ModelReply::text("more").with_usage(40, 10),
+            Some(Turn::ToolResults(_)) => ModelReply::text("done").with_usage(60, 40),
+            _ => ModelReply::call("outer", json!({})).with_usage(60, 40),
         })
     };
     let toolbox = Toolbox::builder().tool(inner).tool(outer).build().unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use toolpost_agent::claude_code::PermissionMode;
-use toolpost_llm::{CodeWanted, Effort, ToolChoice};
+use toolpost_llm::{CodeExecutionMode, Effort, ToolChoice};
 
 use super::{
     ChangesArgs, GrantArgs, Permission, Pull, ServerArgs, TuningArgs, duration, effort, size, tool_choice,
@@ -166,7 +166,7 @@ pub(crate) struct AgentArgs {
     /// of this host (`local`), or with the provider where the model takes that, else here (`auto`). Among the usual tools
     /// it takes the place of `run_code`.
     #[arg(long, hide = true, value_name = "PLACE", help_heading = "Tools")]
-    pub(crate) code: Option<CodeWanted>,
+    pub(crate) code: Option<CodeExecutionMode>,
     /// A server whose tools are added: `https://…`, `stdio:COMMAND`, or a name. May be repeated.
     #[arg(long, value_name = "TARGET", help_heading = "Tools")]
     pub(crate) mcp_server: Vec<String>,

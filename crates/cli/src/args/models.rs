@@ -99,8 +99,8 @@ pub(crate) fn prompt_caching(text: &str) -> Result<PromptCaching, String> {
         "automatic" => PromptCaching::Automatic,
         "5m" => PromptCaching::AutomaticFor(CacheLifetime::FiveMinutes),
         "1h" => PromptCaching::AutomaticFor(CacheLifetime::OneHour),
-        "marks-5m" => PromptCaching::Marks(CacheLifetime::FiveMinutes),
-        "marks-1h" => PromptCaching::Marks(CacheLifetime::OneHour),
+        "marks-5m" => PromptCaching::Breakpoints(CacheLifetime::FiveMinutes),
+        "marks-1h" => PromptCaching::Breakpoints(CacheLifetime::OneHour),
         _ => return Err(format!("expected one of {}", CACHING.join(", "))),
     })
 }

@@ -49,7 +49,7 @@ pub(crate) fn run(config: &Config, printer: &Printer) -> Result<Exit, Failure> {
                 .map(|provider| (provider.name.to_owned(), provider.has_key.into()))
                 .collect::<serde_json::Map<_, Value>>(),
             "providers": providers.iter().map(provider_told).collect::<Vec<_>>(),
-            "catalog": { "made": catalog.made(), "models": catalog.models().count() },
+            "catalog": { "date": catalog.date(), "models": catalog.models().count() },
         }))?;
         return Ok(verdict(host));
     }
@@ -73,7 +73,7 @@ pub(crate) fn run(config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     }
     page.providers(&providers);
     page.section("Models", "");
-    let known = format!("{} are known, as of {}", catalog.models().count(), catalog.made());
+    let known = format!("{} are known, as of {}", catalog.models().count(), catalog.date());
     page.row(true, "catalog", &known, None);
     printer.result(&page.lines.join("\n"))?;
     Ok(verdict(host))

@@ -72,7 +72,7 @@ impl Account<'_> {
     async fn put(&self, paths: &[PathBuf]) -> Result<(), Failure> {
         // All of them are looked at before the first one leaves this machine.
         for path in paths {
-            open(path, self.files.largest_upload())?;
+            open(path, self.files.max_upload_bytes())?;
         }
         let mut stored = Vec::new();
         let mut done = Ok(());
@@ -97,7 +97,7 @@ impl Account<'_> {
     }
 
     async fn upload(&self, path: &Path) -> Result<StoredFile, Failure> {
-        let upload = upload_of(path, &name_of(path), self.files.largest_upload())?;
+        let upload = upload_of(path, &name_of(path), self.files.max_upload_bytes())?;
         self.files.upload(upload).await.map_err(|error| self.failed(error, &path.display().to_string()))
     }
 
@@ -138,7 +138,7 @@ impl Account<'_> {
     }
 
     async fn list(&self, limit: usize) -> Result<(), Failure> {
-        let all = self.files.list_all(limit + 1).await.map_err(|error| self.failed(error, "the list"))?;
+        let all = self.files.list(limit + 1).await.map_err(|error| self.failed(error, "the list"))?;
         let (has_more, shown) = (all.len() > limit, all.get(..limit).unwrap_or(&all));
         shown.iter().try_for_each(|file| self.tell(file))?;
         if self.printer.format == Format::Json {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use toolpost_core::{Artifact, ArtifactData, Cancellation, did_you_mean};
 use toolpost_llm::{
-    Catalog, CodePlace, CodeWanted, FileRef, HostedTool, InlineFile, Item, Model, ModelId, ModelSpec, Part,
-    SavedFile, Turn, choose_code_place, inline_files, output_files,
+    Catalog, CodeExecutionMode, CodeExecutionTarget, FileRef, HostedTool, InlineFile, Item, Model, ModelId,
+    ModelSpec, Part, SavedFile, Turn, inline_files, output_files, select_code_execution,
 };
 
 use super::agent::{at_most, media_type};
@@ -31,21 +31,21 @@ const MOST_BYTES: u64 = 1 << 30;
 pub(super) struct Hosted {
     tools: Vec<HostedTool>,
     /// Where code should run, if the model has the tool for it.
-    code: Option<CodeWanted>,
+    code: Option<CodeExecutionMode>,
     /// The models that may be asked in the place of the first.
     others: Vec<ModelSpec>,
 }
 
 /// Where code runs, and how that is told.
 pub(super) struct Place {
-    place: CodePlace,
+    place: CodeExecutionTarget,
     pub(super) told: String,
 }
 
 impl Place {
     /// Whether it runs with the provider.
     pub(super) fn is_hosted(&self) -> bool {
-        matches!(self.place, CodePlace::Hosted(_))
+        matches!(self.place, CodeExecutionTarget::Hosted(_))
     }
 }
 
@@ -78,13 +78,13 @@ impl Hosted {
     /// Where the code of a model runs: with the provider only if every model that may be asked takes that.
     pub(super) fn place(&self, catalog: &Catalog, model: &dyn Model) -> Result<Option<Place>, Failure> {
         let Some(wanted) = self.code else { return Ok(None) };
-        let place = choose_code_place(catalog, &catalog.find(model.id()), wanted)?;
+        let place = select_code_execution(catalog, &catalog.find(model.id()), wanted)?;
         let mut chosen = Place { told: place.to_string(), place };
         for other in &self.others {
             let ModelSpec::Hosted { provider, name } = other else { continue };
             let id = ModelId::new(provider, name);
-            let place = choose_code_place(catalog, &catalog.find(&id), wanted)?;
-            if chosen.is_hosted() && matches!(place, CodePlace::Local(_)) {
+            let place = select_code_execution(catalog, &catalog.find(&id), wanted)?;
+            if chosen.is_hosted() && matches!(place, CodeExecutionTarget::Local(_)) {
                 chosen = Place { told: format!("{place} ({id}, which may be asked instead)"), place };
             }
         }
@@ -94,8 +94,8 @@ impl Hosted {
     /// The tools that the provider runs.
     pub(super) fn tools(&self, place: Option<&Place>) -> Vec<HostedTool> {
         let code = place.and_then(|place| match &place.place {
-            CodePlace::Hosted(tool) => Some(tool.clone()),
-            CodePlace::Local(_) => None,
+            CodeExecutionTarget::Hosted(tool) => Some(tool.clone()),
+            CodeExecutionTarget::Local(_) => None,
         });
         self.tools.iter().cloned().chain(code).collect()
     }
@@ -194,7 +194,7 @@ pub(super) async fn give(
     for name in names {
         // Providers have no folders.
         let flat = name.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("_");
-        let upload = upload_of(&workspace.path().join(name), &flat, files.largest_upload())?;
+        let upload = upload_of(&workspace.path().join(name), &flat, files.max_upload_bytes())?;
         let stored = files.upload(upload).await?;
         let removes = if is_plain(&stored.id) {
             format!("; `toolpost files rm {} --provider {provider}` removes it", stored.id)
@@ -205,7 +205,7 @@ pub(super) async fn give(
         given.notices.push(format!("uploaded `{flat}` to {provider} as {id}{removes}"));
         let id = paint(HINT, one_line(&stored.id, 200));
         printer.note(&format!("{} {} as {id}", paint(GOOD, "uploaded"), one_line(&flat, 200)));
-        given.parts.push(files.part(&stored));
+        given.parts.push(files.to_part(&stored));
     }
     Ok(given)
 }

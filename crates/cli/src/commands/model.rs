@@ -157,7 +157,7 @@ impl Tape {
     pub(super) fn of(&self, model: Arc<dyn Model>) -> Arc<dyn Model> {
         match &self.0 {
             Some(recording) => {
-                Arc::new(Recorder::tell(model, Arc::clone(recording) as Arc<dyn ExchangeSink>))
+                Arc::new(Recorder::with_sink(model, Arc::clone(recording) as Arc<dyn ExchangeSink>))
             }
             None => model,
         }

@@ -46,7 +46,7 @@ fn list(args: &ModelsListArgs, config: &Config, printer: &Printer) -> Result<(),
     });
     match printer.format {
         Format::Json => printer.json(&json!({
-            "made": catalog.made(), "sources": catalog.sources(), "models": models,
+            "date": catalog.date(), "sources": catalog.sources(), "models": models,
         })),
         Format::Jsonl => models.iter().try_for_each(|model| printer.json(model)),
         Format::Text => {
@@ -64,7 +64,7 @@ fn list(args: &ModelsListArgs, config: &Config, printer: &Printer) -> Result<(),
             printer.result(&lines.join("\n"))?;
             printer.note(&paint(
                 FAINT,
-                format!("tokens of context, US dollars per million tokens; made {}", catalog.made()),
+                format!("tokens of context, US dollars per million tokens; as of {}", catalog.date()),
             ));
             Ok(())
         }
@@ -86,7 +86,7 @@ fn show(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
         return Err(Failure::usage(format!("`{name}` is a file, of which nothing is known beforehand")));
     };
     let model = catalog.find(&toolpost_llm::ModelId::new(provider, name));
-    if model.known_as.is_none() {
+    if model.catalog_id.is_none() {
         let near = catalog.did_you_mean(&model.id);
         let failure =
             Failure::new(Exit::Failed, "NOT_FOUND", format!("nothing is known of the model `{}`", model.id));
@@ -102,8 +102,8 @@ fn show(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
     }
     let mut lines = vec![paint(STRONG, harmless(&model.id.to_string()))];
     let mut row = |name: &str, value: String| lines.push(format!("  {name:<18}{value}"));
-    if model.known_as.as_ref() != Some(&model.id) {
-        row("known as", model.known_as.as_ref().map(ToString::to_string).unwrap_or_default());
+    if model.catalog_id.as_ref() != Some(&model.id) {
+        row("catalog id", model.catalog_id.as_ref().map(ToString::to_string).unwrap_or_default());
     }
     let size = |tokens_: Option<u64>| tokens_.map_or("unknown".to_owned(), tokens);
     row("context", size(model.context_window));
@@ -126,7 +126,7 @@ fn show(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
         let names: Vec<&str> = efforts.iter().map(|effort| effort.as_str()).collect();
         row("effort", if names.is_empty() { "none".to_owned() } else { names.join(", ") });
     }
-    let refused: Vec<String> = model.not_taken.iter().map(ToString::to_string).collect();
+    let refused: Vec<String> = model.unsupported_settings.iter().map(ToString::to_string).collect();
     if !refused.is_empty() {
         row("does not take", refused.join(", "));
     }
@@ -139,10 +139,10 @@ fn show(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
     for period in &model.prices {
         let from = period.from.map_or(String::new(), |day| format!("from {day}: "));
         row("price", format!("{from}{}", told(&period.rates)));
-        for tier in &period.above {
+        for tier in &period.tiers {
             row("", format!("above {} tokens of input: {}", tokens(tier.input_tokens), told(&tier.rates)));
         }
-        for (tool, usd) in &period.uses {
+        for (tool, usd) in &period.hosted_tools {
             row("", format!("{} for 1,000 uses of {}", amount(usd * 1_000.0), harmless(tool)));
         }
     }
@@ -170,8 +170,8 @@ fn show(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
     printer.note(&paint(
         FAINT,
         format!(
-            "US dollars per million tokens; made {} from {}",
-            catalog.made(),
+            "US dollars per million tokens; as of {} from {}",
+            catalog.date(),
             catalog.sources().join("; ")
         ),
     ));
@@ -180,7 +180,7 @@ fn show(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
 
 /// The prices that hold now.
 fn rates(model: &ModelInfo) -> Option<&Rates> {
-    let today = toolpost_llm::Date::of(SystemClock.timestamp());
+    let today = toolpost_llm::Date::from(SystemClock.timestamp());
     let period = model.prices.iter().rev().find(|period| period.from.is_none_or(|day| day <= today))?;
     Some(&period.rates)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use toolpost_core::{Event, RunId};
-use toolpost_llm::ScrubbedText;
+use toolpost_llm::StreamScrubber;
 
 use crate::env;
 
@@ -16,7 +16,7 @@ pub(super) struct Masked {
 
 struct Open {
     is_thinking: bool,
-    text: ScrubbedText<'static>,
+    text: StreamScrubber<'static>,
 }
 
 impl Masked {
@@ -40,7 +40,7 @@ impl Masked {
             ended.end(run, tell_piece(&tell));
         }
         let text =
-            &mut open.entry(run).or_insert_with(|| Open { is_thinking, text: env::scrubber().text() }).text;
+            &mut open.entry(run).or_insert_with(|| Open { is_thinking, text: env::scrubber().stream() }).text;
         tell_piece(&tell)(run, is_thinking, text.push(piece));
     }
 }

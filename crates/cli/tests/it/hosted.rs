@@ -8,8 +8,8 @@ use crate::support::{Anthropic, TestEnv, calls, fits, says};
 
 const KEY: &str = "sk-canary-hosted-5c0d";
 const CONTAINER: &str = "container_1";
-const HOSTED: &str = "code runs with the provider";
-const HERE: &str = "code runs in the sandbox of this host";
+const HOSTED: &str = "the provider runs code";
+const HERE: &str = "the local sandbox runs code";
 
 /// An answer of these blocks, whose code ran in a container.
 fn answer(blocks: &[Value]) -> Reply {

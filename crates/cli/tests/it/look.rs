@@ -188,7 +188,7 @@ fn doctor_says_where_models_can_be_had() {
     assert_eq!(of("ollama")["answers"]["reason"], "answers");
     assert_eq!(of("llamacpp")["answers"]["reason"], "it does not answer within a second");
     assert_eq!(of("vllm")["answers"]["available"], false);
-    assert!(told["catalog"]["made"].as_str().unwrap().starts_with("20"), "{}", told["catalog"]);
+    assert!(told["catalog"]["date"].as_str().unwrap().starts_with("20"), "{}", told["catalog"]);
     for part in [
         "https://proxy.example/v1 (ANTHROPIC_BASE_URL)",
         "answers with status 401",

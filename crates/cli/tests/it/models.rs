@@ -43,7 +43,7 @@ pub(crate) fn retired() {
 pub(crate) fn show() {
     let env = TestEnv::new();
     let shown = env.run(["models", "show", "claude-opus-5-5-latest", "--json"]).ok().json();
-    assert_eq!(shown["known_as"], "anthropic/claude-opus-5-5");
+    assert_eq!(shown["catalog_id"], "anthropic/claude-opus-5-5");
     assert_eq!(shown["prices"][0]["input"], 4.0);
     let text = env.run(["models", "show", "claude-sonnet-4-5"]).ok().out;
     for part in [

@@ -1,5 +1,6 @@
 //! Which schemas apply to what another one applies to: within a schema, by keywords and by references.
 
+use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
 /// Keywords whose values, a schema or several, apply to the same value.
@@ -110,7 +111,7 @@ impl<'a> Graph<'a> {
     /// What a reference may be about.
     fn targets(&self, reference: &str, resource: &'a Value) -> Vec<Place<'a>> {
         let (base, fragment) = reference.split_once('#').unwrap_or((reference, ""));
-        let fragment = percent_decoded(fragment);
+        let fragment = percent_decode_str(fragment).decode_utf8_lossy();
         let name = last_segment(base);
         let resources: Vec<&Value> = match base {
             "" => vec![resource],
@@ -153,24 +154,4 @@ fn pointed_at<'a>(resource: &'a Value, pointer: &str) -> Option<Place<'a>> {
 fn last_segment(id: &str) -> &str {
     let path = id.split('#').next().unwrap_or_default().trim_end_matches('/');
     path.rsplit(['/', ':']).next().unwrap_or_default()
-}
-
-fn percent_decoded(text: &str) -> String {
-    let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        match (byte, digit(bytes.get(at + 1)), digit(bytes.get(at + 2))) {
-            (b'%', Some(high), Some(low)) => {
-                decoded.push((high * 16 + low) as u8);
-                at += 3;
-            }
-            _ => {
-                decoded.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
 }

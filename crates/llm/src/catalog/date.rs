@@ -1,4 +1,4 @@
-//! A day.
+//! Calendar dates.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use toolpost_core::Timestamp;
 
-/// A day of the calendar, in UTC. Text form: `2026-11-21`.
+/// A calendar date in UTC, written `2026-11-21`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Date {
     year: u16,
@@ -14,10 +14,9 @@ pub struct Date {
     day: u8,
 }
 
-impl Date {
-    /// The day of a time.
-    pub fn of(time: Timestamp) -> Self {
-        // A time's text begins with its day; years beyond 9999 count as the last day that can be written.
+impl From<Timestamp> for Date {
+    fn from(time: Timestamp) -> Self {
+        // A timestamp's text starts with its date. Years after 9999 count as the last representable date.
         let last = Self { year: 9999, month: 12, day: 31 };
         time.to_string().split_once('T').and_then(|(day, _)| day.parse().ok()).unwrap_or(last)
     }
@@ -36,7 +35,7 @@ impl FromStr for Date {
             (Some(year), Some(month @ 1..=12), Some(day @ 1..=31)) if is_day => {
                 Ok(Self { year, month: month as u8, day: day as u8 })
             }
-            _ => Err(format!("`{text}` is not a day: expected 2026-11-21")),
+            _ => Err(format!("invalid date `{text}`: expected the form 2026-11-21")),
         }
     }
 }
@@ -64,12 +63,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_are_read_written_and_compared() {
+    fn dates_are_parsed_written_and_compared() {
         let day: Date = "2026-11-21".parse().unwrap();
         assert_eq!(day.to_string(), "2026-11-21");
         assert!(day < "2026-12-01".parse().unwrap());
-        assert_eq!(Date::of(Timestamp::from_micros(1_795_219_200_000_000)).to_string(), "2026-11-21");
-        assert_eq!(Date::of(Timestamp::from_micros(u64::MAX)).to_string(), "9999-12-31");
+        assert_eq!(Date::from(Timestamp::from_micros(1_795_219_200_000_000)).to_string(), "2026-11-21");
+        assert_eq!(Date::from(Timestamp::from_micros(u64::MAX)).to_string(), "9999-12-31");
         for wrong in ["", "2026-11-2", "2026-13-01", "2026/11/21", "2026-11-00", "+026-11-21", "ä026-11-2"] {
             assert!(wrong.parse::<Date>().is_err(), "{wrong}");
         }

@@ -49,7 +49,7 @@ def anthropic(row, name):
     """What the provider's pages say of a Claude and the tables do not."""
     number = tuple(int(part) for part in re.findall(r"\d", name)[:2])
     new = name.startswith(("claude-fable", "claude-mythos")) or number >= (4, 7)
-    features, refuses = row["features"], []
+    features, unsupported = row["features"], []
     if number < (4, 5) and not new:
         if name in ("claude-opus-4-0", "claude-sonnet-4-0", "claude-3-7-sonnet", "claude-3-5-haiku", "claude-opus-4-1"):
             row["hosted_versions"] = {"code_execution": ["code_execution_20250522", "code_execution_20250825"]}
@@ -60,7 +60,7 @@ def anthropic(row, name):
         if not name.startswith(("claude-opus-4", "claude-sonnet-4", "claude-3-7")):
             features["reasoning"] = False
         row["efforts"] = []
-        refuses += ["adaptive_thinking"]
+        unsupported += ["adaptive_thinking"]
     else:
         basic = name in ("claude-haiku-4-5", "claude-sonnet-4-5", "claude-opus-4-5")
         row["hosted_versions"] = {
@@ -76,15 +76,15 @@ def anthropic(row, name):
             "claude-opus-4-6": ["low", "medium", "high", "max"], "claude-sonnet-4-6": ["low", "medium", "high", "max"],
         }.get(name, ["low", "medium", "high", "xhigh", "max"])
         if basic:
-            refuses += ["adaptive_thinking"]
+            unsupported += ["adaptive_thinking"]
     if new:
-        refuses += ["temperature", "top_p", "top_k", "thinking_budget"]
+        unsupported += ["temperature", "top_p", "top_k", "thinking_budget"]
     if features.pop("thinking_always_on", False):
-        refuses += ["thinking_off"]
+        unsupported += ["thinking_off"]
     features["file_search"] = False
     features["compaction"] = new or number >= (4, 6)
     features["tool_result_clearing"] = new or number >= (4, 0)
-    row["not_taken"] = refuses
+    row["unsupported_settings"] = unsupported
 
 
 def openai(row, name, known):
@@ -104,10 +104,10 @@ def openai(row, name, known):
             levels.remove("low")
         row["efforts"] = (["minimal"] if minimal else []) + levels + (["xhigh"] if xhigh else []) + (["max"] if most else [])
     if known.get("supports_none_reasoning_effort"):
-        row["not_taken_while_thinking"] = ["temperature", "top_p"]
+        row["unsupported_while_thinking"] = ["temperature", "top_p"]
         row["thinks_by_default"] = known.get("default_reasoning_effort") != "none"
     else:
-        row["not_taken"] = ["temperature", "top_p", "thinking_off"]
+        row["unsupported_settings"] = ["temperature", "top_p", "thinking_off"]
 
 
 def gemini(row, name, known):
@@ -120,7 +120,7 @@ def gemini(row, name, known):
     if known.get("supports_url_context"):
         row["features"]["web_fetch"] = True
     if known.get("supports_sampling_params") is False:
-        row["not_taken"] = ["temperature", "top_p", "top_k"]
+        row["unsupported_settings"] = ["temperature", "top_p", "top_k"]
 
 
 NAMES = {
@@ -157,7 +157,7 @@ def rates(prices):
         for name, value in base.items():
             tier.setdefault(name, value)
     if above:
-        base["above"] = [{"input_tokens": start, **above[start]} for start in sorted(above)]
+        base["tiers"] = [{"input_tokens": start, **above[start]} for start in sorted(above)]
     return base
 
 
@@ -182,7 +182,7 @@ def periods(model):
         day, prices = (start(price.constraint), price.prices) if price else (None, model.prices)
         period = {**({"from": str(day)} if day else {}), **rates(prices)}
         if uses(prices):
-            period["uses"] = uses(prices)
+            period["hosted_tools"] = uses(prices)
         if "input" in period and "output" in period:
             result.append(period)
     return result
@@ -227,10 +227,10 @@ def from_table(known):
         tier = re.match(r"input_cost_per_token_above_(\d+)k_tokens$", key)
         if tier:
             above = {**base, **one(known, f"_above_{tier.group(1)}k_tokens")}
-            base.setdefault("above", []).append({"input_tokens": int(tier.group(1)) * 1000, **{k: v for k, v in above.items() if k != "above"}})
+            base.setdefault("tiers", []).append({"input_tokens": int(tier.group(1)) * 1000, **{k: v for k, v in above.items() if k != "tiers"}})
     search = (known.get("search_context_cost_per_query") or {}).get("search_context_size_medium")
     if search:
-        base["uses"] = {"web_search": number(search)}
+        base["hosted_tools"] = {"web_search": number(search)}
     return [base]
 
 
@@ -297,7 +297,7 @@ def main():
                 row["services"] = batch
             rows[row["id"]] = row
     about = {
-        "made": str(datetime.date.today()),
+        "date": str(datetime.date.today()),
         "sources": [
             f"genai-prices {version('genai-prices')} (prices with their dates)",
             f"litellm {sys.argv[2] if len(sys.argv) > 2 else 'table'} (sizes, features, ends of life)",
@@ -305,13 +305,13 @@ def main():
         ],
         "code_execution": {
             "anthropic": {
-                "usd_per_hour": 0.05, "minimum_minutes": 5, "free_hours_per_month": 1550, "files_start_the_meter": True,
+                "usd_per_hour": 0.05, "minimum_minutes": 5, "free_hours_per_month": 1550, "files_start_billing": True,
                 "free_with": [version for version in SEARCH + FETCH if version[-8:] >= "20260209"],
             },
             "openai": {"usd_per_hour": 0.09, "minimum_minutes": 5},
             "gemini": {"usd_per_hour": 0},
         },
-        "uses": {"anthropic": {"web_fetch": 0}, "gemini": {"web_fetch": 0, "code_execution": 0}},
+        "hosted_tool_prices": {"anthropic": {"web_fetch": 0}, "gemini": {"web_fetch": 0, "code_execution": 0}},
     }
     print(json.dumps(about, separators=(",", ":")))
     for name in sorted(rows):

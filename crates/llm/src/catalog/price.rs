@@ -1,4 +1,4 @@
-//! What answers cost.
+//! Prices and costs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,124 +7,127 @@ use serde::{Deserialize, Serialize};
 use toolpost_core::Timestamp;
 
 use super::{Date, ModelInfo};
-use crate::code_execution::CODE_TOOLS;
 use crate::{Response, Usage};
+
+/// The names of tools in whose calls a provider runs code.
+pub(crate) const CODE_TOOLS: [&str; 4] =
+    ["code_execution", "bash_code_execution", "text_editor_code_execution", "code_interpreter"];
 
 /// Prices per million tokens, in US dollars.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Input that is neither read from nor written to a cache.
+    /// Uncached input.
     pub input: f64,
-    /// Output, reasoning included.
+    /// Output, including reasoning.
     pub output: f64,
-    /// Input that is read from a cache. Default: as `input`.
+    /// Input read from a cache. Defaults to `input`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_read: Option<f64>,
-    /// Input that is written to a cache, for five minutes where there is a choice. Default: as `input`.
+    /// Input written to a cache, for five minutes if there is a choice. Defaults to `input`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<f64>,
-    /// Input that is written to a cache for an hour. Default: as `cache_write`.
+    /// Input written to a cache for an hour. Defaults to `cache_write`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write_1h: Option<f64>,
 }
 
-/// Prices of requests whose whole input is long.
+/// The prices of requests with long input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Tier {
-    /// The prices hold when the input, cached or not, has more tokens than this; then they hold for every token.
+pub struct PriceTier {
+    /// The prices apply to all tokens of a request with more input tokens than this, cached or not.
     pub input_tokens: u64,
     /// The prices.
     #[serde(flatten)]
     pub rates: Rates,
 }
 
-/// The prices from a day on.
+/// The prices from a date on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PricePeriod {
-    /// The first day. Default: since ever.
+    /// The first day. Default: always.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Date>,
     /// The prices per million tokens.
     #[serde(flatten)]
     pub rates: Rates,
-    /// The prices of long requests, by length.
+    /// The prices of requests with long input, by length.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub above: Vec<Tier>,
-    /// What one use of a hosted tool costs in US dollars, by the tool's name.
+    pub tiers: Vec<PriceTier>,
+    /// The price per use of a hosted tool in US dollars, by the tool's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub uses: BTreeMap<String, f64>,
+    pub hosted_tools: BTreeMap<String, f64>,
 }
 
-/// The prices of a service level from a day on, and up to another.
+/// The prices of a service tier between two dates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServicePeriod {
-    /// The first day. Default: since ever.
+    /// The first day. Default: always.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Date>,
-    /// The first day on which they hold no more. Default: none is known.
+    /// The first day after the period. Default: open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Date>,
     /// The prices per million tokens.
     #[serde(flatten)]
     pub rates: Rates,
-    /// The prices of long requests, by length.
+    /// The prices of requests with long input, by length.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub above: Vec<Tier>,
+    pub tiers: Vec<PriceTier>,
 }
 
-/// What a provider takes for the time in which code can run.
+/// The price of hosted code execution by time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SessionPrice {
     /// The price of an hour of one container, in US dollars.
     pub usd_per_hour: f64,
-    /// The least time that is billed, in minutes. Default: none.
+    /// The minimum charge in minutes. Default: none.
     #[serde(default)]
     pub minimum_minutes: f64,
-    /// Hours in a month that cost nothing, for the whole account. What is left of them only the provider knows, so that
-    /// [`SessionPrice::cost`] leaves them out. Default: none.
+    /// The free hours per month of an account. [`SessionPrice::cost`] ignores them, because only the provider knows how
+    /// many are left. Default: none.
     #[serde(default)]
     pub free_hours_per_month: f64,
-    /// Whether a file that is put into the container starts the meter even if no code runs. Default: no.
+    /// Whether a file in the container starts billing even if no code runs. Default: no.
     #[serde(default)]
-    pub files_start_the_meter: bool,
-    /// Versions of hosted tools in whose company code costs nothing. Default: none.
+    pub files_start_billing: bool,
+    /// Hosted tools that make code execution free in the same request. Default: none.
     #[serde(default)]
     pub free_with: Vec<String>,
 }
 
 impl SessionPrice {
-    /// What one container costs that was there for this long, in US dollars: at least the minimum.
+    /// The cost of one container for this time in US dollars, at least the minimum charge.
     pub fn cost(&self, time: Duration) -> f64 {
         let minutes = (time.as_secs_f64() / 60.0).max(self.minimum_minutes);
         minutes / 60.0 * self.usd_per_hour
     }
 }
 
-/// What something costs, in US dollars.
+/// A cost in US dollars.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cost {
-    /// Everything that has a price.
+    /// The sum of everything with a known price.
     pub usd: f64,
-    /// Of it, input that is neither read from nor written to a cache.
+    /// The part for uncached input.
     pub input: f64,
-    /// Of it, output.
+    /// The part for output.
     pub output: f64,
-    /// Of it, input that was read from a cache.
+    /// The part for input read from a cache.
     pub cache_read: f64,
-    /// Of it, input that was written to a cache.
+    /// The part for input written to a cache.
     pub cache_write: f64,
-    /// Of it, uses of hosted tools, by the provider's word.
+    /// The parts for hosted tools, by the provider's name of the count.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hosted: BTreeMap<String, f64>,
-    /// Hosted tools that were used and whose price is not known: the whole is then more than `usd`.
+    /// Used hosted tools with an unknown price. The true cost is then higher than `usd`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unpriced: Vec<String>,
 }
 
 impl Cost {
-    /// Adds another's amounts to these.
+    /// Adds another cost.
     pub fn add(&mut self, other: &Self) {
         self.usd += other.usd;
         self.input += other.input;
@@ -142,49 +145,49 @@ impl Cost {
     }
 }
 
-/// Words of providers for the service level that costs the standard price.
+/// The providers' names of the standard service tier.
 const STANDARD: &[&str] = &["", "standard", "default", "auto", "on_demand", "normal"];
 
 impl ModelInfo {
-    /// What an answer costs whose tokens are these, at a time and a service level such as `batch` (`None` is the
-    /// standard one). `None` if the model's price, or that of the service level, is not known, or not how many tokens
-    /// were used ([`Usage::incomplete`]).
+    /// The cost of a usage at a time, in a service tier such as `batch` (`None` is the standard tier).
+    ///
+    /// `None` if the price is unknown or the usage [incomplete](Usage::incomplete).
     pub fn cost(&self, usage: &Usage, at: Timestamp, service: Option<&str>) -> Option<Cost> {
         if usage.incomplete {
             return None;
         }
-        let day = Date::of(at);
-        let has_begun = |from: Option<Date>| from.is_none_or(|from| from <= day);
-        let period = self.prices.iter().rev().find(|period| has_begun(period.from))?;
-        let (rates, above) = match service.filter(|service| !STANDARD.contains(service)) {
-            None => (&period.rates, &period.above),
+        let day = Date::from(at);
+        let has_started = |from: Option<Date>| from.is_none_or(|from| from <= day);
+        let period = self.prices.iter().rev().find(|period| has_started(period.from))?;
+        let (rates, tiers) = match service.filter(|service| !STANDARD.contains(service)) {
+            None => (&period.rates, &period.tiers),
             Some(service) => {
                 let periods = self.services.get(service)?;
-                let period = periods.iter().rev().find(|period| has_begun(period.from))?;
+                let period = periods.iter().rev().find(|period| has_started(period.from))?;
                 if period.until.is_some_and(|until| until <= day) {
                     return None;
                 }
-                (&period.rates, &period.above)
+                (&period.rates, &period.tiers)
             }
         };
-        let tier = above.iter().rev().find(|tier| usage.total_input() > tier.input_tokens);
+        let tier = tiers.iter().rev().find(|tier| usage.total_input() > tier.input_tokens);
         let rates = tier.map_or(rates, |tier| &tier.rates);
         let price = |tokens: u64, rate: f64| tokens as f64 * rate / 1e6;
         let write = rates.cache_write.unwrap_or(rates.input);
-        let for_an_hour = usage.cache_write_1h.min(usage.cache_write);
+        let hourly = usage.cache_write_1h.min(usage.cache_write);
         let mut cost = Cost {
             usd: 0.0,
             input: price(usage.input, rates.input),
             output: price(usage.output, rates.output),
             cache_read: price(usage.cache_read, rates.cache_read.unwrap_or(rates.input)),
-            cache_write: price(usage.cache_write - for_an_hour, write)
-                + price(for_an_hour, rates.cache_write_1h.unwrap_or(write)),
+            cache_write: price(usage.cache_write - hourly, write)
+                + price(hourly, rates.cache_write_1h.unwrap_or(write)),
             hosted: BTreeMap::new(),
             unpriced: Vec::new(),
         };
         cost.usd = cost.input + cost.output + cost.cache_read + cost.cache_write;
         for (name, count) in usage.hosted.iter().filter(|(_, count)| **count > 0) {
-            match self.price_of_use(period, name) {
+            match self.price_per_use(period, name) {
                 Some(price) => {
                     let usd = *count as f64 * price;
                     cost.usd += usd;
@@ -196,36 +199,36 @@ impl ModelInfo {
         Some(cost)
     }
 
-    /// What an answer costs, at the service level that it names itself. `None` if that is not known.
+    /// The cost of an answer, in the service tier that it reports. `None` if unknown.
     pub fn cost_of(&self, response: &Response, at: Timestamp) -> Option<Cost> {
-        /// Where the wires say at which level they served.
+        /// The members that report the service tier.
         #[derive(Default, Deserialize)]
         #[serde(default)]
         struct Answer {
             service_tier: Option<String>,
-            usage: Option<Level>,
+            usage: Option<UsageTier>,
         }
         #[derive(Default, Deserialize)]
         #[serde(default)]
-        struct Level {
+        struct UsageTier {
             service_tier: Option<String>,
             speed: Option<String>,
         }
         let answer: Answer = response.raw.read().unwrap_or_default();
         let usage = answer.usage.unwrap_or_default();
-        let said = [answer.service_tier, usage.service_tier, usage.speed];
-        let service = said.into_iter().flatten().find(|word| !STANDARD.contains(&word.as_str()));
+        let tiers = [answer.service_tier, usage.service_tier, usage.speed];
+        let service = tiers.into_iter().flatten().find(|word| !STANDARD.contains(&word.as_str()));
         self.cost(&response.usage, at, service.as_deref())
     }
 
-    /// The price of one use, by the provider's word for it: `web_search_requests` is about `web_search`.
-    fn price_of_use(&self, period: &PricePeriod, word: &str) -> Option<f64> {
+    /// The price per use of a hosted tool, by the provider's name of the count, such as `web_search_requests`.
+    fn price_per_use(&self, period: &PricePeriod, count: &str) -> Option<f64> {
         let ends = ["_requests", "_calls", "_queries", "_uses"];
-        let name = ends.iter().find_map(|end| word.strip_suffix(end)).unwrap_or(word);
-        // Running code is paid by time, which is metered apart.
+        let name = ends.iter().find_map(|end| count.strip_suffix(end)).unwrap_or(count);
+        // Code execution is billed by time, which the meter estimates.
         if CODE_TOOLS.contains(&name) && self.code_execution_price.is_some() {
             return Some(0.0);
         }
-        period.uses.get(name).or_else(|| self.uses.get(name)).copied()
+        period.hosted_tools.get(name).or_else(|| self.hosted_tool_prices.get(name)).copied()
     }
 }

@@ -1,15 +1,15 @@
-//! Files that stand in an answer itself, instead of being kept by the provider.
+//! Files that are part of an answer instead of the provider's storage.
 
 use std::io::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 
-use super::save::{self, CreateFile, SavedFile};
+use super::download::{CreateFile, PartialFile, SavedFile};
 use crate::fields::Members;
 use crate::{ErrorKind, Item, ItemView, ModelError};
 
-/// What the names of files end with, by their media type.
+/// File extensions by media type.
 const EXTENSIONS: [(&str, &str); 20] = [
     ("application/json", "json"),
     ("application/pdf", "pdf"),
@@ -33,42 +33,43 @@ const EXTENSIONS: [(&str, &str); 20] = [
     ("video/webm", "webm"),
 ];
 
-/// A file that stands in an answer itself: a picture that the code of Gemini has drawn, for one.
+/// A file that is part of an answer, such as an image from Gemini's code execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InlineFile {
-    /// The media type in the provider's words, such as `image/png`.
+    /// The provider's media type, such as `image/png`.
     pub media_type: String,
-    /// The content in base64, as it came.
+    /// The content in base64.
     pub data: String,
 }
 
 impl InlineFile {
-    /// Writes the content into a file that the caller creates, named for its media type, such as `image.png`.
+    /// Writes the content into a file that the caller creates, with a name such as `image.png`.
     ///
     /// # Errors
-    /// [`ErrorKind::Protocol`] if the content is not base64, [`ErrorKind::Configuration`] if there is no file.
+    /// [`ErrorKind::Protocol`] if the content is not base64, [`ErrorKind::Configuration`] if writing fails.
     pub fn save(&self, create: &CreateFile<'_>) -> Result<SavedFile, ModelError> {
         let decoded = STANDARD.decode(&self.data).or_else(|_| URL_SAFE.decode(&self.data));
         let bytes = decoded.map_err(|error| {
             ModelError::new(ErrorKind::Protocol, format!("a file in the answer is not base64: {error}"))
         })?;
-        let broken =
-            |error: std::io::Error| ModelError::new(ErrorKind::Configuration, format!("the file: {error}"));
+        let failed = |error: std::io::Error| {
+            ModelError::new(ErrorKind::Configuration, format!("cannot write the file: {error}"))
+        };
         let name = self.name();
-        let (mut target, path) = create(&name).map_err(broken)?;
-        let unfinished = save::Unfinished::new(path);
-        target.write_all(&bytes).map_err(broken)?;
+        let (mut target, path) = create(&name).map_err(failed)?;
+        let partial = PartialFile::new(path);
+        target.write_all(&bytes).map_err(failed)?;
         Ok(SavedFile {
             id: name,
             name: None,
-            path: unfinished.keep(),
+            path: partial.keep(),
             size: bytes.len() as u64,
             media_type: Some(self.media_type.clone()),
         })
     }
 
-    /// What the file is called: `image.png`.
+    /// The file name: `image.png`.
     fn name(&self) -> String {
         let kind = self.media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         let medium =
@@ -79,22 +80,24 @@ impl InlineFile {
     }
 }
 
-/// The files that stand in an answer's items themselves, in order: what code of Gemini has made, and pictures that the
-/// providers of the Responses API have drawn. Those that the model made while it thought are left out.
+/// The files that are part of an answer's items, in order: outputs of Gemini's code execution, and generated images of
+/// the Responses API. Files from the model's thinking are skipped.
 pub fn inline_files(items: &[Item]) -> Vec<InlineFile> {
     let inline = items.iter().filter_map(|item| {
         let members = || serde_json::from_str::<Members<'_>>(item.raw().get()).ok();
         match item.view() {
-            // The one wire that has them has no view for them.
-            ItemView::Other { kind } if kind == "inlineData" => in_part(&members()?),
-            ItemView::ServerToolCall { name, .. } if name == "image_generation" => drawn(&members()?),
+            // Gemini's inline data has no view.
+            ItemView::Other { kind } if kind == "inlineData" => inline_data(&members()?),
+            ItemView::ServerToolCall { name, .. } if name == "image_generation" => {
+                generated_image(&members()?)
+            }
             _ => None,
         }
     });
     inline.collect()
 }
 
-fn in_part(part: &Members<'_>) -> Option<InlineFile> {
+fn inline_data(part: &Members<'_>) -> Option<InlineFile> {
     if part.read::<bool>("thought") == Some(true) {
         return None;
     }
@@ -102,8 +105,8 @@ fn in_part(part: &Members<'_>) -> Option<InlineFile> {
     Some(InlineFile { media_type: data.read("mimeType").unwrap_or_default(), data: data.read("data")? })
 }
 
-/// The picture of a call that draws one: PNG where the call does not say what it is.
-fn drawn(call: &Members<'_>) -> Option<InlineFile> {
+/// The image of a generation call. The format defaults to PNG.
+fn generated_image(call: &Members<'_>) -> Option<InlineFile> {
     let data = call.read::<String>("result").filter(|data| !data.is_empty())?;
     let format = call.read::<String>("output_format").unwrap_or_else(|| "png".to_owned());
     Some(InlineFile { media_type: format!("image/{format}"), data })
@@ -121,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_an_answer_are_found_and_saved_over_nothing() {
+    fn inline_files_are_saved_without_overwriting() {
         let picture = |data: &str| json!({"inlineData": {"mimeType": "image/png", "data": data}});
         let mut thought = picture("YQ==");
         thought["thought"] = true.into();
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_that_were_drawn_are_files() {
+    fn generated_images_are_files() {
         let call = |raw: &Value| {
             let (id, name) = ("ig_1".to_owned(), "image_generation".to_owned());
             Item::new(ItemView::ServerToolCall { id, name, input: None, output: None }, raw.into())
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn names_follow_from_the_media_type_and_from_nothing_else() {
+    fn the_name_depends_on_the_media_type_only() {
         for (media_type, expected) in [
             ("image/jpeg", "image.jpg"),
             ("IMAGE/PNG; charset=x", "image.png"),

@@ -1,4 +1,4 @@
-//! The certificates that servers are known by.
+//! Verifies certificates against the system's roots and additional files.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -12,61 +12,60 @@ use rustls_platform_verifier::Verifier;
 
 use crate::{ErrorKind, ModelError, regular_file};
 
-/// The largest file of certificates, in bytes: fifty times what a system trusts.
-const LARGEST: usize = 16 << 20;
+/// The largest certificate file in bytes, about fifty times a system's bundle.
+const MAX_FILE: usize = 16 << 20;
 
-/// The system's certificates and those of files. The system's are hundreds of files in places: they are read when they
-/// are first needed, since many a process speaks to this machine only.
+/// The system's root certificates and those of files. The system's roots are read on first use, because reading is slow.
 #[derive(Debug)]
 pub(crate) struct Certificates {
-    of_files: Vec<CertificateDer<'static>>,
+    extra: Vec<CertificateDer<'static>>,
     provider: Arc<CryptoProvider>,
     verifier: OnceLock<Result<Verifier, rustls::Error>>,
 }
 
 impl Certificates {
-    /// With the certificates of these files, as PEM, besides the system's.
-    pub(crate) fn of_files(files: &[PathBuf]) -> Result<Self, ModelError> {
-        let mut of_files = Vec::new();
+    /// Reads the additional certificates from PEM files.
+    pub(crate) fn load(files: &[PathBuf]) -> Result<Self, ModelError> {
+        let mut extra = Vec::new();
         for file in files {
             let wrong = |what: String| {
-                let message = format!("the certificates `{}`: {what}", file.display());
+                let message = format!("invalid certificate file `{}`: {what}", file.display());
                 ModelError::new(ErrorKind::Configuration, message)
             };
-            let text = regular_file::read(file, LARGEST).map_err(|error| wrong(error.to_string()))?;
-            let before = of_files.len();
+            let text = regular_file::read(file, MAX_FILE).map_err(|error| wrong(error.to_string()))?;
+            let before = extra.len();
             for certificate in CertificateDer::pem_slice_iter(&text) {
-                of_files.push(certificate.map_err(|error| wrong(error.to_string()))?);
+                extra.push(certificate.map_err(|error| wrong(error.to_string()))?);
             }
-            if of_files.len() == before {
+            if extra.len() == before {
                 return Err(wrong("expected PEM with at least one certificate, found none".to_owned()));
             }
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        Ok(Self { of_files, provider, verifier: OnceLock::new() })
+        Ok(Self { extra, provider, verifier: OnceLock::new() })
     }
 
-    /// Encryption with them.
+    /// A TLS configuration that uses these certificates.
     pub(crate) fn tls(self: &Arc<Self>) -> Result<ClientConfig, ModelError> {
         let builder = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| {
-                ModelError::new(ErrorKind::Configuration, format!("encryption cannot be set up: {error}"))
+                ModelError::new(ErrorKind::Configuration, format!("cannot configure TLS: {error}"))
             })?;
         let verifier = Arc::clone(self) as Arc<dyn ServerCertVerifier>;
         Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
     }
 
-    /// Whether they can be used.
+    /// Checks that the certificates are valid.
     pub(crate) fn check(&self) -> Result<(), ModelError> {
         self.verifier().map(drop).map_err(|error| {
-            let message = format!("this machine's certificates cannot be used: {error}");
+            let message = format!("cannot read the system's certificates: {error}");
             ModelError::new(ErrorKind::Configuration, message)
         })
     }
 
     fn verifier(&self) -> Result<&Verifier, rustls::Error> {
-        let read = || Verifier::new_with_extra_roots(self.of_files.clone(), Arc::clone(&self.provider));
+        let read = || Verifier::new_with_extra_roots(self.extra.clone(), Arc::clone(&self.provider));
         self.verifier.get_or_init(read).as_ref().map_err(Clone::clone)
     }
 }

@@ -1,4 +1,4 @@
-//! The HTTP client: who may be connected to, how long anything may take, what a failure means.
+//! The HTTP client: allowed hosts, timeouts, proxies, error classification.
 
 use std::error::Error;
 use std::fmt;
@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::time::Instant;
@@ -14,31 +15,34 @@ use tokio::time::Instant;
 use crate::http::certificates::Certificates;
 use crate::{ErrorKind, ModelError, NetworkStage, RetryPolicy, Secret, TimeoutStage};
 
-/// How this crate uses the network. Proxies and the prohibition of outward connections are the caller's word, not the
-/// environment's.
+/// Everything that is percent-encoded in a query value: all but the unreserved characters of RFC 3986.
+pub(crate) const UNRESERVED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Options of the HTTP client. The caller sets proxies and network access; the environment is not read.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
-    /// Whether a connection to anything but this machine is an error (`TOOLPOST_NO_NETWORK`). Default: no.
+    /// Whether connections to other hosts are forbidden (`TOOLPOST_NO_NETWORK`). Default: no.
     pub no_network: bool,
     /// A proxy for every connection, such as `http://user:password@host:3128`. Default: none.
     pub proxy: Option<Secret>,
-    /// Hosts that the proxy is not for, separated by commas, as `NO_PROXY` has them: `example.com` stands for it and every
-    /// name that ends in `.example.com`, `*` for every host. Default: none.
+    /// Hosts that bypass the proxy, separated by commas, in the format of `NO_PROXY`. Default: none.
+    ///
+    /// `example.com` includes its subdomains, and `*` matches every host.
     pub no_proxy: String,
-    /// Files with certificates, as PEM, that are trusted besides the system's. Default: none.
+    /// PEM files with certificates to trust in addition to the system's. Default: none.
     pub ca_files: Vec<PathBuf>,
-    /// The time to make a connection. Default: 10 s.
+    /// The timeout for connecting. Default: 10 s.
     pub connect_timeout: Duration,
-    /// The time from sending a request to the first byte of its answer; of a stream, to its first event.
-    /// Default: 180 s.
+    /// The timeout from a request to the first byte of its answer, or the first event of a stream. Default: 180 s.
     pub first_byte_timeout: Duration,
-    /// The time between two events of a stream, or two pieces of a body. Default: 60 s.
+    /// The timeout between two events of a stream or two chunks of a body. Default: 60 s.
     pub event_timeout: Duration,
-    /// The time for a whole answer, with every attempt and wait. Default: 30 min.
+    /// The timeout for an answer, including all attempts and waits. Default: 30 min.
     pub total_timeout: Duration,
-    /// The longest answer in bytes. Default: 64 MiB.
+    /// The limit of an answer in bytes. Default: 64 MiB.
     pub max_answer_bytes: usize,
-    /// When to try again.
+    /// When to retry.
     pub retry: RetryPolicy,
 }
 
@@ -59,33 +63,36 @@ impl Default for HttpOptions {
     }
 }
 
-/// A client with its pool of connections. Cheap to clone; models of one process share one.
+/// An HTTP client with a connection pool. Cheap to clone; the models of a process share one.
 ///
-/// Certificates are checked against the system's own, `SSL_CERT_FILE` and `SSL_CERT_DIR` included where the system
-/// knows them.
+/// Certificates are verified against the system's roots, including `SSL_CERT_FILE` and `SSL_CERT_DIR` where supported.
 #[derive(Clone, Debug)]
 pub struct HttpClient {
     client: reqwest::Client,
-    /// The client for hosts that the proxy is not for.
+    /// The client for hosts that bypass the proxy.
     direct: Option<reqwest::Client>,
     options: Arc<HttpOptions>,
     certificates: Arc<Certificates>,
-    /// The host that connections are really made to, if it is a proxy's.
+    /// The host of the proxy, if there is one.
     proxy_host: Option<String>,
 }
 
 impl HttpClient {
-    /// A client. An error if the proxy's address or the certificates of a file cannot be used. The system's own
-    /// certificates are read for the first address with `https:`, whose request fails if they cannot be used.
+    /// Creates a client.
+    ///
+    /// The system's certificates are read for the first `https:` request, which fails if they are invalid.
+    ///
+    /// # Errors
+    /// The proxy's address or a certificate file is invalid.
     pub fn new(options: HttpOptions) -> Result<Self, ModelError> {
         let wrong = |message: String| ModelError::new(ErrorKind::Configuration, message);
-        let certificates = Arc::new(Certificates::of_files(&options.ca_files)?);
+        let certificates = Arc::new(Certificates::load(&options.ca_files)?);
         let tls = certificates.tls()?;
         let builder = || {
             reqwest::Client::builder()
                 .tls_backend_preconfigured(tls.clone())
                 .connect_timeout(options.connect_timeout)
-                // A provider does not redirect; who does would be given the key.
+                // A redirect would receive the API key.
                 .redirect(reqwest::redirect::Policy::none())
                 .no_proxy()
                 .user_agent(concat!("toolpost/", env!("CARGO_PKG_VERSION")))
@@ -94,16 +101,16 @@ impl HttpClient {
         let build = |builder: reqwest::ClientBuilder| {
             builder
                 .build()
-                .map_err(|error| wrong(format!("the HTTP client cannot be made: {}", chain(&error))))
+                .map_err(|error| wrong(format!("cannot create the HTTP client: {}", error_chain(&error))))
         };
         let (mut with_proxy, mut direct) = (builder(), None);
         let mut proxy_host = None;
         if let Some(address) = &options.proxy {
-            // The address may have a password in it: the error does not repeat it.
-            let bad = || wrong("the proxy's address cannot be used. Expected `http://HOST:PORT`".to_owned());
-            let url = Url::parse(address.expose()).map_err(|_| bad())?;
-            proxy_host = Some(url.host_str().ok_or_else(bad)?.to_owned());
-            with_proxy = with_proxy.proxy(reqwest::Proxy::all(url).map_err(|_| bad())?);
+            // The address may contain a password, so the error does not repeat it.
+            let invalid = || wrong("invalid proxy address: expected `http://HOST:PORT`".to_owned());
+            let url = Url::parse(address.expose()).map_err(|_| invalid())?;
+            proxy_host = Some(url.host_str().ok_or_else(invalid)?.to_owned());
+            with_proxy = with_proxy.proxy(reqwest::Proxy::all(url).map_err(|_| invalid())?);
             if !options.no_proxy.trim().is_empty() {
                 direct = Some(build(builder())?);
             }
@@ -112,49 +119,48 @@ impl HttpClient {
         Ok(Self { client, direct, options: Arc::new(options), certificates, proxy_host })
     }
 
-    /// The options that the client was made with.
+    /// The options of the client.
     pub fn options(&self) -> &HttpOptions {
         &self.options
     }
 
-    /// The client for an address: through the proxy, or past it.
+    /// The client for an address: with or without the proxy.
     pub(crate) fn inner(&self, url: &Url) -> &reqwest::Client {
-        self.past_the_proxy(url).unwrap_or(&self.client)
+        self.bypass(url).unwrap_or(&self.client)
     }
 
-    fn past_the_proxy(&self, url: &Url) -> Option<&reqwest::Client> {
+    fn bypass(&self, url: &Url) -> Option<&reqwest::Client> {
         let host = url.host_str()?;
         self.direct.as_ref().filter(|_| is_listed(host, &self.options.no_proxy))
     }
 
-    /// Whether a connection for this address may and can be made. `caller` is named in the error.
+    /// Checks that a connection to this address is allowed. The error names `caller`.
     pub(crate) fn permit(&self, url: &Url, caller: &impl fmt::Display) -> Result<(), ModelError> {
-        let proxy = self.proxy_host.as_deref().filter(|_| self.past_the_proxy(url).is_none());
+        let proxy = self.proxy_host.as_deref().filter(|_| self.bypass(url).is_none());
         let host = proxy.or_else(|| url.host_str()).unwrap_or_default();
-        if !self.options.no_network || is_this_machine(host) {
+        if !self.options.no_network || is_loopback(host) {
             return if url.scheme() == "https" { self.certificates.check() } else { Ok(()) };
         }
-        let message = format!("{caller} wanted to connect to `{host}`");
+        let message = format!("{caller} may not connect to `{host}`");
         Err(ModelError::new(ErrorKind::NetworkForbidden, message))
     }
 }
 
-/// The instant so long after another one. A time that is too long to be told, as one that stands for no limit at all, is
-/// about a century.
+/// The instant after a time. A time that overflows counts as a century.
 pub(crate) fn later(instant: Instant, time: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_hours(100 * 365 * 24);
     instant.checked_add(time).unwrap_or_else(|| instant + CENTURY)
 }
 
-/// Checks an address. Its host and scheme must be usable, and it must not have a password in it.
+/// Parses the address of an endpoint: HTTP or HTTPS, with a host and without credentials.
 pub(crate) fn endpoint(address: &str) -> Result<Url, ModelError> {
     let wrong = |found: String| {
-        let message = format!("the base URL: expected `https://HOST`, found {found}");
+        let message = format!("invalid base URL: expected `https://HOST`, found {found}");
         ModelError::new(ErrorKind::Configuration, message)
     };
-    let url = Url::parse(address).map_err(|error| wrong(format!("no address ({error})")))?;
+    let url = Url::parse(address).map_err(|error| wrong(format!("an invalid URL ({error})")))?;
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(wrong("one with a user or a password in it".to_owned()));
+        return Err(wrong("a URL with a user or a password".to_owned()));
     }
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
         return Err(wrong(format!("`{}:`", url.scheme())));
@@ -162,32 +168,31 @@ pub(crate) fn endpoint(address: &str) -> Result<Url, ModelError> {
     Ok(url)
 }
 
-/// Whether a list such as `localhost,.example.com` has a host.
+/// Whether a list such as `localhost,.example.com` contains a host.
 fn is_listed(host: &str, list: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
     list.split(',').map(|entry| entry.trim().trim_start_matches('.').to_ascii_lowercase()).any(|entry| {
-        let is_below = host.strip_suffix(&entry).is_some_and(|start| start.ends_with('.'));
-        entry == "*" || (!entry.is_empty() && (host == entry || is_below))
+        let is_subdomain = host.strip_suffix(&entry).is_some_and(|start| start.ends_with('.'));
+        entry == "*" || (!entry.is_empty() && (host == entry || is_subdomain))
     })
 }
 
-/// The host of an address without encryption that is neither this machine nor one of a private network: whoever is on the
-/// way reads all that is sent there.
+/// The host of an unencrypted address outside this machine and private networks.
 pub(crate) fn unencrypted_host(url: &Url) -> Option<&str> {
     let host = url.host_str().filter(|_| url.scheme() == "http")?;
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let is_near = is_this_machine(host)
+    let is_private = is_loopback(host)
         || match bare.parse::<IpAddr>() {
             Ok(IpAddr::V4(address)) => address.is_private() || address.is_link_local(),
             Ok(IpAddr::V6(address)) => address.is_unique_local() || address.is_unicast_link_local(),
-            // A name that only a private network gives.
+            // A name that only a private network resolves.
             Err(_) => bare.rsplit_once('.').is_none_or(|(_, last)| ["local", "internal"].contains(&last)),
         };
-    (!is_near).then_some(host)
+    (!is_private).then_some(host)
 }
 
-/// A host that needs no name service and leaves no machine.
-fn is_this_machine(host: &str) -> bool {
+/// Whether a host is a loopback address or `localhost`.
+fn is_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     match bare.parse::<IpAddr>() {
         Ok(address) => address.is_loopback(),
@@ -195,7 +200,7 @@ fn is_this_machine(host: &str) -> bool {
     }
 }
 
-/// The system's name resolution, with an error that can be told from others.
+/// The system's resolver, with a distinct error type.
 struct SystemResolver;
 
 #[derive(Debug)]
@@ -219,12 +224,12 @@ impl Resolve for SystemResolver {
     }
 }
 
-/// What a failure of the client means.
-pub(crate) fn failure_of(error: reqwest::Error) -> ModelError {
-    let asked = error.url().map(|url| url.origin().ascii_serialization());
+/// Classifies an error of the client.
+pub(crate) fn classify_error(error: reqwest::Error) -> ModelError {
+    let origin = error.url().map(|url| url.origin().ascii_serialization());
     let error = error.without_url();
-    let text = chain(&error);
-    // A server that hangs up in the midst of a handshake is an I/O error, told apart by its words alone.
+    let text = error_chain(&error);
+    // A connection that closes during the handshake is an I/O error; only its text mentions TLS.
     let kind = if caused_by::<ResolveError>(&error) {
         ErrorKind::Network(NetworkStage::Dns)
     } else if caused_by::<rustls::Error>(&error) || text.contains("tls handshake") {
@@ -236,11 +241,11 @@ pub(crate) fn failure_of(error: reqwest::Error) -> ModelError {
     } else {
         ErrorKind::Network(NetworkStage::Transfer)
     };
-    ModelError::new(kind, asked.map_or(text.clone(), |asked| format!("`{asked}`: {text}")))
+    ModelError::new(kind, origin.map_or(text.clone(), |origin| format!("`{origin}`: {text}")))
 }
 
-/// Whether no process of this machine listens where a request went: the same attempt fails again.
-pub(crate) fn is_refused_here(error: &reqwest::Error, url: &Url) -> bool {
+/// Whether this host refused the connection because no process listens: a retry fails too.
+pub(crate) fn is_refused_by_this_host(error: &reqwest::Error, url: &Url) -> bool {
     let mut next: Option<&(dyn Error + 'static)> = Some(error);
     let mut is_refused = false;
     while let Some(error) = next {
@@ -249,10 +254,10 @@ pub(crate) fn is_refused_here(error: &reqwest::Error, url: &Url) -> bool {
             .is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
         next = error.source();
     }
-    is_refused && url.host_str().is_some_and(is_this_machine)
+    is_refused && url.host_str().is_some_and(is_loopback)
 }
 
-/// Whether an error of a type stands anywhere in the chain, also inside an I/O error.
+/// Whether an error of a type is in the chain, also inside an I/O error.
 fn caused_by<E: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -268,8 +273,8 @@ fn caused_by<E: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// An error with its causes; a cause that only repeats the one before is left out.
-fn chain(error: &dyn Error) -> String {
+/// An error with its causes. A cause that repeats the previous text is skipped.
+fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
@@ -288,20 +293,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_machine_is_this_machine() {
+    fn only_this_machine_is_loopback() {
         for host in ["127.0.0.1", "127.9.9.9", "[::1]", "localhost", "LOCALHOST"] {
-            assert!(is_this_machine(host), "{host}");
+            assert!(is_loopback(host), "{host}");
         }
         for host in
             ["10.0.0.1", "169.254.169.254", "[::ffff:1.2.3.4]", "localhost.example.com", "example.com", ""]
         {
-            assert!(!is_this_machine(host), "{host}");
+            assert!(!is_loopback(host), "{host}");
         }
     }
 
     #[test]
-    fn only_far_hosts_need_encryption() {
-        for (address, far) in [
+    fn only_public_hosts_need_encryption() {
+        for (address, host) in [
             ("http://api.example.com/v1", Some("api.example.com")),
             ("http://93.184.216.34", Some("93.184.216.34")),
             ("http://[2001:db8::1]:80", Some("[2001:db8::1]")),
@@ -313,12 +318,12 @@ mod tests {
             ("http://ollama:11434", None),
             ("http://box.local", None),
         ] {
-            assert_eq!(unencrypted_host(&Url::parse(address).unwrap()), far, "{address}");
+            assert_eq!(unencrypted_host(&Url::parse(address).unwrap()), host, "{address}");
         }
     }
 
     #[test]
-    fn an_address_is_checked_before_it_is_used() {
+    fn an_endpoint_is_validated() {
         for wrong in ["api.example.com", "ftp://a/b", "https://user:pass@a/b", "https://"] {
             let error = endpoint(wrong).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Configuration);
@@ -331,14 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_proxy_is_refused_without_its_password() {
+    fn an_invalid_proxy_is_rejected_without_its_password() {
         let options = HttpOptions { proxy: Some(Secret::new("://u:hunter2@h")), ..HttpOptions::default() };
         let error = HttpClient::new(options).unwrap_err().to_string();
         assert!(error.contains("proxy") && !error.contains("hunter2"), "{error}");
     }
 
     #[test]
-    fn the_proxy_is_not_for_every_host() {
+    fn listed_hosts_bypass_the_proxy() {
         for (host, list, listed) in [
             ("api.example.com", "example.com", true),
             ("example.com", ".example.com", true),
@@ -365,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_that_cannot_be_used_are_named() {
+    fn the_error_names_an_invalid_certificate_file() {
         let folder = tempfile::tempdir().unwrap();
         let empty = folder.path().join("empty.pem");
         std::fs::write(&empty, "nothing").unwrap();
@@ -379,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prohibition_counts_for_the_proxy_too() {
+    fn a_forbidden_network_forbids_the_proxy() {
         let options = HttpOptions {
             no_network: true,
             proxy: Some(Secret::new("http://proxy.example:3128")),
@@ -389,6 +394,6 @@ mod tests {
         let url = Url::parse("http://127.0.0.1:9/").unwrap();
         let error = client.permit(&url, &"anthropic/claude-x").unwrap_err();
         assert_eq!(error.kind, ErrorKind::NetworkForbidden);
-        assert_eq!(error.message, "anthropic/claude-x wanted to connect to `proxy.example`");
+        assert_eq!(error.message, "anthropic/claude-x may not connect to `proxy.example`");
     }
 }

@@ -1,37 +1,39 @@
-//! One request and its answer over HTTP: attempts, waits, limits.
+//! One request to a model and its answer over HTTP.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use futures_util::StreamExt as _;
-use reqwest::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
+use reqwest::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, Url};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use crate::fields::Members;
-use crate::http::client::{HttpClient, failure_of, is_refused_here, later};
-use crate::http::retry::{Advice, advice_of, retry_after, retry_delay};
+use crate::http::attempts::{Attempts, Failure, Rejection, text_header};
+use crate::http::client::HttpClient;
+use crate::http::retry::{Advice, retry_delay};
 use crate::http::sse::{Decoder, Malformed};
 use crate::wires::AnyFold;
 use crate::wires::codec::{Codec, Fold as _};
 use crate::{
-    Attempt, ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, NetworkStage, Response,
-    ResponseStream, Secret, TimeoutStage, surrogates,
+    ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, Response, ResponseStream, Secret,
+    TimeoutStage, surrogates,
 };
 
 /// The longest body of an unsuccessful answer that is read, in bytes.
-const LONGEST_ERROR_BODY: usize = 64 * 1024;
+pub(crate) const MAX_ERROR_BODY: usize = 64 * 1024;
 
-/// How long to wait for the end of the bytes after the end of the answer, so that the connection can serve again.
-const FAREWELL: Duration = Duration::from_millis(100);
-/// How many turns the tasks get that give a connection back. Two are enough on one thread; on several they may run on
-/// another one.
-const TURNS_TO_GIVE_BACK: usize = 4;
+/// The wait for the last bytes after the answer, so that the connection can be reused.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A request that is ready to be sent.
+/// How often to yield so that background tasks return a connection to the pool. One thread needs two, several may need
+/// more.
+const YIELDS: usize = 4;
+
+/// A request that is ready to send.
 pub(crate) struct Exchange {
     pub(crate) client: HttpClient,
     pub(crate) codec: Arc<dyn Codec>,
@@ -39,48 +41,21 @@ pub(crate) struct Exchange {
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// What must not stand in an error.
+    /// Secrets that errors must not contain.
     pub(crate) secrets: Vec<Secret>,
     pub(crate) notices: Vec<String>,
 }
 
-/// A failed attempt, and whether another may succeed.
-#[derive(Debug)]
-struct Failure {
-    error: ModelError,
-    advice: Advice,
-}
-
-impl Failure {
-    fn last(error: ModelError) -> Self {
-        Self { error, advice: Advice::GiveUp }
-    }
-
-    fn passing(error: ModelError) -> Self {
-        Self { error, advice: Advice::Retry { after: None } }
-    }
-}
-
-/// The attempts of an exchange so far.
-struct Tries {
-    exchange: Exchange,
-    failed: Vec<Attempt>,
-    /// When the attempt at hand began.
-    began: Instant,
-    /// When everything must be over.
-    deadline: Instant,
-}
-
 impl Exchange {
-    /// The answer as a stream of events. Nothing is sent before it is polled.
+    /// The answer as a stream of events. Sends nothing before the first poll.
     pub(crate) fn stream(self) -> ResponseStream {
-        // In a box, because the stream moves it for every event.
+        // Boxed, because the stream moves it for every event.
         let driver = Box::new(Driver {
             queue: self.notices.iter().cloned().map(ModelEvent::Notice).collect(),
-            tries: None,
-            exchange: Some(self),
-            state: State::Begin,
-            delivered: false,
+            attempts: None,
+            exchange: self,
+            state: State::Open,
+            has_delivered: false,
             failure: None,
         });
         futures_util::stream::unfold(driver, |mut driver| async move {
@@ -90,143 +65,55 @@ impl Exchange {
         .boxed()
     }
 
-    /// The answer as a whole.
+    /// The complete answer.
     pub(crate) async fn respond(self) -> Result<Response, ModelError> {
-        let mut tries = Tries::new(self);
+        let mut attempts = self.attempts();
         loop {
-            match tries.respond_once().await {
+            match self.respond_once(&attempts).await {
                 Ok(mut response) => {
-                    response.notices = tries.exchange.notices;
-                    response.notices.extend(told_of(&response));
+                    response.notices = self.notices;
+                    response.notices.extend(notices_of(&response));
                     return Ok(response);
                 }
-                Err(failure) => {
-                    let (_, wait) = tries.after(failure)?;
-                    tries.pause(wait).await;
-                }
+                Err(failure) => attempts.retry(failure).await?,
             }
         }
     }
-}
 
-impl Tries {
-    fn new(exchange: Exchange) -> Self {
-        let now = Instant::now();
-        let deadline = later(now, exchange.client.options().total_timeout);
-        Self { exchange, failed: Vec::new(), began: now, deadline }
-    }
-
-    async fn pause(&mut self, wait: Duration) {
-        sleep(wait).await;
-        self.began = Instant::now();
-    }
-
-    /// Notes a failure: the reason and the wait before the next attempt, or the error if there is to be none.
-    fn after(&mut self, failure: Failure) -> Result<(String, Duration), ModelError> {
-        let Failure { mut error, advice } = failure;
-        for secret in &self.exchange.secrets {
-            error.message = secret.scrub(&error.message);
-            for told in
-                [&mut error.details.provider_code, &mut error.details.request_id].into_iter().flatten()
-            {
-                *told = secret.scrub(told);
-            }
-        }
-        let number = self.failed.len() as u32 + 1;
-        let wait = self.exchange.client.options().retry.wait(number, &advice);
-        // An attempt that could only begin after the end of everything is none.
-        let wait = wait.filter(|wait| later(Instant::now(), *wait) < self.deadline);
-        let reason = error.message.clone();
-        self.failed.push(Attempt {
-            number,
-            reason: reason.clone(),
-            status: error.details.status,
-            took: self.began.elapsed(),
-            waited: wait.unwrap_or_default(),
-        });
-        if let Some(wait) = wait {
-            return Ok((reason, wait));
-        }
-        error.details.model = Some(self.exchange.model.clone());
-        error.details.attempts = std::mem::take(&mut self.failed);
-        Err(error)
-    }
-
-    fn late(&self, stage: TimeoutStage) -> ModelError {
-        let options = self.exchange.client.options();
-        let limit = match stage {
-            TimeoutStage::Connect => options.connect_timeout,
-            TimeoutStage::FirstByte => options.first_byte_timeout,
-            TimeoutStage::BetweenEvents => options.event_timeout,
-            TimeoutStage::Total => options.total_timeout,
-        };
-        ModelError::new(ErrorKind::Timeout(stage), format!("the limit is {limit:?}"))
-    }
-
-    /// The failure of having waited until `until`, which was the end of everything or of one stage.
-    fn too_late(&self, until: Instant, stage: TimeoutStage) -> Failure {
-        if until >= self.deadline {
-            return Failure::last(self.late(TimeoutStage::Total));
-        }
-        Failure::passing(self.late(stage))
+    fn attempts(&self) -> Attempts {
+        Attempts::new(&self.client, &self.model, &self.secrets)
     }
 
     /// Sends the request and waits for the head of a successful answer.
-    async fn open(&mut self, accept: &'static str) -> Result<reqwest::Response, Failure> {
-        let Exchange { client, url, headers, body, model, .. } = &self.exchange;
-        client.permit(url, model).map_err(Failure::last)?;
-        let mut request = reqwest::Request::new(Method::POST, url.clone());
-        *request.headers_mut() = headers.clone();
+    async fn open(&self, attempts: &Attempts, accept: &'static str) -> Result<reqwest::Response, Failure> {
+        let mut request = reqwest::Request::new(Method::POST, self.url.clone());
+        *request.headers_mut() = self.headers.clone();
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
-        *request.body_mut() = Some(body.clone().into());
-        let until = self.first_byte_deadline();
-        let sent = timeout_at(until, client.inner(url).execute(request))
-            .await
-            .map_err(|_| self.too_late(until, TimeoutStage::FirstByte))?;
-        let mut response = sent.map_err(|error| {
-            let is_refused = is_refused_here(&error, url);
-            let error = failure_of(error);
-            match error.kind {
-                // The same name, certificate or protocol will be there next time.
-                ErrorKind::Network(NetworkStage::Tls) => Failure::last(error),
-                _ if is_refused => Failure::last(error),
-                _ => Failure::passing(error),
+        *request.body_mut() = Some(self.body.clone().into());
+        let mut response = attempts.send(request, attempts.first_byte_deadline()).await?;
+        if !response.status().is_success() {
+            return Err(self.rejection(attempts, &mut response).await);
+        }
+        match content_encoding(response.headers()) {
+            Some(encoding) => {
+                Err(Failure::protocol(format!("the answer has the unsupported encoding `{encoding}`")))
             }
-        })?;
-        if response.status().is_success() {
-            return match encoding(response.headers()) {
-                Some(encoding) => {
-                    let message = format!("the answer is encoded as `{encoding}`, which was not asked for");
-                    Err(Failure::last(ModelError::new(ErrorKind::Protocol, message)))
-                }
-                None => Ok(response),
-            };
+            None => Ok(response),
         }
-        Err(self.refusal(&mut response).await)
     }
 
-    fn first_byte_deadline(&self) -> Instant {
-        later(self.began, self.exchange.client.options().first_byte_timeout).min(self.deadline)
-    }
-
-    async fn refusal(&self, response: &mut reqwest::Response) -> Failure {
-        let status = response.status().as_u16();
-        let now = SystemTime::now();
-        let mut advice = advice_of(status, response.headers(), now);
-        if response.status().is_redirection() {
-            let target =
-                response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or("nowhere");
-            let message = format!("the answer redirects to `{target}`, which is not followed with a key");
-            return Failure::last(ModelError::new(ErrorKind::Protocol, message).with_status(status));
-        }
-        let wait = retry_after(response.headers(), now);
+    async fn rejection(&self, attempts: &Attempts, response: &mut reqwest::Response) -> Failure {
+        let Rejection { status, mut advice, retry_after } = match Rejection::of(response) {
+            Ok(rejection) => rejection,
+            Err(failure) => return failure,
+        };
         let id = request_id(response.headers());
-        // An error whose text cannot be read is still that error.
-        let text = self.read_text(response, LONGEST_ERROR_BODY).await.unwrap_or_default();
-        // Some providers say in the body how long to wait.
-        let mut wait = wait.or_else(|| retry_delay(&text));
-        let mut error = self.exchange.codec.read_error(status, &text);
+        // An unreadable body does not hide the status.
+        let text = self.read_text(attempts, response, MAX_ERROR_BODY).await.unwrap_or_default();
+        // Some providers put the wait into the body.
+        let mut wait = retry_after.or_else(|| retry_delay(&text));
+        let mut error = self.codec.read_error(status, &text);
         if let ErrorKind::RateLimited { retry_after } = &mut error.kind {
             wait = wait.or(*retry_after);
             *retry_after = wait;
@@ -234,7 +121,7 @@ impl Tries {
         if let Advice::Retry { after } = &mut advice {
             *after = wait;
         }
-        // An empty account comes as 429 too, and will not fill while somebody waits.
+        // An empty account also answers 429, and waiting does not fill it.
         if error.kind == ErrorKind::Billing {
             advice = Advice::GiveUp;
         }
@@ -242,44 +129,34 @@ impl Tries {
         Failure { error, advice }
     }
 
-    /// Reads a body up to a limit, which is an error.
-    async fn read_text(&self, response: &mut reqwest::Response, limit: usize) -> Result<String, Failure> {
-        let mut bytes = Vec::new();
-        let mut until = self.first_byte_deadline();
-        let mut stage = TimeoutStage::FirstByte;
-        loop {
-            let piece = timeout_at(until, response.chunk()).await.map_err(|_| self.too_late(until, stage))?;
-            let Some(piece) = piece.map_err(|error| Failure::passing(failure_of(error)))? else { break };
-            if bytes.len() + piece.len() > limit {
-                let message = format!("the answer is longer than {limit} bytes");
-                return Err(Failure::last(ModelError::new(ErrorKind::Protocol, message)));
-            }
-            bytes.extend_from_slice(&piece);
-            until = self.event_deadline();
-            stage = TimeoutStage::BetweenEvents;
-        }
-        give_back().await;
-        String::from_utf8(bytes)
-            .map_err(|_| Failure::last(ModelError::new(ErrorKind::Protocol, "the answer is not UTF-8")))
+    async fn read_text(
+        &self,
+        attempts: &Attempts,
+        response: &mut reqwest::Response,
+        limit: usize,
+    ) -> Result<String, Failure> {
+        let until = attempts.first_byte_deadline();
+        let text = attempts.read_text(response, limit, until, TimeoutStage::FirstByte).await?;
+        release_connection().await;
+        Ok(text)
     }
 
-    fn event_deadline(&self) -> Instant {
-        later(Instant::now(), self.exchange.client.options().event_timeout).min(self.deadline)
+    async fn respond_once(&self, attempts: &Attempts) -> Result<Response, Failure> {
+        let mut response = self.open(attempts, "application/json").await?;
+        self.read_body(attempts, &mut response).await
     }
 
-    async fn respond_once(&mut self) -> Result<Response, Failure> {
-        let mut response = self.open("application/json").await?;
-        self.read_whole(&mut response).await
-    }
-
-    /// Reads a successful answer that is no stream.
-    async fn read_whole(&self, response: &mut reqwest::Response) -> Result<Response, Failure> {
+    /// Reads a successful answer that is not a stream.
+    async fn read_body(
+        &self,
+        attempts: &Attempts,
+        response: &mut reqwest::Response,
+    ) -> Result<Response, Failure> {
         let kind = media_type(response.headers()).to_ascii_lowercase();
         let status = response.status().as_u16();
         let id = request_id(response.headers());
-        let limit = self.exchange.client.options().max_answer_bytes;
-        let text = self.read_text(response, limit).await?;
-        let named = |mut error: ModelError| {
+        let text = self.read_text(attempts, response, self.client.options().max_answer_bytes).await?;
+        let with_details = |mut error: ModelError| {
             error.details.status = Some(status);
             error.details.request_id.clone_from(&id);
             error
@@ -287,47 +164,48 @@ impl Tries {
         if kind != "application/json" {
             let start: String = text.trim().chars().take(200).collect();
             let message = format!("expected `application/json`, found `{kind}`: {start}");
-            return Err(Failure::last(named(ModelError::new(ErrorKind::Protocol, message))));
+            return Err(Failure::permanent(with_details(ModelError::new(ErrorKind::Protocol, message))));
         }
-        self.exchange.codec.read_body(&surrogates::replaced(&text)).map_err(|error| advise(named(error)))
+        self.codec
+            .read_body(&surrogates::replaced(&text))
+            .map_err(|error| failure_in_answer(with_details(error)))
     }
 }
 
-/// Lets a connection whose answer was read go back to the pool, which is done by tasks of its own. Without turns of
-/// theirs a request that follows at once would make another connection.
-async fn give_back() {
-    for _ in 0..TURNS_TO_GIVE_BACK {
+/// Lets background tasks return the connection to the pool. Otherwise the next request opens another connection.
+async fn release_connection() {
+    for _ in 0..YIELDS {
         tokio::task::yield_now().await;
     }
 }
 
-/// Whether an error that came inside a successful answer may pass.
-fn advise(error: ModelError) -> Failure {
+/// The failure of an error inside a successful answer.
+fn failure_in_answer(error: ModelError) -> Failure {
     match error.kind {
-        ErrorKind::Overloaded | ErrorKind::RateLimited { .. } => Failure::passing(error),
-        _ => Failure::last(error),
+        ErrorKind::Overloaded | ErrorKind::RateLimited { .. } => Failure::transient(error),
+        _ => Failure::permanent(error),
     }
 }
 
-/// The media type without its parameters, in any case.
+/// The media type without its parameters.
 fn media_type(headers: &HeaderMap) -> &str {
-    let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("no content type");
+    let text = text_header(headers, CONTENT_TYPE.as_str()).unwrap_or("no content type");
     text.split(';').next().unwrap_or_default().trim()
 }
 
-/// How a body is encoded, if it is.
-fn encoding(headers: &HeaderMap) -> Option<String> {
-    let said = headers.get(CONTENT_ENCODING)?.to_str().unwrap_or("something that is no text").trim();
-    (!said.is_empty() && !said.eq_ignore_ascii_case("identity")).then(|| said.chars().take(80).collect())
+/// The encoding of a body, if it has one.
+fn content_encoding(headers: &HeaderMap) -> Option<String> {
+    let encoding = headers.get(CONTENT_ENCODING)?.to_str().unwrap_or("not text").trim();
+    let is_plain = encoding.is_empty() || encoding.eq_ignore_ascii_case("identity");
+    (!is_plain).then(|| encoding.chars().take(80).collect())
 }
 
 fn request_id(headers: &HeaderMap) -> Option<String> {
-    let value = headers.get("request-id").or_else(|| headers.get("x-request-id"))?;
-    value.to_str().ok().map(|id| id.chars().take(200).collect())
+    let id = text_header(headers, "request-id").or_else(|| text_header(headers, "x-request-id"))?;
+    Some(id.chars().take(200).collect())
 }
 
 enum State {
-    Begin,
     Wait(Duration),
     Open,
     Read(Box<Reading>),
@@ -337,8 +215,8 @@ enum State {
 /// An open stream.
 struct Reading {
     response: reqwest::Response,
-    /// What of the last piece was not looked at yet.
-    piece: Bytes,
+    /// The undecoded rest of the last chunk.
+    chunk: Bytes,
     decoder: Decoder,
     fold: AnyFold,
     read: usize,
@@ -349,13 +227,13 @@ struct Reading {
 
 /// The stream's state machine.
 struct Driver {
-    exchange: Option<Exchange>,
-    tries: Option<Tries>,
+    exchange: Exchange,
+    attempts: Option<Attempts>,
     state: State,
     queue: VecDeque<ModelEvent>,
-    /// Whether something of the answer was delivered, so that another attempt would repeat it.
-    delivered: bool,
-    /// A failure that waits until the events before it are delivered.
+    /// Whether a part of the answer was delivered, which another attempt would repeat.
+    has_delivered: bool,
+    /// A failure that is handled after the queue is empty.
     failure: Option<Failure>,
 }
 
@@ -363,46 +241,42 @@ impl Driver {
     async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         loop {
             if let Some(event) = self.queue.pop_front() {
-                self.delivered |=
+                self.has_delivered |=
                     !matches!(event, ModelEvent::Notice(_) | ModelEvent::Retrying { .. } | ModelEvent::Lost);
                 return Some(Ok(event));
             }
-            if let Some(exchange) = self.exchange.take() {
-                self.tries = Some(Tries::new(exchange));
-            }
-            let tries = self.tries.as_mut()?;
+            let exchange = &self.exchange;
+            let attempts = self.attempts.get_or_insert_with(|| exchange.attempts());
             if let Some(mut failure) = self.failure.take() {
-                if self.delivered {
+                if self.has_delivered {
                     failure.advice = Advice::GiveUp;
                 }
                 let is_lost = failure.error.kind.may_be_billed();
-                match tries.after(failure) {
+                match attempts.record(failure) {
                     Ok((reason, after)) => {
                         self.queue.extend(is_lost.then_some(ModelEvent::Lost));
-                        let attempt = tries.failed.len() as u32;
+                        let attempt = attempts.failed();
                         self.queue.push_back(ModelEvent::Retrying { attempt, after, reason });
                         self.state = State::Wait(after);
                     }
                     Err(error) => {
                         self.state = State::End;
-                        self.tries = None;
                         return Some(Err(error));
                     }
                 }
                 continue;
             }
             match std::mem::replace(&mut self.state, State::End) {
-                State::Begin => self.state = State::Open,
                 State::Wait(wait) => {
-                    tries.pause(wait).await;
+                    attempts.pause(wait).await;
                     self.state = State::Open;
                 }
-                State::Open => match open(tries, &mut self.queue).await {
+                State::Open => match exchange.open_stream(attempts, &mut self.queue).await {
                     Ok(Some(reading)) => self.state = State::Read(reading),
                     Ok(None) => {}
                     Err(failure) => self.failure = Some(failure),
                 },
-                State::Read(mut reading) => match reading.step(tries, &mut self.queue).await {
+                State::Read(mut reading) => match reading.step(exchange, attempts, &mut self.queue).await {
                     Ok(true) => {}
                     Ok(false) => self.state = State::Read(reading),
                     Err(mut failure) => {
@@ -416,147 +290,154 @@ impl Driver {
     }
 }
 
-/// Opens the stream. `None` if the server answered with a body instead, whose events are then in the queue.
-async fn open(tries: &mut Tries, queue: &mut VecDeque<ModelEvent>) -> Result<Option<Box<Reading>>, Failure> {
-    let mut response = tries.open("text/event-stream").await?;
-    if media_type(response.headers()).eq_ignore_ascii_case("text/event-stream") {
-        return Ok(Some(Box::new(Reading {
-            request_id: request_id(response.headers()),
-            response,
-            piece: Bytes::new(),
-            decoder: Decoder::default(),
-            fold: tries.exchange.codec.fold(),
-            read: 0,
-            until: tries.first_byte_deadline(),
-            stage: TimeoutStage::FirstByte,
-        })));
+impl Exchange {
+    /// Opens the stream. `None` if the server answered with a body instead, whose events are then in the queue.
+    async fn open_stream(
+        &self,
+        attempts: &Attempts,
+        queue: &mut VecDeque<ModelEvent>,
+    ) -> Result<Option<Box<Reading>>, Failure> {
+        let mut response = self.open(attempts, "text/event-stream").await?;
+        if media_type(response.headers()).eq_ignore_ascii_case("text/event-stream") {
+            return Ok(Some(Box::new(Reading {
+                request_id: request_id(response.headers()),
+                response,
+                chunk: Bytes::new(),
+                decoder: Decoder::default(),
+                fold: self.codec.fold(),
+                read: 0,
+                until: attempts.first_byte_deadline(),
+                stage: TimeoutStage::FirstByte,
+            })));
+        }
+        let answer = self.read_body(attempts, &mut response).await?;
+        queue.push_back(ModelEvent::Notice("the server answered without streaming".to_owned()));
+        queue.extend(answer.items.iter().cloned().map(ModelEvent::Item));
+        self.complete(answer, queue);
+        Ok(None)
     }
-    let answer = tries.read_whole(&mut response).await?;
-    queue.push_back(ModelEvent::Notice("the server answered without streaming".to_owned()));
-    queue.extend(answer.items.iter().cloned().map(ModelEvent::Item));
-    done(tries, answer, queue);
-    Ok(None)
+
+    /// Queues the end of an answer.
+    fn complete(&self, mut answer: Response, queue: &mut VecDeque<ModelEvent>) {
+        answer.notices.clone_from(&self.notices);
+        for notice in notices_of(&answer) {
+            answer.notices.push(notice.clone());
+            queue.push_back(ModelEvent::Notice(notice));
+        }
+        queue.push_back(ModelEvent::Done(Box::new(answer)));
+    }
 }
 
-/// What is to be told of an answer that does not show in it.
-fn told_of(answer: &Response) -> Vec<String> {
-    let uncounted = answer.usage.incomplete.then(|| {
-        "the provider did not say how many tokens the answer took, or not in whole numbers: what it cost is not known"
-            .to_owned()
-    });
-    uncounted.into_iter().chain(answer.items.iter().filter_map(waits_for_approval)).collect()
+/// Notices about an answer: unknown usage, and calls that wait for approval.
+fn notices_of(answer: &Response) -> Vec<String> {
+    let uncounted = answer
+        .usage
+        .incomplete
+        .then(|| "the provider reported no valid token counts: the cost of the answer is unknown".to_owned());
+    uncounted.into_iter().chain(answer.items.iter().filter_map(pending_approval)).collect()
 }
 
-/// What is said of a call that a server of the provider makes only once somebody has approved of it.
-fn waits_for_approval(item: &Item) -> Option<String> {
+/// The notice about a call of the provider's MCP client that waits for approval.
+fn pending_approval(item: &Item) -> Option<String> {
     let ItemView::Other { kind } = item.view() else { return None };
     if kind != "mcp_approval_request" {
         return None;
     }
-    let members: Members<'_> = serde_json::from_str(item.raw().get()).ok()?;
+    let members = Members::parse(item.raw().get());
     let text = |name: &str| members.read::<String>(name).unwrap_or_default();
     let (tool, server) = (text("name"), text("server_label"));
     Some(format!(
-        "the provider calls `{tool}` of the MCP server `{server}` only after an approval, which cannot be given here: \
-         say `\"require_approval\": \"never\"` where the server is named, or connect to the server itself"
+        "the provider's call of `{tool}` on the MCP server `{server}` needs an approval that cannot be given here: \
+         set `\"require_approval\": \"never\"` for the server, or connect to the server directly"
     ))
 }
 
-fn done(tries: &Tries, mut answer: Response, queue: &mut VecDeque<ModelEvent>) {
-    answer.notices.clone_from(&tries.exchange.notices);
-    for notice in told_of(&answer) {
-        answer.notices.push(notice.clone());
-        queue.push_back(ModelEvent::Notice(notice));
-    }
-    queue.push_back(ModelEvent::Done(Box::new(answer)));
-}
-
-/// An error of the fold, or of the bytes.
-enum Broken {
+/// An error of the fold or of the decoder.
+enum StreamError {
     Fold(ModelError),
-    Bytes(Malformed),
+    Malformed(Malformed),
 }
 
-impl From<Malformed> for Broken {
+impl From<Malformed> for StreamError {
     fn from(malformed: Malformed) -> Self {
-        Self::Bytes(malformed)
+        Self::Malformed(malformed)
     }
 }
 
-impl From<Broken> for Failure {
-    fn from(broken: Broken) -> Self {
-        match broken {
-            Broken::Fold(error) => advise(error),
-            Broken::Bytes(malformed) => {
-                Self::last(ModelError::new(ErrorKind::Protocol, malformed.to_string()))
-            }
+impl From<StreamError> for Failure {
+    fn from(error: StreamError) -> Self {
+        match error {
+            StreamError::Fold(error) => failure_in_answer(error),
+            StreamError::Malformed(malformed) => Self::protocol(malformed.to_string()),
         }
     }
 }
 
 impl Reading {
-    /// Reads up to the end of the next event, or of the next piece. True if the answer is complete and in the queue.
+    /// Reads up to the end of the next event or chunk. True if the answer is complete and in the queue.
     ///
-    /// One event at a time: what an event means may be much more than its bytes, and a piece has many.
-    async fn step(&mut self, tries: &Tries, queue: &mut VecDeque<ModelEvent>) -> Result<bool, Failure> {
-        if self.piece.is_empty() {
-            let piece = timeout_at(self.until, self.response.chunk())
-                .await
-                .map_err(|_| tries.too_late(self.until, self.stage))?
-                .map_err(|error| Failure::passing(failure_of(error)))?;
-            let Some(piece) = piece else { return self.end(tries, queue) };
-            self.read += piece.len();
-            let limit = tries.exchange.client.options().max_answer_bytes;
+    /// One event at a time: a chunk has many events, and an event may produce much more than its own bytes.
+    async fn step(
+        &mut self,
+        exchange: &Exchange,
+        attempts: &Attempts,
+        queue: &mut VecDeque<ModelEvent>,
+    ) -> Result<bool, Failure> {
+        if self.chunk.is_empty() {
+            let Some(chunk) = attempts.chunk(&mut self.response, self.until, self.stage).await? else {
+                return self.end(exchange, queue);
+            };
+            self.read += chunk.len();
+            let limit = exchange.client.options().max_answer_bytes;
             if self.read > limit {
-                let message = format!("the answer is longer than {limit} bytes");
-                return Err(Failure::last(ModelError::new(ErrorKind::Protocol, message)));
+                return Err(Failure::protocol(format!("the answer is longer than {limit} bytes")));
             }
-            self.piece = piece;
+            self.chunk = chunk;
         }
-        let Self { decoder, fold, piece, .. } = self;
+        let Self { decoder, fold, chunk, .. } = self;
         let mut events = 0_u32;
-        let taken = decoder.feed_event(piece, &mut |data: &str| {
+        let taken = decoder.feed_event(chunk, &mut |data: &str| {
             events += 1;
-            fold.take(data, queue).map_err(Broken::Fold)
+            fold.take(data, queue).map_err(StreamError::Fold)
         })?;
-        piece.advance(taken);
-        if piece.is_empty() {
-            // An empty piece still holds the connection's buffer, which would need another for what comes next.
-            *piece = Bytes::new();
+        chunk.advance(taken);
+        if chunk.is_empty() {
+            // An empty slice still holds the connection's buffer.
+            *chunk = Bytes::new();
         }
-        // Bytes alone do not count as progress: a drip that never completes an event must end.
+        // Only complete events count as progress: a stream that drips bytes must end.
         if events > 0 {
-            self.until = tries.event_deadline();
+            self.until = attempts.event_deadline();
             self.stage = TimeoutStage::BetweenEvents;
         }
         if !self.fold.is_complete() {
             return Ok(false);
         }
-        let answer = self.fold.finish().map_err(Failure::last)?;
-        // A connection whose last bytes were read can be used again.
-        let farewell = async { while let Ok(Some(_)) = self.response.chunk().await {} };
-        timeout(FAREWELL, farewell).await.unwrap_or_default();
-        give_back().await;
-        done(tries, answer, queue);
+        let answer = self.fold.finish().map_err(Failure::permanent)?;
+        // A connection can be reused after its last bytes are read.
+        let drain = async { while let Ok(Some(_)) = self.response.chunk().await {} };
+        timeout(DRAIN_TIMEOUT, drain).await.unwrap_or_default();
+        release_connection().await;
+        exchange.complete(answer, queue);
         Ok(true)
     }
 
-    /// The bytes have ended.
-    fn end(&mut self, tries: &Tries, queue: &mut VecDeque<ModelEvent>) -> Result<bool, Failure> {
+    /// Handles the end of the bytes.
+    fn end(&mut self, exchange: &Exchange, queue: &mut VecDeque<ModelEvent>) -> Result<bool, Failure> {
         let Self { decoder, fold, .. } = self;
-        // What is left over may be an event without its final line break, or half of one.
+        // The rest may be an event without its final line break, or half of an event.
         let rest = decoder
-            .finish(&mut |data: &str| fold.take(data, queue).map_err(Broken::Fold))
-            .and_then(|()| fold.end(queue).map_err(Broken::Fold));
+            .finish(&mut |data: &str| fold.take(data, queue).map_err(StreamError::Fold))
+            .and_then(|()| fold.end(queue).map_err(StreamError::Fold));
         if fold.is_complete() {
-            done(tries, fold.finish().map_err(Failure::last)?, queue);
+            exchange.complete(fold.finish().map_err(Failure::permanent)?, queue);
             return Ok(true);
         }
         Err(match rest {
-            Err(Broken::Fold(error)) if error.kind != ErrorKind::Protocol => advise(error),
+            Err(StreamError::Fold(error)) if error.kind != ErrorKind::Protocol => failure_in_answer(error),
             _ => {
-                let message = "the stream was cut before the end of the answer";
-                Failure::passing(ModelError::new(ErrorKind::Protocol, message))
+                let message = "the stream ended before the answer was complete";
+                Failure::transient(ModelError::new(ErrorKind::Protocol, message))
             }
         })
     }

@@ -1,27 +1,27 @@
-//! Server-sent events out of bytes that may be cut anywhere.
+//! Decodes server-sent events from chunks of bytes.
 
 use std::fmt;
 
 use memchr::memchr2;
 
 /// The longest line or event, in bytes.
-const LONGEST: usize = 16 * 1024 * 1024;
+const MAX_EVENT: usize = 16 * 1024 * 1024;
 
-/// A decoder of `text/event-stream`. Feed it bytes as they come; it calls back once per complete event.
+/// A decoder of `text/event-stream`. It calls back once per complete event.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Decoder {
-    /// The beginning of a line whose end has not come yet.
+    /// The beginning of an incomplete line.
     line: Vec<u8>,
-    /// The data lines of the event at hand, joined by line breaks.
+    /// The data lines of the current event, joined by line breaks.
     data: String,
     has_data: bool,
-    /// The last byte was a carriage return: a line feed right after it belongs to it.
+    /// Whether the last byte was a carriage return, to which a following line feed belongs.
     after_return: bool,
-    /// The first line has passed: a byte order mark is only looked for before it.
-    begun: bool,
+    /// Whether the first line was decoded. Only the first line may have a byte order mark.
+    has_started: bool,
 }
 
-/// Why bytes are not server-sent events.
+/// Why bytes are not valid server-sent events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Malformed {
     /// A line or an event is longer than the limit.
@@ -33,15 +33,14 @@ pub(crate) enum Malformed {
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLong => write!(f, "an event is longer than {} MiB", LONGEST / (1024 * 1024)),
+            Self::TooLong => write!(f, "an event is longer than {} MiB", MAX_EVENT / (1024 * 1024)),
             Self::NotUtf8 => f.write_str("an event is not UTF-8"),
         }
     }
 }
 
 impl Decoder {
-    /// Takes bytes in and calls `on_event` with the data of each event that they complete. An error of the callback
-    /// or of the format ends the decoding.
+    /// Decodes bytes and calls `on_event` with the data of each complete event. An error ends the decoding.
     pub(crate) fn feed<E: From<Malformed>>(
         &mut self,
         mut bytes: &[u8],
@@ -54,7 +53,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Takes bytes in up to the end of the first event, or all of them if none ends there; says how many.
+    /// Decodes bytes up to the end of the first event, or all of them. Returns how many.
     pub(crate) fn feed_event<E: From<Malformed>>(
         &mut self,
         bytes: &[u8],
@@ -68,7 +67,7 @@ impl Decoder {
                 continue;
             }
             let Some(end) = memchr2(b'\n', b'\r', rest) else {
-                self.keep(rest)?;
+                self.buffer(rest)?;
                 return Ok(bytes.len());
             };
             self.after_return = rest[end] == b'\r';
@@ -78,7 +77,7 @@ impl Decoder {
         Ok(bytes.len() - rest.len())
     }
 
-    /// Ends the stream. Some servers leave out the line breaks after the last event; it counts all the same.
+    /// Ends the stream. The last event counts without its final line breaks, which some servers omit.
     pub(crate) fn finish<E: From<Malformed>>(
         &mut self,
         on_event: &mut impl FnMut(&str) -> Result<(), E>,
@@ -88,15 +87,15 @@ impl Decoder {
         Ok(())
     }
 
-    fn keep(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
-        if self.line.len() + bytes.len() > LONGEST {
+    fn buffer(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
+        if self.line.len() + bytes.len() > MAX_EVENT {
             return Err(Malformed::TooLong);
         }
         self.line.extend_from_slice(bytes);
         Ok(())
     }
 
-    /// Ends a line, and says whether an event ended with it.
+    /// Ends a line. True if an event ended with it.
     fn end_line<E: From<Malformed>>(
         &mut self,
         line: &[u8],
@@ -105,7 +104,7 @@ impl Decoder {
         if self.line.is_empty() {
             return self.take_line(line, on_event);
         }
-        self.keep(line)?;
+        self.buffer(line)?;
         let mut whole = std::mem::take(&mut self.line);
         let result = self.take_line(&whole, on_event);
         whole.clear();
@@ -118,20 +117,20 @@ impl Decoder {
         mut line: &[u8],
         on_event: &mut impl FnMut(&str) -> Result<(), E>,
     ) -> Result<bool, E> {
-        if !std::mem::replace(&mut self.begun, true) {
+        if !std::mem::replace(&mut self.has_started, true) {
             line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
         }
         if line.is_empty() {
             return self.dispatch(on_event);
         }
-        // The event's name says no more than the data's own `type`; comments, ids and retry times are not for us.
+        // The event name repeats the data's `type`. Comments, ids and retry times have no use here.
         let Some(value) = line.strip_prefix(b"data") else { return Ok(false) };
         let value = match value {
             [] => value,
             [b':', b' ', value @ ..] | [b':', value @ ..] => value,
             _ => return Ok(false),
         };
-        if self.data.len() + value.len() > LONGEST {
+        if self.data.len() + value.len() > MAX_EVENT {
             return Err(Malformed::TooLong.into());
         }
         if std::mem::replace(&mut self.has_data, true) {
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn every_split_gives_the_same_events() {
+    fn every_split_decodes_to_the_same_events() {
         let text = "\u{feff}event: a\r\ndata: one\r\n\r\n: comment\rdata:two\rdata\rdata:  drei ü\r\rid: 7\n\ndatax: no\n\n\
                     data: four\n\ndata: five";
         let bytes = text.as_bytes();
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn events_can_be_taken_one_at_a_time() {
+    fn events_can_be_decoded_one_at_a_time() {
         let mut bytes = b": hi\n\ndata: one\r\n\r\n\r\ndata: two\n\ndata: th".as_slice();
         let (mut decoder, mut events, mut steps) = (Decoder::default(), Vec::new(), Vec::new());
         while !bytes.is_empty() {
@@ -206,14 +205,14 @@ mod tests {
 
     #[test]
     fn size_is_bounded_per_line_and_per_event() {
-        let long = vec![b'x'; LONGEST + 1];
+        let long = vec![b'x'; MAX_EVENT + 1];
         assert_eq!(decode(&[b"data: ", &long]), Err(Malformed::TooLong));
-        let line = [b"data: ".as_slice(), &vec![b'x'; LONGEST / 2 + 1], b"\n"].concat();
+        let line = [b"data: ".as_slice(), &vec![b'x'; MAX_EVENT / 2 + 1], b"\n"].concat();
         assert_eq!(decode(&[&line, &line]), Err(Malformed::TooLong));
     }
 
     #[test]
-    fn broken_text_is_an_error() {
+    fn invalid_utf8_is_an_error() {
         assert_eq!(decode(&[b"data: \xff\n\n"]), Err(Malformed::NotUtf8));
     }
 }

@@ -1,14 +1,14 @@
-//! Where two JSON values differ.
+//! Differences between two JSON values.
 
 use serde_json::Value;
 
-/// The most differences that are listed.
-const MOST: usize = 10;
+/// The most differences in the list.
+const MAX_DIFFERENCES: usize = 10;
 
-/// The longest value that is shown, in characters.
-const LONGEST: usize = 120;
+/// The longest excerpt of a value, in characters.
+const MAX_CHARS: usize = 120;
 
-/// One line per difference: the JSON pointer, what was expected, what was found.
+/// One line per difference: the JSON pointer, the expected and the found value.
 pub(crate) fn differences(expected: &Value, found: &Value) -> Vec<String> {
     let mut lines = Vec::new();
     compare(expected, found, "", &mut lines);
@@ -16,7 +16,7 @@ pub(crate) fn differences(expected: &Value, found: &Value) -> Vec<String> {
 }
 
 fn compare(expected: &Value, found: &Value, at: &str, lines: &mut Vec<String>) {
-    if lines.len() >= MOST || expected == found {
+    if lines.len() >= MAX_DIFFERENCES || expected == found {
         return;
     }
     match (expected, found) {
@@ -25,11 +25,11 @@ fn compare(expected: &Value, found: &Value, at: &str, lines: &mut Vec<String>) {
                 let at = format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
                 match found.get(name) {
                     Some(other) => compare(value, other, &at, lines),
-                    None => lines.push(format!("{at}: expected {}, found nothing", short(value))),
+                    None => lines.push(format!("{at}: expected {}, found nothing", excerpt(value))),
                 }
             }
             for (name, value) in found.iter().filter(|(name, _)| !expected.contains_key(*name)) {
-                lines.push(format!("{at}/{name}: expected nothing, found {}", short(value)));
+                lines.push(format!("{at}/{name}: expected nothing, found {}", excerpt(value)));
             }
         }
         (Value::Array(expected), Value::Array(found)) => {
@@ -40,13 +40,13 @@ fn compare(expected: &Value, found: &Value, at: &str, lines: &mut Vec<String>) {
                 lines.push(format!("{at}: expected {} elements, found {}", expected.len(), found.len()));
             }
         }
-        _ => lines.push(format!("{at}: expected {}, found {}", short(expected), short(found))),
+        _ => lines.push(format!("{at}: expected {}, found {}", excerpt(expected), excerpt(found))),
     }
 }
 
-fn short(value: &Value) -> String {
+fn excerpt(value: &Value) -> String {
     let text = value.to_string();
-    match text.char_indices().nth(LONGEST) {
+    match text.char_indices().nth(MAX_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }

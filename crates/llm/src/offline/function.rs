@@ -4,36 +4,36 @@ use std::fmt;
 
 use futures_util::StreamExt as _;
 
-use crate::offline::said::Said;
-use crate::offline::say::events_of;
+use crate::offline::events::events_of;
+use crate::offline::reply::ModelReply;
 use crate::{Model, ModelError, ModelEvent, ModelId, Request, ResponseStream};
 
 /// The provider's name in the [`ModelId`] of such a model.
 const PROVIDER: &str = "function";
 
-/// A model that says what a function makes of the request: for tests.
+/// A model that answers with the result of a function, for tests.
 ///
 /// ```
-/// use toolpost_llm::{FunctionModel, Model, Request, Said};
+/// use toolpost_llm::{FunctionModel, Model, ModelReply, Request};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), toolpost_llm::ModelError> {
-/// let model = FunctionModel::new("echo", |request: &Request| Ok(Said::text(format!("{} turns", request.turns.len()))));
+/// let model = FunctionModel::new("echo", |request: &Request| Ok(ModelReply::text(format!("{} turns", request.turns.len()))));
 /// assert_eq!(model.respond(&Request::new("Hello.")).await?.text(), "1 turns");
 /// # Ok(())
 /// # }
 /// ```
 pub struct FunctionModel {
     id: ModelId,
-    #[expect(clippy::type_complexity, reason = "it is written once")]
-    function: Box<dyn Fn(&Request) -> Result<Said, ModelError> + Send + Sync>,
+    #[expect(clippy::type_complexity, reason = "the type is used once")]
+    function: Box<dyn Fn(&Request) -> Result<ModelReply, ModelError> + Send + Sync>,
 }
 
 impl FunctionModel {
-    /// A model of a name and a function. Whoever asks twice at once calls it twice at once.
+    /// A model with a name and a function. Concurrent requests call the function concurrently.
     pub fn new(
         name: impl Into<String>,
-        function: impl Fn(&Request) -> Result<Said, ModelError> + Send + Sync + 'static,
+        function: impl Fn(&Request) -> Result<ModelReply, ModelError> + Send + Sync + 'static,
     ) -> Self {
         Self { id: ModelId::new(PROVIDER, name), function: Box::new(function) }
     }
@@ -56,7 +56,7 @@ impl Model for FunctionModel {
 
     fn stream(&self, request: &Request) -> ResponseStream {
         let events: Vec<Result<ModelEvent, ModelError>> = match (self.function)(request) {
-            Ok(said) => events_of(said.into_response(&self.id, request)).into_iter().map(Ok).collect(),
+            Ok(reply) => events_of(reply.into_response(&self.id, request)).into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error.with_model(&self.id))],
         };
         futures_util::stream::iter(events).boxed()

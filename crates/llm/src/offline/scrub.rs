@@ -1,21 +1,23 @@
-//! Secrets that must not be seen in what is kept, however they are written.
+//! Masks secrets in stored text, in all their encodings.
 
 use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use percent_encoding::utf8_percent_encode;
 use serde_json::{Value, json};
 use toolpost_core::{Secret, hex};
 
+use crate::http::client::UNRESERVED;
 use crate::{HostedTool, Request};
 
-/// What stands where a secret was; the same that [`Secret`] shows.
+/// The replacement of a secret, as in the text of [`Secret`].
 const MASK: &str = "[secret]";
 
-/// A secret or an encoded form of one that is shorter is not looked for: it stands in every text. In bytes.
-const SHORT: usize = 8;
+/// The minimum length of a secret or of its encoded form, in bytes. Shorter texts occur everywhere.
+const MIN_SECRET: usize = 8;
 
-/// Names of fields whose texts are secrets whoever wrote them, in lower case, without `-` and `_`.
+/// Names of fields whose texts are secrets, in lower case, without `-` and `_`.
 const SECRET_FIELDS: &[&str] = &[
     "accesstoken",
     "apikey",
@@ -36,28 +38,29 @@ const SECRET_FIELDS: &[&str] = &[
     "xgoogapikey",
 ];
 
-/// Masks secrets in text that is to be kept: as they are, as they stand in JSON (also in JSON within JSON), in addresses
-/// (percent-encoded), in base64 of either alphabet wherever they begin, and in hexadecimal digits.
+/// Masks secrets in text that is stored.
+///
+/// It finds a secret as plain text, in JSON (also nested), percent-encoded, in base64 of either alphabet at any offset, and
+/// in hexadecimal.
 #[derive(Clone, Default)]
 pub struct Scrubber {
-    /// What is masked, the longest first.
+    /// The texts to mask, longest first.
     forms: Vec<String>,
 }
 
 impl Scrubber {
-    /// A scrubber of these secrets. Those of fewer than 8 bytes are passed over: `x` or `ollama`, which stand for a key
-    /// where a server wants none, are in every text.
+    /// A scrubber of these secrets. It ignores secrets of fewer than 8 bytes, such as the placeholder keys `x` or `ollama`.
     pub fn new(secrets: impl IntoIterator<Item = Secret>) -> Self {
-        let long = secrets.into_iter().filter(|secret| secret.expose().len() >= SHORT);
+        let long = secrets.into_iter().filter(|secret| secret.expose().len() >= MIN_SECRET);
         let mut forms: Vec<String> = long.flat_map(|secret| forms(secret.expose())).collect();
         forms.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         forms.dedup();
         Self { forms }
     }
 
-    /// The same with further secrets.
+    /// Adds secrets.
     #[must_use]
-    pub fn and(&self, secrets: impl IntoIterator<Item = Secret>) -> Self {
+    pub fn with_secrets(&self, secrets: impl IntoIterator<Item = Secret>) -> Self {
         let more = Self::new(secrets);
         if more.forms.is_empty() {
             return self.clone();
@@ -69,14 +72,15 @@ impl Scrubber {
         Self { forms }
     }
 
-    /// The same with what a request itself says is secret: texts that its provider options, or its tools in the provider's
-    /// JSON, have under names such as `authorization_token`, or as headers.
+    /// Adds the secrets of a request.
+    ///
+    /// These are the texts in its provider options and raw tools under names such as `authorization_token`, and headers.
     #[must_use]
-    pub fn and_of(&self, request: &Request) -> Self {
-        self.and(secrets_of(request))
+    pub fn with_request_secrets(&self, request: &Request) -> Self {
+        self.with_secrets(secrets_of(request))
     }
 
-    /// The text without the secrets.
+    /// Masks the secrets in a text.
     pub fn scrub(&self, mut text: String) -> String {
         for form in &self.forms {
             if text.contains(form.as_str()) {
@@ -86,12 +90,12 @@ impl Scrubber {
         text
     }
 
-    /// A text without the secrets that comes piece by piece.
-    pub fn text(&self) -> ScrubbedText<'_> {
-        ScrubbedText { scrubber: self, held: String::new() }
+    /// A scrubber of a text that arrives in pieces.
+    pub fn stream(&self) -> StreamScrubber<'_> {
+        StreamScrubber { scrubber: self, held: String::new() }
     }
 
-    /// What a text begins with: the longest secret that it may be.
+    /// Classifies the beginning of a text, preferring the longest secret.
     fn start_of(&self, text: &str) -> Start {
         for form in &self.forms {
             if text.starts_with(form.as_str()) {
@@ -104,8 +108,7 @@ impl Scrubber {
         Start::Harmless
     }
 
-    /// JSON without the secrets, which is the same JSON else, digit for digit: they are masked in its strings and names,
-    /// and a number that is a secret as a whole becomes the string that stands for it.
+    /// Masks the secrets in JSON text, in strings, names and numbers. Everything else stays the same, digit for digit.
     pub fn scrub_json(&self, json: &str) -> String {
         if self.forms.is_empty() {
             return json.to_owned();
@@ -131,38 +134,37 @@ impl Scrubber {
         scrubbed
     }
 
-    /// Writes a string of JSON without the secrets in it; as it stands there if it has none.
+    /// Writes a JSON string with its secrets masked. A string without secrets stays the same.
     fn scrub_string(&self, token: &str, scrubbed: &mut String) {
         match serde_json::from_str::<String>(token) {
             Ok(text) if self.forms.iter().any(|form| text.contains(form.as_str())) => {
                 scrubbed.push_str(&Value::from(self.scrub(text)).to_string());
             }
             Ok(_) => scrubbed.push_str(token),
-            // What is no JSON is at least a text.
+            // Invalid JSON is scrubbed as text.
             Err(_) => scrubbed.push_str(&self.scrub(token.to_owned())),
         }
     }
 }
 
-/// What stands at a place in a text of which more may come.
+/// The beginning of a text that may continue.
 enum Start {
-    /// A secret of so many bytes.
+    /// A secret of this many bytes.
     Secret(usize),
-    /// What may become a secret, or a longer one.
+    /// The possible beginning of a secret.
     Unknown,
     Harmless,
 }
 
-/// A text without the secrets of a [`Scrubber`], also where one is cut between two pieces: [`Scrubber::text`].
-pub struct ScrubbedText<'a> {
+/// Masks secrets in a text that arrives in pieces, also across pieces: see [`Scrubber::stream`].
+pub struct StreamScrubber<'a> {
     scrubber: &'a Scrubber,
-    /// The end of what has come: it may be the beginning of a secret.
+    /// The end of the text so far, which may be the beginning of a secret.
     held: String,
 }
 
-impl ScrubbedText<'_> {
-    /// Takes the next piece, and gives what is known to be harmless of the text by now. What may be the beginning of a
-    /// secret is held back: never as much as the longest of its forms.
+impl StreamScrubber<'_> {
+    /// Adds a piece and returns the scrubbed text up to the possible beginning of a secret.
     pub fn push(&mut self, piece: &str) -> String {
         self.held.push_str(piece);
         let mut harmless = String::with_capacity(self.held.len());
@@ -185,25 +187,25 @@ impl ScrubbedText<'_> {
         harmless
     }
 
-    /// Ends the text, and gives what was held back of it: no secret has come of that.
+    /// Ends the text and returns the rest.
     pub fn finish(&mut self) -> String {
         // A shorter secret may be the beginning of a longer one.
         self.scrubber.scrub(std::mem::take(&mut self.held))
     }
 }
 
-impl fmt::Debug for ScrubbedText<'_> {
+impl fmt::Debug for StreamScrubber<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScrubbedText").field("scrubber", self.scrubber).finish_non_exhaustive()
+        f.debug_struct("StreamScrubber").field("scrubber", self.scrubber).finish_non_exhaustive()
     }
 }
 
-/// Whether a character is one that numbers are made of.
+/// Whether a character can be part of a number.
 fn is_of_number(character: char) -> bool {
     matches!(character, '-' | '+' | '.' | 'e' | 'E' | '0'..='9')
 }
 
-/// How long the string of JSON is that a text begins with, its quotes included, in bytes.
+/// The length of the JSON string at the beginning of a text, with its quotes, in bytes.
 fn string_length(text: &str) -> usize {
     let mut escaped = false;
     let end = text.bytes().skip(1).position(|byte| {
@@ -220,7 +222,7 @@ impl fmt::Debug for Scrubber {
     }
 }
 
-/// All ways in which a secret is looked for.
+/// All encodings of a secret.
 fn forms(secret: &str) -> Vec<String> {
     let mut forms = vec![secret.to_owned()];
     let mut quoted = secret.to_owned();
@@ -232,36 +234,27 @@ fn forms(secret: &str) -> Vec<String> {
     for offset in 0..3 {
         let mut bytes = vec![0; offset];
         bytes.extend_from_slice(secret.as_bytes());
-        // The digits that the secret alone decides, whatever stands before and after it.
+        // The digits that depend on the secret only, not on the bytes around it.
         let (first, last) = ((offset * 8).div_ceil(6), bytes.len() * 8 / 6);
         for digits in [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)] {
             encoded.extend(digits.get(first..last).map(str::to_owned));
         }
     }
-    forms.extend(encoded.into_iter().filter(|form| form.len() >= SHORT));
+    forms.extend(encoded.into_iter().filter(|form| form.len() >= MIN_SECRET));
     forms
 }
 
-/// A text as it stands between the quotes of a JSON string.
+/// A text as the content of a JSON string.
 fn in_json(text: &str) -> String {
     let quoted = Value::from(text).to_string();
     quoted.get(1..quoted.len() - 1).unwrap_or_default().to_owned()
 }
 
 fn percent(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push('%');
-            encoded.push_str(&hex([byte]).to_ascii_uppercase());
-        }
-    }
-    encoded
+    utf8_percent_encode(text, UNRESERVED).to_string()
 }
 
-/// What a request has that is secret by its name.
+/// The secrets of a request, by the names of its fields.
 fn secrets_of(request: &Request) -> Vec<Secret> {
     let mut secrets = Vec::new();
     let tools = request.tools.iter().flat_map(|tool| tool.provider_options.iter());
@@ -278,7 +271,7 @@ fn secrets_of(request: &Request) -> Vec<Secret> {
     secrets
 }
 
-/// The texts of fields that are secrets by their names, wherever they lie in a value.
+/// Finds the texts of fields with names of secrets, at any depth.
 fn secrets_by_name(value: &Value, found: &mut Vec<Secret>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| secrets_by_name(item, found)),
@@ -290,7 +283,7 @@ fn secrets_by_name(value: &Value, found: &mut Vec<Secret>) {
                     Value::String(text) if SECRET_FIELDS.contains(&name.as_str()) => {
                         found.extend(secret(text));
                     }
-                    // What stands in headers is nobody's business.
+                    // All headers are secrets.
                     Value::Object(headers) if name == "headers" => {
                         found.extend(headers.values().filter_map(Value::as_str).flat_map(secret));
                     }
@@ -302,11 +295,11 @@ fn secrets_by_name(value: &Value, found: &mut Vec<Secret>) {
     }
 }
 
-/// A secret and, of `Bearer …`, what comes after the scheme. A short text is no secret that could be masked everywhere.
+/// A secret, and the part after the scheme of `Bearer …`. A short text is not masked.
 fn secret(text: &str) -> Vec<Secret> {
     let bare = text.split_once(' ').map(|(_, bare)| bare);
     let texts = std::iter::once(text).chain(bare);
-    texts.filter(|text| text.trim().len() >= SHORT && *text != MASK).map(Secret::new).collect()
+    texts.filter(|text| text.trim().len() >= MIN_SECRET && *text != MASK).map(Secret::new).collect()
 }
 
 #[cfg(test)]
@@ -315,7 +308,7 @@ mod tests {
     use base64::engine::general_purpose::STANDARD;
 
     #[test]
-    fn a_secret_is_found_however_it_is_written() {
+    fn a_secret_is_masked_in_every_encoding() {
         let secret = "sk-\"canary\\é/7+?Z";
         let scrubber = Scrubber::new([Secret::new(secret), Secret::new("")]);
         let within =
@@ -338,9 +331,9 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_masked_wherever_it_is_cut() {
+    fn a_secret_is_masked_across_pieces() {
         let scrubber = Scrubber::new(["sk-canary-ü1", "sk-canary-ü1-longer", "87654321"].map(Secret::new));
-        for said in [
+        for source in [
             "a sk-canary-ü1 b",
             "sk-canary-ü1-longer",
             "sk-canary-ü1-long",
@@ -350,20 +343,20 @@ mod tests {
             "no secret",
             "",
         ] {
-            let whole = scrubber.scrub(said.to_owned());
-            let characters: Vec<char> = said.chars().collect();
+            let whole = scrubber.scrub(source.to_owned());
+            let characters: Vec<char> = source.chars().collect();
             for size in 1..=characters.len().max(1) {
-                let mut text = scrubber.text();
+                let mut text = scrubber.stream();
                 let mut shown = String::new();
                 for piece in characters.chunks(size) {
                     shown += &text.push(&piece.iter().collect::<String>());
                     assert!(!shown.contains("canary-ü1") && text.held.len() < 80, "{shown}");
                 }
                 shown += &text.finish();
-                assert_eq!((shown, text.finish()), (whole.clone(), String::new()), "{said} by {size}");
+                assert_eq!((shown, text.finish()), (whole.clone(), String::new()), "{source} by {size}");
             }
         }
-        let mut text = scrubber.text();
+        let mut text = scrubber.stream();
         assert_eq!(text.push("what is harmless comes at once, s"), "what is harmless comes at once, ");
         assert_eq!(text.push("o "), "so ");
         assert_eq!(text.push("sk-canary"), "");
@@ -371,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn json_stays_the_same_json_but_for_the_secrets_in_it() {
+    fn json_changes_only_where_secrets_are() {
         let scrubber = Scrubber::new(["key-\"ü\\1234", "87654321"].map(Secret::new));
         for (json, expected) in [
             (r#"{"a":1.50,"b":[-2e+05,null,true],"c":"x\u0041\/"}"#, None),
@@ -390,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_every_text_is_no_secret() {
+    fn short_secrets_are_ignored() {
         let scrubber = Scrubber::new(["x", "1", "ollama", "seven-7"].map(Secret::new));
         let json = r#"{"text":"x 1","origin":"ollama/llama3","n":1,"s":"seven-7"}"#;
         assert_eq!((scrubber.scrub_json(json), scrubber.scrub(json.into())), (json.into(), json.into()));
@@ -398,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_secret_by_their_names() {
+    fn field_names_mark_secrets() {
         let value = json!({
             "mcp_servers": [{ "authorization_token": "token-of-the-server", "name": "a name that is long" }],
             "extra": { "headers": { "X-Any": "header-value-1" }, "Api-Key": "key-value-22", "password": "short" },

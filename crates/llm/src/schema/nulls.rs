@@ -1,21 +1,20 @@
-//! `null` where a parameter could have been left out.
+//! Removes `null` for omitted optional parameters.
 
 use serde_json::{Map, Value};
 
-use super::limits::DEEPEST;
+use super::limits::MAX_DEPTH;
 use super::reference::resolve;
 
-/// The most schemas that are looked at for one place of a value: branches and references.
-const MOST_CANDIDATES: usize = 64;
+/// The most schemas that are visited for one place of a value: branches and references.
+const MAX_CANDIDATES: usize = 64;
 
-/// The most schemas that are looked at for all places.
-const MOST_LOOKS: usize = 1_000_000;
+/// The most schemas that are visited for all places.
+const MAX_VISITS: usize = 1_000_000;
 
-/// Removes the members that are `null` where the schema lets them be left out and does not allow `null`.
+/// Removes members that are `null`, optional, and not nullable by the schema.
 ///
-/// That is what a provider gives back whose strict schemas have no parameters that may be left out. A `null` that
-/// the schema allows stays, and so does one of a required property, for the check of the value to speak of. Values so
-/// large that a million looks at schemas are not enough keep what is left of them.
+/// Strict providers return such members for omitted parameters. A `null` that the schema allows stays. The `null` of a
+/// required property stays too, so that validation reports it. After a million visited schemas the rest stays unchanged.
 ///
 /// ```
 /// use serde_json::json;
@@ -28,12 +27,12 @@ pub fn without_nulls(value: Value, schema: &Value) -> Value {
     if !has_null_member(&value, 0) {
         return value;
     }
-    let mut left = MOST_LOOKS;
+    let mut left = MAX_VISITS;
     clean(value, &[schema], schema, 0, &mut left)
 }
 
 fn has_null_member(value: &Value, depth: usize) -> bool {
-    depth <= DEEPEST
+    depth <= MAX_DEPTH
         && match value {
             Value::Object(members) => {
                 members.values().any(|member| member.is_null() || has_null_member(member, depth + 1))
@@ -43,33 +42,33 @@ fn has_null_member(value: &Value, depth: usize) -> bool {
         }
 }
 
-/// `left` is how many more schemas may be looked at.
+/// `left` is the number of schemas that may still be visited.
 fn clean(value: Value, schemas: &[&Value], root: &Value, depth: usize, left: &mut usize) -> Value {
     let is_simple = !value.is_object() && !value.is_array();
-    if is_simple || depth > DEEPEST || schemas.is_empty() || *left == 0 {
+    if is_simple || depth > MAX_DEPTH || schemas.is_empty() || *left == 0 {
         return value;
     }
-    let schemas = spread(schemas, root);
-    // Each member has as many places as there are schemas.
+    let schemas = applicable(schemas, root);
+    // Every member is looked up in every schema.
     *left = left.saturating_sub(schemas.len() * (1 + size(&value)));
     match value {
         Value::Object(members) => {
-            let mut kept = Map::with_capacity(members.len());
+            let mut cleaned = Map::with_capacity(members.len());
             for (name, member) in members {
                 let places = places_of(&schemas, &name);
                 if member.is_null() {
-                    if may_go(&schemas, &name) && !places.iter().any(|place| allows_null(place, root)) {
+                    if is_optional(&schemas, &name) && !places.iter().any(|place| allows_null(place, root)) {
                         continue;
                     }
-                    kept.insert(name, member);
+                    cleaned.insert(name, member);
                 } else {
-                    kept.insert(name, clean(member, &places, root, depth + 1, left));
+                    cleaned.insert(name, clean(member, &places, root, depth + 1, left));
                 }
             }
-            Value::Object(kept)
+            Value::Object(cleaned)
         }
         Value::Array(elements) => {
-            let cleaned = elements.into_iter().enumerate().map(|(position, element)| {
+            let elements = elements.into_iter().enumerate().map(|(position, element)| {
                 let places: Vec<&Value> = schemas
                     .iter()
                     .filter_map(|schema| {
@@ -81,13 +80,13 @@ fn clean(value: Value, schemas: &[&Value], root: &Value, depth: usize, left: &mu
                     .collect();
                 clean(element, &places, root, depth + 1, left)
             });
-            Value::Array(cleaned.collect())
+            Value::Array(elements.collect())
         }
         other => other,
     }
 }
 
-/// How many values are directly in one.
+/// The number of direct members or elements.
 fn size(value: &Value) -> usize {
     match value {
         Value::Object(members) => members.len(),
@@ -96,30 +95,30 @@ fn size(value: &Value) -> usize {
     }
 }
 
-/// The schemas with what they refer to and all their branches.
-fn spread<'a>(schemas: &[&'a Value], root: &'a Value) -> Vec<&'a Map<String, Value>> {
+/// The schemas, the targets of their references, and all their branches.
+fn applicable<'a>(schemas: &[&'a Value], root: &'a Value) -> Vec<&'a Map<String, Value>> {
     let mut all: Vec<&Map<String, Value>> = Vec::new();
-    let mut waiting: Vec<&Value> = schemas.to_vec();
-    while let Some(schema) = waiting.pop() {
+    let mut pending: Vec<&Value> = schemas.to_vec();
+    while let Some(schema) = pending.pop() {
         let Value::Object(schema) = schema else { continue };
-        if all.len() == MOST_CANDIDATES {
+        if all.len() == MAX_CANDIDATES {
             break;
         }
         if all.iter().any(|known| std::ptr::eq(*known, schema)) {
             continue;
         }
         all.push(schema);
-        waiting.extend(schema.get("$ref").and_then(Value::as_str).and_then(|to| resolve(root, to)));
+        pending.extend(schema.get("$ref").and_then(Value::as_str).and_then(|to| resolve(root, to)));
         for keyword in ["allOf", "anyOf", "oneOf"] {
-            waiting.extend(
-                schema.get(keyword).and_then(Value::as_array).into_iter().flatten().take(MOST_CANDIDATES),
+            pending.extend(
+                schema.get(keyword).and_then(Value::as_array).into_iter().flatten().take(MAX_CANDIDATES),
             );
         }
     }
     all
 }
 
-/// The schemas of a member.
+/// The schemas that apply to a member.
 fn places_of<'a>(schemas: &[&'a Map<String, Value>], name: &str) -> Vec<&'a Value> {
     schemas
         .iter()
@@ -130,8 +129,8 @@ fn places_of<'a>(schemas: &[&'a Map<String, Value>], name: &str) -> Vec<&'a Valu
         .collect()
 }
 
-/// Whether a schema that knows the member lets it be left out.
-fn may_go(schemas: &[&Map<String, Value>], name: &str) -> bool {
+/// Whether a schema declares the member as optional.
+fn is_optional(schemas: &[&Map<String, Value>], name: &str) -> bool {
     schemas.iter().any(|schema| {
         let is_known = schema.get("properties").is_some_and(|properties| properties.get(name).is_some());
         let required = schema.get("required").and_then(Value::as_array);
@@ -139,13 +138,13 @@ fn may_go(schemas: &[&Map<String, Value>], name: &str) -> bool {
     })
 }
 
-/// Whether a schema allows `null`; yes, where that would take too long to say.
+/// Whether a schema allows `null`. True if the schema is too large to decide.
 fn allows_null(schema: &Value, root: &Value) -> bool {
-    let mut left = MOST_CANDIDATES;
+    let mut left = MAX_CANDIDATES;
     allows(schema, root, &mut left)
 }
 
-/// `left` is how many more schemas may be looked at, so that branches of branches cannot take for ever.
+/// `left` is the number of schemas that may still be visited.
 fn allows(schema: &Value, root: &Value, left: &mut usize) -> bool {
     let Value::Object(schema) = schema else { return schema != &Value::Bool(false) };
     let Some(fewer) = left.checked_sub(1) else { return true };
@@ -167,7 +166,7 @@ fn allows(schema: &Value, root: &Value, left: &mut usize) -> bool {
     }
     ["anyOf", "oneOf", "allOf"].into_iter().all(|keyword| {
         let Some(branches) = schema.get(keyword).and_then(Value::as_array) else { return true };
-        let mut branches = branches.iter().take(MOST_CANDIDATES);
+        let mut branches = branches.iter().take(MAX_CANDIDATES);
         if keyword == "allOf" {
             branches.all(|branch| allows(branch, root, left))
         } else {

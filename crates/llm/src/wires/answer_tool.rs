@@ -66,7 +66,7 @@ impl ByAnswerTool {
             None if self.info.has(Feature::StructuredOutput) == Some(false) => {
                 format!("{} has no schemas for answers", self.info.id.name)
             }
-            None => self.inner.form_obstacle(request)?,
+            None => self.inner.native_schema_obstacle(request)?,
         };
         // Whoever thinks with a budget calls no tool that it must call.
         if !self.can_force() || matches!(request.settings.thinking, Some(Thinking::Budget(_))) {

@@ -1,83 +1,82 @@
-//! What a model behind HTTP needs to know of its provider's wire.
+//! The interface of a wire: encodes requests and decodes answers.
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use crate::json::JsonWriter;
 use crate::wires::AnyFold;
-use crate::{Feature, ModelError, ModelEvent, Request, Response};
+use crate::{Feature, ModelError, ModelEvent, ModelId, Request, Response};
 
-/// A provider's wire for one model: how a request is written, how an answer is read. No connection, no key.
+/// A provider's wire for one model, without connection and API key.
 pub(crate) trait Codec: Send + Sync + fmt::Debug {
-    /// What the wire brings about in its own way for models that lack it, such as answers that fit a schema by way of
-    /// a tool that must be called. The catalog refuses everything else that a model is known to lack.
+    /// The features that the wire emulates, such as structured output through a forced tool call.
     fn emulates(&self) -> &'static [Feature] {
         &[]
     }
 
-    /// Why the wire's own form cannot hold the answer to the schema that the request has for it, if so.
-    fn form_obstacle(&self, request: &Request) -> Option<String> {
+    /// Why the wire cannot enforce the answer's schema natively, if it cannot.
+    fn native_schema_obstacle(&self, request: &Request) -> Option<String> {
         let _ = request;
         None
     }
 
-    /// Whether the wire and the model can take the request. What they lack is an error before anything is sent.
+    /// Checks that the wire and the model support the request.
     fn check(&self, request: &Request) -> Result<(), ModelError>;
 
-    /// Writes a request.
+    /// Encodes a request.
     fn encode(&self, request: &Request, stream: bool) -> Result<Encoded, ModelError>;
 
     /// A new fold for one stream.
     fn fold(&self) -> AnyFold;
 
-    /// Reads a whole body of a successful exchange.
+    /// Decodes the body of a successful answer.
     fn read_body(&self, body: &str) -> Result<Response, ModelError>;
 
-    /// The error of an unsuccessful status and its body.
+    /// Decodes the error of an unsuccessful answer.
     fn read_error(&self, status: u16, body: &str) -> ModelError;
 }
 
-/// A request as it is sent.
+/// An encoded request.
 #[derive(Debug)]
 pub(crate) struct Encoded {
-    /// What stands behind the base URL, such as `/v1/messages`.
+    /// The path after the base URL, such as `/v1/messages`.
     pub(crate) path: String,
-    /// Headers that the wire wants beyond the key and the content type.
+    /// The wire's headers besides the API key and the content type.
     pub(crate) headers: Vec<(&'static str, String)>,
     /// The body.
     pub(crate) body: JsonWriter,
-    /// What the caller's user should know, such as settings that were not sent.
+    /// Notices for the user, such as settings that were not sent.
     pub(crate) notices: Vec<String>,
 }
 
-/// One stream on its way to a response.
+/// Folds the events of a stream into a response.
 pub(crate) trait Fold {
-    /// Takes one event's data in and appends what it means to `events`. What comes after the answer is ignored.
+    /// Decodes one event and appends the resulting events. Data after the answer is ignored.
     fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError>;
 
-    /// Whether the event after this one may go on with a text of this one.
-    fn goes_on(&self, data: &str) -> bool {
+    /// Whether the next event may continue a text of this one.
+    fn may_continue(&self, data: &str) -> bool {
         let _ = data;
         true
     }
 
-    /// Whether the provider has said that the answer is complete.
+    /// Whether the answer is complete.
     fn is_complete(&self) -> bool;
 
-    /// The bytes have ended: whether that was the end of the answer is what [`Fold::finish`] says.
+    /// Handles the end of the bytes. [`Fold::finish`] tells whether the answer is complete.
     fn end(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let _ = events;
         Ok(())
     }
 
-    /// How many items the answer has so far.
+    /// The number of items so far.
     fn count(&self) -> usize;
 
-    /// The answer. An error if it is not complete.
+    /// The answer. An incomplete answer is an error.
     fn finish(&mut self) -> Result<Response, ModelError>;
 }
 
-/// What was not sent and why, each once.
+/// Distinct notices about an encoded request.
 #[derive(Debug, Default)]
 pub(crate) struct Notices(Vec<String>);
 
@@ -87,6 +86,14 @@ impl Notices {
         if !self.0.contains(&text) {
             self.0.push(text);
         }
+    }
+
+    /// Reports items that another provider cannot read.
+    pub(crate) fn add_dropped_items(&mut self, origin: &ModelId) {
+        self.add(format!(
+            "thinking and hosted tool items of {origin} were dropped: only {} can read them",
+            origin.provider
+        ));
     }
 
     pub(crate) fn into_vec(self) -> Vec<String> {

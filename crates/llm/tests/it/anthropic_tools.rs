@@ -252,7 +252,7 @@ async fn a_schema_that_the_provider_cannot_keep_to_is_told_to_the_model() {
 
 fn answered_in(container: &Value) -> Turn {
     let mut turn = AssistantTurn::new(ModelId::new("anthropic", "claude-opus-5-5"), Vec::new());
-    turn.carry = Map::from_iter([("container".to_owned(), container.clone())]);
+    turn.provider_state = Map::from_iter([("container".to_owned(), container.clone())]);
     Turn::Assistant(turn)
 }
 
@@ -331,7 +331,7 @@ async fn there_are_never_more_than_four_marks() {
         request
     };
     let marks = |body: &Value| body.to_string().matches(r#""cache_control":{"type":"ephemeral""#).count();
-    let lasting = PromptCaching::Marks(CacheLifetime::FiveMinutes);
+    let lasting = PromptCaching::Breakpoints(CacheLifetime::FiveMinutes);
     for (own, caching, expected, told) in [
         (1, lasting.clone(), 4, false),
         (2, lasting.clone(), 4, true),
@@ -569,17 +569,16 @@ fn a_recorded_container_is_used_again() {
             let Some(expected) = body["container"].as_str() else { continue };
             let read = Wire::Messages.read_body(&ModelId::new("anthropic", "claude-x"), 200, answer);
             // An answer without a container, or of another conversation.
-            let Some(mut response) = read
-                .ok()
-                .filter(|response| response.carry.get("container").is_some_and(|it| it["id"] == expected))
-            else {
+            let Some(mut response) = read.ok().filter(|response| {
+                response.provider_state.get("container").is_some_and(|it| it["id"] == expected)
+            }) else {
                 continue;
             };
             let mut request = with_tools(&[code(None)]);
             request.push_response(&response);
             assert!(body_of("claude-x", &request).unwrap().get("container").is_none(), "it ended long ago");
             ended += 1;
-            response.carry["container"]["expires_at"] = "2099-12-31T00:00:00Z".into();
+            response.provider_state["container"]["expires_at"] = "2099-12-31T00:00:00Z".into();
             let mut request = with_tools(&[code(None)]);
             request.push_response(&response);
             assert_eq!(body_of("claude-x", &request).unwrap()["container"], expected, "{}", recording.path);

@@ -37,7 +37,7 @@ async fn settings_that_a_model_does_not_take_are_dropped_with_a_notice() {
     assert_eq!(
         response.notices,
         ["temperature", "top_p", "top_k"]
-            .map(|name| format!("`{name}` was not sent: claude-opus-5-5 does not take it"))
+            .map(|name| format!("`{name}` was not sent: claude-opus-5-5 does not support it"))
     );
     for takes in ["claude-haiku-4-5", "claude-nobody-knows"] {
         let (body, response) = asked(takes, sampling.clone()).await;
@@ -53,14 +53,14 @@ async fn effort_and_thinking_become_what_the_model_takes() {
     for (name, settings, path, sent, notice) in [
         ("claude-opus-4-6", effort(Effort::Xhigh), "/output_config/effort", json!("high"), "sent as `high`"),
         ("claude-opus-4-6", effort(Effort::Minimal), "/output_config/effort", json!("low"), "sent as `low`"),
-        ("claude-haiku-4-5", effort(Effort::High), "/output_config", Value::Null, "takes none"),
+        ("claude-haiku-4-5", effort(Effort::High), "/output_config", Value::Null, "does not support it"),
         ("claude-opus-5-5", thinking(Thinking::Off), "/thinking", Value::Null, "thinking off was not sent"),
         (
             "claude-opus-5-5",
             thinking(Thinking::Budget(2_000)),
             "/thinking",
             json!({"type": "adaptive"}),
-            "decides itself",
+            "adaptive thinking only",
         ),
         (
             "claude-haiku-4-5",
@@ -144,7 +144,7 @@ async fn a_feature_that_a_model_lacks_is_an_error_that_names_models_which_have_i
     ] {
         let error = refused(name, request).await;
         assert_eq!(error.kind, ErrorKind::Unsupported, "{error}");
-        assert!(error.message.contains(&format!("has no {lacks}")), "{error}");
+        assert!(error.message.contains(&format!("(`{lacks}`)")), "{error}");
         assert!(error.message.contains(would_do), "{error}");
         assert!(!error.message.contains("claude-sonnet-4-0"), "a retired model would not do: {error}");
     }
@@ -157,10 +157,7 @@ async fn a_version_that_a_model_does_not_take_is_refused_with_those_that_it_take
     let request = Request { hosted_tools: vec![tool], ..Request::new("hi") };
     let error = refused("claude-opus-4-1", request).await;
     assert_eq!(error.kind, ErrorKind::Unsupported);
-    assert!(
-        error.message.contains("Expected one of code_execution_20250522, code_execution_20250825"),
-        "{error}"
-    );
+    assert!(error.message.contains("use one of code_execution_20250522, code_execution_20250825"), "{error}");
 }
 
 #[tokio::test]
@@ -178,5 +175,5 @@ async fn pictures_that_a_model_cannot_see_are_refused() {
     let request = Request { turns: vec![picture], ..Request::default() };
     let error = model.respond(&request).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unsupported);
-    assert!(error.message.contains("has no images") && server.requests().is_empty(), "{error}");
+    assert!(error.message.contains("does not support images") && server.requests().is_empty(), "{error}");
 }

@@ -93,7 +93,7 @@ fn code_is_paid_by_time_with_a_minimum() {
     let price = info("anthropic/claude-opus-5-5").code_execution_price.unwrap();
     let cost = |minutes: u64| price.cost(std::time::Duration::from_mins(minutes));
     assert!((cost(0) - 0.05 * 5.0 / 60.0).abs() < 1e-12 && (cost(120) - 0.1).abs() < 1e-12);
-    assert!(price.files_start_the_meter && price.free_hours_per_month > 1_000.0);
+    assert!(price.files_start_billing && price.free_hours_per_month > 1_000.0);
     assert!(price.free_with.iter().any(|version| version == "web_search_20260209"));
 }
 
@@ -101,20 +101,29 @@ fn code_is_paid_by_time_with_a_minimum() {
 fn what_is_known_of_models_is_what_their_providers_say() {
     let opus = info("anthropic/claude-opus-5-5-latest");
     assert_eq!(opus.id.name, "claude-opus-5-5-latest");
-    assert_eq!(opus.known_as, Some(id("anthropic/claude-opus-5-5")));
+    assert_eq!(opus.catalog_id, Some(id("anthropic/claude-opus-5-5")));
     assert_eq!((opus.context_window, opus.max_output_tokens), (Some(1_000_000), Some(128_000)));
-    assert_eq!(opus.newest_version("code_execution"), Some("code_execution_20260521"));
+    assert_eq!(
+        opus.hosted_versions["code_execution"].last().map(String::as_str),
+        Some("code_execution_20260521")
+    );
     assert_eq!(opus.has(Feature::ForcedToolChoice), Some(false));
-    assert!(opus.not_taken.contains(&Setting::Temperature) && opus.not_taken.contains(&Setting::ThinkingOff));
+    assert!(
+        opus.unsupported_settings.contains(&Setting::Temperature)
+            && opus.unsupported_settings.contains(&Setting::ThinkingOff)
+    );
     let haiku = info("anthropic/claude-haiku-4-5-20251001");
     assert_eq!(haiku.efforts, Some(vec![]));
-    assert!(!haiku.not_taken.contains(&Setting::Temperature));
-    assert_eq!(haiku.newest_version("code_execution"), Some("code_execution_20260521"));
+    assert!(!haiku.unsupported_settings.contains(&Setting::Temperature));
+    assert_eq!(
+        haiku.hosted_versions["code_execution"].last().map(String::as_str),
+        Some("code_execution_20260521")
+    );
     let sonnet = info("anthropic/claude-sonnet-4-20250514");
     assert!(sonnet.is_retired(at("2026-06-15")) && !sonnet.is_retired(at("2026-06-14")));
     assert_eq!(info("openai/gpt-5.1").thinks_by_default, Some(false));
     let unknown = info("openai/gpt-6.2-astra");
-    assert_eq!((unknown.known_as.clone(), unknown.context_window), (None, None));
+    assert_eq!((unknown.catalog_id.clone(), unknown.context_window), (None, None));
     assert_eq!(unknown.has(Feature::Tools), None);
     let near = Catalog::built_in().did_you_mean(&id("anthropic/claude-opus-5-6")).unwrap();
     assert!(near.contains("`claude-opus-5-5`"), "{near}");
@@ -158,12 +167,12 @@ fn a_wrong_row_says_what_is_wrong() {
         ("models: [{id: x}]", "expected PROVIDER/NAME"),
         ("models: [{id: a/b, colour: red}]", "unknown field `colour`"),
         ("models: [{id: a/b, features: {wings: true}}]", "unknown variant `wings`"),
-        ("models: [{id: a/b, retires: soon}]", "expected 2026-11-21"),
+        ("models: [{id: a/b, retires: soon}]", "the form 2026-11-21"),
         ("models: [{id: a/b, prices: [{input: 1, output: 1, cache_reed: 1}]}]", "Did you mean `cache_read`?"),
         ("models: [{id: a/b, prices: [{input: -1, output: 1}]}]", "expected an amount from 0, found -1"),
         ("models: [{id: a/b, prices: [{input: 1}]}]", "missing field `output`"),
         (
-            "models: [{id: a/b, prices: [{input: 1, output: 1, above: [{input_tokens: 1, input: .nan, output: 1}]}]}]",
+            "models: [{id: a/b, prices: [{input: 1, output: 1, tiers: [{input_tokens: 1, input: .nan, output: 1}]}]}]",
             "non-finite",
         ),
     ] {

@@ -284,7 +284,7 @@ async fn a_stream_that_just_stops_is_an_error() {
     let server = LoopbackProvider::start(vec![Reply::events(short)]).unwrap();
     let error = streamed(&model(&server, options())).await.1.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Protocol);
-    assert!(error.message.contains("cut before the end"), "{error}");
+    assert!(error.message.contains("ended before the answer"), "{error}");
 }
 
 #[tokio::test]
@@ -527,7 +527,7 @@ async fn outward_connections_can_be_forbidden() {
         let error = model_at(base_url, options()).respond(&Request::new("hi")).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::NetworkForbidden);
         let text = error.to_string();
-        assert!(text.contains("anthropic/claude-x wanted to connect to"), "{text}");
+        assert!(text.contains("anthropic/claude-x may not connect to"), "{text}");
         assert!(text.contains("TOOLPOST_NO_NETWORK"), "{text}");
         assert_eq!(error.details.attempts.len(), 1);
     }

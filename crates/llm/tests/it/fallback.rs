@@ -7,8 +7,8 @@ use futures_util::StreamExt as _;
 use serde_json::json;
 use toolpost_core::Timestamp;
 use toolpost_llm::{
-    BoxFuture, ContextEdit, Cost, ErrorKind, FallbackModel, HostedTool, LimitedModel, Limiter, Model,
-    ModelError, ModelEvent, ModelId, NetworkStage, ProviderLimits, Request, Response, ResponseStream,
+    BoxFuture, ContextEdit, Cost, ErrorKind, FallbackModel, HostedTool, Model, ModelError, ModelEvent,
+    ModelId, NetworkStage, ProviderLimits, RateLimitedModel, RateLimiter, Request, Response, ResponseStream,
     ScriptModel, TimeoutStage, ToolChoice, ToolDefinition,
 };
 
@@ -88,12 +88,12 @@ async fn another_model_answers_at_the_kinds_that_may_pass_elsewhere_and_only_at_
         }
         let whole = whole.unwrap();
         assert_eq!((whole.text().as_str(), whole.origin.provider.as_str()), ("second", "script"), "{kind:?}");
-        assert!(whole.notices[0].starts_with("first/m could not be had"), "{:?}", whole.notices);
+        assert!(whole.notices[0].starts_with("first/m failed"), "{:?}", whole.notices);
         // A first model that was late may have been paid all the same.
         let lost = usize::from(matches!(kind, ErrorKind::Timeout(_)));
         assert_eq!(events.iter().filter(|event| **event == ModelEvent::Lost).count(), lost, "{kind:?}");
         assert!(
-            matches!(&events[lost], ModelEvent::Notice(text) if text.contains("is asked instead")),
+            matches!(&events[lost], ModelEvent::Notice(text) if text.contains("falling back to")),
             "{events:?}"
         );
         let Some(ModelEvent::Done(response)) = events.last() else { panic!("{events:?}") };
@@ -121,10 +121,10 @@ async fn models_that_lack_something_are_passed_over_and_options_stay_with_their_
     let model = FallbackModel::new(first, vec![lacking, script("third")]);
     let response = model.respond(&request).await.unwrap();
     assert_eq!(response.text(), "third");
-    let said = response.notices.join("\n");
+    let notices = response.notices.join("\n");
     assert!(
-        said.contains("passed over: no force") && said.contains("options for first were not sent"),
-        "{said}"
+        notices.contains("skipped: no force") && notices.contains("options for first were not sent"),
+        "{notices}"
     );
     assert_eq!(model.cost(&response, Timestamp::from_micros(0)).map(|cost| cost.usd), Some(0.0));
     assert_eq!(
@@ -171,9 +171,9 @@ async fn what_a_request_can_do_without_passes_no_model_over() {
         FallbackModel::new(Failing::boxed(ErrorKind::Overloaded, false), vec![plain, script("other")])
     };
     let response = model().respond(&request).await.unwrap();
-    let said = response.notices.join("\n");
+    let notices = response.notices.join("\n");
     assert_eq!(response.text(), "plain");
-    assert!(said.contains("without a search for tools") && said.contains("and changes to a long"), "{said}");
+    assert!(notices.contains("without tool search") && notices.contains("and context edits"), "{notices}");
     request.hosted_tools.push(HostedTool::CodeExecution { version: None, file_ids: Vec::new() });
     assert_eq!(model().respond(&request).await.unwrap().text(), "other", "the rest is needed");
 }
@@ -250,13 +250,13 @@ impl Model for Slow {
     }
 }
 
-fn slow(limits: ProviderLimits) -> (Arc<LimitedModel>, Arc<Limiter>) {
-    let limiter = Limiter::new(limits);
+fn slow(limits: ProviderLimits) -> (Arc<RateLimitedModel>, Arc<RateLimiter>) {
+    let limiter = RateLimiter::new(limits);
     let model = Slow(ModelId::new("p", "m"), Duration::from_millis(40));
-    (Arc::new(LimitedModel::new(Arc::new(model), Arc::clone(&limiter))), limiter)
+    (Arc::new(RateLimitedModel::new(Arc::new(model), Arc::clone(&limiter))), limiter)
 }
 
-fn respond(model: &Arc<LimitedModel>) -> BoxFuture<'static, Result<Response, ModelError>> {
+fn respond(model: &Arc<RateLimitedModel>) -> BoxFuture<'static, Result<Response, ModelError>> {
     let model = Arc::clone(model);
     Box::pin(async move { model.respond(&Request::new("hi")).await })
 }
@@ -271,7 +271,7 @@ async fn no_more_requests_run_at_once_than_are_allowed() {
 }
 
 /// Reads a whole stream.
-fn read(model: &Arc<LimitedModel>) -> BoxFuture<'static, Option<ModelError>> {
+fn read(model: &Arc<RateLimitedModel>) -> BoxFuture<'static, Option<ModelError>> {
     let model = Arc::clone(model);
     Box::pin(async move { all(&*model, &Request::new("hi")).await.1 })
 }
@@ -289,10 +289,10 @@ async fn a_stream_holds_its_place_until_its_end() {
 async fn what_an_answer_used_counts_in_both_forms() {
     let used = |streamed: bool| async move {
         let limiter =
-            Limiter::new(ProviderLimits { tokens_per_minute: Some(600), ..ProviderLimits::default() });
+            RateLimiter::new(ProviderLimits { tokens_per_minute: Some(600), ..ProviderLimits::default() });
         let turns = "turns: [{ text: a, usage: { input: 1000, output: 200 } }, { text: b }]";
         let scripted = ScriptModel::parse("s.yaml", turns).unwrap();
-        let model = Arc::new(LimitedModel::new(Arc::new(scripted), limiter));
+        let model = Arc::new(RateLimitedModel::new(Arc::new(scripted), limiter));
         let begun = tokio::time::Instant::now();
         for _ in 0..2 {
             let error = if streamed { read(&model).await } else { respond(&model).await.err() };
@@ -321,7 +321,7 @@ async fn a_place_is_free_again_when_a_request_goes_away() {
 
 #[tokio::test]
 async fn the_queue_has_an_end() {
-    let limits = ProviderLimits { concurrency: Some(1), most_waiting: 2, ..ProviderLimits::default() };
+    let limits = ProviderLimits { concurrency: Some(1), max_queued: 2, ..ProviderLimits::default() };
     let (model, _) = slow(limits);
     let all = futures_util::future::join_all((0..5).map(|_| respond(&model))).await;
     let refused: Vec<_> = all.iter().filter_map(|one| one.as_ref().err()).collect();
@@ -349,7 +349,7 @@ async fn tokens_beyond_the_limit_delay_what_comes_after() {
     let begun = tokio::time::Instant::now();
     respond(&model).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(1));
-    limiter.used(1_200);
+    limiter.record_tokens(1_200);
     respond(&model).await.unwrap();
     // 600 too many, at 10 in a second.
     assert!(

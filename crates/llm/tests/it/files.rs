@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_llm::{
-    ErrorKind, FileRef, FileUpload, HostedModel, HttpClient, HttpOptions, Item, Model as _, ModelId,
-    Provider, ProviderAccess, ProviderFiles, Request, RetryPolicy, Secret, Wire, output_files,
+    CreateFile, ErrorKind, FileRef, FileUpload, HostedModel, HttpClient, HttpOptions, Item, Model as _,
+    ModelError, ModelId, Provider, ProviderAccess, ProviderFiles, Request, RetryPolicy, SavedFile, Secret,
+    Wire, output_files,
 };
 use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 
@@ -51,11 +52,25 @@ fn stored(id: &str) -> Value {
         "mime_type": "text/csv", "size_bytes": 30, "type": "file"})
 }
 
+/// Downloads the output files of an answer.
+async fn save_outputs(
+    files: &ProviderFiles,
+    items: &[Item],
+    create: &CreateFile<'_>,
+) -> Vec<(FileRef, Result<SavedFile, ModelError>)> {
+    let mut saved = Vec::new();
+    for file in output_files(items) {
+        let result = files.save(&file, create).await;
+        saved.push((file, result));
+    }
+    saved
+}
+
 #[tokio::test]
 async fn an_upload_is_a_form_with_the_file_and_nothing_of_its_name_escapes() {
     let (server, files) = start(vec![Reply::json(200, stored("file_1").to_string())]);
     let content = "item,value\napple,30\n--toolpost-\r\n";
-    let file = FileUpload::new("a\"b\r\nx-evil: 1.csv", "text/csv", content).purpose("ignored here");
+    let file = FileUpload::new("a\"b\r\nx-evil: 1.csv", "text/csv", content);
     let uploaded = files.upload(file).await.unwrap();
     assert_eq!(
         (uploaded.id.as_str(), uploaded.size, uploaded.downloadable),
@@ -113,7 +128,7 @@ async fn pages_follow_each_other_and_an_endless_list_ends() {
         page(&["a", "b"], json!({"next_page": "page_x/2"})),
         page(&["c"], json!({"next_page": null})),
     ]);
-    let all = files.list_all(10).await.unwrap();
+    let all = files.list(10).await.unwrap();
     assert_eq!(all.iter().map(|file| file.id.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
     let paths: Vec<String> = server.requests().iter().map(|request| request.path.clone()).collect();
     assert_eq!(paths, ["/v1/files?limit=100", "/v1/files?limit=100&page=page_x%2F2"]);
@@ -122,7 +137,7 @@ async fn pages_follow_each_other_and_an_endless_list_ends() {
         page(&["a", "b"], json!({"has_more": true, "last_id": "b"})),
         page(&["c"], json!({"has_more": false})),
     ]);
-    assert_eq!(files.list_all(10).await.unwrap().len(), 3);
+    assert_eq!(files.list(10).await.unwrap().len(), 3);
     assert!(server.requests()[1].path.ends_with("&after_id=b"));
     // The same mark for ever, and more files than wanted.
     let server = LoopbackProvider::start_with(move |_| {
@@ -130,8 +145,8 @@ async fn pages_follow_each_other_and_an_endless_list_ends() {
         Reply::json(200, page.to_string())
     })
     .unwrap();
-    assert_eq!(files_at("anthropic", server.base_url()).list_all(100).await.unwrap().len(), 2);
-    assert_eq!(files_at("anthropic", server.base_url()).list_all(1).await.unwrap().len(), 1);
+    assert_eq!(files_at("anthropic", server.base_url()).list(100).await.unwrap().len(), 2);
+    assert_eq!(files_at("anthropic", server.base_url()).list(1).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -152,8 +167,8 @@ async fn a_download_is_bounded_and_an_attempt_that_has_written_is_the_last() {
     ] {
         let (_server, files) = start(vec![reply]);
         let mut content = Vec::new();
-        let error = files.with_largest_download(50).download(&file, &mut content).await.unwrap_err();
-        assert!(error.kind == ErrorKind::Protocol && error.message.contains("at most 50"), "{error}");
+        let error = files.with_max_download_bytes(50).download(&file, &mut content).await.unwrap_err();
+        assert!(error.kind == ErrorKind::Protocol && error.message.contains("the limit is 50"), "{error}");
         assert!(content.len() <= 50);
     }
     // A cut connection after the first bytes is not tried again: they would stand there twice.
@@ -184,7 +199,7 @@ async fn failures_are_typed_and_keep_the_key_to_themselves() {
     assert_eq!(files.get("a").await.unwrap_err().kind, ErrorKind::Protocol);
     // No connection leaves this machine when none may.
     let files = files_at("anthropic", "https://api.anthropic.com".to_owned());
-    assert_eq!(files.list(None).await.unwrap_err().kind, ErrorKind::NetworkForbidden);
+    assert_eq!(files.list(1).await.unwrap_err().kind, ErrorKind::NetworkForbidden);
     let (server, files) = start(vec![Reply::json(200, r#"{"id":"a","type":"file_deleted"}"#)]);
     files.delete("a").await.unwrap();
     assert_eq!(server.requests()[0].method, "DELETE");
@@ -225,7 +240,7 @@ async fn what_code_has_made_lands_in_the_folder_and_nowhere_else() {
     .unwrap();
     let outer = tempfile::tempdir().unwrap();
     let folder = outer.path().join("a/b");
-    let saved = files_at("anthropic", server.base_url()).save_outputs(&items, &create_in(&folder)).await;
+    let saved = save_outputs(&files_at("anthropic", server.base_url()), &items, &create_in(&folder)).await;
     let paths: Vec<String> = saved
         .iter()
         .map(|(_, result)| match result {
@@ -282,8 +297,8 @@ async fn openai_and_xai_are_asked_in_their_own_words() {
             ("file-1", Some("data.csv"), Some(8), None)
         );
         assert_eq!(stored.created.unwrap().to_string(), "2026-11-20T10:00:00.000000Z");
-        files.upload(upload().purpose("batch")).await.unwrap();
-        let all = files.list_all(10).await.unwrap();
+        files.upload(upload()).await.unwrap();
+        let all = files.list(10).await.unwrap();
         assert_eq!(all.iter().map(|file| file.id.as_str()).collect::<Vec<_>>(), ["file-1", "file-2"]);
         assert_eq!(files.get("file-1").await.unwrap(), stored);
         let mut content = Vec::new();
@@ -309,7 +324,7 @@ async fn openai_and_xai_are_asked_in_their_own_words() {
         let form = |purpose: &str| {
             vec![("purpose".to_owned(), purpose.to_owned()), ("file".to_owned(), "a,b\n1,2\n".to_owned())]
         };
-        assert_eq!((fields(&requests[0]), fields(&requests[1])), (form(purpose), form("batch")));
+        assert_eq!((fields(&requests[0]), fields(&requests[1])), (form(purpose), form(purpose)));
         for request in &requests {
             assert_eq!(request.header("authorization"), Some(&*format!("Bearer {KEY}")), "{}", request.path);
             assert_eq!(request.header("anthropic-version"), None);
@@ -374,8 +389,8 @@ async fn files_of_a_container_are_downloaded_from_it() {
     })
     .unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let saved =
-        files_at("openai", server.base_url()).save_outputs(&response.items, &create_in(folder.path())).await;
+    let files = files_at("openai", server.base_url());
+    let saved = save_outputs(&files, &response.items, &create_in(folder.path())).await;
     let [(file, Ok(saved))] = &saved[..] else { panic!("{saved:?}") };
     assert_eq!((file.id.as_str(), file.container.as_deref()), ("cfile_1", Some("cntr_1")));
     assert_eq!((saved.path.as_path(), saved.size), (&*folder.path().join("plot.png"), 3));

@@ -667,7 +667,10 @@ async fn notices_say_what_was_not_sent() {
         (|r| r.settings.parallel_tool_calls = Some(false), "`parallel_tool_calls` was not sent"),
         (|r| r.settings.effort = Some(Effort::Max), "effort `max` was sent as `high`"),
         (|r| r.settings.thinking = Some(Thinking::Off), "`minimal`"),
-        (|r| r.settings.prompt_caching = PromptCaching::Marks(CacheLifetime::OneHour), "`cachedContent`"),
+        (
+            |r| r.settings.prompt_caching = PromptCaching::Breakpoints(CacheLifetime::OneHour),
+            "`cachedContent`",
+        ),
         (|r| r.tools = [ToolDefinition { deferred: true, ..tool() }].into(), "deferred tools"),
         (
             |r| {

@@ -131,7 +131,10 @@ fn features() -> Vec<(&'static str, Request)> {
             "cache for long",
             settings(&|all| all.prompt_caching = PromptCaching::AutomaticFor(CacheLifetime::OneHour)),
         ),
-        ("marks", settings(&|all| all.prompt_caching = PromptCaching::Marks(CacheLifetime::FiveMinutes))),
+        (
+            "marks",
+            settings(&|all| all.prompt_caching = PromptCaching::Breakpoints(CacheLifetime::FiveMinutes)),
+        ),
         ("a tool", tool(&|_| {})),
         ("a strict tool", tool(&|tool| tool.strict = true)),
         ("a deferred tool", tool(&|tool| tool.deferred = true)),

@@ -10,8 +10,8 @@ use futures_util::StreamExt as _;
 use serde_json::json;
 use toolpost_llm::{
     ErrorKind, FunctionModel, HostedTool, HttpOptions, Item, ItemView, Media, Model, ModelError, ModelEvent,
-    ModelSpec, OutputFormat, Part, ProviderAccess, Recorder, ReplayModel, Request, Response, Router, Said,
-    ScriptModel, Secret, StopReason, ToolChoice, ToolDefinition, ToolResult, Turn,
+    ModelReply, ModelSpec, OutputFormat, Part, ProviderAccess, Recorder, ReplayModel, Request, Response,
+    Router, ScriptModel, Secret, StopReason, ToolChoice, ToolDefinition, ToolResult, Turn,
 };
 
 const SCRIPT: &str = r#"
@@ -115,7 +115,7 @@ async fn an_expectation_that_is_untrue_names_both_sides() {
         ("{ result_equals: south }", result(), ["expected \"south\"", "south only"]),
         ("{ result_equals: {n: 1.0} }", result(), ["expected {\"n\":1.0}", "{\"n\":1}"]),
         ("{ is_error: true }", result(), ["expected true", "found false"]),
-        ("{ is_error: true }", None, ["no tool has been called", "turn 2"]),
+        ("{ is_error: true }", None, ["no tool was called", "turn 2"]),
     ] {
         let error = check(wrong, result).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::ScriptExpectation);
@@ -317,7 +317,7 @@ async fn a_recording_that_cannot_be_written_is_an_error() {
     }
     let recorder = Recorder::new(Arc::new(script()), Full, Vec::new());
     let error = recorder.respond(&Request::new("go")).await.unwrap_err();
-    assert!(error.message.contains("recording cannot be written"), "{error}");
+    assert!(error.message.contains("cannot write the recording"), "{error}");
     let last = events(&recorder, &Request::new("go")).await.pop().unwrap();
     assert_eq!(last.unwrap_err().kind, ErrorKind::Script);
 }
@@ -349,7 +349,10 @@ fn the_router_opens_files_and_providers() {
     assert_eq!(model.id().provider, "script");
     let error = open(&format!("script:{}", folder.path().join("missing.yaml").display())).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Script);
-    assert!(error.message.contains("missing.yaml") && error.message.contains("cannot be opened"), "{error}");
+    assert!(
+        error.message.contains("missing.yaml") && error.message.contains("cannot open the file"),
+        "{error}"
+    );
     let error = open(&format!("replay:{}", path.display())).unwrap_err();
     assert!(error.message.contains("line 2"), "{error}");
     assert_eq!(open("claude-x").unwrap().id().to_string(), "anthropic/claude-x");
@@ -360,13 +363,14 @@ fn the_router_opens_files_and_providers() {
 async fn a_function_says_what_it_makes_of_the_request() {
     let model = FunctionModel::new("sums", |request: &Request| {
         Ok(match request.tool_results().last() {
-            None => {
-                Said::text("I add.").and_call("add", json!({ "a": 1 })).and_call("add", json!({})).using(7, 3)
-            }
+            None => ModelReply::text("I add.")
+                .and_call("add", json!({ "a": 1 }))
+                .and_call("add", json!({}))
+                .with_usage(7, 3),
             Some(result) if result.is_error => {
                 return Err(ModelError::new(ErrorKind::Overloaded, "too much"));
             }
-            Some(result) => Said::text(result.joined_text()).stopping(StopReason::MaxTokens),
+            Some(result) => ModelReply::text(result.joined_text()).with_stop(StopReason::MaxTokens),
         })
     });
     let mut request = Request::new("go");

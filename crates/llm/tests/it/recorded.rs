@@ -133,8 +133,11 @@ fn check_facts(path: &str, response: &Response, kinds: &mut HashSet<String>) {
         assert_eq!(known, word, "{path}");
     }
     if let Some(id) = raw["container"]["id"].as_str() {
-        assert_eq!(response.carry["container"]["id"], id, "{path}");
-        assert_eq!(response.carry["container"]["expires_at"], raw["container"]["expires_at"], "{path}");
+        assert_eq!(response.provider_state["container"]["id"], id, "{path}");
+        assert_eq!(
+            response.provider_state["container"]["expires_at"], raw["container"]["expires_at"],
+            "{path}"
+        );
     }
     for (item, value) in response.items.iter().zip(values(response)) {
         let kind = value["type"].as_str().unwrap_or_default();

@@ -135,12 +135,16 @@ async fn a_notice_says_that_nothing_was_counted() {
             let model = HostedModel::new(Provider::find(provider).unwrap(), name, access, http).unwrap();
             let whole = model.respond(&Request::new("hi")).await.unwrap();
             let count = |response: &Response| {
-                response.notices.iter().filter(|notice| notice.contains("what it cost is not known")).count()
+                response
+                    .notices
+                    .iter()
+                    .filter(|notice| notice.contains("cost of the answer is unknown"))
+                    .count()
             };
             assert_eq!(count(&whole), notices, "{wire:?}: {:?}", whole.notices);
             let events: Vec<_> = model.stream(&Request::new("hi")).collect().await;
             let told = events.iter().filter(|event| {
-                matches!(event, Ok(ModelEvent::Notice(text)) if text.contains("what it cost is not known"))
+                matches!(event, Ok(ModelEvent::Notice(text)) if text.contains("cost of the answer is unknown"))
             });
             assert_eq!(told.count(), notices, "{wire:?}: {events:?}");
             let Some(Ok(ModelEvent::Done(done))) = events.last() else { panic!("{events:?}") };

@@ -145,7 +145,7 @@ fn marks_stand_behind_tools_instructions_and_the_last_turn() {
         vec![ToolDefinition::new("a", "A.", &json!({})), ToolDefinition::new("b", "B.", &json!({}))].into();
     request.turns.push(said(r#"[{"type":"text","text":"hello"}]"#));
     request.turns.push(Turn::User(vec![Part::text("one"), Part::text("two")]));
-    request.settings.prompt_caching = PromptCaching::Marks(CacheLifetime::FiveMinutes);
+    request.settings.prompt_caching = PromptCaching::Breakpoints(CacheLifetime::FiveMinutes);
     let body = body(&request);
     let mark = json!({"type": "ephemeral", "ttl": "5m"});
     assert_eq!(body["system"][0]["cache_control"], mark);
@@ -348,7 +348,7 @@ fn pauses_containers_and_compactions_are_understood() {
     let container = json!({"type": "message_delta", "delta": {"container": {"id": "c1", "expires_at": "later", "skills": null}}});
     let response = folded(&[container], "end_turn");
     assert_eq!(
-        response.carry,
+        response.provider_state,
         *json!({"container": {"id": "c1", "expires_at": "later"}}).as_object().unwrap()
     );
 }

@@ -5,6 +5,7 @@ use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use percent_encoding::percent_decode_str;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{
     ACCEPT, ACCEPT_LANGUAGE, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap,
@@ -330,35 +331,15 @@ pub(super) fn take_credentials(url: &mut Url) -> Option<(HeaderName, HeaderValue
     if url.username().is_empty() && url.password().is_none() {
         return None;
     }
-    let decode = |text: &str| percent_decoded(text.as_bytes());
-    let mut pair = decode(url.username());
+    let mut pair: Vec<u8> = percent_decode_str(url.username()).collect();
     pair.push(b':');
-    pair.extend(decode(url.password().unwrap_or_default()));
+    pair.extend(percent_decode_str(url.password().unwrap_or_default()));
     let _ = url.set_username("");
     let _ = url.set_password(None);
     let text = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair));
     let mut value = HeaderValue::try_from(text).ok()?;
     value.set_sensitive(true);
     Some((AUTHORIZATION, value))
-}
-
-fn percent_decoded(text: &[u8]) -> Vec<u8> {
-    let digit = |byte: Option<&u8>| char::from(*byte?).to_digit(16);
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut index = 0;
-    while let Some(byte) = text.get(index) {
-        match (byte, digit(text.get(index + 1)), digit(text.get(index + 2))) {
-            (b'%', Some(high), Some(low)) => {
-                bytes.push((high * 16 + low) as u8);
-                index += 3;
-            }
-            _ => {
-                bytes.push(*byte);
-                index += 1;
-            }
-        }
-    }
-    bytes
 }
 
 /// What a failure of the client means.

@@ -41,8 +41,9 @@ pub(super) fn standings() -> Vec<Standing> {
 fn standing(provider: &'static Provider) -> Standing {
     let variable = that_counts(provider.base_url_variables);
     // A host alone is shown as the address that is asked.
-    let own = env::get(variable)
-        .map(|own| if own.contains("://") { own } else { provider.base(Some(&own)).unwrap_or(own) });
+    let own = env::get(variable).map(|own| {
+        if own.contains("://") { own } else { provider.resolve_base_url(Some(&own)).unwrap_or(own) }
+    });
     let is_changed = own.is_some();
     let url = own.or_else(|| provider.base_url.map(str::to_owned));
     let answers = url.as_deref().and_then(here).map(|(address, host)| ask(address, &host));

@@ -54,7 +54,7 @@ pub(super) async fn replay(
             "run": id,
             "same": difference.is_none(),
             "exchanges": recorded,
-            "replayed": recorded - model.left(),
+            "replayed": recorded - model.remaining(),
             "difference": difference,
             "record": *outcome.record,
         }))?;
@@ -63,7 +63,7 @@ pub(super) async fn replay(
         None => {
             let calls = count(outcome.record.tool_calls.len(), "tool call");
             let end = if was_late(&stored) { ", up to its limit of time" } else { "" };
-            let asked = count(recorded - model.left(), "exchange");
+            let asked = count(recorded - model.remaining(), "exchange");
             printer.note(&format!("{} {asked}, {calls}{end}", paint(GOOD, "the same:")));
             Ok(())
         }
@@ -242,7 +242,7 @@ async fn again(
         builder = builder.dynamic(dynamic).core_tools(core);
     }
     let mut run = Run::from_turns(&builder.build(), first.turns)
-        .with_carry(first.carry)
+        .with_carry(first.provider_state)
         .with_caller(super::super::caller())
         .with_values(agent_tool::replayed(Arc::clone(model) as Arc<dyn Model>))
         .with_scope(Scope::new("replay").with_working_dir(workspace.path()))
@@ -308,7 +308,7 @@ fn difference(stored: &StoredRun, outcome: &Outcome, model: &ReplayModel, record
     // A run that was stopped would have asked on.
     let is_whole = !matches!(stored.summary.stop_reason.as_deref(), None | Some("cancelled" | "max_time"));
     // What came of the calls that were cut off is another thing each time, and so is what was asked for then.
-    if was_late(stored) && model.left() <= usize::from(has_summed_up(stored)) {
+    if was_late(stored) && model.remaining() <= usize::from(has_summed_up(stored)) {
         return None;
     }
     match &outcome.error {
@@ -321,7 +321,7 @@ fn difference(stored: &StoredRun, outcome: &Outcome, model: &ReplayModel, record
         }
         _ => {}
     }
-    let left = model.left();
+    let left = model.remaining();
     (left > 0).then(|| {
         let recorded_text = count(recorded, "exchange");
         format!("the run ended ({}) after {} of {recorded_text}", outcome.stop, recorded - left)

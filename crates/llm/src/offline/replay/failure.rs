@@ -1,4 +1,4 @@
-//! An error as a recording keeps it.
+//! Serializes errors for recordings.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Attempt, ErrorKind, ModelError, ModelId, NetworkStage, TimeoutStage};
 
-/// An error of a model, written down.
+/// The serialized form of a model's error.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Failure {
     /// The kind's stable name.
     kind: String,
-    /// Where a connection failed, or what took too long.
+    /// The stage of a network error or timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     stage: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ impl From<&ModelError> for Failure {
 }
 
 impl Failure {
-    /// The error that was written down. A kind that is not known is a protocol's.
+    /// Restores the error. An unknown kind becomes a protocol error.
     fn into_error(self) -> ModelError {
         let mut error = ModelError::new(self.kind(), self.message);
         error.details.model = self.model;
@@ -123,7 +123,7 @@ fn timeout(stage: TimeoutStage) -> &'static str {
     }
 }
 
-/// As recordings have it: `kind` is the kind's stable name.
+/// The format of recordings: `kind` is the stable name of the kind.
 impl Serialize for ModelError {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Failure::from(self).serialize(serializer)
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_comes_back_as_it_was() {
+    fn an_error_survives_serialization() {
         let wait = Some(Duration::from_millis(1500));
         for kind in [
             ErrorKind::Auth,

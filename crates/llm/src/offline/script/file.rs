@@ -7,7 +7,7 @@ use super::template::{self, Template};
 use toolpost_core::did_you_mean;
 
 /// The largest script file, in bytes.
-pub(super) const LARGEST: usize = 1024 * 1024;
+pub(super) const MAX_FILE: usize = 1024 * 1024;
 
 /// A whole script.
 #[derive(Debug, Deserialize)]
@@ -16,21 +16,21 @@ pub(super) struct Script {
     pub(super) turns: Vec<ScriptTurn>,
 }
 
-/// What the model says in one turn.
+/// One turn of the model.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ScriptTurn {
-    /// What must be true of the latest tool result before the model speaks.
+    /// The expectation about the latest tool result.
     #[serde(default)]
     pub(super) expect: Option<Expectation>,
     #[serde(default)]
     pub(super) text: Option<String>,
     #[serde(default)]
     pub(super) calls: Vec<ScriptCall>,
-    /// Why the model stops, if not for the usual reason.
+    /// The stop reason, if it is not the default.
     #[serde(default)]
     pub(super) stop: Option<String>,
-    /// The tokens that the turn pretends to use.
+    /// The reported tokens of the turn.
     #[serde(default)]
     pub(super) usage: ScriptUsage,
 }
@@ -61,16 +61,16 @@ pub(super) struct ScriptCall {
     pub(super) args: Map<String, Value>,
 }
 
-/// Reads a script and checks its templates. The error has the line and what was expected.
+/// Parses a script and checks its templates. The error names the line and the expected value.
 pub(super) fn parse(text: &str) -> Result<Script, String> {
-    if text.len() > LARGEST {
-        return Err(format!("the file has {} bytes. Expected at most {LARGEST}", text.len()));
+    if text.len() > MAX_FILE {
+        return Err(format!("the file has {} bytes; the limit is {MAX_FILE}", text.len()));
     }
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: 64,
             max_nodes: 100_000,
-            max_total_scalar_bytes: LARGEST,
+            max_total_scalar_bytes: MAX_FILE,
             max_aliases: 0,
             max_documents: 1,
         },
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_file_is_explained_with_its_line() {
+    fn the_error_of_an_invalid_file_names_its_line() {
         for (text, expected) in [
             ("turns:\n  - txt: hello\n", &["txt", "line 2", "Did you mean `text`?"] as &[&str]),
             ("turns:\n  - text: a\n  - calls: [{ tol: x }]\n", &["tol", "line 3", "Did you mean `tool`?"]),
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn size_depth_and_aliases_are_bounded() {
-        assert!(parse(&" ".repeat(LARGEST + 1)).unwrap_err().contains("bytes"));
+        assert!(parse(&" ".repeat(MAX_FILE + 1)).unwrap_err().contains("bytes"));
         let deep = format!(
             "turns:\n  - calls: [{{tool: t, args: {{a: {}{}}}}}]\n",
             "[".repeat(200),

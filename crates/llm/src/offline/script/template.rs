@@ -1,13 +1,13 @@
-//! `{{ last.structured.value | round(2) }}`: looking into the results of tools.
+//! Templates over tool results: `{{ last.structured.value | round(2) }}`.
 
 use serde_json::{Map, Value};
 
 use crate::ToolResult;
 
-/// The deepest that values with templates in them may be nested.
-const DEEPEST: usize = 64;
+/// The deepest nesting of values with templates.
+const MAX_DEPTH: usize = 64;
 
-/// A text with templates in it, parsed.
+/// A parsed text with templates.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Template(Vec<Piece>);
 
@@ -19,8 +19,8 @@ enum Piece {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Expression {
-    /// As it was written, for errors.
-    written: String,
+    /// The source text, for errors.
+    source: String,
     root: Root,
     steps: Vec<Step>,
     filters: Vec<Filter>,
@@ -45,7 +45,7 @@ enum Filter {
 }
 
 impl Template {
-    /// Parses a text. An error says what stands where something else was expected.
+    /// Parses a text. The error names the unexpected part.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut rest = text;
@@ -64,7 +64,7 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// The text with the results in place.
+    /// The text with the results inserted.
     pub(super) fn text(&self, results: &[&ToolResult]) -> Result<String, String> {
         let mut text = String::new();
         for piece in &self.0 {
@@ -79,7 +79,7 @@ impl Template {
         Ok(text)
     }
 
-    /// The value: a text that is one template and nothing else keeps the type of what it finds.
+    /// The value. A text that is exactly one template keeps the type of its value.
     fn value(&self, results: &[&ToolResult]) -> Result<Value, String> {
         match self.0.as_slice() {
             [Piece::Value(expression)] => expression.value(results),
@@ -93,7 +93,7 @@ pub(super) fn check(value: &Value) -> Result<(), String> {
     walk(value, 0, &mut |text| Template::parse(text).map(|_| Value::Null)).map(|_| ())
 }
 
-/// The value with the results in place of its templates.
+/// The value with its templates replaced by results.
 pub(super) fn fill(value: &Value, results: &[&ToolResult]) -> Result<Value, String> {
     walk(value, 0, &mut |text| Template::parse(text)?.value(results))
 }
@@ -103,8 +103,8 @@ fn walk(
     depth: usize,
     text: &mut impl FnMut(&str) -> Result<Value, String>,
 ) -> Result<Value, String> {
-    if depth > DEEPEST {
-        return Err(format!("the arguments are nested more than {DEEPEST} deep"));
+    if depth > MAX_DEPTH {
+        return Err(format!("the arguments are nested more than {MAX_DEPTH} deep"));
     }
     Ok(match value {
         Value::String(string) => text(string)?,
@@ -123,16 +123,16 @@ fn walk(
 }
 
 impl Expression {
-    fn parse(written: &str) -> Result<Self, String> {
-        let wrong = |what: String| format!("`{{{{ {written} }}}}`: {what}");
-        let mut parts = written.split('|').map(str::trim);
+    fn parse(source: &str) -> Result<Self, String> {
+        let wrong = |what: String| format!("`{{{{ {source} }}}}`: {what}");
+        let mut parts = source.split('|').map(str::trim);
         let (root, steps) = path(parts.next().unwrap_or_default()).map_err(&wrong)?;
         let filters = parts.map(filter).collect::<Result<_, _>>().map_err(&wrong)?;
-        Ok(Self { written: written.to_owned(), root, steps, filters })
+        Ok(Self { source: source.to_owned(), root, steps, filters })
     }
 
     fn value(&self, results: &[&ToolResult]) -> Result<Value, String> {
-        let wrong = |what: String| format!("`{{{{ {} }}}}`: {what}", self.written);
+        let wrong = |what: String| format!("`{{{{ {} }}}}`: {what}", self.source);
         let (result, name) = match self.root {
             Root::Last => (results.last(), "last".to_owned()),
             Root::Result(index) => (results.get(index), format!("results[{index}]")),
@@ -148,14 +148,14 @@ impl Expression {
                 Step::Index(index) => (value.get(index), format!("{at}[{index}]")),
             };
             value =
-                next.ok_or_else(|| wrong(format!("`{found}` is not there; `{at}` is {}", describe(value))))?;
+                next.ok_or_else(|| wrong(format!("`{found}` is missing; `{at}` is {}", describe(value))))?;
             at = found;
         }
         self.filters.iter().try_fold(value.clone(), |value, filter| filter.apply(&value)).map_err(wrong)
     }
 }
 
-/// What a script sees of a result.
+/// A result as scripts see it.
 fn result_value(result: &ToolResult) -> Value {
     serde_json::json!({
         "text": result.joined_text(),
@@ -241,7 +241,7 @@ impl Filter {
             Self::Round(digits) => {
                 let number =
                     value.as_f64().ok_or_else(|| format!("round: expected a number, found {value}"))?;
-                // The shortest digits that name the rounded number, not its neighbour in binary.
+                // The decimal text gives the shortest digits of the rounded number.
                 let text = format!("{number:.*}", digits as usize);
                 let rounded: Option<Value> = if digits == 0 {
                     text.parse::<i64>().ok().map(Value::from)
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_found_by_path() {
+    fn paths_select_results() {
         assert_eq!(text("plain } { text").unwrap(), "plain } { text");
         assert_eq!(text("by {{ last.structured.value.growth }} %.").unwrap(), "by 12.345 %.");
         assert_eq!(text("{{last.structured.value.growth|round(1)}}").unwrap(), "12.3");
@@ -295,10 +295,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn the_error_names_a_missing_member() {
         let error = text("{{ last.structured.value.grwth }}").unwrap_err();
         assert!(
-            error.contains("`last.structured.value.grwth` is not there") && error.contains("growth"),
+            error.contains("`last.structured.value.grwth` is missing") && error.contains("growth"),
             "{error}"
         );
         assert!(text("{{ results[7].text }}").unwrap_err().contains("2 tool results"));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_template_is_found_before_it_is_used() {
+    fn an_invalid_template_is_found_early() {
         for (wrong, expected) in [
             ("{{ last.text", "expected `}}`"),
             ("{{ lst.text }}", "expected `last` or `results[i]`"),

@@ -28,7 +28,7 @@ pub(super) fn room_for_ours(
         PromptCaching::Off => 0,
         PromptCaching::Automatic | PromptCaching::AutomaticFor(_) => 1,
         // After the tools, the instructions and the last turn, as far as there are such.
-        PromptCaching::Marks(_) => {
+        PromptCaching::Breakpoints(_) => {
             let takes_mark =
                 |tool: &Value| tool.get("input_schema").is_some() && tool.get("defer_loading").is_none();
             let has_tool = body["tools"].as_array().into_iter().flatten().any(takes_mark);

@@ -47,7 +47,7 @@ pub(super) fn of_request<'a>(request: &'a Request, provider: &str, now: Timestam
         Some(Value::Object(own)) => own.get("id").is_some_and(|id| !id.is_null()),
         Some(_) => true,
     };
-    let Some(carried) = request.carried(provider, CONTAINER).filter(|_| !has_own) else {
+    let Some(carried) = request.provider_state(provider, CONTAINER).filter(|_| !has_own) else {
         return Container::Unsaid;
     };
     let Some(id) = carried["id"].as_str() else { return Container::Unsaid };

@@ -11,7 +11,7 @@ use super::{breakpoints, tools};
 use crate::catalog::ModelInfo;
 use crate::json::JsonWriter;
 use crate::options::merge_options;
-use crate::schema::{Lowered, SchemaTarget, StrictAllowance, lower};
+use crate::schema::{Lowered, SchemaTarget, StrictBudget, lower};
 use crate::wires::codec::Notices;
 use crate::wires::roles::Roles;
 use crate::{
@@ -28,10 +28,6 @@ const LEAST_COMPACT_TOKENS: u64 = 50_000;
 
 /// What a model is told that must answer with JSON of no schema: the wire has a form for schemas alone.
 const ANSWER_WITH_JSON: &str = "Answer with one JSON value and nothing else: no explanation before or after it, and no code fence around it.";
-
-/// The room that is made for a body without its turns, and for a turn, in bytes.
-const ABOUT_A_BODY: usize = 1024;
-const ABOUT_A_TURN: usize = 256;
 
 /// Writes the body, and says what the caller's user should know about it. A feature that the wire lacks is an error.
 pub(super) fn encode(
@@ -61,10 +57,10 @@ fn encode_with(
     marks: usize,
 ) -> Result<(JsonWriter, Vec<String>), ModelError> {
     let mut encoder = Encoder {
-        out: JsonWriter::with_capacity(ABOUT_A_BODY + request.turns.len() * ABOUT_A_TURN),
+        out: JsonWriter::for_turns(request.turns.len()),
         info,
         model: &info.id,
-        strict: StrictAllowance::anthropic(),
+        strict: StrictBudget::anthropic(),
         marks,
         files: tools::files(request),
         roles: Roles::default(),
@@ -82,7 +78,7 @@ struct Encoder<'a> {
     info: &'a ModelInfo,
     model: &'a ModelId,
     /// What the provider still allows of strict schemas.
-    strict: StrictAllowance,
+    strict: StrictBudget,
     /// How many marks for the provider's cache may be set.
     marks: usize,
     /// Files that go into the container with the first words of the user.
@@ -110,7 +106,7 @@ impl<'a> Encoder<'a> {
                 self.out.json("cache_control", lasting(*lifetime));
                 None
             }
-            PromptCaching::Marks(lifetime) => Some(lasting(*lifetime)),
+            PromptCaching::Breakpoints(lifetime) => Some(lasting(*lifetime)),
         };
         if stream {
             self.out.json("stream", "true");
@@ -208,9 +204,9 @@ impl<'a> Encoder<'a> {
             }
             Some(OutputFormat::Schema { schema, .. }) => {
                 let lowered = lowered(schema);
-                match lowered.and_then(|lowered| self.strict.take_answer(&lowered).map(|()| lowered)) {
+                match lowered.and_then(|lowered| self.strict.reserve_answer(&lowered).map(|()| lowered)) {
                     Ok(lowered) => {
-                        self.lost("the answer's schema", &lowered.lost);
+                        self.lost("the answer's schema", &lowered.unchecked);
                         (Some(lowered.schema), None)
                     }
                     Err(reason) => {
@@ -337,13 +333,13 @@ impl<'a> Encoder<'a> {
         self.out.text("name", name);
         self.out.text("description", description);
         let strict = definition.strict.then(|| {
-            lowered(input_schema).and_then(|lowered| self.strict.take_tool(&lowered).map(|()| lowered))
+            lowered(input_schema).and_then(|lowered| self.strict.reserve_tool(&lowered).map(|()| lowered))
         });
         match strict {
             Some(Ok(lowered)) => {
                 self.out.json("input_schema", &lowered.schema.to_string());
                 self.out.json("strict", "true");
-                self.lost(&format!("the strict tool `{name}`"), &lowered.lost);
+                self.lost(&format!("the strict tool `{name}`"), &lowered.unchecked);
             }
             Some(Err(reason)) => {
                 self.out.json("input_schema", input_schema.get());
@@ -462,19 +458,16 @@ impl<'a> Encoder<'a> {
             ItemView::Thinking { .. }
             | ItemView::ServerToolCall { .. }
             | ItemView::ServerToolResult { .. }
-            | ItemView::Other { .. } => self.notices.add(format!(
-                "thinking and hosted tools' items of {origin} were left out: only {} can read them",
-                origin.provider
-            )),
+            | ItemView::Other { .. } => self.notices.add_dropped_items(origin),
         }
     }
 }
 
 /// A schema as the provider takes it; an error if it is nested too deep to be read.
 /// Why the provider cannot keep the answer to its schema, if so.
-pub(super) fn form_obstacle(output: Option<&OutputFormat>) -> Option<String> {
+pub(super) fn native_schema_obstacle(output: Option<&OutputFormat>) -> Option<String> {
     let Some(OutputFormat::Schema { schema, .. }) = output else { return None };
-    lowered(schema).and_then(|lowered| StrictAllowance::anthropic().take_answer(&lowered)).err()
+    lowered(schema).and_then(|lowered| StrictBudget::anthropic().reserve_answer(&lowered)).err()
 }
 
 fn lowered(schema: &RawJson) -> Result<Lowered, String> {

@@ -8,19 +8,14 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::error::{ErrorBody, error_of};
 use super::view::{item, wrapped_input};
-use crate::fields::{self, Fields, Listed, MOST_VALUES, Members};
-use crate::offline::say::shown;
+use crate::fields::{self, Fields, Listed, MAX_VALUES, Members, Text};
+use crate::offline::events::deltas_of;
 use crate::wires::bounds;
 use crate::wires::codec::Fold;
 use crate::wires::counts::Counts;
 use crate::{
     ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response, StopReason, Usage,
 };
-
-/// Text that borrows from the event where no escape stands in it.
-#[derive(Deserialize)]
-#[serde(transparent)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[derive(Deserialize)]
 struct Event<'a> {
@@ -119,7 +114,7 @@ impl MessageFold {
         // Calls that hosted code makes come whole, in a message that starts with them.
         for (index, raw) in (0..).zip(fields.read::<Listed<RawJson>>("content").unwrap_or_default().0) {
             let item = item(raw);
-            events.extend(shown(index, &item));
+            events.extend(deltas_of(index, &item));
             self.items.push(Some(item));
         }
         self.deliver(events);
@@ -221,14 +216,14 @@ impl MessageFold {
                     for (name, value) in fields.iter().filter(|(name, _)| *name != "type") {
                         block.members.set(name, value.to_owned());
                     }
-                    if block.members.len() > fields::MOST {
+                    if block.members.len() > fields::MAX_MEMBERS {
                         let message = format!("content block {index} has more members than any block should");
                         return Err(self.protocol(message));
                     }
                 }
-                Err(_) => events.push_back(unknown(data)),
+                Err(_) => events.push_back(ModelEvent::unknown(data)),
             },
-            _ => events.push_back(unknown(data)),
+            _ => events.push_back(ModelEvent::unknown(data)),
         }
         Ok(())
     }
@@ -275,14 +270,14 @@ impl MessageFold {
             match name {
                 "type" => {}
                 "delta" => {
-                    for (name, value) in members(value).iter() {
+                    for (name, value) in Members::parse(value.get()).iter() {
                         message.set(name, value.to_owned());
                     }
                 }
                 "usage" => {
                     // The start knows the input, the end the output; both may say either, and the later word counts.
                     let mut usage: Members<'_> = message.read("usage").unwrap_or_default();
-                    let later = members(value);
+                    let later = Members::parse(value.get());
                     for (name, value) in later.iter() {
                         if value.get() != "null" || usage.get(name).is_none() {
                             usage.set(name, value);
@@ -295,7 +290,7 @@ impl MessageFold {
                 _ => message.set(name, value.to_owned()),
             }
         }
-        if message.len() > fields::MOST {
+        if message.len() > fields::MAX_MEMBERS {
             return Err(self.protocol("the message has more members than any message should"));
         }
         self.usage = change.get("usage").map(|_| usage_of(&message));
@@ -340,7 +335,7 @@ impl Fold for MessageFold {
                 Err(error_of(None, &body).with_model(&self.origin))
             }
             _ => {
-                events.push_back(unknown(data));
+                events.push_back(ModelEvent::unknown(data));
                 Ok(())
             }
         }
@@ -400,16 +395,6 @@ fn append(member: &mut Option<String>, text: &str, start: &Fields, name: &str) {
     member.get_or_insert_with(|| start.read(name).unwrap_or_default()).push_str(text);
 }
 
-/// The members of an object; none of anything else.
-fn members(raw: &RawValue) -> Members<'_> {
-    serde_json::from_str(raw.get()).unwrap_or_default()
-}
-
-fn unknown(data: &str) -> ModelEvent {
-    let raw = RawJson::parse(data).unwrap_or_else(|_| (&serde_json::Value::from(data)).into());
-    ModelEvent::Unknown(raw)
-}
-
 /// Reads a message that came as a whole.
 pub(super) fn read_message(origin: &ModelId, body: &str) -> Result<Response, ModelError> {
     let protocol = |text: String| ModelError::new(ErrorKind::Protocol, text).with_model(origin);
@@ -427,7 +412,7 @@ pub(super) fn read_message(origin: &ModelId, body: &str) -> Result<Response, Mod
         }
     }
     let Some(Listed(content)) = message.read::<Listed<RawJson>>("content") else {
-        return Err(protocol(format!("the message's content: expected a list of at most {MOST_VALUES}")));
+        return Err(protocol(format!("the message's content: expected a list of at most {MAX_VALUES}")));
     };
     let raw = RawJson::parse(body).map_err(|error| protocol(error.to_string()))?;
     let items = content.into_iter().map(item).collect();
@@ -459,7 +444,7 @@ fn response_of(origin: &ModelId, message: &Fields, items: Vec<Item>, usage: Usag
         stop,
         stop_detail,
         usage,
-        carry: super::container::carry(message),
+        provider_state: super::container::carry(message),
         notices: Vec::new(),
         raw,
     }

@@ -64,7 +64,7 @@ pub(super) fn response_of(
         stop,
         stop_detail: refusal,
         usage: usage_of(completion),
-        carry: serde_json::Map::new(),
+        provider_state: serde_json::Map::new(),
         notices: Vec::new(),
         raw,
     })

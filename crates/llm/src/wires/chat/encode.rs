@@ -25,10 +25,6 @@ const LONGEST_CALL_ID: usize = 40;
 /// The longest name of an answer's format, in characters.
 const LONGEST_FORMAT_NAME: usize = 64;
 
-/// The room that is made for a body without its turns, and for a turn, in bytes.
-const ABOUT_A_BODY: usize = 1024;
-const ABOUT_A_TURN: usize = 256;
-
 /// Writes the body, and says what the caller's user should know about it.
 pub(super) fn encode(
     info: &ModelInfo,
@@ -40,7 +36,7 @@ pub(super) fn encode(
     let wants_schema = matches!(request.settings.output, Some(OutputFormat::Schema { .. }));
     let lacks_schemas = info.has(Feature::StructuredOutput) == Some(false);
     let mut encoder = Encoder {
-        out: JsonWriter::with_capacity(ABOUT_A_BODY + request.turns.len() * ABOUT_A_TURN),
+        out: JsonWriter::for_turns(request.turns.len()),
         model,
         notices: Notices::default(),
         foreign_ids: HashMap::new(),
@@ -59,7 +55,7 @@ pub(crate) fn write_messages(
     turns: &[Turn],
 ) -> Result<(JsonWriter, Vec<String>), serde_json::Error> {
     let mut encoder = Encoder {
-        out: JsonWriter::with_capacity(turns.len() * ABOUT_A_TURN),
+        out: JsonWriter::for_turns(turns.len()),
         model,
         notices: Notices::default(),
         foreign_ids: HashMap::new(),
@@ -116,7 +112,7 @@ impl Encoder<'_> {
             self.out.put("seed", &value)?;
         }
         self.effort(settings);
-        if matches!(settings.prompt_caching, PromptCaching::AutomaticFor(_) | PromptCaching::Marks(_)) {
+        if matches!(settings.prompt_caching, PromptCaching::AutomaticFor(_) | PromptCaching::Breakpoints(_)) {
             self.notices.add(
                 "how long prompts are cached was not sent: on the Chat Completions wire the server decides alone",
             );
@@ -171,9 +167,9 @@ impl Encoder<'_> {
             }
             Some(OutputFormat::Schema { name, schema }) => {
                 let lowered = lower(&schema.to_value()?, self.schema_target());
-                self.tell_lost("the answer", &lowered.lost);
+                self.tell_lost("the answer", &lowered.unchecked);
                 let mut format = json!({"name": format_name(name), "schema": lowered.schema, "strict": true});
-                if let Some(obstacle) = lowered.obstacle {
+                if let Some(obstacle) = lowered.unsupported {
                     self.notices.add(format!("the answer's schema was sent without `strict`: {obstacle}"));
                     format["strict"] = Value::Bool(false);
                 }
@@ -187,7 +183,7 @@ impl Encoder<'_> {
         let name = &self.model.name;
         let is_gemini = name.starts_with("google/")
             || name.rsplit('/').next().is_some_and(|name| name.starts_with("gemini"));
-        if is_gemini { SchemaTarget::GeminiJsonSchema } else { SchemaTarget::OpenAiStrict }
+        if is_gemini { SchemaTarget::Gemini } else { SchemaTarget::OpenAiStrict }
     }
 
     fn tell_lost(&mut self, what: &str, lost: &[String]) {
@@ -259,9 +255,9 @@ impl Encoder<'_> {
         }
         if definition.strict {
             let lowered = lower(&input_schema.to_value()?, self.schema_target());
-            self.tell_lost(&format!("the tool `{name}`"), &lowered.lost);
+            self.tell_lost(&format!("the tool `{name}`"), &lowered.unchecked);
             function.put("parameters", &lowered.schema)?;
-            match lowered.obstacle {
+            match lowered.unsupported {
                 None => function.put("strict", &true)?,
                 Some(obstacle) => {
                     self.notices.add(format!("the tool `{name}` was sent without `strict`: {obstacle}"));
@@ -349,10 +345,7 @@ impl Encoder<'_> {
                 ItemView::Thinking { .. }
                 | ItemView::ServerToolCall { .. }
                 | ItemView::ServerToolResult { .. }
-                | ItemView::Other { .. } => self.notices.add(format!(
-                    "thinking and hosted tools' items of {} were left out: only {} can read them",
-                    turn.origin, turn.origin.provider
-                )),
+                | ItemView::Other { .. } => self.notices.add_dropped_items(&turn.origin),
             }
         }
         let answered = std::mem::take(&mut joined.answered);

@@ -178,7 +178,7 @@ fn append_all(list: &mut Vec<Piece>, later: Vec<Piece>) -> Result<(), serde_json
         match list.last_mut() {
             Some(open) if open.goes_on_with(&piece) => {
                 open.append(piece);
-                if open.fields.len() > fields::MOST {
+                if open.fields.len() > fields::MAX_MEMBERS {
                     return Err(too_much("a part has more members than any part should"));
                 }
             }
@@ -286,7 +286,7 @@ impl ChatFold {
             if let Some(error) = error_in(data) {
                 return Err(error.with_model(&self.origin));
             }
-            events.push_back(unknown(data));
+            events.push_back(ModelEvent::unknown(data));
             return Ok(());
         };
         self.has_begun = true;
@@ -323,13 +323,13 @@ impl ChatFold {
                 }
             }
         }
-        if self.completion.len() > fields::MOST {
+        if self.completion.len() > fields::MAX_MEMBERS {
             return Err(self.protocol("the answer has more members than any answer should"));
         }
         for choice in choices.0 {
             if choice.members.read::<u64>("index").unwrap_or_default() > 0 {
                 // Another answer to the same question: the first one is the answer.
-                events.push_back(unknown(data));
+                events.push_back(ModelEvent::unknown(data));
                 continue;
             }
             self.choice(&choice, events)?;
@@ -356,7 +356,7 @@ impl ChatFold {
                 }
             }
         }
-        if self.choice.len() > fields::MOST {
+        if self.choice.len() > fields::MAX_MEMBERS {
             return Err(self.protocol("a choice has more members than any choice should"));
         }
         Ok(())
@@ -377,7 +377,7 @@ impl ChatFold {
                 (None, new) => self.probabilities.push((name.to_owned(), new)),
             }
         }
-        self.probabilities.truncate(fields::MOST);
+        self.probabilities.truncate(fields::MAX_MEMBERS);
         Ok(())
     }
 
@@ -417,7 +417,7 @@ impl ChatFold {
                 }
             }
         }
-        if self.message.len() > fields::MOST {
+        if self.message.len() > fields::MAX_MEMBERS {
             return Err(Failure::Model(
                 self.protocol("the message has more members than any message should"),
             ));
@@ -615,7 +615,7 @@ impl ChatFold {
             call.arguments.clear();
         }
         call.arguments.push_str(&appended);
-        if call.members.len().max(call.function.len()) > fields::MOST {
+        if call.members.len().max(call.function.len()) > fields::MAX_MEMBERS {
             return Err(Failure::Model(self.protocol("a call has more members than any call should")));
         }
         if let Err(what) = bounds::call(&call.id, &call.name) {
@@ -762,9 +762,4 @@ fn replace(fields: &mut Fields, name: &str, value: &RawValue) -> bool {
             true
         }
     }
-}
-
-fn unknown(data: &str) -> ModelEvent {
-    let raw = RawJson::parse(data).unwrap_or_else(|_| (&serde_json::Value::from(data)).into());
-    ModelEvent::Unknown(raw)
 }

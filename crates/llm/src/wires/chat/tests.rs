@@ -473,8 +473,9 @@ fn what_is_not_sent_is_said() {
     assert_eq!((&body["reasoning_effort"], notices.len()), (&json!("none"), 0));
     let (_, notices) = notice(|request| request.settings.thinking = Some(Thinking::Budget(9)));
     assert!(notices[0].contains("budget for thinking"));
-    let (_, notices) =
-        notice(|request| request.settings.prompt_caching = PromptCaching::Marks(CacheLifetime::OneHour));
+    let (_, notices) = notice(|request| {
+        request.settings.prompt_caching = PromptCaching::Breakpoints(CacheLifetime::OneHour)
+    });
     assert!(notices[0].contains("cached"));
     let (body, notices) = notice(|request| {
         let schema = json!({"type": "object", "properties": {"a": {"type": "string", "minLength": 2}}});
@@ -493,7 +494,7 @@ fn what_is_not_sent_is_said() {
     request.turns.push(Turn::Assistant(AssistantTurn {
         origin,
         items: vec![thinking],
-        carry: serde_json::Map::new(),
+        provider_state: serde_json::Map::new(),
     }));
     let (body, notices) = told(&request);
     assert_eq!(body["messages"].as_array().unwrap().len(), 1, "a message of nothing is none");

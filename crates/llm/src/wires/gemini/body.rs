@@ -154,7 +154,7 @@ pub(super) fn response_of(
         stop,
         stop_detail,
         usage: usage_of(answer, candidate),
-        carry: serde_json::Map::new(),
+        provider_state: serde_json::Map::new(),
         notices: Vec::new(),
         raw,
     }

@@ -29,10 +29,6 @@ const NOT_JSON: &str = "INVALID_JSON";
 /// Where uploaded files are: the wire wants the whole address, and people have the end of it.
 const FILES: &str = "https://generativelanguage.googleapis.com/v1beta/";
 
-/// The room that is made for a body without its turns, and for a turn, in bytes.
-const ABOUT_A_BODY: usize = 1024;
-const ABOUT_A_TURN: usize = 256;
-
 /// Writes the body, and says what the caller's user should know about it.
 pub(super) fn encode(
     info: &ModelInfo,
@@ -40,7 +36,7 @@ pub(super) fn encode(
     request: &Request,
 ) -> Result<(JsonWriter, Vec<String>), ModelError> {
     let mut encoder = Encoder {
-        out: JsonWriter::with_capacity(ABOUT_A_BODY + request.turns.len() * ABOUT_A_TURN),
+        out: JsonWriter::for_turns(request.turns.len()),
         model: &info.id,
         schemas,
         is_modern: is_modern(&info.id.name),
@@ -92,7 +88,7 @@ impl Encoder<'_> {
     }
 
     fn generation_config(&mut self, settings: &Settings) -> Result<(), serde_json::Error> {
-        let mut out = JsonWriter::with_capacity(ABOUT_A_TURN);
+        let mut out = JsonWriter::for_turns(0);
         out.piece("{");
         if let Some(limit) = settings.max_output_tokens {
             out.put("maxOutputTokens", &limit)?;
@@ -509,10 +505,7 @@ impl Encoder<'_> {
             ItemView::Thinking { .. }
             | ItemView::ServerToolCall { .. }
             | ItemView::ServerToolResult { .. }
-            | ItemView::Other { .. } => self.notices.add(format!(
-                "thinking and hosted tools' items of {origin} were left out: only {} can read them",
-                origin.provider
-            )),
+            | ItemView::Other { .. } => self.notices.add_dropped_items(origin),
         }
     }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::fields::Members;
-use crate::http::retry::seconds;
+use crate::http::retry::parse_duration;
 use crate::wires::failure::{error, kind_of_status, of_page};
 use crate::{ErrorKind, ModelError};
 
@@ -39,7 +39,7 @@ pub(super) fn error_of(status: Option<u16>, raw: &RawValue) -> ModelError {
     let name: String = body.read("status").unwrap_or_default();
     let mut message = text.or_else(|| body.read("message")).unwrap_or_default();
     let details: Vec<Members<'_>> = body.read("details").unwrap_or_default();
-    let retry_after = details.iter().find_map(|detail| seconds(&detail.read::<String>("retryDelay")?));
+    let retry_after = details.iter().find_map(|detail| parse_duration(&detail.read::<String>("retryDelay")?));
     let quota = details
         .iter()
         .flat_map(|detail| detail.read::<Vec<Members<'_>>>("violations").unwrap_or_default())
@@ -141,7 +141,7 @@ mod tests {
             assert_eq!(error.details.provider_code.as_deref(), Some("RESOURCE_EXHAUSTED"));
         }
         for nonsense in ["-1s", "NaNs", "1e300s", "34", ""] {
-            assert_eq!(seconds(nonsense), None, "{nonsense}");
+            assert_eq!(parse_duration(nonsense), None, "{nonsense}");
         }
     }
 

@@ -14,18 +14,13 @@ use super::arguments::Arguments;
 use super::body::{blocked, finish_reason, index_of, prompt_tokens, read_parts, response_of, usage_of};
 use super::error::error_of;
 use super::view::{Views, cite};
-use crate::fields::{self, Fields, Listed, Members};
-use crate::offline::say::shown;
+use crate::fields::{self, Fields, Listed, Members, Text};
+use crate::offline::events::deltas_of;
 use crate::wires::codec::Fold;
 use crate::{ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response};
 
 /// The member of a candidate that has its log probabilities.
 const PROBABILITIES: &str = "logprobsResult";
-
-/// Text that borrows from the event where no escape stands in it.
-#[derive(Deserialize)]
-#[serde(transparent)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// An event that is nothing but more text, as most are. Any other event does not fit and is read member by member.
 #[derive(Deserialize)]
@@ -102,7 +97,7 @@ struct Probabilities {
 
 impl Probabilities {
     fn append(&mut self, later: &RawValue) {
-        for (name, value) in members(later).iter() {
+        for (name, value) in Members::parse(later.get()).iter() {
             let list = value.get().strip_prefix('[').and_then(|text| text.strip_suffix(']')).map(str::trim);
             let Some(values) = list else {
                 keep(&mut self.others, name, value);
@@ -262,7 +257,7 @@ impl GenerateFold {
         let known =
             ["candidates", "usageMetadata", "modelVersion", "responseId", "promptFeedback", "createTime"];
         if !event.iter().any(|(name, _)| known.contains(&name)) {
-            events.push_back(unknown(data));
+            events.push_back(ModelEvent::unknown(data));
             return Ok(());
         }
         for (name, value) in event.iter() {
@@ -273,7 +268,7 @@ impl GenerateFold {
             }
         }
         for candidate in event.read::<Listed<&RawValue>>("candidates").unwrap_or_default().0 {
-            let members = members(candidate);
+            let members = Members::parse(candidate.get());
             if index_of(members.get("index")) == 0 {
                 self.grow_candidate(&members, events)?;
             } else {
@@ -281,7 +276,7 @@ impl GenerateFold {
             }
         }
         let probabilities = self.probabilities.lists.len() + self.probabilities.others.len();
-        if self.answer.len().max(self.candidate.len()).max(probabilities) > fields::MOST {
+        if self.answer.len().max(self.candidate.len()).max(probabilities) > fields::MAX_MEMBERS {
             return Err(self.protocol("the answer has more members than any answer should"));
         }
         Ok(())
@@ -303,12 +298,12 @@ impl GenerateFold {
         }
         self.stopped |= !finish_reason(members.get("finishReason")).is_empty();
         let Some(content) = members.get("content") else { return Ok(()) };
-        let content = self::members(content);
+        let content = Members::parse(content.get());
         let ours = self.content.get_or_insert_default();
         for (name, value) in content.iter().filter(|(name, _)| *name != "parts") {
             keep(ours, name, value);
         }
-        if ours.len() > fields::MOST {
+        if ours.len() > fields::MAX_MEMBERS {
             return Err(self.protocol("the content has more members than any content should"));
         }
         let Listed(parts) = read_parts::<&RawValue>(&content).map_err(|what| self.protocol(what))?;
@@ -335,10 +330,10 @@ impl GenerateFold {
             }
         };
         let merged = &mut self.metadata[place].1;
-        for (name, value) in members(value).iter() {
+        for (name, value) in Members::parse(value.get()).iter() {
             merged.set(name, value.to_owned());
         }
-        if merged.len() > fields::MOST {
+        if merged.len() > fields::MAX_MEMBERS {
             return Err(self.protocol(format!("`{name}` has more members than it should")));
         }
         Ok(())
@@ -348,7 +343,7 @@ impl GenerateFold {
         if let Ok(TextPart { text: Text(text), thought }) = serde_json::from_str(raw.get()) {
             return self.grow(text, thought, events);
         }
-        let part = members(raw);
+        let part = Members::parse(raw.get());
         let call: Option<Members<'_>> = part.read("functionCall");
         let Some(call) = call else { return self.whole(raw, events) };
         let continues = call.read::<bool>("willContinue").unwrap_or_default();
@@ -420,7 +415,7 @@ impl GenerateFold {
                 _ => keep(&mut open.members, name, value),
             }
         }
-        if open.part.len().max(open.members.len()) > fields::MOST {
+        if open.part.len().max(open.members.len()) > fields::MAX_MEMBERS {
             return Err("more members than any call should have".to_owned());
         }
         Ok(())
@@ -438,7 +433,7 @@ impl GenerateFold {
             ItemView::Thinking { text, .. } if !text.is_empty() => {
                 events.push_back(ModelEvent::ThinkingDelta { index, text: text.clone() });
             }
-            ItemView::ToolCall { .. } => events.extend(shown(index, item)),
+            ItemView::ToolCall { .. } => events.extend(deltas_of(index, item)),
             _ => {}
         }
         self.deliver(events);
@@ -586,14 +581,4 @@ fn keep(fields: &mut Fields, name: &str, value: &RawValue) {
     if fields.get(name).is_none_or(|old| old.get() != value.get()) {
         fields.set(name, value.to_owned());
     }
-}
-
-/// The members of an object; none of anything else.
-fn members(raw: &RawValue) -> Members<'_> {
-    serde_json::from_str(raw.get()).unwrap_or_default()
-}
-
-fn unknown(data: &str) -> ModelEvent {
-    let raw = RawJson::parse(data).unwrap_or_else(|_| (&Value::from(data)).into());
-    ModelEvent::Unknown(raw)
 }

@@ -47,10 +47,10 @@ fn made(schema: &RawJson) -> Sent {
             return Sent { json: r#"{"type":"object"}"#.to_owned(), loss: Some(error.to_string()) };
         }
     };
-    let lowered = lower(&value, SchemaTarget::GeminiJsonSchema);
+    let lowered = lower(&value, SchemaTarget::Gemini);
     // What is lost of a schema that is otherwise there stands in its descriptions.
     let is_bare = lowered.schema == serde_json::json!({"type": "object"}) && lowered.schema != value;
-    Sent { json: lowered.schema.to_string(), loss: lowered.lost.into_iter().next().filter(|_| is_bare) }
+    Sent { json: lowered.schema.to_string(), loss: lowered.unchecked.into_iter().next().filter(|_| is_bare) }
 }
 
 #[cfg(test)]

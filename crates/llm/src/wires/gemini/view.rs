@@ -102,7 +102,7 @@ impl Views {
             return Some(ItemView::Text { text, citations: Vec::new() });
         }
         if let Some(call) = part.function_call {
-            let call = members(call);
+            let call = Members::parse(call.get());
             let name = call.read("name")?;
             let arguments = Ok(call.get("args").map_or_else(|| RawJson::from(empty()), RawJson::from));
             let id = call.read::<String>("id").filter(|id| !id.is_empty()).unwrap_or_else(|| {
@@ -113,7 +113,7 @@ impl Views {
             return Some(ItemView::ToolCall { id, name, arguments });
         }
         if let Some(raw) = part.executable_code {
-            let id = members(raw).read::<String>("id").filter(|id| is_usable(id));
+            let id = Members::parse(raw.get()).read::<String>("id").filter(|id| is_usable(id));
             self.code = id.unwrap_or_else(|| {
                 self.codes += 1;
                 format!("code-{}-{}", self.answer, self.codes - 1)
@@ -126,7 +126,7 @@ impl Views {
             });
         }
         if let Some(raw) = part.code_execution_result {
-            let result = members(raw);
+            let result = Members::parse(raw.get());
             let call_id = result.read::<String>("id").filter(|id| is_usable(id));
             let outcome: String = result.read("outcome").unwrap_or_default();
             let is_error = outcome != "OUTCOME_OK";
@@ -146,7 +146,7 @@ impl Views {
             });
         }
         if let Some(raw) = part.tool_call {
-            let call = members(raw);
+            let call = Members::parse(raw.get());
             return Some(ItemView::ServerToolCall {
                 id: call.read("id").unwrap_or_default(),
                 name: call.read("toolType")?,
@@ -154,7 +154,7 @@ impl Views {
                 output: None,
             });
         }
-        let response = members(part.tool_response?);
+        let response = Members::parse(part.tool_response?.get());
         let text = response.get("response").map(|raw| raw.get().to_owned()).unwrap_or_default();
         Some(ItemView::ServerToolResult {
             call_id: response.read("id").unwrap_or_default(),
@@ -166,11 +166,6 @@ impl Views {
 
 fn empty() -> Box<RawValue> {
     RawValue::from_string("{}".to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned())
-}
-
-/// The members of an object; none of anything else.
-fn members(raw: &RawValue) -> Members<'_> {
-    serde_json::from_str(raw.get()).unwrap_or_default()
 }
 
 /// What the provider calls a part: the name of the member that has the data.

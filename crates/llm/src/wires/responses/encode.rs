@@ -20,10 +20,6 @@ use crate::{
     ToolResult, Turn,
 };
 
-/// The room that is made for a body without its turns, and for a turn, in bytes.
-const ABOUT_A_BODY: usize = 1024;
-const ABOUT_A_TURN: usize = 256;
-
 /// The longest id of a call that the wire takes, in characters.
 const LONGEST_CALL_ID: usize = 64;
 
@@ -42,7 +38,7 @@ pub(super) fn encode(
     stream: bool,
 ) -> Result<(JsonWriter, Vec<String>), ModelError> {
     let mut encoder = Encoder {
-        out: JsonWriter::with_capacity(ABOUT_A_BODY + request.turns.len() * ABOUT_A_TURN),
+        out: JsonWriter::for_turns(request.turns.len()),
         dialect,
         model: &info.id,
         is_own,
@@ -166,7 +162,7 @@ impl<'a> Encoder<'a> {
             PromptCaching::AutomaticFor(_) => {
                 self.notices.add("the lifetime of the prompt's cache was not sent: the provider chooses it");
             }
-            PromptCaching::Marks(_) => {
+            PromptCaching::Breakpoints(_) => {
                 self.notices
                     .add("marks for the prompt's cache were not sent: the provider finds them itself");
             }
@@ -370,7 +366,7 @@ impl<'a> Encoder<'a> {
             return Ok(());
         }
         let lowered = lower(&schema.to_value()?, SchemaTarget::OpenAiStrict);
-        if let Some(obstacle) = &lowered.obstacle {
+        if let Some(obstacle) = &lowered.unsupported {
             self.notices.add(format!("the schema of {owner} was sent without `strict`: {obstacle}"));
             self.out.json(member, schema.get());
             self.out.json("strict", "false");
@@ -588,10 +584,7 @@ impl<'a> Encoder<'a> {
             ItemView::Thinking { .. }
             | ItemView::ServerToolCall { .. }
             | ItemView::ServerToolResult { .. }
-            | ItemView::Other { .. } => self.notices.add(format!(
-                "thinking and hosted tools' items of {origin} were left out: only {} can read them",
-                origin.provider
-            )),
+            | ItemView::Other { .. } => self.notices.add_dropped_items(origin),
         }
     }
 }

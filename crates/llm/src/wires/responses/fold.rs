@@ -9,20 +9,15 @@ use serde_json::value::RawValue;
 use super::Dialect;
 use super::error::{ErrorBody, error_of};
 use super::view::{self, CUSTOM_INPUT, PARAGRAPH, kind_of};
-use crate::fields::{Fields, Listed, MOST_VALUES, Members};
+use crate::fields::{Fields, Listed, MAX_VALUES, Members, Text};
 use crate::json::JsonWriter;
-use crate::offline::say::shown;
+use crate::offline::events::deltas_of;
 use crate::wires::bounds;
 use crate::wires::codec::Fold;
 use crate::wires::counts::Counts;
 use crate::{
     ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response, StopReason, Usage,
 };
-
-/// Text that borrows from the event where no escape stands in it.
-#[derive(Deserialize)]
-#[serde(transparent)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[derive(Deserialize)]
 struct Event<'a> {
@@ -127,7 +122,7 @@ impl ResponseFold {
     /// give every item the same.
     fn begin(&mut self, index: Option<u64>, slot: Slot) -> u64 {
         let behind = self.slots.keys().next_back().map_or(0, |last| last + 1);
-        let is_free = |index: &u64| *index <= MOST_VALUES as u64 && !self.slots.contains_key(index);
+        let is_free = |index: &u64| *index <= MAX_VALUES as u64 && !self.slots.contains_key(index);
         let place = index.filter(is_free).unwrap_or(behind);
         self.slots.insert(place, slot);
         self.places.insert(index.unwrap_or(place), place);
@@ -179,7 +174,7 @@ impl ResponseFold {
         events: &mut VecDeque<ModelEvent>,
     ) {
         let Some(Text(text)) = read_text(event.delta) else {
-            events.push_back(unknown(data));
+            events.push_back(ModelEvent::unknown(data));
             return;
         };
         let place = self.place(event.output_index);
@@ -203,7 +198,7 @@ impl ResponseFold {
         let place = self.place(event.output_index);
         // Arguments of a call that no one has begun cannot be shown: its end will say them.
         let (Some(Text(text)), Some(call)) = (text, &mut self.slot(place).call) else {
-            events.push_back(unknown(data));
+            events.push_back(ModelEvent::unknown(data));
             return;
         };
         if text.is_empty() {
@@ -251,7 +246,7 @@ impl ResponseFold {
                     events.push_back(call.delta(place, "\"}".to_owned()));
                 }
             }
-            _ => events.extend(slot.unshown(place, &item)),
+            _ => events.extend(slot.undeltas_of(place, &item)),
         }
         let is_hosted =
             matches!(item.view(), ItemView::ServerToolCall { .. } | ItemView::ServerToolResult { .. });
@@ -345,9 +340,9 @@ impl Slot {
     }
 
     /// What of a complete item its deltas have not shown: some servers leave out the last ones, or all.
-    fn unshown(&self, place: u64, item: &Item) -> Vec<ModelEvent> {
+    fn undeltas_of(&self, place: u64, item: &Item) -> Vec<ModelEvent> {
         if self.parts.is_empty() {
-            return shown(place, item);
+            return deltas_of(place, item);
         }
         let rest = |text: &str, separator: &str| {
             let parts: Vec<&str> = self.parts.iter().map(|part| part.text.as_str()).collect();
@@ -476,13 +471,13 @@ impl Fold for ResponseFold {
             "error" => return Err(self.error(data)),
             "" if event.error.is_some() => return Err(self.error(data)),
             kind if is_progress(kind) => {}
-            _ => events.push_back(unknown(data)),
+            _ => events.push_back(ModelEvent::unknown(data)),
         }
         Ok(())
     }
 
     /// All other events say a text as a whole, and none needs to come behind the last one.
-    fn goes_on(&self, data: &str) -> bool {
+    fn may_continue(&self, data: &str) -> bool {
         kind_of(data).ends_with(".delta")
     }
 
@@ -519,7 +514,7 @@ impl ResponseFold {
         if kind.is_empty() || is_known(&kind) {
             return Err(self.protocol(format!("an event is not the JSON that was expected: {error}")));
         }
-        events.push_back(unknown(data));
+        events.push_back(ModelEvent::unknown(data));
         Ok(())
     }
 }
@@ -594,11 +589,6 @@ fn escaped(text: &str) -> String {
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-fn unknown(data: &str) -> ModelEvent {
-    let raw = RawJson::parse(data).unwrap_or_else(|_| (&serde_json::Value::from(data)).into());
-    ModelEvent::Unknown(raw)
-}
-
 /// Reads a response that came as a whole.
 pub(super) fn read_response(dialect: Dialect, origin: &ModelId, body: &str) -> Result<Response, ModelError> {
     let protocol = |text: String| ModelError::new(ErrorKind::Protocol, text).with_model(origin);
@@ -614,7 +604,7 @@ pub(super) fn read_response(dialect: Dialect, origin: &ModelId, body: &str) -> R
         _ => {}
     }
     let Some(Listed(output)) = members.read::<Listed<RawJson>>("output") else {
-        return Err(protocol(format!("the response's output: expected a list of at most {MOST_VALUES}")));
+        return Err(protocol(format!("the response's output: expected a list of at most {MAX_VALUES}")));
     };
     let raw = RawJson::parse(body).map_err(|error| protocol(error.to_string()))?;
     let items = output.into_iter().map(|raw| view::item(dialect, raw)).collect();
@@ -642,7 +632,7 @@ fn response_of(origin: &ModelId, response: &Members<'_>, items: Vec<Item>, raw: 
         items,
         stop,
         stop_detail,
-        carry: serde_json::Map::new(),
+        provider_state: serde_json::Map::new(),
         notices: Vec::new(),
         raw,
     }

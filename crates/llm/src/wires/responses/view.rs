@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Dialect;
-use crate::fields::Members;
+use crate::fields::{Members, Text};
 use crate::{Citation, FileRef, HostedOutput, Item, ItemView, RawJson};
 
 /// The member of the arguments under which the free text of a custom tool's call stands.
@@ -37,11 +37,6 @@ fn view(dialect: Dialect, raw: &str) -> ItemView {
     let kind: Cow<'_, str> = members.read::<Text<'_>>("type").unwrap_or_default().0;
     known(dialect, &kind, &members).unwrap_or_else(|| ItemView::Other { kind: kind.into_owned() })
 }
-
-/// Text that borrows where no escape stands in it.
-#[derive(Default, Deserialize)]
-#[serde(transparent)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// `None` if the kind is unknown, or known but of another shape.
 fn known(dialect: Dialect, kind: &str, members: &Members<'_>) -> Option<ItemView> {

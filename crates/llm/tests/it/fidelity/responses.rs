@@ -367,7 +367,7 @@ impl Responses {
             _ => {
                 let body = json!({"object": "response", "output": [recorded]}).to_string();
                 let items = self.wire().read_body(&self.model(), 200, &body).unwrap().items;
-                Turn::Assistant(AssistantTurn { origin: self.model(), items, carry: Map::new() })
+                Turn::Assistant(AssistantTurn { origin: self.model(), items, provider_state: Map::new() })
             }
         }
     }

@@ -38,8 +38,8 @@ impl MessagesCodec {
 }
 
 impl Codec for MessagesCodec {
-    fn form_obstacle(&self, request: &Request) -> Option<String> {
-        encode::form_obstacle(request.settings.output.as_ref())
+    fn native_schema_obstacle(&self, request: &Request) -> Option<String> {
+        encode::native_schema_obstacle(request.settings.output.as_ref())
     }
 
     fn check(&self, request: &Request) -> Result<(), ModelError> {

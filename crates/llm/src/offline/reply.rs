@@ -1,53 +1,58 @@
-//! What a model without a provider says, as an answer.
+//! The reply of a model without a provider.
 
 use serde_json::{Value, json};
 
 use crate::{Item, ItemView, ModelId, RawJson, Request, Response, StopReason, Turn, Usage};
 
-/// What a [`FunctionModel`](crate::FunctionModel) says in one turn: text, tool calls, or both.
+/// The reply of a [`FunctionModel`](crate::FunctionModel) in one turn: text, tool calls, or both.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Said {
+pub struct ModelReply {
     text: String,
     calls: Vec<(String, Value)>,
     stop: Option<StopReason>,
     usage: Usage,
 }
 
-impl Said {
-    /// A text.
+impl ModelReply {
+    /// A reply of one text.
     pub fn text(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
     }
 
-    /// A call of a tool. Several are made at once, by [`and_call`](Self::and_call).
+    /// A reply of one tool call. [`and_call`](Self::and_call) adds parallel calls.
     pub fn call(tool: impl Into<String>, arguments: Value) -> Self {
         Self::default().and_call(tool, arguments)
     }
 
-    /// The same with one more call.
+    /// Adds a tool call.
     #[must_use]
     pub fn and_call(mut self, tool: impl Into<String>, arguments: Value) -> Self {
         self.calls.push((tool.into(), arguments));
         self
     }
 
-    /// Says why it stops. Default: to wait for its calls, or because it is done.
+    /// Sets the stop reason. Default: tool use with calls, else the end of the turn.
     #[must_use]
-    pub fn stopping(mut self, stop: StopReason) -> Self {
+    pub fn with_stop(mut self, stop: StopReason) -> Self {
         self.stop = Some(stop);
         self
     }
 
-    /// Says how many tokens it read and wrote. Default: none.
+    /// Sets the input and output tokens. Default: none.
     #[must_use]
-    pub fn using(mut self, input: u64, output: u64) -> Self {
+    pub fn with_usage(mut self, input: u64, output: u64) -> Self {
         self.usage = Usage { input, output, ..Usage::default() };
         self
     }
 
-    /// The answer to a request. The ids of its calls are like no other's in the conversation.
+    /// The answer to a request. The ids of its calls are unique in the conversation.
     pub(crate) fn into_response(self, id: &ModelId, request: &Request) -> Response {
-        let number = 1 + request.turns.iter().filter(|turn| matches!(turn, Turn::Assistant(_))).count();
+        let answers = request.turns.iter().filter(|turn| matches!(turn, Turn::Assistant(_))).count();
+        self.into_answer(id, answers + 1)
+    }
+
+    /// The answer with this number in a conversation.
+    pub(crate) fn into_answer(self, id: &ModelId, number: usize) -> Response {
         let mut items = Vec::with_capacity(self.calls.len() + 1);
         if !self.text.is_empty() {
             let raw = json!({ "type": "text", "text": self.text });
@@ -59,8 +64,8 @@ impl Said {
             let view = ItemView::ToolCall { id: call, name, arguments: Ok((&arguments).into()) };
             items.push(Item::new(view, (&raw).into()));
         }
-        let waits = items.iter().any(|item| matches!(item.view(), ItemView::ToolCall { .. }));
-        let stop = self.stop.unwrap_or(if waits { StopReason::ToolUse } else { StopReason::EndTurn });
+        let has_calls = items.iter().any(|item| matches!(item.view(), ItemView::ToolCall { .. }));
+        let stop = self.stop.unwrap_or(if has_calls { StopReason::ToolUse } else { StopReason::EndTurn });
         let content: Vec<&RawJson> = items.iter().map(Item::raw).collect();
         Response {
             id: format!("{}_{number}", id.provider),
@@ -69,7 +74,7 @@ impl Said {
             stop,
             stop_detail: None,
             usage: self.usage,
-            carry: serde_json::Map::new(),
+            provider_state: serde_json::Map::new(),
             notices: Vec::new(),
             raw: (&json!({ "content": content })).into(),
             items,

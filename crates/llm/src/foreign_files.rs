@@ -1,29 +1,30 @@
-//! Files that were uploaded to another provider than the one that is asked: their ids mean nothing to it.
+//! Removes files of other providers from requests: file ids are valid at one provider only.
 
 use std::borrow::Cow;
 
 use crate::provider::PROVIDERS;
 use crate::{MediaSource, Part, Request, Turn};
 
-/// The request without the files that only another provider has, and what was left out. A text says so in the place of
-/// each. Which provider has a file is known from who answered the turn that it stands in.
+/// The request without the files of other providers, with a notice for each. A text replaces each file.
+///
+/// A file belongs to the provider that answered its turn.
 pub(crate) fn without_foreign_files<'a>(
     provider: &str,
     request: &'a Request,
 ) -> (Cow<'a, Request>, Vec<String>) {
     let mut foreign: Vec<(usize, &'static str)> = Vec::new();
     let mut answered_by = None;
-    for (place, turn) in request.turns.iter().enumerate().rev() {
+    for (index, turn) in request.turns.iter().enumerate().rev() {
         match turn {
             Turn::Assistant(turn) => {
-                // An answer that was given up, or that no provider gave, does not say whose the files are.
+                // A cancelled or scripted answer does not tell the provider of the files.
                 let known = PROVIDERS.iter().find(|known| known.name == turn.origin.provider);
                 answered_by = known.map(|known| known.name).or(answered_by);
             }
             turn => {
                 let other = answered_by.filter(|other| *other != provider);
                 foreign.extend(
-                    other.filter(|_| parts(turn).any(|part| id(part).is_some())).map(|other| (place, other)),
+                    other.filter(|_| parts(turn).any(|part| id(part).is_some())).map(|other| (index, other)),
                 );
             }
         }
@@ -33,15 +34,14 @@ pub(crate) fn without_foreign_files<'a>(
     }
     let mut request = request.clone();
     let mut notices = Vec::new();
-    for (place, other) in foreign.into_iter().rev() {
-        let Some(turn) = request.turns.get_mut(place) else { continue };
+    for (index, other) in foreign.into_iter().rev() {
+        let Some(turn) = request.turns.get_mut(index) else { continue };
         for part in parts_mut(turn) {
             let Some(id) = id(part) else { continue };
-            notices.push(format!(
-                "the file `{id}` was uploaded to {other} and was left out: {provider} does not have it"
-            ));
+            notices
+                .push(format!("the file `{id}` was not sent: it was uploaded to {other}, not to {provider}"));
             *part = Part::text(format!(
-                "[A file stood here that was uploaded to {other}. It is not available here; if it is needed, ask for it.]"
+                "[A file was uploaded to {other} here. It is unavailable; ask the user for it if you need it.]"
             ));
         }
     }
@@ -89,8 +89,8 @@ mod tests {
         Turn::User(vec![Part::text("look"), Part::ContainerFile { file_id: id.into() }])
     }
 
-    /// The ids that are left, and the notices, for a provider.
-    fn left(turns: &[Turn], provider: &str) -> (Vec<String>, usize) {
+    /// The remaining ids and the number of notices, for a provider.
+    fn remaining(turns: &[Turn], provider: &str) -> (Vec<String>, usize) {
         let request = Request { turns: turns.to_vec(), ..Request::default() };
         let (seen, notices) = without_foreign_files(provider, &request);
         assert_eq!(matches!(seen, Cow::Borrowed(_)), notices.is_empty());
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_belongs_to_who_answered_the_turn_that_it_stands_in() {
+    fn a_file_belongs_to_the_provider_that_answered_its_turn() {
         let mut result = ToolResult::text("1", "t", "seen");
         result.content.push(Part::Image(Media::from_file_id("image/png", "f3")));
         let turns = [
@@ -119,12 +119,12 @@ mod tests {
             [("openai", &["f1", "f4"][..], 2), ("anthropic", &["f2", "f3", "f4"], 1), ("gemini", &["f4"], 3)]
         {
             assert_eq!(
-                left(&turns, provider),
+                remaining(&turns, provider),
                 (ids.iter().map(|id| (*id).to_owned()).collect(), notices),
                 "{provider}"
             );
         }
-        // Nobody has answered, or nobody that keeps files: whose they are is not known.
-        assert_eq!(left(&[file("f1"), answer("script")], "openai"), (vec!["f1".to_owned()], 0));
+        // Without an answer of a provider, the provider of the files is unknown.
+        assert_eq!(remaining(&[file("f1"), answer("script")], "openai"), (vec!["f1".to_owned()], 0));
     }
 }

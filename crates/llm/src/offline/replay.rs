@@ -1,4 +1,4 @@
-//! Recorded exchanges: writing them, and giving them back.
+//! Records exchanges with models and replays them.
 
 mod failure;
 
@@ -13,18 +13,18 @@ use serde_json::Value;
 use toolpost_core::Timestamp;
 
 use crate::offline::diff::differences;
-use crate::offline::say::events_of;
+use crate::offline::events::events_of;
 use crate::offline::{schema, script};
 use crate::{
     BoxFuture, Catalog, Cost, ErrorKind, Model, ModelError, ModelEvent, ModelId, ModelInfo, Provider,
     RawJson, Request, Response, ResponseStream, Scrubber, Secret,
 };
 
-/// The version of the format: one JSON object a line. Version 1 had no failures.
+/// The version of the format, JSON Lines. Version 1 had no errors.
 const VERSION: u32 = 2;
 
 /// The largest recording, in bytes.
-const LARGEST: usize = 256 * 1024 * 1024;
+const MAX_FILE: usize = 256 * 1024 * 1024;
 
 /// The provider's name in the [`ModelId`] of a replayed model.
 const PROVIDER: &str = "replay";
@@ -41,13 +41,12 @@ struct Line {
     error: Option<ModelError>,
 }
 
-/// Who is told of every exchange with a model.
+/// A receiver of every exchange with a model.
 pub trait ExchangeSink: Send + Sync {
-    /// A model was asked, and has answered or failed.
+    /// Receives a request with its answer or error.
     ///
     /// # Errors
-    /// The exchange could not be kept: then its answer becomes this error, because a recording with holes would replay
-    /// wrongly.
+    /// The exchange cannot be stored. The error then replaces the answer, because a recording with gaps is invalid.
     fn exchange(
         &self,
         model: &ModelId,
@@ -56,16 +55,17 @@ pub trait ExchangeSink: Send + Sync {
     ) -> Result<(), ModelError>;
 }
 
-/// Writes exchanges down, one JSON object a line: `v`, `model`, `request`, and `response` or `error`. Headers are never
-/// among them. Every occurrence of a secret of at least 8 bytes is masked, and so are, everywhere in a line, the texts that
-/// the request's provider options have under names of secrets, such as `authorization_token`, or as headers.
+/// Writes exchanges as JSON Lines: `v`, `model`, `request`, and `response` or `error`. Headers are not recorded.
+///
+/// Every occurrence of a secret of at least 8 bytes is masked. Provider options with names of secrets, such as
+/// `authorization_token`, and headers in options are secrets too.
 pub struct Recording {
     writer: Mutex<Box<dyn Write + Send>>,
     scrubber: Scrubber,
 }
 
 impl Recording {
-    /// A recording into a writer, which is flushed after each exchange.
+    /// A recording to a writer, which is flushed after each exchange.
     pub fn new(writer: impl Write + Send + 'static, secrets: Vec<Secret>) -> Self {
         let writer: Box<dyn Write + Send> = Box::new(writer);
         Self { writer: Mutex::new(writer), scrubber: Scrubber::new(secrets) }
@@ -86,7 +86,7 @@ impl ExchangeSink for Recording {
         answer: Result<&Response, &ModelError>,
     ) -> Result<(), ModelError> {
         let failed = |what: String| {
-            ModelError::new(ErrorKind::Script, format!("the recording cannot be written: {what}"))
+            ModelError::new(ErrorKind::Script, format!("cannot write the recording: {what}"))
                 .with_model(model)
         };
         let line = Line {
@@ -97,7 +97,7 @@ impl ExchangeSink for Recording {
             error: answer.err().cloned(),
         };
         let line = serde_json::to_string(&line).map_err(|error| failed(error.to_string()))?;
-        let mut line = self.scrubber.and_of(request).scrub_json(&line);
+        let mut line = self.scrubber.with_request_secrets(request).scrub_json(&line);
         line.push('\n');
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         writer
@@ -107,21 +107,22 @@ impl ExchangeSink for Recording {
     }
 }
 
-/// A model whose exchanges somebody is told of: a [`Recording`], for one. An exchange that is given up before its end,
-/// because its stream is dropped, is not told.
+/// A model that reports its exchanges to a sink, such as a [`Recording`].
+///
+/// An exchange whose stream is dropped early is not reported.
 pub struct Recorder {
     model: Arc<dyn Model>,
     sink: Arc<dyn ExchangeSink>,
 }
 
 impl Recorder {
-    /// Records the exchanges of `model` into `writer`, as a [`Recording`].
+    /// Records the exchanges of `model` to `writer`, as a [`Recording`].
     pub fn new(model: Arc<dyn Model>, writer: impl Write + Send + 'static, secrets: Vec<Secret>) -> Self {
-        Self::tell(model, Arc::new(Recording::new(writer, secrets)))
+        Self::with_sink(model, Arc::new(Recording::new(writer, secrets)))
     }
 
-    /// Tells of the exchanges of `model`.
-    pub fn tell(model: Arc<dyn Model>, sink: Arc<dyn ExchangeSink>) -> Self {
+    /// Reports the exchanges of `model` to a sink.
+    pub fn with_sink(model: Arc<dyn Model>, sink: Arc<dyn ExchangeSink>) -> Self {
         Self { model, sink }
     }
 }
@@ -153,12 +154,13 @@ impl Model for Recorder {
     }
 
     fn stream(&self, request: &Request) -> ResponseStream {
-        let (id, sink, asked) = (self.model.id().clone(), Arc::clone(&self.sink), request.clone());
-        let events = self.model.stream(request).map(move |event| {
+        let events = self.model.stream(request);
+        let (id, sink, request) = (self.model.id().clone(), Arc::clone(&self.sink), request.clone());
+        let events = events.map(move |event| {
             match &event {
-                Ok(ModelEvent::Done(response)) => sink.exchange(&id, &asked, Ok(response))?,
-                // What went wrong counts, also when it cannot be written down.
-                Err(error) => drop(sink.exchange(&id, &asked, Err(error))),
+                Ok(ModelEvent::Done(response)) => sink.exchange(&id, &request, Ok(response))?,
+                // The model's error matters more than an error of the sink.
+                Err(error) => drop(sink.exchange(&id, &request, Err(error))),
                 Ok(_) => {}
             }
             event
@@ -169,9 +171,9 @@ impl Model for Recorder {
     fn respond<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Response, ModelError>> {
         Box::pin(async move {
             let answer = self.model.respond(request).await;
-            let told = self.sink.exchange(self.id(), request, answer.as_ref());
+            let recorded = self.sink.exchange(self.id(), request, answer.as_ref());
             if answer.is_ok() {
-                told?;
+                recorded?;
             }
             answer
         })
@@ -184,19 +186,17 @@ impl fmt::Debug for Recorder {
     }
 }
 
-/// A model that gives recorded answers to the recorded requests, and an error to any other. An exchange that failed
-/// fails again in the same way.
+/// A model that replays recorded answers and errors. A request that was not recorded is an error.
 ///
-/// Each answer is given once. Requests may come in another order than recorded, as they do from parallel agents.
+/// Each answer is replayed once. The order of requests may differ, as with parallel agents.
 #[derive(Debug)]
 pub struct ReplayModel {
     id: ModelId,
-    /// What is known of models.
     catalog: Arc<Catalog>,
-    /// What is known of the one that gave the first recorded answer.
+    /// The model of the first recorded answer.
     info: Option<ModelInfo>,
     exchanges: Vec<Exchange>,
-    given: Mutex<Vec<bool>>,
+    replayed: Mutex<Vec<bool>>,
     scrubber: Scrubber,
 }
 
@@ -207,17 +207,16 @@ struct Exchange {
 }
 
 impl ReplayModel {
-    /// Reads a file that a [`Recorder`] wrote, of at most 256 MiB. The recorder's secrets are masked in requests
-    /// before they are compared.
+    /// Reads a recording of at most 256 MiB. The recorder's secrets are masked in requests before the comparison.
     pub fn load(path: impl AsRef<Path>, secrets: Vec<Secret>) -> Result<Self, ModelError> {
         let path = path.as_ref();
         let name = path.display().to_string();
-        let text = crate::offline::files::read_text(path, LARGEST)
+        let text = crate::offline::files::read_text(path, MAX_FILE)
             .map_err(|error| error.with_model(&ModelId::new(PROVIDER, &name)))?;
         Self::parse(name, &text, secrets)
     }
 
-    /// Reads a recording's text. `name` stands for the file in errors and in the model's id.
+    /// Parses a recording. `name` stands for the file in errors and in the model's id.
     pub fn parse(name: impl Into<String>, text: &str, secrets: Vec<Secret>) -> Result<Self, ModelError> {
         let id = ModelId::new(PROVIDER, name);
         let mut exchanges = Vec::new();
@@ -242,36 +241,36 @@ impl ReplayModel {
             let message = format!("{}: the recording is empty", id.name);
             return Err(ModelError::new(ErrorKind::Script, message).with_model(&id));
         }
-        let given = Mutex::new(vec![false; exchanges.len()]);
+        let replayed = Mutex::new(vec![false; exchanges.len()]);
         let catalog = Arc::clone(Catalog::built_in());
-        let info = known(&exchanges, &catalog);
-        Ok(Self { id, catalog, info, exchanges, given, scrubber: Scrubber::new(secrets) })
+        let info = first_info(&exchanges, &catalog);
+        Ok(Self { id, catalog, info, exchanges, replayed, scrubber: Scrubber::new(secrets) })
     }
 
-    /// Takes what is known of models, and their prices, from here. Default: what is built in.
+    /// Sets the catalog for prices and features. Default: the built-in one.
     #[must_use]
     pub fn with_catalog(mut self, catalog: Arc<Catalog>) -> Self {
-        self.info = known(&self.exchanges, &catalog);
+        self.info = first_info(&self.exchanges, &catalog);
         self.catalog = catalog;
         self
     }
 
-    /// How many answers were not given yet.
-    pub fn left(&self) -> usize {
-        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        given.iter().filter(|given| !**given).count()
+    /// The number of answers that were not replayed yet.
+    pub fn remaining(&self) -> usize {
+        let replayed = self.replayed.lock().unwrap_or_else(PoisonError::into_inner);
+        replayed.iter().filter(|replayed| !**replayed).count()
     }
 
     fn answer(&self, request: &Request) -> Result<Response, ModelError> {
         let failed = |kind: ErrorKind, message: String| ModelError::new(kind, message).with_model(&self.id);
-        let scrubber = self.scrubber.and_of(request);
+        let scrubber = self.scrubber.with_request_secrets(request);
         let written = scrubber.scrub_json(request_json(request, &self.id)?.get());
         let found: Value = serde_json::from_str(&written)
             .map_err(|error| failed(ErrorKind::InvalidRequest, error.to_string()))?;
-        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = || self.exchanges.iter().enumerate().filter(|(index, _)| !given[*index]);
+        let mut replayed = self.replayed.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = || self.exchanges.iter().enumerate().filter(|(index, _)| !replayed[*index]);
         let Some((next, expected)) = open().next() else {
-            let message = format!("the recording has {} answers, and all were given", self.exchanges.len());
+            let message = format!("all {} answers of the recording were replayed", self.exchanges.len());
             return Err(failed(ErrorKind::ScriptExhausted, message));
         };
         let same = open().find(|(_, exchange)| exchange.request == found).map(|(index, _)| index);
@@ -279,32 +278,34 @@ impl ReplayModel {
             let lines = differences(&expected.request, &found).join("\n  ");
             return Err(failed(
                 ErrorKind::ReplayMismatch,
-                format!("against request {}:\n  {lines}\n", next + 1),
+                format!("differences to request {}:\n  {lines}\n", next + 1),
             ));
         };
-        given[index] = true;
+        replayed[index] = true;
         self.exchanges[index].answer.clone()
     }
 }
 
-/// Whether a model was scripted, and costs nothing.
+/// Whether a model is scripted and therefore free.
 fn is_free(id: &ModelId) -> bool {
     [script::PROVIDER, schema::PROVIDER].contains(&id.provider.as_str())
 }
 
-/// What is known of a model whose answers were recorded.
-fn known_of(id: &ModelId, catalog: &Catalog) -> ModelInfo {
+/// The catalog data of a recorded model.
+fn recorded_info(id: &ModelId, catalog: &Catalog) -> ModelInfo {
     if is_free(id) { ModelInfo::free(id) } else { catalog.find(id) }
 }
 
-/// What is known of the model that gave the first answer.
-fn known(exchanges: &[Exchange], catalog: &Catalog) -> Option<ModelInfo> {
+/// The catalog data of the model of the first answer.
+fn first_info(exchanges: &[Exchange], catalog: &Catalog) -> Option<ModelInfo> {
     let origin = |exchange: &Exchange| match &exchange.answer {
         Ok(response) => Some(response.origin.clone()),
         Err(error) => error.details.model.clone(),
     };
     let origin = exchanges.iter().find_map(origin);
-    origin.filter(|id| is_free(id) || Provider::find(&id.provider).is_some()).map(|id| known_of(&id, catalog))
+    origin
+        .filter(|id| is_free(id) || Provider::find(&id.provider).is_some())
+        .map(|id| recorded_info(&id, catalog))
 }
 
 impl Model for ReplayModel {
@@ -312,14 +313,14 @@ impl Model for ReplayModel {
         &self.id
     }
 
-    /// That of the first recorded answer, since what an agent does may depend on it.
+    /// The catalog data of the first recorded answer's model, on which an agent may depend.
     fn info(&self) -> Option<&ModelInfo> {
         self.info.as_ref()
     }
 
-    /// What the answer has cost when it was recorded.
+    /// The cost of the recorded answer.
     fn cost(&self, response: &Response, at: Timestamp) -> Option<Cost> {
-        known_of(&response.origin, &self.catalog).cost_of(response, at)
+        recorded_info(&response.origin, &self.catalog).cost_of(response, at)
     }
 
     fn check(&self, _request: &Request) -> Result<(), ModelError> {

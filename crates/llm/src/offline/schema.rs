@@ -1,16 +1,12 @@
-//! A model that tries every tool with arguments that its schema allows.
-
-mod generate;
-mod pattern;
+//! A model that calls every tool with generated arguments.
 
 use std::collections::HashSet;
 
 use futures_util::StreamExt as _;
-use serde_json::Value;
 
-use self::generate::generate;
-use crate::offline::said::Said;
-use crate::offline::say::events_of;
+use crate::offline::events::events_of;
+use crate::offline::reply::ModelReply;
+use crate::schema::generate;
 use crate::{
     ItemView, Model, ModelError, ModelEvent, ModelId, ModelInfo, OutputFormat, Request, ResponseStream,
     ToolChoice, Turn,
@@ -19,19 +15,19 @@ use crate::{
 /// The provider's name in the [`ModelId`] of such a model.
 pub(crate) const PROVIDER: &str = "schema";
 
-/// How much of a schema a [`SchemaModel`] fills in.
+/// Which properties of a schema a `schema:` model generates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Detail {
-    /// Everything that is described, also what is optional.
+pub enum SchemaDetail {
+    /// All properties.
     #[default]
     All,
-    /// What must be there.
+    /// Required properties only.
     Required,
 }
 
-impl Detail {
-    /// Its name in a model's name: `schema:all`, `schema:required`.
+impl SchemaDetail {
+    /// The name in a model's name: `schema:all`, `schema:required`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -40,33 +36,25 @@ impl Detail {
     }
 }
 
-/// A model that calls every tool that it is offered once, all of them at once, with arguments made from the tool's schema,
-/// and then answers: with JSON made from the schema of the answer if there is one, else with a sentence that says what it
-/// called. The same request gets the same answer. For tests of tools, without a provider and without a script.
+/// A model that calls every tool once, in parallel, with arguments generated from the tool's schema.
 ///
-/// What it makes fits schemas of types, `enum`, `const`, ranges, lengths, formats, simple patterns, lists, objects,
-/// `allOf`, `anyOf`, `oneOf` and local references; conditions (`if`, `not`) are not looked at.
+/// Then it answers with JSON generated from the answer's schema, or with a sentence that lists the calls. The same
+/// request gets the same answer. Generated values match types, `enum`, `const`, ranges, lengths, formats, simple
+/// patterns, lists, objects, `allOf`, `anyOf`, `oneOf` and local references. Conditions (`if`, `not`) are ignored.
 #[derive(Debug)]
-pub struct SchemaModel {
+pub(crate) struct SchemaModel {
     id: ModelId,
     info: ModelInfo,
-    detail: Detail,
-}
-
-impl Default for SchemaModel {
-    fn default() -> Self {
-        Self::new(Detail::default())
-    }
+    detail: SchemaDetail,
 }
 
 impl SchemaModel {
-    /// A model that fills in so much of each schema.
-    pub fn new(detail: Detail) -> Self {
+    pub(crate) fn new(detail: SchemaDetail) -> Self {
         let id = ModelId::new(PROVIDER, detail.as_str());
         Self { info: ModelInfo::free(&id), id, detail }
     }
 
-    fn say(&self, request: &Request) -> Said {
+    fn reply(&self, request: &Request) -> ModelReply {
         let called: HashSet<&str> = calls(request).collect();
         let may_call = |name: &str| match &request.tool_choice {
             Some(ToolChoice::None) => false,
@@ -75,24 +63,24 @@ impl SchemaModel {
         };
         let open =
             request.tools.iter().filter(|tool| may_call(&tool.name) && !called.contains(tool.name.as_str()));
-        let said = open.fold(Said::default(), |said, tool| {
+        let reply = open.fold(ModelReply::default(), |reply, tool| {
             let schema = tool.input_schema.to_value().unwrap_or_default();
-            said.and_call(&tool.name, generate(&schema, self.detail))
+            reply.and_call(&tool.name, generate(&schema, self.detail))
         });
-        if said != Said::default() {
-            return said;
+        if reply != ModelReply::default() {
+            return reply;
         }
         match &request.settings.output {
-            Some(OutputFormat::Json) => Said::text("{}"),
+            Some(OutputFormat::Json) => ModelReply::text("{}"),
             Some(OutputFormat::Schema { schema, .. }) => {
-                Said::text(generate(&schema.to_value().unwrap_or_default(), self.detail).to_string())
+                ModelReply::text(generate(&schema.to_value().unwrap_or_default(), self.detail).to_string())
             }
-            None => Said::text(summary(request)),
+            None => ModelReply::text(summary(request)),
         }
     }
 }
 
-/// The tools that the conversation has called.
+/// The tools that the conversation called.
 fn calls(request: &Request) -> impl Iterator<Item = &str> {
     let items = request.turns.iter().flat_map(|turn| match turn {
         Turn::Assistant(turn) => turn.items.as_slice(),
@@ -104,7 +92,7 @@ fn calls(request: &Request) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What was called and how it went.
+/// A sentence that lists the calls and their outcomes.
 fn summary(request: &Request) -> String {
     let results: Vec<String> = request
         .tool_results()
@@ -130,13 +118,8 @@ impl Model for SchemaModel {
     }
 
     fn stream(&self, request: &Request) -> ResponseStream {
-        let response = self.say(request).into_response(&self.id, request);
+        let response = self.reply(request).into_response(&self.id, request);
         let events: Vec<Result<ModelEvent, ModelError>> = events_of(response).into_iter().map(Ok).collect();
         futures_util::stream::iter(events).boxed()
     }
-}
-
-/// A value that a schema allows, for who tests without a model.
-pub fn example_of(schema: &Value, detail: Detail) -> Value {
-    generate(schema, detail)
 }

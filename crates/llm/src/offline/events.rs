@@ -1,12 +1,12 @@
-//! A finished answer as the events of a stream.
+//! Converts a complete answer into the events of a stream.
 
 use crate::{Item, ItemView, ModelEvent, Response};
 
-/// The events that an answer would have come in: texts word by word, calls, items, usage, the answer.
+/// The events of an answer: texts word by word, calls, items, usage, the answer.
 pub(crate) fn events_of(response: Response) -> Vec<ModelEvent> {
     let mut events: Vec<ModelEvent> = response.notices.iter().cloned().map(ModelEvent::Notice).collect();
     for (index, item) in (0..).zip(&response.items) {
-        events.extend(shown(index, item));
+        events.extend(deltas_of(index, item));
         events.push(ModelEvent::Item(item.clone()));
     }
     events.push(ModelEvent::Usage(response.usage.clone()));
@@ -14,8 +14,8 @@ pub(crate) fn events_of(response: Response) -> Vec<ModelEvent> {
     events
 }
 
-/// The deltas that an item would have come in.
-pub(crate) fn shown(index: u64, item: &Item) -> Vec<ModelEvent> {
+/// The deltas of an item.
+pub(crate) fn deltas_of(index: u64, item: &Item) -> Vec<ModelEvent> {
     match item.view() {
         ItemView::Text { text, .. } => {
             words(text).map(|text| ModelEvent::TextDelta { index, text: text.to_owned() }).collect()
@@ -40,7 +40,7 @@ pub(crate) fn shown(index: u64, item: &Item) -> Vec<ModelEvent> {
     }
 }
 
-/// Words with the white space behind them; joined they are the text.
+/// The words of a text, each with the white space after it.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

@@ -44,14 +44,14 @@ impl ResponsesCodec {
 }
 
 impl Codec for ResponsesCodec {
-    fn form_obstacle(&self, request: &Request) -> Option<String> {
+    fn native_schema_obstacle(&self, request: &Request) -> Option<String> {
         let Some(OutputFormat::Schema { schema, .. }) = &request.settings.output else { return None };
         let schema = schema.to_value().ok()?;
         if is_object(&schema) {
             return None;
         }
         // An object in other words is made one; anything else the provider refuses, strict or not.
-        lower(&schema, SchemaTarget::OpenAiStrict).obstacle
+        lower(&schema, SchemaTarget::OpenAiStrict).unsupported
     }
 
     fn check(&self, request: &Request) -> Result<(), ModelError> {

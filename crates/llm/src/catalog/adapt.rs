@@ -1,4 +1,4 @@
-//! What a model does not take: dropped with a notice where it is a setting, an error where the request needs it.
+//! Adapts requests to models: unsupported settings are dropped with a notice, unsupported features are errors.
 
 use std::borrow::Cow;
 
@@ -11,10 +11,11 @@ use crate::{
 };
 
 /// The most models that an error names.
-const MOST_NAMED: usize = 8;
+const MAX_NAMED: usize = 8;
 
-/// Whether the model has every feature that the request needs. What it lacks is an error that names models that have
-/// it. `emulated` features are the wire's to bring about in another way.
+/// Checks that the model supports every feature that the request needs. The error names models that do.
+///
+/// The wire emulates the `emulated` features.
 pub(crate) fn check(
     catalog: &Catalog,
     info: &ModelInfo,
@@ -29,22 +30,22 @@ pub(crate) fn check(
     }
     for tool in &request.hosted_tools {
         let HostedTool::CodeExecution { version: Some(version), .. } = tool else { continue };
-        let Some(taken) = info.hosted_versions.get(tool.name()).filter(|taken| !taken.contains(version))
+        let Some(supported) = info.hosted_versions.get(tool.name()).filter(|list| !list.contains(version))
         else {
             continue;
         };
         let message = format!(
-            "`{}` does not take `{version}` of the hosted tool `{}`. Expected one of {}",
+            "`{}` does not support `{version}` of the hosted tool `{}`: use one of {}",
             info.id.name,
             tool.name(),
-            taken.join(", ")
+            supported.join(", ")
         );
         return Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&info.id));
     }
     Ok(())
 }
 
-/// The features that a request cannot do without, each with what asks for it.
+/// The features that a request needs, each with the part that needs it.
 fn needs(request: &Request) -> Vec<(Feature, &'static str)> {
     let mut needs = Vec::new();
     let mut need = |feature: Feature, what: &'static str| {
@@ -56,10 +57,10 @@ fn needs(request: &Request) -> Vec<(Feature, &'static str)> {
         need(Feature::Tools, "tools");
     }
     if request.tools.iter().any(|tool| tool.deferred) {
-        need(Feature::ToolSearch, "tools that the model searches for");
+        need(Feature::ToolSearch, "deferred tools");
     }
     if matches!(request.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_))) {
-        need(Feature::ForcedToolChoice, "a tool that must be called");
+        need(Feature::ForcedToolChoice, "a forced tool call");
     }
     for tool in &request.hosted_tools {
         match tool {
@@ -70,29 +71,29 @@ fn needs(request: &Request) -> Vec<(Feature, &'static str)> {
                 need(Feature::CodeExecution, "the hosted tool `code_execution`");
             }
             HostedTool::ToolSearch { .. } => need(Feature::ToolSearch, "the hosted tool `tool_search`"),
-            // That one provider alone has it, its wire knows.
+            // The wires check these tools.
             HostedTool::XSearch { .. } | HostedTool::Raw(_) => {}
         }
     }
     for edit in &request.context_edits {
         match edit {
             ContextEdit::Compact { .. } => {
-                need(Feature::Compaction, "a conversation that the provider sums up");
+                need(Feature::Compaction, "compaction by the provider");
             }
             ContextEdit::ClearToolResults { .. } => {
-                need(Feature::ToolResultClearing, "results of tools that the provider leaves out");
+                need(Feature::ToolResultClearing, "removal of old tool results");
             }
         }
     }
     if matches!(request.settings.output, Some(OutputFormat::Schema { .. })) {
-        need(Feature::StructuredOutput, "an answer that fits a schema");
+        need(Feature::StructuredOutput, "an answer that matches a schema");
     }
     let mut need_part = |part: &Part| match part {
-        Part::Image(_) => need(Feature::Images, "pictures"),
+        Part::Image(_) => need(Feature::Images, "images"),
         Part::Document(media) if media.media_type == "application/pdf" => {
             need(Feature::Documents, "PDF documents");
         }
-        Part::ContainerFile { .. } => need(Feature::CodeExecution, "files in a container"),
+        Part::ContainerFile { .. } => need(Feature::CodeExecution, "container files"),
         _ => {}
     };
     for turn in &request.turns {
@@ -107,32 +108,32 @@ fn needs(request: &Request) -> Vec<(Feature, &'static str)> {
     needs
 }
 
-/// That a model lacks a feature, with models that have it.
+/// The error of an unsupported feature, with models that support it.
 pub(crate) fn unsupported(catalog: &Catalog, info: &ModelInfo, feature: Feature, what: &str) -> ModelError {
     let now = SystemClock.timestamp();
     let can = |other: &ModelInfo| other.has(feature) == Some(true) && !other.is_retired(now);
     let (own, others): (Vec<ModelInfo>, Vec<ModelInfo>) =
         catalog.models().filter(can).partition(|other| other.id.provider == info.id.provider);
-    // The last names are the newest as a rule; other providers' models help only where the own has none.
+    // Later names are usually newer. Other providers' models are named only if this one has none.
     let names: Vec<String> = if own.is_empty() { &others } else { &own }
         .iter()
         .rev()
-        .take(MOST_NAMED)
+        .take(MAX_NAMED)
         .map(|model| model.id.to_string())
         .collect();
-    let mut message = format!("`{}` has no {feature}: the request needs {what}", info.id.name);
+    let mut message = format!("`{}` does not support {what} (`{feature}`)", info.id.name);
     if !names.is_empty() {
-        message.push_str(". Models that have it: ");
+        message.push_str(". Models that support it: ");
         message.push_str(&names.join(", "));
     }
     ModelError::new(ErrorKind::Unsupported, message).with_model(&info.id)
 }
 
-/// The request as the model takes it, and what was changed.
-pub(crate) fn fit<'a>(info: &ModelInfo, request: &'a Request) -> (Cow<'a, Request>, Vec<String>) {
+/// Adapts the settings of a request to a model. Returns a notice for each change.
+pub(crate) fn adapt<'a>(info: &ModelInfo, request: &'a Request) -> (Cow<'a, Request>, Vec<String>) {
     let mut settings = Cow::Borrowed(&request.settings);
     let mut notices = Vec::new();
-    fit_settings(info, &mut settings, &mut notices);
+    adapt_settings(info, &mut settings, &mut notices);
     match settings {
         Cow::Borrowed(_) => (Cow::Borrowed(request), notices),
         Cow::Owned(settings) => {
@@ -143,37 +144,37 @@ pub(crate) fn fit<'a>(info: &ModelInfo, request: &'a Request) -> (Cow<'a, Reques
     }
 }
 
-fn fit_settings(info: &ModelInfo, settings: &mut Cow<'_, Settings>, notices: &mut Vec<String>) {
+fn adapt_settings(info: &ModelInfo, settings: &mut Cow<'_, Settings>, notices: &mut Vec<String>) {
     let model = &info.id.name;
-    if let Some(wanted) = settings.effort
+    if let Some(requested) = settings.effort
         && let Some(levels) = &info.efforts
-        && !levels.contains(&wanted)
+        && !levels.contains(&requested)
     {
-        let level = nearest(levels, wanted);
+        let level = nearest(levels, requested);
         settings.to_mut().effort = level;
         notices.push(match level {
             Some(level) => format!(
-                "effort `{}` was sent as `{}`, the nearest level that {model} takes",
-                wanted.as_str(),
+                "effort `{}` was sent as `{}`, the nearest level that {model} supports",
+                requested.as_str(),
                 level.as_str()
             ),
-            None => format!("`effort` was not sent: {model} takes none"),
+            None => format!("`effort` was not sent: {model} does not support it"),
         });
     }
-    let refused = match settings.thinking {
+    let thinking = match settings.thinking {
         Some(Thinking::Off) => Some(Setting::ThinkingOff),
         Some(Thinking::Adaptive) => Some(Setting::AdaptiveThinking),
         Some(Thinking::Budget(_)) => Some(Setting::ThinkingBudget),
         None => None,
     };
-    if let Some(refused) = refused.filter(|setting| info.not_taken.contains(setting)) {
-        let adaptive =
-            refused == Setting::ThinkingBudget && !info.not_taken.contains(&Setting::AdaptiveThinking);
+    if let Some(unsupported) = thinking.filter(|setting| info.unsupported_settings.contains(setting)) {
+        let adaptive = unsupported == Setting::ThinkingBudget
+            && !info.unsupported_settings.contains(&Setting::AdaptiveThinking);
         settings.to_mut().thinking = adaptive.then_some(Thinking::Adaptive);
         notices.push(if adaptive {
-            format!("the thinking budget was not sent: {model} decides itself how much it thinks")
+            format!("the thinking budget was not sent: {model} supports adaptive thinking only")
         } else {
-            format!("{refused} was not sent: {model} does not take it")
+            format!("{unsupported} was not sent: {model} does not support it")
         });
     }
     let thinks = match (&settings.thinking, settings.effort) {
@@ -181,33 +182,34 @@ fn fit_settings(info: &ModelInfo, settings: &mut Cow<'_, Settings>, notices: &mu
         (Some(_), _) | (None, Some(_)) => true,
         (None, None) => info.thinks_by_default.unwrap_or(true),
     };
-    let is_refused = |setting: Setting| {
-        info.not_taken.contains(&setting) || (thinks && info.not_taken_while_thinking.contains(&setting))
+    let is_unsupported = |setting: Setting| {
+        info.unsupported_settings.contains(&setting)
+            || (thinks && info.unsupported_while_thinking.contains(&setting))
     };
     let mut dropped = Vec::new();
-    if settings.temperature.is_some() && is_refused(Setting::Temperature) {
+    if settings.temperature.is_some() && is_unsupported(Setting::Temperature) {
         settings.to_mut().temperature = None;
         dropped.push(Setting::Temperature);
     }
-    if settings.top_p.is_some() && is_refused(Setting::TopP) {
+    if settings.top_p.is_some() && is_unsupported(Setting::TopP) {
         settings.to_mut().top_p = None;
         dropped.push(Setting::TopP);
     }
-    if settings.top_k.is_some() && is_refused(Setting::TopK) {
+    if settings.top_k.is_some() && is_unsupported(Setting::TopK) {
         settings.to_mut().top_k = None;
         dropped.push(Setting::TopK);
     }
-    if settings.seed.is_some() && is_refused(Setting::Seed) {
+    if settings.seed.is_some() && is_unsupported(Setting::Seed) {
         settings.to_mut().seed = None;
         dropped.push(Setting::Seed);
     }
-    if !settings.stop.is_empty() && is_refused(Setting::Stop) {
+    if !settings.stop.is_empty() && is_unsupported(Setting::Stop) {
         settings.to_mut().stop.clear();
         dropped.push(Setting::Stop);
     }
     for setting in dropped {
-        let when = if info.not_taken.contains(&setting) { "" } else { " while it thinks" };
-        notices.push(format!("`{setting}` was not sent: {model} does not take it{when}"));
+        let when = if info.unsupported_settings.contains(&setting) { "" } else { " while it thinks" };
+        notices.push(format!("`{setting}` was not sent: {model} does not support it{when}"));
     }
     if settings.parallel_tool_calls == Some(true) && info.has(Feature::ParallelTools) == Some(false) {
         settings.to_mut().parallel_tool_calls = None;
@@ -215,23 +217,23 @@ fn fit_settings(info: &ModelInfo, settings: &mut Cow<'_, Settings>, notices: &mu
     }
     if info.has(Feature::PromptCaching) == Some(false) && settings.prompt_caching != PromptCaching::Off {
         if settings.prompt_caching != PromptCaching::Automatic {
-            notices.push(format!("`prompt_caching` was not sent: {model} has no cache for prompts"));
+            notices.push(format!("`prompt_caching` was not sent: {model} has no prompt cache"));
         }
         settings.to_mut().prompt_caching = PromptCaching::Off;
     }
-    if let (Some(wanted), Some(most)) = (settings.max_output_tokens, info.max_output_tokens)
-        && u64::from(wanted) > most
+    if let (Some(requested), Some(max)) = (settings.max_output_tokens, info.max_output_tokens)
+        && u64::from(requested) > max
     {
-        settings.to_mut().max_output_tokens = u32::try_from(most).ok();
+        settings.to_mut().max_output_tokens = u32::try_from(max).ok();
         notices.push(format!(
-            "`max_output_tokens` was sent as {most} instead of {wanted}: {model} answers with no more"
+            "`max_output_tokens` was sent as {max} instead of {requested}, the maximum of {model}"
         ));
     }
 }
 
-/// The highest level that is not above the wanted one, else the lowest.
-fn nearest(levels: &[Effort], wanted: Effort) -> Option<Effort> {
+/// The highest level up to the requested one, else the lowest.
+fn nearest(levels: &[Effort], requested: Effort) -> Option<Effort> {
     let rank = |effort: &Effort| Effort::ALL.iter().position(|known| known == effort);
-    let below = levels.iter().filter(|level| rank(level) <= rank(&wanted)).max_by_key(|level| rank(level));
+    let below = levels.iter().filter(|level| rank(level) <= rank(&requested)).max_by_key(|level| rank(level));
     below.or_else(|| levels.iter().min_by_key(|level| rank(level))).copied()
 }

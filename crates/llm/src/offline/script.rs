@@ -1,4 +1,4 @@
-//! A model that says what a file tells it to say. The tools really run.
+//! A model that plays a script file. Its tool calls are executed.
 
 mod file;
 mod template;
@@ -9,19 +9,20 @@ use futures_util::StreamExt as _;
 
 use self::file::{Expectation, Script, ScriptTurn};
 use self::template::Template;
-use crate::offline::say::events_of;
+use crate::offline::events::events_of;
+use crate::offline::reply::ModelReply;
 use crate::{
-    ErrorKind, Item, ItemView, Model, ModelError, ModelEvent, ModelId, ModelInfo, RawJson, Request, Response,
-    ResponseStream, StopReason, ToolResult, Turn, Usage,
+    ErrorKind, Model, ModelError, ModelEvent, ModelId, ModelInfo, Request, Response, ResponseStream,
+    StopReason, ToolResult, Turn,
 };
 
 /// The provider's name in the [`ModelId`] of a scripted model, and the model's name in its answers.
 pub(crate) const PROVIDER: &str = "script";
 
-/// A model that plays a script: a YAML file with what it says turn by turn.
+/// A model that plays a script: a YAML file with its answers turn by turn.
 ///
-/// Which turn is next follows from the conversation: as many have been played as it has answers of scripted models.
-/// So one model serves many conversations, and a saved conversation goes on where it was.
+/// The next turn follows from the number of scripted answers in the conversation. So one model serves several
+/// conversations, and a stored conversation resumes at its turn.
 #[derive(Debug)]
 pub struct ScriptModel {
     id: ModelId,
@@ -30,14 +31,14 @@ pub struct ScriptModel {
 }
 
 impl ScriptModel {
-    /// Reads a script file of at most 1 MiB. The error names the file, the line and what was expected.
+    /// Reads a script file of at most 1 MiB. The error names the file, the line and the expected value.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ModelError> {
         let path = path.as_ref();
-        let text = crate::offline::files::read_text(path, file::LARGEST)?;
+        let text = crate::offline::files::read_text(path, file::MAX_FILE)?;
         Self::parse(path.display().to_string(), &text)
     }
 
-    /// Reads a script's text. `name` stands for the file in errors and in the model's id.
+    /// Parses a script. `name` stands for the file in errors and in the model's id.
     pub fn parse(name: impl Into<String>, text: &str) -> Result<Self, ModelError> {
         let id = ModelId::new(PROVIDER, name);
         let script = file::parse(text)
@@ -54,7 +55,7 @@ impl ScriptModel {
             ModelError::new(kind, message).with_model(&self.id)
         };
         let Some(turn) = self.script.turns.get(number) else {
-            let message = format!("the script has {} turns, and all were played", self.script.turns.len());
+            let message = format!("all {} turns of the script were played", self.script.turns.len());
             return Err(failed(ErrorKind::ScriptExhausted, message));
         };
         let results: Vec<&ToolResult> = request.tool_results().collect();
@@ -62,49 +63,28 @@ impl ScriptModel {
             check(expectation, results.last().copied())
                 .map_err(|message| failed(ErrorKind::ScriptExpectation, message))?;
         }
-        self.speak(turn, number, &results).map_err(|message| failed(ErrorKind::ScriptExpectation, message))
+        self.reply(turn, number, &results).map_err(|message| failed(ErrorKind::ScriptExpectation, message))
     }
 
-    fn speak(&self, turn: &ScriptTurn, number: usize, results: &[&ToolResult]) -> Result<Response, String> {
-        let mut items = Vec::new();
-        if let Some(text) = &turn.text {
-            let text = Template::parse(text)?.text(results)?;
-            let raw = serde_json::json!({"type": "text", "text": text});
-            items.push(Item::new(ItemView::Text { text, citations: Vec::new() }, (&raw).into()));
-        }
-        for (index, call) in turn.calls.iter().enumerate() {
-            let id = format!("call_{}_{}", number + 1, index + 1);
-            let arguments = template::fill(&serde_json::Value::Object(call.args.clone()), results)?;
-            let raw =
-                serde_json::json!({"type": "tool_call", "id": id, "name": call.tool, "arguments": arguments});
-            let view = ItemView::ToolCall { id, name: call.tool.clone(), arguments: Ok((&arguments).into()) };
-            items.push(Item::new(view, (&raw).into()));
-        }
-        let stop = match &turn.stop {
-            Some(reason) => StopReason::from(reason.as_str()),
-            None if turn.calls.is_empty() => StopReason::EndTurn,
-            None => StopReason::ToolUse,
+    fn reply(&self, turn: &ScriptTurn, number: usize, results: &[&ToolResult]) -> Result<Response, String> {
+        let mut reply = match &turn.text {
+            Some(text) => ModelReply::text(Template::parse(text)?.text(results)?),
+            None => ModelReply::default(),
         };
-        let content: Vec<&RawJson> = items.iter().map(Item::raw).collect();
-        let raw = RawJson::of(&serde_json::json!({"content": content})).map_err(|error| error.to_string())?;
-        Ok(Response {
-            id: format!("script_{}", number + 1),
-            model: PROVIDER.to_owned(),
-            origin: self.id.clone(),
-            items,
-            stop,
-            stop_detail: None,
-            usage: Usage { input: turn.usage.input, output: turn.usage.output, ..Usage::default() },
-            carry: serde_json::Map::new(),
-            notices: Vec::new(),
-            raw,
-        })
+        for call in &turn.calls {
+            let arguments = template::fill(&serde_json::Value::Object(call.args.clone()), results)?;
+            reply = reply.and_call(&call.tool, arguments);
+        }
+        if let Some(reason) = &turn.stop {
+            reply = reply.with_stop(StopReason::from(reason.as_str()));
+        }
+        Ok(reply.with_usage(turn.usage.input, turn.usage.output).into_answer(&self.id, number + 1))
     }
 }
 
-/// Holds an expectation against the latest result.
+/// Checks an expectation against the latest result.
 fn check(expectation: &Expectation, last: Option<&ToolResult>) -> Result<(), String> {
-    let last = last.ok_or("a result was expected, and no tool has been called yet")?;
+    let last = last.ok_or("expected a tool result, but no tool was called yet")?;
     let text = last.joined_text();
     let shown = || {
         let short: String = text.chars().take(300).collect();

@@ -1,30 +1,41 @@
-//! How each provider speaks of files.
+//! The file APIs of the providers.
 
+use percent_encoding::utf8_percent_encode;
 use toolpost_core::Timestamp;
 
-use super::{FilePage, StoredFile};
+use super::StoredFile;
 use crate::RawJson;
 use crate::fields::Members;
+use crate::http::client::UNRESERVED;
 
-/// Where Gemini is told of an upload.
+/// The path where an upload to Gemini starts.
 pub(super) const GEMINI_UPLOAD: &str = "/upload/v1beta/files";
 
-/// How many files a page has, at most.
-const PAGE: usize = 100;
+/// The most files on a page.
+const PAGE_SIZE: usize = 100;
 
 const MIB: u64 = 1024 * 1024;
 
-/// A provider's way with files.
+/// A page of files.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct FilePage {
+    /// The files, in the provider's order.
+    pub(super) files: Vec<StoredFile>,
+    /// The token of the next page; `None` at the end.
+    pub(super) next: Option<String>,
+}
+
+/// A provider's file API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum FileApi {
     Anthropic,
     OpenAi,
     Gemini,
     Xai,
 }
 
-impl Dialect {
-    /// The providers that keep files.
+impl FileApi {
+    /// The providers with file storage.
     pub(super) const NAMES: [&str; 4] = ["anthropic", "openai", "gemini", "xai"];
 
     pub(super) fn of(provider: &str) -> Option<Self> {
@@ -37,23 +48,23 @@ impl Dialect {
         })
     }
 
-    /// Where files are.
-    pub(super) fn files(self) -> &'static str {
+    /// The path of the files.
+    pub(super) fn files_path(self) -> &'static str {
         match self {
             Self::Gemini => "/v1beta/files",
             _ => "/v1/files",
         }
     }
 
-    /// What stands behind a file's path for its content.
-    pub(super) fn content(self) -> &'static str {
+    /// The suffix of a file's path for its content.
+    pub(super) fn content_suffix(self) -> &'static str {
         match self {
             Self::Gemini => ":download?alt=media",
             _ => "/content",
         }
     }
 
-    /// What a file is for, where that must be said.
+    /// The `purpose` of an upload, for APIs that require one.
     pub(super) fn purpose(self) -> Option<&'static str> {
         match self {
             Self::OpenAi => Some("user_data"),
@@ -62,9 +73,8 @@ impl Dialect {
         }
     }
 
-    /// The largest file that is taken, in bytes. Whole files are kept in memory, so that an upload can be tried again:
-    /// of Gemini's 2 GiB no more than the others'.
-    pub(super) fn largest_upload(self) -> u64 {
+    /// The limit of an upload in bytes. Uploads stay in memory for retries, so Gemini's limit of 2 GiB is not used.
+    pub(super) fn max_upload_bytes(self) -> u64 {
         match self {
             Self::Anthropic => 500 * MIB,
             Self::OpenAi | Self::Gemini => 512 * MIB,
@@ -72,41 +82,41 @@ impl Dialect {
         }
     }
 
-    /// Whether files of a container have an address of their own.
+    /// Whether container files have their own path.
     pub(super) fn has_containers(self) -> bool {
         self == Self::OpenAi
     }
 
     /// The path of a page.
-    pub(super) fn list(self, next: Option<&str>) -> String {
-        let (size, mark) = match self {
-            // The older form of the interface goes on from a file's id.
+    pub(super) fn list_path(self, next: Option<&str>) -> String {
+        let (size, token) = match self {
+            // The older API continues after a file's id.
             Self::Anthropic if next.is_some_and(|next| !next.starts_with("page_")) => ("limit", "after_id"),
             Self::Anthropic => ("limit", "page"),
             Self::OpenAi => ("limit", "after"),
             Self::Gemini => ("pageSize", "pageToken"),
             Self::Xai => ("limit", "pagination_token"),
         };
-        let mut path = format!("{}?{size}={PAGE}", self.files());
+        let mut path = format!("{}?{size}={PAGE_SIZE}", self.files_path());
         if let Some(next) = next {
             path.push('&');
-            path.push_str(mark);
+            path.push_str(token);
             path.push('=');
-            path.push_str(&escaped(next));
+            path.extend(utf8_percent_encode(next, UNRESERVED));
         }
         path
     }
 
-    /// A page of files.
-    pub(super) fn page(self, answer: &RawJson) -> Option<FilePage> {
+    /// Reads a page of files.
+    pub(super) fn read_page(self, answer: &RawJson) -> Option<FilePage> {
         let members: Members<'_> = serde_json::from_str(answer.get()).ok()?;
         let list = if self == Self::Gemini { "files" } else { "data" };
-        // An empty list is left out by Gemini.
+        // Gemini omits an empty list.
         let files = match members.get(list) {
             None if self == Self::Gemini => Vec::new(),
             _ => members.read::<Vec<RawJson>>(list)?,
         };
-        let files: Vec<StoredFile> = files.iter().filter_map(|file| self.stored(file)).collect();
+        let files: Vec<StoredFile> = files.iter().filter_map(|file| self.read_file(file)).collect();
         let has_more = members.read("has_more").unwrap_or(true);
         let final_id =
             || members.read::<String>("last_id").or_else(|| files.last().map(|file| file.id.clone()));
@@ -121,11 +131,11 @@ impl Dialect {
         Some(FilePage { next: next.filter(|next| !next.is_empty()), files })
     }
 
-    /// A file. Gemini wraps the answer to an upload.
-    pub(super) fn stored(self, answer: &RawJson) -> Option<StoredFile> {
+    /// Reads a file. Gemini wraps the answer to an upload.
+    pub(super) fn read_file(self, answer: &RawJson) -> Option<StoredFile> {
         let members: Members<'_> = serde_json::from_str(answer.get()).ok()?;
         if let Some(inner) = members.get("file").filter(|_| self == Self::Gemini) {
-            return self.stored(&inner.into());
+            return self.read_file(&inner.into());
         }
         let text = |name: &str| members.read::<String>(name).filter(|text| !text.is_empty());
         let number = |name: &str| {
@@ -133,8 +143,9 @@ impl Dialect {
                 .read::<u64>(name)
                 .or_else(|| members.read::<String>(name).and_then(|text| text.parse().ok()))
         };
-        let time =
-            |name: &str| members.read::<Timestamp>(name).or_else(|| members.read(name).and_then(seconds));
+        let time = |name: &str| {
+            members.read::<Timestamp>(name).or_else(|| members.read(name).and_then(from_seconds))
+        };
         let file = match self {
             Self::Gemini => StoredFile {
                 id: text("name")?,
@@ -160,7 +171,7 @@ impl Dialect {
             },
             Self::OpenAi | Self::Xai => StoredFile {
                 id: text("id")?,
-                // A file of a container has a path.
+                // A container file has a path.
                 name: text("filename").or_else(|| text("path")),
                 size: number("bytes").or_else(|| number("size")),
                 media_type: None,
@@ -175,17 +186,9 @@ impl Dialect {
     }
 }
 
-/// A time in seconds since 1970.
-fn seconds(number: u64) -> Option<Timestamp> {
+/// A time from Unix seconds.
+fn from_seconds(number: u64) -> Option<Timestamp> {
     number.checked_mul(1_000_000).map(Timestamp::from_micros)
-}
-
-/// A value of a query, with everything escaped that is not a plain character.
-fn escaped(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
-    text.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
 }
 
 #[cfg(test)]
@@ -194,36 +197,36 @@ mod tests {
 
     use super::*;
 
-    fn page(dialect: Dialect, rest: &Value) -> FilePage {
+    fn page(api: FileApi, rest: &Value) -> FilePage {
         let record =
             |id: &str| json!({"id": id, "bytes": 9, "created_at": 1_783_000_000, "filename": "a.csv"});
         let mut page = json!({"data": [record("a"), record("b"), {"no": "file"}]});
         page.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
-        dialect.page(&RawJson::from(&page)).unwrap()
+        api.read_page(&RawJson::from(&page)).unwrap()
     }
 
     #[test]
-    fn openai_and_xai_have_marks_of_their_own() {
-        for (dialect, rest, next, path) in [
+    fn openai_and_xai_have_their_own_page_tokens() {
+        for (api, rest, next, path) in [
             (
-                Dialect::OpenAi,
+                FileApi::OpenAi,
                 json!({"has_more": true, "last_id": "b"}),
                 Some("b"),
                 "/v1/files?limit=100&after=b",
             ),
-            (Dialect::OpenAi, json!({"has_more": true}), Some("b"), "/v1/files?limit=100&after=b"),
-            (Dialect::OpenAi, json!({"has_more": false, "last_id": "b"}), None, "/v1/files?limit=100"),
+            (FileApi::OpenAi, json!({"has_more": true}), Some("b"), "/v1/files?limit=100&after=b"),
+            (FileApi::OpenAi, json!({"has_more": false, "last_id": "b"}), None, "/v1/files?limit=100"),
             (
-                Dialect::Xai,
+                FileApi::Xai,
                 json!({"pagination_token": "t/1"}),
                 Some("t/1"),
                 "/v1/files?limit=100&pagination_token=t%2F1",
             ),
-            (Dialect::Xai, json!({"pagination_token": ""}), None, "/v1/files?limit=100"),
+            (FileApi::Xai, json!({"pagination_token": ""}), None, "/v1/files?limit=100"),
         ] {
-            let page = page(dialect, &rest);
+            let page = page(api, &rest);
             assert_eq!(page.next.as_deref(), next, "{rest}");
-            assert_eq!(dialect.list(page.next.as_deref()), path);
+            assert_eq!(api.list_path(page.next.as_deref()), path);
             assert_eq!(page.files.len(), 2);
             assert_eq!(page.files[0].created.unwrap().as_micros(), 1_783_000_000_000_000);
             assert_eq!((page.files[0].size, page.files[0].name.as_deref()), (Some(9), Some("a.csv")));
@@ -231,11 +234,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_a_container_is_named_by_its_path() {
+    fn a_container_file_has_its_path_as_name() {
         let record =
             json!({"id": "cfile_1", "container_id": "cntr_1", "path": "/mnt/data/plot.png", "bytes": 3});
-        let file = Dialect::OpenAi.stored(&RawJson::from(&record)).unwrap();
+        let file = FileApi::OpenAi.read_file(&RawJson::from(&record)).unwrap();
         assert_eq!(file.name.as_deref(), Some("/mnt/data/plot.png"));
-        assert_eq!(Dialect::OpenAi.stored(&RawJson::from(&json!({"error": "no"}))), None);
+        assert_eq!(FileApi::OpenAi.read_file(&RawJson::from(&json!({"error": "no"}))), None);
     }
 }

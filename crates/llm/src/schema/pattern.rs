@@ -1,32 +1,31 @@
-//! A text that matches a regular expression, for the expressions that schemas have.
+//! Generates a text that matches a regular expression.
 
-use std::cell::Cell;
-
-/// How often a repetition is made at most.
-const MOST_REPEATS: usize = 1_000;
-/// How deeply groups may lie in each other.
-const MOST_LEVELS: usize = 32;
-/// How many parts are written at most for one try: also those of an expression whose repetitions multiply.
-const MOST_STEPS: usize = 20_000;
+/// The most repetitions that are written.
+const MAX_REPEATS: usize = 1_000;
+/// The deepest nesting of groups.
+const MAX_LEVELS: usize = 32;
+/// The most parts that one attempt writes: nested repetitions multiply.
+const MAX_STEPS: usize = 20_000;
 
 /// One part of an expression.
 enum Node {
-    /// Characters, one of which stands there: ranges, both ends included.
+    /// One of these characters, as inclusive ranges.
     Set(Vec<(char, char)>),
-    /// Parts one after another, each so often at least and, if bounded, at most.
+    /// Parts in order, each with its least and, if bounded, its most repetitions.
     Sequence(Vec<(Node, usize, Option<usize>)>),
-    /// One of several.
+    /// One of several alternatives.
     Choice(Vec<Node>),
 }
 
-/// A text of `least` to `most` characters that the expression matches, if one is found. `variant` makes different ones,
-/// where the expression allows them; `steps` is how many parts may be written for all texts together.
-pub(super) fn matching(
+/// A text of `min` to `max` characters that the expression matches, if one is found.
+///
+/// `variant` selects among several texts. `steps` is the number of parts that may still be written for all texts.
+pub(super) fn matching_text(
     pattern: &str,
-    least: usize,
-    most: usize,
+    min: usize,
+    max: usize,
     variant: usize,
-    steps: &Cell<usize>,
+    steps: &mut usize,
 ) -> Option<String> {
     let characters: Vec<char> = pattern.chars().collect();
     let mut parser = Parser { rest: &characters, level: 0 };
@@ -34,18 +33,16 @@ pub(super) fn matching(
     if !parser.rest.is_empty() {
         return None;
     }
-    // As short as can be, then longer and longer.
-    let fits = |extra: usize| {
+    // The shortest text first, then longer ones.
+    (0..=min.min(MAX_REPEATS)).find_map(|extra| {
         let mut text = String::new();
-        let had = MOST_STEPS.min(steps.get());
-        let mut left = had;
+        let before = MAX_STEPS.min(*steps);
+        let mut left = before;
         let written = write(&node, extra, variant, &mut text, &mut left);
-        steps.set(steps.get() - (had - left));
+        *steps -= before - left;
         written?;
-        let length = text.chars().count();
-        (least..=most).contains(&length).then_some(text)
-    };
-    (0..=least.min(MOST_REPEATS)).find_map(fits)
+        (min..=max).contains(&text.chars().count()).then_some(text)
+    })
 }
 
 struct Parser<'a> {
@@ -81,7 +78,7 @@ impl Parser<'_> {
         while let Some(&first) = self.rest.first() {
             match first {
                 '|' | ')' => break,
-                // The text is the whole of what is matched.
+                // The pattern matches the whole text.
                 '^' | '$' => {
                     self.next();
                     continue;
@@ -99,7 +96,7 @@ impl Parser<'_> {
         match self.next()? {
             '(' => {
                 self.level += 1;
-                if self.level > MOST_LEVELS || (self.eat('?') && !self.eat(':')) {
+                if self.level > MAX_LEVELS || (self.eat('?') && !self.eat(':')) {
                     return None;
                 }
                 let node = self.choice()?;
@@ -148,12 +145,12 @@ impl Parser<'_> {
         if !is_not {
             return Some(Node::Set(ranges));
         }
-        let is_free = |character: &char| !ranges.iter().any(|(from, to)| (from..=to).contains(&character));
-        let free = ('a'..='z').chain('A'..='Z').chain('0'..='9').chain(" _-".chars()).find(is_free)?;
-        Some(Node::Set(vec![(free, free)]))
+        let is_outside = |character: &char| !ranges.iter().any(|(from, to)| (from..=to).contains(&character));
+        let outside = ('a'..='z').chain('A'..='Z').chain('0'..='9').chain(" _-".chars()).find(is_outside)?;
+        Some(Node::Set(vec![(outside, outside)]))
     }
 
-    /// How often the part before is there.
+    /// The repetitions of the preceding part.
     fn repeats(&mut self) -> Option<(usize, Option<usize>)> {
         let bounds = match self.rest.first() {
             Some('*') => (0, None),
@@ -175,13 +172,13 @@ impl Parser<'_> {
             _ => return Some((1, Some(1))),
         };
         self.next();
-        // Whether it is greedy makes no difference.
+        // Greedy or lazy makes no difference here.
         self.eat('?');
-        (bounds.0 <= MOST_REPEATS).then_some(bounds)
+        (bounds.0 <= MAX_REPEATS).then_some(bounds)
     }
 }
 
-/// The characters that an escape stands for.
+/// The characters that an escape matches.
 fn escape(character: char) -> Option<Vec<(char, char)>> {
     Some(match character {
         'd' => vec![('0', '9')],
@@ -191,7 +188,7 @@ fn escape(character: char) -> Option<Vec<(char, char)>> {
         'n' => vec![('\n', '\n')],
         't' => vec![('\t', '\t')],
         'r' => vec![('\r', '\r')],
-        // Edges of words, properties and references to groups are beyond this.
+        // Word boundaries, properties and back references are unsupported.
         character if character.is_ascii_alphanumeric() => return None,
         literal => vec![(literal, literal)],
     })
@@ -225,12 +222,12 @@ fn write(node: &Node, extra: usize, variant: usize, text: &mut String, steps: &m
 mod tests {
     use super::*;
 
-    fn matching(pattern: &str, least: usize, most: usize, variant: usize) -> Option<String> {
-        super::matching(pattern, least, most, variant, &Cell::new(1_000_000))
+    fn matching(pattern: &str, min: usize, max: usize, variant: usize) -> Option<String> {
+        matching_text(pattern, min, max, variant, &mut 1_000_000)
     }
 
     #[test]
-    fn texts_fit_the_expressions_of_schemas() {
+    fn a_text_matches_its_pattern() {
         for (pattern, least, expected) in [
             ("^[a-z][a-z0-9_-]{0,63}$", 1, Some("a")),
             ("^[a-z][a-z0-9_-]{0,63}$", 4, Some("aaaa")),

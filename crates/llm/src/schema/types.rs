@@ -1,4 +1,4 @@
-//! What a schema says of itself: its types, its branches.
+//! The types and branches of a schema.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 type Object = Map<String, Value>;
 
-/// The types that a schema names, or that its other keywords mean; empty for any.
+/// The types that a schema names or implies; empty for any type.
 pub(super) fn types_of(schema: &Object) -> Vec<&str> {
     match schema.get("type") {
         Some(Value::String(name)) => return vec![plain_type(name)],
@@ -53,25 +53,25 @@ pub(super) fn types_of(schema: &Object) -> Vec<&str> {
     types
 }
 
-/// A type's name in JSON Schema: the clients of Gemini write it in capitals.
+/// A type's name in JSON Schema. Gemini's clients write it in upper case.
 fn plain_type(name: &str) -> &str {
     const TYPES: [&str; 7] = ["object", "array", "string", "number", "integer", "boolean", "null"];
     TYPES.into_iter().find(|plain| plain.eq_ignore_ascii_case(name)).unwrap_or(name)
 }
 
-/// Whether a schema neither refers nor branches, so that a type can be put into it.
+/// Whether a schema has no reference and no branches, so that a type can be added.
 pub(super) fn is_plain(schema: &Object) -> bool {
     !["$ref", "allOf", "anyOf", "oneOf"].iter().any(|name| schema.contains_key(*name))
 }
 
-/// Whether no value can fit two of the branches, as far as types and single values say.
+/// Whether types and constants show that no value matches two of the branches.
 pub(super) fn are_exclusive(branches: &[Value]) -> bool {
     let mut marks: Vec<HashMap<String, Value>> = Vec::new();
     for branch in branches {
         let Value::Object(branch) = branch else { return false };
         marks.push(marks_of(branch));
     }
-    // The same mark in all branches, with as many values as there are branches.
+    // One mark that all branches have, with a different value in each.
     let Some(first) = marks.first() else { return true };
     first.keys().any(|name| {
         let mut values = HashSet::new();
@@ -79,7 +79,7 @@ pub(super) fn are_exclusive(branches: &[Value]) -> bool {
     })
 }
 
-/// What alone fits a schema: its type, its only value, and the only values of its required properties.
+/// The type of a schema, its constant, and the constants of its properties.
 fn marks_of(schema: &Object) -> HashMap<String, Value> {
     let only = |schema: &Object| -> Option<Value> {
         let listed = schema.get("enum").and_then(Value::as_array).map(Vec::as_slice);
@@ -91,7 +91,7 @@ fn marks_of(schema: &Object) -> HashMap<String, Value> {
     let mut marks = HashMap::new();
     marks.extend(only(schema).map(|value| (String::new(), value)));
     match schema.get("type") {
-        // Every integer is a number too.
+        // Every integer is also a number.
         Some(Value::String(name)) if name == "integer" => {
             marks.insert("type".to_owned(), json!("number"));
         }
@@ -108,7 +108,7 @@ fn marks_of(schema: &Object) -> HashMap<String, Value> {
     marks
 }
 
-/// A schema that takes `null` too.
+/// The schema, extended by `null`.
 pub(super) fn or_null(mut schema: Value) -> Value {
     let no_value = json!({"type": "null"});
     let Value::Object(fields) = &mut schema else { return schema };

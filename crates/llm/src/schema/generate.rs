@@ -1,280 +1,188 @@
-//! A value that a schema allows.
+//! Generates a value that matches a schema.
 
-use std::cell::Cell;
 use std::collections::HashSet;
 
 use serde_json::{Map, Number, Value, json};
 
-use super::Detail;
-use super::pattern::matching;
+use super::budget::Budget;
+use super::merge::Merger;
+use super::pattern::matching_text;
+use crate::SchemaDetail;
 
-/// From which level on only what must be there is made: a schema may contain itself.
-const DEEP: usize = 6;
-/// From which level on nothing is made: a schema that must contain itself has no value.
-const DEEPEST: usize = 32;
-/// How many references are followed one after another.
-const MOST_REFERENCES: usize = 16;
-/// How many elements a list gets at most, and properties an object that wants more than are described.
-const MOST_ELEMENTS: usize = 100;
-/// How many characters a text gets at most.
-const LONGEST: usize = 10_000;
-/// How many values are made in all.
-const MOST_VALUES: usize = 10_000;
-/// How much of schemas is copied in all: values, characters of texts, parts of what patterns match.
-const MOST_COPIED: usize = 4_000_000;
+/// The level from which on only required members are generated: a schema may be recursive.
+const OPTIONAL_DEPTH: usize = 6;
+/// The level from which on `null` is generated: a schema that requires itself has no value.
+const MAX_DEPTH: usize = 32;
+/// The most unions within unions that are resolved for one value.
+const MAX_UNIONS: usize = 16;
+/// The most elements of a list, and the most generated properties beyond the declared ones.
+const MAX_ELEMENTS: usize = 100;
+/// The longest text, in characters.
+const MAX_TEXT_CHARS: usize = 10_000;
+/// The most values in all.
+const MAX_VALUES: usize = 10_000;
+/// The most values and bytes of schemas that are copied, and the most parts of patterns that are written.
+const MAX_COPIED: usize = 4_000_000;
 
-/// A value that the schema allows. Where a schema asks for what this knows nothing of, the value may not fit.
-pub(super) fn generate(schema: &Value, detail: Detail) -> Value {
-    Maker { root: schema, detail, left: Cell::new(MOST_VALUES), copies: Cell::new(MOST_COPIED) }
-        .value(schema, 0, 0)
+/// A value that matches the schema. If the schema uses an unsupported keyword, the value may not match.
+pub(crate) fn generate(schema: &Value, detail: SchemaDetail) -> Value {
+    let merger = Merger::new(schema, Budget::new(MAX_COPIED, MAX_COPIED));
+    Generator { merger, detail, values_left: MAX_VALUES, pattern_steps: MAX_COPIED }.value(schema, 0, 0)
 }
 
-struct Maker<'a> {
-    root: &'a Value,
-    detail: Detail,
-    /// How many values may still be made, and schemas looked at.
-    left: Cell<usize>,
-    /// How much of schemas may still be copied.
-    copies: Cell<usize>,
+struct Generator<'a> {
+    merger: Merger<'a>,
+    detail: SchemaDetail,
+    /// The number of values that may still be generated.
+    values_left: usize,
+    /// The number of pattern parts that may still be written.
+    pattern_steps: usize,
 }
 
-impl Maker<'_> {
-    /// A value of a schema at a level. `variant` makes different ones, where the schema allows them.
-    fn value(&self, schema: &Value, level: usize, variant: usize) -> Value {
-        if level > DEEPEST || self.is_over() {
+impl Generator<'_> {
+    /// A value of a schema at a level. `variant` selects among several values.
+    fn value(&mut self, schema: &Value, level: usize, variant: usize) -> Value {
+        if level > MAX_DEPTH || self.values_left == 0 {
             return Value::Null;
         }
-        let Some(schema) = self.flat(schema, level, 0) else { return json!("text") };
+        self.values_left -= 1;
+        let Some(schema) = self.flatten(schema, level) else { return json!("text") };
         if let Some(value) = schema.get("const") {
             return value.clone();
         }
         if let Some(Value::Array(values)) = schema.get("enum") {
-            let fitting: Vec<&Value> = values.iter().filter(|value| has_type(&schema, value)).collect();
-            let values = if fitting.is_empty() { values.iter().collect() } else { fitting };
+            let matching: Vec<&Value> = values.iter().filter(|value| has_type(&schema, value)).collect();
+            let values = if matching.is_empty() { values.iter().collect() } else { matching };
             return values.get(variant % values.len().max(1)).copied().cloned().unwrap_or_default();
         }
-        match kind(&schema) {
+        match preferred_type(&schema) {
             "object" => self.object(&schema, level),
             "array" => self.array(&schema, level),
             "integer" => number(&schema, true, variant),
             "number" => number(&schema, false, variant),
             "boolean" => json!(variant.is_multiple_of(2)),
             "null" => Value::Null,
-            _ => json!(text(&schema, variant, &self.copies)),
+            _ => json!(text(&schema, variant, &mut self.pattern_steps)),
         }
     }
 
-    /// Counts one step; whether there have been as many as may be.
-    fn is_over(&self) -> bool {
-        let left = self.left.get();
-        self.left.set(left.saturating_sub(1));
-        left == 0
-    }
-
-    /// Counts what is copied; whether it is not too much.
-    fn may_copy(&self, value: &Value) -> bool {
-        let mut waiting = vec![value];
-        while let Some(value) = waiting.pop() {
-            let size = match value {
-                Value::String(text) => 1 + text.len(),
-                Value::Array(elements) => {
-                    waiting.extend(elements);
-                    1
+    /// The schema with its references, `allOf` and one branch of each union merged; `None` if it allows any value.
+    fn flatten(&mut self, schema: &Value, level: usize) -> Option<Map<String, Value>> {
+        let mut merged = Map::new();
+        // After a contradiction or an exhausted budget, the keywords that were merged so far count.
+        let _ = self.merger.merge(&mut merged, schema.as_object()?);
+        for _ in 0..MAX_UNIONS {
+            let conflicts = std::mem::take(&mut self.merger.conflicts).into_iter();
+            let conflicts = conflicts.filter(|(name, _)| matches!(name.as_str(), "anyOf" | "oneOf"));
+            let mut unions: Vec<Value> = conflicts.map(|(_, branches)| branches).collect();
+            unions.extend(["anyOf", "oneOf"].into_iter().filter_map(|name| merged.remove(name)));
+            if unions.is_empty() {
+                break;
+            }
+            for branches in &unions {
+                let branch = branches.as_array().and_then(|branches| choose_branch(branches, level));
+                if let Some(branch) = branch.and_then(Value::as_object) {
+                    let _ = self.merger.merge(&mut merged, branch);
                 }
-                Value::Object(members) => {
-                    waiting.extend(members.values());
-                    1 + members.keys().map(String::len).sum::<usize>()
-                }
-                _ => 1,
-            };
-            let Some(fewer) = self.copies.get().checked_sub(size) else {
-                self.copies.set(0);
-                return false;
-            };
-            self.copies.set(fewer);
-        }
-        true
-    }
-
-    /// A schema with what it refers to and what it is made of; `None` if it allows anything.
-    fn flat(&self, schema: &Value, level: usize, references: usize) -> Option<Map<String, Value>> {
-        let schema = schema.as_object()?;
-        let mut flat = Map::new();
-        for (name, value) in schema {
-            // Definitions are found from the root.
-            let is_told = matches!(
-                name.as_str(),
-                "$ref" | "allOf" | "anyOf" | "oneOf" | "$defs" | "definitions" | "description" | "examples"
-            );
-            if !is_told && self.may_copy(value) {
-                flat.insert(name.clone(), value.clone());
             }
         }
-        if references >= MOST_REFERENCES || self.is_over() {
-            return Some(flat);
-        }
-        if let Some(referred) =
-            schema.get("$ref").and_then(Value::as_str).and_then(|name| self.referred(name))
-        {
-            merge(&mut flat, self.flat(referred, level, references + 1).unwrap_or_default());
-        }
-        for part in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
-            merge(&mut flat, self.flat(part, level, references + 1).unwrap_or_default());
-        }
-        for name in ["anyOf", "oneOf"] {
-            let Some(choices) = schema.get(name).and_then(Value::as_array) else { continue };
-            // Deep down the simplest will do, so that a schema that contains itself comes to an end.
-            let is_null = |choice: &&Value| choice.get("type").is_some_and(|kind| kind == "null");
-            let has_more =
-                |choice: &&Value| choice.get("$ref").is_some() || choice.get("properties").is_some();
-            let simple =
-                choices.iter().find(is_null).or_else(|| choices.iter().find(|choice| !has_more(choice)));
-            let telling = choices.iter().find(|choice| !is_null(choice) && **choice != Value::Bool(false));
-            let chosen = if level >= DEEP { simple.or(telling) } else { telling.or(simple) };
-            if let Some(chosen) = chosen {
-                merge(&mut flat, self.flat(chosen, level, references + 1).unwrap_or_default());
-            }
-        }
-        Some(flat)
+        Some(merged)
     }
 
-    /// What a local reference names.
-    fn referred(&self, name: &str) -> Option<&Value> {
-        match name.strip_prefix('#')? {
-            "" => Some(self.root),
-            pointer => self.root.pointer(pointer),
-        }
-    }
-
-    fn object(&self, schema: &Map<String, Value>, level: usize) -> Value {
+    fn object(&mut self, schema: &Map<String, Value>, level: usize) -> Value {
         let nothing = Map::new();
         let described = schema.get("properties").and_then(Value::as_object).unwrap_or(&nothing);
         let required = names(schema.get("required"));
         let needed: HashSet<&str> = required.iter().copied().collect();
         let mut missing = needed.len();
-        let all = self.detail == Detail::All && level < DEEP;
+        let all = self.detail == SchemaDetail::All && level < OPTIONAL_DEPTH;
         let most = size(schema, "maxProperties").unwrap_or(usize::MAX);
-        let mut made = Map::new();
+        let mut generated = Map::new();
         for (name, property) in described {
             let is_needed = needed.contains(name.as_str());
             missing -= usize::from(is_needed);
-            let has_room = made.len() + missing < most;
+            let has_room = generated.len() + missing < most;
             if is_needed || (all && has_room && *property != Value::Bool(false)) {
-                made.insert(name.clone(), self.value(property, level + 1, 0));
+                generated.insert(name.clone(), self.value(property, level + 1, 0));
             }
         }
         let others = schema.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
         let depending = schema.get("dependentRequired").and_then(Value::as_object).into_iter().flatten();
         let depended: Vec<&str> = depending
-            .filter(|(name, _)| made.contains_key(*name))
+            .filter(|(name, _)| generated.contains_key(*name))
             .flat_map(|(_, needed)| names(Some(needed)))
             .collect();
         for name in required.into_iter().chain(depended) {
-            if !made.contains_key(name) {
+            if !generated.contains_key(name) {
                 let property = described.get(name).unwrap_or(&others);
                 let value = self.value(property, level + 1, 0);
-                made.insert(name.to_owned(), value);
+                generated.insert(name.to_owned(), value);
             }
         }
-        let least = size(schema, "minProperties").unwrap_or(0).min(MOST_ELEMENTS);
-        let optional = described.iter().filter(|(name, _)| !made.contains_key(*name)).collect::<Vec<_>>();
+        let least = size(schema, "minProperties").unwrap_or(0).min(MAX_ELEMENTS);
+        let optional =
+            described.iter().filter(|(name, _)| !generated.contains_key(*name)).collect::<Vec<_>>();
         for (name, property) in optional {
-            if made.len() >= least {
+            if generated.len() >= least {
                 break;
             }
-            made.insert(name.clone(), self.value(property, level + 1, 0));
+            generated.insert(name.clone(), self.value(property, level + 1, 0));
         }
         let mut number = 0;
-        while made.len() < least && others != Value::Bool(false) {
+        while generated.len() < least && others != Value::Bool(false) {
             number += 1;
             let value = self.value(&others, level + 1, 0);
-            made.entry(format!("key{number}")).or_insert(value);
+            generated.entry(format!("key{number}")).or_insert(value);
         }
-        Value::Object(made)
+        Value::Object(generated)
     }
 
-    fn array(&self, schema: &Map<String, Value>, level: usize) -> Value {
+    fn array(&mut self, schema: &Map<String, Value>, level: usize) -> Value {
         let fixed = schema.get("prefixItems").and_then(Value::as_array).cloned().unwrap_or_default();
         let items = schema.get("items").cloned().unwrap_or(Value::Bool(true));
-        let most = size(schema, "maxItems").unwrap_or(MOST_ELEMENTS).min(MOST_ELEMENTS);
-        let wanted = if self.detail == Detail::All && level < DEEP { fixed.len().max(1) } else { 0 };
+        let most = size(schema, "maxItems").unwrap_or(MAX_ELEMENTS).min(MAX_ELEMENTS);
+        let wanted =
+            if self.detail == SchemaDetail::All && level < OPTIONAL_DEPTH { fixed.len().max(1) } else { 0 };
         let contained = schema.get("contains").cloned();
         let least = size(schema, "minItems").unwrap_or(0).max(usize::from(contained.is_some()));
         let count = wanted.max(least).min(most);
         let differ = schema.get("uniqueItems") == Some(&Value::Bool(true));
-        let mut made: Vec<Value> = Vec::new();
-        // As many tries as could be needed until all are different.
+        let mut generated: Vec<Value> = Vec::new();
+        // Distinct elements may take several variants.
         for variant in 0..count * 4 {
-            let place = made.len();
-            if place == count {
+            let position = generated.len();
+            if position == count {
                 break;
             }
-            let element = match (&contained, fixed.get(place)) {
-                (Some(contained), None) if place == fixed.len() => contained,
+            let element = match (&contained, fixed.get(position)) {
+                (Some(contained), None) if position == fixed.len() => contained,
                 (_, Some(fixed)) => fixed,
                 _ => &items,
             };
-            // What nothing may be of has no elements.
+            // The schema `false` allows no element.
             if *element == Value::Bool(false) {
                 break;
             }
             let value = self.value(element, level + 1, if differ { variant } else { 0 });
-            if !differ || !made.contains(&value) {
-                made.push(value);
+            if !differ || !generated.contains(&value) {
+                generated.push(value);
             }
         }
-        Value::Array(made)
+        Value::Array(generated)
     }
 }
 
-/// Adds to a schema what another one asks for beyond it.
-fn merge(into: &mut Map<String, Value>, more: Map<String, Value>) {
-    for (name, value) in more {
-        match (name.as_str(), into.get_mut(&name), value) {
-            (_, None, value) => {
-                into.insert(name, value);
-            }
-            ("properties", Some(Value::Object(ours)), Value::Object(theirs)) => {
-                for (name, property) in theirs {
-                    match ours.get_mut(&name) {
-                        Some(Value::Object(mine)) => {
-                            if let Value::Object(property) = property {
-                                merge(mine, property);
-                            }
-                        }
-                        Some(_) => {}
-                        None => {
-                            ours.insert(name, property);
-                        }
-                    }
-                }
-            }
-            ("required", Some(Value::Array(ours)), Value::Array(theirs)) => ours.extend(theirs),
-            ("enum", Some(Value::Array(ours)), Value::Array(theirs)) => {
-                let theirs: HashSet<Value> = theirs.into_iter().collect();
-                ours.retain(|value| theirs.contains(value));
-            }
-            (
-                "minimum" | "exclusiveMinimum" | "minLength" | "minItems" | "minProperties",
-                Some(ours),
-                theirs,
-            ) if theirs.as_f64() > ours.as_f64() => {
-                *ours = theirs;
-            }
-            (
-                "maximum" | "exclusiveMaximum" | "maxLength" | "maxItems" | "maxProperties",
-                Some(ours),
-                theirs,
-            ) if theirs.as_f64() < ours.as_f64() => {
-                *ours = theirs;
-            }
-            _ => {}
-        }
-    }
+/// The branch of a union to generate. Deep down it is the simplest one, so that a recursive schema ends.
+fn choose_branch(branches: &[Value], level: usize) -> Option<&Value> {
+    let is_null = |branch: &&Value| branch.get("type").is_some_and(|kind| kind == "null");
+    let is_nested = |branch: &&Value| branch.get("$ref").is_some() || branch.get("properties").is_some();
+    let simple = branches.iter().find(is_null).or_else(|| branches.iter().find(|branch| !is_nested(branch)));
+    let detailed = branches.iter().find(|branch| !is_null(branch) && **branch != Value::Bool(false));
+    if level >= OPTIONAL_DEPTH { simple.or(detailed) } else { detailed.or(simple) }
 }
 
-/// The type that is made of those that a schema allows: what it describes, if it names none.
-fn kind(schema: &Map<String, Value>) -> &str {
+/// The first type of a schema that is not `null`, or the type that its keywords imply.
+fn preferred_type(schema: &Map<String, Value>) -> &str {
     match schema.get("type") {
         Some(Value::String(kind)) => kind,
         Some(Value::Array(kinds)) => {
@@ -297,9 +205,9 @@ fn kind(schema: &Map<String, Value>) -> &str {
     }
 }
 
-/// Whether a value is of a type that the schema allows.
+/// Whether the schema allows the value's type.
 fn has_type(schema: &Map<String, Value>, value: &Value) -> bool {
-    let of = match value {
+    let name = match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
         Value::Number(_) => "number",
@@ -307,7 +215,7 @@ fn has_type(schema: &Map<String, Value>, value: &Value) -> bool {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     };
-    let allows = |kind: &Value| kind == of || (of == "number" && kind == "integer");
+    let allows = |kind: &Value| kind == name || (name == "number" && kind == "integer");
     match schema.get("type") {
         Some(Value::Array(kinds)) => kinds.iter().any(allows),
         Some(kind) => allows(kind),
@@ -330,7 +238,7 @@ fn number(schema: &Map<String, Value>, is_integer: bool, variant: usize) -> Valu
     let bound = |name: &str| schema.get(name).and_then(Value::as_f64);
     let step = bound("multipleOf").filter(|step| *step > 0.0);
     let unit = match (step, is_integer) {
-        // An integer that is a multiple of a fraction is one of a multiple of it.
+        // The smallest multiple of the step that is an integer.
         (Some(step), true) => {
             (1..=100_u32).map(|times| step * f64::from(times)).find(|unit| unit.fract() == 0.0)
         }
@@ -376,16 +284,16 @@ fn number(schema: &Map<String, Value>, is_integer: bool, variant: usize) -> Valu
     Number::from_f64(value).map_or(Value::Null, Value::Number)
 }
 
-fn text(schema: &Map<String, Value>, variant: usize, steps: &Cell<usize>) -> String {
-    let least = size(schema, "minLength").unwrap_or(0).min(LONGEST);
-    let most = size(schema, "maxLength").unwrap_or(LONGEST);
+fn text(schema: &Map<String, Value>, variant: usize, steps: &mut usize) -> String {
+    let least = size(schema, "minLength").unwrap_or(0).min(MAX_TEXT_CHARS);
+    let most = size(schema, "maxLength").unwrap_or(MAX_TEXT_CHARS);
     if let Some(pattern) = schema.get("pattern").and_then(Value::as_str)
-        && let Some(text) = matching(pattern, least, most, variant, steps)
+        && let Some(text) = matching_text(pattern, least, most, variant, steps)
     {
         return text;
     }
     if let Some(text) =
-        schema.get("format").and_then(Value::as_str).and_then(|format| of_format(format, variant))
+        schema.get("format").and_then(Value::as_str).and_then(|format| formatted(format, variant))
     {
         return text;
     }
@@ -395,7 +303,7 @@ fn text(schema: &Map<String, Value>, variant: usize, steps: &Cell<usize>) -> Str
     text.chars().take(most).collect()
 }
 
-fn of_format(format: &str, variant: usize) -> Option<String> {
+fn formatted(format: &str, variant: usize) -> Option<String> {
     let digit = variant % 10;
     Some(match format {
         "date-time" => format!("2026-01-02T03:04:0{digit}Z"),
@@ -422,7 +330,7 @@ mod tests {
     use super::*;
 
     fn check(schema: &Value) {
-        for detail in [Detail::All, Detail::Required] {
+        for detail in [SchemaDetail::All, SchemaDetail::Required] {
             let value = generate(schema, detail);
             let problems = Schema::new(schema.clone()).problems(&value).unwrap();
             assert!(problems.is_empty(), "{schema}\n{value}\n{problems:?}");
@@ -431,28 +339,28 @@ mod tests {
     }
 
     #[test]
-    fn hostile_schemas_end_soon() {
+    fn hostile_schemas_end_early() {
         let many = |count: usize, schema: &Value| -> Value {
             (0..count).map(|number| (format!("p{number}"), schema.clone())).collect::<Map<_, _>>().into()
         };
         let names: Vec<String> = (0..10_000).map(|number| format!("p{number}")).collect();
         let began = std::time::Instant::now();
         for schema in [
-            // What is copied with each reference, compared with each other, or tried again and again.
+            // Copies per reference, quadratic comparisons, repeated attempts.
             json!({"properties": many(2_000, &json!({"$ref": "#/$defs/a"})), "$defs": {"a": {"default": "x".repeat(1_000_000)}}}),
             json!({"properties": many(30, &json!({"$ref": "#"})), "default": many(20_000, &json!(1))}),
             json!({"properties": many(10_000, &json!({"type": "null"})), "required": names}),
             json!({"allOf": [{"enum": names}, {"enum": names}]}),
             json!({"properties": many(5_000, &json!({"pattern": "(a{1000}){15}", "minLength": 1_000, "maxLength": 1_001}))}),
         ] {
-            generate(&schema, Detail::All);
+            generate(&schema, SchemaDetail::All);
         }
         assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
     }
 
     #[test]
-    fn schemas_of_tools_get_what_they_ask_for() {
-        let of = |schema: Value| generate(&schema, Detail::All);
+    fn tool_schemas_get_matching_arguments() {
+        let all = |schema: Value| generate(&schema, SchemaDetail::All);
         let object = json!({
             "type": "object", "additionalProperties": false, "required": ["city"],
             "properties": {
@@ -462,16 +370,19 @@ mod tests {
             },
         });
         assert_eq!(
-            of(object.clone()),
+            all(object.clone()),
             json!({ "city": "textxx", "days": 3, "unit": "c", "at": "2026-01-02T03:04:00Z", "code": "AA-0" })
         );
-        assert_eq!(generate(&object, Detail::Required), json!({ "city": "textxx" }));
-        assert_eq!(of(json!({ "type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1 })), json!(0.5));
-        assert_eq!(of(json!(true)), json!("text"));
+        assert_eq!(generate(&object, SchemaDetail::Required), json!({ "city": "textxx" }));
+        assert_eq!(
+            all(json!({ "type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1 })),
+            json!(0.5)
+        );
+        assert_eq!(all(json!(true)), json!("text"));
     }
 
     #[test]
-    fn schemas_that_refer_are_followed_and_those_that_contain_themselves_end() {
+    fn references_are_followed_and_recursion_ends() {
         let tree = json!({
             "$ref": "#/$defs/node",
             "$defs": { "node": {
@@ -483,18 +394,18 @@ mod tests {
             } },
         });
         check(&tree);
-        // No value fits these; what counts is that they end.
+        // No value matches these schemas; generation must still end.
         generate(
             &json!({ "type": "object", "required": ["x"], "properties": { "x": { "$ref": "#" } } }),
-            Detail::All,
+            SchemaDetail::All,
         );
-        generate(&json!({ "$ref": "#" }), Detail::All);
-        generate(&json!({ "allOf": vec![json!({ "$ref": "#" }); 20] }), Detail::All);
-        generate(&json!({ "type": "array", "minItems": 1e18, "items": { "$ref": "#" } }), Detail::All);
+        generate(&json!({ "$ref": "#" }), SchemaDetail::All);
+        generate(&json!({ "allOf": vec![json!({ "$ref": "#" }); 20] }), SchemaDetail::All);
+        generate(&json!({ "type": "array", "minItems": 1e18, "items": { "$ref": "#" } }), SchemaDetail::All);
     }
 
     #[test]
-    fn parts_are_put_together() {
+    fn combined_schemas_get_matching_values() {
         for schema in [
             json!({ "allOf": [{ "type": "integer", "minimum": 2 }, { "minimum": 5, "multipleOf": 4 }] }),
             json!({ "oneOf": [{ "type": "null" }, { "type": "object", "required": ["a"], "properties": { "a": { "type": "boolean" } } }] }),
@@ -509,7 +420,7 @@ mod tests {
         }
     }
 
-    /// Schemas of the kinds that are supported, each of which has a value.
+    /// Supported schemas, each of which has a value.
     fn schemas() -> impl Strategy<Value = Value> {
         let integers = (-50_i64..50, 0_i64..50, 1_i64..4).prop_map(|(low, width, step)| {
             json!({ "type": "integer", "minimum": low, "maximum": low + width + step, "multipleOf": step })
@@ -564,7 +475,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
 
         #[test]
-        fn what_is_made_fits_the_schema(schema in schemas()) {
+        fn a_generated_value_matches_its_schema(schema in schemas()) {
             check(&schema);
         }
     }

@@ -63,7 +63,7 @@ impl GenerateCodec {
 }
 
 impl Codec for GenerateCodec {
-    fn form_obstacle(&self, request: &Request) -> Option<String> {
+    fn native_schema_obstacle(&self, request: &Request) -> Option<String> {
         (!request.tools.is_empty() && !is_modern(&self.info.id.name))
             .then(|| "models before Gemini 3 take a schema for the answer or tools".to_owned())
     }

@@ -1,4 +1,4 @@
-//! Where a downloaded file goes: the caller creates the file, under a name that every host takes.
+//! Downloaded files and their names. The caller creates the file.
 
 use std::fs::File;
 use std::io;
@@ -6,74 +6,74 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest name, in bytes: every file system takes it, with a number.
-const LONGEST_NAME: usize = 200;
+/// The longest name in bytes, with room for a number.
+const MAX_NAME: usize = 200;
 
-/// A file that was downloaded.
+/// A downloaded file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SavedFile {
-    /// The provider's id; of a file that stood in the answer, what it is called.
+    /// The provider's id, or the name of a file that was part of an answer.
     pub id: String,
-    /// The provider's name for it.
+    /// The provider's name for the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Where it is.
+    /// The local path.
     pub path: PathBuf,
     /// The size in bytes.
     pub size: u64,
-    /// The media type, if the provider says so.
+    /// The media type, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media_type: Option<String>,
 }
 
-/// A file that is removed again with this value: half a file is worse than none.
-pub(super) struct Unfinished(PathBuf);
+/// An incomplete file, which is deleted on drop.
+pub(super) struct PartialFile(PathBuf);
 
-impl Unfinished {
+impl PartialFile {
     pub(super) fn new(path: PathBuf) -> Self {
         Self(path)
     }
 
-    /// Lets the file stay, and says where it is.
+    /// Keeps the file, and returns its path.
     pub(super) fn keep(mut self) -> PathBuf {
         std::mem::take(&mut self.0)
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for PartialFile {
     fn drop(&mut self) {
         if !self.0.as_os_str().is_empty() {
-            // That it stays is no reason to hide why it is unfinished.
+            // The reason why the file is incomplete matters more.
             let _ = std::fs::remove_file(&self.0);
         }
     }
 }
 
-/// Creates a file under a name, or a free one like it, and returns its path.
+/// Creates a file with this name or a similar free one, and returns its path.
 ///
-/// The name has no separator and suits every host.
+/// The name has no separator and is valid on every host.
 pub type CreateFile<'a> = dyn Fn(&str) -> io::Result<(File, PathBuf)> + Sync + 'a;
 
-/// The name that a file gets: the last part of a path, without what a shell, a terminal or a file system of any host
-/// takes for something else.
-pub(super) fn file_name(name: &str) -> String {
+/// A portable file name: the last part of a path, without characters that a shell, a terminal or a file system
+/// interprets.
+pub(super) fn safe_file_name(name: &str) -> String {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
     let mut clean = String::new();
     for character in last.chars() {
-        let odd = character.is_control()
+        let is_unsafe = character.is_control()
             || matches!(character, '<' | '>' | ':' | '"' | '|' | '?' | '*')
-            // Marks that change the direction of text can make `exe.txt` of `txt.exe`.
+            // Direction marks can display `txt.exe` as `exe.txt`.
             || matches!(character, '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}')
-            // Others take no room, or are not seen.
+            // These are invisible.
             || matches!(character, '\u{AD}' | '\u{115F}' | '\u{1160}' | '\u{180E}' | '\u{3164}' | '\u{FFA0}' | '\u{E0000}'..='\u{E007F}');
-        let character = if odd { '_' } else { character };
-        if clean.len() + character.len_utf8() > LONGEST_NAME {
+        let character = if is_unsafe { '_' } else { character };
+        if clean.len() + character.len_utf8() > MAX_NAME {
             break;
         }
         clean.push(character);
     }
-    // A leading point hides a file; a final point or space is dropped by some hosts. A leading dash is an option's.
+    // A leading dot hides a file, and a leading dash looks like an option. Some hosts drop a final dot or space.
     let clean = clean.trim_matches(|character: char| character == '.' || character.is_whitespace());
     let clean = clean.trim_start_matches('-');
     let stem = clean.split('.').next().unwrap_or_default().to_ascii_uppercase();
@@ -86,8 +86,8 @@ pub(super) fn file_name(name: &str) -> String {
     }
 }
 
-/// A text of the provider's in an error: short, and without what a terminal obeys.
-pub(super) fn shown(text: &str) -> String {
+/// A short excerpt of a provider's text, without control characters.
+pub(super) fn excerpt(text: &str) -> String {
     text.chars().take(100).map(|character| if character.is_control() { '?' } else { character }).collect()
 }
 
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hostile_name_is_only_a_name() {
+    fn a_hostile_name_becomes_a_portable_one() {
         for (name, expected) in [
             ("report.csv", "report.csv"),
             ("../../etc/passwd", "passwd"),
@@ -115,8 +115,8 @@ mod tests {
             ("name. ", "name"),
             ("über größe.csv", "über größe.csv"),
         ] {
-            assert_eq!(file_name(name), expected, "{name:?}");
+            assert_eq!(safe_file_name(name), expected, "{name:?}");
         }
-        assert!(file_name(&"ü".repeat(500)).len() <= LONGEST_NAME);
+        assert!(safe_file_name(&"ü".repeat(500)).len() <= MAX_NAME);
     }
 }

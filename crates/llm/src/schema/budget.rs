@@ -1,0 +1,54 @@
+//! How much of a schema may be visited and copied: references multiply schemas.
+
+use serde_json::Value;
+
+/// The values and bytes that are left to visit or copy.
+#[derive(Debug)]
+pub(super) struct Budget {
+    max_values: usize,
+    max_bytes: usize,
+    values: usize,
+    bytes: usize,
+}
+
+impl Budget {
+    pub(super) fn new(max_values: usize, max_bytes: usize) -> Self {
+        Self { max_values, max_bytes, values: max_values, bytes: max_bytes }
+    }
+
+    /// Spends one value.
+    pub(super) fn spend_value(&mut self) -> Result<(), String> {
+        self.values = self.values.checked_sub(1).ok_or_else(|| {
+            format!("the schema has more than {} values with all its references", self.max_values)
+        })?;
+        Ok(())
+    }
+
+    /// Spends the bytes of a text.
+    pub(super) fn spend_text(&mut self, text: &str) -> Result<(), String> {
+        self.bytes = self.bytes.checked_sub(text.len()).ok_or_else(|| {
+            format!("the schema has more than {} MiB of text with all its references", self.max_bytes >> 20)
+        })?;
+        Ok(())
+    }
+
+    /// Spends a value, everything in it, and the bytes of its texts.
+    pub(super) fn spend(&mut self, value: &Value) -> Result<(), String> {
+        let mut pending = vec![value];
+        while let Some(value) = pending.pop() {
+            self.spend_value()?;
+            match value {
+                Value::String(text) => self.spend_text(text)?,
+                Value::Array(elements) => pending.extend(elements),
+                Value::Object(members) => {
+                    for (name, member) in members {
+                        self.spend_text(name)?;
+                        pending.push(member);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
