@@ -1,5 +1,5 @@
-//! The client that the protocol's conformance suite drives: `conformance client --command conformance_client …` appends
-//! the address of a server. Whatever that server has is listed, called, read and rendered.
+//! The client that the MCP conformance suite drives: `conformance client --command conformance_client …`
+//! appends the URL of a server. The client lists, calls, reads and renders everything that the server has.
 #![expect(
     clippy::print_stderr,
     clippy::disallowed_methods,
@@ -14,12 +14,12 @@ use toolpost_core::{
     Answer, BoxFuture, Call, CallId, Port, Question, Sample, SampleRequest, Secret, ToolError,
     ToolSource as _, ToolSpec,
 };
-use toolpost_mcp::client::{Client, Endpoint, Enterprise, Identity, OAuth, TokenStore};
+use toolpost_mcp::client::{Client, Endpoint, Identity, OAuth, TokenStore};
 
-/// The document that the suite knows clients by.
-const DOCUMENT: &str = "https://conformance-test.local/client-metadata.json";
+/// The metadata document of the client in the suite.
+const METADATA_DOCUMENT: &str = "https://conformance-test.local/client-metadata.json";
 
-/// Somebody who agrees to everything.
+/// A user who accepts every question.
 struct Agreeable;
 
 impl Port for Agreeable {
@@ -28,14 +28,14 @@ impl Port for Agreeable {
     }
 
     fn sample<'a>(&'a self, _: CallId, _: &'a SampleRequest) -> BoxFuture<'a, Result<Sample, ToolError>> {
-        Box::pin(async { Ok(Sample { content: "Well.".to_owned(), usage: None }) })
+        Box::pin(async { Ok(Sample { content: "Done.".to_owned(), usage: None }) })
     }
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let Some(url) = std::env::args().next_back() else { return ExitCode::from(2) };
-    // For the browser: the client brings its own.
+    // For `reqwest::get` below: `Client` brings its own provider.
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         return ExitCode::FAILURE;
     }
@@ -55,18 +55,18 @@ async fn run(url: &str) -> Result<(), ToolError> {
     let client = Client::builder(Endpoint::http(url))
         .name("suite")
         .port(Arc::clone(&port))
-        .oauth(oauth(&context)?)
+        .oauth(oauth(&context))
         .connect()
         .await?;
     let tools = client.list().await?;
-    let asked: Vec<(String, Value)> = match context.get("toolCalls").and_then(Value::as_array) {
+    let planned: Vec<(String, Value)> = match context.get("toolCalls").and_then(Value::as_array) {
         Some(calls) => calls
             .iter()
             .filter_map(|call| Some((call.get("name")?.as_str()?.to_owned(), call.get("arguments")?.clone())))
             .collect(),
         None => tools.iter().map(|spec| (spec.name.clone(), arguments(spec, &tools))).collect(),
     };
-    let calls = asked.into_iter().map(|(name, arguments)| {
+    let calls = planned.into_iter().map(|(name, arguments)| {
         let mut call = Call::new(name, arguments);
         call.port = Arc::clone(&port);
         client.call(call)
@@ -90,38 +90,22 @@ async fn run(url: &str) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// As whom the suite wants to be asked.
-fn oauth(context: &Value) -> Result<OAuth, ToolError> {
+/// The OAuth client that the scenario provides.
+fn oauth(context: &Value) -> OAuth {
     let text = |name: &str| context.get(name).and_then(Value::as_str);
-    let secret = |name: &str| text(name).map(Secret::new);
-    let mut oauth = OAuth::new(TokenStore::memory()).interactive(browse).metadata_document(DOCUMENT);
-    let Some(id) = text("client_id") else { return Ok(oauth) };
+    let oauth = OAuth::new(TokenStore::memory()).interactive(browse).metadata_document(METADATA_DOCUMENT);
+    let Some(id) = text("client_id") else { return oauth };
     let mut identity = Identity::new(id);
-    if let Some(secret) = secret("client_secret") {
-        identity = identity.secret(secret);
+    if let Some(secret) = text("client_secret") {
+        identity = identity.secret(Secret::new(secret));
     }
     if let Some(issuer) = text("issuer") {
         identity = identity.issuer(issuer);
     }
-    if let Some(pem) = secret("private_key_pem") {
-        identity = identity.private_key(&pem)?;
-    }
-    oauth = oauth.identity(identity);
-    let scenario = std::env::var("MCP_CONFORMANCE_SCENARIO").unwrap_or_default();
-    Ok(match (secret("valid_jwt"), secret("idp_id_token")) {
-        (Some(assertion), _) => oauth.workload(assertion),
-        (_, Some(id_token)) => oauth.enterprise(Enterprise {
-            token_endpoint: text("idp_token_endpoint").unwrap_or_default().to_owned(),
-            client_id: text("idp_client_id").unwrap_or_default().to_owned(),
-            client_secret: None,
-            id_token,
-        }),
-        _ if scenario.starts_with("auth/client-credentials") => oauth.client_credentials(),
-        _ => oauth,
-    })
+    oauth.identity(identity)
 }
 
-/// A browser with somebody who agrees to everything.
+/// A browser whose user accepts every login.
 fn browse(url: &str) {
     let url = url.to_owned();
     tokio::spawn(async move {
@@ -131,7 +115,7 @@ fn browse(url: &str) {
     });
 }
 
-/// Arguments that fit. One that is called `schema` is the schema of another tool, as it came.
+/// Arguments that match the schema. An argument `schema` is the schema of another tool.
 fn arguments(spec: &ToolSpec, tools: &[Arc<ToolSpec>]) -> Value {
     let schema = spec.input_schema.as_value();
     let mut made = Map::new();

@@ -1,4 +1,4 @@
-//! Servers of the protocol as sources of tools.
+//! MCP servers as sources of tools.
 //!
 //! ```no_run
 //! # async fn doc() -> Result<(), toolpost_core::ToolError> {
@@ -14,24 +14,25 @@
 //! # }
 //! ```
 //!
-//! A server of either era is found out by asking: first as in the era of 2026-07-28, then with `initialize`.
+//! The client tries protocol version 2026-07-28 first and falls back to `initialize` (2025-11-25 and
+//! earlier).
 //!
-//! | what a server does | what comes of it |
+//! | the server | the client |
 //! |---|---|
-//! | tells its progress, or a line of its log | the caller's port gets it |
-//! | asks a person, or a model, in either era | the caller is asked, `Port::ask` and `Port::sample` |
-//! | answers with the handle of a task | the task is asked for until it is done, and cancelled if nobody waits any more |
-//! | says that its lists have changed | [`generation`](toolpost_core::ToolSource::generation) grows |
-//! | answers with an error, or says that a tool failed | a typed error; that of a server of this project comes back whole |
-//! | goes away | it is connected to again; see below |
-//! | gives a tool a name that is none here | another one is made of it, always the same; its own is in meta, `mcp_name` |
-//! | gives two tools one name | the second one is not listed ([`Client::problems`]) |
+//! | reports progress or logs a line | passes it to the caller's port |
+//! | requests elicitation or sampling | asks the caller: `Port::ask`, `Port::sample` |
+//! | answers with a task | polls the task until it is done and cancels it if the caller goes away |
+//! | notifies of changed lists | increments [`generation`](toolpost_core::ToolSource::generation) |
+//! | returns an error | returns a typed error; a Toolpost server's error keeps all its fields |
+//! | disconnects | reconnects; see below |
+//! | has a tool with an invalid name | derives a stable valid name; the original is in `mcp_name` of the meta |
+//! | has two tools of one name | drops the second one ([`Client::problems`]) |
 //!
-//! # When a server goes away
+//! # Reconnecting
 //!
-//! Its tools stay listed. The next call connects again, as does one whose request surely did not arrive; another one is
-//! sent again only if the tool calls itself idempotent or read-only, else its error says that it may have been carried
-//! out. Waits between attempts grow from 100 ms to 5 s; how many there are is a limit ([`Limits::attempts`]).
+//! The tools stay listed. The next call reconnects. A call whose request certainly did not arrive is sent
+//! again; any other call only if its tool is idempotent or read-only, else the error says that the call may
+//! have run. The wait between attempts grows from 100 ms to 5 s; [`Limits::attempts`] bounds the attempts.
 
 mod answer;
 mod call;
@@ -65,19 +66,19 @@ use self::handler::Changes;
 use self::settings::Settings;
 
 pub use self::endpoint::Endpoint;
-pub use self::oauth::{Enterprise, Identity, Login, OAuth, TokenStore};
+pub use self::oauth::{Identity, Login, OAuth, TokenStore};
 pub use self::settings::{ClientBuilder, Limits, StartEvent};
 
-/// How long a server is given to answer whether it is well.
-const PROBE: Duration = Duration::from_secs(2);
-/// The shortest and the longest wait between two attempts to connect.
+/// The timeout of a health check.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The shortest and the longest wait between two connection attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// A server of the protocol, as a source of tools, resources and prompts. It connects again by itself.
+/// An MCP server as a source of tools, resources and prompts. Reconnects by itself.
 pub struct Client {
     settings: Settings,
     link: tokio::sync::Mutex<Link>,
-    /// What is known of the server, also while it is not there.
+    /// The last listed tools, also while disconnected.
     catalog: RwLock<Arc<Catalog>>,
     listing: tokio::sync::Mutex<()>,
     changes: Arc<Changes>,
@@ -88,9 +89,9 @@ pub struct Client {
 #[derive(Default)]
 struct Link {
     connection: Option<Arc<Connection>>,
-    /// How many attempts in a row have failed, and when and why the last one did.
+    /// The failed attempts in a row.
     failures: u32,
-    failed: Option<(Instant, ToolError)>,
+    last_failure: Option<(Instant, ToolError)>,
 }
 
 impl std::fmt::Debug for Client {
@@ -102,19 +103,19 @@ impl std::fmt::Debug for Client {
     }
 }
 
-/// The wait after so many failures.
+/// The wait after a number of failures.
 fn backoff(failures: u32) -> Duration {
     let (shortest, longest) = BACKOFF;
     shortest.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest)
 }
 
-/// Whether another attempt may go better.
-fn may_pass(error: &ToolError) -> bool {
+/// Whether another attempt may succeed.
+fn is_transient(error: &ToolError) -> bool {
     matches!(error.code(), Code::Dependency | Code::Timeout | Code::Overloaded)
 }
 
 impl Client {
-    /// Says where the server is, and how it is used.
+    /// Begins to configure a client.
     pub fn builder(endpoint: Endpoint) -> ClientBuilder {
         ClientBuilder::new(endpoint)
     }
@@ -130,28 +131,28 @@ impl Client {
             calls,
         });
         let connection = client.connection().await?;
-        client.look(&connection).await.map_err(Failure::into_error)?;
+        client.reload_tools(&connection).await.map_err(Failure::into_error)?;
         Ok(client)
     }
 
-    /// What the server says about how its tools are used.
+    /// The server's instructions for using its tools.
     pub async fn instructions(&self) -> Option<String> {
         let link = self.link.lock().await;
         link.connection.as_ref()?.info.instructions.clone()
     }
 
-    /// The version of the protocol that is spoken with it now, such as `2026-07-28`.
+    /// The negotiated protocol version, such as `2026-07-28`.
     pub async fn protocol(&self) -> Option<String> {
         let link = self.link.lock().await;
         Some(link.connection.as_ref()?.info.protocol_version.as_str().to_owned())
     }
 
-    /// What is wrong with the tools of the server, since they were last listed.
+    /// The problems of the last tool list, such as invalid definitions.
     pub fn problems(&self) -> Vec<String> {
         self.catalog().problems.clone()
     }
 
-    /// Ends the connection, and with it the program at its other end. The next call connects again.
+    /// Closes the connection and stops the server program. The next call reconnects.
     pub async fn disconnect(&self) {
         self.link.lock().await.connection = None;
     }
@@ -160,7 +161,7 @@ impl Client {
         Arc::clone(&self.catalog.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The connection that is open, or a new one: one attempt, and none so soon after the last one that failed.
+    /// The open connection, or a new one: one attempt, with backoff after a failure.
     async fn connection(&self) -> Result<Arc<Connection>, ToolError> {
         let mut link = self.link.lock().await;
         if let Some(connection) = &link.connection {
@@ -169,7 +170,7 @@ impl Client {
             }
             link.connection = None;
         }
-        if let Some((at, error)) = &link.failed
+        if let Some((at, error)) = &link.last_failure
             && at.elapsed() < backoff(link.failures)
         {
             return Err(error.clone());
@@ -177,8 +178,8 @@ impl Client {
         match Box::pin(Connection::open(&self.settings, &self.changes)).await {
             Ok(connection) => {
                 let connection = Arc::new(connection);
-                if self.catalog().is_known() {
-                    // It may not be the server that it was.
+                if self.catalog().is_loaded() {
+                    // The server may be another version now.
                     self.changes.tools();
                 }
                 *link = Link { connection: Some(Arc::clone(&connection)), ..Link::default() };
@@ -186,35 +187,35 @@ impl Client {
             }
             Err(error) => {
                 link.failures = link.failures.saturating_add(1);
-                link.failed = Some((Instant::now(), error.clone()));
+                link.last_failure = Some((Instant::now(), error.clone()));
                 Err(error)
             }
         }
     }
 
-    /// A call that nobody has made: whoever stands behind this client is asked.
-    fn own(&self, what: &str, arguments: Value) -> Call {
+    /// A call that the client itself makes, with the port of the client.
+    fn own_call(&self, what: &str, arguments: Value) -> Call {
         let mut call = Call::new(what, arguments);
         call.port = Arc::clone(&self.settings.port);
         call
     }
 
-    /// Lets go of a connection that is of no use any more.
-    async fn forget(&self, lost: &Arc<Connection>) {
+    /// Drops a broken connection.
+    async fn discard(&self, lost: &Arc<Connection>) {
         let mut link = self.link.lock().await;
         if link.connection.as_ref().is_some_and(|connection| Arc::ptr_eq(connection, lost)) {
             link.connection = None;
         }
     }
 
-    /// Lists the tools anew.
-    async fn look(&self, connection: &Connection) -> Result<(), Failure> {
-        // Whatever changes from here on is seen by the next look.
+    /// Lists the tools again.
+    async fn reload_tools(&self, connection: &Connection) -> Result<(), Failure> {
+        // Changes from here on trigger the next reload.
         self.changes.take_tools();
         let found = match Box::pin(catalog::tools(connection, &self.settings)).await {
             Ok(found) => found,
             Err(error) => {
-                self.changes.put_back();
+                self.changes.restore();
                 return Err(error);
             }
         };
@@ -222,15 +223,15 @@ impl Client {
             tracing::warn!(server = self.settings.name, "{problem}");
         }
         let mut known = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
-        if known.is_known() && !known.is_like(&found) {
+        if known.is_loaded() && !known.is_same_list(&found) {
             self.changes.others();
         }
         *known = Arc::new(found);
         Ok(())
     }
 
-    /// Lists the tools anew if they may have changed. A server that is not there keeps those that it had.
-    async fn freshen(&self) -> Result<(), ToolError> {
+    /// Lists the tools again if they may have changed. A disconnected server keeps its old list.
+    async fn refresh(&self) -> Result<(), ToolError> {
         if !self.changes.has_tools() && !self.catalog().is_expired() {
             return Ok(());
         }
@@ -239,20 +240,20 @@ impl Client {
             return Ok(());
         }
         let connection = self.connection().await?;
-        match self.look(&connection).await {
+        match self.reload_tools(&connection).await {
             Ok(()) => Ok(()),
             Err(failure) => {
                 if connection.is_closed() {
-                    self.forget(&connection).await;
+                    self.discard(&connection).await;
                 }
                 Err(failure.into_error())
             }
         }
     }
 
-    /// Another connection in place of one that turned out to be dead.
-    async fn instead_of(&self, lost: &Arc<Connection>) -> Result<Arc<Connection>, ToolError> {
-        self.forget(lost).await;
+    /// A new connection instead of a broken one.
+    async fn reconnect(&self, lost: &Arc<Connection>) -> Result<Arc<Connection>, ToolError> {
+        self.discard(lost).await;
         self.connection().await
     }
 }
@@ -264,8 +265,8 @@ impl ToolSource for Client {
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
         Box::pin(async move {
-            if let Err(error) = self.freshen().await {
-                tracing::warn!(server = self.settings.name, %error, "the tools are listed as they were");
+            if let Err(error) = self.refresh().await {
+                tracing::warn!(server = self.settings.name, %error, "listing tools failed; using the previous list");
             }
             Ok(self.catalog().tools.iter().map(|bound| Arc::clone(&bound.spec)).collect())
         })
@@ -309,7 +310,7 @@ impl ToolSource for Client {
             let connection = self.connection().await?;
             let found = match catalog::resources(&connection, &self.settings).await {
                 Err(Failure::Lost(_)) => {
-                    let connection = self.instead_of(&connection).await?;
+                    let connection = self.reconnect(&connection).await?;
                     catalog::resources(&connection, &self.settings).await
                 }
                 found => found,
@@ -323,7 +324,7 @@ impl ToolSource for Client {
             let connection = self.connection().await?;
             let found = match catalog::prompts(&connection, &self.settings).await {
                 Err(Failure::Lost(_)) => {
-                    let connection = self.instead_of(&connection).await?;
+                    let connection = self.reconnect(&connection).await?;
                     catalog::prompts(&connection, &self.settings).await
                 }
                 found => found,
@@ -332,17 +333,17 @@ impl ToolSource for Client {
         })
     }
 
-    /// Whether there is a connection, or one can be made. Over HTTP a connection says nothing of the server: it is asked.
-    /// One that is busy and does not answer soon is not gone.
+    /// Whether a connection exists or can be made. An HTTP server is sent a probe; a slow answer still counts
+    /// as healthy.
     fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
         Box::pin(async move {
             let connection = self.connection().await?;
             if matches!(self.settings.endpoint, Endpoint::Program { .. }) {
                 return Ok(());
             }
-            match tokio::time::timeout(PROBE, connection.probe()).await {
+            match tokio::time::timeout(PROBE_TIMEOUT, connection.probe()).await {
                 Ok(Err(lost)) => {
-                    self.forget(&connection).await;
+                    self.discard(&connection).await;
                     Err(lost.into_error())
                 }
                 Ok(Ok(())) | Err(_) => Ok(()),
@@ -359,7 +360,7 @@ impl ToolSource for Client {
     }
 
     fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
-        Box::pin(async move { self.read_for(&self.own(uri, Value::Null)).await })
+        Box::pin(async move { self.read_for(&self.own_call(uri, Value::Null)).await })
     }
 
     fn render_prompt<'a>(
@@ -367,6 +368,6 @@ impl ToolSource for Client {
         name: &'a str,
         arguments: &'a Map<String, Value>,
     ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        Box::pin(async move { self.render_for(&self.own(name, Value::Object(arguments.clone()))).await })
+        Box::pin(async move { self.render_for(&self.own_call(name, Value::Object(arguments.clone()))).await })
     }
 }

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &LoginArgs, config: &Config, printer: &Printer) -> Resul
         oauth = oauth.callback_port(port);
     }
     if let Some(timeout) = args.timeout {
-        oauth = oauth.patience(timeout);
+        oauth = oauth.login_timeout(timeout);
     }
     let login = done(async { oauth.login(&args.url, config.flag("no_network")).await })?;
     printer.note(&format!(
@@ -56,8 +56,8 @@ pub(crate) fn run(args: &LoginArgs, config: &Config, printer: &Printer) -> Resul
             "server": args.url,
             "issuer": login.issuer,
             "scopes": login.scopes,
-            "lasts_ms": login.lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX)),
-            "renewable": login.is_renewable,
+            "lasts_ms": login.expires_in.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            "renewable": login.is_refreshable,
         }))?;
     }
     Ok(Exit::Ok)

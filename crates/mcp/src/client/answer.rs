@@ -1,5 +1,5 @@
-//! What servers ask of whoever calls them: something of a person, a completion of a model, the folders to work in.
-#![expect(deprecated, reason = "servers of the older era ask for completions and folders")]
+//! Requests of servers to the caller: elicitation, sampling and roots.
+#![expect(deprecated, reason = "older servers use sampling and roots")]
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use toolpost_core::{Answer, CallId, Port, Question, SampleRequest, ToolError};
 use super::flight::Flight;
 use crate::convert::inward::shortened;
 
-/// The longest question, and the longest prompt of a completion, in characters.
+/// The longest question and the longest sampling prompt, in characters.
 const MAX_QUESTION: usize = 8_000;
 const MAX_PROMPT: usize = 1 << 20;
-/// The longest name of an answer, in characters.
+/// The longest name of a question, in characters.
 const MAX_NAME: usize = 200;
-/// The most folders of a caller that a server is told.
+/// The most roots of a caller that a server gets.
 const MAX_ROOTS: usize = 100;
 
-/// Who is asked.
+/// Answers the requests of a server for one call.
 #[derive(Clone)]
-pub(super) struct Asked {
+pub(super) struct Responder {
     pub(super) flight: Option<Arc<Flight>>,
-    /// Who is asked if the call is not known.
+    /// The port for requests that belong to no known call.
     pub(super) port: Arc<dyn Port>,
     pub(super) roots: Arc<[PathBuf]>,
 }
 
-impl Asked {
+impl Responder {
     fn port(&self) -> (&dyn Port, CallId) {
         match &self.flight {
             Some(flight) => (&*flight.port, flight.call),
@@ -40,7 +40,7 @@ impl Asked {
         }
     }
 
-    /// Answers all questions of a round, one after another: a person has one attention.
+    /// Answers all questions of a round, one at a time.
     pub(super) async fn answer_all(&self, questions: InputRequests) -> Result<InputResponses, ToolError> {
         let mut answers = InputResponses::new();
         for (key, question) in questions {
@@ -53,9 +53,7 @@ impl Asked {
                 }
                 InputRequest::ListRoots(_) => serde_json::to_value(self.roots().await),
                 _ => {
-                    return Err(ToolError::precondition(
-                        "the server asks for something that is not known here",
-                    ));
+                    return Err(ToolError::precondition("the server sent an unknown input request"));
                 }
             };
             answers.insert(key, answer?);
@@ -63,22 +61,22 @@ impl Asked {
         Ok(answers)
     }
 
-    /// Asks a person.
+    /// Asks the user.
     pub(super) async fn elicit(
         &self,
-        asked: ElicitRequestParams,
+        params: ElicitRequestParams,
         name: Option<&str>,
     ) -> Result<ElicitResult, ToolError> {
         let _pause = self.flight.as_ref().map(Flight::question).transpose()?;
         let (port, call) = self.port();
-        let (question, schema) = match asked {
+        let (question, schema) = match params {
             ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
                 let schema = serde_json::to_value(requested_schema)?;
                 (Question::with_schema(shortened(&message, MAX_QUESTION), schema.clone()), Some(schema))
             }
             ElicitRequestParams::UrlElicitationParams { message, url, .. } => {
                 let text = format!(
-                    "{}\nThe server asks to open {} . Answer true when that is done.",
+                    "{}\nOpen {} and answer true when you are done.",
                     shortened(&message, MAX_QUESTION),
                     shortened(&url, 2_000)
                 );
@@ -93,10 +91,10 @@ impl Asked {
         Ok(match (port.ask(call, &question).await?, schema) {
             (Answer::Declined, _) => ElicitResult::new(ElicitationAction::Decline),
             (Answer::Given { value: Value::Object(mut fields) }, Some(schema)) => {
-                fill_in(&mut fields, &schema);
+                add_defaults(&mut fields, &schema);
                 ElicitResult::new(ElicitationAction::Accept).with_content(Value::Object(fields))
             }
-            // One field may be answered by its value alone.
+            // A single field may be answered with a bare value.
             (Answer::Given { value }, Some(schema)) => match only_field(&schema) {
                 Some(name) => {
                     ElicitResult::new(ElicitationAction::Accept).with_content(json!({ name: value }))
@@ -110,21 +108,21 @@ impl Asked {
         })
     }
 
-    /// Asks a model.
+    /// Asks a model for a completion.
     pub(super) async fn sample(
         &self,
-        asked: CreateMessageRequestParams,
+        params: CreateMessageRequestParams,
     ) -> Result<CreateMessageResult, ToolError> {
         let _pause = self.flight.as_ref().map(Flight::question).transpose()?;
         let (port, call) = self.port();
-        if asked.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
-            return Err(ToolError::precondition("completions for servers have no tools"));
+        if params.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
+            return Err(ToolError::precondition("sampling with tools is not supported"));
         }
-        let mut request = SampleRequest::new(prompt(asked.messages)?);
-        request.system = asked.system_prompt.map(|text| shortened(&text, MAX_PROMPT));
-        request.max_tokens = asked.max_tokens.max(1);
-        request.temperature = asked.temperature.map(f64::from);
-        request.stop_sequences = asked.stop_sequences.unwrap_or_default();
+        let mut request = SampleRequest::new(prompt(params.messages)?);
+        request.system = params.system_prompt.map(|text| shortened(&text, MAX_PROMPT));
+        request.max_tokens = params.max_tokens.max(1);
+        request.temperature = params.temperature.map(f64::from);
+        request.stop_sequences = params.stop_sequences.unwrap_or_default();
         let sample = port.sample(call, &request).await?;
         let message = SamplingMessage::assistant_text(sample.content);
         let mut result = CreateMessageResult::new(message, "unknown".to_owned());
@@ -132,31 +130,31 @@ impl Asked {
         Ok(result)
     }
 
-    /// The folders to work in: those that the operator has named, and those of the caller.
+    /// The roots of the operator and of the caller.
     pub(super) async fn roots(&self) -> ListRootsResult {
         let (port, call) = self.port();
         let address = |path: &PathBuf| reqwest::Url::from_directory_path(path).ok();
-        let named = self.roots.iter().filter_map(address).map(|url| Root::new(url.as_str()));
-        // A caller that works nowhere has none.
-        let theirs = port.roots(call).await.unwrap_or_default().into_iter().take(MAX_ROOTS).map(|root| {
-            let made = Root::new(root.uri);
+        let configured = self.roots.iter().filter_map(address).map(|url| Root::new(url.as_str()));
+        // A caller may have no roots.
+        let own = port.roots(call).await.unwrap_or_default().into_iter().take(MAX_ROOTS).map(|root| {
+            let listed = Root::new(root.uri);
             match root.name {
-                Some(name) => made.with_name(name),
-                None => made,
+                Some(name) => listed.with_name(name),
+                None => listed,
             }
         });
-        ListRootsResult::new(named.chain(theirs).collect())
+        ListRootsResult::new(configured.chain(own).collect())
     }
 }
 
-/// The messages as one prompt: the text itself if there is one only.
+/// The messages as one prompt; a single user message stays as it is.
 fn prompt(messages: Vec<SamplingMessage>) -> Result<String, ToolError> {
     let mut turns = Vec::new();
     for message in messages {
         let who = if matches!(message.role, Role::User) { "User" } else { "Assistant" };
         for block in message.content.into_vec() {
             let SamplingMessageContentBlock::Text(text) = block else {
-                return Err(ToolError::precondition("only text can be completed for a server"));
+                return Err(ToolError::precondition("sampling supports only text messages"));
             };
             turns.push((who, text.text));
         }
@@ -166,13 +164,13 @@ fn prompt(messages: Vec<SamplingMessage>) -> Result<String, ToolError> {
         turns => turns.iter().map(|(who, text)| format!("{who}: {text}")).collect::<Vec<_>>().join("\n\n"),
     };
     if text.len() > MAX_PROMPT {
-        return Err(ToolError::limit("the server asks for the completion of more than 1 MiB"));
+        return Err(ToolError::limit("the sampling prompt of the server is larger than 1 MiB"));
     }
     Ok(text)
 }
 
-/// Takes the schema's defaults for the fields that were left out.
-fn fill_in(fields: &mut Map<String, Value>, schema: &Value) {
+/// Adds the schema's defaults for missing fields.
+fn add_defaults(fields: &mut Map<String, Value>, schema: &Value) {
     let properties = schema.get("properties").and_then(Value::as_object);
     for (name, property) in properties.into_iter().flatten() {
         if let (false, Some(default)) = (fields.contains_key(name), property.get("default")) {

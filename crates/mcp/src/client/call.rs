@@ -1,4 +1,4 @@
-//! One call: its request, the rounds of questions, the task that it may become, and what is sent again.
+//! One call: the request, input rounds, tasks and retries.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,33 +16,33 @@ use toolpost_core::{
     format_duration,
 };
 
-use super::answer::Asked;
+use super::answer::Responder;
 use super::catalog::Bound;
 use super::connection::{Connection, protocol_level};
 use super::failure::Failure;
 use super::flight::Flight;
-use super::{Client, backoff, may_pass};
+use super::{Client, backoff, is_transient};
 use crate::convert::inward;
 
-/// The bounds of the wait between two looks at a task, and the wait if the server names none.
-const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
-const POLL_DEFAULT: Duration = Duration::from_millis(500);
-/// The wait before a round in which nothing was asked.
-const IDLE_ROUND: Duration = Duration::from_millis(50);
-/// What a caller may hand on so that traces are joined.
-const TRACE: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+/// The shortest and the longest poll interval of a task, and the default.
+const POLL_RANGE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
+const DEFAULT_POLL: Duration = Duration::from_millis(500);
+/// The wait before a round without questions.
+const EMPTY_ROUND_DELAY: Duration = Duration::from_millis(50);
+/// The trace context keys that a call passes to the server.
+const TRACE_KEYS: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 
-/// What a request came to.
+/// A result and the connection that it came through.
 struct Answer {
     connection: Arc<Connection>,
     result: ServerResult,
 }
 
-/// What a request is sent with.
-struct Manner {
+/// How a request is sent.
+struct Dispatch {
     flight: Arc<Flight>,
     meta: RequestMetaObject,
-    /// Whether it may be carried out twice.
+    /// Whether the request may run twice.
     may_repeat: bool,
 }
 
@@ -55,7 +55,7 @@ impl Client {
             Value::Object(fields) => fields.clone(),
             _ => return Err(ToolError::invalid_input("the arguments: expected an object")),
         };
-        leave_out_nulls(&mut arguments, &bound.spec);
+        drop_nulls(&mut arguments, &bound.spec);
         bound.spec.input_schema.check_hiding(&Value::Object(arguments.clone()), &[])?;
         if call.options.validate {
             return Ok(Output::json(json!({ "valid": true })));
@@ -66,7 +66,7 @@ impl Client {
             ));
         }
         if call.options.mock {
-            return Err(ToolError::precondition("a tool of another server cannot be made up here"));
+            return Err(ToolError::precondition("tools of MCP servers cannot be mocked"));
         }
         let flight = Flight::new(call.id, Arc::clone(&call.port));
         let limit = self.limit(call, &bound);
@@ -74,7 +74,7 @@ impl Client {
         self.bounded(&bound.spec.name, &flight, limit, call, work).await
     }
 
-    /// Within the call's time, and until it is cancelled.
+    /// Bounds work by the time limit, the deadline and the cancellation of the call.
     async fn bounded<T>(
         &self,
         what: &str,
@@ -83,8 +83,7 @@ impl Client {
         call: &Call,
         work: impl Future<Output = Result<T, ToolError>>,
     ) -> Result<T, ToolError> {
-        let late =
-            |limit| ToolError::timeout(format!("`{what}` was not done within {}", format_duration(limit)));
+        let late = |limit| ToolError::timeout(format!("`{what}` timed out after {}", format_duration(limit)));
         let deadline = async {
             match call.deadline {
                 Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
@@ -95,14 +94,14 @@ impl Client {
         tokio::select! {
             result = work => result,
             () = call.cancellation.cancelled() => {
-                Err(ToolError::cancelled(format!("the caller asked to stop, and `{what}` was cancelled")))
+                Err(ToolError::cancelled(format!("the caller cancelled `{what}`")))
             }
             () = flight.expired(limit) => Err(late(limit)),
             () = deadline => Err(late(begun.elapsed())),
         }
     }
 
-    /// How long a call may take.
+    /// The time limit of a call.
     fn limit(&self, call: &Call, bound: &Bound) -> Duration {
         let policy = match bound.spec.policy.timeout {
             Some(Timeout::After(limit)) => limit,
@@ -111,14 +110,14 @@ impl Client {
         self.settings.timeout.min(policy).min(call.options.timeout.unwrap_or(Duration::MAX))
     }
 
-    /// The tool of a name.
+    /// The tool with this name.
     async fn bound(&self, name: &str) -> Result<Arc<Bound>, ToolError> {
-        // What the server wants to be asked for again after a while is, when it is listed.
+        // An expired list is refreshed only when tools are listed.
         if self.changes.has_tools()
-            && let Err(error) = self.freshen().await
+            && let Err(error) = self.refresh().await
         {
-            // The call will find out by itself whether the server is there.
-            tracing::debug!(server = self.settings.name, %error, "the tools are used as they were");
+            // The call itself detects whether the server is gone.
+            tracing::debug!(server = self.settings.name, %error, "listing tools failed; using the previous list");
         }
         let catalog = self.catalog();
         catalog.tool(name).map(Arc::clone).ok_or_else(|| {
@@ -137,10 +136,10 @@ impl Client {
         attempts: &mut u32,
     ) -> Result<Output, ToolError> {
         // The semaphore is never closed.
-        let _place = self.calls.acquire().await;
+        let _permit = self.calls.acquire().await;
         let name: Cow<'static, str> = bound.original.clone().into();
         let annotations = bound.spec.annotations;
-        let manner = Manner {
+        let dispatch = Dispatch {
             flight: Arc::clone(flight),
             meta: self.meta(call),
             may_repeat: annotations.idempotent || annotations.read_only,
@@ -151,19 +150,19 @@ impl Client {
             params.request_state.clone_from(&answers.state);
             ClientRequest::CallToolRequest(CallToolRequest::new(params))
         };
-        let Answer { connection, result } = self.rounds(&manner, request, attempts).await?;
+        let Answer { connection, result } = self.rounds(&dispatch, request, attempts).await?;
         let server = &self.settings.name;
         match result {
             ServerResult::CallToolResult(result) => inward::result(result, server),
             ServerResult::CreateTaskResult(task) if self.settings.tasks => {
-                let result = self.task(&connection, task, &manner).await?;
+                let result = self.task(&connection, task, &dispatch).await?;
                 inward::result(result, server)
             }
             _ => Err(self.unexpected()),
         }
     }
 
-    /// Reads a resource, for the caller of a call whose tool is the address.
+    /// Reads a resource; the tool of the call is the URI.
     pub(super) async fn read_for(&self, call: &Call) -> Result<Output, ToolError> {
         let uri = call.tool.as_str();
         let request = |answers: &Round| {
@@ -172,14 +171,14 @@ impl Client {
             params.request_state.clone_from(&answers.state);
             ClientRequest::ReadResourceRequest(ReadResourceRequest::new(params))
         };
-        match self.harmless(call, request).await? {
+        match self.read_only(call, request).await? {
             ServerResult::ReadResourceResult(result) => Ok(inward::read(result)),
             _ => Err(self.unexpected()),
         }
     }
 
-    /// Renders a prompt, for the caller of a call whose tool is its name. The protocol knows only texts as arguments:
-    /// other values are sent as JSON.
+    /// Renders a prompt; the tool of the call is its name. Prompt arguments are strings in MCP: other values
+    /// are sent as JSON.
     pub(super) async fn render_for(&self, call: &Call) -> Result<Output, ToolError> {
         let name = call.tool.as_str();
         let none = Map::new();
@@ -197,39 +196,39 @@ impl Client {
             params.request_state.clone_from(&answers.state);
             ClientRequest::GetPromptRequest(GetPromptRequest::new(params))
         };
-        match self.harmless(call, request).await? {
+        match self.read_only(call, request).await? {
             ServerResult::GetPromptResult(result) => inward::rendered(result),
             _ => Err(self.unexpected()),
         }
     }
 
-    /// A request that changes nothing.
-    async fn harmless(
+    /// Sends a request without side effects.
+    async fn read_only(
         &self,
         call: &Call,
         request: impl Fn(&Round) -> ClientRequest,
     ) -> Result<ServerResult, ToolError> {
         let flight = Flight::new(call.id, Arc::clone(&call.port));
-        let manner = Manner { flight: Arc::clone(&flight), meta: self.meta(call), may_repeat: true };
+        let dispatch = Dispatch { flight: Arc::clone(&flight), meta: self.meta(call), may_repeat: true };
         let mut attempts = 0;
-        let work = async { Ok(self.rounds(&manner, request, &mut attempts).await?.result) };
+        let work = async { Ok(self.rounds(&dispatch, request, &mut attempts).await?.result) };
         let limit = self.settings.timeout.min(call.options.timeout.unwrap_or(Duration::MAX));
         self.bounded(&call.tool, &flight, limit, call, work).await
     }
 
     fn unexpected(&self) -> ToolError {
         ToolError::dependency(format!(
-            "the server `{}` answered with something else than what was asked for",
+            "the server `{}` returned an unexpected result type",
             self.settings.name
         ))
     }
 
-    /// What is sent beside a call.
+    /// The `_meta` of a call.
     fn meta(&self, call: &Call) -> RequestMetaObject {
         let mut meta = RequestMetaObject::new();
         let level = if call.options.verbose { LogLevel::Debug } else { self.settings.log_level };
         meta.set_log_level(protocol_level(level));
-        for key in TRACE {
+        for key in TRACE_KEYS {
             if let Some(value) = call.options.metadata.get(key).filter(|value| value.is_string()) {
                 meta.insert(key.to_owned(), value.clone());
             }
@@ -237,60 +236,64 @@ impl Client {
         meta
     }
 
-    /// Sends a request, and answers what the server wants to know before it goes on.
+    /// Sends a request and answers the server's input requests until it returns a result.
     async fn rounds(
         &self,
-        manner: &Manner,
+        dispatch: &Dispatch,
         request: impl Fn(&Round) -> ClientRequest,
         attempts: &mut u32,
     ) -> Result<Answer, ToolError> {
         let mut round = Round::default();
         for _ in 0..self.settings.limits.rounds.max(1) {
-            let answer = self.exchange(manner, || request(&round), attempts).await?;
-            let ServerResult::InputRequiredResult(wanted) = answer.result else { return Ok(answer) };
-            round = self.next_round(wanted, manner).await?;
+            let answer = self.exchange(dispatch, || request(&round), attempts).await?;
+            let ServerResult::InputRequiredResult(required) = answer.result else { return Ok(answer) };
+            round = self.next_round(required, dispatch).await?;
         }
         Err(ToolError::limit(format!(
-            "the server `{}` asked more than {} times for one call",
+            "the server `{}` requested input more than {} times for one call",
             self.settings.name, self.settings.limits.rounds
         )))
     }
 
-    async fn next_round(&self, wanted: InputRequiredResult, manner: &Manner) -> Result<Round, ToolError> {
-        let questions = wanted.input_requests.unwrap_or_default();
+    async fn next_round(
+        &self,
+        required: InputRequiredResult,
+        dispatch: &Dispatch,
+    ) -> Result<Round, ToolError> {
+        let questions = required.input_requests.unwrap_or_default();
         if questions.is_empty() {
-            if wanted.request_state.is_none() {
+            if required.request_state.is_none() {
                 return Err(self.unexpected());
             }
-            tokio::time::sleep(IDLE_ROUND).await;
+            tokio::time::sleep(EMPTY_ROUND_DELAY).await;
         }
-        let responses = self.asked(manner).answer_all(questions).await?;
-        Ok(Round { responses: (!responses.is_empty()).then_some(responses), state: wanted.request_state })
+        let responses = self.responder(dispatch).answer_all(questions).await?;
+        Ok(Round { responses: (!responses.is_empty()).then_some(responses), state: required.request_state })
     }
 
-    fn asked(&self, manner: &Manner) -> Asked {
-        Asked {
-            flight: Some(Arc::clone(&manner.flight)),
+    fn responder(&self, dispatch: &Dispatch) -> Responder {
+        Responder {
+            flight: Some(Arc::clone(&dispatch.flight)),
             port: Arc::clone(&self.settings.port),
             roots: self.settings.roots.as_slice().into(),
         }
     }
 
-    /// Sends a request until it is answered. It is sent again if it surely did not arrive, or may be carried out twice.
+    /// Sends a request until it is answered; resends it if it certainly did not arrive or may run twice.
     async fn exchange(
         &self,
-        manner: &Manner,
+        dispatch: &Dispatch,
         request: impl Fn() -> ClientRequest,
         attempts: &mut u32,
     ) -> Result<Answer, ToolError> {
-        let most = self.settings.limits.attempts.max(1);
-        for attempt in 1..=most {
+        let max = self.settings.limits.attempts.max(1);
+        for attempt in 1..=max {
             let wait = backoff(attempt);
-            let is_last = attempt == most;
+            let is_last = attempt == max;
             let connection = match self.connection().await {
                 Ok(connection) => connection,
-                Err(error) if is_last || !may_pass(&error) => {
-                    return Err(if may_pass(&error) {
+                Err(error) if is_last || !is_transient(&error) => {
+                    return Err(if is_transient(&error) {
                         error.retry(RetryAdvice::NotStarted(wait))
                     } else {
                         error
@@ -302,29 +305,26 @@ impl Client {
                 }
             };
             *attempts += 1;
-            let flight = &manner.flight;
-            let error = match Box::pin(connection.request(request(), Some(flight), manner.meta.clone())).await
-            {
-                Ok(result) => return Ok(Answer { connection, result }),
-                Err(Failure::Answered(error)) => return Err(error),
-                Err(Failure::Lost(error)) => error,
-            };
-            // Over HTTP a server that is back may not be the one that it was.
+            let flight = &dispatch.flight;
+            let error =
+                match Box::pin(connection.request(request(), Some(flight), dispatch.meta.clone())).await {
+                    Ok(result) => return Ok(Answer { connection, result }),
+                    Err(Failure::Answered(error)) => return Err(error),
+                    Err(Failure::Lost(error)) => error,
+                };
+            // Over HTTP a restarted server may be another version.
             self.changes.tools();
             if connection.is_closed() {
-                self.forget(&connection).await;
+                self.discard(&connection).await;
             }
             let is_unsent = flight.is_unsent();
-            if is_last || !(is_unsent || manner.may_repeat) {
+            if is_last || !(is_unsent || dispatch.may_repeat) {
                 return Err(if is_unsent {
                     error.retry(RetryAdvice::NotStarted(wait))
                 } else {
-                    ToolError::new(
-                        Code::Dependency,
-                        format!("{}; what was asked for may have been done", error.message()),
-                    )
-                    .retry(RetryAdvice::Never)
-                    .suggest("Look whether it was done before you ask again.")
+                    ToolError::new(Code::Dependency, format!("{}; the call may have run", error.message()))
+                        .retry(RetryAdvice::Never)
+                        .suggest("Check whether the call had an effect before you repeat it.")
                 });
             }
             tokio::time::sleep(wait).await;
@@ -332,54 +332,57 @@ impl Client {
         Err(self.unexpected())
     }
 
-    /// Asks for a task until it is done.
+    /// Polls a task until it is done.
     async fn task(
         &self,
         connection: &Arc<Connection>,
         created: CreateTaskResult,
-        manner: &Manner,
+        dispatch: &Dispatch,
     ) -> Result<CallToolResult, ToolError> {
         let id = created.task.task_id;
         let mut guard = TaskGuard { connection: Arc::clone(connection), id: Some(id.clone()) };
         let mut interval = created.task.poll_interval_ms;
-        let manner =
-            Manner { flight: Arc::clone(&manner.flight), meta: RequestMetaObject::new(), may_repeat: true };
-        let mut told = created.task.status_message;
+        let dispatch = Dispatch {
+            flight: Arc::clone(&dispatch.flight),
+            meta: RequestMetaObject::new(),
+            may_repeat: true,
+        };
+        let mut reported = created.task.status_message;
         let mut answered: InputResponses = InputResponses::new();
         loop {
-            let (shortest, longest) = POLL;
-            let wait = interval.map_or(POLL_DEFAULT, Duration::from_millis).clamp(shortest, longest);
+            let (shortest, longest) = POLL_RANGE;
+            let wait = interval.map_or(DEFAULT_POLL, Duration::from_millis).clamp(shortest, longest);
             tokio::time::sleep(wait).await;
             let request =
                 || ClientRequest::GetTaskRequest(GetTaskRequest::new(GetTaskParams::new(id.as_str())));
             let mut attempts = 0;
-            let answer = self.exchange(&manner, request, &mut attempts).await?;
+            let answer = self.exchange(&dispatch, request, &mut attempts).await?;
             guard.connection = answer.connection;
             let ServerResult::GetTaskResult(state) = answer.result else { return Err(self.unexpected()) };
             let task = state.task;
             if let Some(message) = &task.task.status_message
-                && told.as_ref() != Some(message)
+                && reported.as_ref() != Some(message)
             {
                 let message = inward::shortened(message, 8_000);
-                let flight = &manner.flight;
+                let flight = &dispatch.flight;
                 flight.port.progress(flight.call, Progress { message, percent: None, attempt: 1 });
-                told.clone_from(&task.task.status_message);
+                reported.clone_from(&task.task.status_message);
             }
             interval = task.task.poll_interval_ms.or(interval);
             match task.payload {
                 TaskPayload::Working => {}
                 TaskPayload::InputRequired { input_requests } => {
-                    // What was answered already may be listed until the server has seen the answer.
+                    // Answered questions may stay listed until the server has processed the answer.
                     let open =
                         input_requests.into_iter().filter(|(key, _)| !answered.contains_key(key)).collect();
-                    let responses = self.asked(&manner).answer_all(open).await?;
+                    let responses = self.responder(&dispatch).answer_all(open).await?;
                     if !responses.is_empty() {
                         answered.extend(responses.clone());
                         let update = || {
                             let params = UpdateTaskParams::new(id.as_str(), responses.clone());
                             ClientRequest::UpdateTaskRequest(UpdateTaskRequest::new(params))
                         };
-                        self.exchange(&manner, update, &mut attempts).await?;
+                        self.exchange(&dispatch, update, &mut attempts).await?;
                     }
                 }
                 TaskPayload::Completed { result } => {
@@ -405,30 +408,30 @@ impl Client {
     }
 }
 
-/// Leaves out the nulls that stand for a parameter that was not given, where the parameter takes none.
-fn leave_out_nulls(arguments: &mut Map<String, Value>, spec: &ToolSpec) {
+/// Drops nulls for optional parameters that do not accept null.
+fn drop_nulls(arguments: &mut Map<String, Value>, spec: &ToolSpec) {
     if !arguments.values().any(Value::is_null) {
         return;
     }
     let schema = spec.input_schema.as_value();
-    let takes_null =
+    let accepts_null =
         |name: &str| match schema.get("properties").and_then(|known| known.get(name)?.get("type")) {
             Some(Value::String(kind)) => kind == "null",
             Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "null"),
             _ => true,
         };
     let is_required = |name: &str| spec.input_schema.required().any(|required| required == name);
-    arguments.retain(|name, value| !value.is_null() || is_required(name) || takes_null(name));
+    arguments.retain(|name, value| !value.is_null() || is_required(name) || accepts_null(name));
 }
 
-/// What is sent with the next request of the same call.
+/// The answers that the next request of the same call carries.
 #[derive(Default)]
 struct Round {
     responses: Option<InputResponses>,
     state: Option<String>,
 }
 
-/// Cancels a task that nobody waits for any more.
+/// Cancels a task when its caller goes away.
 struct TaskGuard {
     connection: Arc<Connection>,
     id: Option<String>,

@@ -1,4 +1,4 @@
-//! What a server has, as it was last told.
+//! The tools, resources and prompts of a server, as last listed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use super::failure::Failure;
 use super::settings::Settings;
 use crate::convert::inward::{self, SchemaBounds};
 
-/// The longest time for which a list is taken as it was told.
+/// The longest time for which a list is cached.
 const MAX_TTL: Duration = Duration::from_hours(24);
-/// How many problems of one list are kept.
+/// The most problems that are stored for one list.
 const MAX_PROBLEMS: usize = 100;
 
-/// A tool and how the server calls it.
+/// A tool and its original name at the server.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) spec: Arc<ToolSpec>,
@@ -34,12 +34,12 @@ pub(super) struct Bound {
 pub(super) struct Catalog {
     pub(super) tools: Vec<Arc<Bound>>,
     by_name: HashMap<String, Arc<Bound>>,
-    /// What is wrong with some of them, and with the list.
+    /// The problems of single tools and of the list.
     pub(super) problems: Vec<String>,
-    /// When the server wants it to be asked for again.
+    /// When the list expires, by the server's TTL.
     expires: Option<Instant>,
-    /// Whether the server was asked at all.
-    is_known: bool,
+    /// Whether the tools were ever listed.
+    is_loaded: bool,
 }
 
 impl Catalog {
@@ -47,16 +47,16 @@ impl Catalog {
         self.by_name.get(name)
     }
 
-    pub(super) fn is_known(&self) -> bool {
-        self.is_known
+    pub(super) fn is_loaded(&self) -> bool {
+        self.is_loaded
     }
 
     pub(super) fn is_expired(&self) -> bool {
         self.expires.is_some_and(|expires| Instant::now() >= expires)
     }
 
-    /// Whether it has the same tools, in the same order.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
+    /// Whether both have the same tools in the same order.
+    pub(super) fn is_same_list(&self, other: &Self) -> bool {
         self.tools.len() == other.tools.len()
             && self.tools.iter().zip(&other.tools).all(|(a, b)| a.spec.digest() == b.spec.digest())
     }
@@ -64,37 +64,34 @@ impl Catalog {
     fn new(tools: Vec<Result<Tool, String>>, ttl: Option<u64>, settings: &Settings) -> Self {
         let limits = &settings.limits;
         let bounds = SchemaBounds { depth: limits.schema_depth, bytes: limits.schema_bytes };
-        let mut catalog = Self { is_known: true, ..Self::default() };
+        let mut catalog = Self { is_loaded: true, ..Self::default() };
         for (index, tool) in tools.into_iter().enumerate() {
             let shown = match &tool {
                 Ok(tool) => format!("`{}`", inward::shortened(&tool.name.escape_debug().to_string(), 100)),
                 Err(_) => format!("number {}", index + 1),
             };
-            let made = tool.and_then(|tool| inward::tool(tool, &settings.name, bounds));
-            match made {
+            let converted = tool.and_then(|tool| inward::tool(tool, &settings.name, bounds));
+            match converted {
                 Ok((spec, _)) if catalog.by_name.contains_key(&spec.name) => {
                     let name = &spec.name;
-                    catalog.problem(format!("the tool {shown} is not listed: `{name}` is there already"));
+                    catalog.problem(format!("skipped the tool {shown}: duplicate name `{name}`"));
                 }
                 Ok((mut spec, original)) => {
                     if spec.input_schema.is_valid(&json!({})).is_err() {
-                        // The server checks what it gets; a broken schema is no reason to call nothing.
+                        // The server checks arguments itself, so a broken schema does not disable the tool.
                         spec = spec.input(json!({ "type": "object" }));
-                        catalog
-                            .problem(format!("the input schema of the tool {shown} is none, and is ignored"));
+                        catalog.problem(format!("ignored the invalid input schema of the tool {shown}"));
                     }
                     if spec.output_schema.as_ref().is_some_and(|schema| schema.is_valid(&json!({})).is_err())
                     {
                         spec.output_schema = None;
-                        catalog.problem(format!(
-                            "the output schema of the tool {shown} is none, and is ignored"
-                        ));
+                        catalog.problem(format!("ignored the invalid output schema of the tool {shown}"));
                     }
                     let bound = Arc::new(Bound { spec: Arc::new(spec), original });
                     catalog.by_name.insert(bound.spec.name.clone(), Arc::clone(&bound));
                     catalog.tools.push(bound);
                 }
-                Err(why) => catalog.problem(format!("the tool {shown} is not listed: {why}")),
+                Err(why) => catalog.problem(format!("skipped the tool {shown}: {why}")),
             }
         }
         catalog.expires =
@@ -116,7 +113,7 @@ struct Page<T> {
     ttl: Option<u64>,
 }
 
-/// All pages of a list, up to the bounds; and what is wrong with the rest.
+/// All pages of a list, up to the limits.
 struct Pages<T> {
     items: Vec<Result<T, String>>,
     problem: Option<String>,
@@ -137,49 +134,49 @@ async fn pages<T>(
         let answer = connection.request(request(params), None, RequestMetaObject::new()).await?;
         let Some(Page { items, next, ttl }) = page(answer) else {
             return Err(Failure::Answered(ToolError::dependency(format!(
-                "the server `{}` answered with no list",
+                "the server `{}` returned no list",
                 settings.name
             ))));
         };
-        // A repeated cursor would never end.
-        let goes_on = next.is_some() && next != cursor;
+        // A repeated cursor would loop forever.
+        let has_more = next.is_some() && next != cursor;
         all.items.extend(items);
         all.ttl = ttl.map(|ttl| all.ttl.map_or(ttl, |known: u64| known.min(ttl))).or(all.ttl);
         if all.items.len() > limits.items {
             all.items.truncate(limits.items);
-            all.problem = Some(format!("of the list only the first {} are taken", limits.items));
+            all.problem = Some(format!("truncated the list after {} items", limits.items));
             return Ok(all);
         }
-        if !goes_on {
+        if !has_more {
             return Ok(all);
         }
         cursor = next;
     }
-    all.problem = Some(format!("of the list only the first {} pages are taken", limits.pages));
+    all.problem = Some(format!("truncated the list after {} pages", limits.pages));
     Ok(all)
 }
 
-/// Within the time for a list.
-async fn in_time<T>(
+/// Bounds a list request by the list timeout.
+async fn with_list_timeout<T>(
     settings: &Settings,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     let limit = settings.list_timeout;
     tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
         Err(Failure::Answered(ToolError::timeout(format!(
-            "the server `{}` did not list what it has within {}",
+            "listing the server `{}` timed out after {}",
             settings.name,
             format_duration(limit)
         ))))
     })
 }
 
-/// Asks for the tools.
+/// Lists the tools.
 pub(super) async fn tools(connection: &Connection, settings: &Settings) -> Result<Catalog, Failure> {
     if connection.info.capabilities.tools.is_none() {
-        return Ok(Catalog { is_known: true, ..Catalog::default() });
+        return Ok(Catalog { is_loaded: true, ..Catalog::default() });
     }
-    let found = in_time(
+    let found = with_list_timeout(
         settings,
         pages(
             connection,
@@ -204,22 +201,23 @@ pub(super) async fn tools(connection: &Connection, settings: &Settings) -> Resul
     Ok(catalog)
 }
 
-/// A page of which some items cannot be read: the others are taken.
+/// Parses a page item by item, so one invalid item does not lose the others.
 fn page_of<T: DeserializeOwned>(value: Value, key: &str) -> Option<Page<T>> {
     let Value::Object(mut fields) = value else { return None };
     let Some(Value::Array(items)) = fields.shift_remove(key) else { return None };
     let items = items
         .into_iter()
         .map(|item| {
-            serde_json::from_value(item)
-                .map_err(|error| format!("it is none: {}", inward::shortened(&error.to_string(), 200)))
+            serde_json::from_value(item).map_err(|error| {
+                format!("invalid definition: {}", inward::shortened(&error.to_string(), 200))
+            })
         })
         .collect();
     let next = fields.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
     Some(Page { items, next, ttl: fields.get("ttlMs").and_then(Value::as_u64) })
 }
 
-/// Asks for the resources, those with many addresses included.
+/// Lists the resources and resource templates.
 pub(super) async fn resources(
     connection: &Connection,
     settings: &Settings,
@@ -240,7 +238,7 @@ pub(super) async fn resources(
             _ => None,
         },
     );
-    let mut found = in_time(settings, fixed).await?.items;
+    let mut found = with_list_timeout(settings, fixed).await?.items;
     let templates = pages(
         connection,
         settings,
@@ -256,14 +254,14 @@ pub(super) async fn resources(
             _ => None,
         },
     );
-    // Some servers have resources and know nothing of templates.
-    if let Ok(templates) = in_time(settings, templates).await {
+    // Some servers have resources but do not know templates.
+    if let Ok(templates) = with_list_timeout(settings, templates).await {
         found.extend(templates.items);
     }
-    Ok(taken(found, &settings.name))
+    Ok(valid_items(found, &settings.name))
 }
 
-/// Asks for the prompts.
+/// Lists the prompts.
 pub(super) async fn prompts(
     connection: &Connection,
     settings: &Settings,
@@ -284,14 +282,14 @@ pub(super) async fn prompts(
             _ => None,
         },
     );
-    Ok(taken(in_time(settings, found).await?.items, &settings.name))
+    Ok(valid_items(with_list_timeout(settings, found).await?.items, &settings.name))
 }
 
-fn taken<T>(items: Vec<Result<T, String>>, server: &str) -> Vec<Arc<T>> {
+fn valid_items<T>(items: Vec<Result<T, String>>, server: &str) -> Vec<Arc<T>> {
     items
         .into_iter()
         .filter_map(|item| {
-            item.inspect_err(|why| tracing::warn!(server, "something is not listed: {why}")).ok()
+            item.inspect_err(|why| tracing::warn!(server, "skipped an item of the list: {why}")).ok()
         })
         .map(Arc::new)
         .collect()

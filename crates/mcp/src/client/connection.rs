@@ -1,5 +1,5 @@
-//! One connection to a server, from its first message on.
-#![expect(deprecated, reason = "servers of the older era ask for completions and folders, and log")]
+//! One connection to a server.
+#![expect(deprecated, reason = "older servers use sampling, roots and logging")]
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,52 +21,52 @@ use tokio::task::AbortHandle;
 use toolpost_core::{LogLevel, ToolError, format_duration};
 use toolpost_sandbox::Verdict;
 
-use super::answer::Asked;
+use super::answer::Responder;
 use super::failure::{self, Failure};
-use super::flight::{Arrival, Flight, Flights, Tag, Watched};
+use super::flight::{Flight, Flights, SendFailure, Tag, Watched};
 use super::handler::{Changes, Handler};
-use super::program::{self, Errors};
+use super::program::{self, Stderr};
 use super::settings::{Settings, StartEvent};
 use super::{Endpoint, http, websocket};
 
-/// The shortest and the longest wait before a stream of notices is opened again.
-const LISTEN_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// The shortest and the longest wait before the notification stream is reopened.
+const RELISTEN_WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
-/// Where a request of the newer era says which log lines are wanted.
-const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
-/// How long a server may take to answer before its operator is told what is waited for.
-const ANSWER: Duration = Duration::from_millis(1_500);
-/// How long the cancellation of a task may take.
-const CANCEL: Duration = Duration::from_secs(5);
+/// The `_meta` key for the log level of a request (2026-07-28).
+const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
+/// How long a server may stay silent before the wait is reported.
+const REPORT_WAIT_AFTER: Duration = Duration::from_millis(1_500);
+/// The timeout of cancelling a task.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection. Dropped, it ends, and with it the program at its other end.
+/// A connection. Dropping it closes it and stops the server program.
 pub(super) struct Connection {
     service: RunningService<RoleClient, Handler>,
     pub(super) info: Arc<ServerPeerInfo>,
     flights: Arc<Flights>,
     name: String,
     listener: Option<AbortHandle>,
-    /// What a program writes to standard error.
-    errors: Option<Errors>,
+    /// The standard error of a server program.
+    stderr: Option<Stderr>,
 }
 
-/// What is spoken.
+/// The protocol versions to try.
 #[derive(Clone, Copy)]
-enum Era {
-    /// The newer one, or the older one if the server does not know it.
-    Either,
-    /// The one that begins with `initialize`.
-    Older,
+enum Versions {
+    /// 2026-07-28, with a fallback to older versions.
+    Any,
+    /// Only versions with `initialize`.
+    Legacy,
 }
 
-/// Why a connection did not begin.
-enum Start {
+/// Why a connection could not be opened.
+enum OpenError {
     Failed(ToolError),
-    /// The server knows of both eras, and speaks only the older one.
-    OlderEra,
+    /// The server rejected 2026-07-28.
+    LegacyOnly,
 }
 
-impl From<ToolError> for Start {
+impl From<ToolError> for OpenError {
     fn from(error: ToolError) -> Self {
         Self::Failed(error)
     }
@@ -75,48 +75,48 @@ impl From<ToolError> for Start {
 impl Connection {
     /// Connects once.
     pub(super) async fn open(settings: &Settings, changes: &Arc<Changes>) -> Result<Self, ToolError> {
-        let longer = settings.session.as_ref().map_or(Duration::ZERO, |session| session.longer());
-        let limit = settings.connect_timeout.saturating_add(longer);
-        // Of the program that was started last.
-        let errors = Mutex::new(None);
-        let last_errors = || errors.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let begun = async {
-            match Self::begin(settings, changes, Era::Either, &errors).await {
-                // It knows of both eras and speaks only the older one, or answers anything to what it does not know.
-                Err(Start::OlderEra) => Self::begin(settings, changes, Era::Older, &errors).await,
-                begun => begun,
+        let extra_time = settings.session.as_ref().map_or(Duration::ZERO, |session| session.extra_time());
+        let limit = settings.connect_timeout.saturating_add(extra_time);
+        // The standard error of the last started program.
+        let stderr = Mutex::new(None);
+        let last_stderr = || stderr.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let opening = async {
+            match Self::begin(settings, changes, Versions::Any, &stderr).await {
+                // The server supports only older versions, or answers unknown requests arbitrarily.
+                Err(OpenError::LegacyOnly) => Self::begin(settings, changes, Versions::Legacy, &stderr).await,
+                opened => opened,
             }
         };
-        let mut begun = pin!(tokio::time::timeout(limit, begun));
-        let begun = match tokio::time::timeout(ANSWER, begun.as_mut()).await {
-            Ok(begun) => begun,
+        let mut opening = pin!(tokio::time::timeout(limit, opening));
+        let opened = match tokio::time::timeout(REPORT_WAIT_AFTER, opening.as_mut()).await {
+            Ok(opened) => opened,
             Err(_) => {
-                // Who is asked to log in knows what is waited for.
-                if longer.is_zero() {
-                    let stderr = last_errors().map(|errors: Errors| errors.text()).unwrap_or_default();
+                // During a login the user knows about the wait.
+                if extra_time.is_zero() {
+                    let stderr = last_stderr().map(|stderr: Stderr| stderr.text()).unwrap_or_default();
                     settings.report(&StartEvent::Waiting { stderr: &stderr, limit });
                 }
-                begun.await
+                opening.await
             }
         };
-        let errors = last_errors();
+        let stderr = last_stderr();
         let name = &settings.name;
-        let error = match begun {
+        let error = match opened {
             Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(Start::Failed(error))) => match &errors {
-                Some(errors) => with_end(error, errors, name).await,
+            Ok(Err(OpenError::Failed(error))) => match &stderr {
+                Some(stderr) => with_exit(error, stderr, name).await,
                 None => error,
             },
-            Ok(Err(Start::OlderEra)) => ToolError::dependency(format!(
-                "the server `{name}` speaks no version of the protocol that is known here"
-            )),
+            Ok(Err(OpenError::LegacyOnly)) => {
+                ToolError::dependency(format!("the server `{name}` supports no known protocol version"))
+            }
             Err(_) => ToolError::timeout(format!(
                 "the server `{name}` did not answer `initialize` within {}",
                 format_duration(limit)
             )),
         };
-        Err(match &errors {
-            Some(errors) => with_errors(error, errors),
+        Err(match &stderr {
+            Some(stderr) => with_stderr(error, stderr),
             None => error,
         })
     }
@@ -124,43 +124,46 @@ impl Connection {
     async fn begin(
         settings: &Settings,
         changes: &Arc<Changes>,
-        era: Era,
-        program_errors: &Mutex<Option<Errors>>,
-    ) -> Result<Self, Start> {
+        versions: Versions,
+        program_stderr: &Mutex<Option<Stderr>>,
+    ) -> Result<Self, OpenError> {
         let flights = Arc::new(Flights::default());
-        let asked =
-            Asked { flight: None, port: Arc::clone(&settings.port), roots: settings.roots.as_slice().into() };
-        let handler = Handler::new(config(settings), Arc::clone(&flights), Arc::clone(changes), asked);
+        let responder = Responder {
+            flight: None,
+            port: Arc::clone(&settings.port),
+            roots: settings.roots.as_slice().into(),
+        };
+        let handler = Handler::new(config(settings), Arc::clone(&flights), Arc::clone(changes), responder);
         let name = &settings.name;
         let of_start = |error| {
             if let (
-                Era::Either,
+                Versions::Any,
                 ClientInitializeError::NoCompatibleProtocolVersion { .. }
                 | ClientInitializeError::ExpectedInitResult(_),
-            ) = (era, &error)
+            ) = (versions, &error)
             {
-                return Start::OlderEra;
+                return OpenError::LegacyOnly;
             }
-            Start::Failed(failure::of_start(error, name))
+            OpenError::Failed(failure::of_start(error, name))
         };
         let service = match &settings.endpoint {
             Endpoint::Http { url, headers } => {
                 let transport = http::transport(settings, url, headers)?;
-                serve(handler, transport, &flights, era).await.map_err(of_start)?
+                serve(handler, transport, &flights, versions).await.map_err(of_start)?
             }
             Endpoint::WebSocket { url, headers } => {
                 let messages = websocket::connect(settings, url, headers).await?;
-                serve(handler, messages, &flights, era).await.map_err(of_start)?
+                serve(handler, messages, &flights, versions).await.map_err(of_start)?
             }
             Endpoint::Program { argv, env, dir, level } => {
                 let start = program::Start { argv, env, dir: dir.as_deref(), level: *level };
-                let (streams, errors) = program::start(settings, start).await?;
-                *program_errors.lock().unwrap_or_else(PoisonError::into_inner) = Some(errors);
-                serve(handler, streams, &flights, era).await.map_err(of_start)?
+                let (streams, stderr) = program::start(settings, start).await?;
+                *program_stderr.lock().unwrap_or_else(PoisonError::into_inner) = Some(stderr);
+                serve(handler, streams, &flights, versions).await.map_err(of_start)?
             }
         };
         let Some(info) = service.peer().peer_info() else {
-            return Err(ToolError::dependency(format!("the server `{name}` did not say who it is")).into());
+            return Err(ToolError::dependency(format!("the server `{name}` sent no server info")).into());
         };
         let mut connection = Self {
             service,
@@ -168,19 +171,19 @@ impl Connection {
             flights,
             name: name.clone(),
             listener: None,
-            errors: program_errors.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            stderr: program_stderr.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         };
         connection.listen(changes);
         connection.set_log_level(settings.log_level).await;
         Ok(connection)
     }
 
-    /// Whether nothing can be sent any more.
+    /// Whether the transport is closed.
     pub(super) fn is_closed(&self) -> bool {
         self.service.peer().is_transport_closed()
     }
 
-    /// Whether requests carry all that they need, and there is no session.
+    /// Whether the protocol version is stateless: no `initialize`, no session.
     pub(super) fn is_stateless(&self) -> bool {
         !self.info.protocol_version.has_initialize()
     }
@@ -193,12 +196,12 @@ impl Connection {
         mut meta: RequestMetaObject,
     ) -> Result<ServerResult, Failure> {
         if !self.is_stateless() {
-            meta.remove(LOG_LEVEL);
+            meta.remove(LOG_LEVEL_KEY);
         }
-        let _landing = flight.map(|flight| {
-            flight.is_leaving();
+        let _guard = flight.map(|flight| {
+            flight.set_unsent();
             request.extensions_mut().insert(Tag(Arc::clone(flight)));
-            Landing { flights: &self.flights, flight }
+            RemoveOnDrop { flights: &self.flights, flight }
         });
         let options = PeerRequestOptions::no_options().with_meta(meta);
         let peer = self.service.peer();
@@ -213,20 +216,20 @@ impl Connection {
             Err(_) => flight.is_some(),
         };
         if has_failed {
-            self.log_errors();
+            self.log_stderr();
         }
         answer.map_err(of_service)
     }
 
-    /// Logs the end of the program's standard error. Callers do not get it: it is for the operator.
-    fn log_errors(&self) {
-        let text = self.errors.as_ref().map(Errors::text).unwrap_or_default();
+    /// Logs the last stderr output for the operator; callers never get it.
+    fn log_stderr(&self) {
+        let text = self.stderr.as_ref().map(Stderr::text).unwrap_or_default();
         if !text.is_empty() {
-            tracing::info!(target: "toolpost::mcp", "a call of `{}` failed, its stderr ends with:\n{text}", self.name);
+            tracing::info!(target: "toolpost::mcp", "a call of `{}` failed; last stderr output:\n{text}", self.name);
         }
     }
 
-    /// Whether the server still answers; an error is an answer.
+    /// Sends a health check; an error response counts as healthy.
     pub(super) async fn probe(&self) -> Result<(), Failure> {
         let request = if self.is_stateless() {
             ClientRequest::DiscoverRequest(DiscoverRequest::new(DiscoverRequestParams {}))
@@ -239,35 +242,35 @@ impl Connection {
         }
     }
 
-    /// Cancels a task that nobody waits for any more.
+    /// Cancels a task.
     pub(super) async fn cancel_task(&self, task: CancelTaskParams) {
-        let sent = tokio::time::timeout(CANCEL, self.service.peer().cancel_task(task)).await;
+        let sent = tokio::time::timeout(CANCEL_TIMEOUT, self.service.peer().cancel_task(task)).await;
         if !matches!(sent, Ok(Ok(()))) {
-            tracing::debug!(server = self.name, "a task could not be cancelled");
+            tracing::debug!(server = self.name, "cancelling a task failed");
         }
     }
 
-    /// Tells the server which log lines are wanted; in the newer era each request does.
+    /// Sets the log level of the session. In 2026-07-28 each request carries the level.
     async fn set_log_level(&self, level: LogLevel) {
         if self.is_stateless() || self.info.capabilities.logging.is_none() {
             return;
         }
         let params = SetLevelRequestParams::new(protocol_level(level));
         if let Err(error) = self.service.peer().set_level(params).await {
-            tracing::debug!(server = self.name, %error, "the server did not take the level of its log");
+            tracing::debug!(server = self.name, %error, "the server rejected the log level");
         }
     }
 
-    /// Opens the stream of notices that the newer era has, for as long as the connection lives.
+    /// Opens the notification stream of 2026-07-28, for the life of the connection.
     fn listen(&mut self, changes: &Arc<Changes>) {
         let capabilities = &self.info.capabilities;
-        let wanted = |said: Option<bool>| said.filter(|said| *said);
+        let enabled = |capability: Option<bool>| capability.filter(|supported| *supported);
         let mut filter = SubscriptionFilter::new();
-        filter.tools_list_changed = wanted(capabilities.tools.as_ref().and_then(|tools| tools.list_changed));
+        filter.tools_list_changed = enabled(capabilities.tools.as_ref().and_then(|tools| tools.list_changed));
         filter.prompts_list_changed =
-            wanted(capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed));
+            enabled(capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed));
         filter.resources_list_changed =
-            wanted(capabilities.resources.as_ref().and_then(|resources| resources.list_changed));
+            enabled(capabilities.resources.as_ref().and_then(|resources| resources.list_changed));
         if !self.is_stateless() || filter == SubscriptionFilter::new() {
             return;
         }
@@ -284,20 +287,20 @@ impl Drop for Connection {
     }
 }
 
-/// Hands notices of changes on, and opens their stream again when it ends.
+/// Handles list change notifications and reopens their stream when it ends.
 async fn keep_listening(peer: Peer<RoleClient>, filter: SubscriptionFilter, changes: Arc<Changes>) {
-    let (mut wait, longest) = LISTEN_AGAIN;
+    let (mut wait, longest) = RELISTEN_WAIT;
     let mut has_gap = false;
     while !peer.is_transport_closed() {
-        if let Ok(mut notices) = peer.listen(filter.clone()).await {
+        if let Ok(mut notifications) = peer.listen(filter.clone()).await {
             if has_gap {
-                // Nobody told what happened meanwhile.
+                // Notifications may have been missed.
                 changes.tools();
                 changes.others();
             }
-            wait = LISTEN_AGAIN.0;
-            while let Ok(Some(notice)) = notices.next().await {
-                match notice {
+            wait = RELISTEN_WAIT.0;
+            while let Ok(Some(notification)) = notifications.next().await {
+                match notification {
                     ServerNotification::ToolListChangedNotification(_) => changes.tools(),
                     ServerNotification::PromptListChangedNotification(_)
                     | ServerNotification::ResourceListChangedNotification(_) => changes.others(),
@@ -311,28 +314,28 @@ async fn keep_listening(peer: Peer<RoleClient>, filter: SubscriptionFilter, chan
     }
 }
 
-/// Begins: the newer era first, the older one if the server does not know it.
+/// Negotiates the protocol version.
 async fn serve<T>(
     handler: Handler,
     transport: T,
     flights: &Arc<Flights>,
-    era: Era,
+    versions: Versions,
 ) -> Result<RunningService<RoleClient, Handler>, ClientInitializeError>
 where
     T: Transport<RoleClient> + 'static,
-    T::Error: Arrival,
+    T::Error: SendFailure,
 {
-    let lifecycle = match era {
-        Era::Either => ClientLifecycleMode::Auto {
+    let lifecycle = match versions {
+        Versions::Any => ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
         },
-        Era::Older => ClientLifecycleMode::Initialize,
+        Versions::Legacy => ClientLifecycleMode::Initialize,
     };
     serve_client_with_lifecycle(handler, Watched::new(transport, Arc::clone(flights)), lifecycle).await
 }
 
-/// What this client says of itself.
+/// The client's capabilities and info.
 fn config(settings: &Settings) -> ClientConfig {
     let mut capabilities = ClientCapabilities::default();
     capabilities.elicitation = Some(
@@ -361,44 +364,45 @@ pub(super) fn protocol_level(level: LogLevel) -> LoggingLevel {
     }
 }
 
-/// What a program's own end says more than that of its streams.
-async fn with_end(error: ToolError, errors: &Errors, name: &str) -> ToolError {
-    let ended = |how: &str| ToolError::dependency(format!("the server `{name}` {how} before it answered"));
-    match errors.ended().await {
-        Some(Verdict::Ok) => ended("ended with status 0").with("exit_code", 0),
-        Some(Verdict::Exit { code }) => ended(&format!("ended with status {code}")).with("exit_code", *code),
-        Some(Verdict::Signal { signal }) => {
-            ended(&format!("was ended by signal {signal}")).with("signal", *signal)
+/// The exit of the program, as a more precise error.
+async fn with_exit(error: ToolError, stderr: &Stderr, name: &str) -> ToolError {
+    let exited = |how: &str| ToolError::dependency(format!("the server `{name}` {how} before it answered"));
+    match stderr.exit().await {
+        Some(Verdict::Ok) => exited("exited with status 0").with("exit_code", 0),
+        Some(Verdict::Exit { code }) => {
+            exited(&format!("exited with status {code}")).with("exit_code", *code)
         }
-        Some(Verdict::Memory { limit }) => ToolError::limit(format!(
-            "the server `{name}` needed more than its {} MiB of memory",
-            limit >> 20
-        )),
+        Some(Verdict::Signal { signal }) => {
+            exited(&format!("was killed by signal {signal}")).with("signal", *signal)
+        }
+        Some(Verdict::Memory { limit }) => {
+            ToolError::limit(format!("the server `{name}` exceeded its memory limit of {} MiB", limit >> 20))
+        }
         _ => error,
     }
 }
 
-/// With the end of what the program wrote to standard error.
-fn with_errors(error: ToolError, errors: &Errors) -> ToolError {
-    match errors.text() {
+/// Adds the last stderr output.
+fn with_stderr(error: ToolError, stderr: &Stderr) -> ToolError {
+    match stderr.text() {
         text if text.is_empty() => error,
         text => error.with("stderr", text),
     }
 }
 
-/// Forgets a call when its request is over, however it ended.
-struct Landing<'a> {
+/// Removes a call from the pending ones when its request ends.
+struct RemoveOnDrop<'a> {
     flights: &'a Flights,
     flight: &'a Arc<Flight>,
 }
 
-impl Drop for Landing<'_> {
+impl Drop for RemoveOnDrop<'_> {
     fn drop(&mut self) {
         self.flights.remove(self.flight);
     }
 }
 
-/// Tells the server when nobody waits for an answer any more.
+/// Sends a cancellation when the caller drops the request.
 struct CancelOnDrop<'a> {
     peer: &'a Peer<RoleClient>,
     id: Option<RequestId>,
@@ -410,10 +414,10 @@ impl Drop for CancelOnDrop<'_> {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let peer = self.peer.clone();
         runtime.spawn(async move {
-            let reason = Some("the caller does not wait any more".to_owned());
-            let notice = CancelledNotification::new(CancelledNotificationParam::new(Some(id), reason));
-            // A server that is gone needs no notice.
-            let _ = peer.send_notification(notice.into()).await;
+            let reason = Some("the caller went away".to_owned());
+            let notification = CancelledNotification::new(CancelledNotificationParam::new(Some(id), reason));
+            // The server may be gone.
+            let _ = peer.send_notification(notification.into()).await;
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Where a server is.
+//! The address of a server.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use toolpost_core::Secret;
 use toolpost_sandbox::Level;
 
-/// Where a server is, and how it is reached.
+/// The address of a server and how to reach it.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Endpoint {
@@ -15,25 +15,25 @@ pub enum Endpoint {
     Http {
         /// Such as `https://example.com/mcp`.
         url: String,
-        /// Headers of every request, such as `Authorization`. Their values are shown by nothing.
+        /// Headers of every request, such as `Authorization`. Values are never shown.
         headers: Vec<(String, Secret)>,
     },
-    /// WebSocket, as the servers of this project have it; the protocol itself has none.
+    /// WebSocket, an extension of Toolpost servers. MCP itself does not define it.
     WebSocket {
         /// Such as `wss://example.com/ws`.
         url: String,
-        /// Headers of the request that begins, such as `Authorization`. Their values are shown by nothing.
+        /// Headers of the upgrade request, such as `Authorization`. Values are never shown.
         headers: Vec<(String, Secret)>,
     },
-    /// A program that speaks over its standard streams. It is started by the sandbox.
+    /// A program that speaks MCP over stdio. The sandbox starts it.
     Program {
         /// The program and its arguments. A name without a slash is looked up in the search path.
         argv: Vec<OsString>,
-        /// Variables of its otherwise clean environment. Their values are shown by nothing.
+        /// Environment variables; nothing is inherited. Values are never shown.
         env: Vec<(String, OsString)>,
-        /// The folder in which it works and which it may write; an empty one of its own if there is none.
+        /// The writable working directory. Default: an empty one.
         dir: Option<PathBuf>,
-        /// How it is confined. [`Level::Standard`] and above give it no network.
+        /// The sandbox level. [`Level::Standard`] and stricter levels block the network.
         level: Level,
     },
 }
@@ -49,7 +49,7 @@ impl Endpoint {
         Self::WebSocket { url: url.into(), headers: Vec::new() }
     }
 
-    /// A program at [`Level::Standard`], in a folder of its own, with a clean environment.
+    /// A program at [`Level::Standard`] with an empty working directory and environment.
     pub fn program<S: Into<OsString>>(argv: impl IntoIterator<Item = S>) -> Self {
         Self::Program {
             argv: argv.into_iter().map(Into::into).collect(),
@@ -67,7 +67,7 @@ impl fmt::Debug for Endpoint {
 }
 
 impl fmt::Display for Endpoint {
-    /// The address, or the command; no header, no variable, and of an address neither its user nor its query.
+    /// The URL without user and query, or the command. Headers and variables are never shown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Http { url, .. } | Self::WebSocket { url, .. } => f.write_str(&shown(url)),
@@ -79,7 +79,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// An address without what may be secret in it.
+/// A URL without the parts that may hold secrets.
 fn shown(url: &str) -> String {
     let end = url.find(['?', '#']).unwrap_or(url.len());
     let plain = url.get(..end).unwrap_or_default();
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_has_no_secret() {
+    fn debug_output_has_no_secrets() {
         for (url, expected) in [
             ("https://a.example/mcp", "https://a.example/mcp"),
             ("https://me:hunter2@a.example/mcp?key=hunter2#hunter2", "https://a.example/mcp"),

@@ -1,4 +1,4 @@
-//! What did not work, as errors for callers.
+//! Maps failures of rmcp to tool errors.
 
 use std::error::Error;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use rmcp::transport::streamable_http_client::{
 };
 use toolpost_core::{RetryAdvice, ToolError};
 
-use super::oauth::Refusal;
+use super::oauth::AuthFailure;
 use crate::convert::inward;
 
-/// The longest wait that a server may ask for.
+/// The longest `Retry-After` that is honored.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
 
-/// What the library below answers in place of a server whose session ended while it had requests under way.
+/// The error text with which rmcp answers pending requests when a session is renewed.
 const SESSION_RENEWED: &str = "streamable HTTP session was re-initialized before the response arrived";
 
-/// Why a request has no result.
+/// Why a request failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The server said so.
+    /// The server answered with an error.
     Answered(ToolError),
-    /// The connection failed before an answer; the request may have been carried out.
+    /// The connection failed before an answer; the request may have run.
     Lost(ToolError),
 }
 
@@ -44,21 +44,21 @@ impl From<ToolError> for Failure {
     }
 }
 
-/// A request that failed. `server` is how the server is called.
+/// Maps a failed request. `server` is the configured name.
 pub(super) fn of_service(error: ServiceError, server: &str) -> Failure {
     match error {
         ServiceError::McpError(error) if error.message == SESSION_RENEWED => {
             Failure::Lost(ToolError::dependency(format!(
-                "the session of the server `{server}` ended before it answered; a new one was begun"
+                "the session of the server `{server}` expired before it answered; a new session was started"
             )))
         }
         ServiceError::McpError(error) => Failure::Answered(of_answer(&error, server)),
         ServiceError::TransportSend(error) => of_transport(&error, server),
         ServiceError::TransportClosed => {
-            Failure::Lost(ToolError::dependency(format!("the server `{server}` went away")))
+            Failure::Lost(ToolError::dependency(format!("the server `{server}` disconnected")))
         }
         ServiceError::UnexpectedResponse => Failure::Answered(ToolError::dependency(format!(
-            "the server `{server}` answered with something else than what was asked for"
+            "the server `{server}` returned an unexpected result type"
         ))),
         ServiceError::Cancelled { .. } => {
             Failure::Answered(ToolError::cancelled(format!("the server `{server}` cancelled the request")))
@@ -70,7 +70,7 @@ pub(super) fn of_service(error: ServiceError, server: &str) -> Failure {
     }
 }
 
-/// An error that the server answered with.
+/// Maps an error response.
 fn of_answer(error: &ErrorData, server: &str) -> ToolError {
     inward::error(error, server)
 }
@@ -79,18 +79,18 @@ fn of_transport(error: &DynamicTransportError, server: &str) -> Failure {
     let lost = |error: ToolError| Failure::Lost(error);
     let mut source: Option<&(dyn Error + 'static)> = Some(error.error.as_ref());
     while let Some(current) = source {
-        if let Some(error) = current.downcast_ref::<std::io::Error>().and_then(Refusal::within) {
+        if let Some(error) = current.downcast_ref::<std::io::Error>().and_then(AuthFailure::within) {
             return Failure::Answered(error.clone());
         }
-        if let Some(wanted) = current.downcast_ref::<AuthRequiredError>() {
-            return Failure::Answered(unauthorised(server, &wanted.www_authenticate_header));
+        if let Some(error) = current.downcast_ref::<AuthRequiredError>() {
+            return Failure::Answered(unauthorized(server, &error.www_authenticate_header));
         }
-        if let Some(wanted) = current.downcast_ref::<InsufficientScopeError>() {
-            let scope = wanted.required_scope.as_deref().map_or(String::new(), |scope| {
-                format!(": it asks for the scope `{}`", inward::shortened(scope, 200))
+        if let Some(error) = current.downcast_ref::<InsufficientScopeError>() {
+            let scope = error.required_scope.as_deref().map_or(String::new(), |scope| {
+                format!(": it requires the scope `{}`", inward::shortened(scope, 200))
             });
             return Failure::Answered(ToolError::permission(format!(
-                "the server `{server}` does not allow it{scope}"
+                "the server `{server}` denied the request{scope}"
             )));
         }
         if let Some(error) = current.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
@@ -98,13 +98,13 @@ fn of_transport(error: &DynamicTransportError, server: &str) -> Failure {
                 StreamableHttpError::Client(error) => {
                     let why = super::http::cause(error);
                     return lost(ToolError::dependency(format!(
-                        "the server `{server}` cannot be reached: {why}"
+                        "cannot connect to the server `{server}`: {why}"
                     )));
                 }
                 StreamableHttpError::HttpStatus(status) => return of_status(status, server),
                 StreamableHttpError::ResponseBodyTooLarge { max_size } => {
                     return Failure::Answered(ToolError::limit(format!(
-                        "the server `{server}` answered with more than {max_size} bytes"
+                        "the response of the server `{server}` is larger than {max_size} bytes"
                     )));
                 }
                 StreamableHttpError::UnexpectedServerResponse(text) => {
@@ -121,19 +121,19 @@ fn of_transport(error: &DynamicTransportError, server: &str) -> Failure {
     )))
 }
 
-/// A status and a body that are none of the protocol.
+/// Maps an HTTP response that is not MCP.
 fn of_response(text: &str, server: &str) -> ToolError {
     let shown = inward::shortened(text, 500);
     match text.get(..8) {
-        Some("HTTP 401" | "HTTP 403") => unauthorised(server, ""),
-        Some("HTTP 404") => ToolError::not_found(format!("there is no server `{server}`: {shown}"))
-            .suggest("Look at the path of its address; many servers are at `/mcp`."),
-        _ => ToolError::dependency(format!("the server `{server}` gave no answer of the protocol: {shown}")),
+        Some("HTTP 401" | "HTTP 403") => unauthorized(server, ""),
+        Some("HTTP 404") => ToolError::not_found(format!("no MCP server at the URL of `{server}`: {shown}"))
+            .suggest("Check the path of the URL; many servers use `/mcp`."),
+        _ => ToolError::dependency(format!("the server `{server}` sent an invalid MCP response: {shown}")),
     }
 }
 
-fn unauthorised(server: &str, challenge: &str) -> ToolError {
-    let error = ToolError::permission(format!("the server `{server}` wants to know who asks"))
+fn unauthorized(server: &str, challenge: &str) -> ToolError {
+    let error = ToolError::permission(format!("the server `{server}` requires authorization"))
         .with("unauthorized", true);
     match challenge {
         "" => error,
@@ -144,7 +144,7 @@ fn unauthorised(server: &str, challenge: &str) -> ToolError {
 fn of_status(status: &HttpStatusError, server: &str) -> Failure {
     let after = status.retry_after.as_deref().and_then(|text| text.trim().parse().ok());
     let wait = after.map(Duration::from_secs).map(|wait| wait.min(MAX_RETRY_AFTER));
-    let message = format!("the server `{server}` answered with HTTP status {}", status.status);
+    let message = format!("the server `{server}` returned HTTP status {}", status.status);
     Failure::Answered(match status.status {
         429 => {
             ToolError::overloaded(message).retry(RetryAdvice::After(wait.unwrap_or(Duration::from_secs(1))))
@@ -159,28 +159,28 @@ fn of_status(status: &HttpStatusError, server: &str) -> Failure {
     })
 }
 
-/// A connection that could not be made.
+/// Maps a failed initialization.
 pub(super) fn of_start(error: ClientInitializeError, server: &str) -> ToolError {
     match error {
         ClientInitializeError::TransportError { error, .. } => of_transport(&error, server).into_error(),
         ClientInitializeError::JsonRpcError(error) => {
             let error = of_answer(&error, server);
-            ToolError::dependency(format!("the server `{server}` refuses to begin: {}", error.message()))
+            ToolError::dependency(format!("the server `{server}` rejected `initialize`: {}", error.message()))
         }
         ClientInitializeError::LegacyFallbackFailed { fallback, .. } => of_start(*fallback, server),
         ClientInitializeError::ConnectionClosed(_) => {
-            ToolError::dependency(format!("the server `{server}` ended before it had begun"))
+            ToolError::dependency(format!("the server `{server}` disconnected during initialization"))
         }
         ClientInitializeError::NoCompatibleProtocolVersion { server_supported, .. } => {
             let known: Vec<_> =
                 server_supported.iter().take(10).map(|v| inward::shortened(v.as_str(), 40)).collect();
             ToolError::dependency(format!(
-                "the server `{server}` speaks no version of the protocol that is known here, but {}",
+                "the server `{server}` supports no known protocol version, only {}",
                 known.join(", ")
             ))
         }
         other => ToolError::dependency(format!(
-            "the server `{server}` does not speak the protocol: {}",
+            "initializing the server `{server}` failed: {}",
             inward::shortened(&other.to_string(), 500)
         )),
     }
@@ -190,9 +190,9 @@ pub(super) fn of_start(error: ClientInitializeError, server: &str) -> ToolError 
 mod tests {
     use super::*;
 
-    /// The request may have arrived before the session ended, so only what may run twice is asked for again.
+    /// The request may have run before the session expired, so only idempotent calls are repeated.
     #[test]
-    fn a_session_that_was_renewed_leaves_its_requests_without_an_answer() {
+    fn a_renewed_session_loses_its_pending_requests() {
         let renewed = ServiceError::McpError(ErrorData::internal_error(SESSION_RENEWED, None));
         assert!(matches!(of_service(renewed, "calc"), Failure::Lost(_)));
         let own = ServiceError::McpError(ErrorData::internal_error("no such table", None));

@@ -1,5 +1,5 @@
-//! The calls that are under way, so that what a server tells meanwhile finds its caller.
-#![expect(deprecated, reason = "servers log until the protocol drops it")]
+//! Pending calls: route progress and logs of a server to their callers.
+#![expect(deprecated, reason = "older servers use logging")]
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,22 +17,22 @@ use toolpost_core::{CallId, LogLevel, LogLine, Port, Progress, ToolError};
 
 use crate::convert::inward::shortened;
 
-/// The longest message of progress or log that is passed on, in characters.
+/// The longest progress or log message, in characters.
 const MAX_MESSAGE: usize = 8_000;
-/// How many questions one call may ask.
+/// The most questions of one call.
 const MAX_QUESTIONS: usize = 1_000;
 
-/// A call that is under way.
+/// A pending call.
 pub(super) struct Flight {
     pub(super) call: CallId,
     pub(super) port: Arc<dyn Port>,
-    /// Whether the request surely did not arrive: it was not handed to the transport, or that says so.
+    /// Whether the request certainly did not reach the server.
     unsent: AtomicBool,
     questions: AtomicUsize,
     pauses: Mutex<Pauses>,
 }
 
-/// The times in which somebody was asked.
+/// The time during which questions were open.
 #[derive(Default)]
 struct Pauses {
     open: usize,
@@ -40,7 +40,7 @@ struct Pauses {
     total: Duration,
 }
 
-/// What travels with a request to the transport; it is never on the wire.
+/// Carries the call along with a request to the transport; never serialized.
 #[derive(Clone)]
 pub(super) struct Tag(pub(super) Arc<Flight>);
 
@@ -55,20 +55,20 @@ impl Flight {
         })
     }
 
-    /// Says that a request is about to be sent.
-    pub(super) fn is_leaving(&self) {
+    /// Marks the request as not yet sent.
+    pub(super) fn set_unsent(&self) {
         self.unsent.store(true, Ordering::Release);
     }
 
-    /// Whether the last request surely did not arrive.
+    /// Whether the last request certainly did not reach the server.
     pub(super) fn is_unsent(&self) -> bool {
         self.unsent.load(Ordering::Acquire)
     }
 
-    /// Counts a question, and stops the clock while the answer is awaited.
+    /// Counts a question and pauses the time limit until the guard is dropped.
     pub(super) fn question(self: &Arc<Self>) -> Result<Pause, ToolError> {
         if self.questions.fetch_add(1, Ordering::Relaxed) >= MAX_QUESTIONS {
-            return Err(ToolError::limit(format!("a call may ask {MAX_QUESTIONS} times")));
+            return Err(ToolError::limit(format!("a call may ask at most {MAX_QUESTIONS} questions")));
         }
         let mut pauses = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
         pauses.open += 1;
@@ -77,13 +77,13 @@ impl Flight {
         Ok(Pause(Arc::clone(self)))
     }
 
-    /// How long the clock has stood still, and whether it does now.
+    /// The total paused time, and whether the call is paused now.
     fn paused(&self) -> (Duration, bool) {
         let pauses = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
         (pauses.total + pauses.since.map_or(Duration::ZERO, |since| since.elapsed()), pauses.open > 0)
     }
 
-    /// Waits until the limit of time is used up, without the times in which somebody was asked.
+    /// Waits until the time limit is used up, pauses excluded.
     pub(super) async fn expired(&self, limit: Duration) {
         let begun = Instant::now();
         loop {
@@ -97,7 +97,7 @@ impl Flight {
     }
 }
 
-/// A time in which somebody is asked.
+/// Pauses the time limit of a call while it lives.
 pub(super) struct Pause(Arc<Flight>);
 
 impl Drop for Pause {
@@ -112,7 +112,7 @@ impl Drop for Pause {
     }
 }
 
-/// The calls of one connection.
+/// The pending calls of one connection.
 #[derive(Default)]
 pub(super) struct Flights(Mutex<HashMap<NumberOrString, Entry>>);
 
@@ -126,12 +126,12 @@ impl Flights {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets a call.
+    /// Removes a call.
     pub(super) fn remove(&self, flight: &Arc<Flight>) {
         self.entries().retain(|_, entry| !Arc::ptr_eq(&entry.flight, flight));
     }
 
-    /// The call of a request that was sent, or the only one that is under way when the transport cannot tell.
+    /// The call of a request, or the only pending call if the transport does not name the request.
     pub(super) fn of_request(&self, id: Option<&NumberOrString>) -> Option<Arc<Flight>> {
         let entries = self.entries();
         match id {
@@ -140,8 +140,8 @@ impl Flights {
         }
     }
 
-    /// Remembers the call of a request that is being sent.
-    fn note(&self, message: &mut ClientJsonRpcMessage) -> Option<Arc<Flight>> {
+    /// Registers the call of a request that is being sent.
+    fn register(&self, message: &mut ClientJsonRpcMessage) -> Option<Arc<Flight>> {
         let JsonRpcMessage::Request(request) = message else { return None };
         let Tag(flight) = request.request.extensions_mut().remove::<Tag>()?;
         let token = request.request.get_meta().get_progress_token().map(|token| token.0);
@@ -151,8 +151,8 @@ impl Flights {
         Some(flight)
     }
 
-    /// Hands what a server tells of its work to the caller, in its order. Anything else comes back.
-    fn take(&self, message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
+    /// Routes progress and logs to callers, in order. Returns any other message.
+    fn route(&self, message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
         let JsonRpcMessage::Notification(notification) = &message else { return Some(message) };
         match &notification.notification {
             ServerNotification::ProgressNotification(progress) => self.progress(&progress.params),
@@ -168,21 +168,21 @@ impl Flights {
         None
     }
 
-    fn progress(&self, told: &ProgressNotificationParam) {
+    fn progress(&self, params: &ProgressNotificationParam) {
         let flight = {
             let entries = self.entries();
-            let of_token = |entry: &&Entry| entry.token.as_ref() == Some(&told.progress_token.0);
+            let of_token = |entry: &&Entry| entry.token.as_ref() == Some(&params.progress_token.0);
             entries.values().find(of_token).map(|entry| Arc::clone(&entry.flight))
         };
-        // Of a call that is over, or never was.
+        // The call may have ended.
         let Some(flight) = flight else { return };
-        let percent = told.total.filter(|total| *total > 0.0).map(|total| told.progress / total * 100.0);
+        let percent = params.total.filter(|total| *total > 0.0).map(|total| params.progress / total * 100.0);
         let percent = percent.filter(|percent| percent.is_finite()).map(|percent| percent.clamp(0.0, 100.0));
-        let message = match &told.message {
+        let message = match &params.message {
             Some(message) => shortened(message, MAX_MESSAGE),
-            None => told.total.map_or_else(
-                || format!("{}", told.progress),
-                |total| format!("{} of {total}", told.progress),
+            None => params.total.map_or_else(
+                || format!("{}", params.progress),
+                |total| format!("{} of {total}", params.progress),
             ),
         };
         flight.port.progress(flight.call, Progress { message, percent, attempt: 1 });
@@ -190,7 +190,7 @@ impl Flights {
 
     fn log(&self, level: LogLevel, logger: Option<&str>, data: &Value) {
         let Some(flight) = only(self.entries().values()) else {
-            tracing::debug!("a line of a server's log belongs to no call that could be told");
+            tracing::debug!("a log line of a server belongs to no single call");
             return;
         };
         let text = match data {
@@ -205,7 +205,7 @@ impl Flights {
     }
 }
 
-/// The one call that all of these belong to.
+/// The call of all entries, if there is only one.
 fn only<'a>(mut entries: impl Iterator<Item = &'a Entry>) -> Option<Arc<Flight>> {
     let first = entries.next()?;
     entries.all(|entry| Arc::ptr_eq(&entry.flight, &first.flight)).then(|| Arc::clone(&first.flight))
@@ -220,12 +220,12 @@ fn level_of(level: LoggingLevel) -> LogLevel {
     }
 }
 
-/// An error of a transport that may know that a message surely did not arrive.
-pub(super) trait Arrival {
-    fn surely_did_not_arrive(&self) -> bool;
+/// A send error that may know that the message was not delivered.
+pub(super) trait SendFailure {
+    fn is_undelivered(&self) -> bool;
 }
 
-/// A transport that takes out what is told of calls.
+/// A transport that registers requests and routes notifications of pending calls.
 pub(super) struct Watched<T> {
     inner: T,
     flights: Arc<Flights>,
@@ -239,7 +239,7 @@ impl<T> Watched<T> {
 
 impl<T: Transport<RoleClient>> Transport<RoleClient> for Watched<T>
 where
-    T::Error: Arrival,
+    T::Error: SendFailure,
 {
     type Error = T::Error;
 
@@ -247,12 +247,12 @@ where
         &mut self,
         mut message: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
-        let flight = self.flights.note(&mut message);
+        let flight = self.flights.register(&mut message);
         let sending = self.inner.send(message);
         async move {
             let sent = sending.await;
             if let (Err(error), Some(flight)) = (&sent, flight)
-                && error.surely_did_not_arrive()
+                && error.is_undelivered()
             {
                 flight.unsent.store(true, Ordering::Release);
             }
@@ -263,7 +263,7 @@ where
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
             let message = self.inner.receive().await?;
-            if let Some(message) = self.flights.take(message) {
+            if let Some(message) = self.flights.route(message) {
                 return Some(message);
             }
         }

@@ -1,5 +1,5 @@
-//! What a server asks and tells outside an answer.
-#![expect(deprecated, reason = "servers of the older era ask for completions and folders")]
+//! Handles requests and notifications of a server.
+#![expect(deprecated, reason = "older servers use sampling and roots")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,13 +13,13 @@ use rmcp::service::{InboundStreamOrigin, NotificationContext, RequestContext, Ro
 use tokio::sync::Semaphore;
 use toolpost_core::{Code, ToolError};
 
-use super::answer::Asked;
+use super::answer::Responder;
 use super::flight::Flights;
 
-/// How many questions of a server are answered at once; more of them wait.
+/// The most questions of a server at once; further ones wait.
 const MAX_QUESTIONS: usize = 16;
 
-/// What changed at the server since it was last looked at.
+/// List changes since the last reload.
 #[derive(Default)]
 pub(super) struct Changes {
     generation: AtomicU64,
@@ -27,24 +27,24 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// The tools may not be the same any more.
+    /// Records that the tools may have changed.
     pub(super) fn tools(&self) {
         self.tools.store(true, Ordering::Release);
         self.others();
     }
 
-    /// Something is not the same any more.
+    /// Records another change.
     pub(super) fn others(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether the tools may have changed. Asking forgets it.
+    /// Returns and clears whether the tools may have changed.
     pub(super) fn take_tools(&self) -> bool {
         self.tools.swap(false, Ordering::AcqRel)
     }
 
-    /// Takes back that the news were taken.
-    pub(super) fn put_back(&self) {
+    /// Restores the flag after a failed reload.
+    pub(super) fn restore(&self) {
         self.tools.store(true, Ordering::Release);
     }
 
@@ -53,7 +53,7 @@ impl Changes {
         self.tools.load(Ordering::Acquire)
     }
 
-    /// How often anything has changed.
+    /// The number of changes.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -63,8 +63,8 @@ pub(super) struct Handler {
     pub(super) config: ClientConfig,
     pub(super) flights: Arc<Flights>,
     pub(super) changes: Arc<Changes>,
-    pub(super) asked: Asked,
-    places: Semaphore,
+    pub(super) responder: Responder,
+    permits: Semaphore,
 }
 
 impl Handler {
@@ -72,30 +72,30 @@ impl Handler {
         config: ClientConfig,
         flights: Arc<Flights>,
         changes: Arc<Changes>,
-        asked: Asked,
+        responder: Responder,
     ) -> Self {
-        Self { config, flights, changes, asked, places: Semaphore::new(MAX_QUESTIONS) }
+        Self { config, flights, changes, responder, permits: Semaphore::new(MAX_QUESTIONS) }
     }
 
-    /// Who is asked: the caller of the call that the question belongs to, as far as the transport can tell.
-    fn asked(&self, extensions: &Extensions) -> Asked {
+    /// A responder for the call that the request belongs to, if the transport names it.
+    fn responder(&self, extensions: &Extensions) -> Responder {
         let flight = match extensions.get::<InboundStreamOrigin>() {
             Some(InboundStreamOrigin::OutboundRequest(id)) => self.flights.of_request(Some(id)),
             Some(InboundStreamOrigin::Unassociated) | None => self.flights.of_request(None),
         };
-        Asked { flight, ..self.asked.clone() }
+        Responder { flight, ..self.responder.clone() }
     }
 }
 
-/// An error as the server gets it: what went wrong inside here is not its business.
-fn refusal(error: &ToolError) -> ErrorData {
+/// The error for the server, without internal details.
+fn rpc_error(error: &ToolError) -> ErrorData {
     let code = match error.code() {
         Code::InvalidInput | Code::MissingParam | Code::Precondition => ErrorCode::INVALID_REQUEST,
         _ => ErrorCode::INTERNAL_ERROR,
     };
     let message = match error.code() {
         Code::Precondition => error.message().to_owned(),
-        code => format!("it could not be answered ({code})"),
+        code => format!("the request failed ({code})"),
     };
     ErrorData::new(code, message, None)
 }
@@ -103,34 +103,34 @@ fn refusal(error: &ToolError) -> ErrorData {
 impl ClientHandler for Handler {
     async fn create_message(
         &self,
-        asked: CreateMessageRequestParams,
+        params: CreateMessageRequestParams,
         context: RequestContext<RoleClient>,
     ) -> Result<CreateMessageResult, ErrorData> {
-        let _place = self.places.acquire().await;
+        let _permit = self.permits.acquire().await;
         tokio::select! {
-            answer = async { self.asked(&context.extensions).sample(asked).await } => {
-                answer.map_err(|error| refusal(&error))
+            answer = async { self.responder(&context.extensions).sample(params).await } => {
+                answer.map_err(|error| rpc_error(&error))
             }
-            () = context.ct.cancelled() => Err(refusal(&ToolError::cancelled("the server asks no more"))),
+            () = context.ct.cancelled() => Err(rpc_error(&ToolError::cancelled("the server cancelled the request"))),
         }
     }
 
     async fn create_elicitation(
         &self,
-        asked: ElicitRequestParams,
+        params: ElicitRequestParams,
         context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        let _place = self.places.acquire().await;
+        let _permit = self.permits.acquire().await;
         tokio::select! {
-            answer = async { self.asked(&context.extensions).elicit(asked, None).await } => {
-                answer.map_err(|error| refusal(&error))
+            answer = async { self.responder(&context.extensions).elicit(params, None).await } => {
+                answer.map_err(|error| rpc_error(&error))
             }
-            () = context.ct.cancelled() => Err(refusal(&ToolError::cancelled("the server asks no more"))),
+            () = context.ct.cancelled() => Err(rpc_error(&ToolError::cancelled("the server cancelled the request"))),
         }
     }
 
     async fn list_roots(&self, context: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
-        Ok(self.asked(&context.extensions).roots().await)
+        Ok(self.responder(&context.extensions).roots().await)
     }
 
     async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {

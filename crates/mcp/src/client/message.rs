@@ -1,4 +1,4 @@
-//! Messages out of the bytes of a server: bounded in length, number of values and depth.
+//! Parses messages of a server with bounds on length, values and depth.
 
 use std::io::{self, BufRead};
 
@@ -8,21 +8,21 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 use toolpost_core::has_more_values_than;
 
-/// The most values in a message: each of them takes tens of bytes when it is read, however few it has as text.
+/// The most JSON values in a message; each takes tens of bytes once parsed.
 const MAX_VALUES: usize = 500_000;
-/// How much is kept of a line that is too long, to find out whose it was.
-const START: usize = 256;
+/// The bytes of an overlong line that are kept to find its request id.
+const HEAD_LENGTH: usize = 256;
 
-/// A line of the other side.
+/// A line from the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// The line, without its end.
+    /// The line without the newline.
     Whole(Vec<u8>),
-    /// Its beginning; the rest was thrown away.
+    /// The first bytes; the rest was discarded.
     TooLong(Vec<u8>),
 }
 
-/// Cuts a stream that blocks into lines of bounded length.
+/// Splits a blocking stream into lines of bounded length.
 pub(super) struct LineReader<R> {
     input: R,
     limit: usize,
@@ -33,7 +33,7 @@ impl<R: BufRead> LineReader<R> {
         Self { input, limit }
     }
 
-    /// The next line; `None` at the end. A last line without an end is none.
+    /// The next line; `None` at the end. An unterminated last line is discarded.
     pub(super) fn next_line(&mut self) -> io::Result<Option<Line>> {
         let mut line = Vec::new();
         let mut is_too_long = false;
@@ -51,8 +51,8 @@ impl<R: BufRead> LineReader<R> {
             let used = end.map_or(piece.len(), |end| end + 1);
             is_too_long |= line.len() + text.len() > self.limit;
             if is_too_long {
-                line.truncate(START);
-                line.extend(text.iter().take(START.saturating_sub(line.len())));
+                line.truncate(HEAD_LENGTH);
+                line.extend(text.iter().take(HEAD_LENGTH.saturating_sub(line.len())));
                 line.shrink_to_fit();
             } else {
                 line.extend_from_slice(text);
@@ -65,39 +65,38 @@ impl<R: BufRead> LineReader<R> {
     }
 }
 
-/// What tells whose a message is.
+/// The fields that identify the request of a message.
 #[derive(Deserialize)]
-struct Head {
+struct Envelope {
     id: Option<NumberOrString>,
     method: Option<IgnoredAny>,
 }
 
-/// The message of a line. An answer that cannot be read becomes an error for whoever waits for it; anything else that
-/// cannot be read is nothing.
+/// Parses a line. An invalid response becomes an error for its request; any other invalid line is dropped.
 pub(super) fn read(line: &Line) -> Option<ServerJsonRpcMessage> {
     let (text, why) = match line {
-        Line::TooLong(start) => return Some(bad(id_in(start)?, "it is longer than what is taken", true)),
+        Line::TooLong(start) => return Some(bad(id_in(start)?, "it is too long", true)),
         Line::Whole(text) if has_more_values_than(text, MAX_VALUES) => {
             (text, "it has more than 500000 values")
         }
         Line::Whole(text) => match serde_json::from_slice(text) {
             Ok(message) => return Some(message),
-            Err(_) => (text, "it is no message of the protocol, or nested too deeply"),
+            Err(_) => (text, "it is not a JSON-RPC message or is nested too deeply"),
         },
     };
-    let head: Head = serde_json::from_slice(text).ok()?;
+    let head: Envelope = serde_json::from_slice(text).ok()?;
     head.method.is_none().then_some(())?;
     Some(bad(head.id?, why, false))
 }
 
-/// What takes the place of an answer that cannot be read.
+/// The error in place of an invalid response.
 fn bad(id: NumberOrString, why: &str, is_limit: bool) -> ServerJsonRpcMessage {
-    let message = format!("the server's answer cannot be taken: {why}");
+    let message = format!("invalid response: {why}");
     let data = is_limit.then(|| json!({ "limit": true }));
     JsonRpcMessage::error(ErrorData::new(ErrorCode::PARSE_ERROR, message, data), Some(id))
 }
 
-/// The number after `"id":` in the beginning of a message; our own are numbers.
+/// The number after `"id":` in the first bytes of a message. Ids of this client are numbers.
 fn id_in(start: &[u8]) -> Option<NumberOrString> {
     let text = String::from_utf8_lossy(start);
     let (_, rest) = text.split_once("\"id\"")?;
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_the_same_however_they_are_split() {
+    fn lines_do_not_depend_on_read_sizes() {
         let text = b"one\n\ntwo\r\nthis is far too long\nthree\nwithout an end";
         for piece in 1..text.len() {
             assert_eq!(
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_cannot_be_read_is_an_error_for_its_request_and_garbage_is_nothing() {
+    fn an_invalid_response_is_an_error_for_its_request_and_garbage_is_dropped() {
         let deep =
             format!("{{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{}{}}}", "[".repeat(2_000), "]".repeat(2_000));
         let many = format!(
@@ -148,7 +147,7 @@ mod tests {
         for text in [deep, many, "{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":5,\"error\":5}".to_owned()] {
             let (id, message) = error(&Line::Whole(text.into_bytes())).unwrap();
             assert_eq!(id, Some(NumberOrString::Number(7)));
-            assert!(message.contains("cannot be taken"), "{message}");
+            assert!(message.contains("invalid response"), "{message}");
         }
         let long = Line::TooLong(b"{\"jsonrpc\":\"2.0\", \"id\" : 12, \"result\":{".to_vec());
         assert_eq!(error(&long).unwrap().0, Some(NumberOrString::Number(12)));

@@ -1,4 +1,4 @@
-//! Servers that are programs: started by the sandbox, spoken to over their standard streams, one message per line.
+//! The stdio transport: a program in the sandbox, one JSON-RPC message per line.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -16,72 +16,72 @@ use toolpost_sandbox::{
     HostDirectory, Level, Limits, Program, Running, Sandbox, Verdict, Workspace, program_directories,
 };
 
-use super::flight::Arrival;
+use super::flight::SendFailure;
 use super::message::{Line, LineReader, read};
 use super::settings::{Settings, StartEvent};
 
-/// A server lives as long as it is needed: each call has its own limit of time.
-const LIFETIME: Duration = Duration::from_hours(24 * 365);
-/// How long a server may take to end once its input has ended, before it is killed.
+/// The wall-clock limit of a server; each call has its own limit.
+const MAX_LIFETIME: Duration = Duration::from_hours(24 * 365);
+/// How long a server may run after its stdin is closed, before it is killed.
 const GRACE: Duration = Duration::from_millis(500);
-/// How much of its standard error is kept: the end.
-const KEPT: usize = 4 << 10;
-/// How many messages are read ahead, and how many may wait to be written.
-const AHEAD: usize = 64;
-/// How many lines in a row may be no message.
+/// The bytes of stderr that are kept, from the end.
+const MAX_STDERR: usize = 4 << 10;
+/// The capacity of the queues to and from the pipe threads.
+const QUEUE_CAPACITY: usize = 64;
+/// The most invalid lines in a row.
 const MAX_GARBAGE: usize = 1_000;
-/// A shorter value of a variable is not looked for in what a program writes.
-const MIN_SECRET: usize = 6;
+/// Shorter values of variables are not masked.
+const MIN_MASKED: usize = 6;
 
-/// What scripts end in: an interpreter is given one, and reads its directory.
-const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "cts", "rb", "pl", "php", "sh", "lua"];
+/// File extensions of scripts; a server may read the directory of its script.
+const SCRIPT_EXTENSIONS: [&str; 12] =
+    ["py", "js", "mjs", "cjs", "ts", "mts", "cts", "rb", "pl", "php", "sh", "lua"];
 
-/// A line that is to be written, and who wants to know that it was.
+/// A line to write, and where to report whether it was written.
 type Outgoing = (Vec<u8>, oneshot::Sender<bool>);
 
-/// The end of what a program wrote to standard error, and how it ended.
+/// The last stderr output of a program, and its exit.
 #[derive(Clone, Default)]
-pub(super) struct Errors {
+pub(super) struct Stderr {
     kept: Arc<Mutex<VecDeque<u8>>>,
     masks: Masks,
-    ended: Arc<OnceLock<Verdict>>,
+    exit: Arc<OnceLock<Verdict>>,
 }
 
-impl Errors {
-    fn keep(&self, text: &[u8]) {
+impl Stderr {
+    fn push(&self, text: &[u8]) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.extend(text.get(text.len().saturating_sub(KEPT)..).unwrap_or_default());
-        let excess = kept.len().saturating_sub(KEPT);
+        kept.extend(text.get(text.len().saturating_sub(MAX_STDERR)..).unwrap_or_default());
+        let excess = kept.len().saturating_sub(MAX_STDERR);
         kept.drain(..excess);
     }
 
-    /// The text, without the values of the program's variables and without control characters.
+    /// The text, with secrets masked and control characters removed.
     pub(super) fn text(&self) -> String {
         let bytes: Vec<u8> =
             self.kept.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
-        let masked = if bytes.len() < KEPT { self.masks.bytes(bytes) } else { self.masks.tail(bytes) };
+        let masked = if bytes.len() < MAX_STDERR { self.masks.bytes(bytes) } else { self.masks.tail(bytes) };
         let text = String::from_utf8_lossy(&masked);
         let plain: String = text.chars().filter(|letter| *letter == '\n' || !letter.is_control()).collect();
         self.masks.text(&plain).trim().to_owned()
     }
 
-    /// How the program ended by itself, after a short wait for its end.
-    pub(super) async fn ended(&self) -> Option<&Verdict> {
+    /// How the program exited, after a short wait.
+    pub(super) async fn exit(&self) -> Option<&Verdict> {
         let until = Instant::now() + 2 * GRACE;
-        while self.ended.get().is_none() && Instant::now() < until {
+        while self.exit.get().is_none() && Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        self.ended.get()
+        self.exit.get()
     }
 }
 
-/// The standard streams of a program. Dropped, the program gets the end of its input and is killed soon after, with
-/// everything that it started.
+/// The standard streams of a program. Dropping closes stdin and kills the process tree soon after.
 pub(super) struct Streams {
     incoming: mpsc::Receiver<ServerJsonRpcMessage>,
     outgoing: Option<mpsc::Sender<Outgoing>>,
     running: Option<Running>,
-    errors: Errors,
+    stderr: Stderr,
 }
 
 /// Why a message was not sent.
@@ -96,14 +96,14 @@ impl std::fmt::Display for Unsent {
 
 impl std::error::Error for Unsent {}
 
-impl Arrival for Unsent {
-    /// A line without its end is no message.
-    fn surely_did_not_arrive(&self) -> bool {
+impl SendFailure for Unsent {
+    /// A partial line is not a message.
+    fn is_undelivered(&self) -> bool {
         true
     }
 }
 
-/// What is started.
+/// The program to start.
 pub(super) struct Start<'a> {
     pub(super) argv: &'a [std::ffi::OsString],
     pub(super) env: &'a [(String, std::ffi::OsString)],
@@ -112,9 +112,9 @@ pub(super) struct Start<'a> {
 }
 
 /// Starts the program.
-pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Streams, Errors), ToolError> {
+pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Streams, Stderr), ToolError> {
     if start.argv.is_empty() {
-        return Err(ToolError::invalid_input("the command of the server is empty"));
+        return Err(ToolError::invalid_input("the server command is empty"));
     }
     let argv = start.argv.to_vec();
     let grants = settings.granted.grants();
@@ -124,7 +124,7 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
         (limits.cpu, limits.idle) = (None, None);
         limits
     });
-    limits.wall = limits.wall.max(LIFETIME);
+    limits.wall = limits.wall.max(MAX_LIFETIME);
     let dir = grants.workdir.as_deref().or(start.dir);
     let workspace = dir.map_or(Workspace::Fresh, |dir| Workspace::Host(dir.to_owned()));
     let mut sandbox = Sandbox::new().level(level).limits(limits).workspace(workspace);
@@ -146,31 +146,31 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
         .env
         .iter()
         .filter_map(|(_, value)| value.to_str())
-        .filter(|value| value.len() >= MIN_SECRET)
+        .filter(|value| value.len() >= MIN_MASKED)
         .chain(settings.granted.values())
         .map(Secret::new);
-    let errors = Errors { kept: Arc::default(), masks: Masks::new(secrets), ended: Arc::default() };
+    let stderr = Stderr { kept: Arc::default(), masks: Masks::new(secrets), exit: Arc::default() };
     let masks = Masks::new(settings.granted.values().map(Secret::new));
     let (program, limit) = (Program::argv(argv), settings.limits.message_bytes);
-    let theirs = errors.clone();
-    // Making a sandbox blocks for a millisecond.
+    let stderr_log = stderr.clone();
+    // Setting up a sandbox blocks for about a millisecond.
     let check = settings.start_check.clone();
     let start = move || {
         check.as_ref().map_or(Ok(()), StartCheck::check)?;
-        begin(&sandbox, &program, limit, theirs, masks)
+        begin(&sandbox, &program, limit, stderr_log, masks)
     };
     let streams = tokio::task::spawn_blocking(start).await??;
     if let Some(running) = &streams.running {
         settings.report(&StartEvent::Started { shown: running.shown() });
     }
-    Ok((streams, errors))
+    Ok((streams, stderr))
 }
 
-/// What a server reads of its own: the directory of its program, and its script with that one's directory.
+/// The paths that a server may read: the directories of its program and its script.
 fn own_paths(argv: &[OsString]) -> Vec<PathBuf> {
     let is_script = |path: &&Path| {
         let kind = path.extension().unwrap_or_default();
-        path.is_absolute() && SCRIPTS.iter().any(|script| kind == *script) && path.is_file()
+        path.is_absolute() && SCRIPT_EXTENSIONS.iter().any(|script| kind == *script) && path.is_file()
     };
     let program = argv.first().map(Path::new).filter(|path| path.is_absolute());
     let script = argv.iter().skip(1).map(Path::new).find(is_script);
@@ -178,30 +178,30 @@ fn own_paths(argv: &[OsString]) -> Vec<PathBuf> {
     own.chain(script.map(Path::to_owned)).collect()
 }
 
-/// `errors` takes standard error; `masks` are masked in messages.
+/// Starts the program. `stderr_log` collects stderr; `masks` apply to messages.
 fn begin(
     sandbox: &Sandbox,
     program: &Program,
     limit: usize,
-    errors: Errors,
+    stderr_log: Stderr,
     masks: Masks,
 ) -> Result<Streams, ToolError> {
     let mut running = sandbox.start(program).map_err(of_sandbox)?;
-    let (sender, incoming) = mpsc::channel(AHEAD);
-    let (outgoing, lines) = mpsc::channel(AHEAD);
+    let (sender, incoming) = mpsc::channel(QUEUE_CAPACITY);
+    let (outgoing, lines) = mpsc::channel(QUEUE_CAPACITY);
     let directory = running.host_directory();
     if let Some((stdout, stderr)) = running.take_output() {
-        let (directory, errors) = (directory.clone(), errors.clone());
+        let (directory, stderr_log) = (directory.clone(), stderr_log.clone());
         thread("mcp-stdout", move || listen(stdout, limit, &masks, &sender, &directory))?;
-        thread("mcp-stderr", move || collect(stderr, &errors))?;
+        thread("mcp-stderr", move || collect(stderr, &stderr_log))?;
     }
     if let Some(stdin) = running.take_stdin() {
         thread("mcp-stdin", move || write(stdin, lines, &directory))?;
     }
-    Ok(Streams { incoming, outgoing: Some(outgoing), running: Some(running), errors })
+    Ok(Streams { incoming, outgoing: Some(outgoing), running: Some(running), stderr: stderr_log })
 }
 
-/// Reads messages until the stream or the client ends, or nothing but garbage comes.
+/// Reads messages until the stream or the client closes, or too many lines are invalid.
 fn listen(
     stdout: PipeReader,
     limit: usize,
@@ -218,9 +218,9 @@ fn listen(
         match read(&masked(line, masks)) {
             Some(message) => {
                 garbage = 0;
-                // What a request changed is on the host when its answer is read.
+                // Changes of a request reach the host before its response does.
                 if let Err(error) = directory.apply() {
-                    tracing::warn!("changes of a server were not applied: {error}");
+                    tracing::warn!("cannot apply changes of a server: {error}");
                 }
                 if sender.blocking_send(message).is_err() {
                     return;
@@ -229,7 +229,7 @@ fn listen(
             None => {
                 garbage += 1;
                 if garbage > MAX_GARBAGE {
-                    tracing::warn!("a server wrote more than {MAX_GARBAGE} lines that are no messages");
+                    tracing::warn!("a server wrote more than {MAX_GARBAGE} invalid lines in a row");
                     return;
                 }
             }
@@ -237,7 +237,7 @@ fn listen(
     }
 }
 
-/// The line without secrets.
+/// The line with secrets masked.
 fn masked(line: Line, masks: &Masks) -> Line {
     match line {
         Line::Whole(text) => Line::Whole(masks.bytes(text)),
@@ -245,12 +245,12 @@ fn masked(line: Line, masks: &Masks) -> Line {
     }
 }
 
-fn collect(mut stderr: PipeReader, errors: &Errors) {
+fn collect(mut stderr: PipeReader, stderr_log: &Stderr) {
     let mut piece = [0; 8 << 10];
     loop {
         match stderr.read(&mut piece) {
             Ok(0) => return,
-            Ok(read) => errors.keep(piece.get(..read).unwrap_or_default()),
+            Ok(read) => stderr_log.push(piece.get(..read).unwrap_or_default()),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(_) => return,
         }
@@ -261,7 +261,7 @@ fn write(mut stdin: PipeWriter, mut lines: mpsc::Receiver<Outgoing>, directory: 
     while let Some((line, written)) = lines.blocking_recv() {
         directory.refresh();
         let good = stdin.write_all(&line).is_ok();
-        // Whoever waited may be gone.
+        // The sender may be gone.
         let _ = written.send(good);
         if !good {
             return;
@@ -272,27 +272,27 @@ fn write(mut stdin: PipeWriter, mut lines: mpsc::Receiver<Outgoing>, directory: 
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ToolError> {
     match std::thread::Builder::new().name(name.to_owned()).spawn(work) {
         Ok(_) => Ok(()),
-        Err(error) => Err(ToolError::overloaded(format!("no thread could be started: {error}"))),
+        Err(error) => Err(ToolError::overloaded(format!("cannot start a thread: {error}"))),
     }
 }
 
-/// Why a program could not be started.
+/// Maps a sandbox error.
 fn of_sandbox(error: toolpost_sandbox::Error) -> ToolError {
     use toolpost_sandbox::Error;
-    let message = format!("the server could not be started: {error}");
+    let message = format!("cannot start the server: {error}");
     let hint = error.hint();
-    let made = match &error {
+    let mapped = match &error {
         Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } => ToolError::permission(message),
         Error::TooLarge { .. } => ToolError::limit(message),
         Error::Workspace { .. } => ToolError::precondition(message),
         _ => ToolError::dependency(message),
     };
-    made.suggest_maybe(hint).caused_by(error)
+    mapped.suggest_maybe(hint).caused_by(error)
 }
 
 async fn send(outgoing: Option<mpsc::Sender<Outgoing>>, line: Option<Vec<u8>>) -> Result<(), Unsent> {
-    let gone = || Unsent("the server has ended");
-    let line = line.ok_or(Unsent("the message has no JSON form"))?;
+    let gone = || Unsent("the server has exited");
+    let line = line.ok_or(Unsent("the message cannot be serialized"))?;
     let (written, answer) = oneshot::channel();
     outgoing.ok_or_else(gone)?.send((line, written)).await.map_err(|_| gone())?;
     if answer.await == Ok(true) { Ok(()) } else { Err(gone()) }
@@ -325,12 +325,12 @@ impl Transport<RoleClient> for Streams {
 }
 
 impl Streams {
-    /// Ends the program's input, and the program a little later, without waiting for it.
+    /// Closes stdin and kills the program after a grace period, in the background.
     fn end(&mut self) {
         self.outgoing = None;
         self.incoming.close();
         let Some(running) = self.running.take() else { return };
-        let ended = Arc::clone(&self.errors.ended);
+        let exit = Arc::clone(&self.stderr.exit);
         let wait = move || {
             let until = Instant::now() + GRACE;
             while !running.is_finished() && Instant::now() < until {
@@ -339,13 +339,13 @@ impl Streams {
             if running.is_finished()
                 && let Ok(outcome) = running.wait()
             {
-                // There is one end.
-                let _ = ended.set(outcome.verdict);
+                // Set only once.
+                let _ = exit.set(outcome.verdict);
             }
         };
-        // A program whose end nobody can wait for is killed at once.
+        // Without a thread the program is killed at once.
         match tokio::runtime::Handle::try_current() {
-            // A runtime that ends waits for what blocks, so that nothing of the program stays.
+            // A runtime waits for its blocking tasks, so the program does not outlive it.
             Ok(runtime) => drop(runtime.spawn_blocking(wait)),
             Err(_) => drop(thread("mcp-end", wait)),
         }

@@ -1,4 +1,4 @@
-//! How a client behaves.
+//! The settings of a client.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,26 +11,26 @@ use toolpost_sandbox::{Backend, Granted};
 use super::oauth::{OAuth, Session};
 use super::{Client, Endpoint};
 
-/// The bounds of what a server may cost.
+/// Limits on the data and the work of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The longest message of a program, and the longest event of a stream, in bytes. Default 16 MiB. An answer over HTTP
-    /// that is no stream has at most 16 MiB.
+    /// The longest stdio message and SSE event, in bytes. Default: 16 MiB. A plain HTTP response has at most
+    /// 16 MiB.
     pub message_bytes: usize,
-    /// The most pages of one list. Default 100.
+    /// The most pages of one list. Default: 100.
     pub pages: usize,
-    /// The most tools, and likewise resources and prompts. Default 2,000. What comes after is not listed.
+    /// The most tools, and as many resources and prompts. Default: 2,000. Further ones are dropped.
     pub items: usize,
-    /// How deep a schema may be. Default 64. A tool with a deeper one is not listed.
+    /// The nesting depth of a schema. Default: 64. Tools with deeper ones are dropped.
     pub schema_depth: usize,
-    /// The largest schema, in bytes of JSON. Default 256 KiB. A tool with a larger one is not listed.
+    /// The largest schema, in bytes of JSON. Default: 256 KiB. Tools with larger ones are dropped.
     pub schema_bytes: usize,
-    /// How many calls may be under way at once; more of them wait. Default 64.
+    /// The most concurrent calls; further ones wait. Default: 64.
     pub calls: usize,
-    /// How many rounds of questions one call may have. Default 20.
+    /// The most input rounds of one call. Default: 20.
     pub rounds: usize,
-    /// How often one call is sent, where sending it again is right, and how often a connection is tried for it. Default 5.
+    /// The most attempts of a call that may be repeated, and of a connection for it. Default: 5.
     pub attempts: u32,
 }
 
@@ -49,20 +49,20 @@ impl Default for Limits {
     }
 }
 
-/// What happens while a server starts, for [`ClientBuilder::on_start`].
+/// A progress report of a starting server, for [`ClientBuilder::on_start`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartEvent<'a> {
     /// A program was started.
     Started {
-        /// What it sees of the host, as [`toolpost_sandbox::Report::shown`] has it.
+        /// The host paths that the program sees; see [`toolpost_sandbox::Report::shown`].
         shown: &'a [PathBuf],
     },
     /// The server has not answered `initialize` for 1.5 s.
     Waiting {
-        /// The end of what the program has written to standard error, values of variables masked.
+        /// The last stderr output, with the values of variables masked.
         stderr: &'a str,
-        /// How long one attempt to connect may take.
+        /// The timeout of one connection attempt.
         limit: Duration,
     },
 }
@@ -89,12 +89,12 @@ pub(super) struct Settings {
     pub(super) start_check: Option<StartCheck>,
     pub(super) granted: Granted,
     on_start: Option<StartSink>,
-    /// Who asks, if the server wants to know.
+    /// The OAuth session, if configured.
     pub(super) session: Option<Arc<Session>>,
 }
 
 impl Settings {
-    /// Reports what happens while the server starts.
+    /// Reports an event to [`ClientBuilder::on_start`].
     pub(super) fn report(&self, event: &StartEvent<'_>) {
         if let Some(sink) = &self.on_start {
             sink(event);
@@ -102,7 +102,7 @@ impl Settings {
     }
 }
 
-/// How a server is reached and used. Made by [`Client::builder`], ended by [`connect`](Self::connect).
+/// Configures a [`Client`]. [`Client::builder`] creates it, [`connect`](Self::connect) finishes it.
 #[must_use]
 pub struct ClientBuilder(Settings, Option<OAuth>);
 
@@ -142,133 +142,131 @@ impl ClientBuilder {
         Self(settings, None)
     }
 
-    /// Names the source, for records. Default `mcp`.
+    /// Sets the source name in records. Default: `mcp`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.0.name = name.into();
         self
     }
 
-    /// Who is asked when the server asks and it cannot be told for which call. Otherwise the caller of that call is.
-    /// Default: nobody.
+    /// Sets the port for requests that belong to no known call. Default: none.
     pub fn port(mut self, port: Arc<dyn Port>) -> Self {
         self.0.port = port;
         self
     }
 
-    /// Adds a folder that the server is told to work in. Default none. It is a word to the server, not a permission.
+    /// Adds an MCP root. Default: none. A root informs the server and grants no access.
     pub fn root(mut self, folder: impl Into<PathBuf>) -> Self {
         self.0.roots.push(folder.into());
         self
     }
 
-    /// Protects files and directories of the host, each with everything beneath, from what a program writes in its
-    /// working directory ([`toolpost_sandbox::Sandbox::protect`]).
+    /// Protects host paths, each with everything beneath, from writes of the program
+    /// ([`toolpost_sandbox::Sandbox::protect`]).
     pub fn protect(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
         self.0.protected.extend(paths);
         self
     }
 
-    /// Sets a check that runs directly before each start of a program, restarts included. Default none.
+    /// Sets a check that runs before each start of a program, restarts included. Default: none.
     pub fn start_check(mut self, check: StartCheck) -> Self {
         self.0.start_check = Some(check);
         self
     }
 
-    /// Reports what happens while the server starts, restarts included. Default: nothing is reported.
+    /// Sets a sink for events of a starting server, restarts included. Default: none.
     pub fn on_start(mut self, sink: impl Fn(&StartEvent<'_>) + Send + Sync + 'static) -> Self {
         self.0.on_start = Some(Box::new(sink));
         self
     }
 
-    /// Grants a program paths, variables and hosts. A level and a working directory among the grants win over those of
-    /// [`Endpoint::Program`]. The values of variables are masked in all that the program prints. Default nothing.
+    /// Grants a program paths, variables and hosts. Granted levels and working directories override
+    /// [`Endpoint::Program`]. Variable values are masked in the program's output. Default: nothing.
     pub fn granted(mut self, granted: Granted) -> Self {
         self.0.granted = granted;
         self
     }
 
-    /// Sets the bounds of what the server may cost.
+    /// Changes the limits.
     pub fn limits(mut self, change: impl FnOnce(&mut Limits)) -> Self {
         change(&mut self.0.limits);
         self
     }
 
-    /// How long one attempt to connect may take, the start of a program included. Default 30 s. A person who is asked to
-    /// log in has the time of [`OAuth::patience`] besides.
+    /// Sets the timeout of one connection attempt, program start included. Default: 30 s.
+    /// [`OAuth::login_timeout`] comes on top.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.0.connect_timeout = timeout;
         self
     }
 
-    /// How long all pages of one list may take. Default 30 s.
+    /// Sets the timeout of one list, all pages included. Default: 30 s.
     pub fn list_timeout(mut self, timeout: Duration) -> Self {
         self.0.list_timeout = timeout;
         self
     }
 
-    /// How long a call may take, the time in which somebody is asked aside. Default 1 min. The shortest of it, the call's
-    /// own limit and its deadline counts.
+    /// Sets the time limit of a call, open questions excluded. Default: 1 min. The call's own limit and
+    /// deadline may be shorter.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.0.timeout = timeout;
         self
     }
 
-    /// The least of the server's log lines that are wanted. Default [`LogLevel::Info`]. A verbose call gets all.
+    /// Sets the minimum level of server logs. Default: [`LogLevel::Info`]. Verbose calls get all levels.
     pub fn log_level(mut self, level: LogLevel) -> Self {
         self.0.log_level = level;
         self
     }
 
-    /// Whether a connection to anything but this machine is an error (`TOOLPOST_NO_NETWORK`). Default no. It says
-    /// nothing of what a program does.
+    /// Blocks connections beyond loopback (`TOOLPOST_NO_NETWORK`). Default: no. Does not restrict programs.
     pub fn no_network(mut self, no_network: bool) -> Self {
         self.0.no_network = no_network;
         self
     }
 
-    /// Where programs are looked up, in the form of `PATH`. Default [`toolpost_sandbox::SYSTEM_SEARCH_PATH`].
+    /// Sets the program search path, in the format of `PATH`. Default:
+    /// [`toolpost_sandbox::SYSTEM_SEARCH_PATH`].
     pub fn search_path(mut self, path: impl Into<OsString>) -> Self {
         self.0.search_path = Some(path.into());
         self
     }
 
-    /// A file or folder of the host that a program may read at its own path.
+    /// Adds a host path that a program may read.
     pub fn readable(mut self, path: impl Into<PathBuf>) -> Self {
         self.0.readable.push(path.into());
         self
     }
 
-    /// The limits of a program's process. Default those of its level, without one of time.
+    /// Sets the sandbox limits of a program. Default: those of its level, without a time limit.
     pub fn sandbox_limits(mut self, limits: toolpost_sandbox::Limits) -> Self {
         self.0.sandbox_limits = Some(limits);
         self
     }
 
-    /// Who runs a program, for example containers (`toolpost_sandbox::docker::Docker`). Default: this host. The command is
-    /// then one of the image's, and a search path or a readable path of the host means nothing.
+    /// Sets the sandbox backend, for example `toolpost_sandbox::docker::Docker`. Default: this host. A
+    /// backend with images ignores search path and readable paths.
     pub fn backend(mut self, backend: Arc<dyn Backend>) -> Self {
         self.0.backend = Some(backend);
         self
     }
 
-    /// Whether the server may answer with the handle of a task, which is then asked for until it is done. Default yes.
+    /// Allows the server to answer with a task, which is then polled. Default: yes.
     pub fn tasks(mut self, tasks: bool) -> Self {
         self.0.tasks = tasks;
         self
     }
 
-    /// How tokens for a server over HTTP are got, if it wants to know who asks. It counts only without a header
-    /// `Authorization`. Default: not at all.
+    /// Sets OAuth for a server over HTTP. Default: none. An `Authorization` header takes precedence.
     pub fn oauth(mut self, oauth: OAuth) -> Self {
         self.1 = Some(oauth);
         self
     }
 
-    /// Connects, and lists the tools. Needs a tokio runtime with time and I/O.
+    /// Connects and lists the tools. Needs a tokio runtime with time and I/O.
     ///
     /// # Errors
-    /// `DEPENDENCY` if the server cannot be reached or does not speak the protocol, `TIMEOUT`, `PERMISSION` if it is not
-    /// allowed to be reached or wants to know who asks, `INVALID_INPUT` for an endpoint that is none.
+    /// `DEPENDENCY` if the server is unreachable or speaks no MCP, `TIMEOUT`, `PERMISSION` if the network is
+    /// blocked or authorization is required, `INVALID_INPUT` for an invalid endpoint.
     pub async fn connect(self) -> Result<Arc<Client>, ToolError> {
         let Self(mut settings, oauth) = self;
         if let (Some(oauth), Endpoint::Http { url, headers }) = (oauth, &settings.endpoint)

@@ -1,5 +1,4 @@
-//! Servers over WebSocket: a message of the protocol in each message of text. It is an extension of ours; the protocol
-//! has none.
+//! The WebSocket transport: one JSON-RPC message per text message. It is an extension of Toolpost.
 
 use std::fmt;
 use std::io;
@@ -24,29 +23,29 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use toolpost_core::{Secret, ToolError};
 
-use super::flight::Arrival;
+use super::flight::SendFailure;
 use super::http as web;
 use super::message::{Line, read};
 use super::settings::Settings;
 use crate::convert::inward::shortened;
 
-/// The name of the protocol within WebSocket.
-const PROTOCOL: &str = "mcp";
-/// How often a server is asked whether it is there.
-const HEARTBEAT: Duration = Duration::from_secs(30);
-/// How long a message may take to be taken.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How many messages in a row may be none of the protocol.
+/// The WebSocket subprotocol.
+const SUBPROTOCOL: &str = "mcp";
+/// The interval of pings.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// The timeout of sending a message.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// The most invalid messages in a row.
 const MAX_GARBAGE: usize = 1_000;
 
-/// What messages travel through.
-trait Way: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Way for T {}
+/// A byte stream, with or without TLS.
+trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-type Stream = WebSocketStream<Box<dyn Way>>;
+type Stream = WebSocketStream<Box<dyn ByteStream>>;
 type Outgoing = Arc<Mutex<SplitSink<Stream, Message>>>;
 
-/// Messages to and from a server. Dropped, the connection ends.
+/// A WebSocket connection. Dropping it closes it.
 pub(super) struct Messages {
     incoming: SplitStream<Stream>,
     outgoing: Outgoing,
@@ -56,8 +55,8 @@ pub(super) struct Messages {
 #[derive(Debug)]
 pub(super) struct Unsent {
     why: String,
-    /// Whether nothing of it has left.
-    is_whole: bool,
+    /// Whether nothing was sent.
+    is_undelivered: bool,
 }
 
 impl fmt::Display for Unsent {
@@ -68,9 +67,9 @@ impl fmt::Display for Unsent {
 
 impl std::error::Error for Unsent {}
 
-impl Arrival for Unsent {
-    fn surely_did_not_arrive(&self) -> bool {
-        self.is_whole
+impl SendFailure for Unsent {
+    fn is_undelivered(&self) -> bool {
+        self.is_undelivered
     }
 }
 
@@ -84,18 +83,18 @@ pub(super) async fn connect(
     let limit = settings.limits.message_bytes;
     let failed = |why: &dyn fmt::Display| {
         let why = shortened(&why.to_string(), 300);
-        ToolError::dependency(format!("the server `{}` cannot be reached: {why}", settings.name))
+        ToolError::dependency(format!("cannot connect to the server `{}`: {why}", settings.name))
     };
     let mut request = url.as_str().into_client_request().map_err(|error| failed(&error))?;
-    request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOCOL));
-    request.headers_mut().insert(http::header::USER_AGENT, HeaderValue::from_static(web::AGENT));
+    request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
+    request.headers_mut().insert(http::header::USER_AGENT, HeaderValue::from_static(web::USER_AGENT));
     request.headers_mut().extend(web::header_map(headers)?);
-    let way = way(&url).await.map_err(|error| failed(&error))?;
+    let stream = open_stream(&url).await.map_err(|error| failed(&error))?;
     let mut config = WebSocketConfig::default();
     config.max_message_size = Some(limit);
     config.max_frame_size = Some(limit);
-    let begun = tokio_tungstenite::client_async_with_config(request, way, Some(config)).await;
-    let (stream, _) = begun.map_err(|error| match error {
+    let opened = tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await;
+    let (stream, _) = opened.map_err(|error| match error {
         Error::Http(answer) => of_status(answer.status(), &settings.name),
         error => failed(&error),
     })?;
@@ -103,8 +102,8 @@ pub(super) async fn connect(
     Ok(Messages { incoming, outgoing: Arc::new(Mutex::new(outgoing)) })
 }
 
-/// A connection, with TLS for `wss`.
-async fn way(url: &Url) -> io::Result<Box<dyn Way>> {
+/// Opens a connection, with TLS for `wss`.
+async fn open_stream(url: &Url) -> io::Result<Box<dyn ByteStream>> {
     let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     let stream = TcpStream::connect((host, url.port_or_known_default().unwrap_or(443))).await?;
     stream.set_nodelay(true)?;
@@ -116,33 +115,33 @@ async fn way(url: &Url) -> io::Result<Box<dyn Way>> {
     Ok(Box::new(TlsConnector::from(Arc::new(tls)).connect(name, stream).await?))
 }
 
-/// A server that gives no WebSocket. Nobody is followed to another address.
+/// Maps the response of a server that does not upgrade. Redirects are not followed.
 fn of_status(status: StatusCode, server: &str) -> ToolError {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            ToolError::permission(format!("the server `{server}` wants to know who asks"))
+            ToolError::permission(format!("the server `{server}` requires authorization"))
                 .with("unauthorized", true)
         }
-        StatusCode::NOT_FOUND => ToolError::not_found(format!("there is no server `{server}`"))
-            .suggest("Look at the path of its address; those of this project are at `/ws`."),
+        StatusCode::NOT_FOUND => ToolError::not_found(format!("no MCP server at the URL of `{server}`"))
+            .suggest("Check the path of the URL; Toolpost servers use `/ws`."),
         status => ToolError::dependency(format!(
-            "the server `{server}` gives no WebSocket: it answered with HTTP status {}",
+            "the server `{server}` did not upgrade to WebSocket: HTTP status {}",
             status.as_u16()
         )),
     }
 }
 
 async fn send(outgoing: Outgoing, message: Result<Message, serde_json::Error>) -> Result<(), Unsent> {
-    let whole = |why: String| Unsent { why, is_whole: true };
-    let message = message.map_err(|error| whole(error.to_string()))?;
+    let unsent = |why: String| Unsent { why, is_undelivered: true };
+    let message = message.map_err(|error| unsent(error.to_string()))?;
     let mut outgoing = outgoing.lock().await;
-    match tokio::time::timeout(PATIENCE, outgoing.send(message)).await {
+    match tokio::time::timeout(SEND_TIMEOUT, outgoing.send(message)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(Error::ConnectionClosed | Error::AlreadyClosed)) => {
-            Err(whole("the server has ended".to_owned()))
+            Err(unsent("the server closed the connection".to_owned()))
         }
-        Ok(Err(error)) => Err(Unsent { why: error.to_string(), is_whole: false }),
-        Err(_) => Err(Unsent { why: "the server takes nothing".to_owned(), is_whole: false }),
+        Ok(Err(error)) => Err(Unsent { why: error.to_string(), is_undelivered: false }),
+        Err(_) => Err(Unsent { why: "sending timed out".to_owned(), is_undelivered: false }),
     }
 }
 
@@ -157,26 +156,26 @@ impl Transport<RoleClient> for Messages {
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
-        let (mut was_asked, mut garbage) = (false, 0);
+        let (mut is_pinged, mut garbage) = (false, 0);
         while garbage <= MAX_GARBAGE {
-            let next = match tokio::time::timeout(HEARTBEAT, self.incoming.next()).await {
+            let next = match tokio::time::timeout(PING_INTERVAL, self.incoming.next()).await {
                 Ok(next) => next?,
-                Err(_) if was_asked => return None,
+                Err(_) if is_pinged => return None,
                 Err(_) => {
-                    was_asked = true;
+                    is_pinged = true;
                     tokio::spawn(send(Arc::clone(&self.outgoing), Ok(Message::Ping(bytes::Bytes::new()))));
                     continue;
                 }
             };
-            was_asked = false;
+            is_pinged = false;
             let text = match next {
                 Ok(Message::Text(text)) => text.as_bytes().to_vec(),
                 Ok(Message::Binary(bytes)) => bytes.to_vec(),
                 Ok(Message::Close(_)) => return None,
-                // A ping is answered below this.
+                // tungstenite answers pings.
                 Ok(_) => continue,
                 Err(error) => {
-                    tracing::debug!("a WebSocket broke: {error}");
+                    tracing::debug!("WebSocket error: {error}");
                     return None;
                 }
             };
@@ -185,13 +184,13 @@ impl Transport<RoleClient> for Messages {
                 None => garbage += 1,
             }
         }
-        tracing::warn!("a server sent more than {MAX_GARBAGE} messages that are none of the protocol");
+        tracing::warn!("a server sent more than {MAX_GARBAGE} invalid messages in a row");
         None
     }
 
     async fn close(&mut self) -> Result<(), Unsent> {
         let mut outgoing = self.outgoing.lock().await;
-        // It may be closed already.
+        // The connection may be closed already.
         let _ = tokio::time::timeout(Duration::from_secs(1), outgoing.close()).await;
         Ok(())
     }

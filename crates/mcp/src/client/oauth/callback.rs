@@ -1,4 +1,4 @@
-//! Where a browser comes back to with a code: a server on this machine, for one visit.
+//! The loopback server that receives the redirect of a login.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -13,35 +13,35 @@ use toolpost_core::{Secret, ToolError, format_duration};
 use super::key;
 use crate::convert::inward::shortened;
 
-/// The path that a browser comes back to.
+/// The path of the redirect URI.
 const PATH: &str = "/callback";
 /// The longest request, in bytes.
 const MAX_HEAD: usize = 16 << 10;
-/// How long one request may take.
-const HEAD_TIME: Duration = Duration::from_secs(10);
-/// How many connections there may be at once; more of them wait.
+/// How long reading one request may take.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// The most connections at once; further ones wait.
 const MAX_CONNECTIONS: usize = 16;
 
-/// A server that waits for a browser.
+/// A server that waits for the redirect of a browser.
 pub(super) struct Callback {
     listener: TcpListener,
-    redirect: String,
+    redirect_uri: String,
 }
 
-/// What a browser brings back, before anybody has looked at it.
-struct Visit {
-    /// Who says that it has made the code (RFC 9207).
+/// The parameters of a redirect, not yet validated.
+struct Redirect {
+    /// The issuer of the code (RFC 9207).
     issuer: Option<String>,
     code: Option<Secret>,
     error: Option<String>,
 }
 
 impl Callback {
-    /// Listens on this machine: at the port that is wanted, or else at that of an earlier visit, or at any.
-    pub(super) async fn listen(wanted: Option<u16>, earlier: Option<&str>) -> Result<Self, ToolError> {
+    /// Listens on loopback: at the configured port, else at the port of an earlier login, else at any.
+    pub(super) async fn listen(configured: Option<u16>, earlier: Option<&str>) -> Result<Self, ToolError> {
         let bind = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
         let earlier = earlier.and_then(|redirect| Url::parse(redirect).ok()?.port());
-        let listener = match (wanted, earlier) {
+        let listener = match (configured, earlier) {
             (Some(port), _) => bind(port).await,
             (None, Some(port)) => match bind(port).await {
                 Ok(listener) => Ok(listener),
@@ -50,38 +50,36 @@ impl Callback {
             (None, None) => bind(0).await,
         };
         let listener = listener.map_err(|error| {
-            let port = wanted.map_or_else(|| "any port".to_owned(), |port| format!("the port {port}"));
-            ToolError::dependency(format!(
-                "{port} of this machine cannot be listened on for the browser: {error}"
-            ))
+            let port = configured.map_or_else(|| "any port".to_owned(), |port| format!("port {port}"));
+            ToolError::dependency(format!("cannot listen on {port} for the redirect: {error}"))
         })?;
         let port = listener.local_addr()?.port();
-        Ok(Self { listener, redirect: format!("http://127.0.0.1:{port}{PATH}") })
+        Ok(Self { listener, redirect_uri: format!("http://127.0.0.1:{port}{PATH}") })
     }
 
-    /// The address that the browser is to come back to.
-    pub(super) fn redirect(&self) -> &str {
-        &self.redirect
+    /// The redirect URI.
+    pub(super) fn redirect_uri(&self) -> &str {
+        &self.redirect_uri
     }
 
-    /// Waits for a visit that knows the state, and gives its code. Who does not know it is told so, and nobody stops waiting.
+    /// Waits for a redirect with the right `state` and returns its code. Other requests get an error page.
     ///
-    /// `issuer` is who must have made the code; `must_say` whether it must say so.
+    /// `issuer` must have issued the code; with `requires_issuer` the redirect must say so.
     pub(super) async fn code(
         &self,
         state: &str,
         issuer: &str,
-        must_say: bool,
-        patience: Duration,
+        requires_issuer: bool,
+        timeout: Duration,
     ) -> Result<Secret, ToolError> {
-        let (sender, mut visits) = mpsc::channel(1);
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let (sender, mut redirects) = mpsc::channel(1);
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut tasks = tokio::task::JoinSet::new();
         let work = async {
             loop {
                 tokio::select! {
-                    visit = visits.recv() => match visit {
-                        Some(visit) => return judged(visit, issuer, must_say),
+                    redirect = redirects.recv() => match redirect {
+                        Some(redirect) => return code_of(redirect, issuer, requires_issuer),
                         None => return Err(ToolError::internal("the callback ended")),
                     },
                     accepted = self.listener.accept() => {
@@ -90,15 +88,15 @@ impl Callback {
                             continue;
                         };
                         // The semaphore is never closed.
-                        let Ok(place) = Arc::clone(&places).acquire_owned().await else { continue };
+                        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { continue };
                         let (sender, state) = (sender.clone(), state.to_owned());
-                        let (issuer, must_say) = (issuer.to_owned(), must_say);
+                        let (issuer, requires_issuer) = (issuer.to_owned(), requires_issuer);
                         tasks.spawn(async move {
-                            let _place = place;
-                            let answered = answer(stream, &state, &issuer, must_say);
-                            if let Ok(Some(visit)) = tokio::time::timeout(HEAD_TIME, answered).await {
-                                // Whoever waited may have one already.
-                                let _ = sender.send(visit).await;
+                            let _permit = permit;
+                            let answered = answer(stream, &state, &issuer, requires_issuer);
+                            if let Ok(Some(redirect)) = tokio::time::timeout(HEAD_TIMEOUT, answered).await {
+                                // The receiver may have got a redirect already.
+                                let _ = sender.send(redirect).await;
                             }
                         });
                         while tasks.try_join_next().is_some() {}
@@ -106,45 +104,45 @@ impl Callback {
                 }
             }
         };
-        tokio::time::timeout(patience, work).await.unwrap_or_else(|_| {
+        tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| {
             Err(ToolError::timeout(format!(
-                "nobody came back from the browser within {}",
-                format_duration(patience)
+                "the login was not completed within {}",
+                format_duration(timeout)
             )))
         })
     }
 }
 
-/// What a visit is worth. Who made the code counts before anything else that is said.
-fn judged(visit: Visit, issuer: &str, must_say: bool) -> Result<Secret, ToolError> {
-    match &visit.issuer {
-        Some(said) if said != issuer => {
+/// The code of a redirect. The issuer is checked first.
+fn code_of(redirect: Redirect, issuer: &str, requires_issuer: bool) -> Result<Secret, ToolError> {
+    match &redirect.issuer {
+        Some(found) if found != issuer => {
             return Err(ToolError::permission(format!(
-                "the browser came back from `{}`: expected `{}`, which was asked",
-                shortened(said, 200),
+                "the redirect names the issuer `{}`, expected `{}`",
+                shortened(found, 200),
                 shortened(issuer, 200)
             )));
         }
-        None if must_say => {
+        None if requires_issuer => {
             return Err(ToolError::permission(format!(
-                "the browser came back without a word of who sent it: `{}` says that it always gives one",
+                "the redirect names no issuer, although `{}` promises to name it",
                 shortened(issuer, 200)
             )));
         }
         _ => {}
     }
-    if let Some(error) = visit.error {
+    if let Some(error) = redirect.error {
         return Err(ToolError::permission(format!(
-            "the authorization server `{}` gives no code: {}",
+            "the authorization server `{}` denied the login: {}",
             shortened(issuer, 200),
             shortened(&error, 300)
         )));
     }
-    visit.code.ok_or_else(|| ToolError::permission("the browser came back without a code"))
+    redirect.code.ok_or_else(|| ToolError::permission("the redirect has no code"))
 }
 
-/// Reads one request and answers it; gives the visit if the request knows the state.
-async fn answer(mut stream: TcpStream, state: &str, issuer: &str, must_say: bool) -> Option<Visit> {
+/// Reads one request and answers it; returns the redirect if its `state` is right.
+async fn answer(mut stream: TcpStream, state: &str, issuer: &str, requires_issuer: bool) -> Option<Redirect> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         let mut piece = [0; 2 << 10];
@@ -154,32 +152,32 @@ async fn answer(mut stream: TcpStream, state: &str, issuer: &str, must_say: bool
         }
         head.extend_from_slice(piece.get(..read)?);
     }
-    let visit = visit(&head, state);
-    let (status, told) = match &visit {
-        Ok(visit) if visit.error.is_none() && is_from(visit, issuer, must_say) => {
-            ("200 OK", "You are logged in. You can close this window and go back to where you came from.")
+    let redirect = parse(&head, state);
+    let (status, page) = match &redirect {
+        Ok(redirect) if redirect.error.is_none() && is_from(redirect, issuer, requires_issuer) => {
+            ("200 OK", "You are logged in. You can close this window.")
         }
-        Ok(_) => ("400 Bad Request", "You are not logged in. The place where you came from says why."),
-        Err(why) => (*why, "This address is for a browser that comes back from an authorization server."),
+        Ok(_) => ("400 Bad Request", "The login failed. The terminal shows the reason."),
+        Err(status) => (*status, "This address only accepts the redirect of an authorization server."),
     };
     let text = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\
          Cache-Control: no-store\r\nReferrer-Policy: no-referrer\r\nX-Content-Type-Options: nosniff\r\n\
-         Connection: close\r\n\r\n{told}",
-        told.len()
+         Connection: close\r\n\r\n{page}",
+        page.len()
     );
-    // The browser may be gone: what it has brought counts.
+    // The redirect counts even if the browser is gone.
     let _ = stream.write_all(text.as_bytes()).await;
     let _ = stream.shutdown().await;
-    visit.ok()
+    redirect.ok()
 }
 
-fn is_from(visit: &Visit, issuer: &str, must_say: bool) -> bool {
-    visit.issuer.as_deref().map_or(!must_say, |said| said == issuer)
+fn is_from(redirect: &Redirect, issuer: &str, requires_issuer: bool) -> bool {
+    redirect.issuer.as_deref().map_or(!requires_issuer, |found| found == issuer)
 }
 
-/// The visit of a request, or the status that it is answered with.
-fn visit(head: &[u8], state: &str) -> Result<Visit, &'static str> {
+/// The redirect in a request, or the status of the error page.
+fn parse(head: &[u8], state: &str) -> Result<Redirect, &'static str> {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let line = std::str::from_utf8(line).map_err(|_| "400 Bad Request")?;
     let mut words = line.split(' ');
@@ -195,18 +193,18 @@ fn visit(head: &[u8], state: &str) -> Result<Visit, &'static str> {
     let field = |name: &str| {
         let mut found = url.query_pairs().filter(|(key, _)| key == name).map(|(_, value)| value.into_owned());
         let first = found.next();
-        // Said twice it is not clear which counts.
+        // A duplicate parameter is ambiguous.
         if found.next().is_some() { None } else { first }
     };
-    // Compared by what is made of it, which tells nothing by the time that it takes.
-    if field("state").is_none_or(|given| key::hashed(&given) != key::hashed(state)) {
+    // Comparing hashes leaks nothing through timing.
+    if field("state").is_none_or(|given| key::sha256(&given) != key::sha256(state)) {
         return Err("400 Bad Request");
     }
     let error = field("error").map(|code| match field("error_description") {
         Some(description) => format!("{code} ({description})"),
         None => code,
     });
-    Ok(Visit {
+    Ok(Redirect {
         issuer: field("iss"),
         code: field("code").filter(|code| !code.is_empty()).map(Secret::new),
         error,
@@ -230,17 +228,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_who_knows_the_state_is_listened_to() {
+    async fn a_redirect_without_the_state_is_rejected() {
         let callback = Callback::listen(None, None).await.unwrap();
-        let redirect = callback.redirect().to_owned();
-        let visits = async {
+        let redirect = callback.redirect_uri().to_owned();
+        let requests = async {
             for wrong in
                 ["", "?code=evil", "?code=evil&state=other", "?code=evil&state=abc&state=abc", "/x?state=abc"]
             {
                 let answer = get(&redirect, wrong).await;
                 assert!(answer.contains("400") || answer.contains("404"), "{wrong}: {answer}");
             }
-            // One that says nothing keeps nobody else waiting.
+            // A silent connection does not block others.
             let silent = TcpStream::connect(("127.0.0.1", Url::parse(&redirect).unwrap().port().unwrap()))
                 .await
                 .unwrap();
@@ -249,13 +247,13 @@ mod tests {
             drop(silent);
         };
         let waits = callback.code("abc", ISSUER, false, Duration::from_secs(20));
-        let (brought, ()) = tokio::join!(waits, visits);
-        assert_eq!(brought.unwrap().expose(), "good");
+        let (code, ()) = tokio::join!(waits, requests);
+        assert_eq!(code.unwrap().expose(), "good");
     }
 
     #[tokio::test]
-    async fn who_made_the_code_counts_before_all_else() {
-        for (query, must_say, is_good) in [
+    async fn the_issuer_is_checked_before_the_code() {
+        for (query, requires_issuer, is_good) in [
             ("code=a&state=s", false, true),
             ("code=a&state=s", true, false),
             ("code=a&state=s&iss=https://login.example", true, true),
@@ -266,24 +264,24 @@ mod tests {
             ("state=s", false, false),
         ] {
             let callback = Callback::listen(None, None).await.unwrap();
-            let (redirect, asked) = (callback.redirect().to_owned(), format!("?{query}"));
-            let waits = callback.code("s", ISSUER, must_say, Duration::from_secs(20));
-            let (brought, _) = tokio::join!(waits, get(&redirect, &asked));
-            assert_eq!(brought.is_ok(), is_good, "{query}: {brought:?}");
+            let (redirect, query) = (callback.redirect_uri().to_owned(), format!("?{query}"));
+            let waits = callback.code("s", ISSUER, requires_issuer, Duration::from_secs(20));
+            let (code, _) = tokio::join!(waits, get(&redirect, &query));
+            assert_eq!(code.is_ok(), is_good, "{query}: {code:?}");
         }
     }
 
     #[tokio::test]
-    async fn nobody_is_waited_for_longer_than_said_and_a_port_is_used_again() {
+    async fn the_wait_has_a_timeout_and_the_port_is_reused() {
         let callback = Callback::listen(None, None).await.unwrap();
-        let redirect = callback.redirect().to_owned();
+        let redirect = callback.redirect_uri().to_owned();
         let error = callback.code("s", ISSUER, false, Duration::from_millis(50)).await.unwrap_err();
         assert_eq!(error.code(), toolpost_core::Code::Timeout);
         let port = Url::parse(&redirect).unwrap().port().unwrap();
         let error = Callback::listen(Some(port), None).await.err().unwrap();
         assert!(error.message().contains(&port.to_string()), "{error}");
-        assert_ne!(Callback::listen(None, Some(&redirect)).await.unwrap().redirect(), redirect);
+        assert_ne!(Callback::listen(None, Some(&redirect)).await.unwrap().redirect_uri(), redirect);
         drop(callback);
-        assert_eq!(Callback::listen(None, Some(&redirect)).await.unwrap().redirect(), redirect);
+        assert_eq!(Callback::listen(None, Some(&redirect)).await.unwrap().redirect_uri(), redirect);
     }
 }

@@ -1,30 +1,30 @@
-//! What a server that wants to know who asks says in `WWW-Authenticate` (RFC 9110, section 11.6.1).
+//! Parses `WWW-Authenticate` headers (RFC 9110, section 11.6.1).
 
 use super::words;
 
-/// The longest value that is looked at, in bytes.
-const MAX: usize = 8 << 10;
-/// The most schemes and parameters that are looked at.
+/// The longest header that is parsed, in bytes.
+const MAX_HEADER: usize = 8 << 10;
+/// The most schemes and parameters that are parsed.
 const MAX_PARTS: usize = 64;
 
-/// A challenge for a token.
+/// A `Bearer` or `DPoP` challenge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::client) struct Challenge {
-    /// Whether the server knows the caller and wants a token that may do more (403).
+    /// Whether the status is 403: the token lacks scopes.
     pub(in crate::client) is_forbidden: bool,
-    /// Where the server says more of itself.
+    /// The URL of the server's metadata.
     pub(super) resource_metadata: Option<String>,
-    /// The scopes that a token must have.
+    /// The required scopes.
     pub(super) scopes: Vec<String>,
     pub(super) error: Option<String>,
 }
 
 impl Challenge {
-    /// The challenge for a token of a header, if it has one. A header that cannot be read says nothing.
+    /// The challenge in a header; empty if the header has none.
     pub(in crate::client) fn read(header: &str, is_forbidden: bool) -> Self {
         let mut found = Self { is_forbidden, ..Self::default() };
         let mut is_for_token = false;
-        for part in parts(header.get(..MAX).unwrap_or(header)).into_iter().take(MAX_PARTS) {
+        for part in parts(header.get(..MAX_HEADER).unwrap_or(header)).into_iter().take(MAX_PARTS) {
             match part {
                 Part::Scheme(scheme) => {
                     is_for_token =
@@ -46,12 +46,12 @@ impl Challenge {
         found
     }
 
-    /// Whether a token with more scopes would do.
+    /// Whether a token with more scopes helps.
     pub(super) fn wants_scopes(&self) -> bool {
         self.is_forbidden && self.error.as_deref().is_none_or(|error| error == "insufficient_scope")
     }
 
-    /// Whether the proof of a key must carry a number of the server's.
+    /// Whether the server requires a nonce in the proof.
     pub(super) fn wants_nonce(&self) -> bool {
         self.error.as_deref() == Some("use_dpop_nonce")
     }
@@ -72,7 +72,7 @@ fn parts(header: &str) -> Vec<Part> {
         let end = rest.find([' ', '\t', ',', '=', '"']).unwrap_or(rest.len());
         let (word, after) = rest.split_at(end);
         if word.is_empty() {
-            // A quote or an equals sign in a place where nothing can be meant by it.
+            // A stray quote or equals sign.
             let mut letters = rest.chars();
             if letters.next().is_none() {
                 return parts;
@@ -82,7 +82,7 @@ fn parts(header: &str) -> Vec<Part> {
         }
         let value = after.trim_start_matches([' ', '\t']).strip_prefix('=');
         match value.map(|value| value.trim_start_matches([' ', '\t'])) {
-            // A run of equals signs ends the other form of credentials, which no parameter has.
+            // `==` ends token68 credentials, which have no parameters.
             Some(value) if !value.starts_with('=') => {
                 let (text, after) = match value.strip_prefix('"') {
                     Some(quoted) => unquoted(quoted),
@@ -106,7 +106,7 @@ fn parts(header: &str) -> Vec<Part> {
     }
 }
 
-/// A quoted text, and what is behind it.
+/// A quoted string without its quotes, and the rest.
 fn unquoted(text: &str) -> (String, &str) {
     let mut plain = String::new();
     let mut letters = text.chars();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn challenges_are_read_as_the_rules_say() {
+    fn challenges_parse() {
         let some = |text: &str| Some(text.to_owned());
         for (header, expected) in [
             ("", (None, String::new(), None)),
@@ -153,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn no_header_stops_or_outgrows_the_reader() {
-        let letters = ["Bearer", " ", ",", "=", "\"", "\\", "scope", "a", "é", "\t", "resource_metadata"];
-        // Every text of up to five of these.
+    fn a_hostile_header_neither_hangs_nor_overflows_the_parser() {
+        let tokens = ["Bearer", " ", ",", "=", "\"", "\\", "scope", "a", "é", "\t", "resource_metadata"];
+        // A sample of all texts of up to five of these.
         let mut texts = vec![String::new()];
         for _ in 0..5 {
             texts = texts
                 .iter()
-                .flat_map(|text| letters.iter().map(move |letter| format!("{text}{letter}")))
+                .flat_map(|text| tokens.iter().map(move |token| format!("{text}{token}")))
                 .collect();
             for text in texts.iter().step_by(7) {
                 let found = Challenge::read(text, true);

@@ -1,4 +1,4 @@
-//! What servers say of themselves: protected resources (RFC 9728) and authorization servers (RFC 8414, `OpenID`).
+//! Metadata of protected resources (RFC 9728) and authorization servers (RFC 8414, `OpenID`).
 
 use reqwest::Url;
 use serde::Deserialize;
@@ -12,21 +12,21 @@ use crate::convert::inward::shortened;
 const RESOURCE_PATH: &str = "/.well-known/oauth-protected-resource";
 const OAUTH_PATH: &str = "/.well-known/oauth-authorization-server";
 const OPENID_PATH: &str = "/.well-known/openid-configuration";
-/// The most authorization servers and scopes of one document that are looked at.
+/// The most authorization servers and scopes that are taken from one document.
 const MAX_ITEMS: usize = 200;
 
-/// What a server says of itself.
+/// The metadata of a server (a protected resource).
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[expect(clippy::struct_field_names, reason = "the fields are called as in the document")]
 pub(super) struct Resource {
-    /// How tokens name it, exactly as it is written there.
+    /// The resource identifier, exactly as the document spells it.
     pub(super) resource: String,
     #[serde(default)]
     pub(super) authorization_servers: Vec<String>,
     pub(super) scopes_supported: Option<Vec<String>>,
 }
 
-/// What an authorization server says of itself.
+/// The metadata of an authorization server.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[expect(clippy::struct_field_names, reason = "the fields are called as in the document")]
 pub(super) struct Issuer {
@@ -37,8 +37,6 @@ pub(super) struct Issuer {
     revocation_endpoint: Option<String>,
     #[serde(default)]
     pub(super) scopes_supported: Vec<String>,
-    #[serde(default)]
-    pub(super) grant_types_supported: Vec<String>,
     #[serde(default)]
     code_challenge_methods_supported: Vec<String>,
     pub(super) token_endpoint_auth_methods_supported: Option<Vec<String>>,
@@ -51,18 +49,18 @@ pub(super) struct Issuer {
 }
 
 impl Resource {
-    /// Reads a document about a resource; `server` is what was asked for.
+    /// Parses the metadata of a resource; `server` is the requested URL.
     pub(super) fn read(document: Value, server: &Url) -> Result<Self, ToolError> {
         let mut read: Self = serde_json::from_value(document).map_err(|error| {
             ToolError::dependency(format!(
-                "what the server says of itself cannot be read: {}",
+                "the resource metadata of the server is invalid: {}",
                 shortened(&error.to_string(), 200)
             ))
         })?;
         let resource = Url::parse(&read.resource).ok().filter(|resource| is_of(resource, server));
         if resource.is_none() {
             return Err(ToolError::permission(format!(
-                "the server at `{server}` says that it is `{}`: a token for that would be a token for somebody else",
+                "the server at `{server}` claims to be the resource `{}`, which is another server",
                 shortened(&read.resource, 200)
             )));
         }
@@ -75,15 +73,15 @@ impl Resource {
     }
 }
 
-/// Whether a server is the resource, or a part of it.
+/// Whether a server URL is the resource or lies below it.
 fn is_of(resource: &Url, server: &Url) -> bool {
-    let (whole, part) = (resource.path().trim_end_matches('/'), server.path().trim_end_matches('/'));
+    let (base, path) = (resource.path().trim_end_matches('/'), server.path().trim_end_matches('/'));
     resource.origin() == server.origin()
         && resource.fragment().is_none()
-        && part.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        && path.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether a text is one scope (RFC 6749, section 3.3).
+/// Whether a text is a valid scope (RFC 6749, section 3.3).
 fn is_scope(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 200
@@ -91,18 +89,18 @@ fn is_scope(text: &str) -> bool {
 }
 
 impl Issuer {
-    /// Reads a document about the authorization server that is called so.
+    /// Parses the metadata of the authorization server `issuer`.
     pub(super) fn read(document: Value, issuer: &str) -> Result<Self, ToolError> {
         let mut read: Self = serde_json::from_value(document).map_err(|error| {
             ToolError::dependency(format!(
-                "what the authorization server `{}` says of itself cannot be read: {}",
+                "the metadata of the authorization server `{}` is invalid: {}",
                 shortened(issuer, 200),
                 shortened(&error.to_string(), 200)
             ))
         })?;
         if read.issuer != issuer {
             return Err(ToolError::permission(format!(
-                "the authorization server `{}` says that it is `{}`: nothing is sent to it",
+                "the metadata of the authorization server `{}` names another issuer: `{}`",
                 shortened(issuer, 200),
                 shortened(&read.issuer, 200)
             )));
@@ -115,18 +113,18 @@ impl Issuer {
     fn endpoint(&self, what: &str, url: Option<&String>, web: &Web) -> Result<Url, ToolError> {
         let what = format!("the {what} endpoint of `{}`", shortened(&self.issuer, 200));
         let Some(url) = url else {
-            return Err(ToolError::precondition(format!("{what}: there is none")));
+            return Err(ToolError::precondition(format!("{what} is missing from its metadata")));
         };
         let url = Url::parse(url).map_err(|error| ToolError::dependency(format!("{what}: {error}")))?;
         web.rules().url(&what, &url)?;
         Ok(url)
     }
 
-    /// Where a person is sent. It must know PKCE with S256.
+    /// The authorization endpoint, if the server supports PKCE with S256.
     pub(super) fn authorization_endpoint(&self, web: &Web) -> Result<Url, ToolError> {
         if !self.code_challenge_methods_supported.iter().any(|method| method == "S256") {
             return Err(ToolError::precondition(format!(
-                "the authorization server `{}` does not say that it knows PKCE with S256, without which a code could be stolen",
+                "the authorization server `{}` does not announce PKCE with S256",
                 shortened(&self.issuer, 200)
             )));
         }
@@ -137,25 +135,26 @@ impl Issuer {
         self.endpoint("token", self.token_endpoint.as_ref(), web)
     }
 
-    /// Where clients register themselves; `None` if they cannot.
+    /// The registration endpoint, if there is one.
     pub(super) fn registration_endpoint(&self, web: &Web) -> Result<Option<Url>, ToolError> {
         let endpoint = self.registration_endpoint.as_ref();
         endpoint.map(|url| self.endpoint("registration", Some(url), web)).transpose()
     }
 
-    /// Where tokens are given back; `None` if they cannot be.
+    /// The revocation endpoint, if there is one.
     pub(super) fn revocation_endpoint(&self, web: &Web) -> Result<Option<Url>, ToolError> {
         let endpoint = self.revocation_endpoint.as_ref();
         endpoint.map(|url| self.endpoint("revocation", Some(url), web)).transpose()
     }
 
-    /// Whether tokens can be bound to a key of ours.
-    pub(super) fn knows_proofs(&self) -> bool {
+    /// Whether the server supports `DPoP` with ES256.
+    pub(super) fn supports_dpop(&self) -> bool {
         self.dpop_signing_alg_values_supported.iter().any(|algorithm| algorithm == "ES256")
     }
 
-    /// Whether a client may authenticate so at the token endpoint; without a word only by `client_secret_basic`.
-    pub(super) fn takes(&self, method: &str) -> bool {
+    /// Whether the token endpoint supports a client authentication method; the default is
+    /// `client_secret_basic`.
+    pub(super) fn supports_auth(&self, method: &str) -> bool {
         match &self.token_endpoint_auth_methods_supported {
             Some(methods) => methods.iter().any(|known| known == method),
             None => method == "client_secret_basic",
@@ -163,25 +162,25 @@ impl Issuer {
     }
 }
 
-/// Asks a server what it says of itself; `None` if it says nothing.
+/// Fetches the metadata of a server; `None` if there is none.
 pub(super) async fn resource(
     web: &Web,
     server: &Url,
     challenge: &Challenge,
 ) -> Result<Option<Resource>, ToolError> {
-    let what = "what the server says of itself";
+    let what = "the resource metadata of the server";
     if let Some(named) = &challenge.resource_metadata {
         let url = server.join(named).map_err(|error| ToolError::dependency(format!("{what}: {error}")))?;
         let document = web.document(what, url).await?;
         return match document {
             Some(document) => Resource::read(document, server).map(Some),
             None => Err(ToolError::dependency(format!(
-                "{what}: there is nothing at `{}`, where it says that it is",
+                "{what} is not at `{}`, where the challenge points to",
                 shortened(named, 200)
             ))),
         };
     }
-    for url in places(server, &[(RESOURCE_PATH, false)], true) {
+    for url in candidates(server, &[(RESOURCE_PATH, false)], true) {
         if let Some(document) = web.document(what, url).await? {
             return Resource::read(document, server).map(Some);
         }
@@ -189,46 +188,47 @@ pub(super) async fn resource(
     Ok(None)
 }
 
-/// Asks an authorization server what it says of itself.
+/// Fetches the metadata of an authorization server.
 pub(super) async fn issuer(web: &Web, issuer: &str) -> Result<Issuer, ToolError> {
     let shown = shortened(issuer, 200);
     let what = format!("the authorization server `{shown}`");
     let url = Url::parse(issuer)
         .ok()
         .filter(|url| url.query().is_none() && url.fragment().is_none())
-        .ok_or_else(|| ToolError::dependency(format!("{what}: that is no address of one")))?;
+        .ok_or_else(|| ToolError::dependency(format!("{what}: the issuer is not a valid URL")))?;
     web.rules().url(&what, &url)?;
-    let ways = [(OAUTH_PATH, false), (OPENID_PATH, false), (OPENID_PATH, true)];
-    for place in places(&url, &ways, false) {
-        if let Some(document) = web.document(&what, place).await? {
+    let paths = [(OAUTH_PATH, false), (OPENID_PATH, false), (OPENID_PATH, true)];
+    for candidate in candidates(&url, &paths, false) {
+        if let Some(document) = web.document(&what, candidate).await? {
             return Issuer::read(document, issuer);
         }
     }
-    Err(ToolError::dependency(format!("{what}: it says nothing of itself at the places where it should")))
+    Err(ToolError::dependency(format!("{what} publishes no metadata at the well-known paths")))
 }
 
-/// Where documents about an address may be: each way before its path, or behind it; and the first one at the root, too.
-fn places(url: &Url, ways: &[(&str, bool)], with_root: bool) -> Vec<Url> {
+/// The well-known URLs for a server: each path before the server's path or, with `true`, after it; with
+/// `with_root` also the first path at the root.
+fn candidates(url: &Url, paths: &[(&str, bool)], with_root: bool) -> Vec<Url> {
+    let mut base = url.clone();
+    base.set_fragment(None);
+    base.set_query(None);
+    let at = |path: &str| {
+        let mut candidate = base.clone();
+        candidate.set_path(path);
+        candidate
+    };
     let path = url.path().trim_end_matches('/');
-    let mut places = Vec::new();
-    for (way, is_behind) in ways {
-        if *is_behind && path.is_empty() {
-            continue;
-        }
-        let mut place = url.clone();
-        place.set_path(&if *is_behind { format!("{path}{way}") } else { format!("{way}{path}") });
-        places.push(place);
+    let mut candidates: Vec<Url> = paths
+        .iter()
+        .filter(|(_, is_suffix)| !(*is_suffix && path.is_empty()))
+        .map(|(known, is_suffix)| {
+            at(&if *is_suffix { format!("{path}{known}") } else { format!("{known}{path}") })
+        })
+        .collect();
+    if let (true, false, Some((known, _))) = (with_root, path.is_empty(), paths.first()) {
+        candidates.push(at(known));
     }
-    if let (true, false, Some((way, _))) = (with_root, path.is_empty(), ways.first()) {
-        let mut place = url.clone();
-        place.set_path(way);
-        places.push(place);
-    }
-    for place in &mut places {
-        place.set_fragment(None);
-        place.set_query(None);
-    }
-    places
+    candidates
 }
 
 #[cfg(test)]
@@ -237,15 +237,15 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn documents_are_looked_for_where_the_rules_put_them() {
-        let shown = |url: &str, ways: &[(&str, bool)], with_root| -> Vec<String> {
-            let places = places(&Url::parse(url).unwrap(), ways, with_root);
-            places.iter().map(|place| place.path().to_owned()).collect()
+    fn well_known_urls_follow_the_specifications() {
+        let found = |url: &str, paths: &[(&str, bool)], with_root| -> Vec<String> {
+            let found = candidates(&Url::parse(url).unwrap(), paths, with_root);
+            found.iter().map(|candidate| candidate.path().to_owned()).collect()
         };
-        let ways = [(OAUTH_PATH, false), (OPENID_PATH, false), (OPENID_PATH, true)];
-        assert_eq!(shown("https://a.example", &ways, false), [OAUTH_PATH, OPENID_PATH]);
+        let paths = [(OAUTH_PATH, false), (OPENID_PATH, false), (OPENID_PATH, true)];
+        assert_eq!(found("https://a.example", &paths, false), [OAUTH_PATH, OPENID_PATH]);
         assert_eq!(
-            shown("https://a.example/one/", &ways, false),
+            found("https://a.example/one/", &paths, false),
             [
                 format!("{OAUTH_PATH}/one"),
                 format!("{OPENID_PATH}/one"),
@@ -253,15 +253,15 @@ mod tests {
             ]
         );
         let resource = [(RESOURCE_PATH, false)];
-        assert_eq!(shown("https://a.example/", &resource, true), [RESOURCE_PATH]);
+        assert_eq!(found("https://a.example/", &resource, true), [RESOURCE_PATH]);
         assert_eq!(
-            shown("https://a.example/mcp?x=1", &resource, true),
+            found("https://a.example/mcp?x=1", &resource, true),
             [format!("{RESOURCE_PATH}/mcp"), RESOURCE_PATH.to_owned()]
         );
     }
 
     #[test]
-    fn a_resource_is_the_server_or_what_holds_it() {
+    fn a_resource_is_the_server_or_a_parent_of_it() {
         let server = Url::parse("https://a.example/team/mcp").unwrap();
         for (resource, is_good) in [
             ("https://a.example/team/mcp", true),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_issuer_is_known_by_its_exact_name() {
+    fn an_issuer_must_match_exactly() {
         let read = |issuer: &str, asked: &str| Issuer::read(json!({ "issuer": issuer }), asked);
         assert!(read("https://a.example", "https://a.example").is_ok());
         for other in ["https://a.example/", "https://A.example", "https://b.example", ""] {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_scope_is_left_out() {
+    fn invalid_scopes_are_dropped() {
         let server = Url::parse("https://a.example/mcp").unwrap();
         let document =
             json!({ "resource": "https://a.example/mcp", "scopes_supported": ["a", "b c", "", "\"", "d:e"] });

@@ -1,4 +1,4 @@
-//! The tokens for one server: which is sent, and what is done when it is refused.
+//! The tokens of one server: which one is sent, and what follows a 401 or 403.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
@@ -13,66 +13,67 @@ use toolpost_core::{Secret, ToolError};
 
 use super::callback::Callback;
 use super::challenge::Challenge;
-use super::key::{self, Proof};
+use super::key::{self, ProofKey};
 use super::metadata::{self, Issuer, Resource};
 use super::store::{Entry, Registration, Token};
-use super::tokens::{self, Asker, Brought, Given, JWT_BEARER, Refused};
+use super::tokens::{self, Grant, Granted, TokenClient, TokenFailure};
 use super::web::{Rules, Web};
-use super::{Grant, OAuth, words};
+use super::{OAuth, words};
 use crate::client::http;
 use crate::convert::inward::shortened;
 
-/// How long before its end a token is got anew, in seconds.
-const EARLY: u64 = 30;
-/// How often a token may be got for a server, other than by refreshing, within the time.
-const MOST: (usize, Duration) = (3, Duration::from_mins(10));
-/// The scope that a token which can be refreshed needs at some authorization servers.
+/// A token is refreshed this many seconds before it expires.
+const EXPIRY_MARGIN: u64 = 30;
+/// The most tokens that are requested for a server within a period, refreshes not counted.
+const MAX_REQUESTS: (usize, Duration) = (3, Duration::from_mins(10));
+/// Some authorization servers issue a refresh token only with this scope.
 const OFFLINE: &str = "offline_access";
-/// The most scopes that are asked for.
+/// The most scopes that are requested.
 const MAX_SCOPES: usize = 200;
 
-/// What a login has brought.
+/// The result of a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Login {
     /// The authorization server.
     pub issuer: String,
-    /// What the token may be used for, as far as it is known.
+    /// The scopes of the token, as far as they are known.
     pub scopes: Vec<String>,
-    /// How long the token lasts, if that was said.
-    pub lasts: Option<Duration>,
-    /// Whether another token can be got without a person when it has ended.
-    pub is_renewable: bool,
+    /// How long the token is valid, if the authorization server says so.
+    pub expires_in: Option<Duration>,
+    /// Whether the token can be refreshed without another login.
+    pub is_refreshable: bool,
 }
 
-/// A token, and what each request with it needs.
+/// A token and the key that it is bound to.
 #[derive(Clone, Debug)]
 pub(super) struct Credentials {
     token: Secret,
-    proof: Option<Arc<Proof>>,
+    proof: Option<Arc<ProofKey>>,
 }
 
 impl Credentials {
-    fn is(&self, other: &Self) -> bool {
+    fn same_token(&self, other: &Self) -> bool {
         self.token == other.token
     }
 }
 
-/// What was tried for one request.
+/// The remedies that were tried for one request.
 #[derive(Debug, Default)]
 pub(super) struct Tried {
-    renewed: bool,
-    got: bool,
-    widened: bool,
+    refreshed: bool,
+    requested: bool,
+    scopes_added: bool,
     nonce: bool,
 }
 
 #[derive(Default)]
 struct State {
-    is_read: bool,
+    is_loaded: bool,
     entry: Option<Entry>,
-    proof: Option<Arc<Proof>>,
-    got: VecDeque<Instant>,
+    proof: Option<Arc<ProofKey>>,
+    /// When tokens were requested.
+    requests: VecDeque<Instant>,
 }
 
 pub(in crate::client) struct Session {
@@ -80,12 +81,12 @@ pub(in crate::client) struct Session {
     server: Url,
     web: Web,
     state: Mutex<State>,
-    /// The number that the server wants in proofs.
+    /// The nonce that the server requires in proofs.
     nonce: StdMutex<Option<String>>,
 }
 
-/// Where tokens for the server are from.
-struct Place {
+/// The metadata of the server and of its authorization server.
+struct Discovered {
     resource: Option<Resource>,
     issuer: Issuer,
 }
@@ -98,43 +99,43 @@ impl Session {
         Ok(Self { oauth, server, web, state: Mutex::default(), nonce: StdMutex::default() })
     }
 
-    /// The address by which tokens for the server are kept: what is behind a question mark may be a secret.
+    /// The key of the server in the token store: its URL without the query, which may hold a secret.
     fn key(&self) -> String {
         let mut server = self.server.clone();
         server.set_query(None);
         server.into()
     }
 
-    pub(in crate::client) fn longer(&self) -> Duration {
-        self.oauth.longer()
+    pub(in crate::client) fn extra_time(&self) -> Duration {
+        self.oauth.extra_time()
     }
 
-    /// What is sent now.
+    /// The credentials for the next request.
     pub(super) async fn credentials(&self) -> Result<Option<Credentials>, ToolError> {
         let mut state = self.state.lock().await;
-        if !state.is_read {
-            self.read(&mut state).await?;
+        if !state.is_loaded {
+            self.load(&mut state).await?;
         }
-        let ends_soon = |token: &Token| token.expires.is_some_and(|end| end <= key::now() + EARLY);
+        let ends_soon = |token: &Token| token.expires.is_some_and(|end| end <= key::now() + EXPIRY_MARGIN);
         let old = state.entry.as_ref().and_then(|entry| entry.token.as_ref());
         if old.is_some_and(|token| ends_soon(token) && token.refresh.is_some()) {
-            // It may still be good: the server will say.
-            if let Err(error) = self.renew_in_place(&mut state).await {
-                tracing::debug!(%error, "a token could not be got anew");
+            // The old token may still be valid; the server decides.
+            if let Err(error) = self.refresh_early(&mut state).await {
+                tracing::debug!(%error, "a token could not be refreshed");
             }
         }
         Ok(credentials(&state))
     }
 
-    /// Takes what the store has.
-    async fn read(&self, state: &mut State) -> Result<(), ToolError> {
+    /// Loads the entry of this server from the store.
+    async fn load(&self, state: &mut State) -> Result<(), ToolError> {
         let known = self.oauth.store.of_server(&self.key()).await?;
         adopt(state, known.into_iter().next_back().filter(|entry| entry.token.is_some()));
-        state.is_read = true;
+        state.is_loaded = true;
         Ok(())
     }
 
-    /// Gets a token that will do in place of the one that was sent. Fails if nothing more can be done.
+    /// Answers a challenge: obtains other credentials than the rejected ones, or fails.
     pub(super) async fn challenged(
         &self,
         sent: Option<&Credentials>,
@@ -143,7 +144,7 @@ impl Session {
     ) -> Result<Credentials, ToolError> {
         let mut state = self.state.lock().await;
         let is_same = |state: &State| match (credentials(state), sent) {
-            (Some(now), Some(sent)) => now.is(sent),
+            (Some(now), Some(sent)) => now.same_token(sent),
             (now, sent) => now.is_none() && sent.is_none(),
         };
         if !is_same(&state)
@@ -153,84 +154,83 @@ impl Session {
         }
         if challenge.wants_nonce() {
             if std::mem::replace(&mut tried.nonce, true) {
-                return Err(unauthorised(&self.server, "it refuses the proof of the key"));
+                return Err(unauthorized(&self.server, "it rejects the `DPoP` proof"));
             }
             let now = credentials(&state)
-                .ok_or_else(|| unauthorised(&self.server, "it wants the proof of a key"))?;
-            self.ask_for_nonce(&now).await?;
+                .ok_or_else(|| unauthorized(&self.server, "it requires a `DPoP` proof"))?;
+            self.fetch_nonce(&now).await?;
             return Ok(now);
         }
         if challenge.is_forbidden {
-            return self.widened(&mut state, challenge, tried).await;
+            return self.add_scopes(&mut state, challenge, tried).await;
         }
-        // Another process may have a newer one.
-        self.read(&mut state).await?;
+        // Another process may have stored a newer token.
+        self.load(&mut state).await?;
         if !is_same(&state)
             && let Some(now) = credentials(&state)
         {
             return Ok(now);
         }
-        if state.entry.is_none() && !self.can_get() {
-            return Err(unauthorised(&self.server, "there is no token for it"));
+        if state.entry.is_none() && self.oauth.show.is_none() {
+            return Err(unauthorized(&self.server, "no token is stored for it"));
         }
-        let place = self.place(challenge).await?;
-        let is_its = |entry: &Entry| {
-            entry.issuer == place.issuer.issuer
+        let found = self.discover(challenge).await?;
+        let is_refreshable = |entry: &Entry| {
+            entry.issuer == found.issuer.issuer
                 && entry.token.as_ref().is_some_and(|token| token.refresh.is_some())
         };
-        if state.entry.as_ref().is_some_and(is_its) && !std::mem::replace(&mut tried.renewed, true) {
-            match self.renewed(&mut state, &place.issuer).await {
+        if state.entry.as_ref().is_some_and(is_refreshable) && !std::mem::replace(&mut tried.refreshed, true)
+        {
+            match self.refresh(&mut state, &found.issuer).await {
                 Ok(now) => return Ok(now),
-                Err(Refused::Worthless(error)) => tracing::debug!(%error, "a token could not be got anew"),
-                Err(Refused::Other(error)) => return Err(error),
+                Err(TokenFailure::InvalidGrant(error)) => {
+                    tracing::debug!(%error, "a token could not be refreshed");
+                }
+                Err(TokenFailure::Other(error)) => return Err(error),
             }
         }
-        if std::mem::replace(&mut tried.got, true) {
-            return Err(unauthorised(&self.server, "it refuses a token that was just given for it"));
+        if std::mem::replace(&mut tried.requested, true) {
+            return Err(unauthorized(&self.server, "it rejects a token that was issued for it"));
         }
-        let scopes = self.first_scopes(&place, challenge);
-        self.get(&mut state, &place, scopes).await
+        let scopes = self.initial_scopes(&found, challenge);
+        self.obtain(&mut state, &found, scopes).await
     }
 
-    /// Gets a token that may do more.
-    async fn widened(
+    /// Obtains a token with more scopes.
+    async fn add_scopes(
         &self,
         state: &mut State,
         challenge: &Challenge,
         tried: &mut Tried,
     ) -> Result<Credentials, ToolError> {
-        let refused = |why: &str| {
+        let denied = |why: &str| {
             let shown = shortened(&challenge.scopes.join(" "), 200);
             let scopes =
-                if shown.is_empty() { String::new() } else { format!(" (it asks for the scopes `{shown}`)") };
-            ToolError::permission(format!("the server at `{}` does not allow it{scopes}: {why}", self.key()))
+                if shown.is_empty() { String::new() } else { format!(" (required scopes: `{shown}`)") };
+            ToolError::permission(format!("the server at `{}` denies the request{scopes}: {why}", self.key()))
         };
-        let had = state.entry.as_ref().map(|entry| entry.scopes.clone()).unwrap_or_default();
-        let wanted = union(&had, &challenge.scopes);
-        if !challenge.wants_scopes() || wanted.len() == had.len() {
-            return Err(refused("no token that could be got would do"));
+        let old = state.entry.as_ref().map(|entry| entry.scopes.clone()).unwrap_or_default();
+        let scopes = union(&old, &challenge.scopes);
+        if !challenge.wants_scopes() || scopes.len() == old.len() {
+            return Err(denied("more scopes would not help"));
         }
-        if std::mem::replace(&mut tried.widened, true) {
-            return Err(refused("it asks for more each time"));
+        if std::mem::replace(&mut tried.scopes_added, true) {
+            return Err(denied("it requires more scopes each time"));
         }
-        if !self.can_get() {
-            return Err(unauthorised(&self.server, "the token may not do that")
-                .with("scopes", challenge.scopes.clone()));
+        if self.oauth.show.is_none() {
+            return Err(
+                unauthorized(&self.server, "the token lacks scopes").with("scopes", challenge.scopes.clone())
+            );
         }
-        let place = self.place(challenge).await?;
-        self.get(state, &place, wanted).await
+        let found = self.discover(challenge).await?;
+        self.obtain(state, &found, scopes).await
     }
 
-    /// Whether a token can be got without one that is there already.
-    fn can_get(&self) -> bool {
-        self.oauth.show.is_some() || !matches!(self.oauth.grant, Grant::Code)
-    }
-
-    /// Finds out where tokens for the server are from.
-    async fn place(&self, challenge: &Challenge) -> Result<Place, ToolError> {
+    /// Fetches the metadata of the server and of its authorization server.
+    async fn discover(&self, challenge: &Challenge) -> Result<Discovered, ToolError> {
         let resource = metadata::resource(&self.web, &self.server, challenge).await?;
         let issuer = match &resource {
-            // Servers of before 2025-06-18 are their own authorization servers.
+            // Before 2025-06-18 each server was its own authorization server.
             None => self.server.origin().ascii_serialization(),
             Some(resource) => {
                 let known = self.oauth.store.of_server(&self.key()).await?;
@@ -247,131 +247,87 @@ impl Session {
             }
         };
         let issuer = metadata::issuer(&self.web, &issuer).await?;
-        Ok(Place { resource, issuer })
+        Ok(Discovered { resource, issuer })
     }
 
-    /// What is asked for at first: what the operator says, else the challenge, else the server.
-    fn first_scopes(&self, place: &Place, challenge: &Challenge) -> Vec<String> {
+    /// The scopes of the first request: those of the operator, else of the challenge, else of the server.
+    fn initial_scopes(&self, found: &Discovered, challenge: &Challenge) -> Vec<String> {
         let named =
             [&self.oauth.scopes, &challenge.scopes].into_iter().find(|scopes| !scopes.is_empty()).cloned();
         named
-            .or_else(|| place.resource.as_ref()?.scopes_supported.clone())
+            .or_else(|| found.resource.as_ref()?.scopes_supported.clone())
             .unwrap_or_default()
             .into_iter()
             .take(MAX_SCOPES)
             .collect()
     }
 
-    /// How tokens name the server, exactly as it says.
-    fn resource(&self, place: &Place) -> String {
-        match &place.resource {
+    /// The `resource` of token requests, exactly as the server spells it.
+    fn resource(&self, found: &Discovered) -> String {
+        match &found.resource {
             Some(resource) => resource.resource.clone(),
             None => self.key(),
         }
     }
 
-    /// Gets a token by the grant that there is, and keeps it.
-    async fn get(
+    /// Obtains a token by a login and stores it.
+    async fn obtain(
         &self,
         state: &mut State,
-        place: &Place,
+        found: &Discovered,
         scopes: Vec<String>,
     ) -> Result<Credentials, ToolError> {
-        let (most, within) = MOST;
-        state.got.retain(|at| at.elapsed() < within);
-        if state.got.len() >= most {
-            return Err(unauthorised(&self.server, "it wanted three tokens within ten minutes already"));
+        let (max, period) = MAX_REQUESTS;
+        state.requests.retain(|at| at.elapsed() < period);
+        if state.requests.len() >= max {
+            return Err(unauthorized(&self.server, "it required three tokens within ten minutes"));
         }
-        state.got.push_back(Instant::now());
-        let resource = self.resource(place);
-        let proof = if place.issuer.knows_proofs() { Some(Arc::new(Proof::new()?)) } else { None };
-        let (client, given, asked) = match &self.oauth.grant {
-            Grant::Code => self.by_code(place, &resource, scopes, proof.as_deref()).await?,
-            grant => self.by_grant(grant, place, &resource, scopes, proof.as_deref()).await?,
-        };
+        state.requests.push_back(Instant::now());
+        let resource = self.resource(found);
+        let proof = if found.issuer.supports_dpop() { Some(Arc::new(ProofKey::generate()?)) } else { None };
+        let (client, granted, requested) = self.authorize(found, &resource, scopes, proof.as_deref()).await?;
         let entry = Entry {
             server: self.key(),
-            issuer: place.issuer.issuer.clone(),
+            issuer: found.issuer.issuer.clone(),
             resource: Some(resource),
             client,
-            scopes: union(&asked, given.scopes.as_deref().unwrap_or_default()),
-            proof: proof.as_ref().filter(|_| given.token.is_bound).map(|proof| proof.kept.clone()),
-            token: Some(given.token),
+            scopes: union(&requested, granted.scopes.as_deref().unwrap_or_default()),
+            proof: proof.as_ref().filter(|_| granted.token.is_bound).map(|proof| proof.stored.clone()),
+            token: Some(granted.token),
         };
-        self.keep(state, entry).await
-    }
-
-    async fn keep(&self, state: &mut State, entry: Entry) -> Result<Credentials, ToolError> {
-        self.oauth.store.alone().await?.put(entry.clone())?;
+        self.oauth.store.lock().await?.put(entry.clone())?;
         adopt(state, Some(entry));
-        credentials(state).ok_or_else(|| ToolError::internal("a token that was just kept is not there"))
+        credentials(state).ok_or_else(|| ToolError::internal("a stored token is missing"))
     }
 
-    /// As a client, or for somebody whom another one has vouched for. It is asked once: what is refused stays refused.
-    async fn by_grant(
-        &self,
-        grant: &Grant,
-        place: &Place,
-        resource: &str,
-        scopes: Vec<String>,
-        proof: Option<&Proof>,
-    ) -> Result<(Registration, Given, Vec<String>), ToolError> {
-        let client = self.identity(&place.issuer).await?.ok_or_else(|| {
-            ToolError::precondition(format!(
-                "nobody has said as which client `{}` is asked",
-                shortened(&place.issuer.issuer, 200)
-            ))
-            .suggest("Say it with `OAuth::identity`.")
-        })?;
-        let scope = scopes.join(" ");
-        let granted = match grant {
-            Grant::Enterprise(enterprise) => {
-                Some(tokens::exchanged(&self.web, enterprise, &place.issuer.issuer, resource, &scope).await?)
-            }
-            Grant::Workload(assertion) => Some(assertion.clone()),
-            Grant::Client | Grant::Code => None,
-        };
-        let mut fields = vec![("resource", resource)];
-        if let Some(granted) = &granted {
-            fields.push(("assertion", granted.expose()));
-        }
-        if !scope.is_empty() {
-            fields.push(("scope", scope.as_str()));
-        }
-        let grant = if granted.is_some() { JWT_BEARER } else { "client_credentials" };
-        let given = self.asker(&place.issuer, &client, proof).token(Brought { grant, fields }).await;
-        Ok((client, given.map_err(Refused::into_error)?, scopes))
-    }
-
-    fn asker<'a>(
+    fn token_client<'a>(
         &'a self,
         issuer: &'a Issuer,
         client: &'a Registration,
-        proof: Option<&'a Proof>,
-    ) -> Asker<'a> {
-        let identity = self.oauth.identity.as_deref().filter(|identity| identity.id == client.id);
-        Asker { web: &self.web, issuer, client, identity, proof }
+        proof: Option<&'a ProofKey>,
+    ) -> TokenClient<'a> {
+        TokenClient { web: &self.web, issuer, client, proof }
     }
 
-    /// A person, at a browser.
-    async fn by_code(
+    /// The authorization code grant with PKCE: a login in the browser.
+    async fn authorize(
         &self,
-        place: &Place,
+        found: &Discovered,
         resource: &str,
         mut scopes: Vec<String>,
-        proof: Option<&Proof>,
-    ) -> Result<(Registration, Given, Vec<String>), ToolError> {
+        proof: Option<&ProofKey>,
+    ) -> Result<(Registration, Granted, Vec<String>), ToolError> {
         let Some(show) = &self.oauth.show else {
-            return Err(unauthorised(&self.server, "a person has to log in"));
+            return Err(unauthorized(&self.server, "it requires a login"));
         };
-        let issuer = &place.issuer;
+        let issuer = &found.issuer;
         let mut url = issuer.authorization_endpoint(&self.web)?;
         let known = self.oauth.store.of_server(&self.key()).await?;
         let earlier =
             known.into_iter().rev().find(|entry| entry.issuer == issuer.issuer).map(|entry| entry.client);
         let redirect = earlier.as_ref().and_then(|client| client.redirect.as_deref());
         let callback = Callback::listen(self.oauth.callback_port, redirect).await?;
-        let client = self.client(issuer, earlier, callback.redirect()).await?;
+        let client = self.client(issuer, earlier, callback.redirect_uri()).await?;
         if !scopes.is_empty()
             && issuer.scopes_supported.iter().any(|scope| scope == OFFLINE)
             && !scopes.iter().any(|scope| scope == OFFLINE)
@@ -384,16 +340,16 @@ impl Session {
             query
                 .append_pair("response_type", "code")
                 .append_pair("client_id", &client.id)
-                .append_pair("redirect_uri", callback.redirect())
+                .append_pair("redirect_uri", callback.redirect_uri())
                 .append_pair("state", &state)
-                .append_pair("code_challenge", &key::hashed(&verifier))
+                .append_pair("code_challenge", &key::sha256(&verifier))
                 .append_pair("code_challenge_method", "S256")
                 .append_pair("resource", resource);
             if !scope.is_empty() {
                 query.append_pair("scope", &scope);
             }
             if scopes.iter().any(|scope| scope == OFFLINE) {
-                // Without it a server that goes by OpenID gives nothing to refresh with.
+                // `OpenID` servers issue a refresh token only after consent.
                 query.append_pair("prompt", "consent");
             }
             if let Some(proof) = proof {
@@ -401,38 +357,38 @@ impl Session {
             }
         }
         show(url.as_str());
-        let must_say = issuer.authorization_response_iss_parameter_supported;
-        let code = callback.code(&state, &issuer.issuer, must_say, self.oauth.patience).await?;
+        let requires_issuer = issuer.authorization_response_iss_parameter_supported;
+        let code = callback.code(&state, &issuer.issuer, requires_issuer, self.oauth.login_timeout).await?;
         let fields = vec![
             ("code", code.expose()),
-            ("redirect_uri", callback.redirect()),
+            ("redirect_uri", callback.redirect_uri()),
             ("code_verifier", verifier.as_str()),
             ("resource", resource),
         ];
-        let brought = Brought { grant: "authorization_code", fields };
-        let given = self.asker(issuer, &client, proof).token(brought).await.map_err(Refused::into_error)?;
-        Ok((client, given, scopes))
+        let grant = Grant { kind: "authorization_code", fields };
+        let granted = self.token_client(issuer, &client, proof).token(grant).await;
+        Ok((client, granted.map_err(TokenFailure::into_error)?, scopes))
     }
 
-    /// The client as the operator has registered it, if it is for this authorization server.
+    /// The client that the operator registered, if it belongs to this authorization server.
     async fn identity(&self, issuer: &Issuer) -> Result<Option<Registration>, ToolError> {
         let Some(identity) = &self.oauth.identity else { return Ok(None) };
         match &identity.issuer {
             Some(named) if *named != issuer.issuer => return Ok(None),
             Some(_) => {}
             None => {
-                // It belongs to the first one that the server has named.
+                // The client belongs to the first authorization server that the server named.
                 let known = self.oauth.store.of_server(&self.key()).await?;
                 let mut others = known.iter().filter(|entry| entry.client.id == identity.id);
                 if let Some(other) = others.find(|entry| entry.issuer != issuer.issuer) {
                     return Err(ToolError::permission(format!(
-                        "the server at `{}` names the authorization server `{}` now; the client `{}` was for `{}`",
+                        "the server at `{}` now names the authorization server `{}`, but the client `{}` belongs to `{}`",
                         self.key(),
                         shortened(&issuer.issuer, 200),
                         identity.id,
                         shortened(&other.issuer, 200)
                     ))
-                    .suggest("If that is right, name the authorization server with `Identity::issuer`, `--issuer`."));
+                    .suggest("If you trust it, set the authorization server with `Identity::issuer`, `--issuer`."));
                 }
             }
         }
@@ -443,8 +399,8 @@ impl Session {
         }))
     }
 
-    /// As which client a person is sent: as the operator has registered it, as a document says, as it was registered
-    /// before, or registered now.
+    /// The client of a login: the operator's, else the metadata document, else the stored registration, else
+    /// a new registration.
     async fn client(
         &self,
         issuer: &Issuer,
@@ -454,12 +410,14 @@ impl Session {
         if let Some(client) = self.identity(issuer).await? {
             return Ok(client);
         }
-        if let (Some(document), true) = (&self.oauth.document, issuer.client_id_metadata_document_supported) {
+        if let (Some(document), true) =
+            (&self.oauth.metadata_document, issuer.client_id_metadata_document_supported)
+        {
             return Ok(Registration { id: document.clone(), ..Registration::default() });
         }
         let is_good = |client: &Registration| {
             client.redirect.as_deref() == Some(redirect)
-                && client.expires.is_none_or(|end| end > key::now() + EARLY)
+                && client.expires.is_none_or(|end| end > key::now() + EXPIRY_MARGIN)
         };
         if let Some(client) = earlier.filter(is_good) {
             return Ok(client);
@@ -467,39 +425,41 @@ impl Session {
         self.register(issuer, redirect).await
     }
 
-    /// Registers this client (RFC 7591).
+    /// Registers this client dynamically (RFC 7591).
     async fn register(&self, issuer: &Issuer, redirect: &str) -> Result<Registration, ToolError> {
         let shown = shortened(&issuer.issuer, 200);
         let Some(url) = issuer.registration_endpoint(&self.web)? else {
             return Err(ToolError::precondition(format!(
-                "the authorization server `{shown}` lets no client register itself"
+                "the authorization server `{shown}` does not support client registration"
             ))
-            .suggest("Register one there by hand, and say its name with `OAuth::identity`, `--client-id`."));
+            .suggest("Register a client there by hand and set it with `OAuth::identity`, `--client-id`."));
         };
-        let takes_none = issuer.takes("none") || issuer.token_endpoint_auth_methods_supported.is_none();
-        let method =
-            ["client_secret_basic", "client_secret_post"].into_iter().find(|method| issuer.takes(method));
+        let supports_none =
+            issuer.supports_auth("none") || issuer.token_endpoint_auth_methods_supported.is_none();
+        let method = ["client_secret_basic", "client_secret_post"]
+            .into_iter()
+            .find(|method| issuer.supports_auth(method));
         let request = json!({
             "client_name": "Toolpost",
             "redirect_uris": [redirect],
             "grant_types": ["authorization_code", "refresh_token"],
             "response_types": ["code"],
             "application_type": "native",
-            "token_endpoint_auth_method": if takes_none { "none" } else { method.unwrap_or("none") },
+            "token_endpoint_auth_method": if supports_none { "none" } else { method.unwrap_or("none") },
         });
         let reply = self.web.json("the registration endpoint", &url, &request).await?;
-        let refused = || {
+        let rejected = || {
             ToolError::permission(format!(
-                "the authorization server `{shown}` registers no client (HTTP status {})",
+                "the authorization server `{shown}` rejected the registration (HTTP status {})",
                 reply.status.as_u16()
             ))
         };
-        let json = reply.json.as_ref().filter(|_| reply.status.is_success()).ok_or_else(refused)?;
+        let json = reply.json.as_ref().filter(|_| reply.status.is_success()).ok_or_else(rejected)?;
         let text = |name: &str| {
             json.get(name)?.as_str().filter(|text| !text.is_empty() && text.len() <= 4_096).map(str::to_owned)
         };
         Ok(Registration {
-            id: text("client_id").ok_or_else(refused)?,
+            id: text("client_id").ok_or_else(rejected)?,
             secret: text("client_secret").map(Secret::new),
             method: text("token_endpoint_auth_method"),
             redirect: Some(redirect.to_owned()),
@@ -510,45 +470,45 @@ impl Session {
         })
     }
 
-    /// Gets another token for the one that ends, where the store says that it is from.
-    async fn renew_in_place(&self, state: &mut State) -> Result<(), ToolError> {
+    /// Refreshes the token at its own authorization server, before it expires.
+    async fn refresh_early(&self, state: &mut State) -> Result<(), ToolError> {
         let Some(entry) = &state.entry else { return Ok(()) };
         let issuer = metadata::issuer(&self.web, &entry.issuer.clone()).await?;
-        self.renewed(state, &issuer).await.map(drop).map_err(Refused::into_error)
+        self.refresh(state, &issuer).await.map(drop).map_err(TokenFailure::into_error)
     }
 
-    /// Refreshes the token. Nobody else does so meanwhile: many servers take a refresh token once, and then think that it
-    /// was stolen.
-    async fn renewed(&self, state: &mut State, issuer: &Issuer) -> Result<Credentials, Refused> {
-        let mut store = self.oauth.store.alone().await?;
-        let now = store.of_server(&self.key())?.into_iter().next_back();
-        let had = state.entry.as_ref().and_then(|entry| entry.token.as_ref());
-        if let Some(entry) = now
+    /// Refreshes the token under the lock of the store: many servers accept a refresh token once and treat a
+    /// second use as theft.
+    async fn refresh(&self, state: &mut State, issuer: &Issuer) -> Result<Credentials, TokenFailure> {
+        let mut store = self.oauth.store.lock().await?;
+        let stored = store.of_server(&self.key())?.into_iter().next_back();
+        let known = state.entry.as_ref().and_then(|entry| entry.token.as_ref());
+        if let Some(entry) = stored
             && entry.token.is_some()
-            && entry.token.as_ref() != had
+            && entry.token.as_ref() != known
         {
             adopt(state, Some(entry));
         } else {
-            let none = || Refused::Worthless(unauthorised(&self.server, "there is nothing to refresh with"));
+            let none = || TokenFailure::InvalidGrant(unauthorized(&self.server, "there is no refresh token"));
             let entry = state.entry.clone().ok_or_else(none)?;
             let old = entry.token.as_ref().and_then(|token| token.refresh.clone()).ok_or_else(none)?;
             let mut fields = vec![("refresh_token", old.expose())];
             if let Some(resource) = &entry.resource {
                 fields.push(("resource", resource.as_str()));
             }
-            let brought = Brought { grant: "refresh_token", fields };
-            let given = self.asker(issuer, &entry.client, state.proof.as_deref()).token(brought).await;
-            let mut token = match given {
-                Ok(given) => given.token,
-                Err(refused) => {
-                    if let Refused::Worthless(_) = &refused {
-                        // It is not tried again.
+            let grant = Grant { kind: "refresh_token", fields };
+            let client = self.token_client(issuer, &entry.client, state.proof.as_deref());
+            let mut token = match client.token(grant).await {
+                Ok(granted) => granted.token,
+                Err(failure) => {
+                    if let TokenFailure::InvalidGrant(_) = &failure {
+                        // The refresh token is never used again.
                         let token = entry.token.clone().map(|token| Token { refresh: None, ..token });
                         let entry = Entry { token, ..entry };
                         store.put(entry.clone())?;
                         adopt(state, Some(entry));
                     }
-                    return Err(refused);
+                    return Err(failure);
                 }
             };
             token.refresh.get_or_insert(old);
@@ -557,10 +517,10 @@ impl Session {
             adopt(state, Some(entry));
         }
         credentials(state)
-            .ok_or_else(|| Refused::Other(ToolError::internal("a token that was just kept is not there")))
+            .ok_or_else(|| TokenFailure::Other(ToolError::internal("a stored token is missing")))
     }
 
-    /// The headers of a request to the server.
+    /// The authorization headers of a request to the server.
     pub(super) fn headers(
         &self,
         method: &Method,
@@ -568,7 +528,7 @@ impl Session {
     ) -> Result<Vec<(HeaderName, HeaderValue)>, ToolError> {
         let value = |text: &str| {
             let mut value = HeaderValue::from_str(text)
-                .map_err(|_| ToolError::dependency("the token cannot be sent: expected visible ASCII"))?;
+                .map_err(|_| ToolError::dependency("the token is not visible ASCII"))?;
             value.set_sensitive(true);
             Ok::<_, ToolError>(value)
         };
@@ -577,35 +537,34 @@ impl Session {
             return Ok(vec![(AUTHORIZATION, value(&format!("Bearer {token}"))?)]);
         };
         let nonce = self.nonce.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let made =
-            proof.of_request(method.as_str(), &self.server, Some(&credentials.token), nonce.as_deref())?;
+        let proof = proof.prove(method.as_str(), &self.server, Some(&credentials.token), nonce.as_deref())?;
         Ok(vec![
             (AUTHORIZATION, value(&format!("DPoP {token}"))?),
-            (HeaderName::from_static("dpop"), value(&made)?),
+            (HeaderName::from_static("dpop"), value(&proof)?),
         ])
     }
 
-    /// Asks the server for something harmless, to see what number it wants in proofs: the library below does not show it.
-    async fn ask_for_nonce(&self, credentials: &Credentials) -> Result<(), ToolError> {
+    /// Sends a `ping` to read the nonce that the server requires: rmcp does not expose the response headers.
+    async fn fetch_nonce(&self, credentials: &Credentials) -> Result<(), ToolError> {
         let headers = self.headers(&Method::POST, credentials)?;
-        let reply = self.knock(headers.into_iter().collect()).await?;
+        let reply = self.ping(headers.into_iter().collect()).await?;
         let nonce = tokens::nonce_of(reply.headers());
         *self.nonce.lock().unwrap_or_else(PoisonError::into_inner) = nonce;
         Ok(())
     }
 
-    /// Sends the server a request that does nothing; its answer is not read.
-    async fn knock(&self, headers: HeaderMap) -> Result<reqwest::Response, ToolError> {
-        let client = http::made(http::builder(Duration::from_secs(20))?.timeout(Duration::from_secs(20)))?;
+    /// Sends a `ping` request; the response body is not read.
+    async fn ping(&self, headers: HeaderMap) -> Result<reqwest::Response, ToolError> {
+        let client = http::build(http::builder(Duration::from_secs(20))?.timeout(Duration::from_secs(20)))?;
         let request = client
             .post(self.server.clone())
             .headers(headers)
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "application/json, text/event-stream")
-            .body(json!({ "jsonrpc": "2.0", "id": "knock", "method": "ping" }).to_string());
+            .body(json!({ "jsonrpc": "2.0", "id": "ping", "method": "ping" }).to_string());
         request.send().await.map_err(|error| {
             ToolError::dependency(format!(
-                "the server at `{}` cannot be reached: {}",
+                "cannot connect to the server at `{}`: {}",
                 self.key(),
                 http::cause(&error)
             ))
@@ -613,82 +572,85 @@ impl Session {
     }
 
     pub(super) async fn login(&self) -> Result<Login, ToolError> {
-        let reply = self.knock(HeaderMap::new()).await?;
-        let said: Vec<_> = reply
+        let reply = self.ping(HeaderMap::new()).await?;
+        let challenges: Vec<_> = reply
             .headers()
             .get_all(WWW_AUTHENTICATE)
             .iter()
             .filter_map(|value| value.to_str().ok())
             .collect();
-        let wants_token = reply.status() == StatusCode::UNAUTHORIZED;
-        let challenge =
-            if wants_token { Challenge::read(&said.join(", "), false) } else { Challenge::default() };
-        if !wants_token && metadata::resource(&self.web, &self.server, &challenge).await?.is_none() {
-            return Err(ToolError::precondition(format!("the server at `{}` wants no token", self.key())));
+        let requires_token = reply.status() == StatusCode::UNAUTHORIZED;
+        let challenge = if requires_token {
+            Challenge::read(&challenges.join(", "), false)
+        } else {
+            Challenge::default()
+        };
+        if !requires_token && metadata::resource(&self.web, &self.server, &challenge).await?.is_none() {
+            return Err(ToolError::precondition(format!("the server at `{}` requires no login", self.key())));
         }
-        let place = self.place(&challenge).await?;
-        let scopes = self.first_scopes(&place, &challenge);
+        let found = self.discover(&challenge).await?;
+        let scopes = self.initial_scopes(&found, &challenge);
         let mut state = self.state.lock().await;
-        self.get(&mut state, &place, scopes).await?;
+        self.obtain(&mut state, &found, scopes).await?;
         let entry = state.entry.as_ref();
         let token = entry.and_then(|entry| entry.token.as_ref());
         let end = token.and_then(|token| token.expires);
         Ok(Login {
-            issuer: place.issuer.issuer,
+            issuer: found.issuer.issuer,
             scopes: entry.map(|entry| entry.scopes.clone()).unwrap_or_default(),
-            lasts: end.map(|end| Duration::from_secs(end.saturating_sub(key::now()))),
-            is_renewable: token.is_some_and(|token| token.refresh.is_some()),
+            expires_in: end.map(|end| Duration::from_secs(end.saturating_sub(key::now()))),
+            is_refreshable: token.is_some_and(|token| token.refresh.is_some()),
         })
     }
 
     pub(super) async fn logout(&self) -> Result<bool, ToolError> {
-        let gone = self.oauth.store.alone().await?.remove(&self.key())?;
-        let had = gone.iter().any(|entry| entry.token.is_some());
-        for entry in gone {
-            if let Err(error) = self.give_back(&entry).await {
-                tracing::warn!(issuer = entry.issuer, %error, "a token was forgotten, but could not be given back");
+        let removed = self.oauth.store.lock().await?.remove(&self.key())?;
+        let had_token = removed.iter().any(|entry| entry.token.is_some());
+        for entry in removed {
+            if let Err(error) = self.revoke(&entry).await {
+                tracing::warn!(issuer = entry.issuer, %error, "a token was deleted but not revoked");
             }
         }
         *self.state.lock().await = State::default();
-        Ok(had)
+        Ok(had_token)
     }
 
-    async fn give_back(&self, entry: &Entry) -> Result<(), ToolError> {
+    async fn revoke(&self, entry: &Entry) -> Result<(), ToolError> {
         let Some(token) = &entry.token else { return Ok(()) };
         let issuer = metadata::issuer(&self.web, &entry.issuer).await?;
-        let asker = self.asker(&issuer, &entry.client, None);
-        // The one that others can be got with first.
+        let client = self.token_client(&issuer, &entry.client, None);
+        // The refresh token first.
         for token in token.refresh.iter().chain([&token.access]) {
-            asker.revoke(token).await?;
+            client.revoke(token).await?;
         }
         Ok(())
     }
 }
 
-/// Takes an entry as what is known.
+/// Makes an entry the current one.
 fn adopt(state: &mut State, entry: Option<Entry>) {
     let is_bound = |entry: &Entry| entry.token.as_ref().is_some_and(|token| token.is_bound);
-    let kept = entry.as_ref().filter(|entry| is_bound(entry)).and_then(|entry| entry.proof.as_ref());
-    state.proof = kept.and_then(Proof::kept).map(Arc::new);
+    let stored = entry.as_ref().filter(|entry| is_bound(entry)).and_then(|entry| entry.proof.as_ref());
+    state.proof = stored.and_then(ProofKey::load).map(Arc::new);
     state.entry = entry;
 }
 
 fn credentials(state: &State) -> Option<Credentials> {
     let token = state.entry.as_ref()?.token.as_ref()?;
-    // One that is bound to a key which is not there is worth nothing.
+    // A bound token is useless without its key.
     (!token.is_bound || state.proof.is_some())
         .then(|| Credentials { token: token.access.clone(), proof: state.proof.clone() })
 }
 
-/// All of the one, and what the other has besides.
+/// The union, in order.
 fn union(one: &[String], other: &[String]) -> Vec<String> {
     words(&one.iter().chain(other).map(String::as_str).collect::<Vec<_>>().join(" "))
 }
 
-fn unauthorised(server: &Url, why: &str) -> ToolError {
+fn unauthorized(server: &Url, why: &str) -> ToolError {
     let mut shown = server.clone();
     shown.set_query(None);
-    ToolError::permission(format!("the server at `{shown}` wants to know who asks: {why}"))
+    ToolError::permission(format!("the server at `{shown}` requires authorization: {why}"))
         .with("unauthorized", true)
         .with("server", shown.as_str())
 }

@@ -1,4 +1,4 @@
-//! Where tokens are kept: one file for a user, or the memory of this process.
+//! The token store: one file per user, or memory.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -14,48 +14,48 @@ use super::key;
 
 /// The largest file, in bytes.
 const MAX_FILE: u64 = 16 << 20;
-/// The most entries; of more, the oldest goes.
+/// The most entries; beyond it the oldest is dropped.
 const MAX_ENTRIES: usize = 1_000;
-/// How long is waited for another process that uses the file.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long to wait for another process that holds the lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where tokens are kept, with what is needed to get new ones. Clones share it.
+/// Stores tokens and what refreshing them needs. Clones share the store.
 #[derive(Clone, Debug)]
-pub struct TokenStore(Arc<Mutex<Place>>);
+pub struct TokenStore(Arc<Mutex<Backing>>);
 
 #[derive(Debug)]
-enum Place {
+enum Backing {
     Memory(Vec<Entry>),
     File(PathBuf),
 }
 
-/// What is known of a server and an authorization server together.
+/// The tokens of one server from one authorization server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// The address of the server.
+    /// The URL of the server.
     pub(super) server: String,
-    /// Who made the token.
+    /// The authorization server.
     pub(super) issuer: String,
-    /// How the token names the server.
+    /// The `resource` of token requests.
     pub(super) resource: Option<String>,
     pub(super) client: Registration,
     pub(super) token: Option<Token>,
-    /// What was asked for.
+    /// The requested scopes.
     pub(super) scopes: Vec<String>,
-    /// The key that the token is bound to.
+    /// The stored key that the token is bound to.
     pub(super) proof: Option<Secret>,
 }
 
-/// How the authorization server knows this client.
+/// The registration of this client at an authorization server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Registration {
     pub(super) id: String,
     pub(super) secret: Option<Secret>,
-    /// How it authenticates at the token endpoint, if the server has said so.
+    /// The authentication method, if the server names one.
     pub(super) method: Option<String>,
-    /// Where it has said that people come back to.
+    /// The registered redirect URI.
     pub(super) redirect: Option<String>,
-    /// When the server forgets it, in seconds since 1970.
+    /// When the registration expires, in seconds since the Unix epoch.
     pub(super) expires: Option<u64>,
 }
 
@@ -63,13 +63,13 @@ pub(super) struct Registration {
 pub(super) struct Token {
     pub(super) access: Secret,
     pub(super) refresh: Option<Secret>,
-    /// When it ends, in seconds since 1970.
+    /// When the token expires, in seconds since the Unix epoch.
     pub(super) expires: Option<u64>,
-    /// Whether each request must prove that it has the key.
+    /// Whether each request needs a `DPoP` proof.
     pub(super) is_bound: bool,
 }
 
-/// The file, as it is written: what is a secret stands in it as it is.
+/// The format of the file. Secrets are in plain text.
 #[derive(Deserialize, Serialize)]
 struct Stored {
     v: u32,
@@ -149,62 +149,63 @@ impl From<StoredEntry> for Entry {
 }
 
 impl TokenStore {
-    /// Keeps tokens for as long as this process lives.
+    /// Stores tokens in memory, until the process exits.
     pub fn memory() -> Self {
-        Self(Arc::new(Mutex::new(Place::Memory(Vec::new()))))
+        Self(Arc::new(Mutex::new(Backing::Memory(Vec::new()))))
     }
 
-    /// Keeps tokens in a file that its owner alone may read, replaced in one step, and used by one process at a time. The
-    /// folder is made if there is none. A lock lies beside it, with the ending `.lock`.
+    /// Stores tokens in a file with mode 0600. Writes are atomic and locked across processes by a file with
+    /// the suffix `.lock`. Creates the directory if it is missing.
     pub fn file(path: impl Into<PathBuf>) -> Self {
-        Self(Arc::new(Mutex::new(Place::File(path.into()))))
+        Self(Arc::new(Mutex::new(Backing::File(path.into()))))
     }
 
-    /// All that is known of a server, the latest last. Nothing is made and nobody is waited for: the file is always whole.
+    /// The entries of a server, the latest last. Reads without the lock: the file is always complete.
     pub(super) async fn of_server(&self, server: &str) -> Result<Vec<Entry>, ToolError> {
-        let place = self.0.lock().await;
-        Alone { place, _lock: None }.of_server(server)
+        let backing = self.0.lock().await;
+        LockedStore { backing, _lock: None }.of_server(server)
     }
 
-    /// Uses it alone, among tasks and processes.
-    pub(super) async fn alone(&self) -> Result<Alone<'_>, ToolError> {
-        let place = self.0.lock().await;
-        let lock = match &*place {
-            Place::Memory(_) => None,
-            Place::File(path) => Some(locked(path).await?),
+    /// Locks the store against other tasks and processes.
+    pub(super) async fn lock(&self) -> Result<LockedStore<'_>, ToolError> {
+        let backing = self.0.lock().await;
+        let lock = match &*backing {
+            Backing::Memory(_) => None,
+            Backing::File(path) => Some(lock_file(path).await?),
         };
-        Ok(Alone { place, _lock: lock })
+        Ok(LockedStore { backing, _lock: lock })
     }
 }
 
-/// The store, used by nobody else.
-pub(super) struct Alone<'a> {
-    place: MutexGuard<'a, Place>,
+/// The store under its lock.
+pub(super) struct LockedStore<'a> {
+    backing: MutexGuard<'a, Backing>,
     _lock: Option<File>,
 }
 
-impl Alone<'_> {
+impl LockedStore<'_> {
     fn entries(&self) -> Result<Vec<Entry>, ToolError> {
-        match &*self.place {
-            Place::Memory(entries) => Ok(entries.clone()),
-            Place::File(path) => read(path),
+        match &*self.backing {
+            Backing::Memory(entries) => Ok(entries.clone()),
+            Backing::File(path) => read(path),
         }
     }
 
     fn replace(&mut self, entries: Vec<Entry>) -> Result<(), ToolError> {
-        match &mut *self.place {
-            Place::Memory(known) => *known = entries,
-            Place::File(path) => write(path, &entries).map_err(|error| of_file(path, &error))?,
+        match &mut *self.backing {
+            Backing::Memory(known) => *known = entries,
+            Backing::File(path) => write(path, &entries).map_err(|error| of_file(path, &error))?,
         }
         Ok(())
     }
 
-    /// All that is known of a server, the latest last.
+    /// The entries of a server, the latest last.
     pub(super) fn of_server(&self, server: &str) -> Result<Vec<Entry>, ToolError> {
         Ok(self.entries()?.into_iter().filter(|entry| entry.server == server).collect())
     }
 
-    /// Keeps an entry, as the latest of its server. Tokens of others for the same server are kept no more.
+    /// Stores an entry as the latest of its server and drops the server's tokens from other authorization
+    /// servers.
     pub(super) fn put(&mut self, entry: Entry) -> Result<(), ToolError> {
         let mut entries = self.entries()?;
         entries.retain(|known| (&known.server, &known.issuer) != (&entry.server, &entry.issuer));
@@ -217,7 +218,7 @@ impl Alone<'_> {
         self.replace(entries)
     }
 
-    /// Forgets a server; gives what was known of it.
+    /// Removes and returns the entries of a server.
     pub(super) fn remove(&mut self, server: &str) -> Result<Vec<Entry>, ToolError> {
         let (gone, kept): (Vec<_>, Vec<_>) =
             self.entries()?.into_iter().partition(|entry| entry.server == server);
@@ -229,44 +230,44 @@ impl Alone<'_> {
 }
 
 fn of_file(path: &Path, error: &io::Error) -> ToolError {
-    ToolError::precondition(format!("the file of tokens `{}`: {error}", path.display()))
+    ToolError::precondition(format!("the token file `{}`: {error}", path.display()))
 }
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(ending);
+    name.push(suffix);
     path.with_file_name(name)
 }
 
-/// A file that its owner alone may use.
-fn own(options: &mut OpenOptions) -> &mut OpenOptions {
+/// Opens a new file with mode 0600.
+fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
     options
 }
 
-fn make_folder(path: &Path) -> io::Result<()> {
-    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(()) };
+fn create_directory(path: &Path) -> io::Result<()> {
+    let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else { return Ok(()) };
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder)
+    builder.create(parent)
 }
 
-async fn locked(path: &Path) -> Result<File, ToolError> {
-    make_folder(path).map_err(|error| of_file(path, &error))?;
-    let lock = beside(path, ".lock");
-    let file = own(OpenOptions::new().create(true).truncate(false).write(true)).open(&lock);
+async fn lock_file(path: &Path) -> Result<File, ToolError> {
+    create_directory(path).map_err(|error| of_file(path, &error))?;
+    let lock = with_suffix(path, ".lock");
+    let file = private(OpenOptions::new().create(true).truncate(false).write(true)).open(&lock);
     let file = file.map_err(|error| of_file(&lock, &error))?;
     let begun = Instant::now();
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(TryLockError::Error(error)) => return Err(of_file(&lock, &error)),
-            Err(TryLockError::WouldBlock) if begun.elapsed() > PATIENCE => {
+            Err(TryLockError::WouldBlock) if begun.elapsed() > LOCK_TIMEOUT => {
                 return Err(ToolError::overloaded(format!(
-                    "another process has used the file of tokens `{}` for more than 30 s",
+                    "another process has locked the token file `{}` for more than 30 s",
                     path.display()
                 )));
             }
@@ -285,22 +286,19 @@ fn read(path: &Path) -> Result<Vec<Entry>, ToolError> {
     #[cfg(unix)]
     if std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0 {
         let shown = path.display();
-        return Err(ToolError::precondition(format!("others may read the file of tokens `{shown}`"))
-            .suggest(format!("If you trust what is in it: `chmod 600 {shown}`.")));
+        return Err(ToolError::precondition(format!("other users may read the token file `{shown}`"))
+            .suggest(format!("If you trust its content: `chmod 600 {shown}`.")));
     }
     if metadata.len() > MAX_FILE {
-        return Err(ToolError::limit(format!(
-            "the file of tokens `{}` is larger than 16 MiB",
-            path.display()
-        )));
+        return Err(ToolError::limit(format!("the token file `{}` is larger than 16 MiB", path.display())));
     }
     let mut text = String::new();
     let mut file = file.take(MAX_FILE);
     file.read_to_string(&mut text).map_err(|error| of_file(path, &error))?;
-    // The error of the reader shows where it failed, and no value.
+    // A parse error would quote the content, which holds tokens.
     let stored: Stored = serde_json::from_str(&text).map_err(|error| {
         ToolError::precondition(format!(
-            "the file of tokens `{}` cannot be read: line {}, column {}",
+            "the token file `{}` is invalid JSON at line {}, column {}",
             path.display(),
             error.line(),
             error.column()
@@ -309,7 +307,7 @@ fn read(path: &Path) -> Result<Vec<Entry>, ToolError> {
     })?;
     if stored.v != 1 {
         return Err(ToolError::precondition(format!(
-            "the file of tokens `{}` has version {}: expected 1",
+            "the token file `{}` has version {}, expected 1",
             path.display(),
             stored.v
         )));
@@ -321,15 +319,15 @@ fn write(path: &Path, entries: &[Entry]) -> io::Result<()> {
     let stored = Stored { v: 1, entries: entries.iter().map(StoredEntry::from).collect() };
     let text = serde_json::to_string_pretty(&stored)?;
     let name = key::random().map_err(|error| io::Error::other(error.message().to_owned()))?;
-    let temporary = beside(path, &format!(".{name}"));
+    let temporary = with_suffix(path, &format!(".{name}"));
     let written =
-        own(OpenOptions::new().create_new(true).write(true)).open(&temporary).and_then(|mut file| {
+        private(OpenOptions::new().create_new(true).write(true)).open(&temporary).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             fs::rename(&temporary, path)
         });
     if written.is_err() {
-        // It may not have been made at all.
+        // The file may not exist.
         let _ = fs::remove_file(&temporary);
     }
     written
@@ -363,30 +361,30 @@ mod tests {
     }
 
     async fn put(store: &TokenStore, entry: Entry) {
-        store.alone().await.unwrap().put(entry).unwrap();
+        store.lock().await.unwrap().put(entry).unwrap();
     }
 
     #[tokio::test]
-    async fn entries_are_kept_by_server_and_issuer() {
+    async fn entries_are_stored_by_server_and_issuer() {
         let folder = tempfile::tempdir().unwrap();
         for store in [TokenStore::memory(), TokenStore::file(folder.path().join("a/tokens.json"))] {
             put(&store, entry("s", "one")).await;
             put(&store, entry("t", "one")).await;
             put(&store, entry("s", "two")).await;
-            let of_server = store.alone().await.unwrap().of_server("s").unwrap();
+            let of_server = store.lock().await.unwrap().of_server("s").unwrap();
             let without = Entry { token: None, ..entry("s", "one") };
             assert_eq!(of_server, [without, entry("s", "two")]);
-            let gone = store.alone().await.unwrap().remove("s").unwrap();
+            let gone = store.lock().await.unwrap().remove("s").unwrap();
             assert_eq!(gone.len(), 2);
-            assert_eq!(store.alone().await.unwrap().of_server("s").unwrap(), []);
-            assert_eq!(store.alone().await.unwrap().of_server("t").unwrap(), [entry("t", "one")]);
+            assert_eq!(store.lock().await.unwrap().of_server("s").unwrap(), []);
+            assert_eq!(store.lock().await.unwrap().of_server("t").unwrap(), [entry("t", "one")]);
             assert!(!format!("{store:?}").contains("hunter2"));
         }
     }
 
     #[cfg(unix)]
     #[tokio::test]
-    async fn the_file_is_for_its_owner_alone_and_nothing_stays_beside_it() {
+    async fn the_file_is_private_and_no_temporary_file_remains() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("own/tokens.json");
@@ -399,32 +397,32 @@ mod tests {
         names.sort();
         assert_eq!(names, ["tokens.json", "tokens.json.lock"]);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        let error = store.alone().await.unwrap().of_server("s").unwrap_err();
+        let error = store.lock().await.unwrap().of_server("s").unwrap_err();
         assert!(error.suggestion().unwrap().contains("chmod 600"), "{error}");
     }
 
     #[tokio::test]
-    async fn a_file_that_is_none_is_an_error_without_what_is_in_it() {
+    async fn an_invalid_file_is_an_error_that_does_not_quote_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens.json");
         let store = TokenStore::file(&path);
         for text in ["{\"v\":1,\"entries\":\"hunter2\"}", "hunter2", "{\"v\":2,\"entries\":[]}"] {
-            own(OpenOptions::new().create(true).truncate(true).write(true))
+            private(OpenOptions::new().create(true).truncate(true).write(true))
                 .open(&path)
                 .unwrap()
                 .write_all(text.as_bytes())
                 .unwrap();
-            let error = store.alone().await.unwrap().put(entry("s", "one")).unwrap_err();
+            let error = store.lock().await.unwrap().put(entry("s", "one")).unwrap_err();
             assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
             assert_eq!(fs::read_to_string(&path).unwrap(), text, "nothing is lost");
         }
     }
 
     #[tokio::test]
-    async fn two_at_once_lose_nothing() {
+    async fn concurrent_writers_lose_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens.json");
-        // Stores of their own share only the lock of the file, as processes do.
+        // Separate stores share only the lock file, as processes do.
         let tasks: Vec<_> = (0..8)
             .map(|number| {
                 let store = TokenStore::file(&path);

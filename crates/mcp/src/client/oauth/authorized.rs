@@ -1,4 +1,4 @@
-//! HTTP with tokens: what the library below sends, with whoever asks in its headers.
+//! The HTTP client of rmcp with tokens: adds credentials and answers challenges.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,55 +16,55 @@ use toolpost_core::ToolError;
 use super::challenge::Challenge;
 use super::session::{Session, Tried};
 
-/// How often one request is sent, with another token each time: one that was kept, one that was refreshed, one that was
-/// given, one that may do more, and one with the server's number.
-const MAX_ROUNDS: usize = 5;
+/// The most times that one request is sent: with the stored token, a refreshed one, a new one, one with more
+/// scopes, and one with a nonce.
+const MAX_SENDS: usize = 5;
 
-/// The largest event where the library names no limit, in bytes: its own default.
-const MAX_EVENT: usize = 16 << 20;
+/// The largest event, in bytes, where rmcp passes no limit: its own default.
+const DEFAULT_MAX_EVENT: usize = 16 << 20;
 
 type Failed = StreamableHttpError<reqwest::Error>;
 type Headers = HashMap<HeaderName, HeaderValue>;
 
-/// The HTTP of a connection.
+/// The HTTP client of a connection.
 #[derive(Clone)]
-pub(in crate::client) struct Wire {
+pub(in crate::client) struct AuthorizedClient {
     inner: reqwest::Client,
     session: Option<Arc<Session>>,
 }
 
-/// Why a request was not sent again.
+/// Why no token could be obtained for a rejected request.
 #[derive(Debug)]
-pub(in crate::client) struct Refusal(pub(in crate::client) ToolError);
+pub(in crate::client) struct AuthFailure(pub(in crate::client) ToolError);
 
-impl fmt::Display for Refusal {
+impl fmt::Display for AuthFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.message())
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for AuthFailure {}
 
-impl Refusal {
-    fn failed(error: ToolError) -> Failed {
-        // The library has no place for an error of ours but this one.
+impl AuthFailure {
+    fn wrap(error: ToolError) -> Failed {
+        // rmcp carries a foreign error only in this variant.
         StreamableHttpError::Io(std::io::Error::other(Self(error)))
     }
 
-    /// The one within an error of the library.
+    /// The failure inside an error of rmcp.
     pub(in crate::client) fn within(error: &std::io::Error) -> Option<&ToolError> {
-        error.get_ref()?.downcast_ref::<Self>().map(|refusal| &refusal.0)
+        error.get_ref()?.downcast_ref::<Self>().map(|failure| &failure.0)
     }
 }
 
-/// The challenge of an answer, if it is one.
+/// The challenge of a 401 or 403 response.
 fn challenge(error: &Failed) -> Option<Challenge> {
     match error {
-        StreamableHttpError::AuthRequired(wanted) => {
-            Some(Challenge::read(&wanted.www_authenticate_header, false))
+        StreamableHttpError::AuthRequired(error) => {
+            Some(Challenge::read(&error.www_authenticate_header, false))
         }
-        StreamableHttpError::InsufficientScope(wanted) => {
-            Some(Challenge::read(&wanted.www_authenticate_header, true))
+        StreamableHttpError::InsufficientScope(error) => {
+            Some(Challenge::read(&error.www_authenticate_header, true))
         }
         StreamableHttpError::UnexpectedServerResponse(text) if text.starts_with("HTTP 401") => {
             Some(Challenge::default())
@@ -76,13 +76,13 @@ fn challenge(error: &Failed) -> Option<Challenge> {
     }
 }
 
-impl Wire {
+impl AuthorizedClient {
     pub(in crate::client) fn new(inner: reqwest::Client, session: Option<Arc<Session>>) -> Self {
         Self { inner, session }
     }
 
-    /// Sends a request until it is taken, or nothing more can be brought.
-    async fn known<T, F>(
+    /// Sends a request with credentials and answers challenges until the server accepts it.
+    async fn authorized<T, F>(
         &self,
         method: Method,
         headers: Headers,
@@ -92,30 +92,30 @@ impl Wire {
         F: Future<Output = Result<T, Failed>>,
     {
         let Some(session) = &self.session else { return send(headers).await };
-        let mut credentials = session.credentials().await.map_err(Refusal::failed)?;
+        let mut credentials = session.credentials().await.map_err(AuthFailure::wrap)?;
         let mut tried = Tried::default();
-        let mut rounds = 1;
+        let mut sends = 1;
         loop {
             let mut headers = headers.clone();
             if let Some(credentials) = &credentials {
-                headers.extend(session.headers(&method, credentials).map_err(Refusal::failed)?);
+                headers.extend(session.headers(&method, credentials).map_err(AuthFailure::wrap)?);
             }
             let error = match send(headers).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             let Some(challenge) = challenge(&error) else { return Err(error) };
-            if rounds == MAX_ROUNDS {
+            if sends == MAX_SENDS {
                 return Err(error);
             }
-            rounds += 1;
-            let other = Box::pin(session.challenged(credentials.as_ref(), &challenge, &mut tried)).await;
-            credentials = Some(other.map_err(Refusal::failed)?);
+            sends += 1;
+            let next = Box::pin(session.challenged(credentials.as_ref(), &challenge, &mut tried)).await;
+            credentials = Some(next.map_err(AuthFailure::wrap)?);
         }
     }
 }
 
-impl StreamableHttpClient for Wire {
+impl StreamableHttpClient for AuthorizedClient {
     type Error = reqwest::Error;
 
     async fn post_message(
@@ -126,7 +126,8 @@ impl StreamableHttpClient for Wire {
         token: Option<String>,
         headers: Headers,
     ) -> Result<StreamableHttpPostResponse, Failed> {
-        self.post_message_with_max_sse_event_size(uri, message, session_id, token, headers, MAX_EVENT).await
+        self.post_message_with_max_sse_event_size(uri, message, session_id, token, headers, DEFAULT_MAX_EVENT)
+            .await
     }
 
     async fn post_message_with_max_sse_event_size(
@@ -136,7 +137,7 @@ impl StreamableHttpClient for Wire {
         session_id: Option<Arc<str>>,
         token: Option<String>,
         headers: Headers,
-        most: usize,
+        max_event: usize,
     ) -> Result<StreamableHttpPostResponse, Failed> {
         let send = |headers| {
             let (message, token) = (message.clone(), token.clone());
@@ -146,10 +147,10 @@ impl StreamableHttpClient for Wire {
                 session_id.clone(),
                 token,
                 headers,
-                most,
+                max_event,
             )
         };
-        self.known(Method::POST, headers, send).await
+        self.authorized(Method::POST, headers, send).await
     }
 
     async fn delete_session(
@@ -161,7 +162,7 @@ impl StreamableHttpClient for Wire {
     ) -> Result<(), Failed> {
         let send =
             |headers| self.inner.delete_session(uri.clone(), session_id.clone(), token.clone(), headers);
-        self.known(Method::DELETE, headers, send).await
+        self.authorized(Method::DELETE, headers, send).await
     }
 
     async fn get_stream(
@@ -172,7 +173,15 @@ impl StreamableHttpClient for Wire {
         token: Option<String>,
         headers: Headers,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failed> {
-        self.get_stream_with_max_sse_event_size(uri, session_id, last_event, token, headers, MAX_EVENT).await
+        self.get_stream_with_max_sse_event_size(
+            uri,
+            session_id,
+            last_event,
+            token,
+            headers,
+            DEFAULT_MAX_EVENT,
+        )
+        .await
     }
 
     async fn get_stream_with_max_sse_event_size(
@@ -182,7 +191,7 @@ impl StreamableHttpClient for Wire {
         last_event: Option<String>,
         token: Option<String>,
         headers: Headers,
-        most: usize,
+        max_event: usize,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failed> {
         let send = |headers| {
             let (last_event, token) = (last_event.clone(), token.clone());
@@ -192,9 +201,9 @@ impl StreamableHttpClient for Wire {
                 last_event,
                 token,
                 headers,
-                most,
+                max_event,
             )
         };
-        self.known(Method::GET, headers, send).await
+        self.authorized(Method::GET, headers, send).await
     }
 }

@@ -1,39 +1,22 @@
-//! Every reader of what a stranger sends to this client, with good texts that are changed by chance. The chance is that
-//! of a fixed seed, so that what fails once fails again; `ROUNDS` may be raised for a long run.
+//! Every parser of untrusted input of this client, fed with randomly mutated inputs. The seed is fixed, so a
+//! failure is reproducible; raise `ROUNDS` for a long run.
 
 use reqwest::Url;
 use serde_json::{Value, json};
 
 use super::challenge::Challenge;
-use super::key::Key;
 use super::metadata::{Issuer, Resource};
 use crate::client::message::{Line, read};
 
 const ROUNDS: u64 = 4_000;
-/// Pieces that mean something to one of the readers.
-const PIECES: [&str; 16] = [
-    "\"",
-    "\\",
-    ",",
-    "=",
-    " ",
-    "{",
-    "}",
-    "[",
-    "]",
-    ":",
-    "null",
-    "\u{0}",
-    "é",
-    "-----BEGIN PRIVATE KEY-----\n",
-    "1e999",
-    "//",
-];
+/// Tokens that one of the parsers treats specially.
+const PIECES: [&str; 15] =
+    ["\"", "\\", ",", "=", " ", "{", "}", "[", "]", ":", "null", "\u{0}", "é", "1e999", "//"];
 
-/// Numbers by chance (xorshift).
-struct Chance(u64);
+/// A pseudo-random number generator (xorshift).
+struct Random(u64);
 
-impl Chance {
+impl Random {
     fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -41,8 +24,8 @@ impl Chance {
         (self.0 % end.max(1) as u64) as usize
     }
 
-    /// A text with some of its bytes changed, taken out, or doubled, and pieces put in.
-    fn changed(&mut self, text: &str) -> Vec<u8> {
+    /// A mutation of a text: bytes changed, removed or duplicated, and tokens inserted.
+    fn mutate(&mut self, text: &str) -> Vec<u8> {
         let mut bytes = text.as_bytes().to_vec();
         for _ in 0..=self.below(6) {
             let (at, other) = (self.below(bytes.len()), self.below(bytes.len()));
@@ -64,15 +47,15 @@ impl Chance {
 }
 
 fn check(seed: &str, holds: impl Fn(&[u8])) {
-    let mut chance = Chance(0x9e37_79b9_7f4a_7c15 ^ seed.len() as u64);
+    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ seed.len() as u64);
     holds(seed.as_bytes());
     for _ in 0..ROUNDS {
-        holds(&chance.changed(seed));
+        holds(&random.mutate(seed));
     }
 }
 
 #[test]
-fn a_challenge_has_only_scopes_that_can_be_asked_for() {
+fn a_challenge_has_only_valid_scopes() {
     let seed = r#"Basic realm="x", Bearer error="insufficient_scope", scope="a b", resource_metadata="https://a.example/x""#;
     check(seed, |bytes| {
         let challenge = Challenge::read(&String::from_utf8_lossy(bytes), true);
@@ -81,7 +64,7 @@ fn a_challenge_has_only_scopes_that_can_be_asked_for() {
 }
 
 #[test]
-fn a_document_is_of_who_was_asked_or_none() {
+fn metadata_names_the_requested_server_or_is_rejected() {
     let (server, issuer) = (Url::parse("https://a.example/mcp").unwrap(), "https://login.example");
     let resource = json!({ "resource": "https://a.example/mcp", "authorization_servers": [issuer], "scopes_supported": ["a"] });
     check(&resource.to_string(), |bytes| {
@@ -105,7 +88,7 @@ fn a_document_is_of_who_was_asked_or_none() {
 }
 
 #[test]
-fn a_message_is_one_or_an_error_for_its_request_or_nothing() {
+fn a_message_parses_or_becomes_an_error_or_is_dropped() {
     for seed in [
         r#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"a"}],"structuredContent":{"n":[1,2]}}}"#,
         r#"{"jsonrpc":"2.0","id":8,"method":"elicitation/create","params":{"message":"Which?","requestedSchema":{"type":"object","properties":{}}}}"#,
@@ -117,14 +100,4 @@ fn a_message_is_one_or_an_error_for_its_request_or_nothing() {
             read(&Line::TooLong(bytes.to_vec()));
         });
     }
-}
-
-#[test]
-fn a_key_is_one_or_an_error() {
-    let seed = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\n-----END PRIVATE KEY-----\n";
-    check(seed, |bytes| {
-        if let Err(error) = Key::read(&toolpost_core::Secret::new(String::from_utf8_lossy(bytes))) {
-            assert!(error.message().starts_with("the private key: "));
-        }
-    });
 }
