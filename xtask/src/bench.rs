@@ -192,7 +192,7 @@ pub fn rows(text: &str) -> Result<Vec<Row>> {
         .collect()
 }
 
-/// Runs the bench programs, or those whose names have one of these words, in the release profile, writes
+/// Runs the bench programs, or those whose names have one of these words, in the bench profile, writes
 /// `benches/results/DATE-COMMIT.json`, and prints a table.
 ///
 /// What the tests need is set up for a run of all; some are measured with what is there of it. The answer is whether
@@ -261,7 +261,7 @@ fn measure(root: &Path, bench: &Bench) -> Result<(Vec<Row>, Value)> {
             return Err(format!("`{}` failed: {}", task.line(), captured.errors.trim()));
         }
     }
-    let task = Task::new("cargo", &["run", "--quiet", "--release", "--package", bench.package])
+    let task = Task::new("cargo", &["run", "--quiet", "--profile", "bench", "--package", bench.package])
         .argument("--features")
         .argument(bench.features)
         .argument("--example")
