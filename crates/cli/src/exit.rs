@@ -139,7 +139,7 @@ impl From<&toolpost_sandbox::Error> for Exit {
             | Error::Build { .. }
             | Error::Requirement { .. }
             | Error::SessionEnded { .. }
-            | Error::SessionRefused { .. } => Self::Failed,
+            | Error::SessionRejected { .. } => Self::Failed,
             Error::Backend { .. } => crate::container::exit(error),
             Error::Setup { .. } | Error::Overloaded { .. } => Self::Unreachable,
             _ => Self::Usage,

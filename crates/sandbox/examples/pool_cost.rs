@@ -116,7 +116,7 @@ fn ready(pool: &Pool, spares: usize) -> Option<String> {
 }
 
 fn serial(name: &str, builder: PoolBuilder, sandbox: &Sandbox, program: &Program, samples: usize) -> Value {
-    let pool = match builder.children(2).build() {
+    let pool = match builder.idle_workers(2).build() {
         Ok(pool) => Arc::new(pool),
         Err(error) => return json!({ "name": name, "error": error.to_string() }),
     };
@@ -165,7 +165,7 @@ fn cold(name: &str, sandbox: &Sandbox, program: &Program, samples: usize) -> Val
 
 fn rate(name: &str, builder: PoolBuilder, sandbox: &Sandbox, program: &Program, runs: usize) -> Value {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let pool = match builder.children(2 * threads).build() {
+    let pool = match builder.idle_workers(2 * threads).build() {
         Ok(pool) => Arc::new(pool),
         Err(error) => return json!({ "name": name, "error": error.to_string() }),
     };
@@ -212,14 +212,14 @@ fn main() {
         cold("print(1) in a folder of the host, cold", &within, &python("print(1)"), 20),
         serial(
             "print(1) in a folder of the host, pool",
-            plain().host_folders(true),
+            plain().host_directories(true),
             &within,
             &python("print(1)"),
             200,
         ),
         serial(
             "print(1), pool that takes folders",
-            plain().host_folders(true),
+            plain().host_directories(true),
             &sandbox,
             &python("print(1)"),
             200,

@@ -1,4 +1,4 @@
-//! What becomes of the changes that a run made to a host directory.
+//! The state of the changes that a run made to a host directory.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use serde::Serialize;
 use crate::protected::{Mark, Protection};
 use crate::{Changes, Error, Sandbox};
 
-/// Paths that are named in [`Applied`]; of more only the number is given.
+/// The number of paths that [`Applied`] lists; the rest are only counted.
 pub(crate) const MAX_NAMED: usize = 200;
-/// Existing files that a run may delete without a question, those in directories of build products not counted.
+/// The number of existing files that a run may delete without being held; build directories do not count.
 pub(crate) const MAX_DELETED: usize = 1_000;
 
 /// When the changes of a run in a host directory ([`crate::Workspace::Host`]) reach the directory.
@@ -19,55 +19,56 @@ pub(crate) const MAX_DELETED: usize = 1_000;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ApplyMode {
-    /// When the run has ended. A run that was cancelled, or that deletes more than 1,000 files or everything, is held.
+    /// At the end of the run. A cancelled run, or one that deletes more than 1,000 files or everything, is
+    /// held.
     #[default]
     Now,
-    /// When [`HeldRun::apply`] is called.
+    /// On [`HeldRun::apply`].
     Hold,
-    /// Never: the changes end with the run.
+    /// Never: the changes are discarded with the run.
     Discard,
 }
 
-/// What became of the changes of a run.
+/// The state of a run's changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ApplyState {
-    /// What may change has changed.
+    /// Allowed changes are on the host.
     Applied,
-    /// They wait for [`HeldRun::apply`] or [`HeldRun::discard`].
+    /// The changes wait for [`HeldRun::apply`] or [`HeldRun::discard`].
     Held,
-    /// They are gone.
+    /// The changes were discarded.
     Discarded,
 }
 
-/// A path that apply did not change, and why.
+/// A path that apply denied, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Denied {
     /// The path, relative to the directory.
     #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
-    /// Why.
+    /// The reason.
     pub reason: DenialReason,
-    /// The same as a sentence without a full stop.
+    /// The reason as a sentence without a full stop.
     pub message: String,
 }
 
-/// Why apply did not change a path.
+/// Why apply denied a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "detail")]
 #[non_exhaustive]
 pub enum DenialReason {
-    /// Host programs execute or obey it. [`crate::Sandbox::allow_protected`] admits it.
+    /// Host programs execute or obey it. [`crate::Sandbox::allow_protected`] allows it.
     Protected(Protection),
-    /// The host's entry is not what the code saw any more.
+    /// The host's entry changed since the run read it.
     Conflict,
-    /// A `.gitattributes` with drivers, which git executes.
+    /// A `.gitattributes` file with drivers, which git executes.
     GitDriver,
     /// A socket, a FIFO or a device.
     Special,
-    /// The host refused.
+    /// The host returned an error.
     Failed(String),
 }
 
@@ -83,36 +84,36 @@ impl fmt::Display for DenialReason {
     }
 }
 
-/// A changed path that other programs treat in a special way.
+/// A changed path that other programs execute or obey.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Marked {
     /// The path, relative to the directory.
     #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
-    /// Which programs.
+    /// The kind of use.
     pub mark: Mark,
 }
 
-/// What became of the changes that a run made to a host directory.
+/// The state of the changes that a run made to a host directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Applied {
-    /// The run, as `toolpost apply`, `discard` and `undo` take it.
+    /// The run id for `toolpost apply`, `discard` and `undo`.
     pub id: String,
-    /// What became of its changes.
+    /// The state of the changes.
     pub state: ApplyState,
-    /// Why they are held, if they are.
+    /// Why the changes are held, if they are.
     pub held_because: Option<&'static str>,
-    /// How many entries changed on the host.
+    /// The number of entries changed on the host.
     pub changed: usize,
-    /// How many did not.
+    /// The number of denied entries.
     pub denied_count: usize,
-    /// The first 200 of those.
+    /// The first 200 denied entries.
     pub denied: Vec<Denied>,
-    /// Changed files that build tools execute and agents read, links that lead outside; 200 at most.
+    /// Changed files that build tools execute or agents read, and links that lead outside; at most 200.
     pub marked: Vec<Marked>,
-    /// Whether [`HeldRun::undo`] can take the changes back.
+    /// Whether [`HeldRun::undo`] can revert the changes.
     pub can_undo: bool,
 }
 
@@ -145,26 +146,27 @@ impl Applied {
     }
 }
 
-/// Why changes are held that should have been applied.
+/// Reasons for holding changes instead of applying them.
 pub(crate) const CANCELLED: &str = "the run was cancelled";
 pub(crate) const MASS_DELETION: &str = "the run deletes more than 1,000 files, or everything";
 
-/// A run whose changes to a host directory were not applied, or can be taken back.
+/// A run with held changes, or with applied changes that can be undone.
 #[derive(Debug)]
 pub struct HeldRun(pub(crate) crate::platform::HeldLayer);
 
 impl HeldRun {
-    /// All of this user, the newest first. `layers` is the directory that [`crate::Sandbox::layers`] names, if any.
+    /// Lists all runs of this user, newest first. `layers` is the directory of [`crate::Sandbox::layers`], if
+    /// set.
     pub fn all(layers: Option<&Path>) -> Vec<Self> {
         crate::platform::held_layers(layers).into_iter().map(Self).collect()
     }
 
-    /// The one with this identifier, or the beginning of one.
+    /// Finds a run by its id or a unique prefix of it.
     pub fn find(id: &str, layers: Option<&Path>) -> Result<Self, Error> {
         crate::platform::held_layer(id, layers).map(Self)
     }
 
-    /// Its identifier: eight hexadecimal digits.
+    /// The id: eight hexadecimal digits.
     pub fn id(&self) -> &str {
         self.0.id()
     }
@@ -174,54 +176,56 @@ impl HeldRun {
         self.0.host_directory()
     }
 
-    /// When the run began.
+    /// The start of the run.
     pub fn started(&self) -> SystemTime {
         self.0.started()
     }
 
-    /// Whether its changes wait. If not, they were applied and can be taken back.
+    /// Whether the changes wait; otherwise they were applied and can be undone.
     pub fn is_waiting(&self) -> bool {
         self.0.is_waiting()
     }
 
-    /// What would change.
+    /// The changes.
     pub fn changes(&self) -> Changes {
         self.0.changes()
     }
 
-    /// The content that a changed file would have, at most `limit` bytes. None for anything but a regular file.
+    /// Returns the new content of a changed file, at most `limit` bytes. None for anything but a regular
+    /// file.
     pub fn content(&self, path: &Path, limit: u64) -> Option<Vec<u8>> {
         self.0.content(path, limit)
     }
 
-    /// Applies its changes. `allowed` are protected paths that are admitted, relative to the directory.
+    /// Applies the changes. `allowed` are protected paths to change anyway, relative to the directory.
     pub fn apply(self, allowed: &[PathBuf]) -> Result<Applied, Error> {
         self.0.apply(allowed)
     }
 
-    /// Removes its changes.
+    /// Discards the changes.
     pub fn discard(self) {
         self.0.discard();
     }
 
-    /// Takes back what was applied, where the host's entry is still the one that apply made.
+    /// Undoes the applied changes, where the host's entry is still the one that apply wrote.
     pub fn undo(self) -> Result<Applied, Error> {
         self.0.undo()
     }
 }
 
-/// A private copy of a host directory, in which tools work until the changes are applied, held or discarded as a whole.
+/// A private copy of a host directory for tools; its changes are applied, held or discarded together.
 ///
-/// Programs and file tools work in [`StagedDirectory::path`] as in any host directory ([`crate::Workspace::Host`]). What
-/// they change there is not held and cannot be taken back by itself. Sockets, pipes, devices, other mounts and unreadable
-/// entries are not copied, and never change. At most [`crate::Limits::layer_bytes`] and [`crate::Limits::layer_inodes`]
-/// are copied. The changes of a process that was killed are held.
+/// Programs and file tools work in [`StagedDirectory::path`] as in any host directory
+/// ([`crate::Workspace::Host`]). A single change in the copy cannot be held or undone. Sockets, pipes,
+/// devices, other mounts and unreadable entries are not copied and never change. The copy holds at most
+/// [`crate::Limits::layer_bytes`] and [`crate::Limits::layer_inodes`]. If its process is killed, the changes
+/// are held.
 #[derive(Debug)]
 pub struct StagedDirectory(crate::platform::StagedLayer);
 
 impl StagedDirectory {
-    /// Copies a directory. Of `sandbox` the limits and [`Sandbox::layers`], [`Sandbox::apply`],
-    /// [`Sandbox::allow_protected`] and [`Sandbox::protect`] count.
+    /// Copies a directory. Uses only the limits of `sandbox` and [`Sandbox::layers`], [`Sandbox::apply`],
+    /// [`Sandbox::allow_protected`] and [`Sandbox::protect`].
     ///
     /// # Errors
     /// [`Error::Workspace`] if the directory is too large, or cannot be copied.
@@ -239,18 +243,18 @@ impl StagedDirectory {
         self.0.host_directory()
     }
 
-    /// What was not copied, relative to the directory.
+    /// The entries that were not copied, relative to the directory.
     pub fn not_copied(&self) -> impl Iterator<Item = &Path> {
         self.0.not_copied()
     }
 
-    /// Remarks on what earlier runs have left there, as in [`crate::Report::notes`].
+    /// Notes on leftovers of earlier runs, as in [`crate::Report::notes`].
     pub fn notes(&self) -> &[String] {
         self.0.notes()
     }
 
-    /// Ends the copy, and applies, holds or discards what changed in it ([`Sandbox::apply`]). Nothing may run in it any
-    /// more.
+    /// Ends the copy and applies, holds or discards its changes ([`Sandbox::apply`]). No program may still
+    /// run in it.
     pub fn end(self) -> Result<Applied, Error> {
         self.0.end()
     }

@@ -1,4 +1,4 @@
-//! Who runs a program: this host's processes by default, or what else implements [`Backend`].
+//! The `Backend` trait: where a program runs. The default is [`Processes`].
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -11,44 +11,47 @@ use crate::{
     Source, Stdin, Workspace,
 };
 
-/// Runs programs for [`Sandbox::run`] and [`Sandbox::start`]. One value serves many runs, also at the same time.
+/// Runs programs for [`Sandbox::run`] and [`Sandbox::start`].
 ///
-/// The request was checked before: limits, names, variables and the program are acceptable
-/// ([`Sandbox::check_settings`]). A backend keeps the promises of [`Sandbox::run`] itself:
+/// One value serves many runs, also at the same time. The limits, names, variables and program of a request
+/// are already checked ([`Sandbox::check_settings`]). A backend must keep these promises of [`Sandbox::run`]:
 ///
-/// - A level that was named is given or refused with [`Error::LevelUnavailable`]; a lower one only where
-///   [`Request::allow_degraded`] says so, and then [`crate::Report::degraded`] is set.
-/// - Each limit is enforced, or the request is refused, or [`crate::Report::missing`] says which one is not.
-/// - A layer is in [`crate::Report::layers`] only if it held for this very run.
-/// - When it returns, everything that the program started is dead; it returns within [`Limits::wall`] and a bounded time
-///   for starting and ending, and soon after [`Cancel::cancel`].
+/// - A required level is provided, or the run fails with [`Error::LevelUnavailable`]. A lower level is
+///   allowed only with [`Request::allow_degraded`], and then [`crate::Report::degraded`] is set.
+/// - Each limit is enforced, or the request is rejected, or [`crate::Report::missing`] names the limit.
+/// - [`crate::Report::layers`] lists a layer only if it was active in this run.
+/// - When a run returns, everything that the program started is dead. It returns within [`Limits::wall`] and
+///   a bounded time for start and end, and soon after [`Cancel::cancel`].
 ///
-/// [`crate::Outcome::new`], [`crate::Report::new`], [`crate::Captured::keep`] and [`crate::Artifact::from_bytes`] make
-/// what it gives back.
+/// Build the result with [`crate::Outcome::new`], [`crate::Report::new`], [`crate::Captured::keep`] and
+/// [`crate::Artifact::from_bytes`].
 pub trait Backend: fmt::Debug + Send + Sync {
-    /// A stable name of one word, for example `process`. It ends in [`crate::Report::backend`].
+    /// A stable name of one word, for example `process`, for [`crate::Report::backend`].
     fn name(&self) -> &'static str;
 
-    /// Whether it can give a level, and otherwise why not and what to do.
+    /// Whether the backend supports a level, else the reason and the fix.
     fn availability(&self, level: Level) -> LevelAvailability;
 
-    /// Whether it holds the allowlist of [`Request::egress`]. Default no: then a request that has one is refused with
-    /// [`Error::EgressUnavailable`] before it gets here.
+    /// Whether the backend enforces [`Request::egress`]. Default no.
+    ///
+    /// Without support, a request with an allowlist fails with [`Error::EgressUnavailable`].
     fn serves_egress(&self) -> bool {
         false
     }
 
-    /// Whether it makes directories of the host writable ([`Sandbox::read_write`]). Default no: then a request that names
-    /// one is rejected before it gets here.
+    /// Whether the backend supports writable host directories ([`Sandbox::read_write`]). Default no.
+    ///
+    /// Without support, a request that names one is rejected.
     fn serves_writable(&self) -> bool {
         false
     }
 
-    /// Runs the program to its end. `on_event` gets output while it comes.
+    /// Runs the program to its end. `on_event` receives output as it arrives.
     fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error>;
 
-    /// Starts the program for [`Sandbox::start`], hands over its streams, and waits until everything is dead. Default: it
-    /// is refused.
+    /// Starts the program for [`Sandbox::start`], hands over its streams and waits until everything is dead.
+    ///
+    /// The default returns an error.
     fn start(&self, request: &Request<'_>, streams: LiveStreams<'_>) -> Result<Outcome, Error> {
         let _ = (request, streams);
         let reason = "it gives no live streams; use the backend `process`";
@@ -56,7 +59,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     }
 }
 
-/// What is run: the settings of a sandbox, a program, and the handle that ends it.
+/// A run: the settings of a sandbox, a program, and the handle that cancels the run.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Request<'a> {
@@ -75,78 +78,78 @@ impl<'a> Request<'a> {
         self.program
     }
 
-    /// The handle that ends the run from another thread.
+    /// The handle that cancels the run from another thread.
     pub fn cancel(&self) -> &'a Cancel {
         self.cancel
     }
 
-    /// The level that was named; none means the best available.
+    /// The required level; none means the best available.
     pub fn level(&self) -> Option<Level> {
         self.sandbox.level
     }
 
-    /// Whether a lower level than the named one may be given.
+    /// Whether a lower level than the required one is allowed.
     pub fn allow_degraded(&self) -> bool {
         self.sandbox.allow_degraded
     }
 
-    /// The limits that hold when this level is given ([`crate::Sandbox::limits_at`]).
+    /// The limits in force at a level ([`crate::Sandbox::limits_at`]).
     pub fn limits(&self, given: Level) -> Limits {
         self.sandbox.limits_at(given)
     }
 
-    /// Where the program works.
+    /// The workspace.
     pub fn workspace(&self) -> &'a Workspace {
         &self.sandbox.workspace
     }
 
-    /// The folder beneath the workspace in which the program starts; none is the workspace itself.
+    /// The start directory relative to the workspace; none means the workspace.
     pub fn directory(&self) -> Option<&'a str> {
         self.sandbox.directory.as_deref()
     }
 
-    /// The files that are put into the workspace first: names relative to it, and their content.
+    /// The files to put into the workspace first: relative names and content.
     pub fn files(&self) -> &'a [(String, Source)] {
         &self.sandbox.files
     }
 
-    /// The variables that are added to the clean environment.
+    /// The variables to add to the clean environment.
     pub fn environment(&self) -> &'a [(String, OsString)] {
         &self.sandbox.environment
     }
 
-    /// The arguments of code; a program has its own.
+    /// The arguments of code. [`Program::Argv`] has its own.
     pub fn arguments(&self) -> &'a [OsString] {
         &self.sandbox.arguments
     }
 
-    /// What the program reads from standard input.
+    /// The standard input.
     pub fn stdin(&self) -> &'a Stdin {
         &self.sandbox.stdin
     }
 
-    /// Files and folders of the host that the program can read at their own paths.
+    /// The readable host files and directories, at their own paths.
     pub fn read_only(&self) -> &'a [PathBuf] {
         &self.sandbox.read_only
     }
 
-    /// What the program may reach on the network; none is nothing at all.
+    /// The egress allowlist; none means no network.
     pub fn egress(&self) -> Option<&'a Egress> {
         self.sandbox.egress.as_ref()
     }
 
-    /// Packages that were installed for the code. A backend that does not show them refuses such a request.
+    /// The installed packages for the code. A backend without support rejects the request.
     pub fn packages(&self) -> &'a [Installed] {
         &self.sandbox.packages
     }
 
-    /// Where programs are looked up, in the form of `PATH`; none is [`crate::SYSTEM_SEARCH_PATH`].
+    /// The search path for programs, in the form of `PATH`; none means [`crate::SYSTEM_SEARCH_PATH`].
     pub fn search_path(&self) -> Option<&'a OsStr> {
         self.sandbox.search_path.as_deref()
     }
 }
 
-/// The default backend: processes of this host, each confined by its kernel. Its name is `process`.
+/// The default backend, named `process`: confined processes of this host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Processes;
 

@@ -1,24 +1,25 @@
-//! Ending a run from another thread.
+//! `Cancel`: ends runs from another thread.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use crate::platform::Flag;
 
-/// Ends runs from another thread. Clones share one state; once cancelled it stays so, and a run that starts with it
-/// ends at once with [`crate::Verdict::Cancelled`].
+/// Ends runs from another thread. Clones share one state, and a cancellation is permanent.
+///
+/// A run that starts with a cancelled handle ends at once with [`crate::Verdict::Cancelled`].
 #[derive(Debug, Clone, Default)]
 pub struct Cancel {
     pub(crate) flag: Arc<Flag>,
 }
 
 impl Cancel {
-    /// A handle that nobody has used yet.
+    /// Creates an unused handle.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Ends every run that uses this handle: everything that it started is killed. May be called from any thread.
+    /// Ends every run that uses this handle and kills everything that it started. Callable from any thread.
     pub fn cancel(&self) {
         self.flag.set();
     }
@@ -28,15 +29,16 @@ impl Cancel {
         self.flag.is_set()
     }
 
-    /// A waker that ends the runs, for who hears of the wish to stop by a future: poll it once with this waker, and keep
-    /// it until the run is over; no thread has to wait for it. A waker may be woken for nothing, so that each time
-    /// `is_wanted` is asked.
+    /// Creates a waker that cancels when `is_wanted` returns true.
+    ///
+    /// Poll a future with it once and keep the future until the run is over; no thread has to wait. Wakers
+    /// can wake spuriously, so `is_wanted` is checked each time.
     pub fn waker(&self, is_wanted: impl Fn() -> bool + Send + Sync + 'static) -> Waker {
         Waker::from(Arc::new(OnWake { cancel: self.clone(), is_wanted }))
     }
 }
 
-/// Cancels when it is woken and that is wanted.
+/// Cancels on wake if `is_wanted` returns true.
 struct OnWake<F> {
     cancel: Cancel,
     is_wanted: F,
@@ -57,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_waker_cancels_only_when_that_is_wanted() {
+    fn a_waker_cancels_only_if_wanted() {
         let (cancel, wanted) = (Cancel::new(), Arc::new(AtomicBool::new(false)));
         let asked = Arc::clone(&wanted);
         let waker = cancel.waker(move || asked.load(Ordering::SeqCst));

@@ -1,4 +1,4 @@
-//! A program of the operator that goes on when the host program ends.
+//! Starts a program that outlives the host program.
 
 use std::ffi::OsString;
 use std::io::{PipeReader, PipeWriter};
@@ -6,22 +6,23 @@ use std::path::Path;
 
 use crate::Error;
 
-/// The ends of the streams of a program that [`start_detached`] has started.
+/// The streams of a program from [`start_detached`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Detached {
-    /// Its standard input. Dropping it is the end of the input.
+    /// Its standard input. Dropping it ends the input.
     pub stdin: PipeWriter,
     /// Its standard output.
     pub stdout: PipeReader,
 }
 
-/// Starts a program of the operator that is not confined and does not die with the host program: something that serves
-/// several commands, such as the holder of a session. It gets a terminal session of its own, so that neither Ctrl-C nor
-/// a closed terminal reaches it; the root folder as its own; no descriptor of the host program but the two streams that
-/// come back, and nothing to write errors to; and the environment that is given here, and nothing else of ours.
+/// Starts an unconfined program that outlives the host program, such as the server of a session.
 ///
-/// Who starts it says when it ends: nothing else does.
+/// It gets its own terminal session, so Ctrl-C and a closed terminal do not reach it, and `/` as its
+/// directory. It inherits no descriptor besides the two returned streams, and its standard error is
+/// discarded. Its environment contains only `environment`.
+///
+/// The caller must end it; nothing else does.
 ///
 /// # Errors
 /// [`Error::ProgramNotStarted`] with the system's reason; [`Error::Setup`] where there are no pipes.
@@ -39,9 +40,9 @@ pub fn start_detached(
     let mut child = command
         .spawn()
         .map_err(|source| Error::ProgramNotStarted { program: program.display().to_string(), source })?;
-    // The command holds their ends of the pipes: without that, the end of a stream would not be seen.
+    // The command holds the far ends of the pipes; close them, so that the streams can end.
     drop(command);
-    // While the host program lives, somebody must take note of its end.
+    // Reap the child while the host program lives.
     let waiting = std::thread::Builder::new().name("detached".into()).spawn(move || child.wait());
     waiting.map_err(|source| Error::Setup { step: "start a thread", source })?;
     Ok(Detached { stdin, stdout })

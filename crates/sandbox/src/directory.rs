@@ -1,19 +1,18 @@
-//! The directories that a program has for itself.
+//! Directories that belong to one program alone.
 
 use std::path::{Component, Path, PathBuf};
 
-/// What lies in the home directory of a user.
+/// Entries that mark a home directory.
 const OF_HOME: [&str; 8] =
     [".ssh", ".gnupg", ".aws", ".bashrc", ".profile", ".zshrc", ".bash_history", ".netrc"];
-/// Directories of a home directory that many programs share.
+/// Directories in a home directory that many programs share.
 const SHARED: [&str; 6] = [".ssh", ".gnupg", ".aws", ".config", ".local", ".cache"];
-/// Directories whose entries are home directories.
+/// Parents of home directories.
 const HOMES: [&str; 2] = ["/home", "/Users"];
-/// Files that Node.js runs.
+/// Extensions of files that Node.js runs.
 const NODE: [&str; 6] = ["js", "mjs", "cjs", "ts", "mts", "cts"];
 
-/// Whether a directory can be shown for the sake of one program: no home directory, no top-level directory such as
-/// `/tmp`, and none that programs share.
+/// Whether a directory belongs to one program: not a home, top-level or shared directory.
 pub(crate) fn is_dedicated(folder: &Path) -> bool {
     let depth = folder.components().filter(|part| matches!(part, Component::Normal(_))).count();
     let is_home = folder.parent().is_some_and(|parent| HOMES.iter().any(|homes| parent == Path::new(homes)));
@@ -25,11 +24,11 @@ pub(crate) fn is_dedicated(folder: &Path) -> bool {
         && OF_HOME.iter().all(|entry| folder.join(entry).symlink_metadata().is_err())
 }
 
-/// The directories of the host that a program reads besides its own file: the directory that it lies in, and for a file
-/// that Node.js runs its package and the `node_modules` above it.
+/// The host directories that a program reads besides its own file.
 ///
-/// A directory that a program does not have for itself is not among them: a home directory, a top-level directory such
-/// as `/tmp`, a directory that programs share such as `~/.config`.
+/// They are its parent directory and, for a Node.js file, its package and the `node_modules` above it. Shared
+/// directories are excluded: home directories, top-level directories such as `/tmp`, and common ones such as
+/// `~/.config`.
 ///
 /// ```
 /// # use std::path::Path;
@@ -53,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_of_many_programs_is_none_of_ones_own() {
+    fn a_shared_directory_is_not_dedicated() {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path().join("user");
         for directory in ["tools/.git", ".ssh", ".config"] {

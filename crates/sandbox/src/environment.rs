@@ -1,4 +1,4 @@
-//! Lists of Python packages with a name, and virtual environments of this host that have them.
+//! Profiles (named lists of Python packages) and the virtual environments that contain them.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -10,43 +10,45 @@ use crate::level::{nearest, shorten};
 use crate::requirements::name;
 use crate::{Cancel, Error, Installer, Language, Level, Program, Requirements, Sandbox};
 
-/// The profile `data`, in the form that [`Profile::parse`] reads.
+/// The profile `data`, in the format of [`Profile::parse`].
 const DATA: &str = include_str!("../profiles/data.txt");
-/// A larger file is no profile.
-const MAXIMUM_PROFILE: u64 = 64 << 10;
-/// Where the virtual environment lies in the folder of an environment.
+/// The largest profile file in bytes.
+const MAX_PROFILE_BYTES: u64 = 64 << 10;
+/// The directory of the virtual environment in an environment's directory.
 const INNER: &str = "env";
 
 /// One package of a profile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ProfilePackage {
-    /// What is installed: a name, with versions if it matters, as in [`Requirements::python`].
+    /// The requirement: a name, optionally with versions, as in [`Requirements::python`].
     pub requirement: String,
-    /// What code imports.
+    /// The module to import.
     pub module: String,
 }
 
-/// A list of Python packages with a name.
+/// A named list of Python packages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Profile {
     /// The name: letters, digits, `-` and `_`.
     pub name: String,
-    /// The packages, in the order in which they are loaded.
+    /// The packages in load order.
     pub packages: Vec<ProfilePackage>,
 }
 
 impl Profile {
-    /// The profiles of this build.
+    /// The built-in profiles.
     pub const NAMES: [&str; 1] = ["data"];
 
-    /// A profile of this build: `data` has tables, numbers, statistics, figures and office files (pandas, numpy, scipy,
-    /// scikit-learn, statsmodels, matplotlib, pyarrow, openpyxl, xlrd, pillow, sympy, mpmath, tqdm, python-dateutil,
-    /// pytz, joblib).
+    /// Returns a built-in profile.
+    ///
+    /// `data` has tables, numbers, statistics, figures and office files: pandas, numpy, scipy, scikit-learn,
+    /// statsmodels, matplotlib, pyarrow, openpyxl, xlrd, pillow, sympy, mpmath, tqdm, python-dateutil, pytz,
+    /// joblib.
     ///
     /// # Errors
-    /// [`Error::InvalidName`] with the nearest name.
+    /// [`Error::InvalidName`] suggests the nearest name.
     pub fn named(name: &str) -> Result<Self, Error> {
         if name == "data" {
             return Self::parse(name, DATA);
@@ -57,11 +59,12 @@ impl Profile {
         Err(Error::InvalidName { what: "profile", name: shorten(name), reason })
     }
 
-    /// Reads a profile: each line has a requirement and the module that it brings, which may be left out when it has the
-    /// same name; what follows a `#` is a remark.
+    /// Parses a profile. Each line has a requirement and its module, which defaults to the same name.
+    ///
+    /// `#` begins a comment.
     ///
     /// # Errors
-    /// [`Error::InvalidName`] names the line that cannot be used.
+    /// [`Error::InvalidName`] names the invalid line.
     pub fn parse(name: &str, text: &str) -> Result<Self, Error> {
         let refuse = |what: &'static str, name: &str, reason: &str| Error::InvalidName {
             what,
@@ -100,32 +103,33 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Reads a profile from a file of at most 64 KiB, in the form of [`Profile::parse`]; its name is the file's.
+    /// Reads a profile file of at most 64 KiB, in the format of [`Profile::parse`]. Its name is the file's.
     pub fn from_file(path: &Path) -> Result<Self, Error> {
         let fail = |source| Error::File { action: "read profile", path: path.to_owned(), source };
         let file = std::fs::File::open(path).map_err(fail)?;
         let mut text = String::new();
-        std::io::Read::read_to_string(&mut std::io::Read::take(file, MAXIMUM_PROFILE), &mut text)
+        std::io::Read::read_to_string(&mut std::io::Read::take(file, MAX_PROFILE_BYTES), &mut text)
             .map_err(fail)?;
         let name = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
         Self::parse(name, &text)
     }
 
-    /// What is installed for it.
+    /// The packages to install.
     pub fn requirements(&self) -> Result<Requirements, Error> {
         Requirements::python(self.packages.iter().map(|package| package.requirement.as_str()))
     }
 
-    /// The modules that code imports, for example to load them ahead.
+    /// The modules, for example to preload them.
     pub fn modules(&self) -> impl Iterator<Item = &str> {
         self.packages.iter().map(|package| package.module.as_str())
     }
 
-    /// Which packages the Python that a sandbox finds does not have. It is asked in that sandbox, without loading any
-    /// of them, in some tens of milliseconds.
+    /// Lists the packages that the sandbox's Python lacks.
+    ///
+    /// Python runs in that sandbox for some tens of milliseconds and loads none of them.
     ///
     /// # Errors
-    /// [`Error::LanguageMissing`] if there is no Python, and whatever keeps the sandbox from running it.
+    /// [`Error::LanguageMissing`] without Python, and the errors of [`Sandbox::run`].
     pub fn missing(&self, sandbox: &Sandbox) -> Result<Vec<&ProfilePackage>, Error> {
         let modules = serde_json::to_string(&self.modules().collect::<Vec<_>>()).unwrap_or_default();
         let code = format!(
@@ -139,7 +143,7 @@ impl Profile {
         let missing: Option<Vec<String>> = outcome.value.and_then(|value| serde_json::from_value(value).ok());
         let missing = missing.ok_or_else(|| Error::ProgramNotFound {
             program: "python3".into(),
-            reason: format!("it does not say which modules it has: {}", shorten(&outcome.stderr.text())),
+            reason: format!("it failed to list its modules: {}", shorten(&outcome.stderr.text())),
         })?;
         Ok(self.packages.iter().filter(|package| missing.contains(&package.module)).collect())
     }
@@ -149,24 +153,26 @@ impl Profile {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Environment {
-    /// The profile's name, which is that of its folder.
+    /// The profile's name, also of its directory.
     pub name: String,
-    /// The folder.
+    /// The directory.
     pub folder: PathBuf,
-    /// What the profile asked for.
+    /// The requested packages.
     pub requirements: Vec<String>,
-    /// What was installed, dependencies too, as `name==version`; sorted.
+    /// All installed packages, sorted, as `name==version`.
     pub installed: Vec<String>,
-    /// The Python that it was made by: path, version, time and size of the file.
+    /// The Python that created it: path, version, time and size of the file.
     pub interpreter: String,
-    /// How many bytes its files have.
+    /// The total size of its files in bytes.
     pub bytes: u64,
 }
 
 impl Environment {
-    /// Makes the environment of a profile in a folder beneath the given one (which is made for this user alone), by
-    /// Python's own `venv` and `pip`, in a sandbox of level `standard`, because paths stay in what is made. One that is
-    /// there already with the same packages by the same Python comes back as it is; another one is made again.
+    /// Creates the environment of a profile in a private directory beneath `folder`.
+    ///
+    /// Python's `venv` and `pip` run in a sandbox of level `standard`, because the environment contains host
+    /// paths. An existing environment with the same packages and Python is returned unchanged; others are
+    /// replaced.
     ///
     /// # Errors
     /// [`Error::Requirement`] names the package that could not be installed.
@@ -177,7 +183,7 @@ impl Environment {
         cancel: &Cancel,
     ) -> Result<Self, Error> {
         let requirements = profile.requirements()?;
-        let folder = crate::platform::private_folder("make environments in", folder)?;
+        let folder = crate::platform::private_folder("create environments in", folder)?;
         installer.hosts(Language::Python)?;
         let mut installer = installer.clone();
         installer.sandbox.level = Some(Level::Standard);
@@ -194,7 +200,7 @@ impl Environment {
         std::fs::create_dir(&place).map_err(|source| file_error(&place, source))?;
         let made = Self::fill(&place, tool, &requirements, interpreter, &installer, cancel);
         if made.is_err() {
-            // Half an environment is none; the error is the one that matters.
+            // An incomplete environment is useless; report the first error.
             let _ = remove(&place);
         }
         made
@@ -209,7 +215,7 @@ impl Environment {
         cancel: &Cancel,
     ) -> Result<Self, Error> {
         const SCRIPT: &str = r#"python=$1; shift
-"$python" -I -m venv env || { echo "ERROR: this Python makes no virtual environment; for example apt-get install python3-venv" >&2; exit 1; }
+"$python" -I -m venv env || { echo "ERROR: this Python lacks venv; for example apt-get install python3-venv" >&2; exit 1; }
 exec env/bin/python -I -m pip install "$@""#;
         let mut arguments: Vec<OsString> =
             vec!["-c".into(), SCRIPT.into(), "sh".into(), tool.path.into_os_string()];
@@ -232,11 +238,12 @@ exec env/bin/python -I -m pip install "$@""#;
             .flat_map(|version| distributions(&version.path().join("site-packages")))
             .collect();
         finish(place, requirements.packages(), packages, interpreter)?;
-        Self::open(place)
-            .ok_or_else(|| file_error(place, std::io::Error::other("what was just made cannot be read")))
+        Self::open(place).ok_or_else(|| {
+            file_error(place, std::io::Error::other("the record of the environment cannot be read"))
+        })
     }
 
-    /// The finished environment in a folder, if one is there.
+    /// Opens the finished environment in a directory, if there is one.
     pub fn open(folder: &Path) -> Option<Self> {
         let (_, record) = open_record(folder)?;
         let python = folder.join(INNER).join("bin/python3");
@@ -250,22 +257,22 @@ exec env/bin/python -I -m pip install "$@""#;
         })
     }
 
-    /// All finished environments beneath a folder, by name. A folder that is not there has none.
+    /// Lists all finished environments beneath a directory by name. A missing directory has none.
     pub fn list(folder: &Path) -> Vec<Self> {
-        const MAXIMUM: usize = 1000;
+        const MAX_ENTRIES: usize = 1000;
         let Ok(entries) = folder.read_dir() else { return Vec::new() };
         let mut all: Vec<Self> =
-            entries.take(MAXIMUM).flatten().filter_map(|entry| Self::open(&entry.path())).collect();
+            entries.take(MAX_ENTRIES).flatten().filter_map(|entry| Self::open(&entry.path())).collect();
         all.sort_by(|left, right| left.name.cmp(&right.name));
         all
     }
 
-    /// Removes it with everything in it.
+    /// Deletes the environment.
     pub fn remove(self) -> Result<(), Error> {
         remove(&self.folder)
     }
 
-    /// The folder of its programs, which belongs at the beginning of a search path.
+    /// The directory of its programs, for the start of a search path.
     pub fn programs(&self) -> PathBuf {
         self.folder.join(INNER).join("bin")
     }
@@ -295,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_of_a_file_is_checked_line_by_line() {
+    fn each_line_of_a_profile_is_checked() {
         let profile = Profile::parse("own", "requests==2.*  # the client\n\nscikit-learn sklearn\n").unwrap();
         assert_eq!(profile.packages[0].module, "requests");
         assert_eq!(profile.requirements().unwrap().packages(), ["requests==2.*", "scikit-learn"]);

@@ -1,87 +1,87 @@
-//! Why a run could not be started or its files not be handed over.
+//! Errors of starting a run and of handing over its files.
 
 use std::path::{Path, PathBuf};
 
 use crate::sandbox::is_invisible;
 use crate::{Language, Level};
 
-/// Why a run could not be started, or its files could not be handed over. What the program itself did is never an
-/// error but a [`crate::Verdict`].
+/// An error of starting a run or of handing over its files.
+///
+/// What the program did is never an error but a [`crate::Verdict`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The host cannot give the level that was asked for.
-    #[error("level `{level}` is not available: {reason}; {fix}")]
+    /// The host does not support the required level.
+    #[error("level `{level}` is unavailable: {reason}; {fix}")]
     LevelUnavailable {
         /// The level.
         level: Level,
         /// What is missing.
         reason: String,
-        /// What to do about it.
+        /// The fix.
         fix: String,
     },
-    /// A way out of the network was asked for, and nothing would hold its allowlist.
-    #[error("egress is not available: {reason}; {fix}")]
+    /// Nothing on this host can enforce the egress allowlist.
+    #[error("egress is unavailable: {reason}; {fix}")]
     EgressUnavailable {
         /// What is missing.
         reason: String,
-        /// What to do about it.
+        /// The fix.
         fix: String,
     },
-    /// There is no such level.
+    /// The level is unknown.
     #[error("unknown level `{name}`{}; levels are {}", did_you_mean(*suggestion), Level::NAMES.join(", "))]
     UnknownLevel {
-        /// The name that was given.
+        /// The name.
         name: String,
-        /// The level that was probably meant.
+        /// The nearest level.
         suggestion: Option<&'static str>,
     },
-    /// There is no such language.
+    /// The language is unknown.
     #[error("unknown language `{name}`{}; languages are {}", did_you_mean(*suggestion), Language::names())]
     UnknownLanguage {
-        /// The name that was given.
+        /// The name.
         name: String,
-        /// The language that was probably meant.
+        /// The nearest language.
         suggestion: Option<&'static str>,
     },
-    /// The program that runs the language is not on this host, or not where the code may reach it.
+    /// No program for the language is installed where the sandbox can use it.
     #[error("no {program} for {language} in {searched}; {hint}")]
     LanguageMissing {
         /// The language.
         language: Language,
-        /// The programs that were looked for, in backticks.
+        /// The names of the programs, in backticks.
         program: String,
-        /// The folders that were searched.
+        /// The searched directories.
         searched: String,
-        /// How to get it.
+        /// How to install it.
         hint: &'static str,
     },
-    /// Code could not be built, and there is no outcome to tell it by: the streams were to be live, or the compiler left
-    /// nothing behind.
-    #[error("the code in {language} was not built: {reason}")]
+    /// The build failed without an outcome: the streams were to be live, or the compiler left no file.
+    #[error("building the {language} code failed: {reason}")]
     Build {
         /// The language.
         language: Language,
-        /// The compiler's verdict and the beginning of its messages.
+        /// The compiler's verdict and its first messages.
         reason: String,
     },
     /// A package could not be installed.
-    #[error("package `{package}` could not be installed: {reason}")]
+    #[error("installing package `{package}` failed: {reason}")]
     Requirement {
-        /// The package; several when the installer does not say which one.
+        /// The package, or several if the installer does not name one.
         package: String,
-        /// What the installer says, shortened.
+        /// The installer's message, shortened.
         reason: String,
     },
     /// The program does not exist.
     #[error("program `{program}` not found: {reason}")]
     ProgramNotFound {
-        /// The name that was given.
+        /// The name.
         program: String,
-        /// Where it was looked for, or why it cannot be used.
+        /// The searched directories, or why it cannot be used.
         reason: String,
     },
-    /// There is a file, and it may not be executed.
+    /// The program exists but is not executable.
     #[error("program `{program}` is not executable")]
     NotExecutable {
         /// The path of the program.
@@ -92,93 +92,92 @@ pub enum Error {
     ProgramNotStarted {
         /// The path of the program.
         program: String,
-        /// The kernel's reason.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// A limit makes no sense.
+    /// A limit is invalid.
     #[error("limit `{name}` is {value}, expected {expected}")]
     InvalidLimit {
         /// The limit.
         name: &'static str,
-        /// The value that was given.
+        /// The value.
         value: String,
-        /// What was expected.
+        /// The expected value.
         expected: String,
     },
-    /// A file name, a variable name or an argument is not acceptable.
+    /// A file name, a variable name or an argument is rejected.
     #[error("{what} `{name}` is not allowed: {reason}")]
     InvalidName {
-        /// What it names.
+        /// The kind of name.
         what: &'static str,
-        /// The name that was given, shortened and escaped.
+        /// The name, shortened and escaped.
         name: String,
-        /// Which rule it breaks.
+        /// The broken rule.
         reason: String,
     },
-    /// Code, arguments or input are larger than what can be handed over.
-    #[error("{what} has {size} bytes, at most {maximum} are taken; {hint}")]
+    /// Code, arguments or input exceed their maximum size.
+    #[error("{what} has {size} bytes, at most {maximum} are allowed; {hint}")]
     TooLarge {
         /// What is too large.
         what: &'static str,
         /// Its size in bytes.
         size: u64,
-        /// The most that is taken, in bytes.
+        /// The maximum in bytes.
         maximum: u64,
-        /// What to do instead.
+        /// The alternative.
         hint: &'static str,
     },
     /// The session has ended.
     #[error("the session has ended: {reason}")]
     SessionEnded {
-        /// What ended it.
+        /// The cause.
         reason: String,
     },
-    /// A session cannot do this, or not now.
+    /// The session does not support this action, or not now.
     #[error("{action} is not possible: {reason}")]
-    SessionRefused {
-        /// What was asked for, for example `fork`.
+    SessionRejected {
+        /// The action, for example `forking`.
         action: &'static str,
-        /// Why not.
+        /// The reason.
         reason: String,
-        /// What to do instead.
+        /// The alternative.
         hint: &'static str,
     },
-    /// A saved session cannot be written or read.
+    /// Writing or reading a saved session failed.
     #[error("saved session `{}`: {reason}", path.display())]
-    Saved {
-        /// The folder or file.
+    SavedSession {
+        /// The directory or file.
         path: PathBuf,
-        /// What is wrong with it, and what was expected.
+        /// The problem, and the expected state.
         reason: String,
     },
-    /// The changes of a run in a host directory cannot be applied, discarded or taken back.
+    /// The changes of a run cannot be applied, discarded or undone.
     #[error("changes of run `{id}`: {reason}")]
     HeldRun {
-        /// The identifier that was given, or the run's.
+        /// The given id, or the run's.
         id: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// The folder that was given as workspace cannot be used.
+    /// The workspace directory cannot be used.
     #[error("workspace `{}` cannot be used: {reason}", shown(path))]
     Workspace {
-        /// The folder.
+        /// The directory.
         path: PathBuf,
-        /// Why not, and what to do.
+        /// The reason and the fix.
         reason: String,
     },
-    /// A file could not be read or written on the host.
+    /// Reading or writing a host file failed.
     #[error("{action} `{}`: {source}", shown(path))]
     File {
-        /// What was tried, for example `read upload`.
+        /// The action, for example `read upload`.
         action: &'static str,
         /// The file.
         path: PathBuf,
         /// The reason.
         source: std::io::Error,
     },
-    /// Another backend than this host's processes could not run the program. What the source is, is its own matter; the
-    /// Docker backend puts a `DockerError` there.
+    /// Another backend than [`crate::Processes`] failed. The Docker backend's source is a `DockerError`.
     #[error("{source}")]
     Backend {
         /// The name of the backend.
@@ -186,56 +185,55 @@ pub enum Error {
         /// The reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// More was asked of a pool at one time than it takes. Nothing was run.
-    #[error("the pool is busy: {running} runs go on, {waiting} wait, and {reason}")]
+    /// The pool is at its limit. Nothing ran.
+    #[error("the pool is busy: {running} running, {waiting} waiting, {reason}")]
     Overloaded {
-        /// How many runs go on.
+        /// The number of current runs.
         running: usize,
-        /// How many requests wait for their turn.
+        /// The number of queued requests.
         waiting: usize,
-        /// Which bound was met.
+        /// The reached limit.
         reason: String,
     },
-    /// The sandbox could not be set up although the host seemed able to.
+    /// Setting up the sandbox failed on a host that claimed support.
     #[error("sandbox set-up failed at `{step}`: {source}")]
     Setup {
         /// The step that failed.
         step: &'static str,
-        /// The kernel's reason.
+        /// The kernel's error.
         source: std::io::Error,
     },
 }
 
 impl Error {
-    /// What to do next, where that is not part of the message.
+    /// The fix, if it is not part of the message.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::LevelUnavailable { .. } => {
-                Some("`toolpost doctor` lists what this host can give; `toolpost exec --allow-degraded` takes the next lower level".into())
+                Some("run `toolpost doctor` to list the supported levels, or add `--allow-degraded`".into())
             }
-            Self::Setup { .. } => Some("`toolpost doctor` shows which parts of the sandbox work on this host".into()),
-            Self::Overloaded { .. } => {
-                Some("try again later, or raise `most`, `queue` or `wait_limit` of the pool".into())
-            }
+            Self::Setup { .. } => Some("run `toolpost doctor` to check the sandbox on this host".into()),
+            Self::Overloaded { .. } => Some(
+                "try again later, or raise `max_concurrency`, `queue` or `queue_timeout` of the pool".into(),
+            ),
             Self::ProgramNotFound { .. } => {
-                Some("give an absolute path, or make the folder visible to the sandbox".into())
+                Some("use an absolute path, or show its directory with `--readable`".into())
             }
             Self::ProgramNotStarted { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Some(
-                "if the program exists, show its interpreter and libraries: `Sandbox::read_only`, or `readable` in \
-                 a description"
+                "show its interpreter and libraries: `Sandbox::read_only`, or `readable` in a description"
                     .into(),
             ),
             Self::NotExecutable { program } => Some(format!("make it executable: `chmod +x {program}`")),
-            Self::LanguageMissing { hint, .. } | Self::SessionRefused { hint, .. } => Some((*hint).into()),
+            Self::LanguageMissing { hint, .. } | Self::SessionRejected { hint, .. } => Some((*hint).into()),
             Self::SessionEnded { .. } => {
-                Some("start a new session, or restore a saved one; a limit can be raised in `SessionLimits`".into())
+                Some("start a new session or restore a saved one; `SessionLimits` has the limits".into())
             }
             _ => None,
         }
     }
 }
 
-/// A path as a terminal may show it: a name that came from an archive or a model can hold escapes.
+/// Escapes a path for a terminal: names from archives or models can contain control characters.
 fn shown(path: &Path) -> String {
     path.to_string_lossy()
         .chars()
@@ -246,7 +244,7 @@ fn shown(path: &Path) -> String {
         .collect()
 }
 
-/// The end of a message about a name that is not known.
+/// The suggestion in a message about an unknown name.
 fn did_you_mean(suggestion: Option<&'static str>) -> String {
     suggestion.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default()
 }

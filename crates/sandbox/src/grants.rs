@@ -1,4 +1,4 @@
-//! What one program gets beyond its level: paths, variables, hosts.
+//! `Grants`: the paths, variables and hosts of one program beyond its level.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,10 +11,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::level::shorten;
 use crate::{Egress, Error, HostPattern, Installed, Level, Placeholder, Sandbox};
 
-/// A shorter value is not masked in output: it would mask parts of other words.
+/// The shortest value that is masked in output; a shorter one would mask parts of words.
 const MIN_MASKED: usize = 6;
 
-/// What one program gets beyond its level, as data. Every field may be left out; an unknown one is an error.
+/// The paths, variables and hosts that one program gets beyond its level.
+///
+/// Every field is optional; an unknown one is an error.
 ///
 /// ```toml
 /// level = "strict"
@@ -33,41 +35,41 @@ pub struct Grants {
     pub level: Option<Level>,
     /// The working directory.
     pub workdir: Option<PathBuf>,
-    /// Files and directories of the host that the program may read.
+    /// Readable host files and directories.
     pub readable: Vec<PathBuf>,
-    /// Directories of the host that the program may write, without a private layer.
+    /// Writable host directories, without a private layer.
     pub writable: Vec<PathBuf>,
-    /// Variables, by name. Their values are never here.
+    /// Variables by name, without their values.
     pub env: Vec<VariableGrant>,
-    /// Hosts that the program may reach.
+    /// Allowed hosts.
     pub allow_hosts: Vec<HostPattern>,
-    /// Addresses that the address rules would reject; see [`Egress::allow_address`].
+    /// Allowed addresses that the address rules would reject; see [`Egress::allow_address`].
     pub allow_addresses: Vec<SocketAddr>,
-    /// Whether packages of a launcher may run scripts while they are installed.
+    /// Whether a launcher may run install scripts of packages.
     pub install_scripts: bool,
 }
 
-/// A variable that a program gets, by name: a name alone, or a table.
+/// A variable for a program: a name, or a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct VariableGrant {
-    /// The name, in the program's environment and in the host's.
+    /// The name, in the program's environment and the host's.
     pub name: String,
-    /// Whether the program gets the value itself. Default no: it gets a placeholder.
+    /// Whether the program gets the value itself. Default no: a placeholder.
     pub raw: bool,
-    /// Hosts to which the value may be sent. Default all that are allowed.
+    /// Hosts that may receive the value. Default: all allowed hosts.
     pub hosts: Vec<HostPattern>,
     /// Headers in which the value replaces the placeholder. Default `authorization` and `x-api-key`.
     pub headers: Vec<String>,
 }
 
 impl VariableGrant {
-    /// A placeholder for the hosts that are allowed.
+    /// Creates a placeholder for all allowed hosts.
     pub fn placeholder(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// The value itself.
+    /// Grants the value itself.
     pub fn raw(name: impl Into<String>) -> Self {
         Self { raw: true, ..Self::placeholder(name) }
     }
@@ -109,12 +111,12 @@ impl<'de> Deserialize<'de> for VariableGrant {
 }
 
 impl Grants {
-    /// Whether nothing is granted.
+    /// Whether there are no grants.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Adds other grants. Their level and working directory win.
+    /// Merges other grants. Their level and working directory take precedence.
     #[must_use]
     pub fn merge(mut self, other: Self) -> Self {
         let Self { level, workdir, readable, writable, env, allow_hosts, allow_addresses, install_scripts } =
@@ -131,7 +133,7 @@ impl Grants {
         self
     }
 
-    /// The same with relative paths beneath a directory.
+    /// Makes relative paths absolute, beneath a directory.
     #[must_use]
     pub fn below(mut self, directory: &Path) -> Self {
         let paths = self.readable.iter_mut().chain(&mut self.writable).chain(&mut self.workdir);
@@ -141,7 +143,7 @@ impl Grants {
         self
     }
 
-    /// One phrase for each grant, for the person who trusts them. Raw variables come first.
+    /// Describes each grant in a phrase, for the approval prompt. Raw variables come first.
     pub fn describe(&self) -> Vec<String> {
         let raw = |variable: &&VariableGrant| variable.raw;
         let (raw, placeholders): (Vec<_>, Vec<_>) = self.env.iter().partition(raw);
@@ -169,11 +171,11 @@ impl Grants {
         lines
     }
 
-    /// Looks up the values of the variables. `value` gives the value of a variable of the host.
+    /// Looks up the values of the variables. `value` returns the value of a host variable.
     ///
     /// # Errors
-    /// [`Error::InvalidName`] for a variable without a value, a placeholder without a host, and a value or a header that
-    /// no placeholder can have.
+    /// [`Error::InvalidName`] for a variable without a value, a placeholder without a host, or a value or
+    /// header that a placeholder cannot have.
     pub fn resolve(&self, value: &mut dyn FnMut(&str) -> Option<String>) -> Result<Granted, Error> {
         let refuse = |name: &str, reason: &str| Error::InvalidName {
             what: "granted variable",
@@ -198,7 +200,7 @@ impl Grants {
                 for address in &self.allow_addresses {
                     let pattern = HostPattern::new(&address.to_string())?;
                     placeholder = placeholder.host(pattern.clone());
-                    // Traffic to this machine crosses no network.
+                    // Loopback traffic crosses no network.
                     if address.ip().is_loopback() {
                         placeholder = placeholder.plain_host(pattern);
                     }
@@ -209,22 +211,22 @@ impl Grants {
             if !placeholder.has_hosts() {
                 return Err(refuse(
                     name,
-                    "a placeholder needs a host that the value may be sent to (`--allow-host NAME`); `--env-raw` grants \
+                    "a placeholder needs an allowed host (`--allow-host NAME`); `--env-raw` grants \
                      the value itself",
                 ));
             }
             egress = egress.secret(placeholder);
-            granted.sent.push(Value(value));
+            granted.secrets.push(Value(value));
         }
         egress.check()?;
         let is_used =
-            !(self.allow_hosts.is_empty() && self.allow_addresses.is_empty() && granted.sent.is_empty());
+            !(self.allow_hosts.is_empty() && self.allow_addresses.is_empty() && granted.secrets.is_empty());
         granted.egress = is_used.then_some(egress);
         Ok(granted)
     }
 }
 
-/// A value that no debug output shows.
+/// A secret value that debug output hides.
 #[derive(Clone)]
 struct Value(String);
 
@@ -234,24 +236,24 @@ impl fmt::Debug for Value {
     }
 }
 
-/// Grants with the values of their variables: what a run is started with. Default nothing.
+/// Grants with the values of their variables, ready for a run. Default nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Granted {
     grants: Grants,
     raw: Vec<(String, Value)>,
-    /// The values of placeholders.
-    sent: Vec<Value>,
+    /// The values of the placeholders.
+    secrets: Vec<Value>,
     egress: Option<Egress>,
     installed: Vec<Installed>,
 }
 
 impl Granted {
-    /// The grants by name.
+    /// The grants without values.
     pub fn grants(&self) -> &Grants {
         &self.grants
     }
 
-    /// Grants a variable whose value the caller knows, raw.
+    /// Adds a raw variable with a known value.
     #[must_use]
     pub fn with_raw(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         let name = name.into();
@@ -260,14 +262,14 @@ impl Granted {
         self
     }
 
-    /// Shows packages that were installed, read-only.
+    /// Shows installed packages, read-only.
     #[must_use]
     pub fn with_installed(mut self, installed: Installed) -> Self {
         self.installed.push(installed);
         self
     }
 
-    /// Whether connections to anything but this machine are rejected, whatever is granted. Default no.
+    /// Blocks all connections except to this machine, whatever the grants. Default no.
     #[must_use]
     pub fn no_network(mut self, no_network: bool) -> Self {
         self.egress = self.egress.map(|egress| egress.no_network(no_network));
@@ -279,19 +281,20 @@ impl Granted {
         !(self.grants.allow_hosts.is_empty() && self.grants.allow_addresses.is_empty())
     }
 
-    /// The names of the variables whose values the program gets itself.
+    /// The names of the raw variables.
     pub fn raw_names(&self) -> Vec<String> {
         self.raw.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// The values of all granted variables, to be masked in what a program prints. Those of fewer than 6 bytes are not
-    /// among them.
+    /// The values of all granted variables, to mask in output. Values shorter than 6 bytes are omitted.
     pub fn values(&self) -> impl Iterator<Item = &str> {
         let raw = self.raw.iter().map(|(_, value)| value);
-        raw.chain(&self.sent).map(|value| value.0.as_str()).filter(|value| value.trim().len() >= MIN_MASKED)
+        raw.chain(&self.secrets)
+            .map(|value| value.0.as_str())
+            .filter(|value| value.trim().len() >= MIN_MASKED)
     }
 
-    /// A sandbox with the paths, variables and hosts. Its level and workspace stay.
+    /// Applies the paths, variables and hosts to a sandbox. Its level and workspace stay.
     #[must_use]
     pub fn apply(&self, mut sandbox: Sandbox) -> Sandbox {
         sandbox = self.grants.readable.iter().fold(sandbox, Sandbox::read_only);
@@ -315,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_are_read_as_they_are_written() {
+    fn grants_are_parsed_and_described() {
         let grants = read(
             r#"{"level": "strict", "workdir": "w", "readable": ["/a"], "writable": ["out"],
                 "env": ["KEY", {"name": "DSN", "raw": true}, {"name": "T", "hosts": ["b.example"], "headers": ["x-t"]}],
@@ -354,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn later_grants_add_and_win() {
+    fn merged_grants_add_up_and_later_ones_take_precedence() {
         let first = read(r#"{"level": "strict", "env": ["A", "B"], "allow_hosts": ["a.example"]}"#).unwrap();
         let second =
             read(r#"{"level": "minimal", "env": [{"name": "A", "raw": true}], "readable": ["/x"]}"#).unwrap();

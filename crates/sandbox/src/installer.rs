@@ -1,4 +1,4 @@
-//! Installs packages by the ordinary clients, `pip` and `npm`, each time in a sandbox of its own.
+//! Installs packages with `pip` and `npm`, each time in its own sandbox.
 
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
@@ -17,22 +17,23 @@ use crate::{
     Cancel, Error, Language, Limits, Outcome, Program, Ready, Requirements, Sandbox, Verdict, Workspace,
 };
 
-/// The record of a finished folder; a folder without it is not finished.
+/// The record of a finished directory. A directory without it is unfinished.
 const RECORD: &str = "toolpost.json";
-/// A longer record is not read.
-const MAXIMUM_RECORD: u64 = 1 << 20;
-/// More files than that are refused in what was installed.
-const MAXIMUM_FILES: u64 = 400_000;
-/// Where packages of Python lie in a finished folder.
+/// The largest record in bytes.
+const MAX_RECORD_BYTES: u64 = 1 << 20;
+/// The maximum number of installed files.
+const MAX_FILES: u64 = 400_000;
+/// The directory of Python packages in a finished directory.
 const PYTHON_PACKAGES: &str = "packages";
-/// Where packages of Node.js lie.
+/// The directory of npm packages.
 const NODE_PACKAGES: &str = "node_modules";
-/// Locks that installations share; two of different packages rarely wait for each other.
+/// The number of install locks; two package lists rarely share one.
 const LOCKS: u8 = 16;
 
-/// How packages are installed: where they come from and how strictly the client that fetches them is confined. Start with
-/// [`Installer::new`]. This crate reads no environment: the address of an index, a certificate file and folders with
-/// packages are given here.
+/// Settings of package installs: the index, and the confinement of the client.
+///
+/// Start with [`Installer::new`]. This crate reads no environment, so set the index, certificate file and
+/// package directories here.
 #[derive(Debug, Clone)]
 pub struct Installer {
     pub(crate) sandbox: Sandbox,
@@ -41,25 +42,26 @@ pub struct Installer {
     find_links: Option<PathBuf>,
     offline: bool,
     allow_build: bool,
-    maximum_bytes: u64,
+    max_bytes: u64,
 }
 
-/// What is kept about a finished folder.
+/// The record of a finished directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
     v: u32,
-    /// What was asked for.
+    /// The requested packages.
     pub(crate) requested: Vec<String>,
-    /// What was installed, as `name==version` or `name@version`.
+    /// The installed packages, as `name==version` or `name@version`.
     pub(crate) packages: Vec<String>,
-    /// The interpreter that it is for.
+    /// The interpreter that they are for.
     pub(crate) interpreter: String,
     pub(crate) bytes: u64,
 }
 
-/// Packages that are installed and that a run can use: [`Sandbox::requirements`]. As long as a value of it is alive, what
-/// it stands for is not removed to make room.
+/// Installed packages for [`Sandbox::requirements`].
+///
+/// While a value exists, its packages are not evicted.
 #[derive(Debug, Clone)]
 pub struct Installed {
     language: Language,
@@ -69,27 +71,27 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// The language whose code can use the packages.
+    /// The language of the packages.
     pub fn language(&self) -> Language {
         self.language
     }
 
-    /// Where the modules are: what a run sees at the same path, read-only.
+    /// The directory of the modules, visible in a run at the same path, read-only.
     pub fn modules(&self) -> PathBuf {
         self.folder.join(if self.language == Language::Python { PYTHON_PACKAGES } else { NODE_PACKAGES })
     }
 
-    /// Everything that was installed, dependencies too, with versions: `name==version`, of npm `name@version`; sorted.
+    /// All installed packages with dependencies, sorted: `name==version`, of npm `name@version`.
     pub fn packages(&self) -> &[String] {
         &self.record.packages
     }
 
-    /// How many bytes its files have.
+    /// The total size of the files in bytes.
     pub fn bytes(&self) -> u64 {
         self.record.bytes
     }
 
-    /// The folder that a run must see.
+    /// The directory to mount in a run.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -106,34 +108,36 @@ impl Installed {
 
     fn open(folder: &Path, language: Language) -> Option<Self> {
         let (file, record) = open_record(folder)?;
-        // Whoever makes room asks for the lock alone.
+        // Eviction takes the exclusive lock.
         file.try_lock_shared().ok()?;
         let _ = file.set_modified(SystemTime::now());
         Some(Self { language, folder: folder.to_owned(), record, _in_use: Arc::new(file) })
     }
 }
 
-/// The record of a finished folder.
+/// Reads the record of a finished directory.
 pub(crate) fn open_record(folder: &Path) -> Option<(File, Record)> {
     let path = folder.join(RECORD);
-    // The folder is ours alone, and what is installed cannot write to it any more.
+    // The directory is this user's own, and installed packages can no longer write to it.
     let metadata = std::fs::symlink_metadata(&path).ok()?;
-    if !metadata.is_file() || metadata.len() > MAXIMUM_RECORD {
+    if !metadata.is_file() || metadata.len() > MAX_RECORD_BYTES {
         return None;
     }
     let file = File::options().read(true).write(true).open(&path).ok()?;
-    let record: Record = serde_json::from_reader(io::Read::take(&file, MAXIMUM_RECORD)).ok()?;
+    let record: Record = serde_json::from_reader(io::Read::take(&file, MAX_RECORD_BYTES)).ok()?;
     (record.v == 1).then_some((file, record))
 }
 
 impl Installer {
-    /// The size of all packages of one folder unless [`Installer::maximum_bytes`] says otherwise: 4 GiB.
+    /// The default total size of the packages in one directory: 4 GiB.
     pub const DEFAULT_BYTES: u64 = 4 << 30;
 
-    /// Packages come from the public index of their language. Of the sandbox are used: level, host, search path, limits
-    /// if it has any (else [`Limits::for_builds`] with 10 minutes), and of its [`crate::Egress`] the addresses, refusals,
-    /// limits and proxy; the only names that may be reached are those of the index ([`Installer::hosts`]). They may also lead
-    /// to addresses for documents and benchmarks (such as `203.0.113.0/24`), with which a gateway stands in for names.
+    /// Configures installs from the public index of each language.
+    ///
+    /// Uses the sandbox's level, host, search path and limits (default [`Limits::for_builds`] with 10
+    /// minutes). Of its [`crate::Egress`] it uses the address rules, limits and upstream proxy. Only the
+    /// hosts of the index are allowed ([`Installer::hosts`]). They may also resolve to addresses for
+    /// documentation and benchmarks (such as `203.0.113.0/24`), which some gateways use.
     pub fn new(sandbox: Sandbox) -> Self {
         Self {
             sandbox,
@@ -142,66 +146,71 @@ impl Installer {
             find_links: None,
             offline: false,
             allow_build: false,
-            maximum_bytes: Self::DEFAULT_BYTES,
+            max_bytes: Self::DEFAULT_BYTES,
         }
     }
 
-    /// Sets the address of the index: the simple index of Python packages (default `https://pypi.org/simple`) or the
-    /// registry of npm (default `https://registry.npmjs.org`). One with a name and password in it is refused, because
-    /// the client and what it runs could read them.
+    /// Sets the URL of the index.
+    ///
+    /// The default for Python is the simple index `https://pypi.org/simple`, for npm the registry
+    /// `https://registry.npmjs.org`. A URL with user or password is rejected, because the client and its
+    /// scripts could read them.
     #[must_use]
     pub fn index(mut self, address: impl Into<String>) -> Self {
         self.index = Some(address.into());
         self
     }
 
-    /// Sets a file with the certificates of authorities that the client trusts, in PEM form. Default its own.
+    /// Sets a PEM file with trusted certificate authorities. Default: those of the client.
     #[must_use]
     pub fn certificate(mut self, file: impl Into<PathBuf>) -> Self {
         self.certificate = Some(file.into());
         self
     }
 
-    /// Sets a folder of the host with packages of Python, which are looked at besides the index. It is shown read-only.
+    /// Sets a host directory with Python packages to use besides the index. It is mounted read-only.
     #[must_use]
     pub fn find_links(mut self, folder: impl Into<PathBuf>) -> Self {
         self.find_links = Some(folder.into());
         self
     }
 
-    /// Whether no index is asked, so that packages of Python come from [`Installer::find_links`] alone. Default no.
+    /// Disables the index, so that Python packages come only from [`Installer::find_links`]. Default no.
     #[must_use]
     pub fn offline(mut self, offline: bool) -> Self {
         self.offline = offline;
         self
     }
 
-    /// Whether code of the packages may run while they are installed: `pip` builds what has no wheel, `npm` runs the
-    /// packages' scripts. Default no. It runs in the sandbox too, with the same network.
+    /// Allows packages to run code during the install. Default no.
+    ///
+    /// `pip` builds packages without a wheel, and `npm` runs install scripts. They run in the sandbox with
+    /// the same network.
     #[must_use]
     pub fn allow_build(mut self, allow: bool) -> Self {
         self.allow_build = allow;
         self
     }
 
-    /// Sets how many bytes all packages of one folder may have; those not used for longest go first, never those in use.
-    /// Default [`Installer::DEFAULT_BYTES`].
+    /// Sets the total size of the packages in one directory. Default [`Installer::DEFAULT_BYTES`].
+    ///
+    /// The least recently used packages are evicted first, never those in use.
     #[must_use]
-    pub fn maximum_bytes(mut self, bytes: u64) -> Self {
-        self.maximum_bytes = bytes;
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.max_bytes = bytes;
         self
     }
 
-    /// The hosts that installing needs to reach: what a sandbox must allow on the network, and nothing else.
+    /// The hosts that an install contacts. A sandbox needs to allow only these.
     ///
     /// # Errors
-    /// [`Error::InvalidName`] when the address of the index cannot be used.
+    /// [`Error::InvalidName`] for an invalid index URL.
     pub fn hosts(&self, language: Language) -> Result<Vec<String>, Error> {
         if self.offline && language == Language::Python {
             return Ok(Vec::new());
         }
         let host = host(self.address(language))?;
-        // The public index keeps its files elsewhere.
+        // The public index stores its files on another host.
         let more = (host == "pypi.org").then(|| "files.pythonhosted.org".to_owned());
         Ok(std::iter::once(host).chain(more).collect())
     }
@@ -214,9 +223,10 @@ impl Installer {
         self.index.as_deref().unwrap_or(default)
     }
 
-    /// Installs packages into a folder of the host that is this user's alone (made if missing), or takes them from there:
-    /// the same list for the same interpreter from the same index is installed once, and a version that was left open
-    /// stays what it was then. Blocks, at most as long as the limits of the sandbox say, and until `cancel`.
+    /// Installs packages into a private host directory, which is created if missing.
+    ///
+    /// The same list for the same interpreter and index is installed once; an open version keeps its first
+    /// resolution. Blocks until the install ends, a limit is reached, or `cancel`.
     ///
     /// # Errors
     /// [`Error::Requirement`] names the package. The installer needs a level with namespaces.
@@ -255,8 +265,9 @@ impl Installer {
         finish(&staging.0, requirements.packages(), packages, interpreter)?;
         remove(&place)?;
         std::fs::rename(&staging.0, &place).map_err(|source| file_error(&place, source))?;
-        let installed = Installed::open(&place, language)
-            .ok_or_else(|| file_error(&place, io::Error::other("what was just installed cannot be read")))?;
+        let installed = Installed::open(&place, language).ok_or_else(|| {
+            file_error(&place, io::Error::other("the record of the install cannot be read"))
+        })?;
         self.make_room(&folder);
         Ok(installed)
     }
@@ -272,17 +283,17 @@ impl Installer {
         })
     }
 
-    /// The sandbox of one installation, in a folder of the host.
+    /// The sandbox of one install in a host directory.
     pub(crate) fn confined(&self, folder: &Path, language: Language) -> Result<Sandbox, Error> {
         let hosts = self.hosts(language)?;
         let egress = (!hosts.is_empty()).then(|| {
             let hosts = hosts.iter().map(|host| HostPattern::new(host)).collect::<Result<_, _>>()?;
-            // The client checks the certificate of the index, whichever gateway forwards it.
+            // The client verifies the certificate of the index, so any address may serve it.
             Ok::<_, Error>(self.sandbox.egress.clone().unwrap_or_default().only(hosts).allow_stand_ins())
         });
         let mut sandbox = Sandbox {
             limits: Some(self.limits()),
-            // It is this crate's own: nothing of a person's is there.
+            // The directory is this crate's own and has no personal files.
             workspace: Workspace::LiveHost(folder.to_owned()),
             files: Vec::new(),
             environment: Variables::default(),
@@ -300,7 +311,7 @@ impl Installer {
         Ok(sandbox)
     }
 
-    /// The options of `pip` that say where packages come from.
+    /// The `pip` options for the package sources.
     pub(crate) fn sources(&self) -> Result<Vec<OsString>, Error> {
         let mut options: Vec<OsString> = Vec::new();
         if self.offline {
@@ -360,14 +371,14 @@ impl Installer {
         }
         tool.arguments.push("--".into());
         tool.arguments.extend(packages.iter().map(OsString::from));
-        // Else npm takes a folder further up for its own.
+        // Otherwise npm uses a parent directory with a package file.
         let package = folder.join("package.json");
         std::fs::write(&package, "{\"private\": true}").map_err(|source| file_error(&package, source))?;
         let sandbox = self.confined(folder, Language::JavaScript)?;
         sandbox.run(&Program::Ready(tool), cancel, &mut |_| {})
     }
 
-    /// Everything that decides what is installed; each part with its length, so that no two lists look the same.
+    /// Hashes everything that determines the result. Each part has its length, so that no two lists collide.
     fn key(&self, requirements: &Requirements, interpreter: &str) -> String {
         let mut hash = Sha256::new();
         let mut part = |text: &[u8]| {
@@ -385,7 +396,7 @@ impl Installer {
         hash.finalize().iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
     }
 
-    /// Removes what was not used for longest until everything fits.
+    /// Evicts the least recently used packages until the rest fits.
     fn make_room(&self, folder: &Path) {
         let Ok(entries) = folder.read_dir() else { return };
         let mut all: Vec<(SystemTime, u64, PathBuf)> = entries
@@ -398,10 +409,10 @@ impl Installer {
         let mut total: u64 = all.iter().map(|(_, bytes, _)| bytes).sum();
         all.sort();
         for (_, bytes, path) in all {
-            if total <= self.maximum_bytes {
+            if total <= self.max_bytes {
                 break;
             }
-            // What is in use has the lock.
+            // Packages in use hold the lock.
             let Some((file, _)) = open_record(&path) else { continue };
             if file.try_lock().is_ok() && remove(&path).is_ok() {
                 total -= bytes;
@@ -410,7 +421,7 @@ impl Installer {
     }
 }
 
-/// Options of `pip` that hold for every installation.
+/// The `pip` options of every install.
 pub(crate) const PIP_OPTIONS: [&str; 6] = [
     "--no-input",
     "--disable-pip-version-check",
@@ -420,7 +431,7 @@ pub(crate) const PIP_OPTIONS: [&str; 6] = [
     "--no-warn-script-location",
 ];
 
-/// The folder in which something is being installed; it goes away unless it was renamed.
+/// The directory of an unfinished install. It is removed on drop unless it was renamed.
 pub(crate) struct Staging(pub(crate) PathBuf);
 
 impl Staging {
@@ -433,7 +444,7 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // What cannot be removed is removed by the next installation of the same list.
+        // The next install of the same list removes leftovers.
         let _ = remove(&self.0);
     }
 }
@@ -442,7 +453,7 @@ pub(crate) fn file_error(path: &Path, source: io::Error) -> Error {
     Error::File { action: "install packages in", path: path.to_owned(), source }
 }
 
-/// Removes a folder with everything in it, if it is there.
+/// Removes a directory and its contents, if it exists.
 pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     match std::fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error(path, error)),
@@ -450,7 +461,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Waits until nobody else installs the same.
+/// Locks an install; waits for another process with the same one.
 pub(crate) fn lock(path: &Path, cancel: &Cancel, wait: Duration) -> Result<File, Error> {
     let fail = |source| Error::File { action: "lock", path: path.to_owned(), source };
     let file = File::options().write(true).create(true).truncate(false).open(path).map_err(fail)?;
@@ -459,7 +470,7 @@ pub(crate) fn lock(path: &Path, cancel: &Cancel, wait: Duration) -> Result<File,
         match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(TryLockError::WouldBlock) if cancel.is_cancelled() || since.elapsed() > wait => {
-                return Err(fail(io::Error::other("another installation was not waited for any longer")));
+                return Err(fail(io::Error::other("waiting for another install timed out")));
             }
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
             Err(TryLockError::Error(error)) => return Err(fail(error)),
@@ -467,7 +478,7 @@ pub(crate) fn lock(path: &Path, cancel: &Cancel, wait: Duration) -> Result<File,
     }
 }
 
-/// Measures what was installed and writes its record.
+/// Measures the installed files and writes the record.
 pub(crate) fn finish(
     folder: &Path,
     requested: &[String],
@@ -478,7 +489,7 @@ pub(crate) fn finish(
     let bytes = size(folder).map_err(|source| file_error(folder, source))?;
     let record = Record { v: 1, requested: requested.to_vec(), packages, interpreter, bytes };
     let path = folder.join(RECORD);
-    // The installer could have put something there.
+    // The installer could have created one.
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(file_error(&path, error)),
         _ => {}
@@ -492,7 +503,7 @@ pub(crate) fn finish(
     Ok(record)
 }
 
-/// The bytes of all files of a folder. Links are not followed.
+/// The total size of a directory's files. Links are not followed.
 fn size(folder: &Path) -> io::Result<u64> {
     let (mut bytes, mut files) = (0u64, 0u64);
     let mut folders = vec![folder.to_owned()];
@@ -501,8 +512,8 @@ fn size(folder: &Path) -> io::Result<u64> {
             let entry = entry?;
             let metadata = entry.metadata()?;
             files += 1;
-            if files > MAXIMUM_FILES {
-                return Err(io::Error::other(format!("it has more than {MAXIMUM_FILES} files")));
+            if files > MAX_FILES {
+                return Err(io::Error::other(format!("it has more than {MAX_FILES} files")));
             }
             if metadata.is_dir() {
                 folders.push(entry.path());
@@ -514,11 +525,11 @@ fn size(folder: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// The distributions in a folder of Python packages, as `name==version`.
+/// The distributions in a Python package directory, as `name==version`.
 pub(crate) fn distributions(folder: &Path) -> Vec<String> {
     let Ok(entries) = folder.read_dir() else { return Vec::new() };
     entries
-        .take(MAXIMUM_FILES as usize)
+        .take(MAX_FILES as usize)
         .flatten()
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
@@ -528,14 +539,14 @@ pub(crate) fn distributions(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The packages in npm's own lock file, as `name@version`.
+/// The packages in npm's lock file, as `name@version`.
 fn locked(folder: &Path) -> Vec<String> {
-    const MAXIMUM: u64 = 32 << 20;
+    const MAX_BYTES: u64 = 32 << 20;
     let path = folder.join("package-lock.json");
     let is_file = std::fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file());
     let text = File::open(&path).ok().filter(|_| is_file).and_then(|file| {
         let mut text = String::new();
-        io::Read::read_to_string(&mut io::Read::take(file, MAXIMUM), &mut text).ok().map(|_| text)
+        io::Read::read_to_string(&mut io::Read::take(file, MAX_BYTES), &mut text).ok().map(|_| text)
     });
     let lock: serde_json::Value = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     let Some(packages) = lock["packages"].as_object() else { return Vec::new() };
@@ -548,7 +559,7 @@ fn locked(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The host in the address of an index, with its port if it names one.
+/// The host of an index URL, with its port if given.
 fn host(address: &str) -> Result<String, Error> {
     let refuse = |reason: &str| Error::InvalidName {
         what: "index",
@@ -560,25 +571,25 @@ fn host(address: &str) -> Result<String, Error> {
         .or_else(|| address.strip_prefix("http://"))
         .ok_or_else(|| refuse("expected an address that begins with `https://` or `http://`"))?;
     if !address.chars().all(|letter| letter.is_ascii_graphic()) {
-        return Err(refuse("it has a character that no address has"));
+        return Err(refuse("it has an invalid character"));
     }
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     if authority.contains('@') {
         return Err(Error::InvalidName {
             what: "index",
             name: "…@…".into(),
-            reason: "it has a name or password, which the client could hand on; leave it out".into(),
+            reason: "remove the user and password, which the client could leak".into(),
         });
     }
     if authority.is_empty() || authority.starts_with(':') {
-        return Err(refuse("it has no host"));
+        return Err(refuse("the host is missing"));
     }
     Ok(authority.to_ascii_lowercase())
 }
 
-/// The error of an installation that failed: which package, and the end of what the client says.
+/// The error of a failed install: the package, and the end of the client's output.
 pub(crate) fn failed(packages: &[String], outcome: &Outcome) -> Error {
-    const MAXIMUM: usize = 1000;
+    const MAX_BYTES: usize = 1000;
     let text = outcome.stderr.text();
     let errors: Vec<&str> = text
         .lines()
@@ -597,12 +608,12 @@ pub(crate) fn failed(packages: &[String], outcome: &Outcome) -> Error {
     });
     let package = blamed.cloned().unwrap_or_else(|| packages.join(", "));
     let mut reason: String =
-        lines.join(" ").chars().filter(|letter| !letter.is_control()).take(MAXIMUM).collect();
+        lines.join(" ").chars().filter(|letter| !letter.is_control()).take(MAX_BYTES).collect();
     if !matches!(outcome.verdict, Verdict::Exit { .. }) {
         reason = format!("{:?} {reason}", outcome.verdict);
     }
     if let Some(refused) = outcome.report.egress.as_ref().and_then(crate::EgressLog::refusal) {
-        // What the client says of it is only that it found nothing.
+        // The client only reports that it found nothing.
         reason = format!("{}; {reason}", refused.message);
     }
     if text.contains("No module named pip") {
@@ -616,7 +627,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hosts_are_those_of_the_index_and_no_others() {
+    fn only_the_hosts_of_the_index_are_allowed() {
         let installer = Installer::new(Sandbox::new());
         assert_eq!(installer.hosts(Language::Python).unwrap(), ["pypi.org", "files.pythonhosted.org"]);
         assert_eq!(installer.hosts(Language::JavaScript).unwrap(), ["registry.npmjs.org"]);
@@ -632,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_names_the_package_that_the_client_names() {
+    fn a_failure_names_the_package() {
         let packages = ["good==1".to_owned(), "no-such==2".to_owned()];
         let report = crate::Report::new("process", None, crate::Level::Strict);
         let mut outcome = Outcome::new(Verdict::Exit { code: 1 }, report);

@@ -1,4 +1,4 @@
-//! The languages whose code the sandbox runs: one table with everything that differs between them.
+//! The languages whose code the sandbox runs: one table of their differences.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,23 +11,21 @@ use crate::level::{nearest, shorten};
 
 /// A language whose code the sandbox can run.
 ///
-/// What comes back as [`crate::Outcome::value`] without a line `::result JSON` depends on the language: Python,
-/// JavaScript, TypeScript, Ruby and R give the value of the last expression; Lua and PHP what the code returns
-/// (`return` at its top); SQLite the rows of the last statement that gave any. The others give none: the last statement
-/// of Perl has a value even when it prints, and shells and compiled languages have no such value.
+/// [`crate::Outcome::value`] depends on the language, unless the code prints a line `::result JSON`. Python,
+/// JavaScript, TypeScript, Ruby and R return the value of the last expression. Lua and PHP return the result
+/// of a top-level `return`. SQLite returns the rows of the last statement that has any. The others return no
+/// value: in Perl every last statement would have one, and shells and compiled languages have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Language {
-    /// Python 3, isolated mode.
+    /// Python 3 in isolated mode.
     Python,
     /// JavaScript on Node.js.
     JavaScript,
-    /// TypeScript: Node.js where it strips types itself (22.13 and later), else Deno, Bun, or JavaScript made by `tsc`
-    /// or `esbuild`.
+    /// TypeScript: Node.js 22.13 or later with type stripping, else Deno, Bun, or `tsc` or `esbuild`.
     TypeScript,
-    /// GNU bash. What is called `shell` is bash too: it runs POSIX scripts, and much of that name needs it. So is a
-    /// file `*.sh`.
+    /// GNU bash, also for the name `shell` and for files `*.sh`, which often need it.
     Bash,
     /// The system's POSIX shell.
     Sh,
@@ -37,9 +35,9 @@ pub enum Language {
     Perl,
     /// Go, compiled.
     Go,
-    /// Rust, compiled by `rustc` alone: no crates but the standard library.
+    /// Rust, compiled by `rustc`: the standard library only.
     Rust,
-    /// Java, compiled; the class with `main` is found in the code.
+    /// Java, compiled; the class with `main` is detected.
     Java,
     /// C, compiled.
     C,
@@ -52,71 +50,72 @@ pub enum Language {
     Lua,
     /// PHP, with or without the opening `<?php`.
     Php,
-    /// SQL in the SQLite shell, on a database in memory; `.open FILE` uses one of the workspace.
+    /// SQL in the SQLite shell with a database in memory; `.open FILE` uses one of the workspace.
     Sqlite,
 }
 
-/// How a program gets the code.
+/// How a program processes code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// The program runs it. [`CODE_PATH`] among the arguments is the path of the code, which is also on descriptor 5.
+    /// The program runs the code. [`CODE_PATH`] in an argument is the path of the code, also on descriptor 5.
     Interpret {
         /// The arguments.
         arguments: &'static [&'static str],
     },
-    /// The program builds it.
+    /// The program builds the code.
     Build {
-        /// The name of the source file. Java's depends on the code.
+        /// The name of the source file. For Java it depends on the code.
         source: &'static str,
-        /// The arguments; [`HEAP`] in one is a part of the memory limit in MiB.
+        /// The arguments; [`HEAP`] in one is a share of the memory limit in MiB.
         arguments: &'static [&'static str],
-        /// What the shell does with the program and its arguments (`"$@"`).
+        /// A shell script that runs the program and its arguments (`"$@"`).
         script: &'static str,
-        /// The file that the build leaves.
+        /// The file that the build creates.
         result: &'static str,
-        /// How the result runs.
+        /// The kind of result.
         product: Product,
     },
 }
 
-/// What a build makes.
+/// The kind of a build's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Product {
-    /// A program of the machine.
+    /// A native program.
     Program,
-    /// An archive of classes for `java`.
+    /// An archive of Java classes.
     Archive,
     /// JavaScript for Node.js.
     JavaScript,
 }
 
-/// A program that may stand for a language.
+/// A program that can run or build a language.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(
     any(not(target_os = "linux"), toolpost_simulate_other_host),
     expect(dead_code, reason = "only the Linux side reads it")
 )]
 pub(crate) struct Runner {
-    /// The name that is looked up.
+    /// The name to search for.
     pub(crate) program: &'static str,
-    /// The arguments that make it print its version.
+    /// The arguments that print its version.
     pub(crate) version: &'static [&'static str],
-    /// The oldest version that will do, if that matters.
+    /// The minimum version, if any.
     pub(crate) since: Option<(u32, u32)>,
-    /// How it gets the code.
+    /// How it processes the code.
     pub(crate) way: Way,
 }
 
-/// Stands for the path of the code in [`Way::Interpret`].
+/// The placeholder for the path of the code in [`Way::Interpret`].
 pub(crate) const CODE_PATH: &str = "{code}";
-/// Stands for half of the memory limit, in MiB, in arguments for the Java machine.
+/// The placeholder for half of the memory limit in MiB, for the Java VM.
 #[cfg_attr(
     any(not(target_os = "linux"), toolpost_simulate_other_host),
     expect(dead_code, reason = "only the Linux side reads it")
 )]
 pub(crate) const HEAP: &str = "{heap}";
 
-/// A driver for Python with what it shows values and figures by: a literal, which costs nothing until it is compiled.
+/// A Python driver with the code that renders values and figures. A literal costs nothing until it is
+/// compiled.
 macro_rules! python_driver {
     ($driver:literal) => {
         concat!(
@@ -128,20 +127,20 @@ macro_rules! python_driver {
     };
 }
 const PYTHON_DRIVER: &str = python_driver!("../drivers/python.py");
-/// The interpreter of a session.
+/// The driver of a Python session.
 #[cfg_attr(
     any(not(target_os = "linux"), toolpost_simulate_other_host),
     expect(dead_code, reason = "only the Linux side reads it")
 )]
 pub(crate) const PYTHON_SESSION: &str = python_driver!("../drivers/session.py");
-/// One driver for both: they differ in the name of the code and in how it becomes JavaScript.
+/// One driver for both: they differ in the file name and in the conversion to JavaScript.
 const JAVASCRIPT_DRIVER: &str =
     concat!("(", include_str!("../drivers/node.js"), ")('main.js', (code) => code)");
 const TYPESCRIPT_DRIVER: &str =
     concat!("(", include_str!("../drivers/node.js"), ")('main.ts', require('module').stripTypeScriptTypes)");
 const RUBY_DRIVER: &str = include_str!("../drivers/ruby.rb");
 const R_DRIVER: &str = include_str!("../drivers/r.R");
-/// After a line break: the interpreter takes no argument for code that begins with a dash, as a comment does.
+/// Begins with a line break: `lua` rejects code that begins with a dash, as a comment does.
 const LUA_DRIVER: &str = concat!("\n", include_str!("../drivers/lua.lua"));
 const PHP_DRIVER: &str = include_str!("../drivers/php.php");
 
@@ -151,13 +150,13 @@ struct Entry {
     language: Language,
     /// The name on a command line and in a record.
     name: &'static str,
-    /// Further spellings.
+    /// Other spellings.
     aliases: &'static [&'static str],
-    /// The extensions of its files, without the dot.
+    /// The file extensions without the dot.
     extensions: &'static [&'static str],
-    /// The programs that may run or build it; the first that is there does.
+    /// The programs that run or build it; the first one found is used.
     runners: &'static [Runner],
-    /// How to get one.
+    /// How to install it.
     hint: &'static str,
 }
 
@@ -173,16 +172,16 @@ const fn compiler(program: &'static str, source: &'static str, arguments: &'stat
     Runner { program, version: VERSION, since: None, way }
 }
 
-/// The program alone.
+/// Runs the program.
 const DIRECTLY: &str = r#"exec "$@""#;
-/// A compiler whose messages go to standard output.
+/// Runs a compiler that prints messages to standard output.
 const TO_STDERR: &str = r#"exec "$@" >&2"#;
-/// Go wants a cache, and must not look for modules elsewhere. Nothing of it may stay beside the result.
+/// Go needs a cache and must not fetch modules. Both stay out of the result.
 const GO: &str = r#"export GOCACHE="$TMPDIR/go-cache" GOPATH="$TMPDIR/go-path" GOENV=off GOPROXY=off GOTOOLCHAIN=local CGO_ENABLED=0
 "$@"; status=$?
 rm -rf "$GOCACHE" "$GOPATH"
 exit $status"#;
-/// The classes become one file, which `jar`, beside `javac`, makes.
+/// `jar`, which is beside `javac`, packs the classes into one file.
 const JAVA: &str =
     r#""$@" && exec "${1%javac}jar" --create --file program.jar --main-class "$MAIN_CLASS" -C classes ."#;
 
@@ -216,14 +215,14 @@ const TABLE: [Entry; 16] = [
             Runner {
                 program: "node",
                 version: VERSION,
-                // `module.stripTypeScriptTypes`
+                // The version with `module.stripTypeScriptTypes`.
                 since: Some((22, 13)),
                 way: Way::Interpret { arguments: &["--no-warnings", "-e", TYPESCRIPT_DRIVER] },
             },
             Runner {
                 program: "tsc",
                 version: VERSION,
-                // `--noCheck`: types are taken out and not checked, as by Node.js itself.
+                // The version with `--noCheck`: types are removed without a check, as in Node.js.
                 since: Some((5, 5)),
                 way: Way::Build {
                     source: "main.ts",
@@ -280,7 +279,7 @@ const TABLE: [Entry; 16] = [
         extensions: &[],
         runners: &[Runner {
             program: "sh",
-            // POSIX knows no way to ask; this one is answered by those that are another shell.
+            // POSIX defines no version option; other shells set one of these variables.
             version: &["-c", "echo \"${BASH_VERSION:-${KSH_VERSION:-POSIX}}\""],
             since: None,
             way: Way::Interpret { arguments: &[CODE_PATH] },
@@ -465,43 +464,43 @@ impl Language {
         self.entry().name
     }
 
-    /// Further names that are understood.
+    /// Other accepted names.
     pub fn aliases(self) -> &'static [&'static str] {
         self.entry().aliases
     }
 
-    /// The extensions of its files, without the dot, in lower case.
+    /// The file extensions, lower case, without the dot.
     pub fn extensions(self) -> &'static [&'static str] {
         self.entry().extensions
     }
 
-    /// The language of a file with this extension (without the dot, in any case), if one has it.
+    /// The language of a file extension (without the dot, in any case), if known.
     pub fn from_extension(extension: &str) -> Option<Self> {
         let lower = extension.to_ascii_lowercase();
         Self::ALL.into_iter().find(|language| language.extensions().contains(&lower.as_str()))
     }
 
-    /// The program that runs or builds the language in the usual case.
+    /// The usual program that runs or builds the language.
     pub fn program(self) -> &'static str {
         self.entry().runners[0].program
     }
 
-    /// The programs that can run or build the language, in the order in which they are looked for.
+    /// The programs that can run or build the language, in search order.
     pub fn programs(self) -> impl Iterator<Item = &'static str> {
         self.entry().runners.iter().map(|runner| runner.program)
     }
 
-    /// Whether code is built before it runs, in a sandbox of its own, by the program that is usual for the language.
+    /// Whether code is built before it runs, in a separate sandbox, by the usual program of the language.
     pub fn is_compiled(self) -> bool {
         matches!(self.entry().runners[0].way, Way::Build { .. })
     }
 
-    /// How to get the program on a common system.
+    /// The command that installs the program on a common system.
     pub fn install_hint(self) -> &'static str {
         self.entry().hint
     }
 
-    /// The rows of programs that may stand for it.
+    /// The programs that can run or build it.
     #[cfg_attr(
         any(not(target_os = "linux"), toolpost_simulate_other_host),
         expect(dead_code, reason = "only the Linux side reads it")
@@ -510,8 +509,9 @@ impl Language {
         self.entry().runners
     }
 
-    /// What the program that runs code is given after its own arguments: the folders of packages, and the arguments of
-    /// the code, after what keeps the program from taking them for its own.
+    /// The arguments after the program's own: package directories and the arguments of the code.
+    ///
+    /// A separator keeps the program from parsing the code's arguments as its own.
     #[cfg_attr(
         any(not(target_os = "linux"), toolpost_simulate_other_host),
         expect(dead_code, reason = "only the Linux side reads it")
@@ -522,13 +522,13 @@ impl Language {
         packages: impl Iterator<Item = OsString>,
         arguments: &[OsString],
     ) -> Vec<OsString> {
-        // What stands before the packages, and what between them and the arguments.
+        // The words before the packages, and between packages and arguments.
         let (first, mark) = match (self, program) {
             _ if arguments.is_empty() => (None, None),
             (Self::JavaScript | Self::TypeScript, "node") => (Some("--"), Some("--")),
             (Self::Python | Self::Ruby | Self::Php, _) => (None, Some("--")),
             (Self::Lua, _) => (None, Some("main.lua")),
-            // The driver takes it out again.
+            // The driver removes it.
             (Self::R, _) => (None, Some("main.R")),
             _ => (None, None),
         };
@@ -536,20 +536,20 @@ impl Language {
         before.chain(mark.map(OsString::from)).chain(arguments.iter().cloned()).collect()
     }
 
-    /// The code as the program gets it.
+    /// The code in the form that the program reads.
     #[cfg_attr(
         any(not(target_os = "linux"), toolpost_simulate_other_host),
         expect(dead_code, reason = "only the Linux side reads it")
     )]
     pub(crate) fn text(self, source: &str) -> std::borrow::Cow<'_, [u8]> {
         match self {
-            // So that messages name the code and not a descriptor.
+            // Messages then name the code instead of a descriptor.
             Self::Perl => format!("#line 1 \"main.pl\"\n{source}").into_bytes().into(),
             _ => source.as_bytes().into(),
         }
     }
 
-    /// Whether the value of code is printed too: by R itself, and by the SQLite shell.
+    /// Whether the program prints the value itself, as R and the SQLite shell do.
     #[cfg_attr(
         any(not(target_os = "linux"), toolpost_simulate_other_host),
         expect(dead_code, reason = "only the Linux side reads it")
@@ -558,7 +558,7 @@ impl Language {
         matches!(self, Self::R | Self::Sqlite)
     }
 
-    /// The value in what the program printed, for a language whose program has no other place for it.
+    /// Extracts the value from the output, for programs without another channel.
     #[cfg_attr(
         any(not(target_os = "linux"), toolpost_simulate_other_host),
         expect(dead_code, reason = "only the Linux side reads it")
@@ -567,7 +567,7 @@ impl Language {
         if self != Self::Sqlite || stdout.dropped > 0 {
             return None;
         }
-        // One array per statement that gave rows; anything else means that the code chose another form.
+        // One array per statement with rows; anything else means another output format.
         let mut last = None;
         for value in serde_json::Deserializer::from_slice(&stdout.head).into_iter() {
             last = Some(value.ok()?);
@@ -580,7 +580,7 @@ impl Language {
         Self::ALL.map(Self::name).join(", ")
     }
 
-    /// The names of the programs, for messages.
+    /// The program names for messages.
     #[cfg_attr(
         any(not(target_os = "linux"), toolpost_simulate_other_host),
         expect(dead_code, reason = "only the Linux side reads it")
@@ -613,7 +613,7 @@ impl FromStr for Language {
             })
         };
         spellings().find(|(spelling, _)| *spelling == lower).map(|(_, language)| language).ok_or_else(|| {
-            // Every name of one or two letters is near every other.
+            // Names of one or two letters are near every other name.
             let candidates: Vec<&'static str> =
                 spellings().map(|(spelling, _)| spelling).filter(|spelling| spelling.len() > 2).collect();
             Error::UnknownLanguage { name: shorten(name), suggestion: nearest(&lower, &candidates) }
@@ -640,7 +640,7 @@ mod tests {
             let count = list.len();
             list.sort_unstable();
             list.dedup();
-            assert_eq!(list.len(), count, "a spelling stands twice: {list:?}");
+            assert_eq!(list.len(), count, "duplicate spelling: {list:?}");
         }
         for language in Language::ALL {
             for spelling in std::iter::once(&language.name()).chain(language.aliases()) {

@@ -1,4 +1,4 @@
-//! Which languages a host can run, with what, and what to install for the others.
+//! Which languages a host can run, with which programs, and how to install the others.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,38 +7,39 @@ use serde::Serialize;
 
 use crate::{Error, Language, Sandbox};
 
-/// Starts of programs at one time when they are asked for their versions.
+/// Concurrent version queries.
 const AT_ONCE: usize = 4;
 
-/// What a host has for one language.
+/// The status of one language on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LanguageStatus {
     /// The language.
     pub language: Language,
-    /// Whether code in it runs.
+    /// Whether its code runs.
     pub available: bool,
     /// The program that runs or builds it.
     pub path: Option<PathBuf>,
-    /// Its version, or the line with which it answered the question for it: at most 80 characters, none of control.
+    /// Its version, or the line that it printed: at most 80 printable characters.
     pub version: Option<String>,
     /// Whether code is built before it runs.
     pub compiled: bool,
-    /// Why code in it does not run.
+    /// Why its code does not run.
     pub reason: Option<String>,
-    /// How to get it, if it is missing.
+    /// How to install it, if it is missing.
     pub hint: Option<&'static str>,
 }
 
-/// What a host has for each language, in the order of [`Language::ALL`].
+/// The status of each language, in the order of [`Language::ALL`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Languages(Vec<LanguageStatus>);
 
 impl Languages {
-    /// Looks for the programs of every language in the search path of a sandbox and asks each for its version, in a
-    /// sandbox of the same level and host with small limits. Takes as long as the slowest interpreters need to start,
-    /// some hundred milliseconds; a program that has not changed since is not asked again.
+    /// Finds the programs of every language in the sandbox's search path and queries their versions.
+    ///
+    /// Each query runs in a sandbox of the same level and host with small limits. It takes as long as the
+    /// slowest interpreter's start, some hundred milliseconds. Results are cached until a program changes.
     pub fn detect(sandbox: &Sandbox) -> Self {
         let next = AtomicUsize::new(0);
         let work = || {
@@ -51,7 +52,7 @@ impl Languages {
         let mut all: Vec<LanguageStatus> = std::thread::scope(|scope| {
             let others: Vec<_> = (1..AT_ONCE).map(|_| scope.spawn(work)).collect();
             let own = work();
-            // A thread that panicked has lost its languages; they are looked at again below.
+            // The languages of a panicked thread are checked again below.
             own.into_iter()
                 .chain(others.into_iter().filter_map(|thread| thread.join().ok()).flatten())
                 .collect()
@@ -65,12 +66,12 @@ impl Languages {
         Self(all)
     }
 
-    /// What there is for one language.
+    /// The status of one language.
     pub fn get(&self, language: Language) -> Option<&LanguageStatus> {
         self.iter().find(|status| status.language == language)
     }
 
-    /// All languages.
+    /// The status of all languages.
     pub fn iter(&self) -> impl Iterator<Item = &LanguageStatus> {
         self.0.iter()
     }
@@ -110,7 +111,7 @@ fn status(language: Language, sandbox: &Sandbox) -> LanguageStatus {
                 Error::LanguageMissing { hint, .. } => *hint,
                 _ => language.install_hint(),
             });
-            // The hint stands beside it.
+            // `hint` has the fix.
             status.reason = Some(match &error {
                 Error::LanguageMissing { program, .. } => format!("no {program} on the search path"),
                 _ => error.to_string(),

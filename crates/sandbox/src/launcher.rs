@@ -1,4 +1,4 @@
-//! Commands that install a program before they start it: `npx` and `uvx`.
+//! Launchers that install a program before they start it: `npx` and `uvx`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path};
@@ -8,34 +8,35 @@ use crate::level::shorten;
 use crate::requirements::name;
 use crate::{Error, Language, Requirements};
 
-/// A longer file that names programs of a package is not read, in bytes.
+/// The largest package metadata file in bytes; a larger one is ignored.
 const MAX_FILE: u64 = 1 << 20;
-/// The most entries of a directory of packages that are looked at.
+/// The number of entries read from a package directory.
 const MAX_ENTRIES: usize = 100_000;
-/// Starts an entry point: the module, the attribute, the directory of the packages, then the program's own arguments.
+/// Runs an entry point. Arguments: module, attribute, package directory, then those of the program.
 const ENTRY: &str = "import sys, importlib, functools\n\
                      module, attribute, packages = sys.argv[1:4]\n\
                      sys.argv[:4] = [attribute]\n\
                      sys.path.insert(0, packages)\n\
                      sys.exit(functools.reduce(getattr, attribute.split('.'), importlib.import_module(module))())";
 
-/// A command that installs a program before it starts it, taken apart: `npx` with packages of npm, `uvx` or
-/// `uv tool run` with packages of Python. The install ([`crate::Installer`]) and the start are then runs of their own.
+/// A parsed launcher command: `npx` for npm, `uvx` or `uv tool run` for Python.
+///
+/// The install ([`crate::Installer`]) and the start are separate runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launcher {
     requirements: Requirements,
-    /// The package that the program is looked up in first.
+    /// The first package to search for the program.
     package: String,
-    /// The name of the program, if the command gives one.
+    /// The name of the program, if given.
     program: Option<String>,
     arguments: Vec<OsString>,
 }
 
 impl Launcher {
-    /// Takes a command apart. None if its first word is no launcher.
+    /// Parses a command. Returns none if its first word is not a launcher.
     ///
     /// # Errors
-    /// [`Error::InvalidName`] for an option or a package that is not known here.
+    /// [`Error::InvalidName`] for an unsupported option or package.
     pub fn parse(command: &[OsString]) -> Result<Option<Self>, Error> {
         let Some((first, rest)) = command.split_first() else { return Ok(None) };
         let is = |index: usize, word: &str| rest.get(index).is_some_and(|own| own == word);
@@ -67,7 +68,7 @@ impl Launcher {
         let Split { named, program, arguments } = split("uvx", words, &flags, &["--from", "--with"])?;
         let from = named.iter().find(|(option, _)| *option == "--from").map(|(_, package)| package.clone());
         let is_named = from.is_some();
-        // `NAME@VERSION` is a form of this launcher alone.
+        // Only this launcher has `NAME@VERSION`.
         let (own, version) = program.split_once('@').unwrap_or((&program, "latest"));
         let package = from.unwrap_or_else(|| match version {
             "latest" => own.to_owned(),
@@ -81,12 +82,12 @@ impl Launcher {
         Ok(Self { requirements, package: name(&package).to_owned(), program, arguments })
     }
 
-    /// The packages that are installed.
+    /// The packages to install.
     pub fn requirements(&self) -> &Requirements {
         &self.requirements
     }
 
-    /// The command that starts the program without the launcher, from what was installed.
+    /// The command that starts the installed program without the launcher.
     ///
     /// # Errors
     /// [`Error::Requirement`] if the packages have no such program.
@@ -109,7 +110,7 @@ impl Launcher {
         Error::Requirement { package: self.package.clone(), reason }
     }
 
-    /// A program of npm: the script that the package names in `bin`.
+    /// Finds an npm program: the script in the package's `bin`.
     fn script(&self, modules: &Path) -> Result<Vec<OsString>, Error> {
         let packages = self.requirements.packages().iter().map(|package| name(package));
         let mut known = Vec::new();
@@ -136,7 +137,7 @@ impl Launcher {
         Err(self.missing(&known))
     }
 
-    /// A program of Python: the function that a distribution names as an entry point.
+    /// Finds a Python program: the function of an entry point.
     fn entry_point(&self, modules: &Path) -> Result<Vec<OsString>, Error> {
         let wanted = self.program.as_deref().unwrap_or(&self.package);
         let mut known = Vec::new();
@@ -171,7 +172,7 @@ impl Launcher {
     }
 }
 
-/// The words of a launcher.
+/// A split launcher command.
 struct Split<'a> {
     /// Options with their values.
     named: Vec<(&'a str, String)>,
@@ -179,7 +180,7 @@ struct Split<'a> {
     arguments: Vec<OsString>,
 }
 
-/// Takes options up to the program; what comes after it is the program's own.
+/// Splits off the options before the program; later words are the program's arguments.
 fn split<'a>(
     launcher: &'static str,
     words: &[OsString],
@@ -211,20 +212,20 @@ fn split<'a>(
             let value = value.or_else(|| words.next()?.to_str().map(str::to_owned));
             named.push((*known, value.ok_or_else(|| refuse(text, "it needs a value"))?));
         } else if !flags.contains(&text) {
-            return Err(refuse(text, "the option is not known here"));
+            return Err(refuse(text, "the option is not supported"));
         }
     }
     Err(refuse(launcher, "it names no package"))
 }
 
-/// The entries of `[console_scripts]`: names and what they stand for.
+/// Parses the entries of `[console_scripts]`: names and targets.
 fn console_scripts(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let lines = text.lines().map(str::trim).skip_while(|line| *line != "[console_scripts]").skip(1);
     let lines = lines.take_while(|line| !line.starts_with('['));
     lines.filter_map(|line| line.split_once('=')).map(|(name, object)| (name.trim(), object.trim()))
 }
 
-/// Whether a path that a package names stays in the package.
+/// Whether a path in package metadata stays in the package.
 fn is_beneath(path: &str) -> bool {
     !path.is_empty()
         && Path::new(path).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn launchers_are_taken_apart() {
+    fn launchers_are_parsed() {
         for (line, packages, package, program, arguments) in [
             ("npx -y @a/server@1.2 /data -x", "@a/server@1.2", "@a/server", None, "/data -x"),
             ("npx --package=a@2 --package b run", "a@2 b", "a", Some("run"), ""),
@@ -276,11 +277,11 @@ mod tests {
         for (line, reason) in [
             ("npx", "no package"),
             ("npx -y", "no package"),
-            ("npx -c ls", "not known"),
-            ("npx --registry=http://x a", "not known"),
+            ("npx -c ls", "not supported"),
+            ("npx --registry=http://x a", "not supported"),
             ("npx ../a", "paths"),
             ("uvx --from git+https://x/y z", "paths"),
-            ("uvx --index-url x y", "not known"),
+            ("uvx --index-url x y", "not supported"),
         ] {
             let error = parse(line).unwrap_err().to_string();
             assert!(error.contains(reason), "{line}: {error}");
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_found_in_what_was_installed() {
+    fn a_program_is_found_in_installed_packages() {
         let folder = tempfile::tempdir().unwrap();
         let modules = folder.path();
         let write = |path: &str, text: &str| {

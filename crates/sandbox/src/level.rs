@@ -1,4 +1,4 @@
-//! The levels of confinement, by name.
+//! The levels of confinement.
 
 pub(crate) use toolpost_egress::shorten;
 
@@ -9,29 +9,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// How strongly a program is confined. What each level guarantees is in the crate documentation.
+/// The level of confinement. The crate documentation lists the guarantees of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Level {
-    /// Nothing is confined; only limits hold, and everything dies with the program. For what the operator trusts as much
-    /// as the host program itself ([`crate::Sandbox::unconfined`]). It has no name that text could give.
+    /// No confinement: only limits, and everything dies with the program.
+    ///
+    /// For programs as trusted as the host program ([`crate::Sandbox::unconfined`]). It cannot be parsed from
+    /// text.
     #[serde(skip_deserializing)]
     Unconfined,
-    /// Limits, no capabilities, no new privileges, a clean environment and a short list of refused system calls. No
-    /// boundary is promised: the program has the files and the network of the host's user.
+    /// Limits, no capabilities, no new privileges, a clean environment and a short seccomp denylist.
+    ///
+    /// Not a boundary: the program has the files and the network of the host's user.
     Minimal,
-    /// Landlock, seccomp, scopes and limits, with namespaces where the host gives them. Host paths stay the same.
+    /// Landlock, seccomp, scopes and limits, plus namespaces where the host has them. Host paths stay the
+    /// same.
     Standard,
-    /// Namespaces and a private root are required; only system folders and the workspace exist; no network.
+    /// Required namespaces and a private root: only system directories and the workspace exist; no network.
     Strict,
-    /// As strict, with a list of allowed system calls of which every other one ends the program, and small limits.
-    /// Without a second kernel, which the report says.
+    /// Like strict, with a seccomp allowlist that ends the program on other calls, and small limits.
+    ///
+    /// It has no second kernel, as the report notes.
     Maximum,
 }
 
 impl Level {
-    /// Every level of this build that can be named, weakest first.
+    /// Every level with a name, weakest first.
     pub const ALL: [Self; 4] = [Self::Minimal, Self::Standard, Self::Strict, Self::Maximum];
     /// Their names, in the same order.
     pub(crate) const NAMES: [&str; 4] = ["minimal", "standard", "strict", "maximum"];
@@ -47,7 +52,7 @@ impl Level {
         }
     }
 
-    /// Whether the level promises that the program cannot reach what it was not given.
+    /// Whether the level guarantees that the program reaches only what it was given.
     pub fn is_boundary(self) -> bool {
         self >= Self::Standard
     }
@@ -70,7 +75,7 @@ impl FromStr for Level {
     }
 }
 
-/// The candidate that a typing error most likely meant, if one is near enough.
+/// Returns the candidate nearest to a misspelled name, if one is near enough.
 pub(crate) fn nearest(name: &str, candidates: &[&'static str]) -> Option<&'static str> {
     if name.len() > 32 {
         return None;

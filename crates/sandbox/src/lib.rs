@@ -1,4 +1,4 @@
-//! Starts a process and confines it: namespaces, Landlock, seccomp, cgroups, limits, files in and out.
+//! Runs a program under confinement: namespaces, Landlock, seccomp, cgroups, limits, files in and out.
 //!
 //! ```no_run
 //! use toolpost_sandbox::{Cancel, Language, Program, Sandbox};
@@ -16,79 +16,76 @@
 //!
 //! | | `minimal` | `standard` | `strict` |
 //! |---|---|---|---|
-//! | what it promises | limits, and an end that takes everything along; no boundary | no file of a user, no other process, no network | the same, and nothing of the host exists inside but what is named here |
-//! | namespaces (user, mount, pid, ipc, uts, cgroup, net) | those that hold the run together | where the host gives them | required |
-//! | what exists | the host's files, for the host's user | `/usr`, `/bin`, `/lib*`, what programs read of `/etc`, the program's own package in `/opt`, the workspace, what the caller shows | the same with a generated `/etc`, without packages of `/opt` |
-//! | where a host workspace is | at its own path | at its own path | at `/workspace` |
-//! | what writes to it | the program | apply, from a private layer | the same |
-//! | Landlock | none for files | required where namespaces are missing | where the kernel has it |
-//! | network | the host's | none, but for [`Sandbox::egress`] where namespaces are given | none, but for [`Sandbox::egress`] |
-//! | seccomp | a short list of refusals | the reviewed refusals | the same |
+//! | guarantee | limits, and everything dies with the run; no boundary | no user files, no other processes, no network | the same, and only the host paths below exist |
+//! | namespaces (user, mount, pid, ipc, uts, cgroup, net) | those that hold the run together | where the host supports them | required |
+//! | visible files | the host's files, for the host's user | `/usr`, `/bin`, `/lib*`, parts of `/etc`, the program's own package in `/opt`, the workspace, shown paths | the same with a generated `/etc`, without packages in `/opt` |
+//! | path of a host workspace | its own path | its own path | `/workspace` |
+//! | writes to a host workspace | directly | by apply, from a private layer | the same |
+//! | Landlock | not for files | required without namespaces | where the kernel supports it |
+//! | network | the host's | none, or [`Sandbox::egress`] with namespaces | none, or [`Sandbox::egress`] |
+//! | seccomp | a short denylist | the reviewed denylist | the same |
 //! | no capabilities, no new privileges, limits, clean environment | always | always | always |
 //!
-//! `maximum` is `strict` with a list of the system calls that are allowed, where any other ends the run, and with tiny
-//! limits. In processes of this host it has the host's kernel, and the report says so; a second one comes with the Docker
-//! backend and a runtime such as `runsc`. `minimal` has to be named; it is never what a lower level falls back to. The
-//! limits of each level are a table of their own: [`Limits::for_level`].
+//! `maximum` is `strict` with tiny limits and a seccomp allowlist that ends the run on any other call. In processes of
+//! this host it shares the host's kernel, as the report notes. The Docker backend with a runtime such as `runsc` adds a
+//! second kernel. `minimal` must be named; no level falls back to it. [`Limits::for_level`] lists the limits of each
+//! level.
 //!
-//! What programs read of `/etc` is the linker's cache, certificates, time zone, locales, fonts, terminals, media types, and
-//! the settings of Java, Perl and Python. Accounts, hosts and resolver are generated files. Accounts' passwords, private
-//! keys and settings of services do not exist inside. [`Sandbox::read_only`] shows more of `/etc` and `/opt`.
+//! From `/etc` programs see the linker cache, certificates, time zone, locales, fonts, terminals, media types, and the
+//! settings of Java, Perl and Python. Accounts, hosts and resolver are generated files. Password hashes, private keys and
+//! settings of services do not exist inside. [`Sandbox::read_only`] shows more of `/etc` and `/opt`.
 //!
-//! Without namespaces `standard` runs in the host's root: Landlock leaves the system folders and the workspace, sockets
-//! are refused altogether, and a subreaper with Landlock's signal scope holds the processes together. What it cannot
-//! hide there is that a path exists: the size and times of files outside can be asked for, their content not. The host's
-//! own `/etc/passwd`, `group`, `hosts`, `nsswitch.conf` and `resolv.conf` are readable there. What is
-//! missing is in [`Report::missing`].
+//! Without namespaces, `standard` runs in the host's root. Landlock allows the system directories and the workspace,
+//! seccomp blocks all sockets, and a subreaper with Landlock's signal scope contains the processes. Programs can then
+//! see that a path exists, with its size and times, but not its content. They can read the host's `/etc/passwd`,
+//! `group`, `hosts`, `nsswitch.conf` and `resolv.conf`. [`Report::missing`] lists the inactive layers.
 //!
 //! # Running as root
 //!
-//! Code never runs as the host's root. It gets a user that nobody else has; a workspace of the host and what
-//! [`Sandbox::read_only`] shows are mounted with mapped identities, so that the program works with the operator's files
-//! as their owner and what it writes belongs to the operator. A thread of this crate makes network namespaces ahead of
-//! the runs, because they are the dearest part of a start, and the root that all runs of level `strict` show is made once
-//! and copied by each, as long as the host's mounts stay as they are. Its file system is read-only as such.
+//! Code never runs as the host's root. Each run gets its own user id. Host workspaces and [`Sandbox::read_only`] paths
+//! are mounted with mapped ids: the program owns the operator's files inside, and its new files belong to the operator.
+//! Network namespaces take most of a start, so a thread prepares them ahead. The root file system of level `strict` is
+//! built once, copied by each run until the host's mounts change, and mounted read-only.
 //!
-//! # The way out
+//! # Egress
 //!
-//! [`Sandbox::egress`] gives a program an allowlist of hosts, held by a proxy of the run's own on the host's side. The
-//! program's network namespace has its own loopback interface and nothing else; the child makes a listening socket
-//! there before it loses the right to, and hands it to the host, which accepts on it. No helper runs inside. System call
-//! policy and Landlock leave TCP to that one port; UDP, raw, packet, netlink and vsock sockets stay refused, and no name
-//! can be resolved inside. What went through is in [`Report::egress`].
+//! [`Sandbox::egress`] gives a program an allowlist of hosts, enforced by a proxy on the host for this run alone. The
+//! program's network namespace has only a loopback interface. Before the child drops its privileges, it opens a
+//! listening socket there and passes it to the host, which accepts connections on it. No helper runs inside. Seccomp and
+//! Landlock allow TCP only to that port; UDP, raw, packet, netlink and vsock sockets stay blocked, and names do not
+//! resolve inside. [`Report::egress`] logs the traffic.
 //!
-//! # Programs to talk to
+//! # Live programs
 //!
-//! [`Sandbox::start`] gives the same program with live streams. A process of the operator's own, such as a worker that
-//! is trusted and must only die completely, is started by [`Sandbox::unconfined`].
+//! [`Sandbox::start`] starts a program with live streams. [`Sandbox::unconfined`] starts a program that the operator
+//! trusts, such as a worker, and makes sure that all of it dies.
 //!
 //! # Sessions
 //!
-//! A [`Session`] is an interpreter that stays: cells build on each other, can be interrupted, and the live interpreter can
-//! be forked with its files. It lives in a sandbox of its own, under the same levels.
+//! A [`Session`] is a persistent interpreter. Cells share its state, can be interrupted, and the live interpreter can be
+//! forked with its files. It has its own sandbox with the same levels.
 //!
 //! # Other backends
 //!
-//! [`Sandbox::backend`] hands a run to something else than processes of this host: what implements [`Backend`]. With the
-//! feature `docker` there is `docker::Docker`, whose containers wait ready, and have live streams and a way out as
-//! processes have; `docker-tls` adds daemons behind TLS.
+//! [`Sandbox::backend`] sends runs to another [`Backend`] than processes of this host. Feature `docker` adds
+//! `docker::Docker`: prewarmed containers with live streams and egress. Feature `docker-tls` adds daemons behind TLS.
 //!
 //! # Invariants
 //!
-//! - A level that was named is given or refused, never silently lowered. A layer is in [`Report::layers`] only if the
-//!   kernel accepted it for this very run: a step of the set-up that fails ends the run with [`Error::Setup`].
-//! - When [`Sandbox::run`] returns, everything that the program started is dead, and nothing of the run is left on the
-//!   host but the outcome; its workspace goes with the outcome. Nothing outlives the host program either.
-//! - [`Verdict`] names a limit only on the kernel's or the host's own evidence, never because of an exit status.
-//! - What a program hands back (output, value, file names, files) is data of bounded size and never control.
-//! - This is the only crate of the workspace with `unsafe` code, and the only one that starts processes.
-//! - The host's program is never inside a sandbox: the first process is a static program of a few kilobytes without any
-//!   library. Proven on Linux x86-64; the aarch64 source is unproven.
-//! - Between clone and exec the child only carries out steps that were computed before: no allocation, no lock.
+//! - A required level is provided or the run fails; it is never silently lowered. [`Report::layers`] lists a layer only
+//!   if the kernel accepted it for this run. A failed set-up step ends the run with [`Error::Setup`].
+//! - When [`Sandbox::run`] returns, everything that the program started is dead. Only the outcome remains on the host,
+//!   and its workspace is removed with it. Nothing outlives the host program either.
+//! - A [`Verdict`] names a limit only on the kernel's or the host's own evidence, never because of an exit status.
+//! - Output, value, file names and files of a program are data of bounded size, never control.
+//! - Only this crate of the workspace has `unsafe` code, and only this crate starts processes.
+//! - The host's program never runs inside a sandbox: the first process is a static program of a few kilobytes without
+//!   libraries. Tested on Linux x86-64; the aarch64 source is untested.
+//! - Between clone and exec the child performs only precomputed steps: no allocation, no lock.
 //!
-//! Deliberately absent: network access but through [`Sandbox::egress`], terminals, tools, models, schemas, async runtimes
-//! (a run blocks its thread), reading the environment of the host (except the folder for temporary files), and a name for
-//! [`Level::Unconfined`]: only code can ask for it.
+//! Deliberately absent: network access except [`Sandbox::egress`], terminals, tools, models, schemas, async runtimes (a
+//! run blocks its thread), reading the host's environment (except the directory for temporary files), and a name for
+//! [`Level::Unconfined`], which only code can request.
 
 mod apply;
 mod backend;

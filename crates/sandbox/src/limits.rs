@@ -1,4 +1,4 @@
-//! What a run may use.
+//! The limits of a run.
 
 use std::time::Duration;
 
@@ -6,15 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Level};
 
-/// The limits of one run. Each has a default, and none may be zero.
+/// The limits of one run. None may be zero.
 ///
-/// # Which limits hold
+/// # Precedence
 ///
-/// 1. What the caller gives ([`crate::Sandbox::limits`]) holds as a whole, at every level.
-/// 2. Without that the column of the level that was named holds ([`Limits::for_level`]), also if a lower level is given
-///    in its place; if none was named, the column of the level that is given.
-/// 3. What a host cannot hold is listed in [`crate::Report::missing`] or [`crate::Report::notes`], never left out in
-///    silence.
+/// 1. The caller's limits ([`crate::Sandbox::limits`]) replace all others, at every level.
+/// 2. Otherwise the column of the required level holds ([`Limits::for_level`]), also if a lower level
+///    replaces it. Without a required level, the column of the level in force holds.
+/// 3. [`crate::Report::missing`] or [`crate::Report::notes`] names each limit that the host cannot enforce.
 ///
 /// To change one limit of a level, start from its column: `Limits::for_level(Level::Maximum).with_memory(1 << 29)`.
 ///
@@ -25,48 +24,50 @@ use crate::{Error, Level};
 pub struct Limits {
     /// Wall-clock time from the start to the end of the program.
     pub wall: Duration,
-    /// Time without any output and without processor time (less than 1 ms between two looks counts as none), after
-    /// which the program is ended.
+    /// Time without output and processor use before the program is ended. Less than 1 ms between two checks
+    /// counts as no use.
     pub idle: Option<Duration>,
-    /// Processor time of all processes together. None: the wall time bounds it.
+    /// Processor time of all processes together. None: wall time bounds it.
     pub cpu: Option<Duration>,
-    /// Processors that may be busy at once, for example `0.5`. Needs a cgroup.
+    /// Maximum number of busy processors, for example `0.5`. Needs a cgroup.
     pub cpu_quota: Option<f32>,
-    /// Memory in bytes, of all processes together, files in temporary file systems included. Nothing of it is swapped
-    /// out where the host can keep it from that.
+    /// Memory of all processes together in bytes, including files in temporary file systems.
+    ///
+    /// It is not swapped out where the host can prevent that.
     pub memory: u64,
     /// Processes and threads at one time.
     pub processes: u32,
-    /// Open descriptors per process. The kernel refuses more (`EMFILE`) and counts no refusals, so that no verdict names
-    /// this limit.
+    /// Open descriptors per process.
+    ///
+    /// More fail with `EMFILE`. The kernel does not count the failures, so no verdict names this limit.
     pub descriptors: u32,
     /// Bytes in one file.
     pub file_size: u64,
-    /// Bytes in a fresh workspace, and in each of `/tmp` and `/dev/shm` where the run has its own.
+    /// Bytes in a fresh workspace, and in each private `/tmp` and `/dev/shm`.
     pub workspace_bytes: u64,
-    /// Files and folders in the same places.
+    /// Files and directories in the same places.
     pub workspace_inodes: u64,
-    /// Bytes that a run may write to the private layer of a host directory. The host measures them.
+    /// Bytes written to the private layer of a host directory. The host measures them.
     pub layer_bytes: u64,
     /// Files and directories in the same layer.
     pub layer_inodes: u64,
-    /// Bytes of standard output that are kept: the first and the last half.
+    /// Captured bytes of standard output: the first and last half.
     pub stdout: usize,
-    /// Bytes of standard error that are kept: the first and the last half.
+    /// Captured bytes of standard error: the first and last half.
     pub stderr: usize,
-    /// Bytes of standard output and error together after which the program is ended.
+    /// Total output bytes before the program is ended.
     pub output_total: u64,
-    /// Bytes of the value that code hands back.
+    /// Bytes of the value of code.
     pub value_bytes: usize,
-    /// Files that are handed back.
+    /// Number of artifacts.
     pub artifacts: usize,
-    /// Bytes of all files that are handed back.
+    /// Total bytes of artifacts.
     pub artifact_bytes: u64,
-    /// Connections through the proxy, where the run has a way out at all.
+    /// Connections through the egress proxy.
     pub connections: Option<u32>,
-    /// Requests that the proxy sees: plain HTTP requests and tunnels.
+    /// Requests through the egress proxy: plain HTTP requests and tunnels.
     pub requests: Option<u32>,
-    /// Bytes through the proxy, both ways together.
+    /// Bytes through the egress proxy, both directions together.
     pub network_bytes: Option<u64>,
 }
 
@@ -81,7 +82,7 @@ impl Default for Limits {
     }
 }
 
-/// Writes one setter per limit; its documentation is the field's.
+/// Defines one setter per limit, documented by its field.
 macro_rules! setters {
     ($($setter:ident $field:ident : $kind:ty => $value:expr;)*) => {
         $(
@@ -120,8 +121,9 @@ impl Limits {
         with_network_bytes network_bytes: u64 => Some(network_bytes);
     }
 
-    /// The limits that hold at a level when the caller sets none: one column of the table above. What is not confined
-    /// ([`Level::Unconfined`]) has the column of `strict`.
+    /// The default limits of a level: one column of the table above.
+    ///
+    /// [`Level::Unconfined`] has the column of `strict`.
     pub fn for_level(level: Level) -> Self {
         let usual = Self {
             wall: Duration::from_secs(30),
@@ -130,8 +132,7 @@ impl Limits {
             cpu_quota: None,
             memory: 512 * MEBIBYTE,
             processes: 64,
-            // npm opens more than 600 at once. With 253 in flight they stay below 1,024, the usual limit of a user: more
-            // would block other programs of this user from passing descriptors.
+            // npm opens more than 600 at once. 768 and the 253 in one message stay below 1,024, the usual\n            // per-user limit of descriptors in flight. More would block the user's other programs.
             descriptors: 768,
             file_size: 100 * MEBIBYTE,
             workspace_bytes: 256 * MEBIBYTE,
@@ -157,7 +158,7 @@ impl Limits {
                 file_size: GIBIBYTE,
                 workspace_bytes: 2 * GIBIBYTE,
                 workspace_inodes: 131_072,
-                // The program has the host's network, in which nothing is counted.
+                // The program uses the host's network, which is not counted.
                 connections: None,
                 requests: None,
                 network_bytes: None,
@@ -190,8 +191,10 @@ impl Limits {
         }
     }
 
-    /// The limits of building code unless others are set: 2 minutes, 2 GiB of memory, 256 processes, 1,024 descriptors,
-    /// 1 GiB for files, a result of at most 512 MiB; everything else as at level `strict`.
+    /// The default limits of a build.
+    ///
+    /// 2 minutes, 2 GiB of memory, 256 processes, 1,024 descriptors, 1 GiB of files, a result of at most 512
+    /// MiB; otherwise as level `strict`.
     pub fn for_builds() -> Self {
         Self {
             wall: Duration::from_mins(2),
@@ -209,7 +212,7 @@ impl Limits {
         }
     }
 
-    /// The smaller one of each two limits.
+    /// Returns the smaller of each two limits.
     #[must_use]
     pub fn tightened(&self, other: &Self) -> Self {
         fn smaller<T: PartialOrd + Copy>(one: Option<T>, other: Option<T>) -> Option<T> {
@@ -243,10 +246,10 @@ impl Limits {
         }
     }
 
-    /// Refuses limits that mean nothing, that contradict each other, or under which no program can start.
+    /// Checks for limits that are invalid, contradict each other, or are too small to start any program.
     ///
     /// # Errors
-    /// [`Error::InvalidLimit`] with the name of the limit and what was expected.
+    /// [`Error::InvalidLimit`] with the limit's name and the expected value.
     pub fn check(&self) -> Result<(), Error> {
         self.check_each()?;
         self.check_together()
@@ -294,8 +297,8 @@ impl Limits {
         at_least("network_bytes", self.network_bytes.unwrap_or(u64::MAX), 1, "byte")
     }
 
-    /// Refuses a limit that could never be reached because a smaller one stands before it. A limit that has the value of
-    /// a level's column was not chosen, and contradicts nothing.
+    /// Rejects a limit that a smaller one makes unreachable. A level's own value was not chosen and
+    /// contradicts nothing.
     fn check_together(&self) -> Result<(), Error> {
         let columns = Level::ALL.map(Self::for_level);
         let chosen = |is_same: fn(&Self, &Self) -> bool| !columns.iter().any(|column| is_same(self, column));
@@ -311,7 +314,7 @@ impl Limits {
                 "cpu",
                 format!("{cpu:?}"),
                 format!(
-                    "at most {most:.3} s, which is `wall` ({:?}) times `cpu_quota` ({quota}): more can never be used",
+                    "at most {most:.3} s, which is `wall` ({:?}) times `cpu_quota` ({quota}), the most that can be used",
                     self.wall
                 ),
             );
@@ -360,7 +363,7 @@ impl Limits {
                 return above(
                     name,
                     value.to_string(),
-                    format!("at most `{bound}`, which is {most}: more can never be reached"),
+                    format!("at most `{bound}`, which is {most}, the most that can be reached"),
                 );
             }
         }
@@ -373,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zero_limits_are_refused_by_name() {
+    fn zero_limits_are_rejected_by_name() {
         let limits = Limits::default;
         let cases: [(Limits, &str); 21] = [
             (limits().with_wall(Duration::ZERO), "wall"),
@@ -409,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_contradict_each_other_are_refused_with_both_names() {
+    fn contradicting_limits_are_rejected_with_both_names() {
         let limits = Limits::default;
         let second = Duration::from_secs;
         for (limits, name, other) in [
@@ -430,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_nobody_chose_contradicts_nothing() {
+    fn a_default_limit_contradicts_nothing() {
         let second = Duration::from_secs;
         for level in Level::ALL {
             for limits in [
@@ -455,7 +458,7 @@ mod tests {
         assert_eq!((mixed.memory, mixed.processes), (1 << 22, most.processes));
     }
 
-    /// A number of bytes as the table writes it.
+    /// Formats a number of bytes as the table does.
     fn size(bytes: u64) -> String {
         match bytes {
             _ if bytes.is_multiple_of(GIBIBYTE) => format!("{} GiB", bytes / GIBIBYTE),
@@ -469,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_in_the_documentation_is_what_the_code_says() {
+    fn the_documented_table_matches_the_code() {
         use std::fmt::Write as _;
         type Cell = (&'static str, fn(&Limits) -> String);
         fn time(time: Option<Duration>) -> String {

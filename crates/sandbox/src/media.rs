@@ -1,6 +1,6 @@
-//! The media type of a file, by its first bytes and its extension: enough to show or send it on.
+//! Detects the media type of a file from its first bytes and its extension.
 
-/// First bytes that decide, whatever the name says.
+/// First bytes that determine the type, whatever the extension.
 const MAGIC: [(&[u8], &str); 11] = [
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -48,7 +48,7 @@ const EXTENSIONS: [(&str, &str); 30] = [
     ("pptx", "application/vnd.openxmlformats-officedocument.presentationml.presentation"),
 ];
 
-/// The media type, `application/octet-stream` if nothing is known.
+/// The media type; `application/octet-stream` if unknown.
 pub(crate) fn media_type(name: &str, first: &[u8]) -> &'static str {
     if let Some((_, kind)) = MAGIC.iter().find(|(magic, _)| first.starts_with(magic)) {
         return kind;

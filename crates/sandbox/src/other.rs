@@ -1,5 +1,6 @@
-//! Hosts that are not Linux: no level is available, and the crate says so. The configuration
-//! `--cfg toolpost_simulate_other_host` builds this on Linux.
+//! The platform of hosts without Linux: no level is available.
+//!
+//! `--cfg toolpost_simulate_other_host` builds it on Linux.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use crate::{Artifact, Error, Event, Host, Level, Outcome, Program, Sandbox};
 const REASON: &str = "the process sandbox needs Linux";
 const FIX: &str = "run on Linux, or in a Linux virtual machine or container";
 
-/// Nothing is stored where nothing runs.
+/// Unused: no artifact is stored.
 #[derive(Debug, Clone)]
 pub(crate) struct Store;
 
@@ -27,7 +28,7 @@ impl Flag {
     }
 }
 
-/// See the Linux side.
+/// As on Linux, without a cache.
 pub(crate) mod remember {
     pub(crate) fn host(_: &std::path::Path) -> crate::Host {
         crate::Host::probe().clone()
@@ -71,24 +72,24 @@ impl Facts {
     }
 }
 
-/// A folder in which compiled programs are kept: not on this host.
+/// A directory of cached programs; unsupported on this host.
 #[derive(Debug, Clone)]
 pub struct BuildCache {
     folder: PathBuf,
 }
 
 impl BuildCache {
-    /// The size of a cache unless [`BuildCache::maximum_bytes`] says otherwise: 1 GiB.
+    /// The default size of a cache: 1 GiB.
     pub const DEFAULT_BYTES: u64 = 1 << 30;
 
-    /// Is refused: nothing is built on this host.
+    /// Returns an error: this host cannot build.
     pub fn at(folder: impl Into<PathBuf>) -> Result<Self, Error> {
         Err(unsupported("use build cache", &folder.into()))
     }
 
     /// Has no effect.
     #[must_use]
-    pub fn maximum_bytes(self, _bytes: u64) -> Self {
+    pub fn max_bytes(self, _bytes: u64) -> Self {
         self
     }
 
@@ -98,7 +99,7 @@ impl BuildCache {
     }
 }
 
-/// Nothing is built where nothing runs; the run itself says so.
+/// Builds nothing; the run then returns the error.
 pub(crate) fn build(
     _sandbox: &Sandbox,
     _program: &Program,
@@ -107,7 +108,7 @@ pub(crate) fn build(
     Ok(None)
 }
 
-/// Nothing is installed where nothing runs.
+/// Finds no installer.
 pub(crate) fn installer(
     language: crate::Language,
     sandbox: &Sandbox,
@@ -119,22 +120,22 @@ pub(crate) fn installer(
     })
 }
 
-/// No folder is needed where nothing runs.
+/// Returns an error: this host cannot install.
 pub(crate) fn private_folder(action: &'static str, folder: &Path) -> Result<PathBuf, Error> {
     Err(unsupported(action, folder))
 }
 
-/// Nothing waits where nothing runs.
+/// Always empty.
 pub(crate) fn held_layers(_layers: Option<&Path>) -> Vec<HeldLayer> {
     Vec::new()
 }
 
-/// Nothing waits where nothing runs.
+/// Always an error.
 pub(crate) fn held_layer(id: &str, _layers: Option<&Path>) -> Result<HeldLayer, Error> {
     Err(Error::HeldRun { id: id.to_owned(), reason: REASON.into() })
 }
 
-/// A private copy: there is none on this host.
+/// Unsupported on this host.
 #[derive(Debug)]
 pub(crate) enum StagedLayer {}
 
@@ -164,7 +165,7 @@ impl StagedLayer {
     }
 }
 
-/// Changes that wait: there are none on this host.
+/// Unsupported on this host.
 #[derive(Debug)]
 pub(crate) enum HeldLayer {}
 
@@ -206,21 +207,21 @@ impl HeldLayer {
     }
 }
 
-/// The host directory of a program that runs: none does here.
+/// Unsupported on this host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LiveDirectory;
 
 impl LiveDirectory {
-    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "the form of the Linux side")]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "the signature on Linux")]
     pub(crate) fn apply(&self) -> Result<Option<crate::Applied>, Error> {
         Ok(None)
     }
 
-    #[expect(clippy::unused_self, reason = "the form of the Linux side")]
+    #[expect(clippy::unused_self, reason = "the signature on Linux")]
     pub(crate) fn refresh(&self) {}
 }
 
-/// Nothing is found where nothing runs.
+/// Always an error.
 pub(crate) fn detect(
     language: crate::Language,
     _sandbox: &Sandbox,
@@ -233,7 +234,7 @@ pub(crate) fn detect(
     })
 }
 
-/// Nothing is made ahead where nothing runs.
+/// Runs everything cold.
 pub(crate) mod pool {
     use std::time::Instant;
 
@@ -241,15 +242,15 @@ pub(crate) mod pool {
     use crate::{Cancel, Error, Event, Outcome, Program, Sandbox};
 
     pub(crate) enum Taken {
-        #[expect(dead_code, reason = "only the Linux side makes it")]
+        #[expect(dead_code, reason = "only Linux constructs it")]
         Run(Box<Result<Outcome, Error>>),
         Cold(String),
     }
 
     #[derive(Debug)]
-    pub(crate) struct Keeper;
+    pub(crate) struct Manager;
 
-    impl Keeper {
+    impl Manager {
         pub(crate) fn start(_settings: PoolSettings) -> Self {
             Self
         }
@@ -271,8 +272,8 @@ pub(crate) mod pool {
     }
 }
 
-/// Nobody gets output where nothing runs.
-#[expect(dead_code, reason = "only the Linux side reads it")]
+/// Unused on this host.
+#[expect(dead_code, reason = "only Linux reads it")]
 pub(crate) enum Output<'a> {
     Captured(&'a mut dyn FnMut(Event<'_>)),
     Live(&'a std::sync::mpsc::SyncSender<crate::running::Pipes>),
@@ -295,20 +296,20 @@ pub(crate) fn read_artifact(artifact: &Artifact, _store: &Store) -> Result<Vec<u
     Err(unsupported("read artifact", Path::new(&artifact.path)))
 }
 
-/// No interpreter stays where nothing runs.
+/// Unsupported on this host.
 #[derive(Debug)]
 pub(crate) enum Interpreter {}
 
-/// Nobody is interrupted.
+/// Unsupported on this host.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle;
 
 impl Handle {
-    #[expect(clippy::unused_self, reason = "the Linux side has somebody")]
+    #[expect(clippy::unused_self, reason = "the signature on Linux")]
     pub(crate) fn interrupt(&self) {}
 }
 
-/// What other threads would ask of a cell.
+/// Requests to a cell from other threads.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     pub(crate) interrupt: AtomicBool,
@@ -385,7 +386,7 @@ impl Interpreter {
     }
 }
 
-/// Opens a file of the host that the operator named.
+/// Opens a host file named by the operator.
 pub(crate) fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
     let file = std::fs::File::open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(std::io::Error::other("it is not a regular file")) }
@@ -400,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_level_is_refused_with_reason_and_fix() {
+    fn every_level_is_unavailable_with_reason_and_fix() {
         for entry in &Host::probe().levels {
             assert!(!entry.available && entry.reason.is_some() && entry.fix.is_some(), "{entry:?}");
         }

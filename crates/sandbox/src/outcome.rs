@@ -1,4 +1,4 @@
-//! What a run hands back.
+//! `Outcome`: the result of a run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,30 +9,32 @@ use sha2::{Digest as _, Sha256};
 use crate::sandbox::check_file_name;
 use crate::{Applied, Error, Rejection, Report, SafeDirectory, Usage, Verdict, WriteError};
 
-/// A piece of output, handed to the caller while the program runs.
+/// Output of a running program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// Bytes of standard output, as they came: not necessarily whole lines or valid UTF-8.
+    /// Bytes of standard output as they arrived; lines and UTF-8 sequences may be split.
     Stdout(&'a [u8]),
     /// Bytes of standard error.
     Stderr(&'a [u8]),
 }
 
-/// Captured output: the head and the tail. Serialises as `text` (with a mark where bytes are missing) and `dropped`.
+/// Captured output: head and tail.
+///
+/// Serializes as `text`, with a mark for dropped bytes, and `dropped`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Captured {
     /// The first bytes.
     pub head: Vec<u8>,
-    /// The last bytes, when some between were dropped; otherwise empty.
+    /// The last bytes; empty if nothing was dropped.
     pub tail: Vec<u8>,
-    /// How many bytes between head and tail were dropped.
+    /// The number of bytes dropped between head and tail.
     pub dropped: u64,
 }
 
 impl Captured {
-    /// Keeps at most `limit` bytes of an output: the first and the last half.
+    /// Captures at most `limit` bytes of an output: the first and last half.
     pub fn keep(bytes: &[u8], limit: usize) -> Self {
         if bytes.len() <= limit {
             return Self { head: bytes.to_vec(), tail: Vec::new(), dropped: 0 };
@@ -42,7 +44,7 @@ impl Captured {
         Self { head: head.to_vec(), tail: tail.to_vec(), dropped: (bytes.len() - limit) as u64 }
     }
 
-    /// All kept bytes, with a line in between that says how many are missing, if any are.
+    /// Returns head and tail, with a line between them that counts dropped bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.head.clone();
         if self.dropped > 0 {
@@ -52,7 +54,9 @@ impl Captured {
         bytes
     }
 
-    /// The same as text; invalid UTF-8 is replaced. Control characters are left: who prints it must escape them.
+    /// Returns the same as text with invalid UTF-8 replaced.
+    ///
+    /// Control characters remain; escape them before printing.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes()).into_owned()
     }
@@ -68,18 +72,19 @@ impl Serialize for Captured {
     }
 }
 
-/// Which files of the workspace a run created, changed and deleted. Paths are relative to the workspace. As JSON they are
-/// text, in which U+FFFD stands for what is not UTF-8.
+/// The workspace files that a run created, changed and deleted.
+///
+/// Paths are relative to the workspace. In JSON, U+FFFD replaces invalid UTF-8.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Changes {
-    /// Files that were not there before.
+    /// New files.
     #[serde(serialize_with = "serialize_paths")]
     pub new: Vec<PathBuf>,
-    /// Files whose content, size or time differs.
+    /// Files with other content, size or modification time.
     #[serde(serialize_with = "serialize_paths")]
     pub changed: Vec<PathBuf>,
-    /// Files that are gone.
+    /// Deleted files.
     #[serde(serialize_with = "serialize_paths")]
     pub deleted: Vec<PathBuf>,
 }
@@ -88,7 +93,7 @@ fn serialize_paths<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S:
     serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }
 
-/// A file that the program left in its workspace.
+/// A file that the program created or changed in its workspace.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Artifact {
@@ -98,16 +103,16 @@ pub struct Artifact {
     pub size: u64,
     /// The SHA-256 of the content, in lower-case hexadecimal.
     pub sha256: String,
-    /// The media type by extension and first bytes, `application/octet-stream` if unknown.
+    /// The media type from extension and first bytes; `application/octet-stream` if unknown.
     pub media_type: &'static str,
     #[serde(skip)]
     pub(crate) content: Content,
 }
 
-/// Where the content of an artifact is.
+/// The content of an artifact.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
-    /// In the workspace, which lives as long as this.
+    /// A workspace file. The workspace lives as long as this value.
     #[cfg_attr(
         any(not(target_os = "linux"), toolpost_simulate_other_host),
         expect(dead_code, reason = "only the Linux side makes it")
@@ -118,8 +123,10 @@ pub(crate) enum Content {
 }
 
 impl Artifact {
-    /// An artifact whose content is in memory. A path that could not safely become a file of a host, for example one
-    /// with `..` or a control character, is refused with [`Error::InvalidName`].
+    /// Creates an artifact from bytes in memory.
+    ///
+    /// A path that is unsafe on a host, for example with `..` or a control character, returns
+    /// [`Error::InvalidName`].
     pub fn from_bytes(path: impl Into<String>, content: impl Into<Arc<[u8]>>) -> Result<Self, Error> {
         let (path, content) = (path.into(), content.into());
         check_file_name(&path)?;
@@ -129,7 +136,7 @@ impl Artifact {
         Ok(Self { path, size: content.len() as u64, sha256, media_type, content: Content::Bytes(content) })
     }
 
-    /// The content. It is read from the workspace, which lives as long as the outcome, or from memory.
+    /// Reads the content from memory or from the workspace, which lives as long as the outcome.
     pub fn read(&self) -> Result<Vec<u8>, Error> {
         match &self.content {
             Content::Workspace(store) => crate::platform::read_artifact(self, store),
@@ -147,28 +154,28 @@ pub(crate) fn sha256(content: &[u8]) -> String {
     text
 }
 
-/// What a run hands back. The run itself succeeded; what the program did is in [`Outcome::verdict`].
+/// The result of a run. [`Outcome::verdict`] tells how the program ended.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Outcome {
     /// How the program ended.
     pub verdict: Verdict,
-    /// The exit status, when the program exited by itself.
+    /// The exit status, if the program exited by itself.
     pub exit_code: Option<i32>,
     /// Standard output.
     pub stdout: Captured,
     /// Standard error.
     pub stderr: Captured,
-    /// The value of the last expression of code, or of the last line `::result JSON` on standard output.
+    /// The value of the last expression, or of the last line `::result JSON` on standard output.
     pub value: Option<serde_json::Value>,
-    /// Whether standard output has the value already: as a line `::result JSON`, or because the language prints it.
+    /// Whether standard output contains the value too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub value_printed: bool,
     /// The regular files that the program created or changed.
     pub artifacts: Vec<Artifact>,
     /// What changed in the workspace.
     pub changes: Changes,
-    /// What became of the changes to a host directory. None where there was no private layer, or nothing in it.
+    /// The state of the changes to a host directory. None without a private layer or without changes.
     pub applied: Option<Applied>,
     /// What the run used.
     pub usage: Usage,
@@ -177,7 +184,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// An outcome with no output, no value and no files: its fields are then filled in.
+    /// Creates an outcome without output, value and files, for a backend to fill in.
     pub fn new(verdict: Verdict, report: Report) -> Self {
         Self {
             verdict,
@@ -194,9 +201,9 @@ impl Outcome {
         }
     }
 
-    /// Copies the artifacts into a directory of the host, in their order.
+    /// Copies the artifacts in order into a host directory.
     ///
-    /// It is a [`SafeDirectory`]: nothing is overwritten, and a protected path is rejected.
+    /// The directory is a [`SafeDirectory`]: nothing is overwritten, and protected paths are rejected.
     pub fn export(&self, directory: &Path) -> Result<Vec<Result<PathBuf, Rejection>>, Error> {
         let fail = |action, path: &Path, source| Error::File { action, path: path.to_owned(), source };
         let target = SafeDirectory::open(directory).map_err(|source| fail("export to", directory, source))?;
@@ -213,7 +220,7 @@ impl Outcome {
     }
 }
 
-/// Bytes as lower-case hexadecimal digits.
+/// Formats bytes as lower-case hexadecimal digits.
 #[cfg_attr(
     any(not(target_os = "linux"), toolpost_simulate_other_host),
     expect(dead_code, reason = "only the Linux side reads it")
@@ -221,8 +228,7 @@ impl Outcome {
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
+        let _infallible = write!(text, "{byte:02x}");
         text
     })
 }

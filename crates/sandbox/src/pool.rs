@@ -1,4 +1,4 @@
-//! Sandboxes that are made ahead: a run then costs what its code costs, and little more.
+//! `Pool`: idle sandboxes that wait for code, so that a run starts in about a millisecond.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -9,36 +9,36 @@ use serde::Serialize;
 
 use crate::host::LevelAvailability;
 use crate::level::shorten;
-use crate::platform::pool::{Keeper, Taken};
+use crate::platform::pool::{Manager, Taken};
 use crate::{
     Backend, Cancel, Error, Event, Language, Level, Limits, Outcome, Processes, Program, Request, Sandbox,
     Workspace,
 };
 
-/// Durations from which the quantiles of the latency are taken: the last ones.
-const MEASURED: usize = 1024;
-/// Variables that an interpreter, or a library of arithmetic, reads when it starts: a spare has done so already.
-const READ_AT_START: [&str; 8] = ["PYTHON", "LC_", "LANG", "OPENBLAS_", "OMP_", "MKL_", "NUMEXPR_", "TZ"];
-const MOST_MODULES: usize = 256;
+/// The number of latencies in the sample for the quantiles.
+const LATENCY_SAMPLES: usize = 1024;
+/// Variables that an interpreter or numeric library reads at its start, before the idle worker gets its code.
+const START_VARIABLES: [&str; 8] = ["PYTHON", "LC_", "LANG", "OPENBLAS_", "OMP_", "MKL_", "NUMEXPR_", "TZ"];
+const MAX_MODULES: usize = 256;
 
-/// What a keeper works by.
+/// The settings of a pool manager.
 #[derive(Debug, Clone)]
 pub(crate) struct PoolSettings {
     pub(crate) sandbox: Sandbox,
     pub(crate) language: Option<Language>,
-    pub(crate) children: usize,
-    pub(crate) most: usize,
+    pub(crate) idle_workers: usize,
+    pub(crate) max_concurrency: usize,
     pub(crate) preload: Vec<String>,
     pub(crate) warm_up: Option<String>,
     pub(crate) rotate_after: u64,
-    pub(crate) rotate_every: Duration,
+    pub(crate) rotate_interval: Duration,
     pub(crate) idle: Option<Duration>,
-    pub(crate) ready_within: Duration,
-    pub(crate) load_within: Duration,
-    pub(crate) host_folders: bool,
+    pub(crate) ready_timeout: Duration,
+    pub(crate) load_timeout: Duration,
+    pub(crate) host_directories: bool,
 }
 
-/// What a keeper has counted.
+/// The counters of a pool manager.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PoolCounts {
     pub(crate) forked: u64,
@@ -49,140 +49,162 @@ pub(crate) struct PoolCounts {
     pub(crate) missing: Vec<(String, String)>,
 }
 
-/// How a pool is made. Start with [`Pool::builder`], end with [`PoolBuilder::build`].
+/// The settings of a pool. Start with [`Pool::builder`], end with [`PoolBuilder::build`].
 #[derive(Debug, Clone)]
 pub struct PoolBuilder {
     settings: PoolSettings,
     queue: usize,
     wait: Duration,
-    spare_within: Option<Duration>,
+    worker_timeout: Option<Duration>,
 }
 
 impl PoolBuilder {
-    /// Sets the language whose code the pool runs. Default none: it runs programs by their arguments.
+    /// Sets the language of the pool's code. Default none: it runs programs by their arguments.
     #[must_use]
     pub fn language(mut self, language: Language) -> Self {
         self.settings.language = Some(language);
         self
     }
 
-    /// Sets the modules that Python loads before it is copied, for example those of a
-    /// profile ([`crate::Profile::modules`]). Default none. What is not
-    /// installed, cannot be loaded, or starts threads when it is loaded (a copy would miss them) is left out and named in
-    /// [`PoolMetrics::missing`].
+    /// Sets the modules that the Python zygote loads before it forks. Default none.
+    ///
+    /// For example those of a profile ([`crate::Profile::modules`]). A module is skipped and listed in
+    /// [`PoolMetrics::missing`] if it is not installed, fails to load, or starts threads, which a fork would
+    /// lose.
     #[must_use]
     pub fn preload<T: Into<String>>(mut self, modules: impl IntoIterator<Item = T>) -> Self {
         self.settings.preload = modules.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Sets Python code that each child runs while it waits, in a namespace of its own, so that the pages that it
-    /// touches are the child's own already. Default none. What it prints is lost; files that it makes stay. A child whose
-    /// warm-up fails is not used.
+    /// Sets Python code that each worker runs while it is idle. Default none.
+    ///
+    /// It runs in its own namespace and makes the worker's memory pages private before a request needs them.
+    /// Its output is lost; its files stay. A worker whose warm-up fails is discarded.
     #[must_use]
     pub fn warm_up(mut self, code: impl Into<String>) -> Self {
         self.settings.warm_up = Some(code.into());
         self
     }
 
-    /// Sets whether a folder of the host can be the workspace of a run in a spare ([`Workspace::Host`], at level
-    /// `strict`). Default no: such requests run cold. Each spare is then locked by Landlock when it has its workspace and
-    /// before it gets its code; a warm-up runs before.
+    /// Allows a host directory as workspace in a pooled run ([`Workspace::Host`], at level `strict`). Default
+    /// no: such runs start cold.
+    ///
+    /// Each worker applies Landlock after it has its workspace and before it gets its code. A warm-up runs
+    /// before that.
     #[must_use]
-    pub fn host_folders(mut self, host_folders: bool) -> Self {
-        self.settings.host_folders = host_folders;
+    pub fn host_directories(mut self, host_directories: bool) -> Self {
+        self.settings.host_directories = host_directories;
         self
     }
 
-    /// Sets how many spares are kept ready. Default 2.
+    /// Sets the number of idle workers. Default 2.
     #[must_use]
-    pub fn children(mut self, children: usize) -> Self {
-        self.settings.children = children;
+    pub fn idle_workers(mut self, idle_workers: usize) -> Self {
+        self.settings.idle_workers = idle_workers;
         self
     }
 
-    /// Sets how many runs go on at one time, cold ones included. Default twice the number of processors.
+    /// Sets the maximum number of concurrent runs, cold ones included. Default: twice the processors.
     #[must_use]
-    pub fn most(mut self, most: usize) -> Self {
-        self.settings.most = most;
+    pub fn max_concurrency(mut self, max_concurrency: usize) -> Self {
+        self.settings.max_concurrency = max_concurrency;
         self
     }
 
-    /// Sets how many requests may wait for their turn; one more gets [`Error::Overloaded`] at once. Default 64.
+    /// Sets the maximum number of queued requests. Default 64.
+    ///
+    /// One more gets [`Error::Overloaded`] at once.
     #[must_use]
     pub fn queue(mut self, queue: usize) -> Self {
         self.queue = queue;
         self
     }
 
-    /// Sets how long a request waits for its turn before it gets [`Error::Overloaded`], and within the same time for a
-    /// spare before it runs cold. Default 10 s.
+    /// Sets how long a request waits in the queue before [`Error::Overloaded`]. Default 10 s.
+    ///
+    /// The same time bounds its wait for an idle worker; after that it runs cold.
     #[must_use]
-    pub fn wait_limit(mut self, wait: Duration) -> Self {
+    pub fn queue_timeout(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
-    /// Sets how long a request whose turn it is waits for a spare before it runs cold; zero is not at all. Default: what
-    /// [`PoolBuilder::wait_limit`] leaves.
+    /// Sets how long a request waits for an idle worker before it runs cold. Zero disables the wait.
+    ///
+    /// Default: the rest of [`PoolBuilder::queue_timeout`].
     #[must_use]
-    pub fn spare_within(mut self, time: Duration) -> Self {
-        self.spare_within = Some(time);
+    pub fn worker_timeout(mut self, time: Duration) -> Self {
+        self.worker_timeout = Some(time);
         self
     }
 
-    /// Sets after how many children a zygote is replaced: they share its address layout and hash secrets. Default 1,000.
+    /// Sets the number of forks before a zygote is replaced. Default 1,000.
+    ///
+    /// Forks share the zygote's address layout and hash secrets.
     #[must_use]
     pub fn rotate_after(mut self, runs: u64) -> Self {
         self.settings.rotate_after = runs;
         self
     }
 
-    /// Sets after which time a zygote is replaced. Default 30 min.
+    /// Sets the age at which a zygote is replaced. Default 30 min.
     #[must_use]
-    pub fn rotate_every(mut self, time: Duration) -> Self {
-        self.settings.rotate_every = time;
+    pub fn rotate_interval(mut self, time: Duration) -> Self {
+        self.settings.rotate_interval = time;
         self
     }
 
-    /// Sets after which time without a request zygote and spares are let go, until the next request. None keeps them.
-    /// Default 10 min.
+    /// Sets the time without requests after which zygote and idle workers end. Default 10 min; none keeps
+    /// them.
+    ///
+    /// The next request starts them again.
     #[must_use]
     pub fn idle_shutdown(mut self, time: Option<Duration>) -> Self {
         self.settings.idle = time;
         self
     }
 
-    /// Sets how long a spare may take to become ready, its warm-up included; then it is killed and replaced.
-    /// Default 10 s.
+    /// Sets how long a worker may take to become ready, with its warm-up. Default 10 s.
+    ///
+    /// A slower worker is killed and replaced.
     #[must_use]
-    pub fn ready_within(mut self, time: Duration) -> Self {
-        self.settings.ready_within = time;
+    pub fn ready_timeout(mut self, time: Duration) -> Self {
+        self.settings.ready_timeout = time;
         self
     }
 
-    /// Sets how long a zygote may take to load its modules; then it is killed, and another is tried later. Default 60 s.
+    /// Sets how long a zygote may take to load its modules. Default 60 s.
+    ///
+    /// A slower zygote is killed, and the pool retries later.
     #[must_use]
-    pub fn load_within(mut self, time: Duration) -> Self {
-        self.settings.load_within = time;
+    pub fn load_timeout(mut self, time: Duration) -> Self {
+        self.settings.load_timeout = time;
         self
     }
 
-    /// Starts the pool, which makes its first spares at once. A host that cannot have one gives a pool all the same: it
-    /// runs everything cold, and [`PoolMetrics::unavailable`] and the reports say why.
+    /// Starts the pool and its first idle workers.
+    ///
+    /// On a host without support, the pool runs everything cold; [`PoolMetrics::unavailable`] and the reports
+    /// name the reason.
     ///
     /// # Errors
-    /// [`Error::InvalidLimit`] for a number or time of zero, [`Error::InvalidName`] for a module that is no name or an
-    /// option of Python for another language, and what [`Sandbox::check_settings`] refuses.
+    /// [`Error::InvalidLimit`] for a number or time of zero, [`Error::InvalidName`] for an invalid module or
+    /// a Python option with another language, and the errors of [`Sandbox::check_settings`].
     pub fn build(self) -> Result<Pool, Error> {
         self.check()?;
-        let Self { settings, queue, wait, spare_within } = self;
-        let gate = Gate { most: settings.most, queue, state: Mutex::default(), changed: Condvar::new() };
-        let keeper = Keeper::start(settings.clone());
-        Ok(Pool { keeper, settings, wait, spare_within, gate, record: Mutex::default() })
+        let Self { settings, queue, wait, worker_timeout } = self;
+        let gate = Gate {
+            max_concurrency: settings.max_concurrency,
+            queue,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        };
+        let manager = Manager::start(settings.clone());
+        Ok(Pool { manager, settings, wait, worker_timeout, gate, record: Mutex::default() })
     }
 
-    /// Looks at the options without starting anything.
+    /// Checks the settings without starting anything.
     ///
     /// # Errors
     /// Those of [`PoolBuilder::build`].
@@ -190,14 +212,14 @@ impl PoolBuilder {
         let settings = &self.settings;
         settings.sandbox.check_settings()?;
         let times = [
-            ("rotate_every", settings.rotate_every),
+            ("rotate_interval", settings.rotate_interval),
             ("idle_shutdown", settings.idle.unwrap_or(Duration::MAX)),
-            ("ready_within", settings.ready_within),
-            ("load_within", settings.load_within),
+            ("ready_timeout", settings.ready_timeout),
+            ("load_timeout", settings.load_timeout),
         ];
         let numbers = [
-            ("children", settings.children as u64),
-            ("most", settings.most as u64),
+            ("idle_workers", settings.idle_workers as u64),
+            ("max_concurrency", settings.max_concurrency as u64),
             ("rotate_after", settings.rotate_after),
         ];
         let zero = numbers.into_iter().find(|(_, number)| *number == 0).map(|(name, _)| name);
@@ -205,30 +227,26 @@ impl PoolBuilder {
         if let Some(name) = zero {
             return Err(Error::InvalidLimit { name, value: "0".into(), expected: "at least 1".into() });
         }
-        if settings.children > 256 {
-            let value = settings.children.to_string();
-            return Err(Error::InvalidLimit { name: "children", value, expected: "at most 256".into() });
+        if settings.idle_workers > 256 {
+            let value = settings.idle_workers.to_string();
+            return Err(Error::InvalidLimit { name: "idle_workers", value, expected: "at most 256".into() });
         }
-        let refuse = |what: &'static str, name: &str, reason: &str| {
+        let reject = |what: &'static str, name: &str, reason: &str| {
             Err(Error::InvalidName { what, name: shorten(name), reason: reason.into() })
         };
         if settings.language != Some(Language::Python) {
             if let Some(name) = settings.preload.first() {
-                return refuse("module", name, "only a pool of Python loads modules");
+                return reject("module", name, "only a Python pool loads modules");
             }
             if settings.warm_up.is_some() {
-                return refuse("option", "warm_up", "only a pool of Python warms its children up");
+                return reject("option", "warm_up", "only a Python pool runs a warm-up");
             }
-            if settings.host_folders {
-                return refuse(
-                    "option",
-                    "host_folders",
-                    "only a pool of Python attaches folders of the host",
-                );
+            if settings.host_directories {
+                return reject("option", "host_directories", "only a Python pool attaches host directories");
             }
         }
-        if settings.preload.len() > MOST_MODULES {
-            return refuse("option", "preload", "it has more than 256 modules");
+        if settings.preload.len() > MAX_MODULES {
+            return reject("option", "preload", "it has more than 256 modules");
         }
         for name in &settings.preload {
             let is_part = |part: &str| {
@@ -237,36 +255,37 @@ impl PoolBuilder {
                     && part.chars().all(|letter| letter.is_alphanumeric() || letter == '_')
             };
             if name.len() > 256 || !name.split('.').all(is_part) {
-                return refuse("module", name, "a module's name has letters, digits, underscores and dots");
+                return reject("module", name, "a module's name has letters, digits, underscores and dots");
             }
         }
         if settings.warm_up.as_ref().is_some_and(|code| code.contains('\0')) {
-            return refuse("option", "warm_up", "it has a NUL byte");
+            return reject("option", "warm_up", "it has a NUL byte");
         }
         Ok(())
     }
 }
 
-/// Sandboxes that are made ahead and run one program each: a [`Backend`] whose runs are as confined as cold ones, with
-/// the same verdicts, limits, files and events, and start in about a millisecond.
+/// A [`Backend`] that runs each program in an idle sandbox, in about a millisecond.
 ///
-/// - **Python**: an interpreter that has loaded [`PoolBuilder::preload`] (a zygote) lives in a sandbox of its own. For
-///   each run it makes a copy of itself in fresh namespaces, which carries out the steps of a cold run and then waits for
-///   its code. No two runs share a copy; nothing goes from one run to another but what the zygote loaded.
-/// - **JavaScript**: the interpreter is started ahead and waits for the end of its code.
-/// - **Every other language, and arguments**: a locked sandbox waits and is told which program to become.
+/// Runs are as confined as cold ones, with the same verdicts, limits, files and events.
 ///
-/// With [`PoolBuilder::host_folders`] a folder of the host as workspace is attached to the spare that gets the program,
-/// protected as in a cold run. What a warm-up left in the spare's own workspace is not there then.
+/// - **Python**: a zygote, an interpreter with the modules of [`PoolBuilder::preload`], runs in its own
+///   sandbox. For each run it forks into fresh namespaces; the fork performs the steps of a cold run and
+///   waits for its code. No two runs share a fork. Runs share only what the zygote loaded.
+/// - **JavaScript**: a prewarmed interpreter waits for its code.
+/// - **Other languages and programs**: a locked sandbox waits for the program to execute.
 ///
-/// A request that does not fit (another level, other limits of the kernel, a folder of the host that is only read,
-/// another language, other things to show) runs cold, by [`Processes`], and its report's notes say why. The same goes
-/// for a host that cannot have the pool. What differs from a cold run of Python: arithmetic has one thread, and the hash secrets and
-/// the address layout are those of the zygote until it is replaced.
+/// With [`PoolBuilder::host_directories`], the worker of a run attaches the host directory, protected as in a
+/// cold run. Files that a warm-up left in the worker's own workspace are not visible then.
 ///
-/// When a run returns, everything that its program started is dead. What the sandbox itself was made of (its first
-/// process, which is killed, its namespaces and its control groups) may go a moment later, at most 64 runs at a time;
-/// dropping the pool waits for all of it.
+/// A request that does not match the pool runs cold with [`Processes`], and the report's notes name the
+/// reason: another level, language, kernel limit or mount, or a read-only host directory. On a host without
+/// support every request runs cold. Pooled Python differs from cold Python in two ways: arithmetic uses one
+/// thread, and hash secrets and address layout are those of the zygote.
+///
+/// When a run returns, everything that its program started is dead. The sandbox's own first process,
+/// namespaces and cgroups may need a moment longer, for at most 64 runs at a time. Dropping the pool waits
+/// for them.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -286,10 +305,10 @@ impl PoolBuilder {
 pub struct Pool {
     settings: PoolSettings,
     wait: Duration,
-    spare_within: Option<Duration>,
+    worker_timeout: Option<Duration>,
     gate: Gate,
     record: Mutex<Record>,
-    keeper: Keeper,
+    manager: Manager,
 }
 
 #[derive(Debug, Default)]
@@ -301,39 +320,39 @@ struct Record {
 }
 
 impl Pool {
-    /// How the note begins in the report of a run that no spare served; the reason follows.
-    pub const COLD: &'static str = "it ran cold, not in a spare of the pool";
+    /// The first words of the report note for a cold run; the reason follows.
+    pub const COLD: &'static str = "the run started cold, outside the pool";
 
-    /// A pool for runs with these settings, with the defaults of every option.
+    /// Configures a pool for runs with the settings of `sandbox`.
     pub fn builder(sandbox: &Sandbox) -> PoolBuilder {
         let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let mut sandbox = sandbox.clone();
-        // A pool that is its own backend would never end.
+        // A pool as its own backend would recurse forever.
         sandbox.backend = None;
         PoolBuilder {
             settings: PoolSettings {
                 sandbox,
                 language: None,
-                children: 2,
-                most: processors * 2,
+                idle_workers: 2,
+                max_concurrency: processors * 2,
                 preload: Vec::new(),
                 warm_up: None,
                 rotate_after: 1000,
-                rotate_every: Duration::from_mins(30),
+                rotate_interval: Duration::from_mins(30),
                 idle: Some(Duration::from_mins(10)),
-                ready_within: Duration::from_secs(10),
-                load_within: Duration::from_mins(1),
-                host_folders: false,
+                ready_timeout: Duration::from_secs(10),
+                load_timeout: Duration::from_mins(1),
+                host_directories: false,
             },
             queue: 64,
             wait: Duration::from_secs(10),
-            spare_within: None,
+            worker_timeout: None,
         }
     }
 
-    /// What the pool has done so far, and what it is doing.
+    /// Returns the counters and the current state.
     pub fn metrics(&self) -> PoolMetrics {
-        let (counts, ready, unavailable) = self.keeper.counts();
+        let (counts, ready, unavailable) = self.manager.counts();
         let (running, waiting) = self.gate.now();
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let mut latencies: Vec<Duration> = record.latencies.iter().copied().collect();
@@ -350,17 +369,17 @@ impl Pool {
             died: counts.died,
             rotated: counts.rotated,
             restarted: counts.restarted,
-            latency: quantile(50).unwrap_or_default(),
-            latency_90: quantile(90).unwrap_or_default(),
-            latency_99: quantile(99).unwrap_or_default(),
+            latency_p50: quantile(50).unwrap_or_default(),
+            latency_p90: quantile(90).unwrap_or_default(),
+            latency_p99: quantile(99).unwrap_or_default(),
             preloaded: counts.preloaded,
             missing: counts.missing,
             unavailable,
         }
     }
 
-    /// Why a request cannot be served by a spare.
-    fn misfit(&self, sandbox: &Sandbox, program: &Program) -> Option<String> {
+    /// Returns why a request must run cold, if it must.
+    fn cold_reason(&self, sandbox: &Sandbox, program: &Program) -> Option<String> {
         let own = &self.settings.sandbox;
         match (program, self.settings.language) {
             (Program::Code { language, .. }, Some(own)) if *language == own => {}
@@ -369,57 +388,54 @@ impl Pool {
             (_, None) => return Some("the pool runs programs by their arguments".into()),
         }
         if sandbox.level != own.level || sandbox.allow_degraded != own.allow_degraded {
-            return Some("another level was asked for than the pool has".into());
+            return Some("the run needs another level than the pool has".into());
         }
         if sandbox.egress.is_some() {
-            return Some("the run is to have a way out".into());
+            return Some("the run has an egress allowlist".into());
         }
         if matches!(sandbox.workspace, Workspace::ReadOnlyHost(_)) {
-            return Some("the workspace is a folder of the host that is only read".into());
+            return Some("the workspace is a read-only host directory".into());
         }
         if matches!(sandbox.workspace, Workspace::Host(_) | Workspace::LiveHost(_))
-            && !self.settings.host_folders
+            && !self.settings.host_directories
         {
-            return Some(
-                "the workspace is a folder of the host, which spares get with `PoolBuilder::host_folders`"
-                    .into(),
-            );
+            return Some("the workspace is a host directory; enable `PoolBuilder::host_directories`".into());
         }
         let level = own.level.unwrap_or(Level::Strict);
         if in_kernel(sandbox.limits_at(level), &own.limits_at(level)) != own.limits_at(level) {
-            return Some("other limits were asked for than the pool's spares have".into());
+            return Some("the run has other limits than the pool".into());
         }
         let has_grants =
             |sandbox: &Sandbox| !sandbox.read_write.is_empty() || !sandbox.raw_variables.is_empty();
         if has_grants(sandbox) || has_grants(own) {
-            return Some("the run has grants of its own".into());
+            return Some("the run has grants".into());
         }
         if sandbox.read_only != own.read_only || sandbox.search_path != own.search_path {
-            return Some("other files are to be shown than the pool's spares show".into());
+            return Some("the run shows other files than the pool".into());
         }
         if !sandbox.arguments.is_empty() && self.settings.language.is_some() {
-            return Some("the code has arguments, which the pool's spares do not get".into());
+            return Some("the code has arguments".into());
         }
         if !sandbox.packages.is_empty() || !own.packages.is_empty() {
-            return Some("packages were installed for the run, which the pool's spares do not have".into());
+            return Some("the run has installed packages".into());
         }
         if sandbox.host.is_some() != own.host.is_some() {
-            return Some("other facts about the host were given".into());
+            return Some("the run has other host facts".into());
         }
         let is_begun = self.settings.language == Some(Language::JavaScript);
         if is_begun && sandbox.directory != own.directory {
-            return Some("the interpreter was started in another folder".into());
+            return Some("the run starts in another directory".into());
         }
         let read = |sandbox: &Sandbox| {
             let mut names = sandbox.environment.to_vec();
             let is_python = self.settings.language == Some(Language::Python);
             names.retain(|(name, _)| {
-                is_begun || (is_python && READ_AT_START.iter().any(|prefix| name.starts_with(prefix)))
+                is_begun || (is_python && START_VARIABLES.iter().any(|prefix| name.starts_with(prefix)))
             });
             names
         };
         if read(sandbox) != read(own) {
-            return Some("the interpreter was started with other variables".into());
+            return Some("the run has other start-up variables".into());
         }
         None
     }
@@ -437,7 +453,7 @@ impl Pool {
     }
 }
 
-/// The limits of a request with those of the pool in the places that only the host's side looks at.
+/// The limits of a request, with the pool's values for those that only the host enforces.
 fn in_kernel(mut limits: Limits, own: &Limits) -> Limits {
     limits.wall = own.wall;
     limits.idle = own.idle;
@@ -461,7 +477,7 @@ impl Backend for Pool {
 
     fn run(&self, request: &Request<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
         let since = Instant::now();
-        // A wait that no clock can hold is one without an end.
+        // A wait beyond the clock's range counts as unlimited.
         let until = since.checked_add(self.wait).unwrap_or(since + Duration::from_hours(24 * 365));
         let (sandbox, program, cancel) = (request.sandbox, request.program(), request.cancel());
         let _turn = match self.gate.enter(cancel, until) {
@@ -471,19 +487,19 @@ impl Backend for Pool {
                 return Err(error);
             }
         };
-        if let Some(reason) = self.misfit(sandbox, program) {
+        if let Some(reason) = self.cold_reason(sandbox, program) {
             return self.cold(request, &reason, on_event);
         }
         let until = self
-            .spare_within
+            .worker_timeout
             .and_then(|within| Instant::now().checked_add(within))
             .map_or(until, |sooner| sooner.min(until));
-        match self.keeper.run(sandbox, program, cancel, until, on_event) {
+        match self.manager.run(sandbox, program, cancel, until, on_event) {
             Taken::Run(result) => {
                 let outcome = (*result)?;
                 let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
                 record.served += 1;
-                if record.latencies.len() >= MEASURED {
+                if record.latencies.len() >= LATENCY_SAMPLES {
                     record.latencies.pop_front();
                 }
                 record.latencies.push_back(since.elapsed());
@@ -494,10 +510,10 @@ impl Backend for Pool {
     }
 }
 
-/// Lets so many in at one time.
+/// Bounds the number of concurrent runs.
 #[derive(Debug)]
 struct Gate {
-    most: usize,
+    max_concurrency: usize,
     queue: usize,
     state: Mutex<(usize, usize)>,
     changed: Condvar,
@@ -510,14 +526,14 @@ impl Gate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many are inside, and how many wait.
+    /// Returns the numbers of running and waiting requests.
     fn now(&self) -> (usize, usize) {
         *self.lock()
     }
 
     fn enter(&self, cancel: &Cancel, until: Instant) -> Result<Turn<'_>, Error> {
         let mut state = self.lock();
-        if state.0 >= self.most {
+        if state.0 >= self.max_concurrency {
             let overloaded = |(running, waiting): (usize, usize), reason: &str| Error::Overloaded {
                 running,
                 waiting,
@@ -527,13 +543,13 @@ impl Gate {
                 return Err(overloaded(*state, "the queue is full"));
             }
             state.1 += 1;
-            while state.0 >= self.most {
+            while state.0 >= self.max_concurrency {
                 let now = Instant::now();
                 if now >= until {
                     state.1 -= 1;
-                    return Err(overloaded(*state, "its turn did not come in time"));
+                    return Err(overloaded(*state, "the queue wait timed out"));
                 }
-                // Who was cancelled is let in, to end at once.
+                // A cancelled request enters and ends at once.
                 if cancel.is_cancelled() {
                     break;
                 }
@@ -554,41 +570,41 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// What a pool has done so far, and what it is doing.
+/// The counters and current state of a pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PoolMetrics {
-    /// Runs in a spare.
+    /// Runs in an idle worker.
     pub served: u64,
-    /// Runs that were cold, each with a reason in its report.
+    /// Cold runs, each with a reason in its report.
     pub cold: u64,
-    /// Requests that were refused with [`Error::Overloaded`].
+    /// Requests rejected with [`Error::Overloaded`].
     pub overloaded: u64,
-    /// Runs that go on.
+    /// Current runs.
     pub running: usize,
-    /// Requests that wait for their turn.
+    /// Queued requests.
     pub waiting: usize,
-    /// Spares that are ready.
+    /// Idle workers that are ready.
     pub ready: usize,
-    /// Spares that were begun.
+    /// Workers that were started.
     pub forked: u64,
-    /// Spares that died, or were not ready in time, before they were used.
+    /// Workers that died or timed out before their run.
     pub died: u64,
-    /// Zygotes that were replaced because of their age.
+    /// Zygotes replaced because of age.
     pub rotated: u64,
-    /// Zygotes that ended by themselves.
+    /// Zygotes that ended unexpectedly.
     pub restarted: u64,
-    /// The median time from request to outcome of the last 1,024 runs in a spare.
-    pub latency: Duration,
-    /// The time that nine of ten of them took at most.
-    pub latency_90: Duration,
-    /// The time that 99 of 100 of them took at most.
-    pub latency_99: Duration,
-    /// The modules that were loaded.
+    /// The median time from request to outcome, of the last 1,024 pooled runs.
+    pub latency_p50: Duration,
+    /// The 90th percentile of the same times.
+    pub latency_p90: Duration,
+    /// The 99th percentile of the same times.
+    pub latency_p99: Duration,
+    /// The modules that the zygote loaded.
     pub preloaded: Vec<String>,
-    /// The modules that were not, and why.
+    /// The modules that it could not load, with reasons.
     pub missing: Vec<(String, String)>,
-    /// Why no spare can be had at the moment; runs are cold meanwhile.
+    /// Why there are no idle workers now; runs are cold meanwhile.
     pub unavailable: Option<String>,
 }
 
@@ -601,55 +617,58 @@ mod tests {
     }
 
     #[test]
-    fn what_a_spare_cannot_have_is_named() {
+    fn a_cold_run_names_its_reason() {
         let sandbox = Sandbox::new().level(Level::Strict);
         let pool = pool(&sandbox);
         let python = Program::code(Language::Python, "1");
-        let misfit = |sandbox: Sandbox| pool.misfit(&sandbox, &python).unwrap_or_default();
+        let cold_reason = |sandbox: Sandbox| pool.cold_reason(&sandbox, &python).unwrap_or_default();
         let limits = Limits::default;
-        assert_eq!(misfit(sandbox.clone()), "");
-        assert_eq!(misfit(sandbox.clone().limits(limits().with_wall(Duration::from_secs(1)))), "");
-        assert_eq!(misfit(sandbox.clone().env("TOKEN", "x").directory("d")), "");
-        assert!(misfit(sandbox.clone().limits(limits().with_memory(1 << 28))).contains("limits"));
-        assert!(misfit(sandbox.clone().limits(limits().with_cpu(Duration::from_secs(1)))).contains("limits"));
-        assert!(misfit(sandbox.clone().level(Level::Standard)).contains("level"));
-        assert!(misfit(sandbox.clone().allow_degraded(true)).contains("level"));
-        let within = sandbox.clone().workspace(Workspace::Host("/x".into()));
-        assert!(misfit(within.clone()).contains("host_folders"));
-        let attaching =
-            Pool::builder(&sandbox).language(Language::Python).host_folders(true).build().unwrap();
-        assert_eq!(attaching.misfit(&within, &python), None);
+        assert_eq!(cold_reason(sandbox.clone()), "");
+        assert_eq!(cold_reason(sandbox.clone().limits(limits().with_wall(Duration::from_secs(1)))), "");
+        assert_eq!(cold_reason(sandbox.clone().env("TOKEN", "x").directory("d")), "");
+        assert!(cold_reason(sandbox.clone().limits(limits().with_memory(1 << 28))).contains("limits"));
         assert!(
-            misfit(sandbox.clone().workspace(Workspace::ReadOnlyHost("/x".into()))).contains("workspace")
+            cold_reason(sandbox.clone().limits(limits().with_cpu(Duration::from_secs(1)))).contains("limits")
         );
-        assert!(misfit(sandbox.clone().read_only("/opt")).contains("shown"));
-        assert!(misfit(sandbox.clone().search_path("/opt/bin")).contains("shown"));
-        assert!(misfit(sandbox.clone().env("PYTHONHASHSEED", "0")).contains("variables"));
-        assert!(misfit(sandbox.clone().host(crate::Host::probe().clone())).contains("facts"));
-        let other = pool.misfit(&sandbox, &Program::code(Language::Bash, "1")).unwrap();
+        assert!(cold_reason(sandbox.clone().level(Level::Standard)).contains("level"));
+        assert!(cold_reason(sandbox.clone().allow_degraded(true)).contains("level"));
+        let within = sandbox.clone().workspace(Workspace::Host("/x".into()));
+        assert!(cold_reason(within.clone()).contains("host_directories"));
+        let attaching =
+            Pool::builder(&sandbox).language(Language::Python).host_directories(true).build().unwrap();
+        assert_eq!(attaching.cold_reason(&within, &python), None);
+        assert!(
+            cold_reason(sandbox.clone().workspace(Workspace::ReadOnlyHost("/x".into())))
+                .contains("workspace")
+        );
+        assert!(cold_reason(sandbox.clone().read_only("/opt")).contains("shown"));
+        assert!(cold_reason(sandbox.clone().search_path("/opt/bin")).contains("shown"));
+        assert!(cold_reason(sandbox.clone().env("PYTHONHASHSEED", "0")).contains("variables"));
+        assert!(cold_reason(sandbox.clone().host(crate::Host::probe().clone())).contains("facts"));
+        let other = pool.cold_reason(&sandbox, &Program::code(Language::Bash, "1")).unwrap();
         assert!(other.contains("python"), "{other}");
-        assert!(pool.misfit(&sandbox, &Program::argv(["true"])).is_some());
+        assert!(pool.cold_reason(&sandbox, &Program::argv(["true"])).is_some());
     }
 
     #[test]
     #[expect(clippy::large_stack_arrays, reason = "a row for each option")]
-    fn options_that_mean_nothing_are_refused() {
+    fn invalid_options_are_rejected() {
         let builder = || Pool::builder(&Sandbox::new()).language(Language::Python);
         let zero = Duration::ZERO;
         for (name, builder) in [
-            ("children", builder().children(0)),
-            ("children", builder().children(257)),
-            ("most", builder().most(0)),
+            ("idle_workers", builder().idle_workers(0)),
+            ("idle_workers", builder().idle_workers(257)),
+            ("max_concurrency", builder().max_concurrency(0)),
             ("rotate_after", builder().rotate_after(0)),
-            ("rotate_every", builder().rotate_every(zero)),
+            ("rotate_interval", builder().rotate_interval(zero)),
             ("idle_shutdown", builder().idle_shutdown(Some(zero))),
-            ("ready_within", builder().ready_within(zero)),
-            ("load_within", builder().load_within(zero)),
+            ("ready_timeout", builder().ready_timeout(zero)),
+            ("load_timeout", builder().load_timeout(zero)),
             ("os; import x", builder().preload(["os; import x"])),
             ("warm_up", builder().warm_up("a\0")),
             ("json", builder().language(Language::Bash).preload(["json"])),
             ("warm_up", builder().language(Language::Bash).warm_up("1")),
-            ("host_folders", builder().language(Language::Bash).host_folders(true)),
+            ("host_directories", builder().language(Language::Bash).host_directories(true)),
         ] {
             let error = builder.build().unwrap_err().to_string();
             assert!(error.contains(&format!("`{name}`")), "{error}");
@@ -657,12 +676,12 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_lets_so_many_in_and_so_many_wait() {
-        let gate = Gate { most: 1, queue: 1, state: Mutex::default(), changed: Condvar::new() };
+    fn a_gate_bounds_running_and_waiting_requests() {
+        let gate = Gate { max_concurrency: 1, queue: 1, state: Mutex::default(), changed: Condvar::new() };
         let (cancel, later) = (Cancel::new(), Instant::now() + Duration::from_secs(20));
         let first = gate.enter(&cancel, later).unwrap();
         let late = gate.enter(&cancel, Instant::now()).err().unwrap().to_string();
-        assert!(late.contains("in time"), "{late}");
+        assert!(late.contains("timed out"), "{late}");
         std::thread::scope(|scope| {
             let second = scope.spawn(|| gate.enter(&cancel, later).map(drop));
             while gate.now().1 == 0 {

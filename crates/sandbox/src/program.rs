@@ -1,24 +1,24 @@
-//! What is run, and what it is given.
+//! The program of a run, its input and its workspace.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::{Language, Ready};
 
-/// What a run executes.
+/// The program of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Program {
-    /// A program and its arguments. A name without a slash is looked up in the search path.
+    /// A program and its arguments. A name without a slash is searched for in the search path.
     Argv(Vec<OsString>),
-    /// Source code of a language. The value of a last expression comes back as [`crate::Outcome::value`].
+    /// Source code. The value of its last expression becomes [`crate::Outcome::value`].
     Code {
         /// The language.
         language: Language,
         /// The source text.
         source: String,
     },
-    /// A program that [`crate::Sandbox::build`] made.
+    /// A program from [`crate::Sandbox::build`].
     Ready(Ready),
 }
 
@@ -38,20 +38,20 @@ impl Program {
     }
 }
 
-/// What the program reads from standard input.
+/// The standard input of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stdin {
-    /// Nothing: the end at once.
+    /// Empty input.
     #[default]
     Empty,
-    /// These bytes, then the end.
+    /// These bytes.
     Bytes(Vec<u8>),
-    /// The content of a file of the host, then the end. The program gets the bytes, never the file.
+    /// The content of a host file. The program reads a pipe, never the file.
     File(PathBuf),
 }
 
-/// Where the content of an uploaded file comes from.
+/// The content of an upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
@@ -61,21 +61,24 @@ pub enum Source {
     Path(PathBuf),
 }
 
-/// Where the program works.
+/// The workspace of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Workspace {
-    /// An empty folder of limited size that goes away with the outcome.
+    /// An empty directory of limited size that is removed with the outcome.
     #[default]
     Fresh,
-    /// An existing directory of the host. The program sees it through a private layer, which takes what it writes;
-    /// apply moves what may change to the host ([`crate::Outcome::applied`]). At level `minimal` there is no layer: the
-    /// program writes to the directory itself, and the report says so.
+    /// An existing host directory behind a private layer.
+    ///
+    /// The layer takes the program's writes; apply moves allowed changes to the host
+    /// ([`crate::Outcome::applied`]). At level `minimal` there is no layer: the program writes to the
+    /// directory itself, as the report notes.
     Host(PathBuf),
-    /// An existing directory of the host, to which the program writes itself. The protected paths that exist are
-    /// read-only; what host programs execute or obey can be made where it is missing.
+    /// An existing host directory that the program writes to directly.
+    ///
+    /// Existing protected paths are read-only. The program can create missing ones that host programs execute
+    /// or obey.
     LiveHost(PathBuf),
-    /// An existing folder of the host that the program can read and not write. Nothing in it is looked through before
-    /// and after the run, so that its size costs nothing.
+    /// An existing host directory, read-only. It is never scanned, so its size costs nothing.
     ReadOnlyHost(PathBuf),
 }

@@ -1,9 +1,9 @@
-//! Paths that host programs execute or obey without being asked: one table of names and shapes.
+//! Paths that host programs execute or obey unasked: one table of names and shapes.
 //!
-//! Apply, file tools, artifacts, transfers and hosted files ask the same question of it: may what sandboxed code or a
-//! model wrote stand at this path on the host? A name is compared without regard to case, trailing dots and spaces, and
-//! characters that no one sees, because file systems and programs differ in what they ignore. A shape is what git takes
-//! for a repository, whatever it is called.
+//! Apply, file tools, artifacts, transfers and hosted files ask one question: may untrusted content be
+//! written to this path on the host? Names are compared without case, trailing dots and spaces, and invisible
+//! characters, because file systems and programs ignore different ones. A shape is anything that git treats
+//! as a repository, whatever its name.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use serde::Serialize;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Protection {
-    /// Git executes hooks and settings of a repository.
+    /// Git executes the hooks and settings of a repository.
     Repository,
     /// Keys and credentials: `.ssh`, `.gnupg`, `.netrc` and others.
     Credentials,
@@ -32,16 +32,16 @@ pub enum Protection {
     PackageManager,
     /// Instructions to an agent that existed before.
     Instructions,
-    /// A file that the operator's trust pins.
+    /// A file pinned by the operator's trust.
     Trusted,
 }
 
 impl Protection {
-    /// What reads the path, for a message: `git executes hooks and settings of a repository`.
+    /// The program that obeys the path, for a message: `git executes hooks and settings of a repository`.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Repository => "git executes hooks and settings of a repository",
-            Self::Credentials => "programs take credentials and rules of access from it",
+            Self::Credentials => "programs read credentials and access rules from it",
             Self::StartFile => "shells and interpreters execute it when they start",
             Self::Editor => "editors execute its settings",
             Self::Agent => "agents obey it and start what it names",
@@ -58,7 +58,7 @@ impl fmt::Display for Protection {
     }
 }
 
-/// What a changed file is to programs that a person starts, where it is not protected.
+/// How programs that a person starts use a changed file that is not protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -69,11 +69,11 @@ pub enum Mark {
     Instructions,
     /// It is executable.
     Executable,
-    /// It is a symbolic link that leads out of the directory.
+    /// It is a symbolic link out of the directory.
     LeadsOutside,
 }
 
-/// What stands at a path.
+/// The kind of entry at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EntryKind {
@@ -87,15 +87,15 @@ pub enum EntryKind {
     Special,
 }
 
-/// A host directory before and after a change. Paths are relative to it, and no link is followed.
+/// A host directory before and after a change. Paths are relative; links are not followed.
 pub trait ChangedTree {
-    /// What stands at a path before the change.
+    /// The entry at a path before the change.
     fn before(&self, path: &Path) -> Option<EntryKind>;
-    /// What would stand there after the change.
+    /// The entry at a path after the change.
     fn after(&self, path: &Path) -> Option<EntryKind>;
 }
 
-/// A change of one path in a directory that is otherwise as it was.
+/// A change of one path in an otherwise unchanged directory.
 pub struct SingleChange<'a> {
     lookup: &'a dyn Fn(&Path) -> Option<EntryKind>,
     path: &'a Path,
@@ -109,7 +109,8 @@ impl fmt::Debug for SingleChange<'_> {
 }
 
 impl<'a> SingleChange<'a> {
-    /// `lookup` tells what stands at a relative path now; `kind` is what will stand at `path`, none for a deletion.
+    /// `lookup` returns the current entry at a relative path; `kind` is the new entry at `path`, none if
+    /// deleted.
     pub fn new(
         path: &'a Path,
         kind: Option<EntryKind>,
@@ -125,7 +126,7 @@ impl ChangedTree for SingleChange<'_> {
     }
 
     fn after(&self, path: &Path) -> Option<EntryKind> {
-        // Missing directories on the way are created with the entry.
+        // Missing parent directories are created with the entry.
         let folded =
             |path: &Path| path.components().map(|part| fold_os(part.as_os_str())).collect::<Vec<_>>();
         let (wanted, changed) = (folded(path), folded(self.path));
@@ -139,7 +140,7 @@ impl ChangedTree for SingleChange<'_> {
     }
 }
 
-/// Names that are protected wherever they stand, with everything beneath. Lower case.
+/// Names that are protected anywhere, with their descendants. Lower case.
 const NAMES: &[(&str, Protection)] = &[
     (".ssh", Protection::Credentials),
     (".gnupg", Protection::Credentials),
@@ -309,7 +310,7 @@ const NAMES: &[(&str, Protection)] = &[
     (".config/composer", Protection::PackageManager),
 ];
 
-/// Instructions to agents. Lower case.
+/// Files with instructions to agents. Lower case.
 const INSTRUCTIONS: [&str; 9] = [
     "claude.md",
     "claude.local.md",
@@ -357,7 +358,7 @@ const BUILD: [&str; 31] = [
     "docker-compose.yml",
 ];
 
-/// Names of the entries by which git takes a directory for a repository, and of those that it obeys there. Lower case.
+/// Entries by which git detects a repository, and those that it obeys there. Lower case.
 const REPOSITORY: [&str; 16] = [
     "head",
     "objects",
@@ -377,7 +378,7 @@ const REPOSITORY: [&str; 16] = [
     "fsmonitor--daemon.ipc",
 ];
 
-/// What code may change in a `.git` that existed before: the first component. Lower case.
+/// First components that code may change in an existing `.git`. Lower case.
 const GIT_DATA: [&str; 21] = [
     "objects",
     "refs",
@@ -402,16 +403,16 @@ const GIT_DATA: [&str; 21] = [
     "shallow",
 ];
 
-/// A name as the most forgiving file system and program compare it.
+/// Folds a name as the most forgiving file system and program do.
 pub(crate) fn fold(name: &str) -> Cow<'_, str> {
     let plain = name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_'));
     if plain && !name.ends_with('.') {
         return Cow::Borrowed(name);
     }
     let visible = name.chars().filter(|letter| !is_ignorable(*letter));
-    // By way of the upper case: the long s and the Kelvin sign have no lower case of their own.
+    // Via upper case: the long s and the Kelvin sign have no lower case of their own.
     let lower: String = visible.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect();
-    // A colon begins a stream of the file on NTFS.
+    // On NTFS a colon begins a stream name.
     let base = lower.split_once(':').map_or(lower.as_str(), |(base, _)| base);
     let trimmed = base.trim_end_matches(['.', ' ']);
     // Short names of `.git`.
@@ -428,7 +429,7 @@ fn fold_os(name: &std::ffi::OsStr) -> String {
     fold(&name.to_string_lossy()).into_owned()
 }
 
-/// Characters without a shape, which some file systems ignore in names and no person sees.
+/// Characters without a glyph, which some file systems ignore and nobody sees.
 pub(crate) fn is_ignorable(letter: char) -> bool {
     matches!(letter,
         '\u{00AD}' | '\u{034F}' | '\u{061C}' | '\u{115F}'..='\u{1160}' | '\u{17B4}'..='\u{17B5}'
@@ -437,7 +438,7 @@ pub(crate) fn is_ignorable(letter: char) -> bool {
         | '\u{E0000}'..='\u{E0FFF}')
 }
 
-/// The rules by their first component: the further components, and why.
+/// The rules by their first component: the other components and the reason.
 type Rules = HashMap<&'static str, Vec<(Vec<&'static str>, Protection)>>;
 
 fn rules() -> &'static Rules {
@@ -453,9 +454,10 @@ fn rules() -> &'static Rules {
     })
 }
 
-/// Why code must not change a path of a host directory, if it must not.
+/// Returns why code must not change a path of a host directory.
 ///
-/// `path` is relative to the directory. The change is a new entry, other content, other attributes or a deletion.
+/// `path` is relative to the directory. A change is a new entry, other content, other attributes or a
+/// deletion.
 pub fn protection(path: &Path, tree: &dyn ChangedTree) -> Option<Protection> {
     let parts: Vec<Part<'_>> = path
         .components()
@@ -499,11 +501,11 @@ struct Part<'a> {
     folded: String,
 }
 
-/// A path in or at a `.git`.
+/// Judges a path in or at a `.git`.
 fn in_repository(git: &Path, rest: &[Part<'_>], tree: &dyn ChangedTree) -> Option<Protection> {
     let existed = tree.before(git) == Some(EntryKind::Directory);
     let Some(first) = rest.first() else {
-        // Its attributes may change, as those of every directory in which something does.
+        // Attributes of the directory itself may change, as with any directory.
         let stays = existed && tree.after(git) == Some(EntryKind::Directory);
         return (!stays).then_some(Protection::Repository);
     };
@@ -519,7 +521,7 @@ fn in_repository(git: &Path, rest: &[Part<'_>], tree: &dyn ChangedTree) -> Optio
 fn is_git_data(first: &Part<'_>, rest: &[Part<'_>]) -> bool {
     let further: Vec<&str> = rest.iter().skip(1).map(|part| part.folded.as_str()).collect();
     match first.folded.as_str() {
-        // Where git looks for objects of other repositories.
+        // Files that name other repositories' object directories.
         "objects" => {
             further.first().is_none_or(|name| *name != "info")
                 || matches!(
@@ -531,8 +533,9 @@ fn is_git_data(first: &Part<'_>, rest: &[Part<'_>]) -> bool {
     }
 }
 
-/// A path in a directory that git takes, or would take, for a repository without a `.git`. The outer answer is none where
-/// the directory is no repository.
+/// Judges a path in a directory that git treats, or would treat, as a repository without `.git`.
+///
+/// The outer `None` means that the directory is not a repository.
 #[expect(
     clippy::option_option,
     reason = "no repository, and a repository whose path may change, are two answers"
@@ -555,7 +558,7 @@ fn bare_repository(
     is_repository(&|path| tree.after(path)).then_some(Some(Protection::Repository))
 }
 
-/// What a file that may be changed is to other programs, from its name.
+/// How other programs use an unprotected file, by its name.
 pub fn mark(path: &Path) -> Option<Mark> {
     let name = fold_os(path.file_name()?);
     if INSTRUCTIONS.contains(&name.as_str()) {
@@ -571,7 +574,7 @@ pub fn mark(path: &Path) -> Option<Mark> {
 /// Whether a `.gitattributes` makes git execute a driver.
 pub fn names_git_driver(content: &[u8]) -> bool {
     String::from_utf8_lossy(content).lines().any(|line| {
-        // Git skips these before a comment, and no other blank.
+        // Git skips these blanks before a comment, and no others.
         let line = line.trim_start_matches([' ', '\t', '\r']);
         !line.starts_with('#')
             && line.split_whitespace().skip(1).any(|attribute| {
@@ -662,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_is_in_the_form_in_which_names_are_compared() {
+    fn every_rule_is_folded() {
         for (pattern, _) in NAMES {
             for part in pattern.split('/') {
                 assert_eq!(fold(part), part, "{pattern}");

@@ -1,4 +1,4 @@
-//! A program that this crate found or built itself, with everything that it needs to run.
+//! A program that this crate built or found, with everything that it needs to run.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,30 +6,29 @@ use std::sync::Arc;
 
 use crate::{Language, Outcome, Program};
 
-/// A program that was built, or found with what it needs: [`crate::Sandbox::build`] makes one. Only the backend
-/// [`crate::Processes`] runs it.
+/// A program from [`crate::Sandbox::build`]. Only the backend [`crate::Processes`] runs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ready {
-    /// The path by which it is started.
+    /// The path to execute.
     pub(crate) path: PathBuf,
-    /// What must be visible besides the system folders.
+    /// Paths to mount besides the system directories.
     pub(crate) needs: Vec<PathBuf>,
-    /// What it is given after its name.
+    /// The arguments after its name.
     pub(crate) arguments: Vec<OsString>,
-    /// What stands on descriptor 5.
+    /// The content of descriptor 5.
     pub(crate) payload: Option<Payload>,
-    /// The language of the code that it was made of.
+    /// The language of its source code.
     pub(crate) language: Option<Language>,
 }
 
 impl Ready {
-    /// The language of the code from which it was built.
+    /// The language of its source code.
     pub fn language(&self) -> Option<Language> {
         self.language
     }
 }
 
-/// Content that a program gets as a descriptor and no path of the host.
+/// Content that a program gets as a descriptor instead of a host path.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Payload {
     pub(crate) content: Arc<[u8]>,
@@ -42,18 +41,18 @@ impl std::fmt::Debug for Payload {
     }
 }
 
-/// What came of building code.
+/// The result of a build.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Build {
-    /// A program that can run as often as wanted. What needs no build comes back as it was.
+    /// A program for any number of runs. A program that needs no build is unchanged.
     Ready {
         /// The program.
         program: Program,
-        /// Remarks for a person: what built it and in what time, warnings of the compiler.
+        /// Notes for a person: the compiler, its time and its warnings.
         notes: Vec<String>,
     },
-    /// It was not built: the verdict is that of the compiler, its messages are in [`Outcome::stderr`], and the first
-    /// note of the report begins with `build`.
+    /// The build failed. The verdict is that of the compiler, [`Outcome::stderr`] has its messages, and the
+    /// first note of the report begins with `build`.
     Failed(Box<Outcome>),
 }

@@ -1,28 +1,30 @@
-//! Packages that code needs, by name: what is accepted as a name, and nothing else.
+//! Package requirements: accepted forms of names and versions.
 
 use crate::level::shorten;
 use crate::{Error, Language};
 
-/// More packages in one list are refused.
-const MAXIMUM_PACKAGES: usize = 256;
-/// A longer requirement is refused.
-const MAXIMUM_LENGTH: usize = 200;
-/// Names with these ends are files for the installers.
+/// The maximum number of packages in a list.
+const MAX_PACKAGES: usize = 256;
+/// The maximum length of a requirement in bytes.
+const MAX_LENGTH: usize = 200;
+/// Names with these extensions are files for the installers.
 const ARCHIVES: [&str; 9] =
     [".whl", ".zip", ".tgz", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tbz", ".txz"];
 
-/// A list of packages from the index of a language: names with versions, in the form of its own installer. Paths,
-/// addresses and options, which installers take too, are refused.
+/// A list of packages for a language's installer: names with versions.
+///
+/// Paths, URLs and options, which installers accept too, are rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirements {
     pub(crate) language: Language,
-    /// Sorted, without doubles and spaces.
+    /// Sorted, without duplicates and spaces.
     pub(crate) packages: Vec<String>,
 }
 
 impl Requirements {
-    /// Packages of Python for `pip`: a name, extras in brackets, versions. For example `requests==2.*`,
-    /// `pandas[excel]>=2,<4`.
+    /// Creates Python requirements for `pip`: a name, extras in brackets, versions.
+    ///
+    /// For example `requests==2.*`, `pandas[excel]>=2,<4`.
     ///
     /// # Errors
     /// [`Error::InvalidName`] names the requirement and the rule that it breaks.
@@ -34,8 +36,9 @@ impl Requirements {
         Self::new(Language::Python, packages, check_python)
     }
 
-    /// Packages of Node.js for `npm`: a name, with its scope if it has one, and after an `@` a version, a range or a
-    /// tag. For example `left-pad@1.3.0`, `@types/node@^22`.
+    /// Creates npm requirements: a name with optional scope, then `@` and a version, range or tag.
+    ///
+    /// For example `left-pad@1.3.0`, `@types/node@^22`.
     ///
     /// # Errors
     /// [`Error::InvalidName`] names the requirement and the rule that it breaks.
@@ -64,11 +67,11 @@ impl Requirements {
         let mut list = Vec::new();
         for package in packages {
             let given = package.as_ref();
-            if list.len() >= MAXIMUM_PACKAGES {
-                return Err(refuse(given, format!("at most {MAXIMUM_PACKAGES} packages are taken")));
+            if list.len() >= MAX_PACKAGES {
+                return Err(refuse(given, format!("at most {MAX_PACKAGES} packages are allowed")));
             }
-            if given.len() > MAXIMUM_LENGTH {
-                return Err(refuse(given, format!("it is longer than {MAXIMUM_LENGTH} bytes")));
+            if given.len() > MAX_LENGTH {
+                return Err(refuse(given, format!("it is longer than {MAX_LENGTH} bytes")));
             }
             let text = joined(given).ok_or_else(|| refuse(given, OUTSIDE.into()))?;
             check(&text).map_err(|reason| refuse(given, reason.into()))?;
@@ -82,7 +85,7 @@ impl Requirements {
         Ok(Self { language, packages: list })
     }
 
-    /// The language whose code can use the packages.
+    /// The language of the packages.
     pub fn language(&self) -> Language {
         self.language
     }
@@ -93,7 +96,7 @@ impl Requirements {
     }
 }
 
-/// The name in a requirement that was checked.
+/// The name in a checked requirement.
 pub(crate) fn name(requirement: &str) -> &str {
     let start = usize::from(requirement.starts_with('@'));
     let end = requirement[start..]
@@ -102,7 +105,7 @@ pub(crate) fn name(requirement: &str) -> &str {
     &requirement[..end]
 }
 
-/// The text without the spaces that may stand beside signs. Nothing if one stands between two words.
+/// Removes spaces beside signs. None if a space separates two words.
 fn joined(text: &str) -> Option<String> {
     let is_sign = |letter: Option<char>| letter.is_some_and(|letter| "=<>~!,[]".contains(letter));
     let mut joined = String::new();
@@ -115,7 +118,7 @@ fn joined(text: &str) -> Option<String> {
     Some(joined)
 }
 
-const OUTSIDE: &str = "it is no name with a version; paths, addresses, markers and options are not taken";
+const OUTSIDE: &str = "expected a name with a version; paths, addresses, markers and options are not taken";
 
 fn is_archive(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
@@ -132,16 +135,16 @@ fn check_python(text: &str) -> Result<(), &'static str> {
         return Err(OUTSIDE);
     }
     if is_archive(text) {
-        return Err("it is the name of a file for the installer");
+        return Err("it names a file");
     }
     let mut rest = &text[name.len()..];
     if let Some(after) = rest.strip_prefix('[') {
-        let (extras, after) = after.split_once(']').ok_or("its extras do not end")?;
+        let (extras, after) = after.split_once(']').ok_or("its extras lack `]`")?;
         let is_extra = |extra: &str| {
             extra.starts_with(|first: char| first.is_ascii_alphanumeric()) && extra.chars().all(inner)
         };
         if !extras.split(',').all(is_extra) {
-            return Err("its extras are no names");
+            return Err("its extras are invalid");
         }
         rest = after;
     }
@@ -178,7 +181,7 @@ fn check_npm(text: &str) -> Result<(), &'static str> {
         return Err(OUTSIDE);
     }
     if is_archive(text) {
-        return Err("it is the name of a file for the installer");
+        return Err("it names a file");
     }
     let rest = &text[name.len()..];
     if rest.is_empty() {
@@ -196,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_with_versions_are_taken_and_put_in_order() {
+    fn names_with_versions_are_accepted_and_sorted() {
         let list = Requirements::python([
             "requests == 2.*",
             "pandas[excel,plot]>=2,<4",
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_no_name_is_refused() {
+    fn other_forms_are_rejected() {
         let both = [
             "",
             " ",

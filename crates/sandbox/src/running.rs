@@ -1,4 +1,4 @@
-//! A program that runs, with its input and output in the caller's hands.
+//! `Running`: a started program with live standard streams.
 
 use std::io::{PipeReader, PipeWriter};
 use std::path::PathBuf;
@@ -8,28 +8,29 @@ use std::thread::JoinHandle;
 use crate::platform::LiveDirectory;
 use crate::{Applied, Cancel, Error, Outcome};
 
-/// The caller's ends of a program's standard streams.
+/// The caller's ends of the standard streams.
 #[derive(Debug)]
 pub(crate) struct Pipes {
-    /// None if the sandbox was given what the program reads.
+    /// None if the sandbox has a fixed input.
     pub(crate) stdin: Option<PipeWriter>,
     pub(crate) stdout: PipeReader,
     pub(crate) stderr: PipeReader,
-    /// The container that the program runs in, if it runs in one.
+    /// The id of the program's container, if any.
     pub(crate) container: Option<String>,
-    /// The host directory of the program, if it sees one through a private layer.
+    /// The host directory behind the program's private layer, if any.
     pub(crate) directory: LiveDirectory,
-    /// What the program sees of the host, beyond what every program sees.
+    /// The mounted host paths, besides those of every program.
     pub(crate) shown: Vec<PathBuf>,
 }
 
-/// Where a [`crate::Backend`] hands over the streams of a program that it has started.
+/// Receives the streams of a started program from a [`crate::Backend`].
 #[derive(Debug)]
 pub struct LiveStreams<'a>(pub(crate) &'a SyncSender<Pipes>);
 
 impl LiveStreams<'_> {
-    /// Hands over the caller's ends: what the program reads, unless the sandbox was given it ([`crate::Sandbox::stdin`]),
-    /// what it writes, and the id of its container, if there is one.
+    /// Hands over the caller's ends of the streams, and the container id if there is one.
+    ///
+    /// `stdin` is none if the sandbox has a fixed input ([`crate::Sandbox::stdin`]).
     pub fn hand_over(
         self,
         stdin: Option<PipeWriter>,
@@ -37,20 +38,20 @@ impl LiveStreams<'_> {
         stderr: PipeReader,
         container: Option<String>,
     ) {
-        // Nobody waits for them only if the caller is gone, and then the run is cancelled.
+        // The receiver is gone only if the caller is gone, and then the run is cancelled.
         let directory = LiveDirectory::default();
         let shown = Vec::new();
         let _ = self.0.send(Pipes { stdin, stdout, stderr, container, directory, shown });
     }
 }
 
-/// A program that [`crate::Sandbox::start`] has started. Dropping it kills everything that the program started and
-/// waits until it is dead, which takes a few milliseconds.
+/// A program started by [`crate::Sandbox::start`]. Dropping it kills everything that the program started.
 ///
-/// The streams are pipes that block: they implement [`std::io::Read`] and [`std::io::Write`] and turn into
-/// [`std::os::fd::OwnedFd`] for who wants to poll them. Nothing else of the host holds their other ends, so that the end
-/// of a stream is the end of everything in the sandbox that could write to it. A program whose output nobody reads
-/// stands still when its pipe is full.
+/// The drop waits until all of it is dead, for a few milliseconds.
+///
+/// The streams are blocking pipes. They implement [`std::io::Read`] and [`std::io::Write`] and convert into
+/// [`std::os::fd::OwnedFd`] for polling. The host holds no other copy of their far ends: a stream ends when
+/// nothing in the sandbox can write to it. A program blocks when its pipe is full, so read its output.
 #[derive(Debug)]
 pub struct Running {
     pipes: Option<(PipeReader, PipeReader)>,
@@ -69,7 +70,7 @@ impl Running {
         let cancel = Cancel::new();
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         let theirs = cancel.clone();
-        // The first process of a sandbox dies with the thread that made it: it gets one that lives as long as it does.
+        // The first process of a sandbox dies with the thread that started it, so it gets its own thread.
         let supervisor = std::thread::Builder::new()
             .name("sandbox".into())
             .spawn(move || {
@@ -89,52 +90,54 @@ impl Running {
             running.pipes = Some((stdout, stderr));
             return Ok(running);
         }
-        // It ended before it started anything, and says why.
+        // The run ended before its start; its result has the reason.
         match running.join() {
             Err(error) => Err(error),
             Ok(_) => Err(lost()),
         }
     }
 
-    /// The program's standard input, once. Dropping it is the end of the input. None, too, if the sandbox was given the
-    /// input ([`crate::Sandbox::stdin`]).
+    /// Takes the program's standard input, once. Dropping it ends the input.
+    ///
+    /// None if the sandbox has a fixed input ([`crate::Sandbox::stdin`]).
     pub fn take_stdin(&mut self) -> Option<PipeWriter> {
         self.stdin.take()
     }
 
-    /// The program's standard output and standard error, once.
+    /// Takes the program's standard output and standard error, once.
     pub fn take_output(&mut self) -> Option<(PipeReader, PipeReader)> {
         self.pipes.take()
     }
 
-    /// The id of the container that the program runs in, if a backend runs it in one.
+    /// The id of the program's container, if a backend uses one.
     pub fn container(&self) -> Option<&str> {
         self.container.as_deref()
     }
 
-    /// What the program sees of the host, as [`crate::Report::shown`] has it. Other backends than processes of this host
-    /// show it in their report alone.
+    /// The mounted host paths, as in [`crate::Report::shown`]. Other backends list them only in their report.
     pub fn shown(&self) -> &[PathBuf] {
         &self.shown
     }
 
-    /// A handle to the host directory that the program works in, from any thread.
+    /// A handle to the program's host directory, for any thread.
     pub fn host_directory(&self) -> HostDirectory {
         HostDirectory(self.directory.clone())
     }
 
-    /// A handle that kills everything that the program started, from any thread.
+    /// A handle that kills everything that the program started, for any thread.
     pub fn cancel(&self) -> Cancel {
         self.cancel.clone()
     }
 
-    /// Whether everything is dead and [`Running::wait`] gives its answer at once.
+    /// Whether everything is dead and [`Running::wait`] returns at once.
     pub fn is_finished(&self) -> bool {
         self.supervisor.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends the input and waits until the program, and everything that it started, is dead. Streams that were not taken
-    /// are closed first. The outcome has no captured output, no value, no files and no changes.
+    /// Ends the input and waits until the program and everything that it started is dead.
+    ///
+    /// Streams that were not taken are closed first. The outcome has no captured output, value, files or
+    /// changes.
     pub fn wait(mut self) -> Result<Outcome, Error> {
         self.stdin = None;
         self.pipes = None;
@@ -147,19 +150,22 @@ impl Running {
     }
 }
 
-/// The host directory of a program that goes on running ([`crate::Workspace::Host`]): its changes are applied at the end
-/// of each request, and what others change is shown before the next. Without a private layer both do nothing.
+/// The host directory of a running program ([`crate::Workspace::Host`]).
+///
+/// Apply its changes at the end of each request, and refresh it before the next. Both have no effect without
+/// a private layer.
 #[derive(Debug, Clone)]
 pub struct HostDirectory(LiveDirectory);
 
 impl HostDirectory {
-    /// Applies what the program changed since the last time. None where nothing changed, or changes are not applied now
-    /// ([`crate::ApplyMode`]).
+    /// Applies the changes since the last call.
+    ///
+    /// None if nothing changed, or if [`crate::ApplyMode`] is not `Now`.
     pub fn apply(&self) -> Result<Option<Applied>, Error> {
         self.0.apply()
     }
 
-    /// Shows the program what others changed in the directory.
+    /// Shows the program the changes of others in the directory.
     pub fn refresh(&self) {
         self.0.refresh();
     }
@@ -169,13 +175,13 @@ impl Drop for Running {
     fn drop(&mut self) {
         if self.supervisor.is_some() {
             self.cancel.cancel();
-            // The outcome of what nobody waits for.
+            // Nothing reads the outcome of a dropped program.
             let _ = self.join();
         }
     }
 }
 
-/// The supervising thread gave no answer: only a defect of this crate can be the reason.
+/// The supervising thread ended without a result: a defect of this crate.
 fn lost() -> Error {
     Error::Setup { step: "supervise", source: std::io::Error::other("the supervising thread ended early") }
 }

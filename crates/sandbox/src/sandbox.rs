@@ -1,4 +1,4 @@
-//! The request: a level, limits, files and an environment, and the one call that runs a program under them.
+//! `Sandbox`: a level, limits, files and an environment, and the calls that run a program under them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ use crate::{
     Workspace, adds_git_driver, protection,
 };
 
-/// The folders in which programs are looked up unless [`Sandbox::search_path`] says otherwise, and `PATH` inside.
+/// The default search path for programs, and `PATH` inside the sandbox.
 pub const SYSTEM_SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
-/// Code larger than this is refused: it should be a file of the workspace.
-pub(crate) const MAXIMUM_CODE: u64 = 8 << 20;
-/// Arguments and environment together; the kernel's own limit depends on the stack limit of the host.
-const MAXIMUM_ARGUMENTS: u64 = 1 << 20;
-/// One argument; the kernel's `MAX_ARG_STRLEN` less the end.
-const MAXIMUM_ARGUMENT: u64 = (128 << 10) - 1;
+/// The largest source code in bytes; more belongs into a file of the workspace.
+pub(crate) const MAX_CODE_BYTES: u64 = 8 << 20;
+/// The largest size of arguments and environment in bytes. The kernel's own limit depends on the stack limit.
+const MAX_ARGUMENTS_BYTES: u64 = 1 << 20;
+/// The longest argument: the kernel's `MAX_ARG_STRLEN` without the final NUL.
+const MAX_ARGUMENT_BYTES: u64 = (128 << 10) - 1;
 
-/// Variables through which a caller could make the interpreter, the linker or git run something else.
-const REFUSED_VARIABLES: [&str; 21] = [
+/// Variables with which a caller could redirect the interpreter, the linker or git to other code.
+const REJECTED_VARIABLES: [&str; 21] = [
     "BASH_ENV",
     "ENV",
     "SHELLOPTS",
@@ -46,8 +46,8 @@ const REFUSED_VARIABLES: [&str; 21] = [
     "GLIBC_TUNABLES",
     "MALLOC_TRACE",
 ];
-const REFUSED_PREFIXES: [&str; 5] = ["LD_", "DYLD_", "PYTHON", "GIT_", "BASH_FUNC_"];
-/// Variables of the `PYTHON` and `GIT_` families that only change what is printed or recorded.
+const REJECTED_PREFIXES: [&str; 5] = ["LD_", "DYLD_", "PYTHON", "GIT_", "BASH_FUNC_"];
+/// Variables of the `PYTHON` and `GIT_` families that only change what a program prints or records.
 const HARMLESS_VARIABLES: [&str; 8] = [
     "PYTHONHASHSEED",
     "PYTHONIOENCODING",
@@ -59,8 +59,9 @@ const HARMLESS_VARIABLES: [&str; 8] = [
     "PYTHONDONTWRITEBYTECODE",
 ];
 
-/// How a program is to be run. Start with [`Sandbox::new`], end with [`Sandbox::run`]; a value can be used for many
-/// runs, also at the same time.
+/// The settings of a run. Start with [`Sandbox::new`], end with [`Sandbox::run`].
+///
+/// One value serves many runs, also at the same time.
 #[derive(Debug, Clone, Default)]
 pub struct Sandbox {
     pub(crate) level: Option<Level>,
@@ -74,7 +75,7 @@ pub struct Sandbox {
     pub(crate) stdin: Stdin,
     pub(crate) read_only: Vec<PathBuf>,
     pub(crate) read_write: Vec<PathBuf>,
-    /// The names of variables whose values are secrets.
+    /// The names of variables with secret values.
     pub(crate) raw_variables: Vec<String>,
     pub(crate) search_path: Option<OsString>,
     pub(crate) host: Option<Host>,
@@ -86,11 +87,12 @@ pub struct Sandbox {
     pub(crate) apply: ApplyMode,
     pub(crate) allowed: Vec<PathBuf>,
     pub(crate) layers: Option<PathBuf>,
-    /// Host paths that apply never changes, with everything beneath: absolute, without symbolic links.
+    /// Host paths that apply never changes, with their descendants. They are absolute and contain no symbolic
+    /// links.
     pub(crate) protected: Vec<PathBuf>,
 }
 
-/// Variables of a program; debug output shows no value.
+/// Variables of a program. Debug output hides the values.
 #[derive(Clone, Default, PartialEq)]
 pub(crate) struct Variables(Vec<(String, OsString)>);
 
@@ -114,49 +116,53 @@ impl std::fmt::Debug for Variables {
     }
 }
 
-// A sandbox is only read; what a backend keeps of a run that panicked is the backend's own business.
+// `Sandbox` is never modified by a run. A backend handles its own state after a panic.
 impl std::panic::RefUnwindSafe for Sandbox {}
 impl std::panic::UnwindSafe for Sandbox {}
 
 impl Sandbox {
-    /// The best level of this host, default limits, a fresh workspace, a clean environment, no input.
+    /// Uses the best level of this host, default limits, a fresh workspace, a clean environment and no input.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// No confinement, for a program that the operator trusts as much as the host program: it sees the host as the host
-    /// program does, with its user and rights. Limits hold, the environment is clean, and everything that the program
-    /// started dies with it, and with the host program: by a process namespace where the host gives one, else by a
-    /// cgroup or by following its descendants, and the report says how much of that was had
-    /// ([`crate::Layer::TreeKill`]). [`Sandbox::read_only`] has no effect.
+    /// Runs a program without confinement. Only for programs as trusted as the host program.
+    ///
+    /// The program has the host program's user and rights. Limits hold and the environment is clean.
+    /// Everything that the program started dies with it and with the host program. That uses a process
+    /// namespace where the host has one, else a cgroup, else a search for its descendants; the report shows
+    /// which ([`crate::Layer::TreeKill`]). [`Sandbox::read_only`] has no effect.
     pub fn unconfined() -> Self {
         Self::new().level(Level::Unconfined)
     }
 
-    /// Requires a level. Without it the best available one is taken, and the report says which.
+    /// Requires a level. Defaults to the best available one, which the report names.
     #[must_use]
     pub fn level(mut self, level: Level) -> Self {
         self.level = Some(level);
         self
     }
 
-    /// Whether a lower level may be given when the host cannot give the one that was named. Default no: then
-    /// [`Error::LevelUnavailable`]. The report says what was given.
+    /// Allows a lower level than the required one. Default no.
+    ///
+    /// Without it, a host that lacks the level returns [`Error::LevelUnavailable`]. The report names the
+    /// level that was used.
     #[must_use]
     pub fn allow_degraded(mut self, allow: bool) -> Self {
         self.allow_degraded = allow;
         self
     }
 
-    /// Sets the limits, all of them. Without it those of the level hold ([`Limits::for_level`]).
+    /// Sets all limits. Defaults to those of the level ([`Limits::for_level`]).
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = Some(limits);
         self
     }
 
-    /// The limits that hold when a level is given: those that were set, else the column of the level that was named,
-    /// else that of the level that is given.
+    /// Returns the limits in force when a run gets the level `given`.
+    ///
+    /// These are the limits that the caller set, else those of the required level, else those of `given`.
     pub fn limits_at(&self, given: Level) -> Limits {
         self.limits.clone().unwrap_or_else(|| Limits::for_level(self.level.unwrap_or(given)))
     }
@@ -175,79 +181,91 @@ impl Sandbox {
         self
     }
 
-    /// Admits protected paths of a host directory, relative to it, with everything beneath: apply changes them like any
-    /// other. Default none.
+    /// Allows apply to change these protected paths of a host directory, with their descendants. Default
+    /// none.
+    ///
+    /// Paths are relative to the host directory.
     #[must_use]
     pub fn allow_protected(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
         self.allowed.extend(paths);
         self
     }
 
-    /// Sets the directory that holds the private layers of host directories; it is created if missing, for this user
-    /// alone. Default one in the directory for temporary files. A layer on the file system of its host directory is
-    /// applied by moving files.
+    /// Sets the directory for the private layers of host directories.
+    ///
+    /// It is created if missing, for this user alone. Defaults to a directory in the directory for temporary
+    /// files. If it is on the file system of the host directory, apply moves files instead of copying them.
     #[must_use]
     pub fn layers(mut self, directory: impl Into<PathBuf>) -> Self {
         self.layers = Some(directory.into());
         self
     }
 
-    /// Sets the folder in which the program starts: a relative path beneath the workspace, without `..`, that exists.
-    /// Default the workspace itself. What the program sees stays the same.
+    /// Sets the directory in which the program starts. Defaults to the workspace.
+    ///
+    /// It is an existing path relative to the workspace, without `..`. It does not change which files the
+    /// program sees.
     #[must_use]
     pub fn directory(mut self, directory: impl Into<String>) -> Self {
         self.directory = Some(directory.into());
         self
     }
 
-    /// Puts a file into the workspace before the start. The name is a relative path without `..`; folders are made;
-    /// a file that exists is never overwritten, and no symbolic link is followed.
+    /// Puts a file into the workspace before the start.
+    ///
+    /// The name is a relative path without `..`; missing directories are created. An existing file is never
+    /// overwritten, and symbolic links are not followed.
     #[must_use]
     pub fn file(mut self, name: impl Into<String>, source: Source) -> Self {
         self.files.push((name.into(), source));
         self
     }
 
-    /// Sets a variable of the program's otherwise clean environment (`PATH`, `HOME`, `LANG`, `TMPDIR`). Variables
-    /// that make an interpreter, the linker or git run something else are refused by name.
+    /// Sets a variable in the otherwise clean environment (`PATH`, `HOME`, `LANG`, `TMPDIR`).
+    ///
+    /// Variables that redirect an interpreter, the linker or git to other code are rejected by name.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// Sets the arguments of [`Program::Code`], which it finds where its language has them, such as `sys.argv[1:]`.
-    /// Default none. [`Program::Argv`] has its own, and SQL in the SQLite shell takes none.
+    /// Sets the arguments of [`Program::Code`], for example `sys.argv[1:]` in Python. Default none.
+    ///
+    /// [`Program::Argv`] has its own arguments. The SQLite shell takes none.
     #[must_use]
     pub fn arguments<T: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = T>) -> Self {
         self.arguments = arguments.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Sets what the program reads from standard input. Default [`Stdin::Empty`].
+    /// Sets the program's standard input. Default [`Stdin::Empty`].
     #[must_use]
     pub fn stdin(mut self, stdin: Stdin) -> Self {
         self.stdin = stdin;
         self
     }
 
-    /// Makes a file or folder of the host readable at its own path, with everything beneath. It cannot be written. Level
-    /// `standard` needs it for what is not shown of `/etc` and `/opt`.
+    /// Makes a host file or directory readable at its own path, with its descendants.
+    ///
+    /// Level `standard` needs it for most of `/etc` and `/opt`.
     #[must_use]
     pub fn read_only(mut self, path: impl Into<PathBuf>) -> Self {
         self.read_only.push(path.into());
         self
     }
 
-    /// Makes a directory of the host writable at its own path, with everything beneath. The program writes to the directory
-    /// itself, without a private layer; protected paths in it that exist stay read-only, as in [`Workspace::LiveHost`].
+    /// Makes a host directory writable at its own path, with its descendants.
+    ///
+    /// The program writes to the directory itself, without a private layer. Existing protected paths stay
+    /// read-only, as in [`Workspace::LiveHost`].
     #[must_use]
     pub fn read_write(mut self, path: impl Into<PathBuf>) -> Self {
         self.read_write.push(path.into());
         self
     }
 
-    /// Sets a variable whose value is a secret. Its name is in [`crate::Report::raw_variables`] of the run.
+    /// Sets a variable whose value is a secret. [`crate::Report::raw_variables`] lists its name.
     #[must_use]
     pub fn raw_variable(mut self, name: impl Into<String>, value: impl Into<OsString>) -> Self {
         let name = name.into();
@@ -255,58 +273,65 @@ impl Sandbox {
         self.env(name, value)
     }
 
-    /// Protects files and directories of the host, each with everything beneath: no upload and nothing that a run hands
-    /// back replaces one. The paths are absolute and without symbolic links; one that is missing is protected too.
+    /// Protects host files and directories, with their descendants.
+    ///
+    /// No upload and no artifact replaces them. Paths are absolute and contain no symbolic links. A missing
+    /// path is protected too.
     #[must_use]
     pub fn protect(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
         self.protected.extend(paths);
         self
     }
 
-    /// Sets where programs are looked up on the host, in the form of `PATH`. Default [`SYSTEM_SEARCH_PATH`]: this
-    /// crate reads no environment. An interpreter found outside the system folders is bound with its installation.
+    /// Sets the search path for programs on the host, in the form of `PATH`. Default [`SYSTEM_SEARCH_PATH`].
+    ///
+    /// This crate reads no environment. An interpreter outside the system directories is mounted with its
+    /// installation.
     #[must_use]
     pub fn search_path(mut self, path: impl Into<OsString>) -> Self {
         self.search_path = Some(path.into());
         self
     }
 
-    /// Sets the limits of building code in a compiled language, apart from those of running it. Default
-    /// [`Limits::for_builds`].
+    /// Sets the limits of a build, separate from those of the run. Default [`Limits::for_builds`].
     #[must_use]
     pub fn build_limits(mut self, limits: Limits) -> Self {
         self.build_limits = Some(limits);
         self
     }
 
-    /// Keeps what was built in a folder of the host and takes it from there. Default none: code is built each time.
+    /// Caches built programs in a host directory. Default none: each run builds its code.
     #[must_use]
     pub fn build_cache(mut self, cache: BuildCache) -> Self {
         self.build_cache = Some(cache);
         self
     }
 
-    /// Gives the program a way out of its network: an allowlist, held by a proxy of the run's own. Default none: from
-    /// level `standard` upward a program reaches nothing at all.
+    /// Gives the program network access to an egress allowlist, which a proxy enforces. Default none.
     ///
-    /// It needs a network namespace, or a container. Where the host gives none, and at the levels below `standard`, which have the
-    /// host's network, a run is refused with [`Error::EgressUnavailable`], also with [`Sandbox::allow_degraded`].
+    /// Without it, a program has no network from level `standard` upward.
+    ///
+    /// It needs a network namespace or a container. Where the host lacks one, and at levels below `standard`,
+    /// a run returns [`Error::EgressUnavailable`], also with [`Sandbox::allow_degraded`].
     #[must_use]
     pub fn egress(mut self, egress: Egress) -> Self {
         self.egress = Some(egress);
         self
     }
 
-    /// Lets code of the packages' language use them: they are shown read-only, and Python, JavaScript and TypeScript find
-    /// them where they look for modules, before what the host has installed. Other programs are given nothing.
+    /// Makes installed packages importable for code in their language.
+    ///
+    /// They are mounted read-only. Python, JavaScript and TypeScript find them before the packages of the
+    /// host. Other programs do not see them.
     #[must_use]
     pub fn requirements(mut self, packages: Installed) -> Self {
         self.packages.push(packages);
         self
     }
 
-    /// Uses the Python of an environment, with everything that is installed there: its programs come first in the search
-    /// path ([`Sandbox::search_path`], which must be set before).
+    /// Uses the Python of an environment with all of its packages.
+    ///
+    /// Its programs come first in the search path, so set [`Sandbox::search_path`] before.
     #[must_use]
     pub fn environment(mut self, environment: &Environment) -> Self {
         let mut search = environment.programs().into_os_string();
@@ -316,8 +341,9 @@ impl Sandbox {
         self
     }
 
-    /// Uses other facts about the host than [`Host::probe`] found, for tests of poor hosts. Facts that claim more
-    /// than the host has end in [`Error::Setup`], never in a weaker sandbox.
+    /// Replaces the facts of [`Host::probe`], for tests of hosts with fewer features.
+    ///
+    /// Facts that claim more than the host has end in [`Error::Setup`], never in a weaker sandbox.
     #[doc(hidden)]
     #[must_use]
     pub fn host(mut self, host: Host) -> Self {
@@ -325,15 +351,17 @@ impl Sandbox {
         self
     }
 
-    /// Sets who runs the program. Default [`Processes`].
+    /// Sets the backend that runs the program. Default [`Processes`].
     #[must_use]
     pub fn backend(mut self, backend: Arc<dyn Backend>) -> Self {
         self.backend = Some(backend);
         self
     }
 
-    /// Runs a program to its end and gives back what it did. Blocks; [`Cancel`] ends it from another thread.
-    /// `on_event` gets output while it comes and slows the program down if it is slow.
+    /// Runs a program to its end and returns its outcome. Blocks.
+    ///
+    /// [`Cancel`] ends the run from another thread. `on_event` receives output as it arrives; a slow callback
+    /// slows the program down.
     pub fn run(
         &self,
         program: &Program,
@@ -349,14 +377,14 @@ impl Sandbox {
         Ok(outcome)
     }
 
-    /// Who runs the program, which it can as far as shows before.
+    /// Returns the backend if it supports this request.
     fn checked_backend(&self, program: &Program) -> Result<&dyn Backend, Error> {
         self.check(program)?;
         let backend: &dyn Backend = self.backend.as_deref().unwrap_or(&Processes);
         if self.egress.is_some() && !backend.serves_egress() {
             return Err(Error::EgressUnavailable {
-                reason: format!("the backend `{}` cannot hold an allowlist of hosts", backend.name()),
-                fix: "use the backend `process`, or run without a network".into(),
+                reason: format!("the backend `{}` does not support an egress allowlist", backend.name()),
+                fix: "use the backend `process`, or run without `egress`".into(),
             });
         }
         if let Some(path) = self.read_write.first().filter(|_| !backend.serves_writable()) {
@@ -366,13 +394,14 @@ impl Sandbox {
         Ok(backend)
     }
 
-    /// Starts a program whose standard streams are live, at the same levels and under the same limits as
-    /// [`Sandbox::run`], wall time included. What the caller reads itself is not captured: [`Limits::stdout`],
-    /// [`Limits::stderr`] and [`Limits::output_total`] have no effect, and the workspace is not looked through. With
-    /// [`Sandbox::stdin`] the program gets that input, and there is none to write to.
+    /// Starts a program with live standard streams, at the same levels and limits as [`Sandbox::run`].
     ///
-    /// Errors that show before the program's first process exists come from here, others (a step of the set-up, a
-    /// program that the kernel does not start) from [`Running::wait`], after streams that end at once.
+    /// The wall-time limit holds too. The caller reads the streams, so [`Limits::stdout`], [`Limits::stderr`]
+    /// and [`Limits::output_total`] have no effect. Changes of the workspace are not listed. With
+    /// [`Sandbox::stdin`] the program reads that input and the caller gets no stdin stream.
+    ///
+    /// Errors before the program's first process come from here. Later errors, such as a failed set-up step,
+    /// come from [`Running::wait`] after both streams have ended.
     pub fn start(&self, program: &Program) -> Result<Running, Error> {
         self.checked_backend(program)?;
         let (sandbox, program) = (self.clone(), program.clone());
@@ -384,8 +413,9 @@ impl Sandbox {
         })
     }
 
-    /// Builds code of a compiled language in a sandbox of its own, on this host, so that it can run more than once.
-    /// [`Sandbox::run`] does the same when it gets such code. Code that needs no build comes back as it is.
+    /// Builds code of a compiled language in its own sandbox on this host, for several runs.
+    ///
+    /// [`Sandbox::run`] builds such code too. Code that needs no build is returned unchanged.
     pub fn build(&self, program: &Program, cancel: &Cancel) -> Result<Build, Error> {
         self.check(program)?;
         let built = crate::platform::build(self, program, cancel)?;
@@ -395,18 +425,22 @@ impl Sandbox {
     fn check(&self, program: &Program) -> Result<(), Error> {
         self.check_settings()?;
         if let (Program::Code { language: Language::Sqlite, .. }, [first, ..]) = (program, &*self.arguments) {
-            return Err(refused("argument", &first.to_string_lossy(), "code in sqlite takes no arguments"));
+            return Err(invalid_name(
+                "argument",
+                &first.to_string_lossy(),
+                "code in sqlite takes no arguments",
+            ));
         }
         let size = check_arguments(&self.arguments, self.environment_size())?;
         check_program(program, size)
     }
 
-    /// The bytes that the caller's variables take in the memory of a program, each with its pointer.
+    /// The size of the caller's variables in the program's memory, pointers included.
     fn environment_size(&self) -> u64 {
         self.environment.iter().map(|(name, value)| (name.len() + value.len()) as u64 + 10).sum()
     }
 
-    /// Whether the limits, file names and variables are acceptable; every start looks at the same.
+    /// Checks limits, file names and variables. Every start does the same check.
     pub fn check_settings(&self) -> Result<(), Error> {
         if let Some(limits) = &self.limits {
             limits.check()?;
@@ -417,7 +451,7 @@ impl Sandbox {
         self.check_egress()
     }
 
-    /// Whether the allowlist is acceptable, and no variable has two values.
+    /// Checks the egress allowlist, and that no variable is set twice.
     fn check_egress(&self) -> Result<(), Error> {
         let Some(egress) = &self.egress else { return Ok(()) };
         egress.check()?;
@@ -426,11 +460,7 @@ impl Sandbox {
         }
         for name in egress.variables() {
             if self.environment.iter().any(|(own, _)| own == name) {
-                return Err(refused(
-                    "variable",
-                    name,
-                    "the way out of the network sets it (`Sandbox::egress`)",
-                ));
+                return Err(invalid_name("variable", name, "the egress proxy sets it (`Sandbox::egress`)"));
             }
         }
         Ok(())
@@ -447,24 +477,20 @@ impl Sandbox {
         for (index, (name, _)) in self.files.iter().enumerate() {
             check_file_name(name)?;
             let folded = name.to_lowercase();
-            // A name may come from a model; what the program may not write, an upload may not either.
+            // A model may choose the name: an upload must not write where the program must not.
             if let Workspace::Host(host) | Workspace::LiveHost(host) = &self.workspace
                 && self.protects(host, &folded)
             {
-                return Err(refused("file name", name, "it is a protected path of the host directory"));
+                return Err(invalid_name("file name", name, "it is a protected path of the host directory"));
             }
             if self.files[..index].iter().any(|(other, _)| other.to_lowercase() == folded) {
-                return Err(refused(
-                    "file name",
-                    name,
-                    "two uploads have this name, at most differing in case",
-                ));
+                return Err(invalid_name("file name", name, "two uploads have this name, ignoring case"));
             }
         }
         self.check_protected()
     }
 
-    /// Rejects uploads into a host directory that its programs would obey: a name may come from a model.
+    /// Rejects uploads into a host directory that host programs would execute or obey.
     fn check_protected(&self) -> Result<(), Error> {
         let Workspace::Host(directory) = &self.workspace else { return Ok(()) };
         let lookup = |path: &Path| lookup_beneath(directory, path);
@@ -472,7 +498,7 @@ impl Sandbox {
         let changes = ChangeSet::new(&lookup, uploads);
         for (name, source) in &self.files {
             if let Some(protection) = protection(Path::new(name), &changes) {
-                return Err(refused("file name", name, &format!("the path is protected, {protection}")));
+                return Err(invalid_name("file name", name, &format!("the path is protected, {protection}")));
             }
             let adds_driver = match source {
                 Source::Bytes(bytes) => adds_git_driver(Path::new(name), Vec::new, bytes),
@@ -480,15 +506,15 @@ impl Sandbox {
                 Source::Path(_) => false,
             };
             if adds_driver {
-                return Err(refused("file name", name, "git executes the driver that the file names"));
+                return Err(invalid_name("file name", name, "git executes the driver that the file names"));
             }
         }
         Ok(())
     }
 
-    /// Whether an upload, named in lower case, would land at a path of [`Sandbox::protect`] or beneath one.
+    /// Whether an upload's case-folded name is at or beneath a path of [`Sandbox::protect`].
     fn protects(&self, host: &Path, folded: &str) -> bool {
-        // A working directory that does not exist is an error of its own.
+        // A missing working directory is a separate error.
         let host = host.canonicalize().unwrap_or_else(|_| host.to_owned());
         self.protected.iter().filter_map(|path| path.strip_prefix(&host).ok()).any(|path| {
             let path = path.to_string_lossy().to_lowercase();
@@ -501,37 +527,37 @@ impl Sandbox {
             check_variable(name)?;
             let bytes = value.as_encoded_bytes();
             if bytes.contains(&0) {
-                return Err(refused("variable", name, "its value has a NUL byte"));
+                return Err(invalid_name("variable", name, "its value has a NUL byte"));
             }
-            let hint = "hand it over in a file or by standard input";
-            check_size("variable", (name.len() + bytes.len()) as u64 + 1, MAXIMUM_ARGUMENT, hint)?;
+            let hint = "pass it in a file or on standard input";
+            check_size("variable", (name.len() + bytes.len()) as u64 + 1, MAX_ARGUMENT_BYTES, hint)?;
             if name == "PATH"
                 && bytes
                     .split(|byte| *byte == b':')
                     .any(|folder| !folder.starts_with(b"/") || has_dots(folder))
             {
-                return Err(refused(
+                return Err(invalid_name(
                     "variable",
                     name,
-                    "every folder in it must be absolute and without `..`",
+                    "each directory in it must be absolute and without `..`",
                 ));
             }
         }
-        let hint = "hand large values over in a file or by standard input";
-        check_size("environment", self.environment_size(), MAXIMUM_ARGUMENTS, hint)
+        let hint = "pass large values in a file or on standard input";
+        check_size("environment", self.environment_size(), MAX_ARGUMENTS_BYTES, hint)
     }
 }
 
-/// The rules for the name of a variable.
+/// Checks the name of a variable.
 pub(crate) fn check_variable(name: &str) -> Result<(), Error> {
     let valid = !name.is_empty()
         && !name.starts_with(|first: char| first.is_ascii_digit())
         && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
     if !valid {
-        return Err(refused("variable", name, "a name has letters, digits and underscores"));
+        return Err(invalid_name("variable", name, "a name has letters, digits and underscores"));
     }
-    if is_refused(name) {
-        return Err(refused("variable", name, "it can make a program run other code than was asked for"));
+    if is_rejected(name) {
+        return Err(invalid_name("variable", name, "it can redirect a program to other code"));
     }
     Ok(())
 }
@@ -540,17 +566,17 @@ fn has_dots(folder: &[u8]) -> bool {
     folder.split(|byte| *byte == b'/').any(|part| part == b".." || part == b".")
 }
 
-fn is_refused(name: &str) -> bool {
+fn is_rejected(name: &str) -> bool {
     !HARMLESS_VARIABLES.contains(&name)
-        && (REFUSED_VARIABLES.contains(&name)
-            || REFUSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+        && (REJECTED_VARIABLES.contains(&name)
+            || REJECTED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
 }
 
-fn refused(what: &'static str, name: &str, reason: &str) -> Error {
+fn invalid_name(what: &'static str, name: &str, reason: &str) -> Error {
     Error::InvalidName { what, name: shorten(name), reason: reason.into() }
 }
 
-/// The rules for a name that crosses between host and workspace, in either direction.
+/// Checks a file name that crosses between host and workspace.
 pub(crate) fn check_file_name(name: &str) -> Result<(), Error> {
     let reason = if name.is_empty() {
         "it is empty"
@@ -561,29 +587,29 @@ pub(crate) fn check_file_name(name: &str) -> Result<(), Error> {
     } else if name.chars().any(|letter| letter.is_control() || is_invisible(letter)) {
         "it has a control or invisible character"
     } else if name.contains('\\') {
-        "it has a backslash, which separates folders on other systems"
+        "it has a backslash, a path separator on other systems"
     } else if name.split('/').any(|part| part.is_empty() || part == "." || part == "..") {
-        "a part of it is empty, `.` or `..`"
+        "a component is empty, `.` or `..`"
     } else if name.split('/').any(|part| part.len() > 255) {
-        "a part of it is longer than 255 bytes"
+        "a component is longer than 255 bytes"
     } else if name.split('/').any(|part| part.starts_with('-')) {
-        "a part of it begins with `-` and would be taken for an option"
+        "a component begins with `-`, like an option"
     } else if name.split('/').any(is_device) {
-        "a part of it is a device name on other systems"
+        "a component is a device name on other systems"
     } else {
         return Ok(());
     };
-    Err(refused("file name", name, reason))
+    Err(invalid_name("file name", name, reason))
 }
 
 /// Characters that make two different names look the same or reverse their reading direction.
 pub(crate) fn is_invisible(letter: char) -> bool {
     matches!(letter,
-        // The soft hyphen, fillers, and a separator of vowels.
+        // The soft hyphen, fillers and the Mongolian vowel separator.
         '\u{ad}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{3164}' | '\u{ffa0}'
-        // Marks without a width, separators of lines, and what directs reading.
+        // Zero-width characters, line separators and direction marks.
         | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
-        // Tags: a whole text can be written with them.
+        // Tags, which can encode a whole text.
         | '\u{e0000}'..='\u{e007f}')
 }
 
@@ -595,40 +621,41 @@ fn is_device(part: &str) -> bool {
             && stem.ends_with(|digit: char| digit.is_ascii_digit()))
 }
 
-/// `environment` is the size of the variables, which share the kernel's limit with the arguments.
+/// Checks a program. `environment` is the size of its variables, which share the kernel's limit with the
+/// arguments.
 pub(crate) fn check_program(program: &Program, environment: u64) -> Result<(), Error> {
     match program {
         Program::Argv(arguments) => {
             if arguments.first().is_none_or(|first| first.is_empty()) {
-                return Err(refused("program", "", "the argument list is empty"));
+                return Err(invalid_name("program", "", "the argument list is empty"));
             }
             check_arguments(arguments, environment).map(drop)
         }
-        // Its code was checked before it was built.
+        // `build` checked the code.
         Program::Ready(_) => Ok(()),
         Program::Code { source, .. } => {
-            check_size("code", source.len() as u64, MAXIMUM_CODE, "upload large data as a file")?;
+            check_size("code", source.len() as u64, MAX_CODE_BYTES, "upload large data as a file")?;
             match source.find('\0') {
                 None => Ok(()),
-                Some(place) => Err(refused("code", "", &format!("it has a NUL byte at offset {place}"))),
+                Some(place) => Err(invalid_name("code", "", &format!("it has a NUL byte at offset {place}"))),
             }
         }
     }
 }
 
-/// Checks a list of arguments, and gives its size together with what shares the kernel's limit.
+/// Checks arguments and returns their size plus `beside`, which shares the kernel's limit.
 fn check_arguments(arguments: &[OsString], beside: u64) -> Result<u64, Error> {
-    const HINT: &str = "hand it over in a file or by standard input";
+    const HINT: &str = "pass it in a file or on standard input";
     let mut total = beside;
     for argument in arguments {
         let size = argument.len() as u64;
         if argument.as_encoded_bytes().contains(&0) {
-            return Err(refused("argument", &argument.to_string_lossy(), "it has a NUL byte"));
+            return Err(invalid_name("argument", &argument.to_string_lossy(), "it has a NUL byte"));
         }
-        check_size("argument", size, MAXIMUM_ARGUMENT, HINT)?;
+        check_size("argument", size, MAX_ARGUMENT_BYTES, HINT)?;
         total += size + 9;
     }
-    check_size("argument list with the environment", total, MAXIMUM_ARGUMENTS, HINT)?;
+    check_size("argument list with the environment", total, MAX_ARGUMENTS_BYTES, HINT)?;
     Ok(total)
 }
 
@@ -644,7 +671,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_file_names_are_refused() {
+    fn hostile_file_names_are_rejected() {
         let long = "a".repeat(256);
         let deep = "a/".repeat(600);
         for name in [
@@ -677,7 +704,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_that_redirect_programs_are_refused() {
+    fn variables_that_redirect_programs_are_rejected() {
         for name in [
             "LD_PRELOAD",
             "PYTHONSTARTUP",
@@ -709,7 +736,7 @@ mod tests {
     }
 
     #[test]
-    fn uploads_may_not_reach_protected_paths_of_a_host_folder() {
+    fn uploads_cannot_reach_protected_paths() {
         for name in
             [".git/hooks/pre-commit", ".GIT/config", ".git", ".bashrc", ".claude/settings.json", ".mcp.json"]
         {
@@ -727,7 +754,7 @@ mod tests {
     }
 
     #[test]
-    fn uploads_may_not_reach_what_the_caller_protects() {
+    fn uploads_cannot_reach_paths_that_the_caller_protects() {
         let protected = ["/x/way.toml", "/x/server", "/other"].map(PathBuf::from);
         let sandbox = Sandbox::new().workspace(Workspace::Host("/x".into())).protect(protected);
         for (name, is_accepted) in [
@@ -747,14 +774,14 @@ mod tests {
     }
 
     #[test]
-    fn uploads_may_not_collide_by_case() {
+    fn uploads_cannot_differ_only_in_case() {
         let sandbox =
             Sandbox::new().file("a.txt", Source::Bytes(vec![])).file("A.TXT", Source::Bytes(vec![]));
         assert!(sandbox.check_files().is_err());
     }
 
     #[test]
-    fn programs_that_cannot_be_handed_over_are_refused() {
+    fn invalid_programs_are_rejected() {
         let code = |text: String| check_program(&Program::code(Language::Python, text), 0);
         assert!(matches!(code("a".repeat(9 << 20)).unwrap_err(), Error::TooLarge { what: "code", .. }));
         assert!(code("a\0b".into()).unwrap_err().to_string().contains("offset 1"));

@@ -1,4 +1,4 @@
-//! A session: an interpreter that stays and runs cell after cell, and can be forked with its files.
+//! `Session`: an interpreter that runs cell after cell and can be forked with its files.
 
 mod limits;
 mod log;
@@ -13,24 +13,26 @@ use crate::sandbox::{check_file_name, check_program};
 use crate::{Cancel, Error, Event, Language, Outcome, Program, Report, Sandbox, Source};
 
 pub use limits::{CellLimits, SessionLimits};
-use log::{Deed, Log};
+use log::{Entry, Log};
 pub use saved::Difference;
 
-/// Files with their sizes, and why some were left out.
+/// Files with their sizes, and why the list is incomplete.
 pub(crate) type Files = (Vec<(String, u64)>, Option<&'static str>);
 
-/// What a reset leaves.
+/// Whether a reset keeps the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reset {
-    /// The files of the workspace.
+    /// Keeps the files of the workspace.
     KeepFiles,
-    /// Nothing.
+    /// Empties the workspace.
     Fresh,
 }
 
-/// An interpreter that stays, with a workspace of its own, in a sandbox of its own. Cells run in it one after another,
-/// in one namespace. Dropping it kills everything in it and waits until it is dead; its forks go on.
+/// A persistent interpreter with its own workspace and sandbox, which runs cells one after another.
+///
+/// All cells share one namespace. Dropping the session kills everything in it and waits until it is dead. Its
+/// forks keep running.
 ///
 /// ```no_run
 /// use toolpost_sandbox::{Cancel, CellLimits, Language, Sandbox, Session};
@@ -48,30 +50,30 @@ pub enum Reset {
 ///
 /// # Cells
 ///
-/// The value of a cell is that of its last expression: as JSON where it can be, a data frame of pandas as its columns,
-/// index and rows (the first 1,000 at most) with its text, anything else as its type and text. `await` may stand outside
-/// of functions. Open figures of matplotlib come back as artifacts (`figure-CELL-NUMBER.png`) and are closed; so does what
-/// the value shows of itself by `_repr_png_`, `_repr_svg_` or `_repr_html_` (`value-CELL.png` and so on). An exception, or
-/// a `sys.exit`, ends the cell and not the session; the traceback names the cell.
+/// The value of a cell is that of its last expression: JSON where possible, else its type and text. A pandas
+/// data frame is its text plus columns, index and rows, at most 1,000. Top-level `await` works. Open
+/// matplotlib figures become artifacts (`figure-CELL-NUMBER.png`) and are closed. A value with `_repr_png_`,
+/// `_repr_svg_` or `_repr_html_` becomes one too (`value-CELL.png` and so on). An exception or `sys.exit`
+/// ends the cell, not the session; the traceback names the cell.
 ///
-/// A cell that reaches a limit is interrupted, and if it does not obey within [`CellLimits::grace`], its interpreter is
-/// killed: the verdict says which of the two came about. A session whose interpreter is gone answers with
+/// A cell that reaches a limit is interrupted. If it does not stop within [`CellLimits::grace`], its
+/// interpreter is killed. The verdict distinguishes the two cases. A session without its interpreter returns
 /// [`Error::SessionEnded`].
 ///
-/// In JavaScript an error that nobody catches ends the cell that runs, also one of a timer; `let` and `const` of a cell
-/// cannot be declared again; a reset also empties `/tmp`. With a way out, the log in an outcome is that of the whole
-/// family while the cell ran.
+/// In JavaScript an uncaught error, also one of a timer, ends the running cell. A `let` or `const` of one
+/// cell cannot be declared again in another. A reset also empties `/tmp`. The egress log in an outcome covers
+/// the session and its forks while the cell ran.
 ///
 /// # Forks
 ///
-/// Its time is that of copying the tables of its memory: large allocations (arrays, `bytes`) have large pages at once,
-/// small objects after some seconds without a cell, in which up to a sixteenth is added to the memory. Sessions of
-/// JavaScript cannot be forked.
+/// A fork copies the page tables of its parent, and that takes most of its time. Large allocations (arrays,
+/// `bytes`) get huge pages at once, small objects after some idle seconds; that costs up to one sixteenth
+/// more memory. JavaScript sessions cannot be forked.
 ///
-/// A fork has the memory, the files and `/tmp` of its parent as they were, each of its own from then on; `/tmp` stays
-/// shared where something of the host is shown beneath it. Open files stay shared, and threads and programs that a cell left behind are not copied. Random numbers differ. All members of a
-/// family, a session and its forks and theirs, share one sandbox and its limits, and trust each other: they come from the
-/// same code. A member cannot signal its parent or its siblings, nor look into them.
+/// A fork starts with its own copy of the parent's memory, files and `/tmp`. `/tmp` stays shared if a host
+/// path is mounted beneath it. Open files stay shared. Threads and background programs are not copied. Random
+/// numbers differ. A session and all of its forks share one sandbox and its limits. They run the same code,
+/// so they trust each other. A fork cannot signal or inspect its parent or its siblings.
 #[derive(Debug)]
 pub struct Session {
     inner: Arc<Inner>,
@@ -84,12 +86,12 @@ struct Inner {
     state: Mutex<State>,
     calls: Calls,
     is_running: AtomicBool,
-    /// Who is interrupted; beside the state, which a running cell holds.
+    /// The interrupt handle. A running cell holds the lock of `state`, so the handle is separate.
     handle: Mutex<Option<Handle>>,
     bell: Bell,
 }
 
-/// Wakes the keeper.
+/// Wakes the thread that freezes and ends an idle session.
 #[derive(Debug, Default)]
 struct Bell {
     is_over: Mutex<bool>,
@@ -108,15 +110,15 @@ struct State {
 
 impl State {
     fn gone() -> Error {
-        Error::SessionEnded { reason: "its interpreter is gone".into() }
+        Error::SessionEnded { reason: "its interpreter has ended".into() }
     }
 
-    /// Finds out whether the interpreter is there.
+    /// Checks that the interpreter is alive.
     fn check(&mut self) -> Result<(), Error> {
         if self.ended.is_none() {
             self.ended = match &self.interpreter {
                 Some(interpreter) => interpreter.ended(),
-                None => Some("its interpreter is gone".into()),
+                None => Some("its interpreter has ended".into()),
             };
         }
         if let Some(reason) = self.ended.clone() {
@@ -126,7 +128,7 @@ impl State {
         Ok(())
     }
 
-    /// The interpreter, ready to work.
+    /// Returns the interpreter, thawed.
     fn interpreter(&mut self) -> Result<&mut Interpreter, Error> {
         self.check()?;
         self.last_used = Instant::now();
@@ -153,18 +155,19 @@ impl Session {
         Self::start_with(sandbox, language, &SessionLimits::default())
     }
 
-    /// Starts a session. Level, limits, files, environment, workspace and directory are the sandbox's;
-    /// [`Sandbox::stdin`] has no effect, and neither have those [`crate::Limits`] that [`CellLimits`] sets for each cell.
-    /// [`Language::Python`] and [`Language::JavaScript`] can be had; another language is refused with
-    /// [`Error::SessionRefused`].
+    /// Starts a session with the sandbox's level, limits, files, environment, workspace and directory.
+    ///
+    /// [`Sandbox::stdin`] has no effect, and neither has a [`crate::Limits`] field that [`CellLimits`] sets
+    /// per cell. Only [`Language::Python`] and [`Language::JavaScript`] have sessions; others return
+    /// [`Error::SessionRejected`].
     pub fn start_with(sandbox: &Sandbox, language: Language, limits: &SessionLimits) -> Result<Self, Error> {
         limits.check()?;
         sandbox.check_settings()?;
         let interpreter = Interpreter::start(sandbox, language, limits)?;
-        Self::around(interpreter, language, limits, 0, Log::default())
+        Self::from_interpreter(interpreter, language, limits, 0, Log::default())
     }
 
-    fn around(
+    fn from_interpreter(
         interpreter: Interpreter,
         language: Language,
         limits: &SessionLimits,
@@ -190,38 +193,38 @@ impl Session {
         if limits.idle.is_some() || limits.freeze_after.is_some() {
             let (watched, idle, freeze) = (Arc::downgrade(&inner), limits.idle, limits.freeze_after);
             std::thread::Builder::new()
-                .name("session keeper".into())
+                .name("session idle".into())
                 .stack_size(128 << 10)
-                .spawn(move || keep(&watched, idle, freeze))
+                .spawn(move || watch_idle(&watched, idle, freeze))
                 .map_err(|source| Error::Setup { step: "start a thread", source })?;
         }
         Ok(Self { inner, language, limits: limits.clone() })
     }
 
     fn state(&self, action: &'static str) -> Result<MutexGuard<'_, State>, Error> {
-        let mut state = self.look(action)?;
+        let mut state = self.peek(action)?;
         state.last_used = Instant::now();
         Ok(state)
     }
 
-    /// The state, without a use of the session.
-    fn look(&self, action: &'static str) -> Result<MutexGuard<'_, State>, Error> {
+    /// Locks the state without marking the session as used.
+    fn peek(&self, action: &'static str) -> Result<MutexGuard<'_, State>, Error> {
         match self.inner.state.try_lock() {
             Ok(state) => Ok(state),
             Err(TryLockError::WouldBlock) if self.inner.is_running.load(Ordering::SeqCst) => {
-                Err(Error::SessionRefused {
+                Err(Error::SessionRejected {
                     action,
                     reason: "a cell is running".into(),
-                    hint: "wait for its end, or interrupt it",
+                    hint: "wait for it or interrupt it",
                 })
             }
-            // The keeper, or another thread that only asks: soon over.
+            // The idle thread or a reader holds the lock for a moment.
             Err(TryLockError::WouldBlock) => {
                 Ok(self.inner.state.lock().unwrap_or_else(PoisonError::into_inner))
             }
             Err(TryLockError::Poisoned(poisoned)) => {
                 let mut state = poisoned.into_inner();
-                state.end("a function of the caller panicked while a cell ran".into());
+                state.end("the caller's callback panicked in a cell".into());
                 Ok(state)
             }
         }
@@ -232,34 +235,37 @@ impl Session {
         self.language
     }
 
-    /// How many cells were run, those before the fork included.
+    /// How many cells ran, including those before the fork.
     pub fn cells(&self) -> u32 {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner).cells
     }
 
-    /// How long its interpreter took to be there: for a fork the time from the request to the fork's greeting, without
-    /// the copy of its files.
+    /// How long the interpreter took to start.
+    ///
+    /// For a fork, the time from the request to its greeting, without the copy of its files.
     pub fn fork_time(&self) -> Option<Duration> {
         Some(self.inner.state.try_lock().ok()?.interpreter.as_ref()?.fork_time())
     }
 
-    /// What confines the session. The same is in each outcome.
-    /// Asking does not use the session: it may go on to idle, and stays frozen.
+    /// Returns which layers confine the session, as in each outcome.
+    ///
+    /// Does not count as use: an idle session stays idle, a frozen one frozen.
     pub fn report(&self) -> Result<Report, Error> {
-        let mut state = self.look("a report")?;
+        let mut state = self.peek("reporting")?;
         state.check()?;
         state.interpreter.as_ref().map(Interpreter::report).ok_or_else(State::gone)
     }
 
-    /// Why no cell can be run any more, if none can. Asking does not use the session.
+    /// Returns why the session ended, if it has. Does not count as use.
     pub fn ended(&self) -> Option<String> {
         let state = self.inner.state.try_lock().ok()?;
         state.ended.clone().or_else(|| state.interpreter.as_ref()?.ended())
     }
 
-    /// Runs a cell to its end and gives back what it did: its own output, value, artifacts and changes. Blocks.
-    /// [`Session::interrupt`] stops it from another thread; so does [`Cancel`], which kills the interpreter if the cell
-    /// does not obey, and stays cancelled.
+    /// Runs a cell to its end and returns its output, value, artifacts and changes. Blocks.
+    ///
+    /// [`Session::interrupt`] stops it from another thread. [`Cancel`] does too, kills the interpreter if the
+    /// cell does not stop, and stays cancelled.
     pub fn run(
         &self,
         code: &str,
@@ -269,12 +275,12 @@ impl Session {
     ) -> Result<Outcome, Error> {
         limits.check()?;
         check_program(&Program::code(self.language, code), 0)?;
-        let mut state = self.state("to run a cell")?;
+        let mut state = self.state("running a cell")?;
         let number = state.cells + 1;
         if number > self.limits.cells {
-            return Err(Error::SessionRefused {
-                action: "to run a cell",
-                reason: format!("it has run its {} cells", self.limits.cells),
+            return Err(Error::SessionRejected {
+                action: "running a cell",
+                reason: format!("it ran {} cells, its limit", self.limits.cells),
                 hint: "start a new session, or raise the limit `cells`",
             });
         }
@@ -293,8 +299,9 @@ impl Session {
         Ok(outcome)
     }
 
-    /// Interrupts the cell that runs, as `Ctrl+C` would; the session lives on. Gives whether one ran. A cell that catches
-    /// the interrupt goes on until its limit. May be called from any thread.
+    /// Interrupts the running cell as `Ctrl+C` would, from any thread. Returns whether a cell ran.
+    ///
+    /// The session stays alive. A cell that catches the interrupt continues until its limit.
     pub fn interrupt(&self) -> bool {
         if !self.inner.is_running.load(Ordering::SeqCst) {
             return false;
@@ -306,10 +313,11 @@ impl Session {
         true
     }
 
-    /// Puts a fresh interpreter in the place of this one, in the same sandbox, and kills what this one started. Also a
-    /// session that a cell has killed gets no second life by it: it has ended.
+    /// Replaces the interpreter in the same sandbox and kills everything that it started.
+    ///
+    /// It does not revive an ended session.
     pub fn reset(&self, reset: Reset) -> Result<(), Error> {
-        let mut state = self.state("a reset")?;
+        let mut state = self.state("resetting")?;
         let fresh = reset == Reset::Fresh;
         let interpreter = state.interpreter()?;
         if let Err(error) = interpreter.reset(fresh) {
@@ -321,70 +329,77 @@ impl Session {
         if fresh {
             state.log.clear();
         }
-        state.log.push(Deed::Reset { fresh });
+        state.log.push(Entry::Reset { fresh });
         Ok(())
     }
 
-    /// Forks the interpreter, with its memory and its files, into `count` sessions that go on independently. On a host, or
-    /// with settings, where that cannot be, [`Error::SessionRefused`] says why.
+    /// Forks the interpreter with its memory and files into `count` independent sessions.
+    ///
+    /// If the host or the settings do not support it, [`Error::SessionRejected`] names the reason.
     pub fn fork(&self, count: usize) -> Result<Vec<Self>, Error> {
         let most = self.limits.forks as usize;
         if count == 0 || count > most {
-            return Err(Error::SessionRefused {
-                action: "fork",
-                reason: format!("{count} forks were asked for, expected 1 to {most}"),
-                hint: "ask for fewer, or raise the limit `forks`",
+            return Err(Error::SessionRejected {
+                action: "forking",
+                reason: format!("{count} forks requested, expected 1 to {most}"),
+                hint: "request fewer, or raise the limit `forks`",
             });
         }
-        let mut state = self.state("fork")?;
+        let mut state = self.state("forking")?;
         let (cells, log) = (state.cells, state.log.clone());
         let forks = state.interpreter()?.fork(count)?;
         forks
             .into_iter()
-            .map(|interpreter| Self::around(interpreter, self.language, &self.limits, cells, log.clone()))
+            .map(|interpreter| {
+                Self::from_interpreter(interpreter, self.language, &self.limits, cells, log.clone())
+            })
             .collect()
     }
 
-    /// Stops everything in the session until it is used again. A session that idles is frozen by itself
-    /// ([`SessionLimits::freeze_after`]).
+    /// Freezes everything in the session until its next use.
+    ///
+    /// Idle sessions freeze automatically ([`SessionLimits::freeze_after`]).
     pub fn freeze(&self) -> Result<(), Error> {
-        let mut state = self.state("to freeze")?;
+        let mut state = self.state("freezing")?;
         state.interpreter()?.freeze();
         state.is_frozen = true;
         Ok(())
     }
 
-    /// Whether nothing in the session runs until it is used again.
+    /// Whether the session is frozen.
     pub fn is_frozen(&self) -> bool {
         self.inner.state.try_lock().is_ok_and(|state| state.is_frozen)
     }
 
-    /// Puts a file into the workspace. The name is a relative path without `..`. A file or link that has the name is
-    /// replaced, a folder is an error, and no symbolic link is followed. It is no change of the next cell. A program that
-    /// has the old file open keeps the old content.
+    /// Puts a file into the workspace. The name is a relative path without `..`.
+    ///
+    /// It replaces a file or link of that name; a directory is an error. Symbolic links are not followed. The
+    /// next cell does not report the upload as a change. A program with the old file open keeps the old
+    /// content.
     pub fn upload(&self, name: &str, source: &Source) -> Result<(), Error> {
         check_file_name(name)?;
         let content = content(source)?;
-        let mut state = self.state("upload")?;
+        let mut state = self.state("uploading")?;
         state.interpreter()?.upload(name, &Source::Bytes(content.to_vec()))?;
-        state.log.push(Deed::Upload { name: name.to_owned(), content });
+        state.log.push(Entry::Upload { name: name.to_owned(), content });
         Ok(())
     }
 
-    /// The regular files of the workspace and their sizes, in order; at most 20,000.
+    /// Lists the regular files of the workspace with their sizes, sorted; at most 20,000.
     pub fn files(&self) -> Result<Vec<(String, u64)>, Error> {
         Ok(self.state("a listing")?.interpreter()?.files()?.0)
     }
 
-    /// The content of a file of the workspace, of at most `most` bytes. A link is not followed.
+    /// Reads a workspace file of at most `max_bytes` bytes. Links are not followed.
     pub fn download(&self, name: &str, most: u64) -> Result<Vec<u8>, Error> {
         self.state("download")?.interpreter()?.download(name, most)
     }
 }
 
 impl Session {
-    /// Ends the session now, as dropping it does: everything in it is dead and its control groups are removed when this
-    /// returns. Waits for a cell that runs. Ending it again does nothing.
+    /// Ends the session: everything in it is dead and its cgroups are removed.
+    ///
+    /// Waits for a running cell. Ending twice has no effect.
     pub fn end(&self) {
         *self.inner.bell.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.inner.bell.rung.notify_all();
@@ -399,7 +414,7 @@ impl Drop for Session {
     }
 }
 
-/// Says that a cell runs as long as it lives, also when a function of the caller panics.
+/// Marks a cell as running until it is dropped, also when the caller's callback panics.
 struct Running<'a>(&'a AtomicBool);
 
 impl Drop for Running<'_> {
@@ -408,7 +423,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// The content of an upload, which the log keeps.
+/// Reads the content of an upload for the log.
 fn content(source: &Source) -> Result<Arc<[u8]>, Error> {
     match source {
         Source::Bytes(bytes) => Ok(bytes.as_slice().into()),
@@ -423,9 +438,9 @@ fn content(source: &Source) -> Result<Arc<[u8]>, Error> {
     }
 }
 
-/// Freezes and ends a session that idles.
-fn keep(watched: &Weak<Inner>, idle: Option<Duration>, freeze: Option<Duration>) {
-    /// A session that is busy, or frozen, is looked at again after this time.
+/// Freezes and ends an idle session.
+fn watch_idle(watched: &Weak<Inner>, idle: Option<Duration>, freeze: Option<Duration>) {
+    /// Interval between checks of a busy or frozen session.
     const LOOK: Duration = Duration::from_millis(500);
     let shortest = [idle, freeze].into_iter().flatten().min().unwrap_or(LOOK);
     let mut pause = shortest;
@@ -442,12 +457,12 @@ fn keep(watched: &Weak<Inner>, idle: Option<Duration>, freeze: Option<Duration>)
         }
         drop(is_over);
         pause = LOOK.min(shortest);
-        // Who holds the state uses the session.
+        // A locked state means that the session is in use.
         let Ok(mut state) = inner.state.try_lock() else { continue };
         let passed = state.last_used.elapsed();
         if idle.is_some_and(|idle| passed >= idle) {
             let limit = idle.unwrap_or_default().as_millis();
-            state.end(format!("it was idle for the limit `idle`, {limit} ms"));
+            state.end(format!("it was idle for {limit} ms, the limit `idle`"));
             return;
         }
         if freeze.is_some_and(|freeze| passed >= freeze)

@@ -1,23 +1,25 @@
-//! The first line of a script, which names its interpreter.
+//! Parses the first line of a script.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// The kernel reads no more of a script.
+/// The kernel reads at most this many bytes of a script.
 const MAX_LINE: u64 = 256;
 
-/// What the first line of a script names: an interpreter, and what it is given before the script.
+/// The interpreter and arguments in the first line of a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shebang {
-    /// The path of the interpreter, or a name that `/usr/bin/env` looks up in the search path.
+    /// The path of the interpreter, or a name for the search path of `/usr/bin/env`.
     pub interpreter: PathBuf,
     /// Its arguments.
     pub arguments: Vec<String>,
 }
 
 impl Shebang {
-    /// The first line of a file; `None` if the file is no script, or leaves more to `/usr/bin/env` than a name.
+    /// Reads the first line of a file.
+    ///
+    /// None if the file is not a script, or if it passes more than a name to `/usr/bin/env`.
     pub fn of(script: &Path) -> Option<Self> {
         let mut start = Vec::new();
         std::fs::File::open(script).ok()?.take(MAX_LINE).read_to_end(&mut start).ok()?;
@@ -40,11 +42,11 @@ impl Shebang {
         }
         let split = rest.strip_prefix("-S");
         let mut words = split.unwrap_or(rest).split_whitespace();
-        // Quotes, escapes, assignments and options are for `env` itself.
+        // Only `env` handles quotes, escapes, assignments and options.
         let name = words.next().filter(|name| !name.starts_with('-'))?;
         let arguments: Vec<_> = words.map(str::to_owned).collect();
         let is_plain = !rest.contains(['\'', '"', '\\', '$', '=']);
-        // Without `-S` the kernel gives `env` all of it as one word.
+        // Without `-S` the kernel passes the rest as one word.
         let is_name = split.is_some() || arguments.is_empty();
         (is_plain && is_name && !name.contains('/')).then(|| Self { interpreter: name.into(), arguments })
     }
@@ -55,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_as_the_kernel_and_env_do() {
+    fn lines_are_parsed_as_by_the_kernel_and_env() {
         for (line, expected) in [
             ("/v/bin/python", Some(("/v/bin/python", vec![]))),
             ("/v/bin/python  -u -X dev", Some(("/v/bin/python", vec!["-u -X dev"]))),

@@ -1,52 +1,52 @@
-//! What a program lacked, as far as its messages tell: a package, a command, a connection.
+//! Missing packages, commands and connections, detected in a program's messages.
 
 use std::net::IpAddr;
 
 use crate::environment::Profile;
 use crate::{Language, Layer, Program, Report};
 
-/// Findings beyond these are dropped.
+/// The maximum number of findings.
 const MAX_FINDINGS: usize = 5;
-/// Bytes at the end of an output that are searched.
+/// The number of bytes at the end of an output to search.
 const MAX_TEXT: usize = 64 << 10;
-/// The longest name that is taken from a message, in bytes.
+/// The longest name in bytes.
 const MAX_NAME: usize = 100;
 
 /// Something that a program lacked.
 ///
-/// It is read from the messages of interpreters, shells and common clients, so that a program can name anything here:
-/// the names are checked for their letters, and are a hint to a person and nothing else.
+/// The messages of interpreters, shells and common clients name it, so a program can forge it. Names are
+/// checked for valid characters. Use it only as a hint for a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unmet {
     /// A module that is not installed.
     Module {
-        /// The language that looked for it.
+        /// The language of the code.
         language: Language,
         /// The name in the code.
         module: String,
-        /// The package that has it, as the language's installer names it.
+        /// The package that contains it, by its installer's name.
         package: String,
         /// A profile that has the package.
         profile: Option<&'static str>,
     },
-    /// A program that is not installed, or not where the sandbox shows programs.
+    /// A program that is missing, or outside the search path.
     Command {
         /// Its name.
         name: String,
     },
     /// A connection that the sandbox blocked.
     Connection {
-        /// The host, with its port if that is neither 80 nor 443; none if no message names it.
+        /// The host, with its port unless 80 or 443; none if no message names it.
         host: Option<String>,
-        /// Whether it is an address that is not public.
+        /// Whether it is a non-public address.
         is_private: bool,
-        /// Whether the run had a proxy, which the program did not ask.
+        /// Whether the run had a proxy that the program did not use.
         has_proxy: bool,
     },
 }
 
-/// What a message says when a name has no address, or an address no route.
+/// Messages for a failed name resolution or a missing route.
 const NO_CONNECTION: [&str; 17] = [
     "Temporary failure in name resolution",
     "Name or service not known",
@@ -67,7 +67,7 @@ const NO_CONNECTION: [&str; 17] = [
     "ConnectError",
 ];
 
-/// What stands before a host in such a message, and whether a host without a dot counts.
+/// Words before a host in such a message, and whether a host without a dot counts.
 const BEFORE_HOST: [(&str, bool); 19] = [
     ("no connection to ", true),
     ("host='", true),
@@ -146,7 +146,7 @@ impl Unmet {
         found
     }
 
-    /// The same for code in a language, whose connections are blocked or not.
+    /// Searches the output of code, with or without blocked connections.
     fn search(
         language: Option<Language>,
         source: &str,
@@ -167,7 +167,7 @@ impl Unmet {
         if !is_blocked {
             return found;
         }
-        // What code catches it often prints.
+        // Code often prints errors that it caught.
         let lines = || stderr.lines().chain(stdout.lines());
         let failures = || lines().filter(|line| NO_CONNECTION.iter().any(|words| line.contains(words)));
         let mut hosts: Vec<String> = failures().flat_map(hosts_in).collect();
@@ -187,18 +187,18 @@ impl Unmet {
     }
 }
 
-/// Whether the sandbox kept a run from connecting to hosts, at least by itself.
+/// Whether the sandbox blocked direct connections.
 fn is_blocked(report: &Report) -> bool {
     report.has(Layer::NetworkNamespace) || report.has(Layer::LandlockTcp)
 }
 
-/// The end of a text, from the beginning of a line.
+/// The end of a text, from the start of a line.
 fn end(text: &str) -> &str {
     let start = text.ceil_char_boundary(text.len().saturating_sub(MAX_TEXT));
     text.get(start..).unwrap_or_default()
 }
 
-/// The name that follows some words in a line, of letters, digits and some signs.
+/// The name after some words in a line, of letters, digits and `signs`.
 fn after<'a>(line: &'a str, words: &str, signs: &str) -> Option<&'a str> {
     let (_, rest) = line.split_once(words)?;
     let rest = rest.trim_start_matches(['\'', '"', '`', '‘', '“']);
@@ -213,7 +213,7 @@ fn name(text: &str) -> Option<&str> {
     (begins && text.len() <= MAX_NAME).then_some(text)
 }
 
-/// A module that a line says is missing.
+/// A module that a line reports as missing.
 fn module(line: &str, language: Option<Language>) -> Option<Unmet> {
     let found = |language: Language, module: &str, package: String| {
         let profile = Profile::named("data").ok().and_then(|data| {
@@ -222,11 +222,11 @@ fn module(line: &str, language: Option<Language>) -> Option<Unmet> {
         });
         Some(Unmet::Module { language, module: module.to_owned(), package, profile })
     };
-    // A command may be any interpreter; code is of its own language.
+    // A command may be any interpreter; code has one language.
     let may_be = |other: Language| language.is_none_or(|own| own == other);
     if may_be(Language::Python) {
         let missing = after(line, "No module named ", "_.").or_else(|| {
-            // What pandas says when a module of its own choice is missing.
+            // The message of pandas for an optional module.
             after(line, "Missing optional dependency ", "_.-")
         });
         if let Some(module) = missing.and_then(|module| module.split('.').next()) {
@@ -234,7 +234,7 @@ fn module(line: &str, language: Option<Language>) -> Option<Unmet> {
         }
     }
     if language.is_none_or(|own| matches!(own, Language::JavaScript | Language::TypeScript)) {
-        // The last one is what `import` says in code that is no file.
+        // The last one is the message of `import` in code without a file.
         let missing = ["Cannot find module ", "Cannot find package ", "Failed to resolve module specifier "];
         let missing = missing.iter().find_map(|words| after(line, words, "@/._-:"));
         if let Some(module) = missing.filter(|module| !module.starts_with("node:")) {
@@ -270,7 +270,7 @@ fn module(line: &str, language: Option<Language>) -> Option<Unmet> {
     if is_whole { found(language?, module, package) } else { None }
 }
 
-/// The package of a module of Python.
+/// The package of a Python module.
 fn python_package(module: &str) -> String {
     let known = PACKAGES.iter().find(|(name, _)| *name == module).map(|(_, package)| (*package).to_owned());
     let of_profile = || {
@@ -280,7 +280,7 @@ fn python_package(module: &str) -> String {
     known.or_else(of_profile).unwrap_or_else(|| module.to_owned())
 }
 
-/// A program that a line says is missing.
+/// A program that a line reports as missing.
 fn command(line: &str, whole: &str) -> Option<Unmet> {
     const SIGNS: &str = "._+-";
     let last = |text: &str| name(text.rsplit([' ', ':']).next().unwrap_or_default()).map(str::to_owned);
@@ -314,7 +314,7 @@ fn command(line: &str, whole: &str) -> Option<Unmet> {
     is_name(&name).then_some(Unmet::Command { name })
 }
 
-/// The hosts that a message names.
+/// The hosts in a message.
 fn hosts_in(line: &str) -> Vec<String> {
     let mut hosts: Vec<String> = BEFORE_HOST
         .iter()
@@ -333,7 +333,7 @@ fn hosts_in(line: &str) -> Vec<String> {
     hosts
 }
 
-/// The hosts of the addresses in a line.
+/// The hosts of the URLs in a line.
 fn addresses_in(line: &str) -> Vec<String> {
     let addresses = ["https://", "http://"].into_iter().flat_map(|scheme| {
         line.match_indices(scheme)
@@ -342,7 +342,7 @@ fn addresses_in(line: &str) -> Vec<String> {
     addresses.take(MAX_FINDINGS).collect()
 }
 
-/// A host with its port, if the text is one.
+/// Parses a host with its port.
 fn host(text: &str) -> Option<String> {
     let text = text.trim_end_matches(['.', ':']);
     let (name, port) = match text.split_once(':') {
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_package_is_named_as_its_installer_names_it() {
+    fn a_missing_package_gets_its_installer_name() {
         use Language::{JavaScript, Lua, Perl, Python, R, Ruby, Rust, TypeScript};
         for (language, printed, expected) in [
             (Python, "ModuleNotFoundError: No module named 'pandas'", "package pandas in data"),
@@ -428,13 +428,13 @@ mod tests {
         ] {
             check(Some(language), "", printed, &[expected]);
         }
-        // Any interpreter may be behind a command.
+        // A command may be any interpreter.
         check(None, "", "ModuleNotFoundError: No module named 'pandas'", &["package pandas in data"]);
         check(None, "", "Error: Cannot find module 'lodash'", &["package lodash"]);
     }
 
     #[test]
-    fn what_is_no_package_is_not_taken_for_one() {
+    fn other_messages_name_no_package() {
         for (language, printed) in [
             (Language::JavaScript, "Error: Cannot find module './helper'"),
             (Language::JavaScript, "Error: Cannot find module '/workspace/x.js'"),
@@ -518,11 +518,11 @@ mod tests {
         ] {
             check(None, "", printed, &[expected]);
         }
-        // A message that names none: the addresses of the code.
+        // A message without a host: use the URLs of the code.
         let failure = "<urlopen error [Errno -3] Temporary failure in name resolution>";
         let code = "import urllib.request as r\nr.urlopen('https://example.org/a')\nr.urlopen('http://b.example:8080')";
         check(Some(Language::Python), code, failure, &["host example.org", "host b.example:8080"]);
-        // What code catches it prints.
+        // Code prints errors that it caught.
         assert_eq!(Unmet::search(None, "", failure, "", true).len(), 1);
         assert!(Unmet::search(None, "", failure, failure, false).is_empty(), "nothing was blocked");
         check(None, "", "the text mentions https://example.org and nothing failed", &[]);

@@ -1,4 +1,4 @@
-//! How a run ended, what it used and what confined it.
+//! The verdict, resource usage and active layers of a run.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::Level;
 
-/// How a run ended. A limit is named only when the kernel or the host's own clock proves that it was reached: a
-/// program that exits with status 124 or 137, or kills itself, is reported as what it did.
+/// How a run ended.
+///
+/// A verdict names a limit only if the kernel or the host's clock proves that the run reached it. A program
+/// that exits with status 124 or 137, or kills itself, gets the verdict for that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -20,78 +22,81 @@ pub enum Verdict {
         /// The status, 1 to 255.
         code: i32,
     },
-    /// A signal that the sandbox did not send ended the program.
+    /// The program was ended by a signal that the sandbox did not send.
     Signal {
         /// The number of the signal.
         signal: i32,
     },
-    /// The wall-clock limit was reached; everything was killed.
+    /// The run reached the wall-clock limit; everything was killed.
     Timeout {
         /// The limit in milliseconds.
         limit_ms: u64,
     },
-    /// For so long there was neither output nor processor time; everything was killed.
+    /// The run had neither output nor processor use for this time; everything was killed.
     Idle {
         /// The limit in milliseconds.
         limit_ms: u64,
     },
-    /// The limit of processor time was reached; everything was killed.
+    /// The run reached the processor-time limit; everything was killed.
     Cpu {
         /// The limit in milliseconds.
         limit_ms: u64,
     },
-    /// The kernel killed a process because the memory limit was reached, proved by the cgroup's own counter; or the host
-    /// found more memory in use ([`Layer::MemoryWatch`]) and killed everything.
+    /// The run reached the memory limit.
+    ///
+    /// Either the kernel killed a process, as the cgroup's counter proves, or the host measured too much
+    /// memory ([`Layer::MemoryWatch`]) and killed everything.
     Memory {
         /// The limit in bytes.
         limit: u64,
     },
-    /// The program failed after the kernel refused it a process: proved by the cgroup's own counter.
+    /// The program failed after it reached the process limit, as the cgroup's counter proves.
     Processes {
         /// The limit.
         limit: u32,
     },
-    /// The program failed and its workspace was full, or had more in it than the limit.
+    /// The program failed with a full workspace, or with more bytes in it than the limit.
     Disk {
         /// The limit in bytes.
         limit: u64,
     },
-    /// The program failed and its workspace had no room for another file, or had more files than the limit.
+    /// The program failed with no free inode in its workspace, or with more files in it than the limit.
     Inodes {
-        /// The limit in files and folders.
+        /// The limit in files and directories.
         limit: u64,
     },
-    /// The kernel ended the program because a file would have grown beyond the limit, and a file of that size is there.
+    /// The kernel ended the program because a file reached the size limit; a file of that size exists.
     FileSize {
         /// The limit in bytes.
         limit: u64,
     },
-    /// More output than the total limit; everything was killed.
+    /// The output exceeded the total limit; everything was killed.
     Output {
         /// The limit in bytes.
         limit: u64,
     },
     /// The system call policy ended the program.
     Denied {
-        /// What was called, and why that is not allowed: for example "the system call `mount` (changes what paths mean)".
+        /// The blocked call and the reason, for example "the system call `mount` (changes what paths mean)".
         rule: String,
     },
     /// The caller cancelled the run; everything was killed.
     Cancelled,
-    /// The cell of a session was interrupted, and the session lives on. A cell that does not obey is killed with its
-    /// session, and the verdict then names the limit.
+    /// A session cell was interrupted; the session stays alive.
+    ///
+    /// A cell that does not stop is killed with its session, and the verdict names the limit.
     Interrupted {
         /// What interrupted it.
         by: Interruption,
     },
 }
 
-/// What interrupted the cell of a session.
+/// The cause of a cell's interruption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Interruption {
-    /// [`crate::Session::interrupt`].
+    /// The caller, with [`crate::Session::interrupt`].
     Caller,
     /// The limit of wall-clock time.
     Wall,
@@ -104,13 +109,13 @@ pub enum Interruption {
 }
 
 impl Verdict {
-    /// Whether the program ended well.
+    /// Whether the program exited with status 0.
     pub fn is_ok(&self) -> bool {
         matches!(self, Self::Ok)
     }
 }
 
-/// A duration in JSON: milliseconds with microsecond decimals.
+/// Serializes a duration as milliseconds with microsecond decimals.
 mod milliseconds {
     use std::time::Duration;
 
@@ -126,22 +131,22 @@ mod milliseconds {
     }
 }
 
-/// What a run used, as the kernel counted it.
+/// Resource usage of a run, as the kernel counted it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Wall-clock time from the start of the set-up to the end of the last process. As JSON `wall_ms`.
+    /// Wall-clock time from the start of set-up to the end of the last process. JSON: `wall_ms`.
     #[serde(rename = "wall_ms", with = "milliseconds")]
     pub wall: Duration,
-    /// Processor time in user mode, all processes. As JSON `user_ms`.
+    /// Processor time of all processes in user mode. JSON: `user_ms`.
     #[serde(rename = "user_ms", with = "milliseconds")]
     pub user: Duration,
-    /// Processor time in kernel mode, all processes, the set-up of the sandbox included. As JSON `system_ms`.
+    /// Processor time of all processes in kernel mode, set-up included. JSON: `system_ms`.
     #[serde(rename = "system_ms", with = "milliseconds")]
     pub system: Duration,
     /// The largest resident set of a single process, in bytes.
     pub largest_process: u64,
-    /// The most memory that all processes had together, in bytes. Only a cgroup can tell.
+    /// The peak memory of all processes together, in bytes. Needs a cgroup.
     pub peak_memory: Option<u64>,
 }
 
@@ -150,147 +155,152 @@ pub struct Usage {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Layer {
-    /// A user namespace: no identity of the host beyond one unprivileged user exists inside.
+    /// A user namespace: inside, only one unprivileged user of the host exists.
     UserNamespace,
     /// A mount namespace.
     MountNamespace,
-    /// A process namespace: no process of the host is visible, and all inside die with its first process.
+    /// A process namespace: host processes are invisible, and all inside die with its first process.
     PidNamespace,
-    /// A namespace for System V and POSIX message queues, semaphores and shared memory.
+    /// A namespace for System V IPC and POSIX message queues.
     IpcNamespace,
     /// A namespace for the host name.
     UtsNamespace,
     /// A cgroup namespace.
     CgroupNamespace,
-    /// A network namespace of its own without any interface that is up.
+    /// A network namespace without any interface that is up.
     NetworkNamespace,
-    /// A root of its own, in which only chosen folders exist.
+    /// A private root with only chosen directories.
     PrivateRoot,
-    /// The program runs as a user without rights on the host.
+    /// The program runs as a user without permissions on the host.
     UnprivilegedUser,
     /// All capability sets are empty.
     NoCapabilities,
-    /// No program can raise its rights.
+    /// No program can gain privileges.
     NoNewPrivileges,
-    /// Landlock limits which files can be read and written.
+    /// Landlock restricts reading and writing of files.
     LandlockFiles,
-    /// Landlock refuses TCP.
+    /// Landlock blocks TCP.
     LandlockTcp,
-    /// Landlock refuses abstract unix sockets of processes outside.
+    /// Landlock blocks abstract Unix sockets of outside processes.
     LandlockAbstractSockets,
-    /// Landlock refuses signals to processes outside.
+    /// Landlock blocks signals to outside processes.
     LandlockSignals,
-    /// The system call policy.
+    /// The seccomp policy.
     Seccomp,
-    /// Of the system call policy only what is listed is allowed; any other call ends the program.
+    /// The seccomp policy is an allowlist; any other call ends the program.
     SeccompAllowlist,
-    /// Resource limits per process: processor time, descriptors, file size, locked memory, core files.
+    /// Per-process limits: processor time, descriptors, file size, locked memory, core files.
     ResourceLimits,
     /// A limit on the memory of all processes together.
     MemoryLimit,
-    /// The host adds up the memory of all processes again and again, and ends the run above the limit; between two looks
-    /// more may be in use. Only where no cgroup can hold [`Layer::MemoryLimit`].
+    /// The host polls the memory of all processes and ends the run above the limit.
+    ///
+    /// Between two polls more may be in use. Only where no cgroup can provide [`Layer::MemoryLimit`].
     MemoryWatch,
-    /// No memory of the run is written to swap space.
+    /// No memory of the run is swapped out.
     NoSwap,
     /// A limit on the number of processes of this run alone.
     ProcessLimit,
-    /// A limit on the share of the processors.
+    /// A limit on processor use.
     CpuQuota,
-    /// A limit on the size of the fresh workspace that the kernel holds.
+    /// A kernel limit on the size of the fresh workspace.
     WorkspaceQuota,
-    /// Paths that other programs of the host would execute or obey do not change: apply leaves them out, and in a live
-    /// directory those that exist are read-only.
+    /// Protected paths do not change: apply denies them, and in a live directory existing ones are read-only.
     ProtectedPaths,
-    /// The program never writes to the host directory: a private layer takes its changes, and apply checks them.
+    /// The program never writes to the host directory: a private layer takes its changes, and apply checks
+    /// them.
     PrivateLayer,
     /// Everything that the program started dies with it, also when the host program is killed.
     TreeKill,
-    /// The only way out of the network namespace is the run's own proxy, which holds the allowlist.
+    /// Network access only through the run's own proxy, which enforces the allowlist.
     Egress,
-    /// At level `minimal`, which shows the host's files: control groups and settings of the kernel cannot be written, and
-    /// for root only devices that every user may use can be opened. Higher levels show none of these.
+    /// At level `minimal`: cgroups and kernel settings are read-only.
+    ///
+    /// For root, only devices that every user may use can be opened. Higher levels show none of these.
     KernelFiles,
 }
 
-/// A layer that is not active, and why.
+/// A layer that is not active, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MissingLayer {
     /// The layer.
     pub layer: Layer,
-    /// Why it is not active.
+    /// The reason.
     pub reason: String,
 }
 
-/// Limits that were reached without ending the program.
+/// A limit that a run reached without being ended by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reached {
-    /// The kernel killed a process for the memory limit.
+    /// The kernel killed a process at the memory limit.
     Memory,
-    /// The kernel refused a process.
+    /// The kernel denied a new process.
     Processes,
     /// The workspace was full at the end.
     Disk,
-    /// The workspace had no room for another file at the end.
+    /// The workspace had no free inode at the end.
     Inodes,
-    /// A file of the workspace has the largest size that is allowed.
+    /// A workspace file has the maximum size.
     FileSize,
-    /// Standard output was longer than what is kept.
+    /// Standard output was truncated.
     Stdout,
-    /// Standard error was longer than what is kept.
+    /// Standard error was truncated.
     Stderr,
-    /// The value was longer than what is taken.
+    /// The value was truncated or dropped.
     Value,
-    /// There were more or larger files than what is handed back.
+    /// Some artifacts were dropped.
     Artifacts,
-    /// There were more changes in the workspace than what is listed.
+    /// The list of changes was truncated.
     Changes,
-    /// The proxy refused a connection because there had been as many as are allowed.
+    /// The proxy rejected a connection at the limit.
     Connections,
-    /// The proxy refused a request because there had been as many as are allowed.
+    /// The proxy rejected a request at the limit.
     Requests,
-    /// The proxy ended a connection because as many bytes had passed as are allowed.
+    /// The proxy ended a connection at the byte limit.
     NetworkBytes,
 }
 
-/// What confined a run. A layer is listed as active only if the kernel accepted it for this very run.
+/// The level and layers of a run.
+///
+/// A layer is listed as active only if the kernel accepted it for this run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// Who ran the program: `process`, or the name of another [`crate::Backend`].
+    /// The backend: `process`, or the name of another [`crate::Backend`].
     #[serde(default)]
     pub backend: String,
-    /// The level that was asked for, if one was named.
+    /// The required level, if any.
     pub requested: Option<Level>,
-    /// The level that was given.
+    /// The level in force.
     pub effective: Level,
     /// Whether `effective` is lower than `requested`.
     pub degraded: bool,
     /// The layers that were active.
     pub layers: Vec<Layer>,
-    /// The layers that were not, with the reason.
+    /// The inactive layers with reasons.
     pub missing: Vec<MissingLayer>,
-    /// The files and directories of the host that the program could read besides those of the system and the workspace.
+    /// The readable host files and directories, besides those of the system and the workspace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shown: Vec<PathBuf>,
-    /// Limits that were reached.
+    /// The limits that the run reached.
     pub reached: Vec<Reached>,
-    /// Remarks for a person, for example why a file was not handed back.
+    /// Notes for a person, for example why a file was not handed back.
     pub notes: Vec<String>,
-    /// The variables whose values are secrets that the program got itself ([`crate::Sandbox::raw_variable`]).
+    /// The variables with secret values ([`crate::Sandbox::raw_variable`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub raw_variables: Vec<String>,
-    /// What went through the proxy, if the run had one ([`crate::Sandbox::egress`]).
+    /// The log of the egress proxy, if the run had one ([`crate::Sandbox::egress`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<crate::EgressLog>,
 }
 
 impl Report {
-    /// The report of a run at a level that was given as asked for, with nothing active, missing or reached yet: its
-    /// fields are then filled in. Without a name in `backend` that of the backend is taken.
+    /// Creates the report of a run at a given level, with empty fields for the backend to fill in.
+    ///
+    /// An empty `backend` is replaced by the backend's name.
     pub fn new(backend: impl Into<String>, requested: Option<Level>, effective: Level) -> Self {
         Self {
             backend: backend.into(),

@@ -1,4 +1,4 @@
-//! The one writer of files whose names come from a program or a model, into a directory of the host.
+//! Writes files with untrusted names into a host directory.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -10,15 +10,15 @@ use std::sync::{Mutex, PoisonError};
 use crate::protected::fold;
 use crate::{ChangedTree, EntryKind, Protection, SingleChange, names_git_driver, protection};
 
-/// Numbers that are tried for a taken name.
+/// The highest number for a taken name.
 const MAX_NUMBER: u32 = 1000;
-/// The largest `.gitattributes` that is judged, in bytes; git itself ignores larger ones than 100 MiB.
+/// The largest `.gitattributes` to judge, in bytes; git ignores those above 100 MiB.
 pub(crate) const MAX_ATTRIBUTES: u64 = 1 << 20;
 
-/// One file is judged and created at a time: two halves of a repository must not pass side by side.
+/// Serializes checks and creations: two halves of a repository must not be checked concurrently.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Why a file is not written, although the file system would take it.
+/// Why a file name or content is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejection {
@@ -26,7 +26,7 @@ pub enum Rejection {
     Protected(Protection),
     /// A `.gitattributes` that names a filter, diff or merge driver.
     GitDriver,
-    /// The name is empty, absolute, leads upwards or has a control character.
+    /// The name is empty, absolute, contains `..` or a control character.
     Name,
 }
 
@@ -44,10 +44,10 @@ impl fmt::Display for Rejection {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The table of protected paths, or the rule for names.
+    /// The name or content is rejected.
     #[error("{0}")]
     Rejected(Rejection),
-    /// The file system.
+    /// The file system returned an error.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -58,11 +58,11 @@ impl From<Rejection> for WriteError {
     }
 }
 
-/// A directory of the host that takes files with untrusted names.
+/// A host directory that takes files with untrusted names.
 ///
-/// No link below the directory is followed and nothing is overwritten: a taken name gets a number (`plot-1.png`). Each
-/// file is judged by [`protection`] as the directory would stand with it, so that a repository cannot come into being
-/// one file at a time.
+/// Links below the directory are not followed, and nothing is overwritten: a taken name gets a number
+/// (`plot-1.png`). [`protection`] judges each file together with the existing entries, so that a repository
+/// cannot be assembled file by file.
 #[derive(Debug)]
 pub struct SafeDirectory {
     path: PathBuf,
@@ -70,9 +70,9 @@ pub struct SafeDirectory {
 }
 
 impl SafeDirectory {
-    /// Opens a directory, and creates it if missing.
+    /// Opens a directory and creates it if missing.
     ///
-    /// The path itself may contain links: the operator names it.
+    /// The path itself may contain links: the operator chose it.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         std::fs::create_dir_all(&path)?;
@@ -97,9 +97,9 @@ impl SafeDirectory {
         Ok(path)
     }
 
-    /// Creates an empty file for content that comes later.
+    /// Creates an empty file to fill later.
     ///
-    /// A `.gitattributes` is rejected, because its content decides.
+    /// A `.gitattributes` is rejected, because its content must be judged.
     pub fn create(&self, name: &Path) -> Result<(File, PathBuf), WriteError> {
         if is_attributes(name) {
             return Err(Rejection::GitDriver.into());
@@ -116,7 +116,7 @@ impl SafeDirectory {
             let change = SingleChange::new(&candidate, Some(EntryKind::File), &lookup);
             match protection(&candidate, &change) {
                 None => {}
-                // They exist, and stay as they are.
+                // Existing instructions stay unchanged, and this name is taken.
                 Some(Protection::Instructions) => continue,
                 Some(protection) => return Err(Rejection::Protected(protection).into()),
             }
@@ -135,7 +135,7 @@ fn is_attributes(path: &Path) -> bool {
     path.file_name().is_some_and(|name| fold(&name.to_string_lossy()) == ".gitattributes")
 }
 
-/// Whether new content makes git execute a driver that the file lacks now.
+/// Whether new content adds a driver that git executes.
 ///
 /// Only a `.gitattributes` can. `before` returns its present content, empty if there is none.
 pub fn adds_git_driver(path: &Path, before: impl FnOnce() -> Vec<u8>, after: &[u8]) -> bool {
@@ -155,7 +155,7 @@ fn check_name(name: &Path) -> Result<(), Rejection> {
 
 fn numbered(name: &Path, number: u32) -> PathBuf {
     let Some(file) = name.file_name().filter(|_| number > 0) else { return name.to_owned() };
-    // By bytes: a name need not be valid UTF-8.
+    // Compare bytes: a name need not be valid UTF-8.
     let stem = name.file_stem().unwrap_or(file);
     let mut numbered = stem.to_owned();
     numbered.push(format!("-{number}"));
@@ -166,15 +166,15 @@ fn numbered(name: &Path, number: u32) -> PathBuf {
     name.with_file_name(numbered)
 }
 
-/// Several changes of a directory that is otherwise as it was.
+/// Several changes of an otherwise unchanged directory.
 pub(crate) struct ChangeSet<'a> {
     lookup: &'a dyn Fn(&Path) -> Option<EntryKind>,
-    /// By the names as they are compared; none is a deletion.
+    /// Changes by folded names; none is a deletion.
     changed: BTreeMap<Vec<String>, Option<EntryKind>>,
 }
 
 impl<'a> ChangeSet<'a> {
-    /// `lookup` returns what stands at a relative path now.
+    /// `lookup` returns the current entry at a relative path.
     pub(crate) fn new(
         lookup: &'a dyn Fn(&Path) -> Option<EntryKind>,
         changed: impl IntoIterator<Item = (PathBuf, Option<EntryKind>)>,
@@ -207,7 +207,7 @@ fn folded(path: &Path) -> Vec<String> {
     path.components().map(|part| fold(&part.as_os_str().to_string_lossy()).into_owned()).collect()
 }
 
-/// What stands at a path beneath a directory now; nothing where a link or a missing directory is on the way.
+/// The current entry at a path beneath a directory; none behind a link or a missing directory.
 pub(crate) fn lookup_beneath(directory: &Path, path: &Path) -> Option<EntryKind> {
     platform::Directory::open(directory).ok()?.lookup(path)
 }
@@ -225,7 +225,7 @@ mod platform {
 
     use crate::EntryKind;
 
-    /// An open directory. A path beneath it is opened one name at a time, so that no link is followed.
+    /// An open directory. Paths beneath it are opened component by component, without following links.
     #[derive(Debug)]
     pub(super) struct Directory(OwnedFd);
 
@@ -246,7 +246,7 @@ mod platform {
             })
         }
 
-        /// Creates a file where nothing stands yet, with the directories on the way.
+        /// Creates a file where none exists, with its parent directories.
         pub(super) fn create(&self, path: &Path) -> io::Result<File> {
             let parent = self.parent(path, true)?;
             let parent = parent.as_ref().map_or(self.0.as_fd(), |parent| parent.as_fd());
@@ -309,7 +309,7 @@ mod platform {
             })
         }
 
-        /// Creates a file where nothing stands yet, with the directories on the way.
+        /// Creates a file where none exists, with its parent directories.
         pub(super) fn create(&self, path: &Path) -> io::Result<File> {
             let mut place = self.0.clone();
             for name in path.parent().into_iter().flat_map(Path::iter) {
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_of_the_host_obey_is_not_written() {
+    fn protected_paths_are_not_written() {
         for (before, names, written) in [
             (
                 &[][..],
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_changes_is_judged_as_a_whole() {
+    fn changes_are_judged_together() {
         let lookup = |path: &Path| (path == Path::new("half/HEAD")).then_some(EntryKind::File);
         let changed = ["half/objects/x", "half/refs/x", "gone"];
         let kind = |name: &str| (name != "gone").then_some(EntryKind::File);

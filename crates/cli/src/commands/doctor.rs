@@ -141,7 +141,7 @@ fn pool(sandbox: &Sandbox, config: &Config) -> Feature {
     };
     let built = Pool::builder(&sandbox)
         .language(Language::Python)
-        .children(1)
+        .idle_workers(1)
         .preload(super::preload(config))
         .build();
     let found = built.map_err(|error| error.to_string()).and_then(|pool| {

@@ -28,7 +28,7 @@ const LOCKS: u8 = 64;
 #[derive(Debug, Clone)]
 pub struct BuildCache {
     folder: PathBuf,
-    maximum_bytes: u64,
+    max_bytes: u64,
 }
 
 /// An entry that nobody else makes at the moment.
@@ -69,7 +69,7 @@ pub(crate) fn private_folder(action: &'static str, folder: &Path) -> Result<Path
 }
 
 impl BuildCache {
-    /// The size of a cache unless [`BuildCache::maximum_bytes`] says otherwise: 1 GiB.
+    /// The size of a cache unless [`BuildCache::max_bytes`] says otherwise: 1 GiB.
     pub const DEFAULT_BYTES: u64 = 1 << 30;
 
     /// Uses a folder, and makes it if it is missing, for this user alone (mode 0700). A folder that belongs to another
@@ -77,14 +77,14 @@ impl BuildCache {
     pub fn at(folder: impl Into<PathBuf>) -> Result<Self, Error> {
         let folder = folder.into();
         let folder = private_folder("use build cache", &folder)?;
-        Ok(Self { folder, maximum_bytes: Self::DEFAULT_BYTES })
+        Ok(Self { folder, max_bytes: Self::DEFAULT_BYTES })
     }
 
     /// Sets how many bytes all entries together may have; the ones that were not used for longest go first.
     /// Default [`BuildCache::DEFAULT_BYTES`].
     #[must_use]
-    pub fn maximum_bytes(mut self, bytes: u64) -> Self {
-        self.maximum_bytes = bytes;
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.max_bytes = bytes;
         self
     }
 
@@ -157,7 +157,7 @@ impl BuildCache {
         let mut total: u64 = files.iter().map(|(_, size, _)| size).sum();
         files.sort();
         for (_, size, path) in files {
-            if total <= self.maximum_bytes {
+            if total <= self.max_bytes {
                 break;
             }
             if std::fs::remove_file(path).is_ok() {
@@ -170,7 +170,7 @@ impl BuildCache {
 impl Slot<'_> {
     /// Keeps what was built. An entry larger than the whole cache is not kept.
     pub(crate) fn keep(self, content: &[u8]) -> Result<(), Error> {
-        if content.len() as u64 > self.cache.maximum_bytes {
+        if content.len() as u64 > self.cache.max_bytes {
             return Ok(());
         }
         // Whoever holds the lock is alone with this name.
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn what_was_not_used_for_longest_goes_first() {
         let parent = tempfile::tempdir().unwrap();
-        let cache = BuildCache::at(parent.path().join("c")).unwrap().maximum_bytes(3500);
+        let cache = BuildCache::at(parent.path().join("c")).unwrap().max_bytes(3500);
         let content = [7u8; 1000];
         for (number, key) in ["00", "01", "02"].into_iter().enumerate() {
             keep(&cache, key, &content);

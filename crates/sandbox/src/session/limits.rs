@@ -1,4 +1,4 @@
-//! What a session and each of its cells may use.
+//! The limits of a session and of each of its cells.
 
 use std::time::Duration;
 
@@ -6,30 +6,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Limits};
 
-/// The limits of one cell. Each has a default, that of [`Limits`] where it has the same name, and none may be zero.
+/// The limits of one cell. None may be zero.
+///
+/// The defaults are those of the [`Limits`] with the same names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CellLimits {
     /// Wall-clock time. Default 30 s.
     pub wall: Duration,
-    /// Processor time of everything in the session's sandbox while the cell runs. Default none: the wall time bounds it.
+    /// Processor time of the whole sandbox while the cell runs. Default none; wall time bounds it.
     pub cpu: Option<Duration>,
-    /// Time with neither output nor processor time. Default none.
+    /// Time without output and processor use. Default none.
     pub idle: Option<Duration>,
-    /// How long a cell that reached a limit has to obey the interrupt before its interpreter is killed. Default 1 s.
+    /// Time between the interrupt at a limit and the kill. Default 1 s.
     pub grace: Duration,
-    /// Bytes of standard output that are kept: the first and the last half. Default 1 MiB.
+    /// Captured bytes of standard output: the first and last half. Default 1 MiB.
     pub stdout: usize,
-    /// Bytes of standard error that are kept: the first and the last half. Default 1 MiB.
+    /// Captured bytes of standard error: the first and last half. Default 1 MiB.
     pub stderr: usize,
-    /// Bytes of standard output and error together after which the cell is stopped. Default 1 GiB.
+    /// Total output bytes before the cell is stopped. Default 1 GiB.
     pub output_total: u64,
-    /// Bytes of the value that the cell hands back. Default 1 MiB.
+    /// Bytes of the cell's value. Default 1 MiB.
     pub value_bytes: usize,
-    /// Files that are handed back. Default 64.
+    /// Number of artifacts. Default 64.
     pub artifacts: usize,
-    /// Bytes of all files that are handed back. Default 64 MiB.
+    /// Total bytes of artifacts. Default 64 MiB.
     pub artifact_bytes: u64,
 }
 
@@ -40,7 +42,7 @@ impl Default for CellLimits {
 }
 
 impl From<&Limits> for CellLimits {
-    /// The limits of a run that a cell has too.
+    /// Copies the limits that runs and cells share.
     fn from(limits: &Limits) -> Self {
         Self {
             wall: limits.wall,
@@ -57,7 +59,7 @@ impl From<&Limits> for CellLimits {
     }
 }
 
-/// Writes one setter per limit; its documentation is the field's.
+/// Defines one setter per limit, documented by its field.
 macro_rules! setters {
     ($owner:ident: $($setter:ident $field:ident : $kind:ty;)*) => {
         $(
@@ -85,7 +87,7 @@ impl CellLimits {
         with_artifact_bytes artifact_bytes: u64;
     }
 
-    /// Refuses limits that mean nothing.
+    /// Rejects invalid limits.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let limits = Limits {
             wall: self.wall,
@@ -104,23 +106,27 @@ impl CellLimits {
     }
 }
 
-/// The limits of a session, forks included. [`Limits`] of its sandbox hold for all that is in it together: memory,
-/// processes, and the workspace of each. From level `strict` upward a session ends, with its forks, when the kernel has
-/// killed one of their processes for want of memory.
+/// The limits of a session and its forks.
+///
+/// [`Limits`] of the sandbox hold for all of them together: memory and processes. Each has its own workspace
+/// limit. From level `strict` upward, when the kernel kills one of their processes for memory, the session
+/// and its forks end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SessionLimits {
-    /// After so long without a cell the session is ended. Default 30 min; none is no such limit.
+    /// Idle time before the session ends. Default 30 min; none disables it.
     pub idle: Option<Duration>,
-    /// After so long the session and its forks are ended. Default 24 h; none is no such limit.
+    /// Lifetime of the session and its forks. Default 24 h; none disables it.
     pub total: Option<Duration>,
-    /// After so long without a cell nothing in the session runs until the next one. Default 1 min; none is never.
+    /// Idle time before the session freezes. Default 1 min; none disables it.
     pub freeze_after: Option<Duration>,
-    /// Cells. Default 10,000.
+    /// Number of cells. Default 10,000.
     pub cells: u32,
-    /// Forks that live at one time, those of forks included. Default 8; 0 leaves the interpreter no right to be forked,
-    /// and all of its layers. Each costs a descriptor of the host and a tenth of a millisecond at the start.
+    /// Number of live forks, including forks of forks. Default 8.
+    ///
+    /// 0 drops the interpreter's right to fork and enables all layers. Each fork costs one host descriptor
+    /// and 0.1 ms at the start.
     pub forks: u32,
 }
 
@@ -136,8 +142,8 @@ impl Default for SessionLimits {
     }
 }
 
-/// More forks than this need more descriptors than a process usually has.
-const MOST_FORKS: u32 = 64;
+/// More forks need more descriptors than processes usually have.
+const MAX_FORKS: u32 = 64;
 
 impl SessionLimits {
     setters! { SessionLimits:
@@ -148,7 +154,7 @@ impl SessionLimits {
         with_forks forks: u32;
     }
 
-    /// Refuses limits that mean nothing.
+    /// Rejects invalid limits.
     pub(crate) fn check(&self) -> Result<(), Error> {
         for (name, time) in [("idle", self.idle), ("total", self.total), ("freeze_after", self.freeze_after)]
         {
@@ -160,7 +166,7 @@ impl SessionLimits {
         if self.cells == 0 {
             return number("cells", self.cells, "at least 1 cell");
         }
-        if self.forks > MOST_FORKS {
+        if self.forks > MAX_FORKS {
             return number("forks", self.forks, "at most 64 forks");
         }
         Ok(())

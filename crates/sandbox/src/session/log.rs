@@ -1,4 +1,4 @@
-//! What was done in a session, so that it can be done again.
+//! The log of a session: its cells, uploads and resets, for a replay.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::CellLimits;
 use crate::{Outcome, Verdict};
 
-/// More than this is not kept: the session can then not be saved.
-const MAXIMUM_BYTES: usize = 64 << 20;
+/// The largest log in bytes. A longer log is discarded, and the session cannot be saved.
+const MAX_BYTES: usize = 64 << 20;
 
-/// One thing that was done.
+/// One action in a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Deed {
+pub(super) enum Entry {
     /// A cell ran.
     Cell {
         code: String,
@@ -23,7 +23,7 @@ pub(super) enum Deed {
         value: Option<serde_json::Value>,
         stdout: String,
     },
-    /// A file was uploaded. The content is beside the log when it is saved.
+    /// A file was uploaded. Saving writes the content to its own file.
     Upload {
         name: String,
         #[serde(skip)]
@@ -33,7 +33,7 @@ pub(super) enum Deed {
     Reset { fresh: bool },
 }
 
-impl Deed {
+impl Entry {
     fn size(&self) -> usize {
         match self {
             Self::Cell { code, value, .. } => {
@@ -45,28 +45,28 @@ impl Deed {
     }
 }
 
-/// What was done, in order.
+/// The actions of a session in order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Log {
-    deeds: Vec<Arc<Deed>>,
+    entries: Vec<Arc<Entry>>,
     bytes: usize,
     is_incomplete: bool,
 }
 
 impl Log {
-    pub(super) fn push(&mut self, deed: Deed) {
+    pub(super) fn push(&mut self, deed: Entry) {
         let size = deed.size();
-        if self.is_incomplete || self.bytes + size > MAXIMUM_BYTES {
-            // What cannot be replayed whole is not kept in part.
+        if self.is_incomplete || self.bytes + size > MAX_BYTES {
+            // A partial log is useless: discard it.
             *self = Self { is_incomplete: true, ..Self::default() };
             return;
         }
         self.bytes += size;
-        self.deeds.push(Arc::new(deed));
+        self.entries.push(Arc::new(deed));
     }
 
     pub(super) fn cell(&mut self, code: &str, limits: &CellLimits, outcome: &Outcome) {
-        self.push(Deed::Cell {
+        self.push(Entry::Cell {
             code: code.to_owned(),
             limits: Box::new(limits.clone()),
             verdict: outcome.verdict.clone(),
@@ -75,12 +75,12 @@ impl Log {
         });
     }
 
-    /// Everything that was done; none if it was too much to keep.
-    pub(super) fn deeds(&self) -> Option<&[Arc<Deed>]> {
-        (!self.is_incomplete).then_some(&self.deeds)
+    /// All actions, or none if the log became too long.
+    pub(super) fn entries(&self) -> Option<&[Arc<Entry>]> {
+        (!self.is_incomplete).then_some(&self.entries)
     }
 
-    /// Forgets all: nothing of it is left in the session.
+    /// Discards all actions after a full reset.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -91,17 +91,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_that_is_too_long_is_not_kept_in_part() {
+    fn a_log_that_is_too_long_is_discarded_whole() {
         let mut log = Log::default();
-        let upload = |size: usize| Deed::Upload { name: "a".into(), content: vec![0; size].into() };
-        log.push(upload(MAXIMUM_BYTES / 2));
-        log.push(Deed::Reset { fresh: false });
-        assert_eq!(log.deeds().unwrap().len(), 2);
-        log.push(upload(MAXIMUM_BYTES));
-        assert!(log.deeds().is_none());
-        log.push(Deed::Reset { fresh: false });
-        assert!(log.deeds().is_none());
+        let upload = |size: usize| Entry::Upload { name: "a".into(), content: vec![0; size].into() };
+        log.push(upload(MAX_BYTES / 2));
+        log.push(Entry::Reset { fresh: false });
+        assert_eq!(log.entries().unwrap().len(), 2);
+        log.push(upload(MAX_BYTES));
+        assert!(log.entries().is_none());
+        log.push(Entry::Reset { fresh: false });
+        assert!(log.entries().is_none());
         log.clear();
-        assert_eq!(log.deeds(), Some(&[][..]));
+        assert_eq!(log.entries(), Some(&[][..]));
     }
 }

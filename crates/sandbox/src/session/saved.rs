@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::log::Deed;
+use super::log::Entry;
 use super::{Reset, Session, SessionLimits};
 use crate::level::shorten;
 use crate::outcome::sha256;
@@ -20,43 +20,43 @@ use crate::{Cancel, Error, Language, Sandbox, Source, Verdict};
 /// The version of the format. Another one is refused.
 const VERSION: u32 = 2;
 const RECORD: &str = "session.json";
-/// A record that is larger is refused.
-const MAXIMUM_RECORD: u64 = 256 << 20;
-/// A file or upload that is larger is refused.
-const MAXIMUM_FILE: u64 = 1 << 30;
+/// The largest record in bytes.
+const MAX_RECORD_BYTES: u64 = 256 << 20;
+/// The largest file or upload in bytes.
+const MAX_FILE_BYTES: u64 = 1 << 30;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
     v: u32,
     language: Language,
-    log: Vec<Deed>,
-    files: Vec<Kept>,
+    log: Vec<Entry>,
+    files: Vec<SavedFile>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct SavedFile {
     path: String,
     sha256: String,
 }
 
-/// Something that is not as it was when the session was saved.
+/// A difference between a saved session and its replay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Difference {
-    /// The number of the cell, if it is about one.
+    /// The cell number, if the difference is in a cell.
     pub cell: Option<u32>,
-    /// What differs: `verdict`, `value`, `stdout`, `cell`, or `file` and its path.
+    /// The part that differs: `verdict`, `value`, `stdout`, `cell`, or `file` and its path.
     pub subject: String,
-    /// What was saved, shortened.
+    /// The saved value, truncated.
     pub expected: String,
-    /// What was found, shortened. A file is as it was saved in spite of it.
+    /// The replayed value, truncated. Files are restored to their saved content anyway.
     pub found: String,
 }
 
 fn bad(path: &Path, reason: impl std::fmt::Display) -> Error {
-    Error::Saved { path: path.to_owned(), reason: reason.to_string() }
+    Error::SavedSession { path: path.to_owned(), reason: reason.to_string() }
 }
 
 fn write(path: &Path, content: &[u8]) -> Result<(), Error> {
@@ -80,45 +80,45 @@ fn read(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
 }
 
 impl Session {
-    /// Saves the session to a folder, which is made, or empty: its files, and what was done, to be done again. Gives the
-    /// paths of files that are not among them, because their names are not acceptable or they are no regular files of
-    /// one name.
+    /// Saves the session's files and log to a directory, which is created or must be empty.
     ///
-    /// What is in the memory of the interpreter is not saved, nor are files above 1 GiB. A session whose log grew beyond
-    /// 64 MiB cannot be saved.
+    /// Returns the paths of files that are not saved: those with rejected names and those that are not
+    /// regular files with one link.
+    ///
+    /// The memory of the interpreter and files above 1 GiB are not saved. A session with a log above 64 MiB
+    /// cannot be saved.
     pub fn save(&self, folder: &Path) -> Result<Vec<String>, Error> {
         let fail = |error: std::io::Error| bad(folder, error);
         fs::create_dir_all(folder).map_err(fail)?;
         if fs::read_dir(folder).map_err(fail)?.next().is_some() {
-            return Err(bad(folder, "the folder is not empty; name another one"));
+            return Err(bad(folder, "the directory is not empty; choose another one"));
         }
         let mut state = self.state("save")?;
         let language = self.language();
-        let deeds = state.log.deeds().map(<[Arc<Deed>]>::to_vec).ok_or_else(|| {
-            bad(
-                folder,
-                "more than 64 MiB were run and uploaded, which is too much to do again; export its files",
-            )
-        })?;
+        let entries = state
+            .log
+            .entries()
+            .map(<[Arc<Entry>]>::to_vec)
+            .ok_or_else(|| bad(folder, "the log exceeds 64 MiB; export the files instead"))?;
         let interpreter = state.interpreter()?;
         let (files, left_out) = interpreter.files()?;
         if let Some(reason) = left_out {
-            return Err(bad(folder, format!("not every file can be saved: {reason}")));
+            return Err(bad(folder, format!("some files cannot be saved: {reason}")));
         }
         let mut kept = Vec::new();
         let mut missing = Vec::new();
         for (path, _) in files {
-            match interpreter.download(&path, MAXIMUM_FILE) {
+            match interpreter.download(&path, MAX_FILE_BYTES) {
                 Ok(content) => {
                     write(&folder.join("files").join(kept.len().to_string()), &content)?;
-                    kept.push(Kept { path, sha256: sha256(&content) });
+                    kept.push(SavedFile { path, sha256: sha256(&content) });
                 }
                 Err(_) => missing.push(shorten(&path)),
             }
         }
-        let mut log = Vec::with_capacity(deeds.len());
-        for (number, deed) in deeds.iter().enumerate() {
-            if let Deed::Upload { content, .. } = &**deed {
+        let mut log = Vec::with_capacity(entries.len());
+        for (number, deed) in entries.iter().enumerate() {
+            if let Entry::Upload { content, .. } = &**deed {
                 write(&folder.join("uploads").join(number.to_string()), content)?;
             }
             log.push((**deed).clone());
@@ -129,9 +129,11 @@ impl Session {
         Ok(missing)
     }
 
-    /// Starts a session and does again what was done in the one that was saved: uploads, cells and resets, in order.
-    /// `sandbox` and `limits` should be those of the saved one, the first files included. Afterwards the workspace is as
-    /// it was saved; what came out otherwise is in the list. Cells that had been stopped are not run again.
+    /// Starts a session and replays a saved log: uploads, cells and resets in order.
+    ///
+    /// Pass the `sandbox` and `limits` of the saved session, including its first files. Afterwards the
+    /// workspace equals the saved one, and the list names each difference. Cells that had been stopped are
+    /// not replayed.
     pub fn restore(
         sandbox: &Sandbox,
         limits: &SessionLimits,
@@ -139,7 +141,7 @@ impl Session {
         cancel: &Cancel,
     ) -> Result<(Self, Vec<Difference>), Error> {
         let path = folder.join(RECORD);
-        let text = read(&path, MAXIMUM_RECORD)?;
+        let text = read(&path, MAX_RECORD_BYTES)?;
         let version: serde_json::Value = serde_json::from_slice(&text).map_err(|error| bad(&path, error))?;
         let found = version.get("v").cloned().unwrap_or_default();
         if found != serde_json::json!(VERSION) {
@@ -153,17 +155,17 @@ impl Session {
         let mut differences = Vec::new();
         for (number, deed) in record.log.into_iter().enumerate() {
             if cancel.is_cancelled() {
-                return Err(bad(&path, "restoring was cancelled"));
+                return Err(bad(&path, "the restore was cancelled"));
             }
             match deed {
-                Deed::Upload { name, .. } => {
-                    let content = read(&folder.join("uploads").join(number.to_string()), MAXIMUM_FILE)?;
+                Entry::Upload { name, .. } => {
+                    let content = read(&folder.join("uploads").join(number.to_string()), MAX_FILE_BYTES)?;
                     session.upload(&name, &Source::Bytes(content))?;
                 }
-                Deed::Reset { fresh: true } => session.reset(Reset::Fresh)?,
-                Deed::Reset { fresh: false } => session.reset(Reset::KeepFiles)?,
+                Entry::Reset { fresh: true } => session.reset(Reset::Fresh)?,
+                Entry::Reset { fresh: false } => session.reset(Reset::KeepFiles)?,
 
-                Deed::Cell { code, limits, verdict, value, stdout } => {
+                Entry::Cell { code, limits, verdict, value, stdout } => {
                     let cell = session.cells() + 1;
                     let mut differs = |subject: &str, expected: String, found: String| {
                         differences.push(Difference {
@@ -174,7 +176,7 @@ impl Session {
                         });
                     };
                     if !matches!(verdict, Verdict::Ok | Verdict::Exit { .. }) {
-                        differs("cell", format!("{verdict:?}"), "not run again".into());
+                        differs("cell", format!("{verdict:?}"), "not replayed".into());
                         continue;
                     }
                     let outcome = session.run(&code, &limits, cancel, &mut |_| {})?;
@@ -201,7 +203,7 @@ impl Session {
     fn restore_files(
         &self,
         folder: &Path,
-        saved: &[Kept],
+        saved: &[SavedFile],
         differences: &mut Vec<Difference>,
     ) -> Result<(), Error> {
         let mut state = self.state("restore")?;
@@ -221,16 +223,16 @@ impl Session {
         }
         for (number, kept) in saved.iter().enumerate() {
             let found = interpreter
-                .download(&kept.path, MAXIMUM_FILE)
+                .download(&kept.path, MAX_FILE_BYTES)
                 .map_or_else(|_| "none".to_owned(), |content| sha256(&content));
             if found == kept.sha256 {
                 continue;
             }
             differs(&kept.path, &kept.sha256, &found);
             let path = folder.join("files").join(number.to_string());
-            let content = read(&path, MAXIMUM_FILE)?;
+            let content = read(&path, MAX_FILE_BYTES)?;
             if sha256(&content) != kept.sha256 {
-                return Err(bad(&path, "its content is not what was saved"));
+                return Err(bad(&path, "its content differs from the saved digest"));
             }
             interpreter.upload(&kept.path, &Source::Bytes(content))?;
         }

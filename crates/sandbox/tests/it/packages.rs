@@ -97,7 +97,7 @@ fn packages_are_installed_once_and_a_run_finds_them_read_only() {
     assert_eq!(cell.value, Some(json!([1, false])), "{}", told(&cell));
     let pool = toolpost_sandbox::Pool::builder(&Mode::Strict.sandbox())
         .language(Language::Python)
-        .children(1)
+        .idle_workers(1)
         .build()
         .unwrap();
     let outcome = code(&sandbox.backend(std::sync::Arc::new(pool)), Language::Python, source).unwrap();
@@ -143,7 +143,7 @@ fn packages_make_room_for_others_unless_they_are_in_use() {
     let (links, cache) = (folder.path().join("links"), folder.path().join("cache"));
     std::fs::create_dir(&links).unwrap();
     wheels(&links);
-    let installer = installer.find_links(&links).offline(true).maximum_bytes(1);
+    let installer = installer.find_links(&links).offline(true).max_bytes(1);
     let install = |name: &str| {
         installer.install(&Requirements::python([name]).unwrap(), &cache, &Cancel::new()).unwrap()
     };

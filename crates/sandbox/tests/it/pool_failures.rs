@@ -51,7 +51,7 @@ fn a_zygote_that_loads_too_long_is_ended_and_runs_go_on() {
         return;
     };
     let builder = Pool::builder(&sandbox).language(Language::Python).preload(["slow_to_load"]);
-    let pool = Arc::new(builder.load_within(Duration::from_millis(400)).build().unwrap());
+    let pool = Arc::new(builder.load_timeout(Duration::from_millis(400)).build().unwrap());
     let begun = Instant::now();
     let outcome = run(&behind(&sandbox, &pool), &python("1 + 1")).unwrap();
     let notes = outcome.report.notes.join("\n");
@@ -76,7 +76,7 @@ fn a_request_waits_for_a_spare_as_long_as_it_was_told_to() {
     for (within, least) in [(Duration::ZERO, 0.0), (Duration::from_secs(2), 2.0)] {
         let builder = Pool::builder(&sandbox).language(Language::Python).preload(["slow_to_load"]);
         let pool =
-            Arc::new(builder.spare_within(within).wait_limit(Duration::from_secs(40)).build().unwrap());
+            Arc::new(builder.worker_timeout(within).queue_timeout(Duration::from_secs(40)).build().unwrap());
         let begun = Instant::now();
         let outcome = run(&behind(&sandbox, &pool), &python("1 + 1")).unwrap();
         let took = begun.elapsed().as_secs_f64();
@@ -89,7 +89,7 @@ fn a_request_waits_for_a_spare_as_long_as_it_was_told_to() {
 fn a_pool_runs_as_many_at_a_time_as_it_was_told_to() {
     let sandbox = strict();
     let test = "a_pool_runs_as_many_at_a_time_as_it_was_told_to";
-    let builder = Pool::builder(&sandbox).language(Language::Python).most(2);
+    let builder = Pool::builder(&sandbox).language(Language::Python).max_concurrency(2);
     let Some(pool) = ready(test, builder, 2) else { return };
     let pooled = behind(&sandbox, &pool);
     let cancel = Cancel::new();

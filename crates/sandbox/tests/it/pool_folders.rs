@@ -28,7 +28,7 @@ fn folder() -> tempfile::TempDir {
 
 /// A pool whose spares take folders of the host.
 fn attaching(test: &str, sandbox: &Sandbox) -> Option<Arc<Pool>> {
-    ready(test, Pool::builder(sandbox).language(Language::Python).host_folders(true), 1)
+    ready(test, Pool::builder(sandbox).language(Language::Python).host_directories(true), 1)
 }
 
 fn within(sandbox: &Sandbox, folder: &Path) -> Sandbox {
@@ -266,7 +266,7 @@ fn a_file_that_a_warm_up_left_does_not_lie_in_a_folder_of_the_host() {
     let sandbox = strict();
     let test = "a_file_that_a_warm_up_left_does_not_lie_in_a_folder_of_the_host";
     let warm_up = "open('/workspace/warm', 'w').write('w'); held = open('/workspace/warm')";
-    let builder = Pool::builder(&sandbox).language(Language::Python).host_folders(true).warm_up(warm_up);
+    let builder = Pool::builder(&sandbox).language(Language::Python).host_directories(true).warm_up(warm_up);
     let Some(pool) = ready(test, builder, 1) else { return };
     let place = folder();
     let look = python("import os; [os.path.exists('warm'), os.path.exists('/workspace/warm')]");
@@ -334,7 +334,7 @@ fn what_cannot_have_a_folder_runs_cold_and_says_why() {
         let pool = Arc::new(builder.build().unwrap());
         let outcome = run(&behind(&within(&sandbox, place.path()), &pool), &program).unwrap();
         let notes = outcome.report.notes.join("\n");
-        assert!(outcome.verdict.is_ok() && notes.contains("PoolBuilder::host_folders"), "{notes}");
+        assert!(outcome.verdict.is_ok() && notes.contains("PoolBuilder::host_directories"), "{notes}");
     }
     let Some(pool) = attaching(test, &sandbox) else { return };
     let request = sandbox.clone().workspace(Workspace::ReadOnlyHost(place.path().to_owned()));

@@ -237,7 +237,8 @@ fn limits_hold_in_a_spare_with_the_same_verdicts() {
 #[test]
 fn a_run_sees_nothing_of_the_run_before() {
     let sandbox = strict();
-    let builder = Pool::builder(&sandbox).language(Language::Python).preload(["json", "random"]).children(1);
+    let builder =
+        Pool::builder(&sandbox).language(Language::Python).preload(["json", "random"]).idle_workers(1);
     let Some(pool) = ready("a_run_sees_nothing_of_the_run_before", builder, 1) else { return };
     let pooled = behind(&sandbox, &pool);
     let leave = "import builtins, json, os, sys, threading, time, random, ctypes\n\
@@ -291,7 +292,7 @@ fn streams_of_random_numbers_differ_from_run_to_run() {
         .language(Language::Python)
         .preload(["random", "numpy"])
         .warm_up("import random\nrandom.seed(7)")
-        .children(2);
+        .idle_workers(2);
     let Some(pool) = ready("streams_of_random_numbers_differ_from_run_to_run", builder, 1) else { return };
     let pooled = behind(&sandbox, &pool);
     let has_numpy = pool.metrics().preloaded.contains(&"numpy".to_owned());
@@ -356,7 +357,8 @@ fn spares_that_misbehave_before_they_are_ready_are_bounded_and_replaced() {
             "what no child sends",
         ),
     ] {
-        let builder = Pool::builder(&sandbox).language(Language::Python).warm_up(warm_up).ready_within(limit);
+        let builder =
+            Pool::builder(&sandbox).language(Language::Python).warm_up(warm_up).ready_timeout(limit);
         let pool = Arc::new(builder.build().unwrap());
         eventually(name, || pool.metrics().unavailable.is_some_and(|reason| reason.contains(expected)));
         let outcome = run(&behind(&sandbox, &pool), &python("1 + 1")).unwrap();
@@ -420,10 +422,10 @@ fn a_zygote_is_replaced_after_so_many_children_and_so_much_time() {
     let seed = python("hash('a')");
     for (name, builder) in [
         ("runs", Pool::builder(&sandbox).rotate_after(3)),
-        ("time", Pool::builder(&sandbox).rotate_every(Duration::from_millis(200))),
+        ("time", Pool::builder(&sandbox).rotate_interval(Duration::from_millis(200))),
         ("neither", Pool::builder(&sandbox)),
     ] {
-        let builder = builder.language(Language::Python).children(1);
+        let builder = builder.language(Language::Python).idle_workers(1);
         let Some(pool) = ready("a_zygote_is_replaced", builder, 1) else { return };
         let pooled = behind(&sandbox, &pool);
         let first = served(&pooled, &seed).value.unwrap();
@@ -455,9 +457,9 @@ fn more_than_a_pool_takes_is_refused_or_waits() {
     let sandbox = strict();
     let builder = Pool::builder(&sandbox)
         .language(Language::Python)
-        .most(1)
+        .max_concurrency(1)
         .queue(1)
-        .wait_limit(Duration::from_millis(400));
+        .queue_timeout(Duration::from_millis(400));
     let Some(pool) = ready("more_than_a_pool_takes_is_refused_or_waits", builder, 1) else { return };
     let pooled = behind(&sandbox, &pool);
     let cancel = Cancel::new();
@@ -573,7 +575,7 @@ fn other_languages_and_arguments_run_in_spares_as_they_run_cold() {
             println!("SKIP {language:?}: it is not installed");
             continue;
         }
-        let mut builder = Pool::builder(&sandbox).children(1);
+        let mut builder = Pool::builder(&sandbox).idle_workers(1);
         if let Some(language) = language {
             builder = builder.language(language);
         }
@@ -595,7 +597,7 @@ fn other_languages_and_arguments_run_in_spares_as_they_run_cold() {
 #[test]
 fn two_hundred_runs_leave_nothing_and_never_mix() {
     let sandbox = strict();
-    let builder = Pool::builder(&sandbox).language(Language::Python).children(3).most(4);
+    let builder = Pool::builder(&sandbox).language(Language::Python).idle_workers(3).max_concurrency(4);
     let Some(pool) = ready("two_hundred_runs_leave_nothing_and_never_mix", builder, 1) else { return };
     let pooled = behind(&sandbox, &pool);
     std::thread::scope(|scope| {
@@ -616,7 +618,7 @@ fn two_hundred_runs_leave_nothing_and_never_mix() {
     });
     let metrics = pool.metrics();
     assert_eq!((metrics.served, metrics.cold, metrics.died), (200, 0, 0), "{metrics:?}");
-    assert!(metrics.latency > Duration::ZERO && metrics.latency <= metrics.latency_99);
+    assert!(metrics.latency_p50 > Duration::ZERO && metrics.latency_p50 <= metrics.latency_p99);
     drop(pooled);
     drop(pool);
 }
@@ -653,7 +655,7 @@ fn a_pool_that_has_loaded_pandas_runs_an_analysis() {
         .language(Language::Python)
         .preload(profile.modules())
         .warm_up("import pandas as pd\npd.DataFrame({'a': [1, 1], 'b': [1, 2]}).groupby('a').b.sum()")
-        .ready_within(Duration::from_secs(30));
+        .ready_timeout(Duration::from_secs(30));
     let Some(pool) = ready(name, builder, 2) else { return };
     let metrics = pool.metrics();
     if !metrics.preloaded.contains(&"pandas".to_owned()) {

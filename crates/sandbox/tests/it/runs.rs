@@ -121,7 +121,8 @@ fn what_programs_keep_in_the_home_directory_is_no_artifact_unless_the_caller_say
         pwd.getpwuid(os.getuid()).pw_dir";
     for mode in Mode::available().into_iter().filter(|mode| *mode != Mode::Shared) {
         let sandbox = mode.sandbox();
-        let pool = toolpost_sandbox::Pool::builder(&sandbox).language(Language::Python).children(1).build();
+        let pool =
+            toolpost_sandbox::Pool::builder(&sandbox).language(Language::Python).idle_workers(1).build();
         let pooled = pool.map(|pool| sandbox.clone().backend(std::sync::Arc::new(pool)));
         for sandbox in std::iter::once(sandbox).chain(pooled) {
             let made = |outcome: &toolpost_sandbox::Outcome| -> Vec<String> {

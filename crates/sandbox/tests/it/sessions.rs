@@ -356,7 +356,7 @@ fn a_session_has_limits_of_its_own() {
     value(&session, "2");
     let error = session.run("3", &limits(), &Cancel::new(), &mut |_| {}).unwrap_err();
     assert!(
-        matches!(error, Error::SessionRefused { .. }) && error.to_string().contains("2 cells"),
+        matches!(error, Error::SessionRejected { .. }) && error.to_string().contains("2 cells"),
         "{error}"
     );
 
@@ -420,7 +420,7 @@ fn what_is_refused_says_why_and_what_to_do() {
         });
         receiver.recv_timeout(Duration::from_secs(10)).unwrap();
         let second = session.run("1", &limits(), &Cancel::new(), &mut |_| {}).unwrap_err();
-        assert!(matches!(second, Error::SessionRefused { .. }), "{second}");
+        assert!(matches!(second, Error::SessionRejected { .. }), "{second}");
         assert!(session.files().is_err() && session.reset(Reset::Fresh).is_err());
         assert!(session.interrupt());
     });
@@ -441,7 +441,7 @@ fn a_host_folder_is_the_workspace_and_cannot_be_forked() {
         let denied = run(&session, "open('.mcp.json', 'w').close()").applied.unwrap();
         assert_eq!(denied.denied_count, 1, "{denied:?}");
         let error = session.fork(1).unwrap_err();
-        assert!(matches!(error, Error::SessionRefused { .. }) && error.hint().is_some(), "{error}");
+        assert!(matches!(error, Error::SessionRejected { .. }) && error.hint().is_some(), "{error}");
         assert!(error.to_string().contains("a folder of the host, which is not copied"), "{error}");
         drop(session);
         assert!(!folder.path().join(".mcp.json").exists());
@@ -480,7 +480,7 @@ fn the_settings_of_the_sandbox_hold() {
                 .unwrap();
         let report = plain.report().unwrap();
         assert!(report.has(Layer::NoCapabilities) && report.has(Layer::Seccomp), "{report:?}");
-        assert!(matches!(plain.fork(1), Err(Error::SessionRefused { .. })));
+        assert!(matches!(plain.fork(1), Err(Error::SessionRejected { .. })));
         let outcome = run(&plain, "import os; os.chroot('.')");
         assert!(outcome.stderr.text().contains("PermissionError"), "{}", outcome.stderr.text());
     }

@@ -15,7 +15,7 @@ fn forkable(mode: Mode) -> Option<Session> {
     let session = start(mode);
     match session.fork(1) {
         Ok(_) => Some(session),
-        Err(error @ Error::SessionRefused { .. }) => {
+        Err(error @ Error::SessionRejected { .. }) => {
             println!("SKIP forks {mode:?}: {error}");
             assert!(mode == Mode::Shared && error.hint().is_some(), "{error}");
             None
@@ -241,7 +241,7 @@ fn where_nothing_can_be_forked_the_reason_is_told() {
         let sandbox = Sandbox::new().level(level).limits(crate::support::quick());
         let session = Session::start(&sandbox, Language::Python).unwrap();
         let error = session.fork(1).unwrap_err();
-        let is_refused = matches!(error, Error::SessionRefused { .. });
+        let is_refused = matches!(error, Error::SessionRejected { .. });
         // On a host without namespaces that comes first.
         let text = error.to_string();
         assert!(is_refused && (text.contains(reason) || text.contains("namespaces")), "{level}: {error}");
@@ -300,7 +300,7 @@ fn the_number_of_forks_is_limited_and_what_is_too_much_is_refused() {
     let settings = SessionLimits::default().with_forks(2);
     let session = Session::start_with(&mode.sandbox(), Language::Python, &settings).unwrap();
     for count in [0, 3] {
-        assert!(matches!(session.fork(count), Err(Error::SessionRefused { .. })));
+        assert!(matches!(session.fork(count), Err(Error::SessionRejected { .. })));
     }
     let forks = session.fork(2).unwrap();
     let error = forks[0].fork(1).unwrap_err();

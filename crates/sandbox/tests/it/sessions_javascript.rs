@@ -117,7 +117,7 @@ fn a_session_of_javascript_is_reset_and_cannot_be_forked() {
     for (mode, session) in sessions("a_session_of_javascript_is_reset") {
         run(&session, "let x = 1; require('fs').writeFileSync('kept', 'k')");
         let error = session.fork(1).unwrap_err();
-        assert!(matches!(error, Error::SessionRefused { .. }) && error.hint().is_some(), "{error}");
+        assert!(matches!(error, Error::SessionRejected { .. }) && error.hint().is_some(), "{error}");
         assert!(error.to_string().contains("threads"), "{error}");
         session.reset(Reset::KeepFiles).unwrap();
         assert_eq!(

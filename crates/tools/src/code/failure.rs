@@ -14,7 +14,7 @@ pub(super) fn of_sandbox(error: Error) -> ToolError {
         Error::LanguageMissing { .. }
         | Error::ProgramNotStarted { .. }
         | Error::SessionEnded { .. }
-        | Error::SessionRefused { .. }
+        | Error::SessionRejected { .. }
         | Error::InvalidLimit { .. }
         | Error::Workspace { .. } => ToolError::precondition(message),
         Error::InvalidName { .. } => ToolError::invalid_input(message),

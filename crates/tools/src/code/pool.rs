@@ -88,12 +88,12 @@ impl CodePool {
     fn builder(&self, plain: &Sandbox) -> PoolBuilder {
         Pool::builder(plain)
             .language(Language::Python)
-            .children(self.children)
+            .idle_workers(self.children)
             .preload(self.preload.iter().cloned())
-            .host_folders(true)
-            .most(MOST)
+            .host_directories(true)
+            .max_concurrency(MOST)
             .queue(MOST)
-            .spare_within(PATIENCE)
+            .worker_timeout(PATIENCE)
     }
 
     fn begun(&self) -> Option<Arc<Pool>> {

@@ -1,4 +1,4 @@
-//! What all spares of a pool have in common, and the steps that make them.
+//! What all workers of a pool have in common, and the steps that make them.
 
 use std::path::{Path, PathBuf};
 
@@ -24,8 +24,8 @@ pub(super) struct Base {
     degraded: bool,
     pub(super) limits: Limits,
     pub(super) language: Option<Language>,
-    /// Whether a folder of the host can become the workspace of a spare, which is locked when it has it. At level
-    /// `standard` a folder stands at its own path, for which the root of a spare has no place.
+    /// Whether a folder of the host can become the workspace of a worker, which is locked when it has it. At level
+    /// `standard` a folder stands at its own path, for which the root of a worker has no place.
     pub(super) attaches: bool,
     /// The interpreter with its arguments, or nothing that has to be shown.
     pub(super) ready: Ready,
@@ -34,7 +34,7 @@ pub(super) struct Base {
 impl Base {
     /// Looks up the level and the interpreter, as a run would.
     pub(super) fn new(settings: &PoolSettings) -> Result<Self, Error> {
-        let PoolSettings { sandbox, language, host_folders, .. } = settings;
+        let PoolSettings { sandbox, language, host_directories, .. } = settings;
         let language = *language;
         let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
         let (level, degraded) = choose(sandbox, host)?;
@@ -45,7 +45,7 @@ impl Base {
             degraded,
             limits: sandbox.limits_at(level),
             language,
-            attaches: *host_folders && level == Level::Strict,
+            attaches: *host_directories && level == Level::Strict,
             ready: Ready {
                 path: PathBuf::new(),
                 needs: Vec::new(),
@@ -83,7 +83,7 @@ impl Base {
         Reach { with_package: self.level < Level::Strict, as_stranger: false }
     }
 
-    /// Whether the pool's spares show all that a program needs.
+    /// Whether the pool's workers show all that a program needs.
     fn shows(&self, ready: &Ready) -> bool {
         let is_shown = |path: &Path| {
             self.ready.needs.iter().chain(&self.sandbox.read_only).any(|shown| path.starts_with(shown))
@@ -95,7 +95,7 @@ impl Base {
         })
     }
 
-    /// What a request starts, or nothing if the spares do not show all that it needs.
+    /// What a request starts, or nothing if the workers do not show all that it needs.
     pub(super) fn ready(&self, sandbox: &Sandbox, program: &Program) -> Result<Option<Ready>, Error> {
         if let Program::Code { language, source } = program {
             let content = language.text(source).into_owned().into();

@@ -1,10 +1,10 @@
-//! A folder of the host as the workspace of a spare, attached when the spare gets its program.
+//! A folder of the host as the workspace of a worker, attached when the worker gets its program.
 //!
-//! A helper of the host enters the spare's mount namespace, where the code will have no rights, and does there what the
+//! A helper of the host enters the worker's mount namespace, where the code will have no rights, and does there what the
 //! child of a cold run does while it makes its root: it shows the folder, makes sure that it is the one that the host
-//! saw, and makes its protected paths read-only. The spare's own empty workspace lies beneath from then on.
+//! saw, and makes its protected paths read-only. The worker's own empty workspace lies beneath from then on.
 //!
-//! Landlock's rule about the workspace is one about the folder that is there when the rule is made, so such a spare puts
+//! Landlock's rule about the workspace is one about the folder that is there when the rule is made, so such a worker puts
 //! Landlock in force when it has its folder: it is told the rules, and nothing else before it has said that they hold.
 
 use std::io;
@@ -26,7 +26,7 @@ use super::zygote::{receive, send};
 use crate::Error;
 
 /// What a failure is called, after which the run is cold.
-pub(super) const STEP: &str = "attach folder to spare";
+pub(super) const STEP: &str = "attach folder to worker";
 
 /// A child that has not locked itself after this time never will.
 const LOCKED_WITHIN: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
@@ -98,7 +98,7 @@ pub(super) fn lock(order: &OwnedFd, landlock: &Landlock) -> Result<(), Error> {
             Err(fail(io::Error::new(error.kind(), format!("enforce landlock: {error}"))))
         }
         Ok((0, _)) | Err(Errno::PIPE | Errno::CONNRESET) => {
-            Err(setup("tell spare to lock itself")(io::Error::other("it ended before it did")))
+            Err(setup("tell worker to lock itself")(io::Error::other("it ended before it did")))
         }
         Err(Errno::AGAIN) => {
             Err(fail(io::Error::new(io::ErrorKind::TimedOut, "enforce landlock: no answer")))

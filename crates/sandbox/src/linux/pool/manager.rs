@@ -1,4 +1,4 @@
-//! The thread that keeps spares ready: it starts zygotes and children, replaces those that die, and lets old ones go.
+//! The thread that keeps workers ready: it starts zygotes and children, replaces those that die, and lets old ones go.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,8 +16,8 @@ use rustix::time::{
 use super::super::attend::attend;
 use super::super::supervise::{Cleaner, Running};
 use super::base::Base;
-use super::folder;
-use super::spare::{Making, Progress, Spare, code_fits};
+use super::host_directory;
+use super::worker::{Making, Progress, Worker, code_fits};
 use super::zygote::{Hello, Load, Word, Zygote};
 use crate::pool::{PoolCounts, PoolSettings};
 use crate::{Cancel, Error, Event, Outcome, Program, Sandbox, Workspace};
@@ -25,28 +25,28 @@ use crate::{Cancel, Error, Event, Outcome, Program, Sandbox, Workspace};
 /// After a failure the next attempt waits this long, and twice as long after each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// After so many failures in a row runs no longer wait for a spare.
+/// After so many failures in a row runs no longer wait for a worker.
 const PATIENCE: u32 = 3;
 /// At most so many modules are left out because they start threads.
 const MOST_THREADED: usize = 32;
 /// Spares that are made at the same time.
 const AT_ONCE: usize = 4;
-/// A run is not disturbed for so long by the making of what replaces its spare, unless no other is ready.
+/// A run is not disturbed for so long by the making of what replaces its worker, unless no other is ready.
 const QUIET: Duration = Duration::from_millis(5);
 /// So many runs are taken apart after their answer; one more is taken apart before.
 const MOST_LEFT: usize = 64;
 
 /// What a request gets.
 pub(crate) enum Taken {
-    /// It was run by a spare.
+    /// It was run by a worker.
     Run(Box<Result<Outcome, Error>>),
     /// It runs cold, and why.
     Cold(String),
 }
 
-/// The keeper's thread. Dropped, it ends with all that it made.
+/// The manager's thread. Dropped, it ends with all that it made.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct Manager {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -58,22 +58,22 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     wake: Option<OwnedFd>,
-    /// Wakes the thread a moment after the last spare was taken.
+    /// Wakes the thread a moment after the last worker was taken.
     timer: Option<OwnedFd>,
 }
 
 #[derive(Debug)]
 struct State {
-    ready: VecDeque<Spare>,
-    /// When the spares were taken whose runs go on.
+    ready: VecDeque<Worker>,
+    /// When the workers were taken whose runs go on.
     taken: VecDeque<Instant>,
     /// Runs that have their answer, and whose first process is on its way out.
     left: Vec<Running>,
     stop: bool,
     asleep: bool,
-    /// Requests that wait for a spare.
+    /// Requests that wait for a worker.
     waiting: usize,
-    /// Why no spare can be had.
+    /// Why no worker can be had.
     unavailable: Option<String>,
     last_used: Instant,
     counts: PoolCounts,
@@ -116,8 +116,8 @@ impl Cleaner for Shared {
     }
 }
 
-impl Keeper {
-    /// Starts the thread, which makes the first spares at once.
+impl Manager {
+    /// Starts the thread, which makes the first workers at once.
     pub(crate) fn start(settings: PoolSettings) -> Self {
         let base = Base::new(&settings).map_err(|error| error.to_string());
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
@@ -160,7 +160,7 @@ impl Keeper {
         Self { shared, thread }
     }
 
-    /// Runs a program in a spare, as soon as there is one before `until`.
+    /// Runs a program in a worker, as soon as there is one before `until`.
     pub(crate) fn run(
         &self,
         sandbox: &Sandbox,
@@ -180,7 +180,7 @@ impl Keeper {
         };
         if matches!(sandbox.workspace, Workspace::Host(_) | Workspace::LiveHost(_)) && !base.attaches {
             let reason =
-                "at level `standard` a folder of the host stands at its own path, which spares do not have";
+                "at level `standard` a folder of the host stands at its own path, which workers do not have";
             return Taken::Cold(reason.into());
         }
         if let Program::Code { source, .. } = program
@@ -192,17 +192,17 @@ impl Keeper {
         // One that dies at the very moment in which it is told is replaced.
         for _ in 0..3 {
             let since = Instant::now();
-            let spare = match self.take(cancel, until) {
-                Ok(spare) => spare,
+            let worker = match self.take(cancel, until) {
+                Ok(worker) => worker,
                 Err(reason) => return Taken::Cold(reason),
             };
             let cleaner: Arc<dyn Cleaner> = Arc::<Shared>::clone(&self.shared);
-            let result = match spare.begin(base, sandbox, &ready, cleaner) {
+            let result = match worker.begin(base, sandbox, &ready, cleaner) {
                 Ok(started) => Some(attend(started, sandbox, since, cancel, on_event)),
-                Err(Error::Setup { step, .. }) if step.starts_with("tell spare") => None,
-                Err(Error::Setup { step, source }) if step == folder::STEP => {
+                Err(Error::Setup { step, .. }) if step.starts_with("tell worker") => None,
+                Err(Error::Setup { step, source }) if step == host_directory::STEP => {
                     self.ended(false);
-                    return Taken::Cold(format!("this host cannot attach a folder to a spare: {source}"));
+                    return Taken::Cold(format!("this host cannot attach a folder to a worker: {source}"));
                 }
                 Err(error) => Some(Err(error)),
             };
@@ -211,11 +211,11 @@ impl Keeper {
                 return Taken::Run(Box::new(result));
             }
         }
-        Taken::Cold("three spares died when they were told what to run".into())
+        Taken::Cold("three workers died when they were told what to run".into())
     }
 
-    /// A spare, or why there is none.
-    fn take(&self, cancel: &Cancel, until: Instant) -> Result<Spare, String> {
+    /// A worker, or why there is none.
+    fn take(&self, cancel: &Cancel, until: Instant) -> Result<Worker, String> {
         let mut state = self.shared.lock();
         state.waiting += 1;
         if state.asleep {
@@ -239,7 +239,7 @@ impl Keeper {
         taken
     }
 
-    /// A run has its answer: what replaces its spare can be made, and what is left of it taken apart.
+    /// A run has its answer: what replaces its worker can be made, and what is left of it taken apart.
     fn ended(&self, has_died: bool) {
         let mut state = self.shared.lock();
         // The first one: those that go on for long no longer hold anything back.
@@ -254,16 +254,16 @@ impl Keeper {
         mut state: MutexGuard<'a, State>,
         cancel: &Cancel,
         until: Instant,
-    ) -> (MutexGuard<'a, State>, Result<Spare, String>) {
+    ) -> (MutexGuard<'a, State>, Result<Worker, String>) {
         loop {
-            while let Some(spare) = state.ready.pop_front() {
-                if !spare.is_lost() {
-                    return (state, Ok(spare));
+            while let Some(worker) = state.ready.pop_front() {
+                if !worker.is_lost() {
+                    return (state, Ok(worker));
                 }
                 state.counts.died += 1;
                 // Its end is waited for, which nobody else has to.
                 drop(state);
-                drop(spare);
+                drop(worker);
                 state = self.shared.lock();
             }
             if let Some(reason) = &state.unavailable {
@@ -272,10 +272,10 @@ impl Keeper {
             }
             let now = Instant::now();
             if now >= until {
-                return (state, Err("no spare was ready in time".into()));
+                return (state, Err("no worker was ready in time".into()));
             }
             if cancel.is_cancelled() {
-                return (state, Err("it was cancelled before a spare was ready".into()));
+                return (state, Err("it was cancelled before a worker was ready".into()));
             }
             let most = (until - now).min(Duration::from_millis(25));
             state = self.shared.changed.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner).0;
@@ -289,7 +289,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Manager {
     fn drop(&mut self) {
         self.shared.lock().stop = true;
         self.shared.wake();
@@ -352,7 +352,7 @@ impl<'a> Workshop<'a> {
         }
     }
 
-    /// How many spares are missing; none if the pool ends. Those that died while they waited are let go.
+    /// How many workers are missing; none if the pool ends. Those that died while they waited are let go.
     fn wanted(&mut self) -> Option<usize> {
         let settings = &self.shared.settings;
         let mut state = self.shared.lock();
@@ -360,7 +360,7 @@ impl<'a> Workshop<'a> {
             return None;
         }
         let before = state.ready.len();
-        state.ready.retain(|spare| !is_readable(spare.pidfd()));
+        state.ready.retain(|worker| !is_readable(worker.pidfd()));
         let died = before - state.ready.len();
         state.counts.died += died as u64;
         self.left.append(&mut state.left);
@@ -368,13 +368,13 @@ impl<'a> Workshop<'a> {
             && !state.asleep
             && state.waiting == 0
             // While it gets ready it is not idle.
-            && (state.ready.len() >= settings.children || state.unavailable.is_some())
+            && (state.ready.len() >= settings.idle_workers || state.unavailable.is_some())
             && state.last_used.elapsed() >= idle
         {
             state.asleep = true;
         }
         if state.asleep {
-            let gone: Vec<Spare> = state.ready.drain(..).collect();
+            let gone: Vec<Worker> = state.ready.drain(..).collect();
             drop(state);
             drop(gone);
             self.making.clear();
@@ -383,7 +383,7 @@ impl<'a> Workshop<'a> {
         }
         state.taken.retain(|taken| taken.elapsed() < QUIET);
         let later = if state.ready.is_empty() { 0 } else { state.taken.len() };
-        Some(settings.children.saturating_sub(state.ready.len() + self.making.len() + later))
+        Some(settings.idle_workers.saturating_sub(state.ready.len() + self.making.len() + later))
     }
 
     fn make(&mut self, base: &Base, wanted: usize) {
@@ -415,13 +415,13 @@ impl<'a> Workshop<'a> {
         let settings = &self.shared.settings;
         let is_old = self.zygote.as_ref().is_some_and(|zygote| {
             zygote.forked.load(Ordering::Relaxed) >= settings.rotate_after
-                || zygote.born.elapsed() >= settings.rotate_every
+                || zygote.born.elapsed() >= settings.rotate_interval
         });
         if self.next.is_some() || (self.zygote.is_some() && !is_old) {
             return;
         }
         self.complaint.clear();
-        match Zygote::start(base, &self.load, settings.children + settings.most) {
+        match Zygote::start(base, &self.load, settings.idle_workers + settings.max_concurrency) {
             Ok(zygote) => self.next = Some(zygote),
             Err(error) => self.failed(&error.to_string()),
         }
@@ -430,13 +430,14 @@ impl<'a> Workshop<'a> {
     /// Waits for something to happen.
     fn wait(&self) {
         let state = self.shared.lock();
-        // A spare that dies while it waits is noticed at the next look, or by the run that takes it.
+        // A worker that dies while it waits is noticed at the next look, or by the run that takes it.
         let pidfds: Vec<OwnedFd> = state
             .ready
             .iter()
-            .filter_map(|spare| rustix::io::fcntl_dupfd_cloexec(spare.pidfd(), 16).ok())
+            .filter_map(|worker| rustix::io::fcntl_dupfd_cloexec(worker.pidfd(), 16).ok())
             .collect();
-        let has_work = state.ready.len() + self.making.len() < self.shared.settings.children && !state.asleep;
+        let has_work =
+            state.ready.len() + self.making.len() < self.shared.settings.idle_workers && !state.asleep;
         drop(state);
         let mut waiting: Vec<PollFd<'_>> = Vec::new();
         let mut add = |descriptor| waiting.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
@@ -460,7 +461,7 @@ impl<'a> Workshop<'a> {
         }
         for making in &self.making {
             most =
-                most.min((making.since + self.shared.settings.ready_within).saturating_duration_since(now));
+                most.min((making.since + self.shared.settings.ready_timeout).saturating_duration_since(now));
         }
         let most = most.max(Duration::from_millis(1));
         let timeout = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
@@ -476,7 +477,7 @@ impl<'a> Workshop<'a> {
             next.complaint(&mut self.complaint);
             match next.hear() {
                 Word::Hello(hello) => self.loaded(next, hello),
-                Word::None if next.born.elapsed() < self.shared.settings.load_within => {}
+                Word::None if next.born.elapsed() < self.shared.settings.load_timeout => {}
                 Word::None => {
                     self.next = None;
                     self.failed("the zygote did not load in time");
@@ -541,16 +542,16 @@ impl<'a> Workshop<'a> {
         if let Some(old) = old {
             state.counts.rotated += 1;
             (gone, state.ready) =
-                std::mem::take(&mut state.ready).into_iter().partition(|spare| spare.is_of(&old));
+                std::mem::take(&mut state.ready).into_iter().partition(|worker| worker.is_of(&old));
         }
         drop(state);
         drop(gone);
         self.making.clear();
     }
 
-    /// Takes in what the spares say that are being made.
+    /// Takes in what the workers say that are being made.
     fn collect(&mut self, base: &Base) {
-        let within = self.shared.settings.ready_within;
+        let within = self.shared.settings.ready_timeout;
         let mut at = 0;
         while let Some(making) = self.making.get_mut(at) {
             let progress = match making.progress() {
@@ -568,12 +569,12 @@ impl<'a> Workshop<'a> {
                 Progress::Ready => {
                     let making = self.making.swap_remove(at);
                     match making.finish(base, self.load.warm_up.is_some()) {
-                        Ok(spare) => {
+                        Ok(worker) => {
                             self.failures = 0;
                             let mut state = self.shared.lock();
                             state.unavailable = None;
                             state.last_used = Instant::now();
-                            state.ready.push_back(spare);
+                            state.ready.push_back(worker);
                             drop(state);
                             self.shared.changed.notify_all();
                         }
@@ -586,7 +587,7 @@ impl<'a> Workshop<'a> {
 
     fn died(&mut self, reason: &str) {
         self.shared.lock().counts.died += 1;
-        self.failed(&format!("a spare died: {reason}"));
+        self.failed(&format!("a worker died: {reason}"));
     }
 
     /// Something failed: the next attempt waits.

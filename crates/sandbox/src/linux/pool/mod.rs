@@ -1,11 +1,11 @@
 //! Sandboxes that are made ahead and told later what to run.
 
 mod base;
-mod folder;
 mod fork;
-mod keeper;
+mod host_directory;
+mod manager;
 mod recipe;
-mod spare;
+mod worker;
 mod zygote;
 
-pub(crate) use keeper::{Keeper, Taken};
+pub(crate) use manager::{Manager, Taken};

@@ -26,7 +26,7 @@ use super::super::supervise::{Cleaner, Feed, Running, Streams};
 use super::super::tree;
 use super::super::workspace::HostFolder;
 use super::base::Base;
-use super::folder;
+use super::host_directory;
 use super::zygote::{Zygote, adopt, null, receive, send};
 use crate::{Error, Layer, Ready, Report, Sandbox, Stdin, Workspace};
 
@@ -84,7 +84,7 @@ impl Making {
 
     /// Starts a sandbox that waits for its program.
     pub(super) fn waiting(base: &Base, number: u64) -> Result<Self, Error> {
-        let fail = setup("start spare");
+        let fail = setup("start worker");
         let mut group = Group::create(&base.facts.cgroups, &base.limits, false);
         let mut confinement = base.waiting(&mut group)?;
         let report = base.report(&confinement);
@@ -202,9 +202,9 @@ impl Making {
         }
     }
 
-    /// The spare that it has become.
-    pub(super) fn finish(self, base: &Base, is_warm: bool) -> Result<Spare, Error> {
-        let fail = setup("finish spare");
+    /// The worker that it has become.
+    pub(super) fn finish(self, base: &Base, is_warm: bool) -> Result<Worker, Error> {
+        let fail = setup("finish worker");
         let lost = || fail(io::Error::other("it is not ready"));
         let child = self.child.ok_or_else(lost)?;
         let running = Running { child, own_namespaces: true, group: self.group, cleaner: None };
@@ -212,7 +212,7 @@ impl Making {
             (Some(zygote), Some(order)) => Told::Zygote { zygote, order },
             _ => Told::Waiting,
         };
-        let spare = Spare {
+        let worker = Worker {
             running,
             told,
             folder: self.folder.ok_or_else(lost)?,
@@ -221,11 +221,11 @@ impl Making {
             names: self.names,
             is_warm,
         };
-        if base.begins() { spare.start_interpreter(base) } else { Ok(spare) }
+        if base.begins() { worker.start_interpreter(base) } else { Ok(worker) }
     }
 }
 
-/// What a spare waits for.
+/// What a worker waits for.
 #[derive(Debug)]
 enum Told {
     /// A child of a zygote: for its code, on this socket.
@@ -238,7 +238,7 @@ enum Told {
 
 /// A sandbox that is ready. Dropped, it is killed.
 #[derive(Debug)]
-pub(super) struct Spare {
+pub(super) struct Worker {
     running: Running,
     told: Told,
     folder: OwnedFd,
@@ -248,7 +248,7 @@ pub(super) struct Spare {
     is_warm: bool,
 }
 
-impl Spare {
+impl Worker {
     /// Becomes readable when it dies.
     pub(super) fn pidfd(&self) -> BorrowedFd<'_> {
         self.running.child.pidfd.as_fd()
@@ -293,7 +293,7 @@ impl Spare {
 
     /// Tells a waiting sandbox its program.
     fn order(&self, base: &Base, sandbox: &Sandbox, ready: &Ready, ends: Ends) -> Result<(), Error> {
-        let fail = setup("tell spare its program");
+        let fail = setup("tell worker its program");
         let workspace = Path::new(plan::WORKSPACE);
         let mut all = vec![super::super::root::path(&ready.path)];
         all.extend(arguments(ready, &base.limits));
@@ -338,7 +338,7 @@ impl Spare {
         if let Told::Zygote { zygote, order } = &self.told
             && let Some(landlock) = &zygote.landlock
         {
-            folder::lock(order, landlock)?;
+            host_directory::lock(order, landlock)?;
         }
         if let Some(folder) = &host {
             let host_owner = base.facts.is_root().then(|| folder.owner());
@@ -400,7 +400,7 @@ impl Spare {
             Told::Zygote { zygote, .. } => zygote.pidfd(),
             _ => process,
         };
-        folder::attach(base, &mut folder, process, owner)?;
+        host_directory::attach(base, &mut folder, process, owner)?;
         let Report { layers, missing, .. } = &mut self.report;
         layers.retain(|layer| *layer != Layer::WorkspaceQuota);
         let mut first = Vec::new();
@@ -411,7 +411,7 @@ impl Spare {
     }
 
     fn tell(&mut self, base: &Base, sandbox: &Sandbox, ready: &Ready) -> Result<Streams, Error> {
-        let fail = setup("tell spare its code");
+        let fail = setup("tell worker its code");
         match &mut self.told {
             Told::Zygote { order, .. } => {
                 let (host, _, ends) = streams(sandbox, ready.payload.as_ref(), false, None)?;

@@ -354,7 +354,7 @@ fn has_origin(language: Language) -> bool {
 /// Starts a family and its first member.
 pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimits) -> Result<Member, Error> {
     if !matches!(language, Language::Python | Language::JavaScript) {
-        return Err(Error::SessionRefused {
+        return Err(Error::SessionRejected {
             action: "a session",
             reason: format!("no interpreter of {language} stays; those of python and javascript do"),
             hint: "run the code by itself, or start a session of python or javascript",
@@ -364,7 +364,7 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
     let facts = host.facts.clone();
     let level = level(sandbox)?;
     if !facts.calls.pidfd_open {
-        return Err(Error::SessionRefused {
+        return Err(Error::SessionRejected {
             action: "a session",
             reason: "this kernel gives no descriptors of processes, by which an interpreter is known".into(),
             hint: "use Linux 5.3 or later, and in a container a filter that knows `pidfd_open`; or run the code by itself",
@@ -700,7 +700,7 @@ impl Seat {
         if taken.is_ok() {
             return Ok(Self(Arc::clone(family)));
         }
-        Err(Error::SessionRefused {
+        Err(Error::SessionRejected {
             action: "fork",
             reason: format!("there are already {most} interpreters in its family"),
             hint: "end some of them, or raise the limit `forks`",

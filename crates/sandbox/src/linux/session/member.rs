@@ -324,7 +324,7 @@ impl Member {
 
     /// The workspace as a folder that can be written.
     pub(super) fn folder(&self, action: &'static str) -> Result<&Arc<Folder>, Error> {
-        self.folder.as_ref().ok_or_else(|| Error::SessionRefused {
+        self.folder.as_ref().ok_or_else(|| Error::SessionRejected {
             action,
             reason: "the workspace is a folder of the host that is only read".into(),
             hint: "use the folder itself, or a fresh workspace",

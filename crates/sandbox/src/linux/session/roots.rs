@@ -216,7 +216,7 @@ pub(super) fn reserve(family: &Family, count: usize) -> Result<(Vec<Arc<OwnedFd>
 /// Takes roots for forks of a member, filled with its files.
 pub(super) fn take(member: &Member, count: usize) -> Result<Vec<Root>, Error> {
     let family = &member.family;
-    let refuse = |reason: String, hint| Error::SessionRefused { action: "fork", reason, hint };
+    let refuse = |reason: String, hint| Error::SessionRejected { action: "fork", reason, hint };
     if let Some(reason) = &family.not_forkable {
         return Err(refuse(
             reason.clone(),

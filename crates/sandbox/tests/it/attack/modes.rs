@@ -90,7 +90,7 @@ fn pool(host: &Host, level: Level, limits: Limits, _: &World) -> Result<Sandbox,
         .language(Language::Python)
         .preload(["json", "ctypes", "socket"])
         // At level strict: those that are locked last. At level standard they are locked as they are made.
-        .host_folders(true)
+        .host_directories(true)
         .build()
         .map_err(|error| Absence::of(&error))?;
     Ok(sandbox.backend(Arc::new(pool)))
@@ -137,7 +137,7 @@ impl Backend for Sessions {
             sandbox = sandbox.env(name.clone(), value.clone());
         }
         let Program::Code { language, source, .. } = request.program() else {
-            return Err(Error::SessionRefused {
+            return Err(Error::SessionRejected {
                 action: "run",
                 reason: "a session has cells".into(),
                 hint: "give code",
