@@ -241,7 +241,7 @@ pub(crate) mod pool {
     use crate::pool::{PoolCounts, PoolSettings};
     use crate::{Cancel, Error, Event, Outcome, Program, Sandbox};
 
-    pub(crate) enum Taken {
+    pub(crate) enum Dispatch {
         #[expect(dead_code, reason = "only Linux constructs it")]
         Run(Box<Result<Outcome, Error>>),
         Cold(String),
@@ -262,8 +262,8 @@ pub(crate) mod pool {
             _cancel: &Cancel,
             _until: Instant,
             _on_event: &mut dyn FnMut(Event<'_>),
-        ) -> Taken {
-            Taken::Cold(super::REASON.into())
+        ) -> Dispatch {
+            Dispatch::Cold(super::REASON.into())
         }
 
         pub(crate) fn counts(&self) -> (PoolCounts, usize, Option<String>) {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::host::LevelAvailability;
 use crate::level::shorten;
-use crate::platform::pool::{Manager, Taken};
+use crate::platform::pool::{Dispatch, Manager};
 use crate::{
     Backend, Cancel, Error, Event, Language, Level, Limits, Outcome, Processes, Program, Request, Sandbox,
     Workspace,
@@ -495,7 +495,7 @@ impl Backend for Pool {
             .and_then(|within| Instant::now().checked_add(within))
             .map_or(until, |sooner| sooner.min(until));
         match self.manager.run(sandbox, program, cancel, until, on_event) {
-            Taken::Run(result) => {
+            Dispatch::Run(result) => {
                 let outcome = (*result)?;
                 let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
                 record.served += 1;
@@ -505,7 +505,7 @@ impl Backend for Pool {
                 record.latencies.push_back(since.elapsed());
                 Ok(outcome)
             }
-            Taken::Cold(reason) => self.cold(request, &reason, on_event),
+            Dispatch::Cold(reason) => self.cold(request, &reason, on_event),
         }
     }
 }

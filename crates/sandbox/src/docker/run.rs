@@ -551,10 +551,10 @@ impl Run<'_> {
             let result = if !entry.is_regular() {
                 Err("it is not a regular file".to_owned())
             } else if entry.names() != 1 {
-                Err("it has more than one name".to_owned())
+                Err("it has several hard links".to_owned())
             } else if artifacts.len() >= limits.artifacts {
                 is_limit = true;
-                Err(format!("there are already {} files", limits.artifacts))
+                Err(format!("the limit of {} files is reached", limits.artifacts))
             } else if entry.size() > left {
                 is_limit = true;
                 Err(format!("it has {} bytes, {left} bytes are left of the limit", entry.size()))

@@ -1,26 +1,28 @@
-//! What level `maximum` does with every system call, as data: allowed, answered with an error because harmless programs
-//! ask, or the end of the run. What is in no group answers "not implemented".
+//! The treatment of every system call at level `maximum`: allowed, answered with an error, or the end of the
+//! run.
+//!
+//! Calls in no group fail with "not implemented".
 
 use libc::c_long;
 
-/// What happens to the calls of a group.
+/// The treatment of a group of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Treatment {
-    /// They are carried out, unless a rule of the policy is about their arguments.
+    /// The call is performed, unless an argument rule of the policy blocks it.
     Allow,
-    /// They fail with this error: programs that mean no harm try them and do without.
+    /// The call fails with this error: harmless programs try it and continue without.
     Answer(i32),
-    /// They end the run: no program has a use for them.
+    /// The call ends the run: no program needs it.
     End,
 }
 
 use Treatment::{Allow, Answer, End};
 
-/// System calls that are treated the same for the same reason.
+/// System calls with the same treatment and reason.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Group {
     pub(super) treatment: Treatment,
-    /// Read by people, and told when a call ends a run.
+    /// For people; printed when a call ends a run.
     pub(super) reason: &'static str,
     /// The calls by number and by libc's name.
     pub(super) calls: &'static [(c_long, &'static str)],
@@ -34,7 +36,7 @@ const fn group(
     Group { treatment, reason, calls }
 }
 
-/// The numbers: those of libc's headers, and those that they do not name.
+/// Call numbers from libc's headers, and those that they lack.
 #[expect(non_upper_case_globals, reason = "named as libc names the others")]
 mod number {
     pub(super) use libc::*;
@@ -71,7 +73,7 @@ macro_rules! calls {
     ($($name:ident)*) => { &[$((number::$name, stringify!($name))),*] };
 }
 
-/// The calls of every machine.
+/// The calls of every architecture.
 const EVERYWHERE: &[Group] = &[
     group(
         Allow,
@@ -460,7 +462,7 @@ const EVERYWHERE: &[Group] = &[
     ),
 ];
 
-/// Calls that only one machine has.
+/// The calls of this architecture only.
 #[cfg(target_arch = "x86_64")]
 const MACHINE: &[Group] = &[
     group(
@@ -566,7 +568,7 @@ const MACHINE: &[Group] = &[
         },
     ),
 ];
-/// Calls that only one machine has.
+/// The calls of this architecture only.
 #[cfg(not(target_arch = "x86_64"))]
 const MACHINE: &[Group] = &[];
 
@@ -575,7 +577,7 @@ pub(super) fn groups() -> impl Iterator<Item = &'static Group> {
     EVERYWHERE.iter().chain(MACHINE)
 }
 
-/// The name of a call and the group that it belongs to.
+/// The name and group of a call.
 pub(super) fn of_number(number: i32) -> Option<(&'static str, &'static Group)> {
     groups().find_map(|group| {
         let (_, name) = group.calls.iter().find(|(call, _)| *call == c_long::from(number))?;
@@ -583,17 +585,17 @@ pub(super) fn of_number(number: i32) -> Option<(&'static str, &'static Group)> {
     })
 }
 
-/// What is told about a call that ended a run.
+/// The message about a call that ended a run.
 pub(super) fn rule(number: i32) -> String {
     match of_number(number) {
         Some((name, group)) => format!("the system call `{name}` ({})", group.reason),
-        None => format!("the system call with number {number} (it is in no list)"),
+        None => format!("the system call with number {number} (unknown)"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::policy::NEWEST_REVIEWED;
+    use super::super::policy::LAST_REVIEWED;
     use super::*;
 
     #[test]
@@ -602,20 +604,20 @@ mod tests {
         for group in groups() {
             assert!(group.reason.len() > 7 && !group.calls.is_empty(), "{group:?}");
             for (call, name) in group.calls {
-                assert!((*call as u32) <= NEWEST_REVIEWED, "{name}");
-                assert_eq!(seen.insert(*call, *name), None, "{name} is there twice");
+                assert!((*call as u32) <= LAST_REVIEWED, "{name}");
+                assert_eq!(seen.insert(*call, *name), None, "{name} is listed twice");
             }
         }
         if cfg!(target_arch = "x86_64") {
-            // The numbers between belong to no call that a program makes.
-            let numbers = (0..335).chain(424..=c_long::from(NEWEST_REVIEWED));
+            // No program uses the numbers between.
+            let numbers = (0..335).chain(424..=c_long::from(LAST_REVIEWED));
             let missing: Vec<c_long> = numbers.filter(|number| !seen.contains_key(number)).collect();
             assert!(missing.is_empty(), "in no group: {missing:?}");
         }
     }
 
     #[test]
-    fn what_the_levels_below_refuse_altogether_is_not_allowed_here() {
+    fn calls_that_lower_levels_block_are_not_allowed() {
         use super::super::policy::{MACHINE, POLICY, Test, When};
         for rule in POLICY.iter().chain(MACHINE) {
             if rule.test == Test::Any && rule.when == When::Always {
@@ -628,6 +630,6 @@ mod tests {
     #[test]
     fn a_call_is_named_with_its_reason() {
         assert_eq!(rule(libc::SYS_chroot as i32), "the system call `chroot` (changes what paths mean)");
-        assert_eq!(rule(9999), "the system call with number 9999 (it is in no list)");
+        assert_eq!(rule(9999), "the system call with number 9999 (unknown)");
     }
 }

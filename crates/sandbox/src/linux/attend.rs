@@ -1,4 +1,4 @@
-//! The second half of a run: it is watched until everything is dead, and what it did becomes the outcome.
+//! The second half of a run: supervises it to its end and creates the outcome.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::capture::{is_value, value};
 use super::cgroup::Group;
 use super::files::{self, Folder, Listing, Over};
 use super::launch;
-use super::layer::{Admitted, LiveLayer};
+use super::layer::{LiveLayer, PathRules};
 use super::prepare::{Kept, Place, setup};
 use super::seccomp;
 use super::supervise::{self, Ended, Failure, Finished, Running, Streams, Supervision};
@@ -21,19 +21,19 @@ use crate::{
     MissingLayer, Outcome, Reached, Report, Sandbox, Usage, Verdict,
 };
 
-/// The longest time between two looks of the kernel at processor time.
-const TICK: Duration = Duration::from_millis(10);
+/// The maximum interval at which the kernel checks processor time.
+const MAX_TICK: Duration = Duration::from_millis(10);
 
-/// A run whose child exists. Dropped, it is killed with everything that it started.
+/// A run with a live child. Dropping it kills everything that it started.
 pub(super) struct Started {
     pub(super) running: Running,
     pub(super) streams: Streams,
-    /// The names and subjects of the child's steps, in which a failure is explained.
+    /// The names and subjects of the child's steps, for error messages.
     pub(super) names: Vec<(&'static str, Option<String>)>,
     pub(super) kept: Kept,
 }
 
-/// Watches a run to its end. `since` is when it was asked for: the limits of time count from there.
+/// Supervises a run to its end. Time limits count from `since`.
 pub(super) fn attend(
     started: Started,
     sandbox: &Sandbox,
@@ -62,7 +62,7 @@ pub(super) fn attend(
         Place::Host(folder) if is_live => folder.take_layer(),
         _ => None,
     }
-    .map(|layer| LiveLayer::new(layer, sandbox.apply, Admitted::of(sandbox)));
+    .map(|layer| LiveLayer::new(layer, sandbox.apply, PathRules::of(sandbox)));
     let live_upper = live_layer.as_ref().map(LiveLayer::upper).transpose()?;
     let measured = match &place {
         Place::Temporary(folder) => Some(folder.descriptor()),
@@ -178,7 +178,7 @@ pub(super) fn attend(
         of_full_size(&after, &changes, limits, &mut verdict, &mut report);
         if let Some(reason) = after.left_out {
             report.reached.push(Reached::Changes);
-            report.notes.push(format!("not every file is listed: {reason}"));
+            report.notes.push(format!("some files are not listed: {reason}"));
         }
         artifacts = files::collect(folder, &changes, &after, limits, &mut report);
     }
@@ -202,7 +202,7 @@ pub(super) fn attend(
     })
 }
 
-/// Finds out whether a file has reached the limit of one.
+/// Whether a file has reached the size limit.
 fn of_full_size(
     after: &Listing,
     changes: &Changes,
@@ -212,7 +212,7 @@ fn of_full_size(
 ) {
     if after.has_file_of(limits.file_size, changes) {
         report.reached.push(Reached::FileSize);
-        // The signal alone proves nothing: a program can send it to itself.
+        // The signal alone is no proof: a program can send it to itself.
         if *verdict == (Verdict::Signal { signal: libc::SIGXFSZ }) {
             *verdict = Verdict::FileSize { limit: limits.file_size };
         }
@@ -228,13 +228,13 @@ fn is_of_note(applied: &Applied) -> bool {
 struct Ending<'a> {
     sandbox: &'a Sandbox,
     limits: &'a Limits,
-    /// What the host had put into the layer.
+    /// The files that the host put into the layer.
     before: &'a Listing,
     is_live: bool,
 }
 
 impl Ending<'_> {
-    /// Lists what the program changed, opens what it hands back, and applies it.
+    /// Lists the changes, opens the artifacts, and applies.
     fn of(
         &self,
         mut layer: super::layer::Layer,
@@ -246,7 +246,7 @@ impl Ending<'_> {
         changes.new.retain(|path| self.before.files.get(path) != listed.after.files.get(path));
         if let Some(reason) = listed.after.left_out {
             report.reached.push(Reached::Changes);
-            report.notes.push(format!("not every file is listed: {reason}"));
+            report.notes.push(format!("some files are not listed: {reason}"));
         }
         of_full_size(&listed.after, &changes, self.limits, verdict, report);
         let folder = Arc::new(Folder {
@@ -259,20 +259,20 @@ impl Ending<'_> {
         } else {
             files::collect_in(&folder, &changes, &listed.after, self.limits, report)
         };
-        let admitted = Admitted::of(self.sandbox);
+        let path_rules = PathRules::of(self.sandbox);
         let held_because = (*verdict == Verdict::Cancelled).then_some(CANCELLED);
-        let applied = layer.end(self.sandbox.apply, held_because, &admitted)?;
+        let applied = layer.end(self.sandbox.apply, held_because, &path_rules)?;
         if applied.state == ApplyState::Applied {
-            // Files that are no artifacts are in the host directory, or among what was denied.
+            // Other files are in the host directory or among the denied ones.
             report.notes.truncate(notes);
         }
-        // What was denied is read from the layer as long as the outcome lives.
+        // Denied files are read from the layer while the outcome lives.
         folder.keep(layer);
         Ok((changes, artifacts, Some(applied).filter(is_of_note)))
     }
 }
 
-/// A workspace that the host can measure. What it cannot measure it does not take for full: the report says so.
+/// Returns a workspace that the host can measure. Otherwise adds the reason to the report and none is full.
 pub(super) fn measurable<'a>(folder: BorrowedFd<'a>, report: &mut Report) -> Option<BorrowedFd<'a>> {
     let Some(reason) = files::not_measurable(folder) else { return Some(folder) };
     report.missing.retain(|missing| missing.layer != Layer::WorkspaceQuota);
@@ -281,12 +281,12 @@ pub(super) fn measurable<'a>(folder: BorrowedFd<'a>, report: &mut Report) -> Opt
     None
 }
 
-/// The kernel refused a step of the set-up: the program was not started.
+/// The kernel denied a set-up step; the program did not start.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct StepRefused(String);
 
-/// Whether an error is a step of the set-up that the kernel refused.
+/// Whether an error is a set-up step that the kernel denied.
 pub(super) fn is_step_refused(error: &Error) -> bool {
     let Error::Setup { source, .. } = error else { return false };
     source.get_ref().and_then(|inner| inner.downcast_ref::<StepRefused>()).is_some()
@@ -309,7 +309,7 @@ pub(super) fn explain(failure: Failure, names: &[(&'static str, Option<String>)]
     }
 }
 
-/// Of what a fresh workspace has nothing left.
+/// Which limit of a fresh workspace is exhausted.
 pub(super) fn full(folder: &OwnedFd) -> Option<Over> {
     let space = rustix::fs::fstatvfs(folder).ok()?;
     match (space.f_bavail, space.f_ffree) {
@@ -374,13 +374,15 @@ fn verdict(
     let signal = libc::WTERMSIG(status.wait);
     let used = Duration::from_micros(finished.usage.user_micros + finished.usage.system_micros);
     match (signal, limits.cpu, cpu) {
-        // The kernel sends this by its count of whole ticks, and tells the exact time: on a busy machine that is less.
-        (libc::SIGXCPU, Some(limit), Some(verdict)) if used + limit / 5 + TICK >= limit => verdict,
+        // The kernel sends this at its count of whole ticks but reports the exact time, which is lower on a
+        // busy machine.
+        (libc::SIGXCPU, Some(limit), Some(verdict)) if used + limit / 5 + MAX_TICK >= limit => verdict,
         (libc::SIGKILL, Some(limit), Some(verdict)) if used >= limit => verdict,
         (libc::SIGKILL, ..) if killed => Verdict::Memory { limit: limits.memory },
         (libc::SIGSYS, ..) if report.effective == Level::Maximum && !seccomp::can_tell() => Verdict::Denied {
-            rule: "a system call that level `maximum` does not list (this host's kernel does not say which)"
-                .into(),
+            rule:
+                "a system call outside the allowlist of level `maximum` (this kernel does not report which)"
+                    .into(),
         },
         (libc::SIGSYS, ..) => {
             Verdict::Denied { rule: "system calls of another machine or interface (int 0x80, x32)".into() }

@@ -1,4 +1,4 @@
-//! What was built, by the hash of everything that it was built from.
+//! The cache of built programs, by the hash of their inputs.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -11,36 +11,36 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{Cancel, Error};
 
-/// The first words of every entry; another form of entry gets another number.
+/// The first words of every entry, with its format version.
 const MAGIC: &str = "toolpost-build 1";
-/// The longest first line of an entry.
-const MAXIMUM_HEADER: usize = 256;
-/// More files than that are not looked at when the folder is tidied.
-const MAXIMUM_ENTRIES: usize = 65_536;
-/// Builds of different code that share a lock wait for each other, which is rare and harmless.
+/// The maximum length of an entry's first line.
+const MAX_HEADER: usize = 256;
+/// The maximum number of files that eviction checks.
+const MAX_ENTRIES: usize = 65_536;
+/// The number of build locks. Builds of different code rarely share one.
 const LOCKS: u8 = 64;
 
-/// A folder in which compiled programs are kept, so that the same code is built once: [`crate::Sandbox::build_cache`].
+/// A directory of compiled programs, so that the same code is built once: [`crate::Sandbox::build_cache`].
 ///
-/// An entry is found by the SHA-256 of the code, the path, version, size and time of the compiler, its arguments and
-/// the level. It carries the hash of its own content; one that is damaged, or that another user could have written, is
-/// not used but made again. Programs that share the folder build the same code once, also at the same time.
+/// The key of an entry is the SHA-256 of the code, the compiler's path, version, size and time, its arguments
+/// and the level. An entry contains the hash of its content. Damaged entries, and those that another user
+/// could have written, are rebuilt. Programs that share the directory also share concurrent builds.
 #[derive(Debug, Clone)]
 pub struct BuildCache {
     folder: PathBuf,
     max_bytes: u64,
 }
 
-/// An entry that nobody else makes at the moment.
+/// The exclusive right to build an entry.
 pub(crate) struct Slot<'a> {
     cache: &'a BuildCache,
     path: PathBuf,
-    /// Whether an entry was there and could not be trusted.
+    /// Whether an existing entry was invalid.
     pub(super) was_damaged: bool,
     _lock: File,
 }
 
-/// What the cache has for a key.
+/// The result of a cache lookup.
 pub(crate) enum Lookup<'a> {
     Found(Arc<[u8]>),
     Missing(Slot<'a>),
@@ -51,50 +51,53 @@ fn fail(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
     move |source| Error::File { action, path: path.clone(), source }
 }
 
-/// Makes a folder for this user alone (mode 0700), or looks whether an existing one is. Gives its real path.
+/// Opens a private directory (mode 0700) of this user, creating it if missing. Returns its real path.
 pub(crate) fn private_folder(action: &'static str, folder: &Path) -> Result<PathBuf, Error> {
     let error = fail(action, folder);
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(&error)?;
     let metadata = std::fs::symlink_metadata(folder).map_err(&error)?;
     if !metadata.is_dir() {
-        return Err(error(io::Error::other("it is no folder; give the folder itself, not a link to it")));
+        return Err(error(io::Error::other("it is not a directory; use the directory itself, not a link")));
     }
     if metadata.uid() != rustix::process::geteuid().as_raw() {
-        return Err(error(io::Error::other("it belongs to another user; use a folder of your own")));
+        return Err(error(io::Error::other("it belongs to another user; use your own directory")));
     }
     if metadata.mode().trailing_zeros() < 6 {
-        return Err(error(io::Error::other("others may use it; take the right away with `chmod 700`")));
+        return Err(error(io::Error::other("other users can access it; run `chmod 700`")));
     }
     folder.canonicalize().map_err(&error)
 }
 
 impl BuildCache {
-    /// The size of a cache unless [`BuildCache::max_bytes`] says otherwise: 1 GiB.
+    /// The default size of a cache: 1 GiB.
     pub const DEFAULT_BYTES: u64 = 1 << 30;
 
-    /// Uses a folder, and makes it if it is missing, for this user alone (mode 0700). A folder that belongs to another
-    /// user, or that others may enter or write to, is refused: they could put programs there.
+    /// Opens a private directory (mode 0700) as cache, creating it if missing.
+    ///
+    /// A directory of another user, or one that others can enter or write, is rejected: they could put
+    /// programs there.
     pub fn at(folder: impl Into<PathBuf>) -> Result<Self, Error> {
         let folder = folder.into();
         let folder = private_folder("use build cache", &folder)?;
         Ok(Self { folder, max_bytes: Self::DEFAULT_BYTES })
     }
 
-    /// Sets how many bytes all entries together may have; the ones that were not used for longest go first.
-    /// Default [`BuildCache::DEFAULT_BYTES`].
+    /// Sets the maximum size of all entries. Default [`BuildCache::DEFAULT_BYTES`].
+    ///
+    /// The least recently used entries are evicted first.
     #[must_use]
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// The folder.
+    /// The directory.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Gives the entry of a key, or the right to make it. Waits while another builds it: until `cancel`, and at most
-    /// `wait`, after which nothing is found and nothing kept.
+    /// Returns the entry of a key, or the right to build it. Waits for another builder until `cancel`, at
+    /// most `wait`; then nothing is found or stored.
     pub(crate) fn lookup(
         &self,
         key: &str,
@@ -102,7 +105,7 @@ impl BuildCache {
         wait: Duration,
     ) -> Result<Option<Lookup<'_>>, Error> {
         let path = self.folder.join(key);
-        // Before the lock: entries appear whole.
+        // Before the lock: entries appear atomically.
         if let Ok(Some(content)) = read(&path) {
             return Ok(Some(Lookup::Found(content)));
         }
@@ -132,7 +135,7 @@ impl BuildCache {
             Ok(Some(content)) => return Ok(Some(Lookup::Found(content))),
             Ok(None) => false,
             Err(_) => {
-                // A folder in its place would stay, and then nothing can be kept under this key.
+                // A directory in its place stays, and prevents storing this key.
                 let _ = std::fs::remove_file(&path);
                 true
             }
@@ -140,11 +143,11 @@ impl BuildCache {
         Ok(Some(Lookup::Missing(Slot { cache: self, path, was_damaged, _lock: lock })))
     }
 
-    /// Removes what was not used for longest until all entries fit. What cannot be removed stays for the next time.
+    /// Evicts the least recently used entries until the rest fits.
     fn tidy(&self) {
         let Ok(entries) = self.folder.read_dir() else { return };
         let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
-            .take(MAXIMUM_ENTRIES)
+            .take(MAX_ENTRIES)
             .flatten()
             .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"lock-"))
             .filter_map(|entry| {
@@ -168,12 +171,12 @@ impl BuildCache {
 }
 
 impl Slot<'_> {
-    /// Keeps what was built. An entry larger than the whole cache is not kept.
+    /// Stores a built program, unless it exceeds the whole cache.
     pub(crate) fn keep(self, content: &[u8]) -> Result<(), Error> {
         if content.len() as u64 > self.cache.max_bytes {
             return Ok(());
         }
-        // Whoever holds the lock is alone with this name.
+        // The lock holder is alone with this name.
         let begun = self.path.with_extension("new");
         let error = fail("write build cache", &begun);
         let _ = std::fs::remove_file(&begun);
@@ -197,7 +200,7 @@ impl Slot<'_> {
     }
 }
 
-/// Reads an entry: none if there is none, an error if it cannot be trusted.
+/// Reads an entry: none if it is missing, an error if it is invalid.
 fn read(path: &Path) -> io::Result<Option<Arc<[u8]>>> {
     let opened = OpenOptions::new()
         .read(true)
@@ -207,7 +210,7 @@ fn read(path: &Path) -> io::Result<Option<Arc<[u8]>>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
-    let foreign = || io::Error::other("it is damaged or not ours");
+    let foreign = || io::Error::other("it is damaged, or another user's");
     let metadata = file.metadata()?;
     let is_ours = metadata.is_file()
         && metadata.nlink() == 1
@@ -218,19 +221,19 @@ fn read(path: &Path) -> io::Result<Option<Arc<[u8]>>> {
     }
     let mut bytes = Vec::new();
     (&mut file).take(metadata.len()).read_to_end(&mut bytes)?;
-    let end = bytes.iter().take(MAXIMUM_HEADER).position(|byte| *byte == b'\n').ok_or_else(foreign)?;
+    let end = bytes.iter().take(MAX_HEADER).position(|byte| *byte == b'\n').ok_or_else(foreign)?;
     let header = std::str::from_utf8(&bytes[..end]).map_err(|_| foreign())?;
     let content = &bytes[end + 1..];
     let expected = format!("{MAGIC} {} {}", hexadecimal(&Sha256::digest(content)), content.len());
     if header != expected {
         return Err(foreign());
     }
-    // The time of the last use decides what goes first.
+    // The time of the last use decides the eviction order.
     let _ = file.set_modified(SystemTime::now());
     Ok(Some(content.into()))
 }
 
-/// Bytes as lower-case hexadecimal.
+/// Formats bytes as lower-case hexadecimal.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"));
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_comes_back_and_a_damaged_or_foreign_one_does_not() {
+    fn an_invalid_entry_is_not_returned() {
         let parent = tempfile::tempdir().unwrap();
         let cache = BuildCache::at(parent.path().join("a/b")).unwrap();
         assert_eq!(find(&cache, KEY), None);
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_longest_goes_first() {
+    fn the_least_recently_used_entry_is_evicted_first() {
         let parent = tempfile::tempdir().unwrap();
         let cache = BuildCache::at(parent.path().join("c")).unwrap().max_bytes(3500);
         let content = [7u8; 1000];
@@ -316,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_others_is_refused() {
+    fn a_directory_of_others_is_rejected() {
         let parent = tempfile::tempdir().unwrap();
         let open = parent.path().join("open");
         std::fs::create_dir(&open).unwrap();
@@ -328,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn while_one_builds_others_wait_until_they_are_cancelled() {
+    fn builders_of_the_same_code_wait_until_cancelled() {
         let parent = tempfile::tempdir().unwrap();
         let cache = BuildCache::at(parent.path().join("c")).unwrap();
         let Some(Lookup::Missing(slot)) = cache.lookup(KEY, &Cancel::new(), Duration::ZERO).unwrap() else {

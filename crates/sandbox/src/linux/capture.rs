@@ -1,10 +1,10 @@
-//! Output of any length in bounded memory.
+//! Captures output of any length in bounded memory.
 
 use std::collections::VecDeque;
 
 use crate::{Captured, Reached, Report};
 
-/// Keeps the first and the last bytes of a stream.
+/// Captures the first and last bytes of a stream.
 #[derive(Debug)]
 pub(crate) struct Capture {
     head: Vec<u8>,
@@ -29,7 +29,7 @@ impl Capture {
         self.total += bytes.len() as u64;
         let (first, rest) = bytes.split_at(bytes.len().min(self.head_limit - self.head.len()));
         self.head.extend_from_slice(first);
-        // Of a block longer than the tail only its own tail counts.
+        // Of a block longer than the tail, only its end counts.
         let rest = rest.get(rest.len().saturating_sub(self.tail_limit)..).unwrap_or_default();
         let excess = (self.tail.len() + rest.len()).saturating_sub(self.tail_limit);
         self.tail.drain(..excess);
@@ -79,7 +79,7 @@ impl ResultLine {
     }
 
     fn extend(&mut self, piece: &[u8]) {
-        // A line that cannot be a result any more is not kept.
+        // Drop a line that can no longer be a result.
         let overlap = self.line.len().min(PREFIX.len());
         let possible = self.line.get(..overlap) == PREFIX.get(..overlap);
         if self.overflowed || !possible || self.line.len() + piece.len() > self.limit {
@@ -110,7 +110,7 @@ pub(crate) fn is_value(line: Option<&[u8]>) -> bool {
     line.is_some_and(|line| serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok())
 }
 
-/// The value: an explicit result line, else what the interpreter found.
+/// The value: an explicit result line, else the interpreter's.
 pub(crate) fn value(
     bytes: &[u8],
     overflowed: bool,
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn head_and_tail_are_kept_and_the_rest_counted() {
+    fn head_and_tail_are_captured_and_the_rest_counted() {
         for chunk in [1, 3, 7, 1000] {
             let data: Vec<u8> = (0..1000u32).map(|number| (number % 251) as u8).collect();
             let mut capture = Capture::new(101);

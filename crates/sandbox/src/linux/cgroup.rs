@@ -1,7 +1,7 @@
-//! Control groups of version 1, version 2 and both at once: each controller is used where the host has it.
+//! Control groups of version 1, version 2 and hybrids: each controller is used where the host has it.
 //!
-//! Version 1 and the mixed form are proven on the development machine; limits through version 2 are tested against a
-//! folder that imitates one, and so unproven on a real host.
+//! Version 1 and hybrids are tested on a real host. Version 2 limits are tested only against a simulated
+//! directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use super::kernel::clones_with_arguments;
 use super::launch::high;
 use crate::{Layer, Limits, MissingLayer};
 
-/// Two processes' groups, and two runs' groups, never share a name.
+/// Makes the names of groups unique across processes and runs.
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 const PREFIX: &str = "toolpost-";
 
@@ -26,14 +26,14 @@ enum Version {
     Two,
 }
 
-/// Where groups for a controller can be made.
+/// The place where groups of a controller can be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Hierarchy {
     version: Version,
     parent: PathBuf,
 }
 
-/// The control groups of this host, as far as this process may make any.
+/// The host's cgroups in which this process can create groups.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cgroups {
     /// By controller: `memory`, `pids`, `cpu`, `cpuacct`; and `kill` for the version 2 mount.
@@ -43,7 +43,7 @@ pub(super) struct Cgroups {
 const CONTROLLERS: [&str; 5] = ["memory", "pids", "cpu", "cpuacct", "freezer"];
 
 impl Cgroups {
-    /// Finds them, and removes groups of processes that ended without doing so.
+    /// Finds them, and removes leftover groups of dead processes.
     pub(super) fn discover() -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -56,7 +56,7 @@ impl Cgroups {
         found
     }
 
-    /// The same from the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`.
+    /// Parses `/proc/self/mountinfo` and `/proc/self/cgroup`.
     fn from_tables(mounts: &str, own: &str, writable: impl Fn(&Path) -> bool) -> Self {
         let mut controllers = BTreeMap::new();
         for line in mounts.lines() {
@@ -87,8 +87,8 @@ impl Cgroups {
         Self { controllers }
     }
 
-    /// A group with processes of its own cannot hand controllers on, so the nearest group above that does, and in
-    /// which this process may make groups, is taken.
+    /// Finds the nearest ancestor group that delegates controllers and is writable; a group with processes
+    /// cannot delegate.
     fn version_two(
         controllers: &mut BTreeMap<&'static str, Hierarchy>,
         own: &Path,
@@ -116,22 +116,20 @@ impl Cgroups {
         }
     }
 
-    /// Whether the memory of runs stays out of swap space, and why or why not.
+    /// Whether the memory of runs stays out of swap, and the reason.
     pub(super) fn swap(&self) -> Result<&'static str, String> {
         if !has_swap(&fs::read_to_string("/proc/swaps").unwrap_or_default()) {
             return Ok("the host has no swap space");
         }
         let Some(hierarchy) = self.controllers.get("memory") else {
-            return Err(
-                "the host has swap space, and this process may not make control groups for memory".into()
-            );
+            return Err("the host has swap space, and this process cannot create memory cgroups".into());
         };
         let counted = hierarchy.version == Version::Two
             || hierarchy.parent.join("memory.memsw.limit_in_bytes").exists();
         if counted { Ok("swap counts as memory") } else { Err("the kernel does not count swap".into()) }
     }
 
-    /// One line per controller, for a person.
+    /// Describes a controller in one line.
     pub(super) fn describe(&self, controller: &str) -> Option<String> {
         let hierarchy = self.controllers.get(controller)?;
         let version = if hierarchy.version == Version::One { 1 } else { 2 };
@@ -139,12 +137,12 @@ impl Cgroups {
     }
 }
 
-/// Whether a controller is handed on at a folder: then groups are made there, and kill must be there too.
+/// Whether a directory delegates a controller, so that groups can be created and killed there.
 fn controllers_at(controllers: &BTreeMap<&'static str, Hierarchy>, folder: &Path) -> bool {
     controllers.iter().any(|(name, hierarchy)| *name != "kill" && hierarchy.parent == folder)
 }
 
-/// The folder of this process's group in a hierarchy: its path there, seen from the mount's root.
+/// The directory of this process's group in a hierarchy, relative to the mount's root.
 fn own_folder(own: &str, controller: Option<&str>, root: &str, point: &str) -> Option<PathBuf> {
     let line = own.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -159,7 +157,7 @@ fn own_folder(own: &str, controller: Option<&str>, root: &str, point: &str) -> O
     Some(Path::new(point).join(inner))
 }
 
-/// Removes empty groups whose maker is dead; the kernel refuses to remove one that is in use.
+/// Removes empty groups of dead processes. The kernel keeps groups in use.
 fn remove_stale(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -172,26 +170,26 @@ fn remove_stale(parent: &Path) {
     }
 }
 
-/// The groups of one run.
+/// The cgroups of one run.
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    /// The folders, each once, with the controllers that limit there.
+    /// The unique directories.
     folders: Vec<PathBuf>,
     places: BTreeMap<&'static str, (Version, PathBuf)>,
     failures: Vec<(&'static str, String)>,
     joins: Vec<OwnedFd>,
     born: Option<OwnedFd>,
-    /// Whether the kernel keeps the group out of swap space.
+    /// Whether the kernel keeps the group out of swap.
     holds_swap: bool,
 }
 
 impl Group {
-    /// Makes groups for the limits. What cannot be made is recorded as missing, not an error.
+    /// Creates groups for the limits. Records missing controllers instead of failing.
     pub(super) fn create(cgroups: &Cgroups, limits: &Limits, without_namespaces: bool) -> Self {
         Self::create_with(cgroups, limits, if without_namespaces { &["kill"] } else { &[] })
     }
 
-    /// The same with further controllers: `kill` for the version 2 mount, `freezer`, `cpuacct`.
+    /// The same with more controllers: `kill` for the version 2 mount, `freezer`, `cpuacct`.
     pub(super) fn create_with(cgroups: &Cgroups, limits: &Limits, further: &[&'static str]) -> Self {
         let mut group = Self::default();
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -207,7 +205,7 @@ impl Group {
         wanted.extend(further.iter().filter(|further| !wanted.contains(further)).collect::<Vec<_>>());
         for controller in wanted {
             let Some(hierarchy) = cgroups.controllers.get(controller) else {
-                group.failures.push((controller, "this process may not make control groups for it".into()));
+                group.failures.push((controller, "this process cannot create cgroups for it".into()));
                 continue;
             };
             if let Err(error) = group.add(controller, hierarchy, &name, limits) {
@@ -230,7 +228,8 @@ impl Group {
             self.folders.push(folder.clone());
             match hierarchy.version {
                 Version::One => {
-                    // Writing "0" to `tasks` moves the writer alone, which is much cheaper than `cgroup.procs`.
+                    // Writing "0" to `tasks` moves only the writer, which is much cheaper than
+                    // `cgroup.procs`.
                     let tasks = rustix::fs::open(
                         folder.join("tasks"),
                         OFlags::WRONLY | OFlags::CLOEXEC,
@@ -238,7 +237,7 @@ impl Group {
                     )?;
                     self.joins.push(high(tasks)?);
                 }
-                // A container may refuse the call by which a child is born into a group: then it joins.
+                // A container may block `clone3`: then the child joins after its start.
                 Version::Two if !clones_with_arguments() => {
                     let processes = rustix::fs::open(
                         folder.join("cgroup.procs"),
@@ -254,18 +253,18 @@ impl Group {
             }
         }
         let write = |file: &str, text: String| fs::write(folder.join(file), text);
-        // One more than the program may have: the first process.
+        // One more than the program's limit: the first process.
         let processes = u64::from(limits.processes) + 1;
         match (hierarchy.version, controller) {
             (Version::One, "memory") => {
                 write("memory.limit_in_bytes", limits.memory.to_string())?;
-                // Swap counts as memory. The file is missing where the host has no swap accounting.
+                // Memory plus swap. The file is missing without swap accounting.
                 self.holds_swap = write("memory.memsw.limit_in_bytes", limits.memory.to_string()).is_ok();
             }
             (Version::Two, "memory") => {
                 write("memory.max", limits.memory.to_string())?;
                 self.holds_swap = write("memory.swap.max", "0".into()).is_ok();
-                // One process killed means all killed: a program without one of its parts is not worth keeping.
+                // If one process is killed, kill all: the rest of the program is useless.
                 let _ = write("memory.oom.group", "1".into());
             }
             (_, "pids") => write("pids.max", processes.to_string())?,
@@ -288,24 +287,24 @@ impl Group {
         Ok(())
     }
 
-    /// The same groups for who only looks and stops: it removes none of them.
+    /// The same groups for observers: dropping this value removes none.
     pub(super) fn view(&self) -> Self {
         let mut view = Self::default();
         view.places.clone_from(&self.places);
         view
     }
 
-    /// The descriptors through which the child joins.
+    /// The descriptors for joining.
     pub(super) fn take_joins(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.joins)
     }
 
-    /// The group into which the child is born.
+    /// The group in which the child starts.
     pub(super) fn take_born(&mut self) -> Option<OwnedFd> {
         self.born.take()
     }
 
-    /// Moves a process that waits into the group, if it could not be born there.
+    /// Moves a waiting process into the group, if it could not start there.
     pub(super) fn adopt(&self, pid: i32) -> io::Result<()> {
         for (version, folder) in self.places.values() {
             if *version == Version::Two {
@@ -320,12 +319,12 @@ impl Group {
         self.places.contains_key("memory")
     }
 
-    /// Whether the number of processes of this run alone is limited.
+    /// Whether the number of processes of this run is limited.
     pub(super) fn limits_processes(&self) -> bool {
         self.places.contains_key("pids")
     }
 
-    /// A descriptor by which everything in the group can be killed, also by who could not open it.
+    /// A descriptor that kills everything in the group, also for processes that could not open it.
     pub(super) fn open_kill(&self) -> Option<OwnedFd> {
         let mut folders = self.places.values().filter(|(version, _)| *version == Version::Two);
         folders.find_map(|(_, folder)| {
@@ -342,7 +341,7 @@ impl Group {
             .any(|(version, folder)| *version == Version::Two && folder.join("cgroup.kill").exists())
     }
 
-    /// Kills everything in the group. Without `cgroup.kill` by number, which the caller repeats.
+    /// Kills everything in the group. Without `cgroup.kill`, by pid, which the caller must repeat.
     pub(super) fn kill(&self) {
         for (version, folder) in self.places.values() {
             if *version == Version::Two && fs::write(folder.join("cgroup.kill"), "1").is_ok() {
@@ -358,8 +357,8 @@ impl Group {
         }
     }
 
-    /// Stops everything in the group, or lets it go on. Gives whether the kernel took it: with neither a freezer of
-    /// version 1 nor a group of version 2 there is nothing to stop it with.
+    /// Freezes or thaws the group. Returns whether the kernel did: it needs a version 1 freezer or a version
+    /// 2 group.
     pub(super) fn freeze(&self, frozen: bool) -> bool {
         let two = self.places.values().filter(|(version, _)| *version == Version::Two);
         if two.into_iter().any(|(_, folder)| {
@@ -372,7 +371,7 @@ impl Group {
         })
     }
 
-    /// Adds what the groups limit to the lists of layers.
+    /// Adds the limits of the groups to the lists of layers.
     pub(super) fn describe(&self, limits: &Limits, layers: &mut Vec<Layer>, missing: &mut Vec<MissingLayer>) {
         let mut parts = vec![("memory", Layer::MemoryLimit), ("pids", Layer::ProcessLimit)];
         if limits.cpu_quota.is_some() {
@@ -384,7 +383,7 @@ impl Group {
             } else if let Some((_, reason)) = self.failures.iter().find(|(name, _)| *name == controller) {
                 let mut reason = format!("cgroup `{controller}`: {reason}");
                 if layer == Layer::MemoryLimit {
-                    reason.push_str("; each process is limited by itself, all together are not");
+                    reason.push_str("; only single processes are limited, not their sum");
                 }
                 missing.push(MissingLayer { layer, reason });
             }
@@ -405,27 +404,27 @@ impl Group {
         fs::read_to_string(folder.join(if *version == Version::One { one } else { two })).ok()
     }
 
-    /// How many processes the kernel killed for want of memory.
+    /// The number of processes that the kernel killed for memory.
     pub(super) fn memory_kills(&self) -> u64 {
         self.read("memory", "memory.oom_control", "memory.events").map_or(0, |text| keyed(&text, "oom_kill"))
     }
 
-    /// How many processes the kernel refused.
+    /// The number of processes that the kernel denied.
     pub(super) fn refused_processes(&self) -> u64 {
         self.read("pids", "pids.events", "pids.events").map_or(0, |text| keyed(&text, "max"))
     }
 
-    /// The most memory at one time, in bytes.
+    /// The peak memory in bytes.
     pub(super) fn peak_memory(&self) -> Option<u64> {
         self.read("memory", "memory.max_usage_in_bytes", "memory.peak")?.trim().parse().ok()
     }
 
-    /// How many processes there are in the group, those included that nobody has collected.
+    /// The number of processes in the group, zombies included.
     pub(super) fn processes(&self) -> Option<u64> {
         self.read("pids", "pids.current", "pids.current")?.trim().parse().ok()
     }
 
-    /// The processor time so far, in microseconds.
+    /// The processor time in microseconds.
     pub(super) fn processor_micros(&self) -> Option<u64> {
         if let Some((Version::One, folder)) = self.places.get("cpuacct") {
             let nanos: u64 = fs::read_to_string(folder.join("cpuacct.usage")).ok()?.trim().parse().ok()?;
@@ -435,7 +434,7 @@ impl Group {
         Some(keyed(&fs::read_to_string(folder.join("cpu.stat")).ok()?, "usage_usec"))
     }
 
-    /// How much of it was in the kernel, in microseconds.
+    /// The processor time in the kernel, in microseconds.
     pub(super) fn system_micros(&self) -> Option<u64> {
         if let Some((Version::One, folder)) = self.places.get("cpuacct") {
             let nanos = fs::read_to_string(folder.join("cpuacct.usage_sys")).ok()?;
@@ -449,7 +448,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         for folder in &self.folders {
-            // The last process may be a moment away from having left.
+            // The last process may need a moment to leave.
             for attempt in 0..50 {
                 match fs::remove_dir(folder) {
                     Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -462,12 +461,12 @@ impl Drop for Group {
     }
 }
 
-/// Whether a host has swap space, by its `/proc/swaps`: a line for each below a heading.
+/// Whether `/proc/swaps` has an entry below its heading.
 fn has_swap(swaps: &str) -> bool {
     swaps.lines().count() > 1
 }
 
-/// The number behind a key in a file of lines `key number`.
+/// The number after a key in lines `key number`.
 fn keyed(text: &str, key: &str) -> u64 {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok()).unwrap_or(0)
 }
@@ -493,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn version_two_takes_the_nearest_group_that_hands_controllers_on() {
+    fn version_two_takes_the_nearest_delegating_group() {
         let folder = tempfile::tempdir().unwrap();
         let user = folder.path().join("user");
         let scope = user.join("app.scope");
@@ -529,6 +528,6 @@ mod tests {
         assert!(layers.is_empty() || layers == [Layer::NoSwap], "{layers:?}");
         assert!(!has_swap("Filename Type Size Used Priority\n") && !has_swap(""));
         assert!(has_swap("Filename Type Size Used Priority\n/dev/vdb partition 1 0 -2\n"));
-        assert!(missing[0].reason.contains("all together are not"), "{missing:?}");
+        assert!(missing[0].reason.contains("not their sum"), "{missing:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! A folder of the host that is copied to where code runs, and that gets back what changed there.
+//! A host directory that is copied to a remote backend, with changes copied back.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -15,7 +15,7 @@ use crate::sandbox::check_file_name;
 use crate::writer::MAX_ATTRIBUTES;
 use crate::{EntryKind, Error, Rejection, adds_git_driver};
 
-/// The folder, and what was in it when it was opened.
+/// The directory and its entries when it was opened.
 #[derive(Debug)]
 pub(crate) struct CopiedFolder {
     folder: HostFolder,
@@ -23,7 +23,7 @@ pub(crate) struct CopiedFolder {
 }
 
 impl CopiedFolder {
-    /// Opens a folder and lists it. One that cannot be listed as a whole is refused: half of it would be copied.
+    /// Opens and lists a directory. An incomplete list is an error, because only part of it would be copied.
     pub(crate) fn open(given: &Path) -> Result<Self, Error> {
         let folder = HostFolder::open_shared(given)?;
         let before = list(folder.descriptor());
@@ -34,35 +34,35 @@ impl CopiedFolder {
         Ok(Self { folder, before })
     }
 
-    /// The regular files, and the size of each.
+    /// The regular files with their sizes.
     pub(crate) fn files(&self) -> Vec<(PathBuf, u64)> {
         let regular = self.before.files.iter().filter(|(_, entry)| entry.is_regular);
         regular.map(|(path, entry)| (path.clone(), entry.size())).collect()
     }
 
-    /// How many entries are neither files nor folders, and so are not copied.
+    /// The number of entries that are neither files nor directories, and so are not copied.
     pub(crate) fn others(&self) -> usize {
         self.before.files.values().filter(|entry| !entry.is_regular).count()
     }
 
-    /// Whether a file was there when the folder was opened.
+    /// Whether a file existed when the directory was opened.
     pub(crate) fn had(&self, path: &Path) -> bool {
         self.before.files.contains_key(path)
     }
 
-    /// Opens a file, and says whether it can be executed. One with a second name is refused: that may be a secret of
-    /// the host.
+    /// Opens a file, and returns whether it is executable. One with several hard links is rejected: it may be
+    /// a host secret.
     pub(crate) fn read(&self, path: &Path) -> io::Result<(File, bool)> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let file = File::from(open_beneath(self.folder.descriptor(), path, flags, Mode::empty())?);
         let metadata = file.metadata()?;
         if !metadata.is_file() || metadata.nlink() != 1 {
-            return Err(io::Error::other("it is no regular file with one name"));
+            return Err(io::Error::other("it is not a regular file with one link"));
         }
         Ok((file, metadata.mode() & 0o100 != 0))
     }
 
-    /// What stands at a path of the host now. No link is followed.
+    /// The host's current entry at a path. Links are not followed.
     pub(crate) fn lookup(&self, path: &Path) -> Option<EntryKind> {
         let parent = self.parent(path).ok()?;
         let stat = rustix::fs::statat(&parent, path.file_name()?, AtFlags::SYMLINK_NOFOLLOW).ok()?;
@@ -74,11 +74,12 @@ impl CopiedFolder {
         })
     }
 
-    /// Puts a file into the folder, in place of one that was there or as a new one; it belongs to the folder's owner.
-    /// The caller has asked [`crate::protection`] for the path.
+    /// Writes a new or changed file, owned by the directory's owner.
+    ///
+    /// The caller must check [`crate::protection`] for the path first.
     ///
     /// # Errors
-    /// Why it is not put there: its name, a git driver that it names, or a change by another process.
+    /// The reason: its name, a git driver in it, or a change by another process.
     pub(crate) fn write(&self, path: &Path, content: &[u8], is_executable: bool) -> Result<(), String> {
         if adds_git_driver(path, || self.attributes(path), content) {
             return Err(Rejection::GitDriver.to_string());
@@ -108,7 +109,7 @@ impl CopiedFolder {
         })
     }
 
-    /// Removes a file.
+    /// Deletes a file.
     ///
     /// # Errors
     /// As [`CopiedFolder::write`].
@@ -119,7 +120,7 @@ impl CopiedFolder {
         rustix::fs::unlinkat(&parent, name, AtFlags::empty()).map_err(|error| error.to_string())
     }
 
-    /// The present content of a `.gitattributes`; empty if there is none that can be read.
+    /// The current content of a `.gitattributes`; empty if there is no readable one.
     fn attributes(&self, path: &Path) -> Vec<u8> {
         let mut content = Vec::new();
         if let Ok((file, _)) = self.read(path) {
@@ -133,7 +134,7 @@ impl CopiedFolder {
         open_beneath(self.folder.descriptor(), parent, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
     }
 
-    /// Whether a path may be written, and its mode if a file is there.
+    /// Whether a path may be written, and the mode of an existing file.
     fn check(&self, path: &Path) -> Result<Option<u32>, String> {
         let name = path.to_str().ok_or("its name is not valid UTF-8")?;
         check_file_name(name).map_err(|error| error.to_string())?;
@@ -151,10 +152,10 @@ impl CopiedFolder {
         };
         let is_as_it_was = found.as_ref().map(Entry::of).as_ref() == self.before.files.get(path);
         if !is_as_it_was {
-            return Err("somebody else changed it on the host meanwhile".into());
+            return Err("it changed on the host meanwhile".into());
         }
         match self.before.files.get(path) {
-            Some(entry) if !entry.is_regular => Err("on the host it is no regular file".into()),
+            Some(entry) if !entry.is_regular => Err("on the host it is not a regular file".into()),
             _ => Ok(found.map(|stat| stat.st_mode & 0o777)),
         }
     }
@@ -166,7 +167,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     #[test]
-    fn what_changed_comes_back_and_nothing_else_is_touched() {
+    fn only_changes_are_copied_back() {
         let outside = tempfile::tempdir().unwrap();
         std::fs::write(outside.path().join("secret"), "secret").unwrap();
         let place = tempfile::tempdir().unwrap();

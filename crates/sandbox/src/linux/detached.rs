@@ -1,4 +1,4 @@
-//! A process that the host program leaves behind.
+//! A process that outlives the host program.
 
 #![expect(unsafe_code, reason = "what a child does between fork and exec is promised by hand")]
 
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::Error;
 
-/// A command that begins a session of its own and inherits no descriptor but its streams.
+/// A command in a new session that inherits no descriptor except its streams.
 #[expect(clippy::disallowed_methods, reason = "this crate starts processes")]
 #[expect(clippy::unnecessary_wraps, reason = "other hosts refuse")]
 pub(crate) fn detached(program: &Path) -> Result<Command, Error> {

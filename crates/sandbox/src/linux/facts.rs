@@ -1,4 +1,4 @@
-//! What this host can give, found out once by making one empty sandbox.
+//! The features of this host, probed once with an empty sandbox.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ use super::steps::Step;
 use crate::host::{Capability, LevelAvailability};
 use crate::{Level, Limits};
 
-/// The identity that code gets when the host program is root: outside of every range that distributions, systemd or
-/// `subuid` hand out.
+/// The user id for code when the host program is root: outside every range that distributions, systemd or
+/// `subuid` assign.
 const UNUSED_USER: u32 = 1_900_000_000;
 const NOBODY: u32 = 65_534;
 
-/// A step of the set-up that the kernel refused.
+/// A set-up step that the kernel denied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) step: String,
@@ -48,7 +48,7 @@ impl Refusal {
                  seccomp profile"
             }
             _ => {
-                "the kernel made namespaces but refused to use them: on Ubuntu give this program an AppArmor profile \
+                "the kernel created namespaces but denies their use: on Ubuntu give this program an AppArmor profile \
                  with `userns,` or `sysctl kernel.apparmor_restrict_unprivileged_userns=0`; in a container allow \
                  mounts and an unmasked /proc"
             }
@@ -63,23 +63,23 @@ pub(crate) struct Facts {
     pub(super) user: u32,
     pub(super) group: u32,
     identity: Identity,
-    /// Who runs the code when this process is root.
+    /// The user for code when this process is root.
     pub(super) unprivileged: u32,
     pub(super) user_namespaces: bool,
     pub(super) namespaces: Result<(), Refusal>,
-    /// Whether a `/proc` of one's own can be mounted.
+    /// Whether `/proc` can be mounted.
     pub(super) process_files: Result<(), Refusal>,
-    /// System directories that overlays cover.
+    /// System directories that overlays can cover.
     pub(super) covered: Vec<PathBuf>,
-    /// Whether a user namespace can hold quotas of its own.
+    /// Whether a user namespace can have its own quotas.
     pub(super) quotas: bool,
-    /// Calls of which there is a second way.
+    /// Calls with an alternative.
     pub(super) calls: Calls,
     pub(super) landlock: u32,
     pub(super) seccomp: bool,
     pub(super) cgroups: Cgroups,
     hard_limits: Vec<(u32, u64)>,
-    /// The file by which namespaces, mounts and quotas are assumed; none where they were tried.
+    /// The cache file that vouches for namespaces, mounts and quotas; none if they were probed.
     pub(super) hint: Option<PathBuf>,
 }
 
@@ -94,7 +94,7 @@ impl Facts {
             facts.quotas = identity::sets_quotas();
             facts.try_level(Level::Strict);
             if facts.namespaces.is_ok() {
-                // For the system directories that it shows besides.
+                // For its additional system directories.
                 facts.try_level(Level::Standard);
                 facts.namespaces = Ok(());
             }
@@ -102,8 +102,9 @@ impl Facts {
         facts
     }
 
-    /// The facts of a host that gives everything, without a trial; none where it cannot. A run that is refused
-    /// something fails then: what it attests is what it did.
+    /// The facts of a host with all features, without a probe; none if it lacks one.
+    ///
+    /// A denied step then fails the run; the report lists only what the run did.
     pub(super) fn assume(hint: &Path) -> Option<Self> {
         let facts = Self::read();
         if !facts.can_try_namespaces() {
@@ -113,7 +114,7 @@ impl Facts {
         Some(Self { namespaces: Ok(()), quotas: true, hint: Some(hint.to_owned()), ..facts })
     }
 
-    /// Whether the host gives everything that [`Facts::assume`] takes for granted.
+    /// Whether the host has every feature that [`Facts::assume`] assumes.
     pub(super) fn is_everything(&self) -> bool {
         self.user_namespaces
             && self.namespaces.is_ok()
@@ -126,7 +127,7 @@ impl Facts {
         self.seccomp && !INIT.is_empty() && self.identity != Identity::None
     }
 
-    /// What is read without a child.
+    /// The facts that need no child.
     fn read() -> Self {
         let name = rustix::system::uname();
         let user = rustix::process::geteuid().as_raw();
@@ -139,7 +140,7 @@ impl Facts {
             group: rustix::process::getegid().as_raw(),
             unprivileged: if let Identity::Other(user) = identity { user } else { NOBODY },
             user_namespaces: true,
-            // Until it was tried, which needs a filter and a first process.
+            // Probed later, with a filter and a first process.
             namespaces: Err(Refusal { step: "not tried".into(), error: libc::ENOSYS }),
             process_files: Ok(()),
             covered: root::coverable(),
@@ -153,10 +154,10 @@ impl Facts {
         }
     }
 
-    /// Tries a level, and again without what this host refuses.
+    /// Probes a level, then again without the denied features.
     fn try_level(&mut self, level: Level) {
         loop {
-            // The plan of what is tried is that of a host which can.
+            // Plan as if the host had it.
             self.namespaces = Ok(());
             self.namespaces = try_namespaces(self, level);
             let Err(refusal) = &self.namespaces else { return };
@@ -171,19 +172,19 @@ impl Facts {
         }
     }
 
-    /// Whether code must run as another user, because this process has root's rights.
+    /// Whether code must run as another user, because this process is root.
     pub(super) fn is_root(&self) -> bool {
         self.identity != Identity::Own
     }
 
-    /// A folder over which the new root can be mounted for a moment; nothing beneath stays hidden.
+    /// A directory for mounting the new root temporarily; nothing beneath it stays hidden.
     #[expect(clippy::unused_self, reason = "a fact about the host")]
     pub(super) fn mount_point(&self) -> &'static Path {
         let candidates = ["/tmp", "/mnt", "/var", "/usr"];
         candidates.into_iter().map(Path::new).find(|folder| folder.is_dir()).unwrap_or(Path::new("/proc"))
     }
 
-    /// The hard limit of a resource, above which nothing can be set.
+    /// The hard limit of a resource.
     pub(super) fn hard_limit(&self, resource: u32) -> u64 {
         self.hard_limits.iter().find(|(number, _)| *number == resource).map_or(u64::MAX, |(_, hard)| *hard)
     }
@@ -225,8 +226,8 @@ impl Facts {
         }
         if self.identity == Identity::None && level.is_boundary() {
             return missing(
-                "this process is root in a user namespace that has no other user to run code as".into(),
-                "start it as an ordinary user, or map more users into the namespace",
+                "this process is root in a user namespace without another user".into(),
+                "run as an ordinary user, or map more users into the namespace",
             );
         }
         if !self.seccomp {
@@ -257,7 +258,7 @@ impl Facts {
             "build with a linker for this target installed",
         );
         match &self.namespaces {
-            Ok(()) => add("namespaces", true, "an empty sandbox was made".into(), ""),
+            Ok(()) => add("namespaces", true, "an empty sandbox started".into(), ""),
             Err(refusal) => add("namespaces", false, refusal.to_string(), refusal.fix()),
         }
         if let Some(restricted) = apparmor_restricts() {
@@ -265,7 +266,7 @@ impl Facts {
                 "apparmor_userns",
                 !restricted || self.namespaces.is_ok(),
                 if restricted {
-                    "programs without a profile may not use user namespaces"
+                    "programs without a profile cannot use user namespaces"
                 } else {
                     "not restricted"
                 }
@@ -277,24 +278,24 @@ impl Facts {
             Ok(()) => add(
                 "process_files",
                 self.namespaces.is_ok(),
-                "a `/proc` of one's own".into(),
+                "`/proc` can be mounted".into(),
                 "allow namespaces",
             ),
             Err(refusal) => add(
                 "process_files",
                 false,
                 format!("{refusal}; sandboxes have no `/proc`"),
-                "in a container unmask `/proc` (`--security-opt systempaths=unconfined`), or go without",
+                "in a container unmask `/proc` (`--security-opt systempaths=unconfined`)",
             ),
         }
         for (name, available, without) in [
-            ("clone3", self.calls.clone3, "control groups are joined after the start"),
-            ("pidfd", self.calls.pidfd, "processes are signalled by number"),
+            ("clone3", self.calls.clone3, "cgroups are joined after the start"),
+            ("pidfd", self.calls.pidfd, "processes are signaled by pid"),
             ("pidfd_open", self.calls.pidfd_open, "no pools and no sessions"),
             ("close_range", self.calls.close_range, "descriptors are closed one by one"),
         ] {
             let reason = if available { "is there" } else { without };
-            let fix = "use Linux 5.9 or later, and in a container a filter that knows the call";
+            let fix = "use Linux 5.9 or later, and allow the call in a container";
             add(name, available, reason.into(), fix);
         }
         if self.is_root() {
@@ -329,7 +330,7 @@ impl Facts {
             add(
                 name,
                 found.is_some(),
-                found.unwrap_or_else(|| "this process may not make control groups".into()),
+                found.unwrap_or_else(|| "this process cannot create cgroups".into()),
                 "run inside a delegated group, for example `systemd-run --user --scope -p Delegate=yes PROGRAM`",
             );
         }
@@ -346,8 +347,7 @@ impl Facts {
     }
 }
 
-/// What Ubuntu's switch says; none where there is no such switch.
-/// How many descriptors must be closed one by one; none where the kernel closes all at once.
+/// The number of descriptors to close one by one; none where the kernel can close a range.
 pub(super) fn one_by_one() -> Option<u32> {
     const MAX_CLOSED: u64 = 1 << 20;
     let hard = || rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
@@ -359,14 +359,14 @@ fn apparmor_restricts() -> Option<bool> {
     Some(switch.trim() != "0")
 }
 
-/// Who code runs as, by what the map of this user namespace says.
+/// The user for code, derived from the id map of this user namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// As the user who runs this process: an ordinary one, if only outside of this namespace.
+    /// The user of this process, who is unprivileged at least outside of this namespace.
     Own,
-    /// As this other user, because this process is root.
+    /// Another user, because this process is root.
     Other(u32),
-    /// As nobody: this process is root, and there is no other user.
+    /// None: this process is root without another user.
     None,
 }
 
@@ -388,14 +388,14 @@ impl Identity {
         let other = other.or_else(|| ranges.iter().map(last).max().filter(|user| *user != 0));
         match other {
             Some(user) => Self::Other(user),
-            // Root of a namespace of an ordinary user has no more rights than that user.
+            // Root in an ordinary user's namespace has only that user's permissions.
             None if ranges.iter().any(|range| range[0] == 0 && range[1] != 0) => Self::Own,
             None => Self::None,
         }
     }
 }
 
-/// Makes an empty sandbox of a level and says which step failed.
+/// Starts an empty sandbox of a level and returns the failed step.
 fn try_namespaces(facts: &Facts, level: Level) -> Result<(), Refusal> {
     let limits = Limits::default();
     let mut group = Group::default();
@@ -454,7 +454,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_chosen_that_exists_and_is_not_root() {
+    fn the_chosen_identity_exists_and_is_not_root() {
         let cases = [
             (0, "0 0 4294967295\n", Identity::Other(UNUSED_USER)),
             (0, "0 100000 65536\n", Identity::Other(NOBODY)),
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn poor_hosts_refuse_with_reason_and_fix() {
+    fn poor_hosts_report_reason_and_fix() {
         let facts = Facts::probe();
         let poor = facts.without_namespaces();
         let strict = poor.availability(Level::Strict);

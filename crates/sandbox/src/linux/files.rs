@@ -1,5 +1,7 @@
-//! Files between host and workspace. Every path is opened beneath a folder that is already open, without following
-//! any link; the program may have put anything there.
+//! Transfers files between host and workspace.
+//!
+//! Every path is opened beneath an open directory without following links, because the program may have put
+//! anything there.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,31 +22,31 @@ use crate::outcome::Content;
 use crate::sandbox::check_file_name;
 use crate::{Artifact, Changes, Error, Limits, Reached, Report, Source};
 
-/// More entries than this are not listed.
-pub(super) const MAXIMUM_ENTRIES: usize = 20_000;
-/// Deeper folders are not listed.
-const MAXIMUM_DEPTH: usize = 48;
+/// The maximum number of listed entries.
+pub(super) const MAX_ENTRIES: usize = 20_000;
+/// The maximum depth of listed directories.
+const MAX_DEPTH: usize = 48;
 
-/// Beneath the folder, no link, no other file system.
+/// Beneath the directory, without links and other file systems.
 fn beneath() -> ResolveFlags {
     ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV
 }
 
-/// Opens a path beneath a folder.
+/// Opens a path beneath a directory.
 pub(super) fn open_beneath(
     folder: BorrowedFd<'_>,
     path: &Path,
     flags: OFlags,
     mode: Mode,
 ) -> Result<OwnedFd, Errno> {
-    // With `O_PATH` nothing is opened that could become a terminal, and the kernel refuses the flag.
+    // `O_PATH` opens nothing that could become a terminal, and the kernel rejects the flag with it.
     let terminal = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | terminal;
     loop {
         match rustix::fs::openat2(folder, path, flags, mode, beneath()) {
-            // The kernel may ask for another attempt when something was renamed meanwhile.
+            // The kernel may require a retry after a concurrent rename.
             Err(Errno::AGAIN | Errno::INTR) => {}
-            // Before Linux 5.6 there is no such call, and the filters of older containers refuse what they do not know.
+            // `openat2` is missing before Linux 5.6, and older container filters block it.
             Err(Errno::NOSYS) => return open_by_parts(folder, path, flags, mode),
             Err(Errno::PERM) if !opens_beneath() => return open_by_parts(folder, path, flags, mode),
             other => return other,
@@ -52,7 +54,7 @@ pub(super) fn open_beneath(
     }
 }
 
-/// Whether the call that holds a path beneath a folder is there.
+/// Whether the kernel has `openat2`.
 fn opens_beneath() -> bool {
     static ANSWER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *ANSWER.get_or_init(|| {
@@ -61,14 +63,15 @@ fn opens_beneath() -> bool {
     })
 }
 
-/// The same one part of the path at a time, each opened in the folder before it: no part may be a link or go upwards, and
-/// all must be on the file system of the first folder.
+/// Emulates `openat2`: opens one component at a time in the directory before it.
+///
+/// No component may be a link or `..`, and all must be on the first directory's file system.
 fn open_by_parts(folder: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     use std::path::Component;
     let own = rustix::fs::fstat(folder)?.st_dev;
     let same = |descriptor: OwnedFd| {
         let stat = rustix::fs::fstat(&descriptor)?;
-        // With `O_PATH` a link is opened rather than refused.
+        // `O_PATH` opens a link instead of failing.
         if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
             return Err(Errno::LOOP);
         }
@@ -97,38 +100,38 @@ fn open_by_parts(folder: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode)
 #[derive(Debug)]
 pub(super) struct Folder {
     pub(super) descriptor: OwnedFd,
-    /// Removed when the last artifact is gone.
+    /// Removed with the last artifact.
     pub(super) _temporary: Option<TemporaryFolder>,
-    /// The host directory to which apply moves files of this one.
+    /// The host directory to which apply moves this one's files.
     pub(super) applied: Option<OwnedFd>,
-    /// The layer that this is in, which ends with it.
+    /// The layer that contains it, which ends with it.
     pub(super) layer: Mutex<Option<Layer>>,
 }
 
 impl Folder {
-    /// A workspace that nothing goes away with.
+    /// A workspace that removes nothing on drop.
     pub(super) fn new(descriptor: OwnedFd) -> Self {
         Self { descriptor, _temporary: None, applied: None, layer: Mutex::new(None) }
     }
 
-    /// Lets a layer end when this does.
+    /// Ties the end of a layer to this value.
     pub(super) fn keep(&self, layer: Layer) {
         *self.layer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(layer);
     }
 }
 
-/// Where the content of an artifact is.
+/// The location of an artifact's content.
 #[derive(Debug, Clone)]
 pub(crate) struct Store(Arc<Folder>);
 
-/// Who owns what the host puts into a workspace.
+/// The owner of files that the host puts into a workspace.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Owner {
     pub(super) user: u32,
     pub(super) group: u32,
 }
 
-/// Makes a file beneath a folder with all folders above it. Nothing that exists is overwritten.
+/// Creates a file beneath a directory, with its parent directories. Never overwrites.
 pub(super) fn create(folder: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) -> Result<OwnedFd, Errno> {
     let own = |descriptor: &OwnedFd| match owner {
         Some(owner) => {
@@ -136,7 +139,7 @@ pub(super) fn create(folder: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) 
         }
         None => Ok(()),
     };
-    // The file system of a user namespace that root is not part of takes files of its own users only.
+    // A file system of a user namespace without root accepts files of its own users only.
     let _user = owner
         .filter(|_| is_of_a_namespace(folder))
         .map(|owner| FileUser::become_user(owner.user, owner.group));
@@ -163,13 +166,13 @@ pub(super) fn create(folder: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) 
     Ok(file)
 }
 
-/// Whether root can make no file in a folder because its file system belongs to a user namespace.
+/// Whether root cannot create files in a directory, because its file system belongs to a user namespace.
 fn is_of_a_namespace(folder: BorrowedFd<'_>) -> bool {
     let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
     rustix::fs::openat(folder, ".", flags, Mode::from_raw_mode(0o600)).err() == Some(Errno::OVERFLOW)
 }
 
-/// Puts the uploads into the workspace.
+/// Writes the uploads into the workspace.
 pub(super) fn upload(
     folder: BorrowedFd<'_>,
     files: &[(String, Source)],
@@ -207,7 +210,7 @@ pub(super) fn upload(
                     return Err(too_large(size));
                 }
                 let mut target_file = std::fs::File::from(make()?);
-                // A file that grows meanwhile gives what it had.
+                // A file that grows meanwhile is copied at its old size.
                 std::io::copy(&mut file.take(size), &mut target_file)
                     .map_err(|error| fail("copy upload", path, error))?;
             }
@@ -216,7 +219,7 @@ pub(super) fn upload(
     Ok(())
 }
 
-/// Opens a file of the host that the operator named, and refuses what is not a regular file: a pipe would block.
+/// Opens a host file named by the operator. Rejects everything but regular files: a pipe would block.
 pub(crate) fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -226,7 +229,7 @@ pub(crate) fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
     Err(std::io::Error::other("it is not a regular file"))
 }
 
-/// What is compared between the start and the end.
+/// The properties of a file that are compared between start and end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     size: i64,
@@ -255,23 +258,23 @@ impl Entry {
     }
 }
 
-/// The files of a workspace, folders left out.
+/// The files of a workspace, without directories.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     pub(super) files: BTreeMap<PathBuf, Entry>,
-    /// Whether something was left out, and why.
+    /// Why the list is incomplete.
     pub(super) left_out: Option<&'static str>,
 }
 
 impl Listing {
-    /// Whether one of the new and changed files is as large as this, or larger.
+    /// Whether a new or changed file has at least this size.
     pub(super) fn has_file_of(&self, size: u64, changes: &Changes) -> bool {
         let mut files = changes.new.iter().chain(&changes.changed).filter_map(|path| self.files.get(path));
         files.any(|entry| entry.is_regular && entry.size.unsigned_abs() >= size)
     }
 }
 
-/// Lists the files beneath a folder. Bounded in number and depth; links are listed, not followed.
+/// Lists the files beneath a directory, bounded in number and depth. Links are listed, not followed.
 pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
     let mut listing = Listing::default();
     let mut waiting = vec![(PathBuf::new(), 0usize)];
@@ -282,10 +285,10 @@ pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
         let descriptor = match open_beneath(root, place, flags, Mode::empty()) {
             Ok(descriptor) => descriptor,
-            // While the program runs a folder may go away.
+            // A running program may delete directories.
             Err(Errno::NOENT) => continue,
             Err(_) => {
-                listing.left_out = Some("a folder could not be opened");
+                listing.left_out = Some("opening a directory failed");
                 continue;
             }
         };
@@ -297,8 +300,8 @@ pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
                 continue;
             }
             seen += 1;
-            if seen > MAXIMUM_ENTRIES {
-                listing.left_out = Some("there are more than 20,000 files and folders");
+            if seen > MAX_ENTRIES {
+                listing.left_out = Some("there are more than 20,000 files and directories");
                 return listing;
             }
             let path = folder.join(OsStr::from_bytes(name));
@@ -308,10 +311,10 @@ pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
             };
             let kind = FileType::from_raw_mode(stat.st_mode);
             if kind == FileType::Directory {
-                if depth + 1 < MAXIMUM_DEPTH {
+                if depth + 1 < MAX_DEPTH {
                     waiting.push((path, depth + 1));
                 } else {
-                    listing.left_out = Some("folders are nested deeper than 48 levels");
+                    listing.left_out = Some("directories are nested deeper than 48 levels");
                 }
                 continue;
             }
@@ -321,15 +324,17 @@ pub(super) fn list(root: BorrowedFd<'_>) -> Listing {
     listing
 }
 
-/// Which limit of a workspace was reached.
+/// A limit of a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
     Bytes,
     Inodes,
 }
 
-/// Whether a workspace that the kernel does not limit holds more than it may. What cannot be counted counts as too
-/// much: else a program could hide its files there. `deleted` is the size of files that have no name any more.
+/// Whether a workspace without kernel limits exceeds its limits.
+///
+/// Uncountable entries count as too many: otherwise a program could hide files there. `deleted` is the size
+/// of open files without a name.
 pub(super) fn over(root: BorrowedFd<'_>, limits: &Limits, deleted: u64) -> Option<Over> {
     let measure = measure(root, limits.workspace_inodes);
     if measure.entries > limits.workspace_inodes {
@@ -339,22 +344,22 @@ pub(super) fn over(root: BorrowedFd<'_>, limits: &Limits, deleted: u64) -> Optio
     is_more.then_some(Over::Bytes)
 }
 
-/// What a folder holds.
+/// The content of a directory.
 #[derive(Debug, Default)]
 struct Measure {
     bytes: u64,
-    /// Files and folders.
+    /// Files and directories.
     entries: u64,
     /// Whether something could not be counted.
     is_incomplete: bool,
 }
 
-/// Adds up what is beneath a folder, however deep: folders on the way are opened from one another, so that no path gets
+/// Adds up the content of a directory of any depth. Opens directories from each other, so that no path gets
 /// too long. Stops after one entry more than `max_entries`.
 fn measure(root: BorrowedFd<'_>, max_entries: u64) -> Measure {
-    /// A path of so many names is shorter than the longest that the kernel takes.
+    /// The maximum number of components of a path; fits into the kernel's limit.
     const STRIDE: usize = 12;
-    /// Folders that are kept open at once, to open others from.
+    /// The maximum number of directories kept open.
     const ANCHORS: usize = 128;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
     let mut measure = Measure::default();
@@ -365,7 +370,7 @@ fn measure(root: BorrowedFd<'_>, max_entries: u64) -> Measure {
         let from = anchor.as_ref().map_or(root, |anchor| anchor.as_fd());
         let descriptor = match open_beneath(from, &folder, flags, Mode::empty()) {
             Ok(descriptor) => Arc::new(descriptor),
-            // While the program runs a directory may go away; a whiteout, a file or a link stands there then.
+            // A running program may replace a directory by a whiteout, a file or a link.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
             Err(_) => {
                 measure.is_incomplete = true;
@@ -411,19 +416,19 @@ fn measure(root: BorrowedFd<'_>, max_entries: u64) -> Measure {
     measure
 }
 
-/// Why a folder cannot be measured from the host at all, if it cannot; asked before the program runs.
+/// Why the host cannot measure a directory, if it cannot; checked before the program runs.
 pub(super) fn not_measurable(root: BorrowedFd<'_>) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
     let error = open_beneath(root, Path::new("."), flags, Mode::empty()).err()?;
-    Some(format!("the host cannot open its folder: {error}"))
+    Some(format!("the host cannot open its directory: {error}"))
 }
 
-/// What differs between two listings.
+/// The differences between two listings.
 pub(super) fn compare(before: &Listing, after: &Listing) -> Changes {
     differences(&before.files, &after.files, after.left_out.is_none())
 }
 
-/// What differs between two sets of files. Only if the second one is whole, what is not in it is gone.
+/// The differences between two sets of files. Deletions require a complete second set.
 pub(crate) fn differences<E: PartialEq>(
     before: &BTreeMap<PathBuf, E>,
     after: &BTreeMap<PathBuf, E>,
@@ -454,7 +459,7 @@ pub(super) fn collect(
     collect_in(&Arc::new(folder), changes, after, limits, report)
 }
 
-/// The same from a folder that others use too.
+/// The same from a directory that others use too.
 pub(super) fn collect_in(
     folder: &Arc<Folder>,
     changes: &Changes,
@@ -462,7 +467,7 @@ pub(super) fn collect_in(
     limits: &Limits,
     report: &mut Report,
 ) -> Vec<Artifact> {
-    const MAXIMUM_NOTES: usize = 20;
+    const MAX_NOTES: usize = 20;
     let mut artifacts = Vec::new();
     let mut bytes = 0u64;
     let mut left_out = 0usize;
@@ -471,7 +476,7 @@ pub(super) fn collect_in(
             Some(entry) if !entry.is_regular => Err("it is not a regular file".to_owned()),
             _ if artifacts.len() >= limits.artifacts => {
                 mark(report, Reached::Artifacts);
-                Err(format!("there are already {} files", limits.artifacts))
+                Err(format!("the limit of {} files is reached", limits.artifacts))
             }
             _ => examine(folder, path, limits.artifact_bytes.saturating_sub(bytes)),
         };
@@ -485,15 +490,15 @@ pub(super) fn collect_in(
                     mark(report, Reached::Artifacts);
                 }
                 left_out += 1;
-                if left_out <= MAXIMUM_NOTES {
+                if left_out <= MAX_NOTES {
                     let name = crate::level::shorten(&path.to_string_lossy());
                     report.notes.push(format!("`{name}` is not handed back: {reason}"));
                 }
             }
         }
     }
-    if left_out > MAXIMUM_NOTES {
-        report.notes.push(format!("{} more files are not handed back", left_out - MAXIMUM_NOTES));
+    if left_out > MAX_NOTES {
+        report.notes.push(format!("{} more files are not handed back", left_out - MAX_NOTES));
     }
     artifacts
 }
@@ -527,7 +532,7 @@ fn examine(folder: &Arc<Folder>, path: &Path, left: u64) -> Result<Artifact, Str
     Ok(Artifact { path: name.to_owned(), size, sha256, media_type, content })
 }
 
-/// Opens a regular file that has one name only: a second name may belong to a file of the host.
+/// Opens a regular file with only one link: a second one may be a host file.
 pub(super) fn open_content(folder: &Folder, path: &Path) -> std::io::Result<std::fs::File> {
     open_content_in(folder.descriptor.as_fd(), path)
 }
@@ -541,12 +546,12 @@ fn open_content_in(folder: BorrowedFd<'_>, path: &Path) -> std::io::Result<std::
         return Err(std::io::Error::other("it is not a regular file"));
     }
     if metadata.nlink() != 1 {
-        return Err(std::io::Error::other("it has more than one name"));
+        return Err(std::io::Error::other("it has several hard links"));
     }
     Ok(file)
 }
 
-/// The hash of at most `size` bytes, and how many there were, one more if there are more.
+/// Hashes at most `size` bytes. Returns the number of bytes, one more if the file is larger.
 fn digest(
     file: &mut std::fs::File,
     size: u64,
@@ -660,7 +665,7 @@ mod tests {
             let found = open_by_parts(folder.as_fd(), Path::new(path), flags, Mode::empty()).map(|_| ());
             assert_eq!(found, expected, "{path}");
         }
-        // Another file system beneath.
+        // Another file system is mounted beneath it.
         let root = open(Path::new("/"));
         let found = open_by_parts(root.as_fd(), Path::new("proc/self/status"), read, Mode::empty());
         assert_eq!(found.map(|_| ()), Err(Errno::XDEV));

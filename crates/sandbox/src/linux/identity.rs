@@ -1,6 +1,7 @@
-//! Mounts that show one user's files as another's. When the host program is root, the code runs as a user without
-//! rights; through such a mount it can still write to the operator's folder, and what it makes there belongs to the
-//! folder's owner.
+//! Mounts with mapped ids.
+//!
+//! If the host program is root, code runs as an unprivileged user. Through such a mount it can still write to
+//! the operator's directory, and new files belong to the directory's owner.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,16 +14,16 @@ use super::files::Owner;
 use super::launch::{self, Plan, high};
 use super::steps::{MountAttributes, Step, attribute, set_attributes};
 
-/// Quotas of a user that a user namespace holds in itself, and how much of each is for everything in it. The host's user
-/// usually has 128 instances and some 100,000 watches.
+/// Quotas of a user namespace for everything in it. The host's user usually has 128 instances and some
+/// 100,000 watches.
 const QUOTAS: [(&str, &str); 2] = [("max_inotify_instances", "32"), ("max_inotify_watches", "16384")];
-/// Where the kernel shows those of the reader's user namespace.
+/// The path of the quotas of the reader's user namespace.
 pub(super) const QUOTA_PLACE: &str = "/proc/sys/user/";
 
 const EMPTY_PATH: i32 = 0x1000;
 const RECURSIVE: i32 = 0x8000;
 
-/// A detached copy of a folder or file of the host in which the files of `owner` belong to `program`.
+/// Clones the mount of a host path and maps the files of `owner` to `program`.
 pub(super) fn mapped_tree(
     folder: BorrowedFd<'_>,
     owner: Owner,
@@ -50,12 +51,12 @@ pub(super) fn mapped_tree(
     Ok(tree)
 }
 
-/// A user namespace in which `owner` is the host's user `program`. Kept: there is one per owner of a folder, and one in
-/// which all code runs when the host program is root.
+/// A user namespace in which `owner` is the host's user `program`. Cached: one per owner of a directory, and
+/// one for all code if the host program is root.
 pub(super) fn namespace(owner: Owner, program: u32) -> io::Result<OwnedFd> {
-    static KEPT: Mutex<BTreeMap<(u32, u32, u32), OwnedFd>> = Mutex::new(BTreeMap::new());
+    static CACHE: Mutex<BTreeMap<(u32, u32, u32), OwnedFd>> = Mutex::new(BTreeMap::new());
     let key = (owner.user, owner.group, program);
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(namespace) = kept.get(&key) {
         return launch::duplicate(namespace.as_fd());
     }
@@ -65,7 +66,7 @@ pub(super) fn namespace(owner: Owner, program: u32) -> io::Result<OwnedFd> {
     Ok(copy)
 }
 
-/// The steps that set the quotas of the user namespace in which the child is, with the host's `/proc`.
+/// The steps that set the quotas of the child's user namespace, with the host's `/proc`.
 pub(super) fn quotas() -> impl Iterator<Item = Step> {
     QUOTAS.into_iter().map(|(name, most)| Step::Write {
         path: launch::c_string(format!("{QUOTA_PLACE}{name}")),
@@ -73,10 +74,10 @@ pub(super) fn quotas() -> impl Iterator<Item = Step> {
     })
 }
 
-/// Whether this host sets quotas in a user namespace; none before it was tried.
+/// Whether this host supports quotas in a user namespace; none before the probe.
 static SETS_QUOTAS: Mutex<Option<bool>> = Mutex::new(None);
 
-/// Whether this host sets quotas in a user namespace: in containers the files are read-only. Tried once.
+/// Whether this host supports quotas in a user namespace: in containers the files are read-only. Probed once.
 pub(super) fn sets_quotas() -> bool {
     let mut found = SETS_QUOTAS.lock().unwrap_or_else(PoisonError::into_inner);
     *found.get_or_insert_with(|| {
@@ -86,24 +87,24 @@ pub(super) fn sets_quotas() -> bool {
     })
 }
 
-/// Takes for granted that the host sets quotas, unless it was tried; or lets the next question try it.
+/// Assumes support for quotas unless it was probed, or resets the assumption.
 pub(super) fn assume_quotas(is_assumed: bool) {
     let mut found = SETS_QUOTAS.lock().unwrap_or_else(PoisonError::into_inner);
     *found = if is_assumed { found.or(Some(true)) } else { None };
 }
 
-/// The same, made anew: for a pool, whose zygote has rights over it that no run may have over another.
+/// A new namespace, not cached: a pool's zygote has capabilities over it that no run may have over another's.
 pub(super) fn fresh_namespace(owner: Owner, program: u32) -> io::Result<OwnedFd> {
     let mut steps = Vec::new();
     if sets_quotas() {
         steps.extend(quotas());
     }
-    // The descriptor is of no use: the message says that the quotas are set.
+    // The descriptor is unused: the message means that the quotas are set.
     steps.extend([Step::SendFolder(c"/".to_owned()), Step::Await, Step::Exit]);
     let plan = Plan { namespaces: libc::CLONE_NEWUSER as u64, cgroup: None, steps };
     let child = launch::start(&plan)?;
     if launch::first_letter(&child) != Some(b'W') {
-        return Err(io::Error::other("the user namespace could not be set up"));
+        return Err(io::Error::other("setting up the user namespace failed"));
     }
     let own = format!("/proc/{}", child.pid);
     std::fs::write(format!("{own}/uid_map"), format!("{} {program} 1", owner.user))?;

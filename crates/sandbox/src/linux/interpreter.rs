@@ -1,4 +1,4 @@
-//! Where programs and interpreters are, and which folders they need to run.
+//! Finds programs and interpreters, and the directories that they need.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -11,14 +11,14 @@ use crate::language::Runner;
 use crate::level::shorten;
 use crate::{Error, Language, SYSTEM_SEARCH_PATH, Shebang};
 
-/// A program that was found.
+/// A found program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
-    /// The path by which it is started.
+    /// The path to execute.
     pub(super) path: PathBuf,
-    /// What must be visible besides the system folders.
+    /// Paths to mount besides the system directories.
     pub(super) needs: Vec<PathBuf>,
-    /// What it is given before anything else: the script, if it is the interpreter of one.
+    /// The first arguments: the script, if the program is its interpreter.
     pub(super) first: Vec<OsString>,
 }
 
@@ -28,38 +28,38 @@ impl Found {
     }
 }
 
-/// Whether a program's name is a path rather than a name to look up.
+/// Whether a program's name is a path.
 fn is_path(name: &OsStr) -> bool {
     name.as_encoded_bytes().contains(&b'/')
 }
 
-/// Whether a path lies in what every level shows.
+/// Whether every level shows a path.
 pub(super) fn is_system(path: &Path) -> bool {
     let shown = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store"];
     shown.iter().any(|folder| path.starts_with(folder))
 }
 
-/// The directory beneath `/opt` that a package has for itself.
+/// The package directory beneath `/opt`.
 fn package(path: &Path) -> Option<PathBuf> {
     let mut parts = path.strip_prefix("/opt").ok()?.components();
     let own = Path::new("/opt").join(parts.next()?);
     parts.next().is_some().then_some(own)
 }
 
-/// Who will run the program, as far as finding it is concerned.
+/// What the user who runs the program can reach.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reach {
     /// Whether a program beneath `/opt` is shown with its package.
     pub(super) with_package: bool,
-    /// Without a private root: folders must be open to everyone, because the program becomes another user.
-    pub(super) as_stranger: bool,
+    /// Whether directories must be open to everyone: without a private root the program becomes another user.
+    pub(super) as_other_user: bool,
 }
 
 pub(super) fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o111 != 0)
 }
 
-/// Whether a user without rights reaches a path.
+/// Whether an unprivileged user can reach a path.
 fn is_open_to_everyone(path: &Path) -> bool {
     let Ok(real) = path.canonicalize() else { return false };
     real.ancestors()
@@ -74,7 +74,7 @@ fn is_elf(path: &Path) -> bool {
         && first == *b"\x7fELF"
 }
 
-/// The folders of a search path, absolute ones only.
+/// The absolute directories of a search path.
 fn folders(search: &OsStr) -> impl Iterator<Item = PathBuf> {
     search
         .as_bytes()
@@ -90,7 +90,7 @@ pub(super) fn program(name: &OsStr, search: Option<&OsStr>, reach: Reach) -> Res
     if is_path(name) {
         let path = Path::new(name);
         if !path.is_absolute() {
-            // A path relative to the workspace: it may be an upload, or not exist before the run.
+            // A path relative to the workspace may be an upload, or be created by the run.
             return Ok(Found::new(path.to_owned(), Vec::new()));
         }
         if path.starts_with(super::plan::WORKSPACE) {
@@ -102,7 +102,7 @@ pub(super) fn program(name: &OsStr, search: Option<&OsStr>, reach: Reach) -> Res
             }
             return Err(not_found("there is no file at this path".into()));
         }
-        // A launcher would not find its version manager inside.
+        // Inside, a launcher would not find its version manager.
         let launched = if is_launcher(path) { launched(path, search, reach) } else { None };
         return Ok(launched.unwrap_or_else(|| found(path, search, reach)));
     }
@@ -111,27 +111,27 @@ pub(super) fn program(name: &OsStr, search: Option<&OsStr>, reach: Reach) -> Res
         .map(|folder| folder.join(name))
         .filter(|candidate| is_executable(candidate))
         .find_map(|candidate| {
-            // A launcher would not find its version manager inside.
+            // Inside, a launcher would not find its version manager.
             if is_launcher(&candidate) {
                 return launched(&candidate, Some(search), reach);
             }
-            let is_open = !reach.as_stranger || is_open_to_everyone(&candidate);
+            let is_open = !reach.as_other_user || is_open_to_everyone(&candidate);
             is_open.then(|| found(&candidate, Some(search), reach))
         })
         .ok_or_else(|| not_found(format!("no executable of this name in {}", search.to_string_lossy())))
 }
 
-/// The program behind a launcher of a version manager.
+/// The program behind a version manager's launcher.
 fn launched(launcher: &Path, search: Option<&OsStr>, reach: Reach) -> Option<Found> {
     let program = behind_launcher(launcher)?;
     if is_elf(&program) {
         return installed(launcher, reach);
     }
-    (!reach.as_stranger || is_open_to_everyone(&program)).then(|| found(&program, search, reach))
+    (!reach.as_other_user || is_open_to_everyone(&program)).then(|| found(&program, search, reach))
 }
 
-/// A program outside the system folders needs its own file, and what it points to. A script is run by the interpreter
-/// that its first line names.
+/// Resolves a program outside the system directories: its own file and link target, or a script's
+/// interpreter.
 fn found(path: &Path, search: Option<&OsStr>, reach: Reach) -> Found {
     let mut found = binary(path, reach);
     if is_elf(path) {
@@ -149,7 +149,7 @@ fn found(path: &Path, search: Option<&OsStr>, reach: Reach) -> Found {
     }
 }
 
-/// A program by the path that it was found at, with what it reads of its installation or environment.
+/// Resolves a binary with the files of its installation or environment.
 fn binary(path: &Path, reach: Reach) -> Found {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     if let Some(environment) = python::environment(path) {
@@ -162,16 +162,15 @@ fn binary(path: &Path, reach: Reach) -> Found {
         let package = if reach.with_package { package(&real) } else { None };
         needs.push(package.unwrap_or_else(|| real.clone()));
     }
-    // A link outside the system folders does not exist inside; what it points to does.
+    // Inside, a link outside the system directories is missing; its target is shown.
     let path = if is_system(path) { path.to_owned() } else { real };
     Found::new(path, needs)
 }
 
-/// The interpreter of a script and what it is given before the script, where the kernel inside would not find the same
-/// one.
+/// The interpreter of a script and its arguments, where the kernel inside would find another one.
 fn interpreter_of(line: Shebang, search: Option<&OsStr>, reach: Reach) -> Option<(Found, Vec<OsString>)> {
     let of_path = |path: &Path| {
-        if reach.as_stranger && !is_open_to_everyone(path) {
+        if reach.as_other_user && !is_open_to_everyone(path) {
             None
         } else if is_launcher(path) {
             installed(path, reach)
@@ -190,7 +189,8 @@ fn interpreter_of(line: Shebang, search: Option<&OsStr>, reach: Reach) -> Option
     Some((found, arguments))
 }
 
-/// What a program of a Node.js package reads: all packages that it was installed with, or its own if it is linked there.
+/// The packages that a program of a Node.js package reads: all that it was installed with, or its own if
+/// linked.
 fn packages(path: &Path) -> Vec<PathBuf> {
     let all = |path: &Path| {
         path.ancestors().filter(|folder| folder.ends_with("node_modules")).last().map(Path::to_owned)
@@ -204,7 +204,7 @@ fn packages(path: &Path) -> Vec<PathBuf> {
     found.filter(|folder| !is_system(folder)).collect()
 }
 
-/// Finds what runs or builds a language: the first of its programs that is anywhere in the search path and new enough.
+/// Finds the first program for a language in the search path that is new enough.
 pub(super) fn interpreter(
     language: Language,
     search: Option<&OsStr>,
@@ -228,7 +228,7 @@ pub(super) fn interpreter(
     Err(missing(language, searched))
 }
 
-/// The error of a language that no program here runs.
+/// The error of a language without a program on this host.
 pub(super) fn missing(language: Language, searched: &OsStr) -> Error {
     Error::LanguageMissing {
         language,
@@ -238,10 +238,10 @@ pub(super) fn missing(language: Language, searched: &OsStr) -> Error {
     }
 }
 
-/// A program of an installation, which needs the libraries of it. Nothing if nobody inside could run it.
+/// Resolves a program of an installation with its libraries. None if nobody inside could run it.
 fn installed(candidate: &Path, reach: Reach) -> Option<Found> {
     let real = behind_launcher(candidate).filter(|real| is_elf(real))?;
-    if reach.as_stranger && !is_open_to_everyone(&real) {
+    if reach.as_other_user && !is_open_to_everyone(&real) {
         return None;
     }
     let resolved = real.canonicalize().ok()?;
@@ -254,7 +254,7 @@ fn installed(candidate: &Path, reach: Reach) -> Option<Found> {
         Some(prefix) if is_dedicated(prefix) => vec![prefix.to_owned()],
         _ => [python::installation_of(&resolved), vec![resolved.clone()]].concat(),
     };
-    // A virtual environment lives in one folder and borrows from others.
+    // A virtual environment is one directory that references others.
     if let Some(environment) = python::environment(&real) {
         needs.extend(python::environment_needs(&environment, &real));
         needs.push(real.clone());
@@ -264,17 +264,17 @@ fn installed(candidate: &Path, reach: Reach) -> Option<Found> {
     Some(Found::new(if is_kept { candidate.to_owned() } else { resolved }, needs))
 }
 
-/// The folders of `/etc` that an installation keeps its settings in, as Java of a distribution does: links of `conf`
-/// and `lib` point there. Not for `/usr` itself, whose programs do without.
+/// The directories in `/etc` with an installation's settings, to which its links `conf` and `lib` point, as
+/// in Java packages. Not for `/usr` itself.
 fn settings(prefix: &Path) -> Vec<PathBuf> {
-    const MAXIMUM: usize = 256;
+    const MAX_ENTRIES: usize = 256;
     if ["/usr", "/usr/local", "/"].iter().any(|system| prefix == Path::new(system)) {
         return Vec::new();
     }
     let mut folders: Vec<PathBuf> = ["conf", "lib"]
         .into_iter()
         .filter_map(|folder| prefix.join(folder).read_dir().ok())
-        .flat_map(|entries| entries.take(MAXIMUM).flatten())
+        .flat_map(|entries| entries.take(MAX_ENTRIES).flatten())
         .filter_map(|entry| std::fs::read_link(entry.path()).ok())
         .filter_map(|target| {
             let inner = target.strip_prefix("/etc").ok()?.components().next()?;
@@ -304,7 +304,7 @@ pub(super) fn package_manager(search: Option<&OsStr>, reach: Reach) -> Result<Fo
         })
 }
 
-/// A script of a Node.js package, run by `node` itself: the line that names its interpreter would look it up inside.
+/// A script of a Node.js package, run by `node` itself: its first line would search for `node` inside.
 fn script(candidate: &Path, search: Option<&OsStr>, reach: Reach) -> Option<Found> {
     let real = candidate.canonicalize().ok()?;
     let mut start = [0u8; 64];
@@ -319,7 +319,7 @@ fn script(candidate: &Path, search: Option<&OsStr>, reach: Reach) -> Option<Foun
     if !is_shown && packages.is_none() {
         return None;
     }
-    if reach.as_stranger && !is_open_to_everyone(&real) {
+    if reach.as_other_user && !is_open_to_everyone(&real) {
         return None;
     }
     let searched = search.unwrap_or(OsStr::new(SYSTEM_SEARCH_PATH));
@@ -332,7 +332,7 @@ fn script(candidate: &Path, search: Option<&OsStr>, reach: Reach) -> Option<Foun
     Some(node)
 }
 
-/// Whether a file is a launcher of a version manager.
+/// Whether a file is a version manager's launcher.
 fn is_launcher(candidate: &Path) -> bool {
     if is_rustup(candidate) {
         return true;
@@ -341,8 +341,8 @@ fn is_launcher(candidate: &Path) -> bool {
     shims.and_then(Path::parent).is_some_and(|root| root.join("versions").is_dir()) && !is_elf(candidate)
 }
 
-/// Version managers put a script in the search path that picks an installation. The script is not run: the folder
-/// next to it says which installation is the default. Gives nothing if that cannot be told.
+/// Finds the default installation of a version manager beside its launcher script, which is not run. None if
+/// unclear.
 fn behind_launcher(candidate: &Path) -> Option<PathBuf> {
     if is_rustup(candidate) {
         return behind_rustup(candidate);
@@ -362,21 +362,21 @@ fn behind_launcher(candidate: &Path) -> Option<PathBuf> {
         .find(|program| is_executable(program))
 }
 
-/// Every program of rustup is one and the same, under other names.
+/// Whether a file is rustup: all of its programs are one file under several names.
 fn is_rustup(candidate: &Path) -> bool {
     let real = candidate.canonicalize().unwrap_or_default();
     real.file_name() == Some(OsStr::new("rustup")) && candidate.file_name() != real.file_name()
 }
 
-/// The settings of rustup, in a folder beside its own, say which toolchain is meant.
+/// The toolchain in rustup's settings file, which is in its directory.
 fn behind_rustup(candidate: &Path) -> Option<PathBuf> {
-    const MAXIMUM: u64 = 64 << 10;
+    const MAX_BYTES: u64 = 64 << 10;
     let real = candidate.canonicalize().ok()?;
     let home = real.parent()?.parent()?.parent()?;
     ["rustup", ".rustup"].into_iter().map(|name| home.join(name)).find_map(|root| {
         let file = std::fs::File::open(root.join("settings.toml")).ok()?;
         let mut text = String::new();
-        std::io::Read::read_to_string(&mut std::io::Read::take(file, MAXIMUM), &mut text).ok()?;
+        std::io::Read::read_to_string(&mut std::io::Read::take(file, MAX_BYTES), &mut text).ok()?;
         let line = text.lines().find_map(|line| line.trim().strip_prefix("default_toolchain"))?;
         let name = line.trim().strip_prefix('=')?.trim().trim_matches(['"', '\'']);
         if name.is_empty() || name.contains('/') || name == ".." {
@@ -392,7 +392,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
 
-    const EVERYWHERE: Reach = Reach { with_package: false, as_stranger: false };
+    const EVERYWHERE: Reach = Reach { with_package: false, as_other_user: false };
 
     fn executable(path: &Path, content: &[u8]) {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -414,12 +414,12 @@ mod tests {
         assert_eq!(found.needs, [root.join("versions/3.11.7")]);
         let by_name = program(OsStr::new("python3"), Some(&search), EVERYWHERE).unwrap();
         assert_eq!((by_name.path, by_name.needs), (found.path, found.needs));
-        // Which installation is meant must be told; otherwise the next folder has its turn.
+        // The installation must be unambiguous; otherwise the next directory is searched.
         executable(&root.join("shims/ls"), b"#!/bin/sh\nexit 127\n");
         let then = OsString::from(format!("{}:/usr/bin:/bin", root.join("shims").display()));
         let ls = program(OsStr::new("ls"), Some(&then), EVERYWHERE).unwrap();
         assert!(!ls.path.starts_with(&root), "{ls:?}");
-        let stranger = Reach { as_stranger: true, ..EVERYWHERE };
+        let stranger = Reach { as_other_user: true, ..EVERYWHERE };
         assert!(program(OsStr::new("python3"), Some(&search), stranger).is_err());
         assert!(
             interpreter(Language::Python, Some(&search), stranger, &|_, _| true).is_err(),

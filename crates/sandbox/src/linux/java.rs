@@ -1,15 +1,15 @@
-//! What must be known of Java code before it is compiled: the names of its file and of the class that is started.
+//! Finds the file name and the main class of Java code, before compilation.
 
-/// The names that Java's own tools need.
+/// The names for Java's tools.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Names {
-    /// The file must have the name of the public type.
+    /// The file name, which must match the public type.
     pub(crate) file: String,
     /// The class with `main`, with its package.
     pub(crate) main: String,
 }
 
-/// Finds the names. Code that has none of it is left to the compiler's own message.
+/// Finds the names. For code without them, the compiler reports the error.
 pub(crate) fn names(source: &str) -> Names {
     let words = words(source);
     let mut package = String::new();
@@ -28,7 +28,7 @@ pub(crate) fn names(source: &str) -> Names {
             }
             "class" | "record" | "enum" | "interface" if depth == 0 && is_name(next(1)) => {
                 last = Some(next(1).to_owned());
-                // Modifiers and annotations stand between the end of the former and this word.
+                // Modifiers and annotations are between the end of the previous type and this word.
                 let is_public = words[..index]
                     .iter()
                     .rev()
@@ -51,13 +51,13 @@ pub(crate) fn names(source: &str) -> Names {
 }
 
 fn is_name(word: &str) -> bool {
-    // A name becomes a file's; what a file system does not take is left to the compiler.
+    // A name becomes a file name; the compiler reports invalid ones.
     word.len() <= 200
         && word.starts_with(|letter: char| letter.is_alphabetic() || letter == '_' || letter == '$')
         && word.chars().all(|letter| letter.is_alphanumeric() || letter == '_' || letter == '$')
 }
 
-/// The words and single signs of the code, without comments, texts and characters.
+/// The words and signs of the code, without comments and literals.
 fn words(source: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut rest = source;

@@ -1,9 +1,9 @@
-//! Raw calls that no safe wrapper offers, and questions to the kernel.
+//! Raw system calls without a safe wrapper, and kernel probes.
 
 use rustix::fd::{AsRawFd as _, BorrowedFd};
 use rustix::io::Errno;
 
-/// The result of a raw call through libc.
+/// Converts the result of a raw libc call.
 pub(super) fn check(result: libc::c_long) -> Result<i32, Errno> {
     if result < 0 {
         // SAFETY: libc gives a pointer to this thread's own error number.
@@ -12,7 +12,7 @@ pub(super) fn check(result: libc::c_long) -> Result<i32, Errno> {
     Ok(result as i32)
 }
 
-/// This thread makes files as another user while it lives. Needs root's rights.
+/// Creates files as another user on this thread while it lives. Needs root.
 pub(super) struct FileUser(i32, i32);
 
 impl FileUser {
@@ -48,7 +48,7 @@ struct Notice {
     arguments: [u64; 6],
 }
 
-/// The number of a call that the kernel shows and holds back, if there is one.
+/// The number of a reported and blocked call, if there is one.
 pub(super) fn shown_call(listener: BorrowedFd<'_>) -> Option<i32> {
     const RECEIVE: libc::c_ulong = 0xC050_2100;
     let mut notice = Notice::default();
@@ -58,7 +58,7 @@ pub(super) fn shown_call(listener: BorrowedFd<'_>) -> Option<i32> {
     (result == 0).then_some(notice.number)
 }
 
-/// How a process that is dead and forgotten ended, in the form of `wait`: since Linux 6.15 its pidfd knows.
+/// The exit status of a reaped process, as `wait` returns it: since Linux 6.15 its pidfd has it.
 pub(super) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     /// `_IOWR(0xFF, 11, 64)`.
     const GET_INFORMATION: libc::c_ulong = 0xC040_FF0B;
@@ -70,14 +70,14 @@ pub(super) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     (result == 0 && u64::from(information[0]) & EXIT != 0).then_some(information[15] as i32)
 }
 
-/// Whether the kernel has filters that make a call fail.
+/// Whether the kernel supports filters that fail a call.
 pub(super) fn has_seccomp() -> bool {
     let action = 0x0005_0000u32;
     // SAFETY: SECCOMP_GET_ACTION_AVAIL reads one number, which lives during the call.
     unsafe { libc::syscall(libc::SYS_seccomp, 2u32, 0u32, &raw const action) == 0 }
 }
 
-/// Whether `clone3` is there. Without arguments it makes nothing.
+/// Whether `clone3` is available. Without arguments it creates nothing.
 pub(super) fn clones_with_arguments() -> bool {
     static ANSWER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *ANSWER.get_or_init(|| {
@@ -112,21 +112,21 @@ pub(super) fn hard_limits() -> Vec<(u32, u64)> {
     .collect()
 }
 
-/// Calls of which the set-up has a second way.
+/// Optional calls of the set-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Calls {
-    /// A child can be born into a control group.
+    /// A child can start in a cgroup.
     pub(super) clone3: bool,
-    /// Signals can be sent by descriptor.
+    /// Signals can be sent by pidfd.
     pub(super) pidfd: bool,
-    /// A process that exists can be had as a descriptor; of this there is no second way, for pools and sessions.
+    /// An existing process can be opened as a pidfd; required by pools and sessions.
     pub(super) pidfd_open: bool,
-    /// All descriptors can be closed at once.
+    /// A range of descriptors can be closed.
     pub(super) close_range: bool,
 }
 
 impl Calls {
-    /// Asks the kernel, and the filter of a container that may stand before it. Nothing is changed.
+    /// Probes the kernel, and a container's filter. Changes nothing.
     pub(super) fn probe() -> Self {
         let is_there =
             |result: libc::c_long| !matches!(check(result), Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS));

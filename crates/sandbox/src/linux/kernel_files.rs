@@ -1,5 +1,6 @@
-//! The files by which a program could command the kernel, made harmless in a mount namespace of its own: at level
-//! `minimal` a program of root has no capability, but many of these files ask for the user alone.
+//! Protects the files that control the kernel, in a separate mount namespace.
+//!
+//! At level `minimal` root's program has no capability, but many of these files check only the user.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -12,7 +13,7 @@ use super::launch::c_string;
 use super::root::path;
 use super::steps::{Step, attribute};
 
-/// What is shown read-only, with all that is mounted beneath.
+/// Paths mounted read-only, with their submounts.
 const SETTINGS: [&str; 9] = [
     "/sys",
     "/proc/sys",
@@ -24,7 +25,7 @@ const SETTINGS: [&str; 9] = [
     "/proc/scsi",
     "/proc/mtrr",
 ];
-/// File systems that are the kernel's, wherever they are mounted.
+/// The kernel's file systems, wherever they are mounted.
 const OF_THE_KERNEL: [&str; 10] = [
     "cgroup",
     "cgroup2",
@@ -37,12 +38,12 @@ const OF_THE_KERNEL: [&str; 10] = [
     "pstore",
     "binfmt_misc",
 ];
-/// More devices than this are not kept.
-const MOST_DEVICES: usize = 64;
-/// Folders of devices deeper than this are not looked into.
-const DEEPEST: usize = 3;
+/// The maximum number of devices.
+const MAX_DEVICES: usize = 64;
+/// The maximum depth of device directories.
+const MAX_DEPTH: usize = 3;
 
-/// The steps, for a child that has a mount namespace and the right to change it.
+/// The steps for a child with a mount namespace that it may change.
 pub(super) fn steps(as_root: bool) -> Vec<Step> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut places: Vec<PathBuf> = SETTINGS.iter().map(PathBuf::from).collect();
@@ -64,7 +65,7 @@ pub(super) fn steps(as_root: bool) -> Vec<Step> {
     steps
 }
 
-/// Where the kernel's own file systems are mounted.
+/// The mount points of the kernel's file systems.
 fn of_the_kernel(mounts: &str) -> Vec<PathBuf> {
     let place = |line: &str| {
         let (place, kind) = line.split_once(" - ")?;
@@ -74,7 +75,7 @@ fn of_the_kernel(mounts: &str) -> Vec<PathBuf> {
     mounts.lines().filter_map(place).filter(|place| place.is_absolute()).collect()
 }
 
-/// A path of that table, in which some bytes are written as a backslash and three octal digits.
+/// A path of the mount table, with octal escapes decoded.
 fn unescaped(text: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -94,8 +95,8 @@ fn unescaped(text: &str) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// Leaves of the devices those that every user of the host may read and write; the others cannot be opened, nor those
-/// that come later.
+/// Keeps only the devices that every user of the host can read and write; others, and later ones, cannot be
+/// opened.
 fn devices(folder: &Path) -> Vec<Step> {
     if !folder.is_dir() {
         return Vec::new();
@@ -105,7 +106,7 @@ fn devices(folder: &Path) -> Vec<Step> {
     of_everybody(folder, 0, &mut kept);
     let mut steps = vec![bind(folder)];
     steps.extend(kept.iter().filter(|device| !device.ends_with("ptmx")).map(|device| bind(device)));
-    // Terminals of its own: those of the host belong to root as well.
+    // A private `devpts`: the host's terminals belong to root too.
     let (terminals, maker) = (folder.join("pts"), folder.join("ptmx"));
     if terminals.is_dir() {
         steps.push(Step::Mount {
@@ -127,15 +128,15 @@ fn of_everybody(folder: &Path, depth: usize, kept: &mut Vec<PathBuf>) {
     let own = std::fs::metadata(folder).map(|metadata| metadata.dev());
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
-        if kept.len() >= MOST_DEVICES {
+        if kept.len() >= MAX_DEVICES {
             return;
         }
         let Ok(metadata) = entry.metadata() else { continue };
-        // What is mounted beneath keeps its own devices: terminals.
+        // Submounts keep their own devices: terminals.
         if own.as_ref().ok() != Some(&metadata.dev()) {
             continue;
         }
-        if metadata.is_dir() && depth < DEEPEST {
+        if metadata.is_dir() && depth < MAX_DEPTH {
             of_everybody(&entry.path(), depth + 1, kept);
         } else if metadata.file_type().is_char_device() && metadata.mode() & 0o006 == 0o006 {
             kept.push(entry.path());

@@ -1,5 +1,5 @@
-//! Landlock by its three system calls. The rule set is filled in the child, where the paths of the private root
-//! exist, and therefore without any allocation.
+//! Landlock through its three system calls. The child fills the rule set, because the private root's paths
+//! exist only there; hence no allocation.
 
 use std::ffi::{CStr, CString};
 
@@ -9,12 +9,12 @@ use rustix::io::Errno;
 
 use super::kernel::check;
 
-/// The access rights to files, by the bit that the kernel gave them.
+/// The file access rights, by the kernel's bits.
 mod file {
     pub(super) const EXECUTE: u64 = 1 << 0;
     pub(super) const WRITE: u64 = 1 << 1;
     pub(super) const READ: u64 = 1 << 2;
-    pub(super) const READ_FOLDER: u64 = 1 << 3;
+    pub(super) const READ_DIRECTORY: u64 = 1 << 3;
     pub(super) const MAKE_CHARACTER_DEVICE: u64 = 1 << 6;
     pub(super) const MAKE_BLOCK_DEVICE: u64 = 1 << 11;
     pub(super) const REFER: u64 = 1 << 13;
@@ -22,7 +22,7 @@ mod file {
     pub(super) const DEVICE_IOCTL: u64 = 1 << 15;
     /// The rights of version 1.
     pub(super) const FIRST: u64 = (1 << 13) - 1;
-    /// The rights that a rule about a single file may name.
+    /// The rights that a rule for a single file can have.
     pub(super) const OF_A_FILE: u64 = EXECUTE | WRITE | READ | TRUNCATE | DEVICE_IOCTL;
 }
 
@@ -36,18 +36,18 @@ pub(super) const TCP_SINCE: u32 = 4;
 /// The first version with scopes.
 pub(super) const SCOPES_SINCE: u32 = 6;
 
-/// What is allowed beneath a path.
+/// The access beneath a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     /// Read and execute.
     Read,
-    /// Everything but making device files.
+    /// Everything except creating device files.
     Write,
-    /// Read and write, nothing made: for device nodes.
+    /// Read and write without creating: for device nodes.
     Device,
 }
 
-/// A path and what is allowed beneath it.
+/// A path and the access beneath it.
 #[derive(Debug)]
 pub(super) struct PathRule {
     pub(super) path: CString,
@@ -79,7 +79,7 @@ struct NetworkPort {
 pub(super) struct Landlock {
     version: u32,
     rules: Vec<PathRule>,
-    /// The one TCP port that may be connected to.
+    /// The only TCP port to which connections are allowed.
     port: Option<u16>,
 }
 
@@ -88,24 +88,24 @@ impl Landlock {
         Self { version, rules, port: None }
     }
 
-    /// Lets TCP connections to a port through, where this version refuses others.
+    /// Allows TCP connections to a port.
     pub(super) fn with_port(self, port: Option<u16>) -> Self {
         Self { port: port.filter(|_| self.version >= TCP_SINCE), ..self }
     }
 
-    /// Allows writing everywhere, as far as mounts and owners let: for file systems that do not exist yet.
+    /// Allows writing everywhere that mounts and owners permit: for file systems that do not exist yet.
     pub(super) fn allow_writing_everywhere(&mut self) {
         for rule in self.rules.iter_mut().filter(|rule| rule.path.as_c_str() == c"/") {
             rule.access = Access::Write;
         }
     }
 
-    /// What is allowed beneath a folder that may be written.
+    /// The rights beneath a writable directory.
     pub(super) fn writing(&self) -> u64 {
         self.allowed(Access::Write)
     }
 
-    /// The version of the running kernel, 0 if it has none.
+    /// The version of the running kernel; 0 without Landlock.
     pub(super) fn kernel_version() -> u32 {
         // SAFETY: with the version flag the kernel reads no memory.
         let version =
@@ -128,18 +128,18 @@ impl Landlock {
     }
 
     fn allowed(&self, access: Access) -> u64 {
-        let read = file::EXECUTE | file::READ | file::READ_FOLDER;
+        let read = file::EXECUTE | file::READ | file::READ_DIRECTORY;
         let devices = file::MAKE_CHARACTER_DEVICE | file::MAKE_BLOCK_DEVICE | file::DEVICE_IOCTL;
         self.handled()
             & match access {
                 Access::Read => read,
                 Access::Write => !devices,
-                Access::Device => file::READ | file::WRITE | file::READ_FOLDER | file::TRUNCATE,
+                Access::Device => file::READ | file::WRITE | file::READ_DIRECTORY | file::TRUNCATE,
             }
     }
 
-    /// The attributes of the rule set and the rights of each path, as the kernel takes them: for a child that is not made
-    /// by this process.
+    /// The attributes of the rule set and the rights of each path, as the kernel expects them, for a child of
+    /// another process.
     pub(super) fn parts(&self) -> ([u64; 3], Vec<(CString, u64)>) {
         let attributes = self.attributes();
         let allowed = |rule: &PathRule| {
@@ -157,10 +157,10 @@ impl Landlock {
         }
     }
 
-    /// Opens the paths and makes the rule set. Called in the child: no allocation, no lock.
+    /// Opens the paths and creates the rule set. Called in the child: no allocation, no lock.
     pub(super) fn build(&self) -> Result<OwnedFd, Errno> {
         let attributes = self.attributes();
-        // Older kernels know only the first fields, and refuse a larger structure unless the rest is zero: it is.
+        // Older kernels accept a larger structure only if the unknown fields are zero: they are.
         let size = size_of::<Attributes>();
         // SAFETY: the structure lives during the call and has the given size.
         let result =
@@ -196,7 +196,7 @@ impl Landlock {
         check(result).map(|_| ())
     }
 
-    /// Enforces a rule set on the calling thread, for ever.
+    /// Enforces a rule set on the calling thread, permanently.
     pub(super) fn enforce(rules: &OwnedFd) -> Result<(), Errno> {
         // SAFETY: the descriptor is open; no memory is read.
         check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0u32) }).map(|_| ())

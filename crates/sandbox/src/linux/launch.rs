@@ -1,4 +1,4 @@
-//! The clone: a child in its namespaces that carries out its steps, and the host's ends of its descriptors.
+//! Clones a child into its namespaces, where it performs its steps.
 
 use std::ffi::CString;
 use std::io;
@@ -11,31 +11,31 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::kernel::check;
 use super::steps::{self, Step};
 
-/// The lowest number of a descriptor that the child moves to its place: above every place.
+/// The lowest number of a descriptor that the child places; above all targets.
 const LOWEST: i32 = 16;
 
-/// Everything that one child needs.
+/// The start parameters of a child.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// The namespaces, as flags of clone.
     pub(super) namespaces: u64,
-    /// The cgroup v2 into which the child is born.
+    /// The cgroup v2 in which the child starts.
     pub(super) cgroup: Option<OwnedFd>,
-    /// What the child does.
+    /// The child's steps.
     pub(super) steps: Vec<Step>,
 }
 
-/// A child that runs.
+/// A running child.
 #[derive(Debug)]
 pub(super) struct Child {
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
     pub(super) control: OwnedFd,
-    /// Whether the status was collected, after which the number may belong to another process.
+    /// Whether the status was reaped; the pid may then belong to another process.
     reaped: bool,
-    /// If another process made it, and collects it: the processor time in microseconds that does not count.
+    /// For a child of another process: the processor time in microseconds that does not count.
     adopted: Option<u64>,
-    /// What must live as long as it does.
+    /// A value to keep alive as long as the child.
     keeper: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
 
@@ -56,12 +56,12 @@ struct CloneArguments {
     cgroup: u64,
 }
 
-/// A child that only tries something out must answer within this time.
-const LONGEST_TRIAL: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+/// The time in which a probing child must answer.
+const MAX_PROBE_TIME: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Gives a descriptor a number that no place of the child has.
+/// Moves a descriptor above all targets of the child.
 pub(super) fn high(descriptor: OwnedFd) -> io::Result<OwnedFd> {
     if descriptor.as_raw_fd() >= LOWEST {
         return Ok(descriptor);
@@ -71,14 +71,14 @@ pub(super) fn high(descriptor: OwnedFd) -> io::Result<OwnedFd> {
 
 /// Starts the child.
 ///
-/// Unless the host has to do something before the child's exec, the child borrows the host's memory until then, as
-/// `vfork` does, and the calling thread stands still: copying the tables of the host's memory, and the faults of both
-/// sides afterwards, cost 0.4 ms for a small host and much more for a large one.
+/// Unless the host must act before the child's exec, the child shares the host's memory until then, as with
+/// `vfork`, and the calling thread is suspended. Copying the host's page tables and the later page faults
+/// would cost 0.4 ms for a small host and much more for a large one.
 pub(super) fn start(plan: &Plan) -> io::Result<Child> {
     let (host, child) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let child = high(child)?;
-    // No handler of the host may run in the child; the first process resets the mask.
+    // No signal handler of the host may run in the child; the first process resets the mask.
     let masked = MaskedSignals::new();
     let waits = plan.steps.iter().any(|step| matches!(step, Step::Await));
     let (pid, pidfd) =
@@ -89,7 +89,7 @@ pub(super) fn start(plan: &Plan) -> io::Result<Child> {
     Ok(Child { pid, pidfd, control: host, reaped: false, adopted: None, keeper: None })
 }
 
-/// What the child function gets.
+/// The argument of the child function.
 struct Start<'a> {
     plan: &'a Plan,
     control: &'a OwnedFd,
@@ -101,8 +101,10 @@ extern "C" fn child_main(start: *mut libc::c_void) -> i32 {
     steps::perform_all(&start.plan.steps, start.control.as_fd())
 }
 
-/// A child in the host's memory, on a stack of its own. It only reads what it is given, and writes to its stack and to
-/// the error number of the calling thread, which stands still.
+/// Starts a child in the host's memory with its own stack.
+///
+/// It only reads its input, and writes to its stack and to the `errno` of the calling thread, which is
+/// suspended.
 fn borrow(plan: &Plan, control: &OwnedFd) -> io::Result<(i32, i32)> {
     const STACK: usize = 128 << 10;
     let mut stack: Vec<u128> = Vec::with_capacity(STACK / size_of::<u128>());
@@ -118,7 +120,7 @@ fn borrow(plan: &Plan, control: &OwnedFd) -> io::Result<(i32, i32)> {
     Ok((check(result.into())?, pidfd))
 }
 
-/// A child with a copy of the host's memory, which runs at the same time.
+/// Starts a child with a copy of the host's memory, which runs concurrently.
 fn copy(plan: &Plan, control: &OwnedFd) -> io::Result<(i32, i32)> {
     let mut pidfd: i32 = -1;
     let mut arguments = CloneArguments {
@@ -146,10 +148,10 @@ fn copy(plan: &Plan, control: &OwnedFd) -> io::Result<(i32, i32)> {
     }
 }
 
-/// The letter of the child's first message; none if it ended without one, an error's if it is too slow.
+/// The letter of the child's first message; none if it ended without one, an error's if it timed out.
 pub(super) fn first_letter(child: &Child) -> Option<u8> {
     let mut waiting = [PollFd::new(&child.control, PollFlags::IN)];
-    match poll(&mut waiting, Some(&LONGEST_TRIAL)) {
+    match poll(&mut waiting, Some(&MAX_PROBE_TIME)) {
         Ok(count) if count > 0 => {}
         _ => return Some(b'E'),
     }
@@ -161,7 +163,7 @@ pub(super) fn first_letter(child: &Child) -> Option<u8> {
     }
 }
 
-/// All signals are blocked while it lives.
+/// Blocks all signals while it lives.
 struct MaskedSignals(libc::sigset_t);
 
 impl MaskedSignals {
@@ -184,7 +186,7 @@ impl Drop for MaskedSignals {
     }
 }
 
-/// What the kernel counted for a child and everything that it had waited for.
+/// The kernel's counters for a child and its reaped descendants.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ChildUsage {
     pub(super) user_micros: u64,
@@ -192,12 +194,12 @@ pub(super) struct ChildUsage {
 }
 
 impl Child {
-    /// A child that another process of this crate's made in a process namespace of its own, and collects.
+    /// Wraps a child of another process in a process namespace, which reaps it.
     pub(super) fn adopt(pid: i32, pidfd: OwnedFd, control: OwnedFd) -> Self {
         Self { pid, pidfd, control, reaped: false, adopted: Some(0), keeper: None }
     }
 
-    /// Keeps something alive as long as the child.
+    /// Keeps a value alive as long as the child.
     pub(super) fn keep(&mut self, keeper: Option<Box<dyn std::any::Any + Send + Sync>>) {
         self.keeper = keeper;
     }
@@ -206,7 +208,7 @@ impl Child {
         self.adopted.is_some()
     }
 
-    /// Says how much processor time an adopted child had used before its work began, in microseconds.
+    /// Sets the processor time in microseconds that an adopted child had used before its work began.
     pub(super) fn begin(&mut self, spent: u64) {
         self.adopted = self.adopted.map(|_| spent);
     }
@@ -216,7 +218,7 @@ impl Child {
         self.adopted.unwrap_or(0)
     }
 
-    /// Kills the child. In a process namespace everything in it dies with it.
+    /// Kills the child. In a process namespace, everything in it dies too.
     pub(super) fn kill(&self) {
         use rustix::process::Signal;
         if self.reaped {
@@ -230,7 +232,7 @@ impl Child {
         self.reaped
     }
 
-    /// Waits for the end of the child, which must be near, and collects it.
+    /// Waits for the child's end, which must be near, and reaps it.
     pub(super) fn reap(&mut self) -> ChildUsage {
         if self.is_adopted() {
             let mut waiting = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
@@ -255,7 +257,7 @@ impl Child {
             });
             match result {
                 Err(rustix::io::Errno::INTR) => {}
-                // Linux 5.3 knows the descriptor but does not wait by it.
+                // Linux 5.3 has pidfds but cannot wait for them.
                 Err(rustix::io::Errno::INVAL) if which.0 == libc::P_PIDFD => which = (libc::P_PID, self.pid),
                 _ => break,
             }
@@ -290,19 +292,19 @@ pub(super) fn first_process() -> io::Result<BorrowedFd<'static>> {
     }
 }
 
-/// The program, empty if it could not be built.
+/// The program, empty if it was not built.
 pub(super) static INIT: &[u8] = include_bytes!(env!("TOOLPOST_SANDBOX_INIT"));
-/// Why it could not be built.
+/// Why it was not built.
 pub(super) const INIT_MISSING: &str = env!("TOOLPOST_SANDBOX_INIT_MISSING");
 
-/// Bytes in a file in memory that nobody can change any more, with a high number.
+/// A sealed memory file with a high descriptor number.
 pub(super) fn sealed(name: &std::ffi::CStr, content: &[u8], executable: bool) -> io::Result<OwnedFd> {
     use rustix::fs::{MemfdFlags, SealFlags};
     const EXECUTABLE: u32 = 0x10;
     const NOT_EXECUTABLE: u32 = 0x8;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let kind = MemfdFlags::from_bits_retain(if executable { EXECUTABLE } else { NOT_EXECUTABLE });
-    // Kernels before 6.3 know neither flag.
+    // Kernels before 6.3 lack both flags.
     let file = match rustix::fs::memfd_create(name, flags | kind) {
         Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
         other => other?,
@@ -321,12 +323,12 @@ pub(super) fn sealed(name: &std::ffi::CStr, content: &[u8], executable: bool) ->
     Ok(file)
 }
 
-/// A copy of a descriptor with a high number.
+/// Duplicates a descriptor to a high number.
 pub(super) fn duplicate(descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(fcntl_dupfd_cloexec(descriptor, LOWEST)?)
 }
 
-/// A C string of text that was checked to have no NUL; one that has ends there.
+/// Converts text without NUL to a C string. A NUL would end it.
 pub(super) fn c_string(text: impl Into<Vec<u8>>) -> CString {
     let mut bytes = text.into();
     if let Some(end) = bytes.iter().position(|byte| *byte == 0) {

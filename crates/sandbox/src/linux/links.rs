@@ -1,17 +1,16 @@
-//! Symbolic links of the host, which are shown as the links that they are.
+//! Follows symbolic links of the host, so that they are shown as links.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// The kernel follows as many.
+/// The kernel's limit.
 const MAX_LINKS: usize = 40;
 
 /// A symbolic link and its target.
 pub(super) type Link = (PathBuf, PathBuf);
 
-/// The file that an absolute path leads to, and the symbolic links on the way, in the order in which the kernel follows
-/// them.
+/// The target of an absolute path, and the links on the way in the kernel's order.
 pub(super) fn follow(path: &Path) -> io::Result<(PathBuf, Vec<Link>)> {
     let mut links = Vec::new();
     let mut walked = PathBuf::from("/");
@@ -40,7 +39,7 @@ pub(super) fn follow(path: &Path) -> io::Result<(PathBuf, Vec<Link>)> {
     Ok((walked, links))
 }
 
-/// Puts the components of a path on a stack, the first on top.
+/// Pushes the components of a path on a stack, the first on top.
 fn ahead(stack: &mut Vec<OsString>, path: &Path) {
     let parts = path.components().rev().filter_map(|part| match part {
         Component::Normal(name) => Some(name),
@@ -57,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_followed_as_the_kernel_does() {
+    fn links_are_followed_as_by_the_kernel() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         std::fs::create_dir_all(root.join("python-3.12.5/bin")).unwrap();

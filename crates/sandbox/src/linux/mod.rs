@@ -1,4 +1,4 @@
-//! The Linux side: facts about the host, and the run itself.
+//! The Linux platform: facts about the host, and runs.
 
 mod allowlist;
 mod attend;

@@ -1,4 +1,4 @@
-//! The plan of a run: which steps give a level on this host, and which layers they are.
+//! The plan of a run: the steps for a level on this host, and the resulting layers.
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt as _;
@@ -21,52 +21,53 @@ use super::workspace::HostFolder;
 use super::{Facts, identity};
 use crate::{Layer, Level, Limits, MissingLayer};
 
-/// The identity inside a user namespace.
+/// The user id inside a user namespace.
 pub(super) const INSIDE: u32 = 1000;
-/// Where a fresh workspace, and at level `strict` every workspace, is.
+/// The path of a fresh workspace, and at level `strict` of every workspace.
 pub(super) const WORKSPACE: &str = "/workspace";
 
-/// Queued signals and timers of a run. The kernel counts them for the host's user too, who has many more.
+/// The maximum of queued signals and timers. The kernel also counts them for the host's user, who has a
+/// higher limit.
 const MAX_PENDING_SIGNALS: u64 = 1024;
 
-/// What the plan is made from.
+/// The input of a plan.
 pub(super) struct Request<'a> {
     pub(super) level: Level,
     pub(super) limits: &'a Limits,
     pub(super) facts: &'a Facts,
-    /// A host folder as workspace; none is a fresh one.
+    /// The host directory as workspace; none for a fresh one.
     pub(super) host: Option<&'a mut HostFolder>,
-    /// Where the program starts, beneath the workspace.
+    /// The start directory, relative to the workspace.
     pub(super) directory: Option<&'a str>,
-    /// Without namespaces: the folder that the host made as fresh workspace.
+    /// The host's directory for a fresh workspace, if there are no namespaces.
     pub(super) fresh: Option<PathBuf>,
-    /// Folders and files to show read-only: canonical, with the identity that the host saw.
+    /// Read-only paths: canonical, with the identity that the host saw.
     pub(super) visible: Vec<Visible>,
-    /// Folders of the host that the program writes to itself, at their own paths.
+    /// Host directories that the program writes directly, at their own paths.
     pub(super) writable: Vec<HostFolder>,
-    /// Whether the child must wait for the host to fill the workspace.
+    /// Whether the child waits until the host has filled the workspace.
     pub(super) waits: bool,
-    /// Whether the host gets a private layer as the program sees it.
+    /// Whether the child sends the host its view of the private layer.
     pub(super) hands_over: bool,
     pub(super) group: &'a mut Group,
-    /// An empty network namespace that was made before.
+    /// A prewarmed empty network namespace.
     pub(super) network: Option<OwnedFd>,
-    /// The port of the run's own loopback on which its proxy listens; none is no network.
+    /// The loopback port of the egress proxy; none for no network.
     pub(super) way_out: Option<u16>,
-    /// The code, which stands in the place of `/proc` where none can be mounted.
+    /// The code to show in place of `/proc` where none can be mounted.
     pub(super) code: Option<Code<'a>>,
-    /// A mount namespace with a private root that was made before, if [`fits_template`].
+    /// A prepared mount namespace with a private root, if [`fits_template`].
     pub(super) template: Option<Arc<OwnedFd>>,
 }
 
-/// What a program reads as its code or runs.
+/// The file with the code of a program.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Code<'a> {
     pub(super) content: &'a [u8],
     pub(super) is_executable: bool,
 }
 
-/// Whether a run shows nothing but what every run of level `strict` shows.
+/// Whether a run mounts only what every run of level `strict` mounts.
 pub(super) fn fits_template(level: Level, facts: &Facts, has_host_folder: bool, visible: &[Visible]) -> bool {
     level >= Level::Strict
         && facts.is_root()
@@ -75,33 +76,33 @@ pub(super) fn fits_template(level: Level, facts: &Facts, has_host_folder: bool, 
         && visible.iter().all(|entry| entry.path.starts_with(TEMPLATE_SHOWS) && entry.links.is_empty())
 }
 
-/// A folder or file of the host that is shown read-only at its own path.
+/// A read-only host path, shown at its own path.
 #[derive(Debug)]
 pub(super) struct Visible {
     pub(super) path: PathBuf,
     pub(super) is_folder: bool,
     pub(super) device: u64,
     pub(super) inode: u64,
-    /// A detached mount that shows the host user's files as the program's own.
+    /// A detached mount that maps the host user's files to the program's user.
     pub(super) tree: Option<rustix::fd::OwnedFd>,
-    /// The symbolic links of the host by which it was named, where no level shows them.
+    /// The host's symbolic links in its name, where no level shows them.
     pub(super) links: Vec<Link>,
 }
 
-/// The steps up to the arrangement of descriptors, and what they amount to.
+/// The steps up to the placement of descriptors, and the resulting layers.
 pub(super) struct Confinement {
     pub(super) level: Level,
     pub(super) namespaces: u64,
     pub(super) steps: Vec<Step>,
     pub(super) layers: Vec<Layer>,
     pub(super) missing: Vec<MissingLayer>,
-    /// Where the program works, as it sees it.
+    /// The workspace as the program sees it.
     pub(super) workspace: PathBuf,
-    /// Whether everything lives in a process namespace.
+    /// Whether everything is in a process namespace.
     pub(super) own_namespaces: bool,
-    /// Whether signals of the program stay inside.
+    /// Whether the program's signals stay inside.
     pub(super) scoped_signals: bool,
-    /// The port of the run's proxy.
+    /// The port of the egress proxy.
     pub(super) way_out: Option<u16>,
 }
 
@@ -110,18 +111,18 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
     if request.facts.namespaces.is_ok() { with_namespaces(request) } else { without_namespaces(request) }
 }
 
-/// What a person should know about the level on this host, besides what is missing.
+/// Notes for a person about the level on this host, besides missing layers.
 pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String> {
     let mut notes = Vec::new();
     match level {
         Level::Minimal => {
             notes.push(
-                "level `minimal` promises no boundary: the program has the files and the network of the host's user"
+                "level `minimal` is no boundary: the program has the files and the network of the host's user"
                     .into(),
             );
             if facts.is_root() {
                 notes.push(
-                    "the program runs as root without capabilities: what belongs to root it can read and change"
+                    "the program runs as root without capabilities: it can read and change root's files"
                         .into(),
                 );
             }
@@ -133,30 +134,25 @@ pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String>
                 );
             }
         }
-        Level::Maximum => notes.push(
-            "level `maximum` on the process backend has no second kernel: program and host share one".into(),
-        ),
+        Level::Maximum => {
+            notes.push("level `maximum` on the process backend shares the host's kernel".into())
+        }
         _ => {}
     }
     if level.is_boundary()
         && facts.namespaces.is_ok()
         && let Err(refusal) = &facts.process_files
     {
-        notes.push(format!(
-            "this host refuses a `/proc` of one's own ({refusal}): there is none in the sandbox"
-        ));
+        notes.push(format!("this host denies mounting `/proc` ({refusal}): the sandbox has none"));
     }
     if level.is_boundary() && facts.namespaces.is_ok() {
         if facts.covered.is_empty() {
-            notes.push(
-                "this host mounts no overlays in the sandbox: code can watch and lock files of the system that it sees"
-                    .into(),
-            );
+            notes.push("this host denies overlays: code can watch and lock visible system files".into());
         }
-        // Without user namespaces root's code is a user of its own, with quotas of its own.
+        // Without user namespaces, root's code runs as a separate user with separate quotas.
         if !facts.quotas && (facts.user_namespaces || !facts.is_root()) {
             notes.push(
-                "this host sets no quotas in the sandbox: code can take all `inotify` instances of the user"
+                "this host denies quotas in user namespaces: code can use up the user's `inotify` instances"
                     .into(),
             );
         }
@@ -169,9 +165,9 @@ pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String>
         );
     }
     for (is_there, what) in [
-        (facts.calls.close_range, "descriptors are closed one by one: this host has no `close_range`"),
-        (facts.calls.pidfd, "processes are signalled by number: this host has no `pidfd_send_signal`"),
-        (facts.calls.clone3, "control groups are joined after the start: this host has no `clone3`"),
+        (facts.calls.close_range, "descriptors are closed one by one: this host lacks `close_range`"),
+        (facts.calls.pidfd, "processes are signaled by pid: this host lacks `pidfd_send_signal`"),
+        (facts.calls.clone3, "cgroups are joined after the start: this host lacks `clone3`"),
     ] {
         if !is_there {
             notes.push(what.into());
@@ -180,7 +176,7 @@ pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String>
     notes
 }
 
-/// A private root in namespaces of its own.
+/// Plans a private root in its own namespaces.
 fn with_namespaces(request: Request<'_>) -> Confinement {
     let Request {
         code,
@@ -221,8 +217,8 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     let mut missing = Vec::new();
     let mut tree = Tree::default();
     if as_root {
-        // Real root sets up with its own rights, and enters a user namespace at the end: then even a capability gained
-        // there has no power over these mounts, which belong to the namespace above.
+        // Real root sets up with its own capabilities and enters a user namespace last. So even a capability
+        // gained there has no power over these mounts, which belong to the parent namespace.
     } else {
         namespaces |= libc::CLONE_NEWUSER;
         let inside = Owner { user: INSIDE, group: INSIDE };
@@ -237,7 +233,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         None => namespaces |= libc::CLONE_NEWNET,
     }
     if let Some(port) = way_out {
-        // While there is the right to: the network belongs to the namespace of users that the child is in now.
+        // While it has the capability: the network namespace belongs to the child's current user namespace.
         tree.steps.push(Step::Listen { port });
     }
     for tasks in group.take_joins() {
@@ -262,7 +258,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         tree.scratch();
     }
     tree.steps.push(Step::HostName(b"sandbox"));
-    // First, because what is shown may lie beneath.
+    // First, because shown paths may be beneath.
     for (folder, no_execute) in SCRATCH {
         tree.steps.push(temporary(Path::new(folder), scratch.0, scratch.1, no_execute));
     }
@@ -334,7 +330,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     let mut rules = private_root_rules(is_writable.then_some(workspace.as_path()));
     for mut folder in writable {
         let place = folder.path().to_owned();
-        // What lies in the workspace is there already.
+        // Paths in the workspace exist already.
         if !place.starts_with(&workspace) {
             tree.passage(&place);
             tree.folder(&place);
@@ -359,24 +355,23 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
             }
             None => {
                 let user = facts.unprivileged;
-                // While there still is the right to; in the other case the new namespace gives it again.
+                // While the capability is left; otherwise the new namespace restores it.
                 steps.push(Step::DropBounding);
                 steps.push(Step::Identity { user, group: user, dumpable });
                 missing.push(MissingLayer {
                     layer: Layer::UserNamespace,
-                    reason:
-                        "this host refuses user namespaces; the program runs as an unprivileged user instead"
-                            .into(),
+                    reason: "this host denies user namespaces; the program runs as an unprivileged user"
+                        .into(),
                 });
             }
         }
     }
     steps.push(Step::Enter(path(start(&workspace, directory))));
     let counted = if as_root {
-        // One user runs all code, so its processes are counted only where no cgroup counts those of this run.
+        // One user runs all code, so its processes are counted only without a cgroup for this run.
         (!group.limits_processes()).then(|| super::tree::count_of_user(facts.unprivileged))
     } else {
-        // In a user namespace of its own the kernel counts the processes of this run alone.
+        // In its own user namespace the kernel counts only this run's processes.
         Some(0)
     };
     let own_namespaces = true;
@@ -395,9 +390,9 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
     confinement
 }
 
-/// What a folder of the host as workspace amounts to.
+/// Adds the layers of a host directory as workspace.
 pub(super) fn describe(folder: &HostFolder, layers: &mut Vec<Layer>, missing: &mut Vec<MissingLayer>) {
-    // What cannot be written at all is protected with everything in it.
+    // A read-only path is protected with its descendants.
     if folder.layer().is_some() {
         layers.extend([Layer::ProtectedPaths, Layer::PrivateLayer]);
         missing.push(MissingLayer {
@@ -410,17 +405,17 @@ pub(super) fn describe(folder: &HostFolder, layers: &mut Vec<Layer>, missing: &m
         None => layers.push(Layer::ProtectedPaths),
         Some(reason) => missing.push(MissingLayer {
             layer: Layer::ProtectedPaths,
-            reason: format!("what is at the top is protected, not every repository beneath: {reason}"),
+            reason: format!("the top level is protected, but not every repository beneath: {reason}"),
         }),
     }
     missing.push(MissingLayer {
         layer: Layer::WorkspaceQuota,
-        reason: "a folder of the host is limited by its file system; only each file has a limit".into(),
+        reason: "only its file system limits a host directory; single files have a limit".into(),
     });
 }
 
-/// What stands at `/proc` where the kernel refuses to mount one: nothing but the code at the path by which programs read
-/// it. The host's own is never shown.
+/// The replacement of `/proc` where the kernel denies the mount: only the code, at the path by which programs
+/// read it. Never the host's own.
 fn stand_in(code: Option<Code<'_>>) -> Vec<Step> {
     let Some(Code { content, is_executable }) = code else { return Vec::new() };
     let file = c_string(format!("/proc/self/fd/{}", super::steps::CODE));
@@ -442,12 +437,12 @@ fn stand_in(code: Option<Code<'_>>) -> Vec<Step> {
     steps
 }
 
-/// Whether this process may be looked into, which a change of identity in its memory would alter.
+/// Whether this process is dumpable, which an identity change in shared memory would alter.
 pub(super) fn is_dumpable() -> bool {
     !matches!(rustix::process::dumpable_behavior(), Ok(rustix::process::DumpableBehavior::NotDumpable))
 }
 
-/// Maps the host's user to an identity inside.
+/// Maps the host's user to an id inside.
 pub(super) fn identity_map(inside: Owner, user: u32, group: u32) -> [Step; 3] {
     let write = |file: &str, text: String| Step::Write { path: c_string(file), text: text.into_bytes() };
     [
@@ -457,7 +452,7 @@ pub(super) fn identity_map(inside: Owner, user: u32, group: u32) -> [Step; 3] {
     ]
 }
 
-/// Where the program starts.
+/// The start directory.
 pub(super) fn start(workspace: &Path, directory: Option<&str>) -> PathBuf {
     directory.map_or_else(|| workspace.to_owned(), |directory| workspace.join(directory))
 }
@@ -473,7 +468,7 @@ fn private_root_rules(writable: Option<&Path>) -> Vec<PathRule> {
     rules
 }
 
-/// The host's root, of which Landlock leaves the system folders and the workspace.
+/// Plans a run in the host's root, of which Landlock allows the system directories and the workspace.
 fn without_namespaces(request: Request<'_>) -> Confinement {
     let Request { level, limits, facts, host, directory, fresh, visible, writable, group, .. } = request;
     let is_writable = host.as_ref().is_none_or(|folder| !folder.is_read_only());
@@ -560,7 +555,7 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
         scoped_signals,
         way_out: None,
     };
-    // The kernel counts all processes of the user here; where a cgroup counts those of this run, that is enough.
+    // The kernel counts all processes of the user here; a cgroup for this run is enough.
     let user = if facts.is_root() { facts.unprivileged } else { facts.user };
     let counted = (!group.limits_processes()).then(|| super::tree::count_of_user(user));
     confinement.lock(facts, limits, group, counted, rules);
@@ -568,9 +563,10 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
 }
 
 impl Confinement {
-    /// The steps that every level ends with: limits, capabilities, Landlock, seccomp.
+    /// The steps at the end of every level: limits, capabilities, Landlock, seccomp.
     ///
-    /// `counted` is how many processes the kernel already counts against the limit, none if it would count strangers.
+    /// `counted` is the number of processes that the kernel already counts against the limit; none if it
+    /// would include other processes of the user.
     fn lock(
         &mut self,
         facts: &Facts,
@@ -611,8 +607,8 @@ impl Confinement {
             Step::Limit { resource, soft: most, hard: most }
         };
         self.steps.extend([
-            // Too small for a file, and the one value at which the kernel starts no helper that takes core dumps by a
-            // pipe: 0 does not keep it from that.
+            // Too small for a file. 1 is the only value at which the kernel also starts no core dump helper;
+            // with 0 it does.
             at_most(libc::RLIMIT_CORE, 1),
             at_most(libc::RLIMIT_SIGPENDING, MAX_PENDING_SIGNALS),
             at_most(libc::RLIMIT_MEMLOCK, 64 << 10),
@@ -622,15 +618,15 @@ impl Confinement {
         ]);
     }
 
-    /// The last step but for the descriptors: their number. Copies of the host's are still open before it, and Landlock
-    /// has to open more.
+    /// Limits the number of descriptors, as the last step before their placement. Before it, copies of the
+    /// host's are still open, and Landlock opens more.
     pub(super) fn finish(&mut self, facts: &Facts, limits: &Limits) {
         let descriptors = u64::from(limits.descriptors).min(facts.hard_limit(libc::RLIMIT_NOFILE));
         self.steps.push(Step::Limit { resource: libc::RLIMIT_NOFILE, soft: descriptors, hard: descriptors });
         self.layers.sort_unstable();
     }
 
-    /// The limits that the caller set, as far as the kernel holds them.
+    /// The caller's limits, as far as the kernel enforces them.
     pub(super) fn limits(&mut self, facts: &Facts, limits: &Limits, group: &Group, counted: Option<u64>) {
         let mut limit = |resource: u32, soft: u64, hard: u64| {
             let most = facts.hard_limit(resource);
@@ -647,7 +643,7 @@ impl Confinement {
             limit(libc::RLIMIT_NPROC, most, most);
         }
         if !group.limits_memory() {
-            // The most that an ordinary user has for a single process; the host adds all of them up.
+            // The maximum for a single process of an ordinary user; the host adds them up.
             limit(libc::RLIMIT_DATA, limits.memory, limits.memory);
         }
         self.layers.push(Layer::ResourceLimits);
@@ -690,7 +686,7 @@ impl Confinement {
     }
 }
 
-/// The variables of the clean environment, then the caller's, which win.
+/// The variables of the clean environment, overridden by the caller's.
 pub(super) fn environment(
     home: &Path,
     search: &OsStr,

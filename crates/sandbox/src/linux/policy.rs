@@ -1,18 +1,22 @@
-//! The system call policy: a table with a reason per entry. What is not listed is allowed, up to the newest system
-//! call that was reviewed; the files, processes and identities it can reach are limited by the other layers.
+//! The system call policy: a table with a reason per rule.
+//!
+//! Unlisted calls are allowed, up to the newest reviewed one. The other layers limit the files, processes and
+//! identities that they can reach.
 
 use libc::c_long;
 
 use crate::Level;
 
-/// What happens to a refused call.
+/// The result of a blocked call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// The call fails with this error.
     Fail(i32),
 }
 
-/// Which arguments a rule is about. Arguments are compared in their lower 32 bits: the kernel ignores the rest there.
+/// The arguments that a rule matches.
+///
+/// Only their lower 32 bits are compared: the kernel ignores the rest of these arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Test {
     /// Every call.
@@ -23,51 +27,51 @@ pub(super) enum Test {
     Is(u32, u32),
     /// The argument is none of these values.
     IsNot(u32, &'static [u32]),
-    /// The argument, under a mask, is this value.
+    /// The masked argument is this value.
     MaskedIs(u32, u32, u32),
-    /// The argument is this value, and another one, under a mask, is not what is allowed with it.
+    /// The argument is this value, and another masked one is not the allowed value.
     IsUnless { argument: u32, value: u32, other: u32, mask: u32, allowed: u32 },
     /// Two arguments are these values.
     Both((u32, u32), (u32, u32)),
-    /// The argument, in all of its 64 bits, is larger than this.
+    /// The argument is larger than this, in all of its 64 bits.
     Above(u32, u32),
 }
 
-/// Under which circumstances a rule is part of the filter.
+/// The condition for including a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
     /// Always.
     Always,
-    /// The run shares the host's namespaces: what a namespace would hide must be refused.
+    /// The run shares the host's namespaces, so calls that a namespace would contain must be blocked.
     SharedNamespaces,
-    /// The run shares the host's processes and Landlock cannot limit signals.
+    /// The run shares the host's processes, and Landlock cannot restrict signals.
     UnscopedSignals,
-    /// Nothing leads out of the run's network.
-    NoWayOut,
-    /// The proxy listens in the run's own network namespace, where nothing else is.
-    WayOut,
-    /// No cgroup limits memory: calls that take memory which the host's watch cannot count are denied.
+    /// The run has no egress.
+    NoEgress,
+    /// The run has an egress proxy in its own network namespace, which is otherwise empty.
+    Egress,
+    /// No cgroup limits memory, so calls that use memory invisible to the host's polling are blocked.
     WatchedMemory,
 }
 
-/// One line of the policy.
+/// A rule of the policy.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rule {
     pub(super) call: c_long,
     pub(super) test: Test,
     pub(super) action: Action,
     pub(super) when: When,
-    /// The weakest level that has the rule.
+    /// The lowest level with this rule.
     pub(super) since: Level,
-    /// Read by people, and by the test that requires one.
+    /// For people, and required by a test.
     #[cfg_attr(not(test), expect(dead_code, reason = "documentation of the table, checked by its test"))]
     pub(super) reason: &'static str,
 }
 
-/// The newest call of the review (`file_setattr`, Linux 6.17). Newer ones answer "not implemented".
-pub(super) const NEWEST_REVIEWED: u32 = 469;
+/// The newest reviewed call (`file_setattr`, Linux 6.17). Newer ones fail with "not implemented".
+pub(super) const LAST_REVIEWED: u32 = 469;
 
-/// Calls that libc's headers do not name yet.
+/// Calls that libc's headers lack.
 const STATMOUNT: c_long = 457;
 const LISTMOUNT: c_long = 458;
 const FCHMODAT2: c_long = 452;
@@ -82,8 +86,8 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u32;
 
-/// What `prctl` may ask and set at level `maximum`: names, signals at the parent's death, dumpability, timers, huge
-/// pages, names of memory, and questions about rights.
+/// The `prctl` options at level `maximum`: names, parent-death signals, dumpability, timers, huge pages,
+/// memory names, and capability queries.
 const HARMLESS_SETTINGS: &[u32] = &[
     libc::PR_SET_PDEATHSIG as u32,
     libc::PR_GET_PDEATHSIG as u32,
@@ -105,13 +109,14 @@ const HARMLESS_SETTINGS: &[u32] = &[
     libc::PR_SET_VMA as u32,
 ];
 
-/// The bits of a mode that give a program the rights of its file's owner or group.
+/// The setuid and setgid bits of a mode.
 const SET_IDENTITY: u32 = libc::S_ISUID | libc::S_ISGID;
-/// Two commands of `fcntl` that libc's headers do not name everywhere.
+/// Commands of `fcntl` that libc's headers lack on some machines.
 const F_NOTIFY: u32 = 1026;
 const F_SETPIPE_SZ: u32 = 1031;
-/// The largest System V shared memory segment of a run without a memory cgroup. The kernel has at most 4,096 segments in
-/// a namespace, and databases take a small one as a lock.
+/// The largest System V shared memory segment without a memory cgroup.
+///
+/// The kernel allows at most 4,096 segments per namespace, and databases use a small one as a lock.
 const MAX_SEGMENT: u32 = 64 << 10;
 const LEAVES_RIGHTS: &str = "leaves a program with its owner's rights on the host";
 
@@ -119,8 +124,8 @@ const EPERM: Action = Action::Fail(libc::EPERM);
 const EACCES: Action = Action::Fail(libc::EACCES);
 const ENOSYS: Action = Action::Fail(libc::ENOSYS);
 const ENOMEM: Action = Action::Fail(libc::ENOMEM);
-/// The call succeeds and does nothing, as where the kernel clamps a size.
-const IGNORED: Action = Action::Fail(0);
+/// The call succeeds without effect, as when the kernel clamps a size.
+const SUCCEED: Action = Action::Fail(0);
 
 const fn rule(call: c_long, test: Test, action: Action, when: When, reason: &'static str) -> Rule {
     Rule { call, test, action, when, since: Level::Standard, reason }
@@ -132,14 +137,14 @@ impl Rule {
         Self { since: Level::Minimal, ..self }
     }
 
-    /// The rule holds at level `maximum` alone.
+    /// The rule holds at level `maximum` only.
     const fn at_most(self) -> Self {
         Self { since: Level::Maximum, ..self }
     }
 }
 
-/// Refuses a call whatever its arguments.
-const fn refuse(call: c_long, action: Action, reason: &'static str) -> Rule {
+/// Blocks a call with any arguments.
+const fn block(call: c_long, action: Action, reason: &'static str) -> Rule {
     rule(call, Test::Any, action, When::Always, reason)
 }
 
@@ -147,32 +152,32 @@ const SHARED: When = When::SharedNamespaces;
 const UNSCOPED: When = When::UnscopedSignals;
 const WATCHED: When = When::WatchedMemory;
 
-/// The policy of the levels up to `strict`: each rule holds from its level upward.
+/// The policy of the levels up to `strict`. Each rule holds from its level upward.
 pub(super) const POLICY: &[Rule] = &[
-    // Kernel interfaces with a long history of exploits, which code of a tool has no use for.
-    refuse(libc::SYS_io_uring_setup, ENOSYS, "runs system calls that this filter does not see").always(),
-    refuse(libc::SYS_io_uring_enter, ENOSYS, "runs system calls that this filter does not see").always(),
-    refuse(libc::SYS_io_uring_register, ENOSYS, "runs system calls that this filter does not see").always(),
-    refuse(libc::SYS_userfaultfd, ENOSYS, "stops the kernel inside a copy, used to win races").always(),
-    refuse(libc::SYS_perf_event_open, EPERM, "large attack surface; sees other processes").always(),
-    refuse(libc::SYS_bpf, EPERM, "loads programs into the kernel").always(),
-    refuse(libc::SYS_add_key, EPERM, "key rings are not confined by namespaces"),
-    refuse(
+    // Kernel interfaces with a long history of exploits that tools do not need.
+    block(libc::SYS_io_uring_setup, ENOSYS, "runs system calls that this filter does not see").always(),
+    block(libc::SYS_io_uring_enter, ENOSYS, "runs system calls that this filter does not see").always(),
+    block(libc::SYS_io_uring_register, ENOSYS, "runs system calls that this filter does not see").always(),
+    block(libc::SYS_userfaultfd, ENOSYS, "stops the kernel inside a copy, used to win races").always(),
+    block(libc::SYS_perf_event_open, EPERM, "large attack surface; sees other processes").always(),
+    block(libc::SYS_bpf, EPERM, "loads programs into the kernel").always(),
+    block(libc::SYS_add_key, EPERM, "key rings are not confined by namespaces"),
+    block(
         libc::SYS_request_key,
         EPERM,
         "key rings are not confined by namespaces; starts a helper on the host",
     ),
-    refuse(libc::SYS_keyctl, EPERM, "key rings are not confined by namespaces"),
-    refuse(libc::SYS_memfd_secret, ENOSYS, "memory that the host cannot inspect"),
-    refuse(libc::SYS_remap_file_pages, ENOSYS, "obsolete; emulated by delicate code"),
-    refuse(libc::SYS_fanotify_init, EPERM, "watches whole file systems"),
-    refuse(libc::SYS_fanotify_mark, EPERM, "watches whole file systems"),
-    refuse(libc::SYS_lookup_dcookie, EPERM, "profiling interface"),
-    refuse(libc::SYS_quotactl, EPERM, "administers file systems").always(),
-    refuse(libc::SYS_quotactl_fd, EPERM, "administers file systems").always(),
-    refuse(libc::SYS_nfsservctl, ENOSYS, "obsolete"),
-    // Quotas that the run would share with its user or with the whole host.
-    refuse(libc::SYS_io_setup, ENOSYS, "takes from `fs.aio-max-nr`, which the whole host shares"),
+    block(libc::SYS_keyctl, EPERM, "key rings are not confined by namespaces"),
+    block(libc::SYS_memfd_secret, ENOSYS, "memory that the host cannot inspect"),
+    block(libc::SYS_remap_file_pages, ENOSYS, "obsolete; emulated by delicate code"),
+    block(libc::SYS_fanotify_init, EPERM, "watches whole file systems"),
+    block(libc::SYS_fanotify_mark, EPERM, "watches whole file systems"),
+    block(libc::SYS_lookup_dcookie, EPERM, "profiling interface"),
+    block(libc::SYS_quotactl, EPERM, "administers file systems").always(),
+    block(libc::SYS_quotactl_fd, EPERM, "administers file systems").always(),
+    block(libc::SYS_nfsservctl, ENOSYS, "obsolete"),
+    // Quotas that the run would share with its user or the host.
+    block(libc::SYS_io_setup, ENOSYS, "takes from `fs.aio-max-nr`, which the whole host shares"),
     rule(
         libc::SYS_fcntl,
         Test::Is(1, F_SETPIPE_SZ),
@@ -189,15 +194,15 @@ pub(super) const POLICY: &[Rule] = &[
         "watches files of the host; takes the user's quota",
     ),
     // Other processes.
-    refuse(libc::SYS_ptrace, EPERM, "reads and changes other processes"),
-    refuse(libc::SYS_process_vm_readv, EPERM, "reads other processes"),
-    refuse(libc::SYS_process_vm_writev, EPERM, "changes other processes"),
-    refuse(libc::SYS_process_madvise, EPERM, "changes other processes"),
-    refuse(libc::SYS_process_mrelease, EPERM, "changes other processes"),
-    refuse(libc::SYS_pidfd_getfd, EPERM, "takes descriptors of other processes"),
-    refuse(libc::SYS_kcmp, EPERM, "reveals kernel pointers' order"),
-    refuse(libc::SYS_move_pages, EPERM, "moves memory of other processes"),
-    refuse(libc::SYS_migrate_pages, EPERM, "moves memory of other processes"),
+    block(libc::SYS_ptrace, EPERM, "reads and changes other processes"),
+    block(libc::SYS_process_vm_readv, EPERM, "reads other processes"),
+    block(libc::SYS_process_vm_writev, EPERM, "changes other processes"),
+    block(libc::SYS_process_madvise, EPERM, "changes other processes"),
+    block(libc::SYS_process_mrelease, EPERM, "changes other processes"),
+    block(libc::SYS_pidfd_getfd, EPERM, "takes descriptors of other processes"),
+    block(libc::SYS_kcmp, EPERM, "reveals kernel pointers' order"),
+    block(libc::SYS_move_pages, EPERM, "moves memory of other processes"),
+    block(libc::SYS_migrate_pages, EPERM, "moves memory of other processes"),
     rule(libc::SYS_prlimit64, Test::IsNot(0, &[0]), EPERM, When::Always, "changes limits of other processes")
         .always(),
     // Namespaces and mounts.
@@ -209,53 +214,49 @@ pub(super) const POLICY: &[Rule] = &[
         "a user namespace gives capabilities",
     )
     .always(),
-    refuse(
+    block(
         libc::SYS_clone3,
         ENOSYS,
         "its flags are in memory, where a filter cannot see them; libc then uses clone",
     )
     .always(),
-    refuse(libc::SYS_unshare, EPERM, "a user namespace gives capabilities").always(),
-    refuse(libc::SYS_setns, EPERM, "enters other namespaces").always(),
-    refuse(libc::SYS_mount, EPERM, "changes what paths mean").always(),
-    refuse(libc::SYS_umount2, EPERM, "uncovers what a mount hides").always(),
-    refuse(libc::SYS_pivot_root, EPERM, "changes what paths mean").always(),
-    refuse(libc::SYS_chroot, EPERM, "changes what paths mean").always(),
-    refuse(libc::SYS_mount_setattr, EPERM, "makes read-only mounts writable").always(),
-    refuse(libc::SYS_open_tree, EPERM, "copies mounts").always(),
-    refuse(OPEN_TREE_ATTR, EPERM, "copies mounts").always(),
-    refuse(libc::SYS_move_mount, EPERM, "changes what paths mean").always(),
-    refuse(libc::SYS_fsopen, EPERM, "makes file systems").always(),
-    refuse(libc::SYS_fsconfig, EPERM, "makes file systems").always(),
-    refuse(libc::SYS_fsmount, EPERM, "makes file systems").always(),
-    refuse(libc::SYS_fspick, EPERM, "changes file systems").always(),
-    refuse(STATMOUNT, EPERM, "describes the host's mounts"),
-    refuse(LISTMOUNT, EPERM, "describes the host's mounts"),
-    refuse(
-        libc::SYS_name_to_handle_at,
-        EPERM,
-        "first half of opening files by number, round every path rule",
-    ),
-    refuse(libc::SYS_open_by_handle_at, EPERM, "opens files by number, round every path rule").always(),
+    block(libc::SYS_unshare, EPERM, "a user namespace gives capabilities").always(),
+    block(libc::SYS_setns, EPERM, "enters other namespaces").always(),
+    block(libc::SYS_mount, EPERM, "changes what paths mean").always(),
+    block(libc::SYS_umount2, EPERM, "uncovers what a mount hides").always(),
+    block(libc::SYS_pivot_root, EPERM, "changes what paths mean").always(),
+    block(libc::SYS_chroot, EPERM, "changes what paths mean").always(),
+    block(libc::SYS_mount_setattr, EPERM, "makes read-only mounts writable").always(),
+    block(libc::SYS_open_tree, EPERM, "copies mounts").always(),
+    block(OPEN_TREE_ATTR, EPERM, "copies mounts").always(),
+    block(libc::SYS_move_mount, EPERM, "changes what paths mean").always(),
+    block(libc::SYS_fsopen, EPERM, "makes file systems").always(),
+    block(libc::SYS_fsconfig, EPERM, "makes file systems").always(),
+    block(libc::SYS_fsmount, EPERM, "makes file systems").always(),
+    block(libc::SYS_fspick, EPERM, "changes file systems").always(),
+    block(STATMOUNT, EPERM, "describes the host's mounts"),
+    block(LISTMOUNT, EPERM, "describes the host's mounts"),
+    block(libc::SYS_name_to_handle_at, EPERM, "first half of opening files by number, round every path rule"),
+    block(libc::SYS_open_by_handle_at, EPERM, "opens files by number, round every path rule").always(),
     // The machine.
-    refuse(libc::SYS_kexec_load, EPERM, "replaces the kernel").always(),
-    refuse(libc::SYS_kexec_file_load, EPERM, "replaces the kernel").always(),
-    refuse(libc::SYS_init_module, EPERM, "loads code into the kernel").always(),
-    refuse(libc::SYS_finit_module, EPERM, "loads code into the kernel").always(),
-    refuse(libc::SYS_delete_module, EPERM, "unloads code from the kernel").always(),
-    refuse(libc::SYS_reboot, EPERM, "stops the machine").always(),
-    refuse(libc::SYS_swapon, EPERM, "administers memory").always(),
-    refuse(libc::SYS_swapoff, EPERM, "administers memory").always(),
-    refuse(libc::SYS_acct, EPERM, "writes a file of the host at every exit").always(),
-    refuse(libc::SYS_syslog, EPERM, "reads the kernel's log"),
-    refuse(libc::SYS_vhangup, EPERM, "disturbs a terminal"),
-    refuse(libc::SYS_sethostname, EPERM, "changes the host name"),
-    refuse(libc::SYS_setdomainname, EPERM, "changes the host name"),
-    refuse(libc::SYS_settimeofday, EPERM, "changes the clock"),
-    refuse(libc::SYS_clock_settime, EPERM, "changes the clock"),
-    refuse(libc::SYS_clock_adjtime, EPERM, "changes the clock"),
-    refuse(libc::SYS_adjtimex, EPERM, "changes the clock"),
-    refuse(LSM_SET_SELF_ATTR, EPERM, "changes the security module's label"),
+    block(libc::SYS_kexec_load, EPERM, "replaces the kernel").always(),
+    block(libc::SYS_kexec_file_load, EPERM, "replaces the kernel").always(),
+    block(libc::SYS_init_module, EPERM, "loads code into the kernel").always(),
+    block(libc::SYS_finit_module, EPERM, "loads code into the kernel").always(),
+    block(libc::SYS_delete_module, EPERM, "unloads code from the kernel").always(),
+    block(libc::SYS_reboot, EPERM, "stops the machine").always(),
+    block(libc::SYS_swapon, EPERM, "administers memory").always(),
+    block(libc::SYS_swapoff, EPERM, "administers memory").always(),
+    block(libc::SYS_acct, EPERM, "writes a file of the host at every exit").always(),
+    block(libc::SYS_syslog, EPERM, "reads the kernel's log"),
+    block(libc::SYS_vhangup, EPERM, "disturbs a terminal"),
+    block(libc::SYS_sethostname, EPERM, "changes the host name"),
+    block(libc::SYS_setdomainname, EPERM, "changes the host name"),
+    block(libc::SYS_settimeofday, EPERM, "changes the clock"),
+    block(libc::SYS_clock_settime, EPERM, "changes the clock"),
+    block(libc::SYS_clock_adjtime, EPERM, "changes the clock"),
+    block(libc::SYS_adjtimex, EPERM, "changes the clock"),
+    block(LSM_SET_SELF_ATTR, EPERM, "changes the security module's label"),
     rule(
         libc::SYS_personality,
         Test::IsNot(0, &[0, u32::MAX]),
@@ -271,15 +272,15 @@ pub(super) const POLICY: &[Rule] = &[
         "settings of a process that no usual program changes",
     )
     .at_most(),
-    // A program of the sandbox that is left in a folder of the host, and runs there with its owner's rights. Mounts
-    // inside are without set-user-id; the host's own are not.
+    // A setuid program in a host directory would run with its owner's rights on the host. Mounts inside
+    // ignore the bit; the host's own mounts do not.
     rule(libc::SYS_fchmod, Test::HasBits(1, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
     rule(libc::SYS_fchmodat, Test::HasBits(2, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
     rule(FCHMODAT2, Test::HasBits(2, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
     rule(libc::SYS_openat, Test::HasBits(3, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
     rule(libc::SYS_mkdirat, Test::HasBits(2, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
     rule(libc::SYS_mknodat, Test::HasBits(2, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
-    refuse(
+    block(
         libc::SYS_openat2,
         ENOSYS,
         "its mode is in memory, where a filter cannot see a set-user-id bit; programs then use openat",
@@ -298,19 +299,19 @@ pub(super) const POLICY: &[Rule] = &[
         "reaches the machine that runs this virtual one; in no namespace",
     )
     .always(),
-    // Network: none. Vsock and others are in no namespace, and Landlock knows only TCP.
+    // Network: none. Vsock and others ignore namespaces, and Landlock handles only TCP.
     rule(
         libc::SYS_socket,
         Test::IsNot(0, &[libc::AF_UNIX as u32]),
         EACCES,
-        When::NoWayOut,
+        When::NoEgress,
         "no network; only unix sockets",
     ),
     rule(
         libc::SYS_socket,
         Test::IsNot(0, &[libc::AF_UNIX as u32, libc::AF_INET as u32]),
         EACCES,
-        When::WayOut,
+        When::Egress,
         "only unix sockets, and TCP to the proxy",
     ),
     rule(
@@ -323,14 +324,14 @@ pub(super) const POLICY: &[Rule] = &[
             allowed: libc::SOCK_STREAM as u32,
         },
         EACCES,
-        When::WayOut,
+        When::Egress,
         "the proxy speaks TCP; no UDP, no raw packets",
     ),
     rule(
         libc::SYS_socket,
         Test::IsNot(2, &[0, libc::IPPROTO_TCP as u32]),
         EACCES,
-        When::WayOut,
+        When::Egress,
         "streams other than TCP, which Landlock does not know",
     ),
     rule(
@@ -340,7 +341,7 @@ pub(super) const POLICY: &[Rule] = &[
         When::Always,
         "only unix sockets",
     ),
-    // What namespaces would hide.
+    // What namespaces would contain.
     rule(libc::SYS_socket, Test::Any, EACCES, SHARED, "could reach the host's unix sockets by path"),
     rule(libc::SYS_connect, Test::Any, EACCES, SHARED, "could reach the host's unix sockets by path"),
     rule(
@@ -400,7 +401,7 @@ pub(super) const POLICY: &[Rule] = &[
         SHARED,
         "changes other processes of the same user",
     ),
-    // What the Landlock scope would refuse.
+    // What the Landlock scope would block.
     rule(libc::SYS_kill, Test::Any, EPERM, UNSCOPED, "signals the user's other processes"),
     rule(libc::SYS_tkill, Test::Any, EPERM, UNSCOPED, "signals the user's other processes"),
     rule(libc::SYS_tgkill, Test::Any, EPERM, UNSCOPED, "signals the user's other processes"),
@@ -437,14 +438,14 @@ pub(super) const POLICY: &[Rule] = &[
     rule(
         libc::SYS_setsockopt,
         Test::Both((1, libc::SOL_SOCKET as u32), (2, libc::SO_SNDBUF as u32)),
-        IGNORED,
+        SUCCEED,
         WATCHED,
         "the watch counts sockets by the default size of their buffers",
     )
     .always(),
 ];
 
-/// Calls that only one machine has.
+/// Calls of this machine only.
 #[cfg(target_arch = "x86_64")]
 pub(super) const MACHINE: &[Rule] = &[
     rule(libc::SYS_chmod, Test::HasBits(1, SET_IDENTITY), EPERM, When::Always, LEAVES_RIGHTS),
@@ -459,15 +460,15 @@ pub(super) const MACHINE: &[Rule] = &[
         SHARED,
         "watches files of the host; takes the user's quota",
     ),
-    refuse(libc::SYS_modify_ldt, EPERM, "segment descriptors; long history of exploits"),
-    refuse(libc::SYS_iopl, EPERM, "input and output ports").always(),
-    refuse(libc::SYS_ioperm, EPERM, "input and output ports").always(),
-    refuse(libc::SYS_uselib, ENOSYS, "obsolete"),
-    refuse(libc::SYS_ustat, ENOSYS, "obsolete"),
-    refuse(libc::SYS_sysfs, ENOSYS, "obsolete"),
-    refuse(libc::SYS__sysctl, ENOSYS, "obsolete"),
+    block(libc::SYS_modify_ldt, EPERM, "segment descriptors; long history of exploits"),
+    block(libc::SYS_iopl, EPERM, "input and output ports").always(),
+    block(libc::SYS_ioperm, EPERM, "input and output ports").always(),
+    block(libc::SYS_uselib, ENOSYS, "obsolete"),
+    block(libc::SYS_ustat, ENOSYS, "obsolete"),
+    block(libc::SYS_sysfs, ENOSYS, "obsolete"),
+    block(libc::SYS__sysctl, ENOSYS, "obsolete"),
 ];
-/// Calls that only one machine has.
+/// Calls of this machine only.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const MACHINE: &[Rule] = &[];
 
@@ -479,7 +480,7 @@ mod tests {
     fn every_rule_has_a_reason_and_is_reachable() {
         for rule in POLICY.iter().chain(MACHINE) {
             assert!(rule.reason.len() > 7, "{rule:?}");
-            assert!((rule.call as u32) <= NEWEST_REVIEWED, "{rule:?}");
+            assert!((rule.call as u32) <= LAST_REVIEWED, "{rule:?}");
         }
     }
 }

@@ -83,7 +83,7 @@ pub(super) fn reach(sandbox: &Sandbox) -> Result<Reach, Error> {
 fn reach_at(level: Level, facts: &Facts) -> Reach {
     Reach {
         with_package: level < Level::Strict,
-        as_stranger: level.is_boundary() && facts.namespaces.is_err() && facts.is_root(),
+        as_other_user: level.is_boundary() && facts.namespaces.is_err() && facts.is_root(),
     }
 }
 

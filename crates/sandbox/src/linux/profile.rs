@@ -1,5 +1,7 @@
-//! The system call policy as a seccomp profile of container runtimes (JSON). It is an allowlist made from the same
-//! table: what the table refuses, what it does not know and what is newer than its review is refused.
+//! The system call policy as a seccomp profile for container runtimes (JSON).
+//!
+//! It is an allowlist generated from the same table. It blocks what the table blocks, unknown calls and calls
+//! newer than the review.
 
 use serde_json::{Value, json};
 
@@ -13,21 +15,21 @@ const MACHINE_NAME: &str = "SCMP_ARCH_X86_64";
 #[cfg(not(target_arch = "x86_64"))]
 const MACHINE_NAME: &str = "SCMP_ARCH_AARCH64";
 
-/// Values of one argument that agree with `value` in the bits of `mask`.
+/// The values of an argument that equal `value` in the bits of `mask`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Block {
     mask: u32,
     value: u32,
 }
 
-/// Every value.
+/// All values.
 const EVERYTHING: Block = Block { mask: 0, value: 0 };
 
-/// Whether a rule is about all values of a block, none, or some.
+/// Whether a rule matches all values of a block, none, or some.
 fn concerns(test: Test, block: Block) -> Option<bool> {
     let is_single = block.mask == u32::MAX;
     match test {
-        // The last two are of runs whose memory no cgroup limits, which no container is.
+        // The last two are for runs without a memory cgroup, which containers have.
         Test::Any | Test::Both(..) | Test::Above(..) => Some(true),
         Test::HasBits(_, bits) => {
             if block.value & bits != 0 {
@@ -52,7 +54,7 @@ fn concerns(test: Test, block: Block) -> Option<bool> {
                 is_single.then_some(false)
             }
         }
-        // More is refused than the rule says: a profile has no rule about two arguments that refuses.
+        // Blocks more than the rule: profiles cannot block by two arguments.
         Test::IsUnless { value, .. } => concerns(Test::Is(0, value), block),
         Test::MaskedIs(_, mask, wanted) => {
             if (wanted ^ block.value) & mask & block.mask != 0 {
@@ -79,8 +81,8 @@ fn argument(test: Test) -> Option<u32> {
     }
 }
 
-/// Cuts the values of an argument into blocks that are refused with an error, or allowed (none).
-fn cut(rules: &[&Rule], block: Block, blocks: &mut Vec<(Block, Option<i32>)>) {
+/// Splits the values of an argument into blocks with an error, or allowed ones (none).
+fn split(rules: &[&Rule], block: Block, blocks: &mut Vec<(Block, Option<i32>)>) {
     let mut undecided = None;
     for rule in rules {
         match concerns(rule.test, block) {
@@ -99,7 +101,7 @@ fn cut(rules: &[&Rule], block: Block, blocks: &mut Vec<(Block, Option<i32>)>) {
         blocks.push((block, None));
         return;
     };
-    // The highest bit that is open, but only one that the rule looks at, where it looks at single bits.
+    // The highest undecided bit that the rule tests.
     let relevant = match test {
         Test::HasBits(_, bits) => bits,
         Test::MaskedIs(_, mask, _) => mask,
@@ -107,14 +109,14 @@ fn cut(rules: &[&Rule], block: Block, blocks: &mut Vec<(Block, Option<i32>)>) {
     };
     let bit = 1u32 << (31 - (relevant & !block.mask).leading_zeros().min(31));
     let mask = block.mask | bit;
-    cut(rules, Block { mask, value: block.value }, blocks);
-    cut(rules, Block { mask, value: block.value | bit }, blocks);
+    split(rules, Block { mask, value: block.value }, blocks);
+    split(rules, Block { mask, value: block.value | bit }, blocks);
 }
 
-/// Cuts the values of all arguments into blocks and keeps those that no rule refuses.
-fn cut_jointly(rules: &[&Rule], blocks: [Block; 6], allowed: &mut Vec<[Block; 6]>) {
+/// Splits the values of all arguments into blocks and keeps those that no rule blocks.
+fn split_jointly(rules: &[&Rule], blocks: [Block; 6], allowed: &mut Vec<[Block; 6]>) {
     let of = |argument: u32| blocks.get(argument as usize).copied().unwrap_or(EVERYTHING);
-    // The argument to cut next, and which of its bits matter.
+    // The next argument to split, and its relevant bits.
     let mut next = None;
     for rule in rules {
         let open = match rule.test {
@@ -134,7 +136,7 @@ fn cut_jointly(rules: &[&Rule], blocks: [Block; 6], allowed: &mut Vec<[Block; 6]
                 None => (argument(test).unwrap_or_default(), u32::MAX),
             },
         };
-        // The lowest first, so that the lines make a tree.
+        // The lowest first, so that the lines form a tree.
         next = next.into_iter().chain([open]).min_by_key(|(argument, _)| *argument);
     }
     let Some((argument, relevant)) = next else {
@@ -146,17 +148,17 @@ fn cut_jointly(rules: &[&Rule], blocks: [Block; 6], allowed: &mut Vec<[Block; 6]
     for value in [block.value, block.value | bit] {
         let mut finer = blocks;
         finer[argument as usize] = Block { mask: block.mask | bit, value };
-        cut_jointly(rules, finer, allowed);
+        split_jointly(rules, finer, allowed);
     }
 }
 
-/// The conditions under which a line of the profile holds.
+/// The conditions of a profile line.
 fn conditions(blocks: &[(usize, Block)]) -> Value {
     let condition = |(index, block): &(usize, Block)| json!({ "index": index, "value": block.mask, "valueTwo": block.value, "op": "SCMP_CMP_MASKED_EQ" });
     blocks.iter().map(condition).collect()
 }
 
-/// The circumstances of a container: its own namespaces, and a proxy in its network or none.
+/// The circumstances of a container: its own namespaces, with or without egress.
 fn circumstances(level: Level, way_out: bool) -> Circumstances {
     Circumstances {
         level,
@@ -168,7 +170,8 @@ fn circumstances(level: Level, way_out: bool) -> Circumstances {
     }
 }
 
-/// The profile of a level, for a container with a way out of its network or without. At level `maximum` a call that no program has a use for ends the program.
+/// The profile of a level, for a container with or without egress. At level `maximum`, calls that no program
+/// needs end the program.
 pub(crate) fn profile(level: Level, way_out: bool) -> Value {
     let circumstances = circumstances(level, way_out);
     let rules: Vec<&Rule> = POLICY.iter().chain(MACHINE).filter(|rule| rule.applies(circumstances)).collect();
@@ -204,11 +207,11 @@ pub(crate) fn profile(level: Level, way_out: bool) -> Value {
             let index = of_call.iter().find_map(|rule| argument(rule.test)).unwrap_or_default();
             let mut blocks = Vec::new();
             if of_call.iter().all(|rule| argument(rule.test) == Some(index)) {
-                cut(&of_call, EVERYTHING, &mut blocks);
+                split(&of_call, EVERYTHING, &mut blocks);
             } else {
-                // What is refused by several arguments together gets the profile's own answer.
+                // Calls blocked by several arguments together get the profile's default error.
                 let mut joint = Vec::new();
-                cut_jointly(&of_call, [EVERYTHING; 6], &mut joint);
+                split_jointly(&of_call, [EVERYTHING; 6], &mut joint);
                 for blocks in joint {
                     let mut cut: Vec<(usize, Block)> = blocks.into_iter().enumerate().collect();
                     cut.retain(|(_, block)| *block != EVERYTHING);
@@ -238,10 +241,10 @@ pub(crate) fn profile(level: Level, way_out: bool) -> Value {
 mod tests {
     use super::*;
 
-    /// A line: the action, the error, and under which masks the arguments of which numbers are which values.
+    /// A line: the action, the error, and per argument number the masks and values.
     type Line = (String, u64, Vec<(usize, u64, u64)>);
 
-    /// The lines of a profile by the names that they are for, and what happens to all other calls.
+    /// The lines of a profile by call name, and the default action.
     struct Read {
         default: String,
         lines: std::collections::HashMap<String, Vec<Line>>,
@@ -270,7 +273,7 @@ mod tests {
         Read { default: profile["defaultAction"].as_str().unwrap().to_owned(), lines }
     }
 
-    /// What a runtime does with a profile.
+    /// Evaluates a profile as a runtime does.
     fn evaluate(profile: &Read, name: &str, arguments: [u32; 6]) -> (String, u64) {
         for (action, error, conditions) in profile.lines.get(name).into_iter().flatten() {
             let holds =
@@ -282,7 +285,7 @@ mod tests {
         (profile.default.clone(), 1)
     }
 
-    /// The tables themselves, read without the generator.
+    /// Reads the tables directly, as the test oracle.
     fn expected(level: Level, way_out: bool, number: libc::c_long, arguments: [u32; 6]) -> (String, u64) {
         let fail = |error: i32| ("SCMP_ACT_ERRNO".to_owned(), error as u64);
         if level == Level::Maximum {
@@ -294,7 +297,7 @@ mod tests {
         }
         let rules = POLICY.iter().chain(MACHINE);
         let applies = |rule: &Rule| rule.call == number && rule.applies(circumstances(level, way_out));
-        // With a way out the rules of sockets are about several arguments, and what they refuse has one answer.
+        // With egress the socket rules use several arguments and share one error.
         let is_joint = way_out && number == libc::SYS_socket;
         for rule in rules.filter(|rule| applies(rule)) {
             let refused = match rule.test {
@@ -319,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_profile_does_what_the_tables_say() {
+    fn the_profile_matches_the_tables() {
         let values = [
             0u32,
             1,

@@ -1,4 +1,4 @@
-//! Installations and virtual environments of Python: which directories an interpreter reads.
+//! Finds the directories that a Python installation or virtual environment reads.
 
 use std::ffi::OsStr;
 use std::io::Read as _;
@@ -7,28 +7,28 @@ use std::path::{Component, Path, PathBuf};
 use super::interpreter::is_system;
 use crate::directory::is_dedicated;
 
-/// The file that makes a directory a virtual environment.
+/// The file that marks a virtual environment.
 const CONFIGURATION: &str = "pyvenv.cfg";
-/// The largest file of an environment that is read, in bytes.
+/// The largest environment file to read, in bytes.
 const MAX_FILE: u64 = 256 << 10;
-/// The most entries of a directory that are looked at.
+/// The maximum number of directory entries to read.
 const MAX_ENTRIES: usize = 4096;
-/// The most paths of editable installs that are shown.
+/// The maximum number of shown paths of editable installs.
 const MAX_EDITABLE: usize = 64;
-/// What marks a project whose sources an editable install names.
+/// Files that mark a project with an editable install.
 const PROJECT: [&str; 3] = ["pyproject.toml", "setup.py", "setup.cfg"];
 
-/// The virtual environment that a program belongs to, by the path that it is started by: so does Python itself.
+/// The virtual environment of a program, by its start path, as Python itself does.
 pub(super) fn environment(program: &Path) -> Option<PathBuf> {
     let folder = program.parent()?.parent()?;
     (folder.join(CONFIGURATION).is_file() && is_dedicated(folder)).then(|| folder.to_owned())
 }
 
-/// What an environment reads: itself, the installations that it borrows from, and the sources of editable installs.
+/// The paths that an environment reads: itself, its base installations, and the sources of editable installs.
 pub(super) fn environment_needs(environment: &Path, program: &Path) -> Vec<PathBuf> {
     let mut needs = vec![environment.to_owned()];
     let home = read(&environment.join(CONFIGURATION)).and_then(|text| home(&text));
-    // The base by its name, and the one that the links lead to.
+    // The base by its name, and the one behind the links.
     needs.extend(home.as_deref().and_then(Path::parent).map(installation).unwrap_or_default());
     let real = program.canonicalize().unwrap_or_default();
     needs.extend(installation_of(&real));
@@ -38,7 +38,7 @@ pub(super) fn environment_needs(environment: &Path, program: &Path) -> Vec<PathB
     needs
 }
 
-/// The directory with the interpreter that an environment was made from.
+/// The directory of the interpreter that created an environment.
 fn home(configuration: &str) -> Option<PathBuf> {
     let value = configuration.lines().find_map(|line| {
         let (key, value) = line.split_once('=')?;
@@ -47,13 +47,13 @@ fn home(configuration: &str) -> Option<PathBuf> {
     Some(PathBuf::from(value)).filter(|path| path.is_absolute())
 }
 
-/// What an interpreter reads that lies in an installation `PREFIX/bin/PROGRAM` of its own.
+/// The paths that an interpreter reads in its installation `PREFIX/bin/PROGRAM`.
 pub(super) fn installation_of(program: &Path) -> Vec<PathBuf> {
     let prefix = program.parent().filter(|folder| folder.ends_with("bin")).and_then(Path::parent);
     prefix.map(installation).unwrap_or_default()
 }
 
-/// The directories of an installation that has a standard library, if not every level shows them.
+/// The directories of an installation with a standard library, if not every level shows them.
 fn installation(prefix: &Path) -> Vec<PathBuf> {
     if is_system(prefix) || !libraries(prefix).any(|library| library.join("os.py").is_file()) {
         return Vec::new();
@@ -64,7 +64,7 @@ fn installation(prefix: &Path) -> Vec<PathBuf> {
     ["bin", "lib", "lib64"].iter().map(|part| prefix.join(part)).filter(|part| part.is_dir()).collect()
 }
 
-/// The directories of a prefix with modules, such as `lib/python3.12`.
+/// The module directories of a prefix, such as `lib/python3.12`.
 fn libraries(prefix: &Path) -> impl Iterator<Item = PathBuf> {
     let is_python = |name: &OsStr| {
         let name = name.as_encoded_bytes();
@@ -90,7 +90,7 @@ fn read(path: &Path) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The sources that `.pth` files and the finders of setuptools name.
+/// The sources in `.pth` files and setuptools finders.
 fn editable(packages: &Path) -> Vec<PathBuf> {
     let mut needs = Vec::new();
     for file in entries(packages) {
@@ -110,7 +110,7 @@ fn editable(packages: &Path) -> Vec<PathBuf> {
     needs
 }
 
-/// What can be imported from a directory of a project. A package names what it likes: nothing else is shown.
+/// The importable entries of a project directory. A package can list any path, so nothing else is shown.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     if is_project(folder) && is_plain(folder) {
         let is_module = |path: &PathBuf| {
@@ -125,13 +125,13 @@ fn is_project(folder: &Path) -> bool {
     PROJECT.iter().any(|name| folder.join(name).is_file())
 }
 
-/// Whether a path lies directly in a project, or in its `src`.
+/// Whether a path is directly in a project or in its `src`.
 fn in_project(path: &Path) -> bool {
     let above = || path.ancestors().skip(1).take(2);
     is_plain(path) && path.exists() && above().any(|folder| is_project(folder) && is_dedicated(folder))
 }
 
-/// Whether a path is absolute and nothing on it is hidden.
+/// Whether a path is absolute and has no hidden component.
 fn is_plain(path: &Path) -> bool {
     let is_hidden = |part: Component<'_>| match part {
         Component::Normal(name) => name.as_encoded_bytes().starts_with(b"."),
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn an_environment_needs_its_base_and_editable_sources() {
-        // A temporary directory may be hidden, which no source is.
+        // A temporary directory may be hidden, but sources are not.
         let folder = tempfile::Builder::new().prefix("python").tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         file(&root.join("base/lib/python3.12/os.py"), "");
@@ -192,7 +192,7 @@ mod tests {
         file(&root.join("lib/python3.12/os.py"), "");
         file(&root.join("bin/python3"), "");
         assert_eq!(installation_of(&root.join("bin/python3")), [root.join("bin"), root.join("lib")]);
-        // Not one of Python, and no installation.
+        // Without a standard library it is no installation.
         std::fs::remove_file(root.join("lib/python3.12/os.py")).unwrap();
         assert_eq!(installation_of(&root.join("bin/python3")), Vec::<PathBuf>::new());
     }

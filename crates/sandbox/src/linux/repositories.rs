@@ -1,5 +1,5 @@
-//! Repositories beneath a folder of the host: they are found before a run and shown read-only, because other programs of
-//! the host execute what their hooks and settings say.
+//! Finds git repositories beneath a host directory and shows them read-only, because host programs execute
+//! their hooks and settings.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -11,31 +11,31 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 use super::files::open_beneath;
 
-/// Entries that are looked at: a folder with more keeps its deeper repositories unprotected, which the report says.
-const MOST_ENTRIES: usize = 100_000;
-/// How deep.
-const MOST_DEPTH: usize = 16;
-/// Repositories that are protected; each costs a few mounts.
-const MOST_REPOSITORIES: usize = 64;
+/// The maximum number of entries to search. Deeper repositories stay unprotected, as the report notes.
+const MAX_ENTRIES: usize = 100_000;
+/// The maximum depth.
+const MAX_DEPTH: usize = 16;
+/// The maximum number of protected repositories; each costs some mounts.
+const MAX_REPOSITORIES: usize = 64;
 
-/// A `.git` below the top.
+/// A `.git` below the top level.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Repository {
-    /// The path of the `.git`, relative to the folder.
+    /// The path of the `.git`, relative to the directory.
     pub(super) path: PathBuf,
     pub(super) device: u64,
     pub(super) inode: u64,
 }
 
-/// What was found.
+/// The found repositories.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Repositories {
     pub(super) found: Vec<Repository>,
-    /// Why some may have been missed.
+    /// Why some may be missing.
     pub(super) missed: Option<&'static str>,
 }
 
-/// Looks for `.git` below the top of a folder, the nearest first. Links are not followed.
+/// Searches for `.git` below the top level, nearest first. Links are not followed.
 pub(super) fn find(root: BorrowedFd<'_>) -> Repositories {
     let mut repositories = Repositories::default();
     let mut waiting = VecDeque::from([(PathBuf::new(), 0usize)]);
@@ -45,7 +45,7 @@ pub(super) fn find(root: BorrowedFd<'_>) -> Repositories {
         let place = if depth == 0 { Path::new(".") } else { &folder };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
         let Ok(descriptor) = open_beneath(root, place, flags, Mode::empty()) else {
-            repositories.missed = Some("a folder could not be opened");
+            repositories.missed = Some("opening a directory failed");
             continue;
         };
         let mut entries = rustix::fs::RawDir::new(&descriptor, buffer.spare_capacity_mut());
@@ -56,7 +56,7 @@ pub(super) fn find(root: BorrowedFd<'_>) -> Repositories {
                 continue;
             }
             seen += 1;
-            if seen > MOST_ENTRIES {
+            if seen > MAX_ENTRIES {
                 repositories.missed = Some("it has more than 100,000 entries");
                 return repositories;
             }
@@ -68,18 +68,18 @@ pub(super) fn find(root: BorrowedFd<'_>) -> Repositories {
             let Ok(stat) = rustix::fs::statat(&descriptor, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
             let path = folder.join(OsStr::from_bytes(bytes));
             match FileType::from_raw_mode(stat.st_mode) {
-                // The one at the top has rules of its own.
+                // The top level has its own rules.
                 _ if is_git && depth == 0 => {}
                 FileType::Directory | FileType::RegularFile if is_git => {
-                    if repositories.found.len() == MOST_REPOSITORIES {
+                    if repositories.found.len() == MAX_REPOSITORIES {
                         repositories.missed = Some("it has more than 64 repositories");
                         return repositories;
                     }
                     repositories.found.push(Repository { path, device: stat.st_dev, inode: stat.st_ino });
                 }
-                _ if is_git => repositories.missed = Some("a `.git` is neither a file nor a folder"),
-                FileType::Directory if depth < MOST_DEPTH => waiting.push_back((path, depth + 1)),
-                FileType::Directory => repositories.missed = Some("it is deeper than 16 folders"),
+                _ if is_git => repositories.missed = Some("a `.git` is neither a file nor a directory"),
+                FileType::Directory if depth < MAX_DEPTH => waiting.push_back((path, depth + 1)),
+                FileType::Directory => repositories.missed = Some("it is deeper than 16 directories"),
                 _ => {}
             }
         }
@@ -87,8 +87,8 @@ pub(super) fn find(root: BorrowedFd<'_>) -> Repositories {
     repositories
 }
 
-/// The folders above the repositories, below the top, each once and the upper ones first. One that is a mount cannot be
-/// renamed, so that nothing else can take the place of a repository.
+/// The directories above the repositories, unique and top-down. A mount point cannot be renamed, so nothing
+/// can replace a repository.
 pub(super) fn above(found: &[Repository]) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = Vec::new();
     for repository in found {

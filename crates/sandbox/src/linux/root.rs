@@ -1,4 +1,4 @@
-//! The private root: what a sandbox shows besides the workspace, and the steps that build it.
+//! The private root: the visible paths besides the workspace, and the steps that build it.
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,12 +15,12 @@ use super::steps::{Step, attribute};
 use super::template::has_changed;
 use crate::Level;
 
-/// Where the old root lies while the new one is filled.
+/// The path of the old root while the new one is built.
 const OLD: &str = "/.host";
-/// Folders of the system that a program may read, in every level.
+/// System directories that every level shows.
 pub(super) const SYSTEM: [&str; 8] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32", "/nix/store"];
-/// What level `standard` shows of `/etc` besides: data and settings that libraries and interpreters read. No accounts,
+/// The entries of `/etc` at level `standard`: data and settings of libraries and interpreters. No accounts,
 /// keys or settings of services.
 const ETC_STANDARD: [&str; 22] = [
     "/etc/ca-certificates",
@@ -42,17 +42,17 @@ const ETC_STANDARD: [&str; 22] = [
     "/etc/pki/tls/openssl.d",
     "/etc/protocols",
     "/etc/services",
-    // NixOS: the links in `/etc` go through it.
+    // On NixOS the links in `/etc` lead through it.
     "/etc/static",
     "/etc/terminfo",
     "/etc/timezone",
 ];
-/// How entries of `/etc` begin that have a version in their names.
+/// Prefixes of `/etc` entries with a version in their names.
 const ETC_VERSIONED: [&str; 3] = ["java-", "ld-musl-", "python"];
-/// More entries of `/etc` than this are not searched for such names.
+/// The maximum number of `/etc` entries to search for such names.
 const MAX_ETC_ENTRIES: usize = 4096;
-/// What level `strict` shows of `/etc`: the certificates of authorities are public, and programs with allowed hosts verify
-/// servers by them.
+/// The entries of `/etc` at level `strict`. Certificates are public, and programs verify allowed hosts with
+/// them.
 pub(super) const ETC_STRICT: [&str; 8] = [
     "/etc/ld.so.cache",
     "/etc/alternatives",
@@ -63,22 +63,22 @@ pub(super) const ETC_STRICT: [&str; 8] = [
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",
 ];
-/// Device nodes that do no harm.
+/// Harmless device nodes.
 pub(super) const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 /// An empty directory of the private root: the second layer that an overlay of one directory needs.
 const EMPTY: &str = "/.empty";
-/// The kind of mount that shows system directories.
+/// The mount type for system directories.
 pub(super) const OVERLAY: &std::ffi::CStr = c"overlay";
-/// The home directory in a private root: caches and settings of programs go with the run, and are no artifacts.
+/// The home directory in a private root: caches and settings end with the run and are no artifacts.
 pub(super) const HOME: &str = "/tmp";
-/// Folders for short-lived files, and whether nothing in them can be executed.
+/// Temporary directories, and whether they are mounted noexec.
 pub(super) const SCRATCH: [(&str, bool); 2] = [(HOME, false), ("/dev/shm", true)];
-/// Larger than any path of the private root's own files needs.
+/// The options of the root file system; large enough for its own files.
 const ROOT_OPTIONS: &str = "mode=755,size=1m,nr_inodes=512";
 
 pub(super) const READ_ONLY: u64 = attribute::READ_ONLY | attribute::NO_SETUID | attribute::NO_DEVICES;
 
-/// The small files of `/etc` in a private root.
+/// The generated files of `/etc` in a private root.
 fn etc_files() -> [(&'static str, String); 5] {
     [
         (
@@ -95,7 +95,7 @@ fn etc_files() -> [(&'static str, String); 5] {
     ]
 }
 
-/// What level `standard` shows of `/etc`, as far as this host has it.
+/// The `/etc` entries of level `standard` that exist on this host.
 fn etc_standard() -> impl Iterator<Item = PathBuf> {
     let is_versioned =
         |name: &OsStr| ETC_VERSIONED.iter().any(|prefix| name.as_bytes().starts_with(prefix.as_bytes()));
@@ -104,21 +104,21 @@ fn etc_standard() -> impl Iterator<Item = PathBuf> {
     ETC_STRICT.into_iter().chain(ETC_STANDARD).map(PathBuf::from).chain(versioned)
 }
 
-/// The first directory above that is a symbolic link, which is shown instead: what it points to has entries of its own.
+/// The topmost parent that is a symbolic link. The link is shown instead; its target has its own entries.
 fn first_link(entry: &Path) -> Option<PathBuf> {
     let above: Vec<&Path> = entry.ancestors().skip(1).collect();
     above.into_iter().rev().find(|folder| folder.is_symlink()).map(Path::to_owned)
 }
 
-/// What a program may read of the system in the host's own root: the same as in a private one, with the host's own
-/// small files in the place of generated ones.
+/// The readable system paths in the host's root: as in a private one, with the host's own files instead of
+/// generated ones.
 pub(super) fn readable_system() -> impl Iterator<Item = PathBuf> {
     let files = etc_files().map(|(file, _)| PathBuf::from(file));
     SYSTEM.into_iter().map(PathBuf::from).chain(files).chain(etc_standard())
 }
 
-/// What the C library must read before it uses large pages, with which a fork of much memory takes a hundredth of the
-/// time: copies of two files of the host, and nothing else of `/sys`.
+/// Copies of the two files of `/sys` that the C library reads before it uses huge pages. With these, a fork
+/// of much memory is 100 times faster.
 fn large_pages() -> &'static [(&'static str, Vec<u8>)] {
     const FILES: [&str; 2] =
         ["/sys/kernel/mm/transparent_hugepage/enabled", "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"];
@@ -142,12 +142,12 @@ pub(super) fn under_old(path: &Path) -> CString {
     c_string(text)
 }
 
-/// Whether a path is already shown by a bind of itself or of a folder above.
+/// Whether a path or one of its parents is already mounted.
 pub(super) fn is_shown(shown: &[PathBuf], wanted: &Path) -> bool {
     shown.iter().any(|folder| wanted.starts_with(folder))
 }
 
-/// Collects folders so that each is made once, parents first.
+/// Creates each directory once, parents first.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) steps: Vec<Step>,
@@ -155,7 +155,8 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Makes the folders above what is shown. Their names belong to the host's user: they can be passed, not listed.
+    /// Creates the directories above a shown path. Their names belong to the host's user, so they can be
+    /// entered but not listed.
     pub(super) fn passage(&mut self, shown: &Path) {
         let Some(parent) = shown.parent().filter(|parent| *parent != Path::new("/")) else { return };
         if self.made.iter().any(|made| made == parent) {
@@ -198,7 +199,7 @@ impl Tree {
         self.made.push(file.to_owned());
     }
 
-    /// Shows a path of the host, a symbolic link as the same link.
+    /// Shows a host path; a symbolic link as the same link.
     fn show(&mut self, shown: &mut Vec<PathBuf>, wanted: &Path) {
         if is_shown(shown, wanted) || self.made.iter().any(|made| made == wanted) {
             return;
@@ -227,7 +228,7 @@ impl Tree {
     }
 }
 
-/// A file system in memory that the program may write.
+/// A writable file system in memory.
 pub(super) fn temporary(target: &Path, size: u64, inodes: u64, no_execute: bool) -> Step {
     let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
     if no_execute {
@@ -241,12 +242,12 @@ pub(super) fn temporary(target: &Path, size: u64, inodes: u64, no_execute: bool)
     }
 }
 
-/// The system directories that an overlay can cover: those beneath which nothing is mounted, which it would hide. Found
-/// again when the host's table of mounts has changed.
+/// The system directories that an overlay can cover, because nothing is mounted beneath. Recomputed when the
+/// host's mounts change.
 pub(super) fn coverable() -> Vec<PathBuf> {
-    /// The process that read the table, the table, which says once when it has changed, and what it gave.
-    static KEPT: Mutex<Option<(u32, OwnedFd, Vec<PathBuf>)>> = Mutex::new(None);
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The process, the mount table that reports a change once, and the result.
+    static CACHE: Mutex<Option<(u32, OwnedFd, Vec<PathBuf>)>> = Mutex::new(None);
+    let mut kept = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
     if let Some((reader, mounts, found)) = kept.as_ref()
         && *reader == process
@@ -274,7 +275,7 @@ fn read_coverable(mounts: &OwnedFd) -> std::io::Result<Vec<PathBuf>> {
 }
 
 impl Tree {
-    /// Enters an empty root of its own; the host's lies beneath until [`Tree::finish`].
+    /// Enters an empty private root. The host's root is beneath it until [`Tree::finish`].
     pub(super) fn begin(&mut self, mount_point: &Path) {
         self.steps.push(Step::PrivateMounts);
         self.steps.push(Step::Mount {
@@ -288,7 +289,7 @@ impl Tree {
         self.steps.push(Step::Pivot { old: c_string(OLD.trim_start_matches('/')) });
     }
 
-    /// Shows the folders of the system that a level has, and gives what is shown with everything beneath.
+    /// Shows the system directories of a level. Returns the shown paths with their submounts.
     pub(super) fn system(&mut self, level: Level) -> Vec<PathBuf> {
         let mut shown = Vec::new();
         for folder in SYSTEM {
@@ -330,7 +331,7 @@ impl Tree {
         }
     }
 
-    /// Makes the folders for short-lived files.
+    /// Creates the temporary directories.
     pub(super) fn scratch(&mut self) {
         for (folder, _) in SCRATCH {
             self.folder(Path::new(folder));
@@ -338,8 +339,8 @@ impl Tree {
         self.folder(Path::new(EMPTY));
     }
 
-    /// Covers shown system directories with overlays. Files and directories of an overlay are objects of its own for
-    /// the kernel, so that locks and watches of code end there and neither see nor stop programs of the host.
+    /// Covers system directories with overlays. Their inodes differ from the host's, so that locks and
+    /// watches of code cannot see or block host programs.
     pub(super) fn overlays(&mut self, wanted: &[PathBuf]) {
         for folder in coverable().iter().filter(|folder| wanted.contains(folder)) {
             self.steps.push(Step::Mount {
@@ -351,8 +352,8 @@ impl Tree {
         }
     }
 
-    /// Makes the other places on which every run mounts what is its own. The workspace may lie in one of the former, or
-    /// in what is shown, where it is already.
+    /// Creates the other mount points of a run. The workspace may already exist beneath one of them or
+    /// beneath a shown path.
     pub(super) fn places(&mut self, workspace: &Path, shown: &[PathBuf]) {
         self.folder(Path::new("/proc"));
         if !is_shown(shown, workspace) {
@@ -360,7 +361,7 @@ impl Tree {
         }
     }
 
-    /// Removes the host's root. The private one is read-only from here on.
+    /// Removes the host's root and makes the private one read-only.
     pub(super) fn finish(&mut self) {
         self.steps.push(Step::DetachOld { old: c_string(OLD) });
         self.steps.push(Step::Attributes { path: c_string("/"), attributes: READ_ONLY });

@@ -10,11 +10,11 @@ use super::toolchain;
 use crate::running::Pipes;
 use crate::{Build, Cancel, Error, Event, Language, Outcome, Program, Sandbox};
 
-/// Who gets the output.
+/// The receiver of the output.
 pub(crate) enum Output<'a> {
-    /// It is captured, and handed over while it comes.
+    /// It is captured, and reported as it arrives.
     Captured(&'a mut dyn FnMut(Event<'_>)),
-    /// The caller gets the streams themselves.
+    /// The caller gets the streams.
     Live(&'a SyncSender<Pipes>),
 }
 
@@ -42,12 +42,12 @@ pub(crate) fn run(
             return Ok(*outcome);
         }
     };
-    // From here: what a build takes has limits of its own.
+    // From here: a build has its own limits.
     let since = Instant::now();
     let mut outcome = match output {
         Output::Captured(on_event) => match captured(sandbox, program, cancel, since, on_event) {
             Ok(outcome) => outcome?,
-            // The host does not give what it was assumed to give.
+            // The host lacks an assumed feature.
             Err(refused @ Error::Setup { .. }) => match sandbox.host.as_ref().and_then(remember::corrected) {
                 Some(host) => captured(&sandbox.clone().host(host), program, cancel, since, on_event)??,
                 None => return Err(refused),
@@ -56,7 +56,7 @@ pub(crate) fn run(
         },
         Output::Live(sender) => {
             let (started, pipes) = prepare(sandbox, program, is_live)?.start()?;
-            // If nobody waits for them any more, the program was cancelled.
+            // If nobody receives them, the program was cancelled.
             let _ = pipes.map(|pipes| sender.send(pipes));
             attend(started, sandbox, since, cancel, &mut |_| {})?
         }
@@ -65,7 +65,7 @@ pub(crate) fn run(
     Ok(outcome)
 }
 
-/// Fails where the program was not started; what is inside fails after it.
+/// Fails if the program did not start; the inner result covers later failures.
 fn captured(
     sandbox: &Sandbox,
     program: &Program,
@@ -80,13 +80,13 @@ fn captured(
     }
 }
 
-/// A failed build of a program that was to be talked to: there is no outcome to hand over.
+/// The error of a failed build for a live program, which has no outcome.
 fn not_built(program: &Program, outcome: &Outcome) -> Error {
-    const MAXIMUM: usize = 4096;
+    const MAX_MESSAGE: usize = 4096;
     let language = match program {
         Program::Code { language, .. } => *language,
         _ => Language::C,
     };
-    let messages: String = outcome.stderr.text().chars().take(MAXIMUM).collect();
+    let messages: String = outcome.stderr.text().chars().take(MAX_MESSAGE).collect();
     Error::Build { language, reason: format!("{:?}: {messages}", outcome.verdict) }
 }

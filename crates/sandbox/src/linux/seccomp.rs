@@ -1,5 +1,5 @@
-//! Turns the policy into a seccomp filter: a binary search over segments of call numbers, so that a hundred rules cost
-//! eight comparisons.
+//! Compiles the policy into a seccomp filter: a binary search over call numbers, so that 100 rules cost eight
+//! comparisons.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -8,7 +8,7 @@ use libc::sock_filter;
 
 use super::allowlist::{self, Treatment};
 use super::launch::{self, Plan};
-use super::policy::{Action, MACHINE, NEWEST_REVIEWED, POLICY, Rule, Test, When};
+use super::policy::{Action, LAST_REVIEWED, MACHINE, POLICY, Rule, Test, When};
 use super::steps::Step;
 use crate::Level;
 
@@ -21,11 +21,11 @@ const MACHINE_NUMBER: u32 = 0;
 
 const ALLOW: u32 = 0x7FFF_0000;
 const KILL_PROCESS: u32 = 0x8000_0000;
-/// The call waits until the host has seen it, and the host ends the run.
-const ASK_HOST: u32 = 0x7FC0_0000;
+/// The host sees the call first and ends the run.
+const NOTIFY_HOST: u32 = 0x7FC0_0000;
 const FAIL: u32 = 0x0005_0000;
 
-/// Calls of the x32 interface have this bit; they would bypass a filter that compares numbers.
+/// The bit of x32 calls, which would bypass a filter that compares numbers.
 const X32: u32 = 0x4000_0000;
 
 const LOAD: u16 = 0x20;
@@ -40,18 +40,18 @@ const OFFSET_OF_NUMBER: u32 = 0;
 const OFFSET_OF_MACHINE: u32 = 4;
 const OFFSET_OF_ARGUMENTS: u32 = 16;
 
-/// What decides which rules apply.
+/// The facts that decide which rules apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Circumstances {
     /// The level.
     pub(super) level: Level,
-    /// The run has process, message and network namespaces of its own.
+    /// The run has its own process, message and network namespaces.
     pub(super) own_namespaces: bool,
-    /// Landlock limits signals, or no process of the host is visible.
+    /// Landlock restricts signals, or no host process is visible.
     pub(super) scoped_signals: bool,
-    /// A call that ends the run is shown to the host first, which then knows its name.
+    /// The host sees a call that ends the run, and so knows its name.
     pub(super) tells: bool,
-    /// The run has a proxy in its own network namespace.
+    /// The run has an egress proxy in its own network namespace.
     pub(super) way_out: bool,
     /// No cgroup limits the memory of the run.
     pub(super) watched_memory: bool,
@@ -65,16 +65,16 @@ const fn branch(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-/// Where a search over call numbers ends.
+/// The result of a search over call numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// This value is returned.
+    /// Return this value.
     Return(u32),
-    /// The rules of the call with this place in the list decide.
+    /// Evaluate the rules of the call with this index.
     Rules(usize),
 }
 
-/// Whether the kernel shows calls to this process before they are carried out. Found out once.
+/// Whether the kernel can report calls to this process before they run. Probed once.
 pub(super) fn can_tell() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -92,11 +92,13 @@ pub(super) fn can_tell() -> bool {
     })
 }
 
-/// The filter for the circumstances. Its length is time: the kernel checks, translates and evaluates it for every
-/// call number at each start (measured: 0.35 µs per instruction).
+/// The filter for the circumstances.
+///
+/// Its length costs time: at each start the kernel checks, translates and evaluates it for every call number
+/// (measured: 0.35 µs per instruction).
 pub(super) fn filter(circumstances: Circumstances) -> Arc<[sock_filter]> {
-    static KEPT: Mutex<BTreeMap<Circumstances, Arc<[sock_filter]>>> = Mutex::new(BTreeMap::new());
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    static CACHE: Mutex<BTreeMap<Circumstances, Arc<[sock_filter]>>> = Mutex::new(BTreeMap::new());
+    let mut kept = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
     Arc::clone(kept.entry(circumstances).or_insert_with(|| compile(circumstances).into()))
 }
 
@@ -108,8 +110,8 @@ impl Rule {
                 When::Always => true,
                 When::SharedNamespaces => !circumstances.own_namespaces,
                 When::UnscopedSignals => !circumstances.scoped_signals,
-                When::NoWayOut => !circumstances.way_out,
-                When::WayOut => circumstances.way_out,
+                When::NoEgress => !circumstances.way_out,
+                When::Egress => circumstances.way_out,
                 When::WatchedMemory => circumstances.watched_memory,
             }
     }
@@ -123,7 +125,7 @@ fn compile(circumstances: Circumstances) -> Vec<sock_filter> {
         }
     }
     let calls: Vec<(u32, Vec<&Rule>)> = calls.into_iter().collect();
-    // Where the outcome changes, in ascending order; neighbours with the same outcome are one segment.
+    // The numbers at which the result changes, ascending; neighbors with the same result form a segment.
     let mut segments = vec![(0u32, End::Return(ALLOW))];
     let mut change = |number: u32, end: End| match segments.last_mut() {
         Some(last) if last.1 == end => {}
@@ -132,7 +134,7 @@ fn compile(circumstances: Circumstances) -> Vec<sock_filter> {
     };
     for (place, (number, rules)) in calls.iter().enumerate() {
         let end = match rules.iter().find(|rule| rule.test == Test::Any) {
-            // Whatever the other rules say, one refuses every call with the same error.
+            // A rule without condition decides, if all rules fail with the same error.
             Some(Rule { action: Action::Fail(error), .. }) if same_error(rules) => {
                 End::Return(FAIL | *error as u32)
             }
@@ -141,7 +143,7 @@ fn compile(circumstances: Circumstances) -> Vec<sock_filter> {
         change(*number, end);
         change(*number + 1, End::Return(ALLOW));
     }
-    change(NEWEST_REVIEWED + 1, End::Return(FAIL | libc::ENOSYS as u32));
+    change(LAST_REVIEWED + 1, End::Return(FAIL | libc::ENOSYS as u32));
     if circumstances.level == Level::Maximum {
         segments = allowlist(&calls, circumstances.tells);
     }
@@ -150,11 +152,11 @@ fn compile(circumstances: Circumstances) -> Vec<sock_filter> {
     let mut filter = vec![
         statement(LOAD, OFFSET_OF_MACHINE),
         branch(JUMP_IF_EQUAL, MACHINE_NUMBER, 1, 0),
-        // Calls of another machine, for example `int 0x80`, have other numbers.
+        // Calls of another architecture, for example `int 0x80`, have other numbers.
         statement(RETURN, KILL_PROCESS),
         statement(LOAD, OFFSET_OF_NUMBER),
     ];
-    // A conditional jump reaches 255 instructions, so the search is in parts that each have their own ends.
+    // A conditional jump reaches 255 instructions, so the search is split, each part with its own results.
     let parts: Vec<&[(u32, End)]> = segments.chunks(64).collect();
     let bodies: Vec<Vec<sock_filter>> = parts.iter().map(|part| search(part, &calls)).collect();
     for (index, body) in bodies.iter().enumerate() {
@@ -167,10 +169,10 @@ fn compile(circumstances: Circumstances) -> Vec<sock_filter> {
     filter
 }
 
-/// The segments of level `maximum`: every call by its group, and for allowed ones the rules about their arguments.
+/// The segments of level `maximum`: each call by its group, and the argument rules of allowed ones.
 fn allowlist(calls: &[(u32, Vec<&Rule>)], tells: bool) -> Vec<(u32, End)> {
     let unknown = End::Return(FAIL | libc::ENOSYS as u32);
-    let mut ends = vec![unknown; NEWEST_REVIEWED as usize + 1];
+    let mut ends = vec![unknown; LAST_REVIEWED as usize + 1];
     for group in allowlist::groups() {
         for (number, _) in group.calls {
             let rules = calls.iter().position(|(call, _)| i64::from(*call) == *number);
@@ -178,7 +180,7 @@ fn allowlist(calls: &[(u32, Vec<&Rule>)], tells: bool) -> Vec<(u32, End)> {
                 (Treatment::Allow, Some(place)) => End::Rules(place),
                 (Treatment::Allow, None) => End::Return(ALLOW),
                 (Treatment::Answer(error), _) => End::Return(FAIL | error as u32),
-                (Treatment::End, _) => End::Return(if tells { ASK_HOST } else { KILL_PROCESS }),
+                (Treatment::End, _) => End::Return(if tells { NOTIFY_HOST } else { KILL_PROCESS }),
             };
             if let Some(place) = ends.get_mut(*number as usize) {
                 *place = end;
@@ -198,37 +200,37 @@ fn same_error(rules: &[&Rule]) -> bool {
     rules.windows(2).all(|pair| pair[0].action == pair[1].action)
 }
 
-/// A way out of a comparison: to another one, or to an end.
+/// The target of a comparison: another comparison or a result.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum Target {
     Node(usize),
     End(End),
 }
 
-/// A comparison: at least this number, then the first way, else the second.
-type Node = (u32, Way, Way);
+/// A comparison: the first target for at least this number, else the second.
+type Node = (u32, Target, Target);
 
-/// Adds the comparisons of a binary search and gives the way in.
-fn build(segments: &[(u32, End)], nodes: &mut Vec<Node>) -> Way {
+/// Adds the comparisons of a binary search and returns its root.
+fn build(segments: &[(u32, End)], nodes: &mut Vec<Node>) -> Target {
     match segments {
-        [] => Way::End(End::Return(ALLOW)),
-        [(_, end)] => Way::End(*end),
+        [] => Target::End(End::Return(ALLOW)),
+        [(_, end)] => Target::End(*end),
         _ => {
             let (lower, upper) = segments.split_at(segments.len() / 2);
             let place = nodes.len();
-            let nothing = Way::End(End::Return(ALLOW));
+            let nothing = Target::End(End::Return(ALLOW));
             nodes.push((upper.first().map_or(0, |segment| segment.0), nothing, nothing));
             let no = build(lower, nodes);
             let yes = build(upper, nodes);
             if let Some(node) = nodes.get_mut(place) {
                 (node.1, node.2) = (yes, no);
             }
-            Way::Node(place)
+            Target::Node(place)
         }
     }
 }
 
-/// A binary search over segments, with what its ends do behind it.
+/// A binary search over segments, followed by its results.
 fn search(segments: &[(u32, End)], calls: &[(u32, Vec<&Rule>)]) -> Vec<sock_filter> {
     let mut nodes = Vec::new();
     build(segments, &mut nodes);
@@ -249,16 +251,17 @@ fn search(segments: &[(u32, End)], calls: &[(u32, Vec<&Rule>)]) -> Vec<sock_filt
             }
         }
     }
-    let target = |way: Way| match way {
-        Way::Node(place) => place,
-        Way::End(end) => ends.iter().find(|(other, _)| *other == end).map_or(0, |(_, place)| *place),
+    let target = |way: Target| match way {
+        Target::Node(place) => place,
+        Target::End(end) => ends.iter().find(|(other, _)| *other == end).map_or(0, |(_, place)| *place),
     };
     let mut body: Vec<sock_filter> = nodes
         .iter()
         .enumerate()
         .map(|(place, (number, yes, no))| {
-            // Every target lies behind, and no part is long enough to be out of reach: the test compares all numbers.
-            let distance = |way: Way| u8::try_from(target(way).saturating_sub(place + 1)).unwrap_or(u8::MAX);
+            // Targets are always ahead and in reach: the test compares all numbers.
+            let distance =
+                |way: Target| u8::try_from(target(way).saturating_sub(place + 1)).unwrap_or(u8::MAX);
             branch(JUMP_IF_AT_LEAST, *number, distance(*yes), distance(*no))
         })
         .collect();
@@ -266,11 +269,11 @@ fn search(segments: &[(u32, End)], calls: &[(u32, Vec<&Rule>)]) -> Vec<sock_filt
     body
 }
 
-/// Returns the action if the test holds, else falls through. The argument is loaded anew by every test.
+/// Returns the action if the test matches, else falls through. Each test loads its argument again.
 fn test(rule: &Rule, filter: &mut Vec<sock_filter>) {
     let Action::Fail(error) = rule.action;
     let refusal = statement(RETURN, FAIL | error as u32);
-    // Both machines are little-endian: the lower half comes first.
+    // Both architectures are little-endian: the lower half comes first.
     let load = |argument: u32| statement(LOAD, OFFSET_OF_ARGUMENTS + 8 * argument);
     match rule.test {
         Test::Any => filter.push(refusal),
@@ -330,7 +333,7 @@ fn test(rule: &Rule, filter: &mut Vec<sock_filter>) {
 mod tests {
     use super::*;
 
-    /// What the kernel would do: the few instructions that the compiler above emits.
+    /// Interprets the instructions that the compiler emits, as the kernel would.
     fn evaluate(filter: &[sock_filter], machine: u32, number: u32, arguments: [u64; 6]) -> u32 {
         let (mut at, mut accumulator) = (0usize, 0u32);
         loop {
@@ -385,13 +388,13 @@ mod tests {
             })
     }
 
-    /// The table itself, read without the compiler: the oracle.
+    /// Reads the table directly, as the test oracle.
     fn expected(circumstances: Circumstances, number: u32, arguments: [u64; 6]) -> u32 {
         if circumstances.level == Level::Maximum {
             match allowlist::of_number(number as i32).map(|(_, group)| group.treatment) {
                 None => return FAIL | libc::ENOSYS as u32,
                 Some(Treatment::Answer(error)) => return FAIL | error as u32,
-                Some(Treatment::End) if circumstances.tells => return ASK_HOST,
+                Some(Treatment::End) if circumstances.tells => return NOTIFY_HOST,
                 Some(Treatment::End) => return KILL_PROCESS,
                 Some(Treatment::Allow) => {}
             }
@@ -401,8 +404,8 @@ mod tests {
                 When::Always => true,
                 When::SharedNamespaces => !circumstances.own_namespaces,
                 When::UnscopedSignals => !circumstances.scoped_signals,
-                When::NoWayOut => !circumstances.way_out,
-                When::WayOut => circumstances.way_out,
+                When::NoEgress => !circumstances.way_out,
+                When::Egress => circumstances.way_out,
                 When::WatchedMemory => circumstances.watched_memory,
             };
             let matches = match rule.test {
@@ -425,11 +428,11 @@ mod tests {
                 return FAIL | error as u32;
             }
         }
-        if number > NEWEST_REVIEWED { FAIL | libc::ENOSYS as u32 } else { ALLOW }
+        if number > LAST_REVIEWED { FAIL | libc::ENOSYS as u32 } else { ALLOW }
     }
 
     #[test]
-    fn the_filter_does_what_the_table_says() {
+    fn the_filter_matches_the_table() {
         let values = [
             0u64,
             1,
@@ -467,7 +470,7 @@ mod tests {
             let most = if circumstances.level == Level::Maximum { 600 } else { 340 };
             assert!(filter.len() < most, "a longer filter makes every start slower: {}", filter.len());
             for number in 0..600 {
-                // Without a rule no argument matters.
+                // Without a rule the arguments do not matter.
                 let has_rule = POLICY.iter().chain(MACHINE).any(|rule| rule.call as u32 == number);
                 let values = if has_rule { &values[..] } else { &values[..2] };
                 for &first in values {

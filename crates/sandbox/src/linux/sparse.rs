@@ -1,4 +1,4 @@
-//! Copies of files that keep their holes: a program can make a file of a terabyte that takes no space.
+//! Copies files with their holes: a program can create a terabyte file that uses no space.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -6,7 +6,7 @@ use std::io::{self, Read as _};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-/// Copies the first `size` bytes of `from` to the beginning of `to`, which is empty. Holes stay holes.
+/// Copies the first `size` bytes of `from` to the empty file `to`, preserving holes.
 pub(super) fn copy(from: &File, to: &File, size: u64) -> io::Result<()> {
     let mut end = 0;
     while end < size {

@@ -1,7 +1,7 @@
-//! The child's side: a list of steps, computed before the clone and carried out one by one between clone and exec.
+//! The child's side: a list of steps, computed before the clone and performed between clone and exec.
 //!
-//! Between clone and exec of a process with threads only async-signal-safe calls are allowed. So a step holds
-//! everything that it needs; performing one allocates nothing, takes no lock and cannot panic.
+//! Between clone and exec of a process with threads only async-signal-safe calls are allowed. So each step
+//! contains all of its data; performing it allocates nothing, takes no lock and cannot panic.
 
 use std::ffi::{CStr, CString};
 
@@ -15,18 +15,18 @@ use super::identity::QUOTA_PLACE;
 use super::kernel::check;
 use super::landlock::Landlock;
 
-/// The number of the control socket after the descriptors are arranged. The first process knows it.
+/// The descriptor of the control socket, after their placement. The first process knows the number.
 pub(super) const CONTROL: RawFd = 3;
-/// The number of the descriptor to which code writes its value.
+/// The descriptor to which code writes its value.
 pub(super) const VALUE: RawFd = 4;
-/// The number of the descriptor from which an interpreter reads its code.
+/// The descriptor from which an interpreter reads its code.
 pub(super) const CODE: RawFd = 5;
-/// The number of the first process's program, until it runs.
+/// The descriptor of the first process's program, until it runs.
 const PROGRAM: RawFd = 6;
-/// The number of the descriptor through which the first process kills everything when the host is gone.
+/// The descriptor with which the first process kills everything when the host is gone.
 const KILL: RawFd = 7;
 
-/// Attributes of a mount, in the kernel's bits.
+/// Mount attributes, in the kernel's bits.
 pub(super) mod attribute {
     pub(in super::super) const READ_ONLY: u64 = 1;
     pub(in super::super) const NO_SETUID: u64 = 2;
@@ -43,90 +43,91 @@ pub(super) struct MountAttributes {
     pub(super) user_namespace: u64,
 }
 
-/// One step on the way from a copy of the host process to the confined program.
+/// A step from a copy of the host process to the confined program.
 #[derive(Debug)]
 pub(super) enum Step {
     /// Writes a short text to an open descriptor: joins a cgroup.
     Join(OwnedFd),
     /// Writes a short text to a file that exists.
     Write { path: CString, text: Vec<u8> },
-    /// Makes a namespace of its own.
+    /// Creates a namespace.
     Unshare(i32),
-    /// Enters a network namespace that was made before.
+    /// Enters an existing network namespace.
     EnterNetwork(OwnedFd),
-    /// Brings the loopback interface of the run's own network namespace up, listens on one of its ports and hands the
-    /// socket to the host.
+    /// Enables loopback in the run's network namespace, listens on a port and sends the socket to the host.
     Listen { port: u16 },
-    /// Enters a user namespace that was made before: its map is written, which only its parent can do for root.
+    /// Enters an existing user namespace with a written id map, which for root only the parent can write.
     EnterUser(OwnedFd),
-    /// Enters a mount namespace that was made before; its root becomes the root and the working folder.
+    /// Enters an existing mount namespace. Its root becomes the root and the working directory.
     EnterMounts(std::sync::Arc<OwnedFd>),
     /// Sets the host name.
     HostName(&'static [u8]),
-    /// Cuts the mount namespace off from the host's.
+    /// Detaches the mount namespace from the host's propagation.
     PrivateMounts,
     /// Mounts a file system.
     Mount { kind: &'static CStr, target: CString, options: CString, flags: MountFlags },
-    /// Makes a folder.
+    /// Creates a directory.
     Folder { path: CString, mode: u32 },
-    /// Makes a file with a content.
+    /// Creates a file with content.
     File { path: CString, content: Vec<u8> },
     /// Makes a file executable.
     Executable(CString),
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     Link { path: CString, target: CString },
-    /// Shows a folder or file of the host at a place, with everything mounted beneath.
+    /// Mounts a host path at a target, with all submounts.
     Bind { source: CString, target: CString, attributes: u64 },
-    /// Attaches a detached mount that the host made.
+    /// Attaches a detached mount of the host.
     Attach { tree: OwnedFd, target: CString },
-    /// Shows a folder of this mount namespace, with everything mounted beneath, in another one, which it enters.
+    /// Mounts a directory of this mount namespace, with submounts, in another one, and enters that.
     Carry { source: CString, attributes: u64, mounts: OwnedFd, target: CString },
-    /// Refuses if a path is not the file that the host saw.
+    /// Fails if a path is not the file that the host saw.
     Verify { path: CString, device: u64, inode: u64 },
     /// Changes the attributes of one mount.
     Attributes { path: CString, attributes: u64 },
-    /// Makes the file system of the root read-only for everybody, through whatever mount.
+    /// Makes the root file system read-only through every mount.
     Freeze,
-    /// Makes the working folder the root; the old root lies beneath.
+    /// Makes the working directory the root; the old root is beneath.
     Pivot { old: CString },
     /// Removes the old root from the namespace.
     DetachOld { old: CString },
-    /// Hands the folder to the host.
+    /// Sends the directory to the host.
     SendFolder(CString),
-    /// Waits until the host has put its files there.
+    /// Waits until the host has added its files.
     Await,
-    /// Enters a folder.
+    /// Changes the working directory.
     Enter(CString),
-    /// Becomes another user, without groups.
+    /// Switches to another user, without groups.
     Identity { user: u32, group: u32, dumpable: bool },
     /// Limits a resource: soft and hard.
     Limit { resource: u32, soft: u64, hard: u64 },
-    /// Keeps the capabilities of its user namespace across exec: for a zygote, which makes sandboxes in it.
+    /// Keeps the capabilities of its user namespace across exec: a zygote creates sandboxes with them.
     KeepCapabilities,
-    /// Forgets the capabilities that could be regained.
+    /// Drops the capabilities that could be regained.
     DropBounding,
-    /// Forgets all others.
+    /// Drops all other capabilities.
     DropCapabilities,
-    /// Makes the right to change the own root one that can be kept.
+    /// Makes `CAP_SYS_CHROOT` inheritable.
     InheritRootChange,
-    /// Forgets all others but the right to change the own root, which the next program gets.
+    /// Drops all capabilities except `CAP_SYS_CHROOT`, which the next program inherits.
     KeepRootChange,
-    /// Hands the mount namespace to the host. The descriptor is the host's `/proc`.
+    /// Sends the mount namespace to the host. The descriptor is the host's `/proc`.
     SendMounts(OwnedFd),
-    /// Makes the memory, which may be the host's, one that may be looked into or not, as it was before.
+    /// Restores whether the memory, which may be the host's, is dumpable.
     Dumpable(bool),
-    /// No program can raise its rights from here on.
+    /// Prevents all later programs from gaining privileges.
     NoNewPrivileges,
-    /// Limits files, TCP, sockets and signals.
+    /// Restricts files, TCP, sockets and signals.
     Landlock(Landlock),
-    /// Limits system calls.
+    /// Restricts system calls.
     Seccomp(std::sync::Arc<[libc::sock_filter]>),
-    /// The same, and the host gets the descriptor through which the kernel shows it calls.
+    /// Restricts system calls and sends the host the listener on which the kernel reports them.
     SeccompTelling(std::sync::Arc<[libc::sock_filter]>),
-    /// A new session without a terminal. In a process namespace its first process dies with the host's thread; else
-    /// it must live to kill the others, and learns of the host's end by the control socket.
+    /// Starts a new session without a terminal.
+    ///
+    /// In a process namespace its first process dies with the host's thread. Otherwise it must survive to
+    /// kill the others, and detects the host's end on the control socket.
     Session { dies_with_host: bool },
-    /// Puts the descriptors to their places and closes all others.
+    /// Places the descriptors and closes all others.
     Descriptors {
         stdio: [OwnedFd; 3],
         value: Option<OwnedFd>,
@@ -134,17 +135,17 @@ pub(super) enum Step {
         program: OwnedFd,
         /// The `cgroup.kill` of the run, for the first process alone.
         kill: Option<OwnedFd>,
-        /// Where the kernel cannot close many at once: the number of descriptors that this process may have.
+        /// The maximum number of open descriptors, where the kernel cannot close a range.
         one_by_one: Option<u32>,
     },
-    /// Becomes the first process.
+    /// Executes the first process.
     Exec { arguments: Pointers, environment: Pointers },
-    /// Ends well: the sandbox could be made.
+    /// Exits successfully: the sandbox works.
     Exit,
 }
 
 impl Step {
-    /// What a person reads when the step fails.
+    /// The name for error messages.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Join(_) => "join cgroup",
@@ -152,7 +153,7 @@ impl Step {
             Self::Write { .. } => "map identities",
             Self::Unshare(_) => "unshare",
             Self::EnterNetwork(_) => "enter network namespace",
-            Self::Listen { .. } => "open way out",
+            Self::Listen { .. } => "open egress port",
             Self::EnterUser(_) => "enter user namespace",
             Self::EnterMounts(_) => "enter mount namespace",
             Self::HostName(_) => "set host name",
@@ -169,7 +170,7 @@ impl Step {
             Self::Freeze => "make root read-only",
             Self::Pivot { .. } => "change root",
             Self::DetachOld { .. } => "detach old root",
-            Self::SendFolder(_) => "hand over workspace",
+            Self::SendFolder(_) => "send workspace",
             Self::Await => "wait for files",
             Self::Enter(_) => "enter workspace",
             Self::Identity { .. } => "change identity",
@@ -178,7 +179,7 @@ impl Step {
             Self::DropBounding | Self::DropCapabilities | Self::InheritRootChange | Self::KeepRootChange => {
                 "drop capabilities"
             }
-            Self::SendMounts(_) => "hand over mount namespace",
+            Self::SendMounts(_) => "send mount namespace",
             Self::Dumpable(_) => "restore dumpable",
             Self::NoNewPrivileges => "forbid new privileges",
             Self::Landlock(_) => "enforce landlock",
@@ -190,7 +191,7 @@ impl Step {
         }
     }
 
-    /// The path or similar that the step is about.
+    /// The path or value of the step, for error messages.
     pub(super) fn subject(&self) -> Option<String> {
         let path = match self {
             Self::Write { path, .. }
@@ -212,10 +213,10 @@ impl Step {
     }
 }
 
-/// Strings and the array of pointers to them that exec takes.
+/// Strings with the array of pointers that exec needs.
 #[derive(Debug)]
 pub(super) struct Pointers {
-    /// The strings that the pointers point into.
+    /// The strings that the pointers reference.
     _strings: Vec<CString>,
     pointers: Vec<*const libc::c_char>,
 }
@@ -227,10 +228,10 @@ impl Pointers {
     }
 }
 
-/// Carries out the steps and never returns. A failure is sent to the host as the index of the step and the error.
+/// Performs the steps and never returns. On failure, sends the host the step's index and the error.
 pub(super) fn perform_all(steps: &[Step], control: BorrowedFd<'_>) -> ! {
     let mut control = control;
-    // The host's mask must decide neither over the private root nor over the program's files.
+    // The host's umask must affect neither the private root nor the program's files.
     rustix::process::umask(Mode::from_raw_mode(0o022));
     for (index, step) in steps.iter().enumerate() {
         if let Err(error) = perform(step, control) {
@@ -252,7 +253,7 @@ fn exit(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Sends a message, and with it a descriptor if there is one.
+/// Sends a message with an optional descriptor.
 fn send(control: BorrowedFd<'_>, message: &[u64; 6], descriptor: Option<BorrowedFd<'_>>) -> bool {
     let mut bytes = [0u8; 48];
     for (target, number) in bytes.chunks_exact_mut(8).zip(message) {
@@ -270,7 +271,7 @@ fn send(control: BorrowedFd<'_>, message: &[u64; 6], descriptor: Option<Borrowed
         .is_ok()
 }
 
-/// A raw call of prctl with plain numbers.
+/// Calls prctl with plain numbers.
 fn prctl(option: i32, first: u64, second: u64, third: u64) -> Result<(), Errno> {
     // SAFETY: every caller passes an option that takes numbers, or a pointer that lives during the call.
     check(unsafe { libc::syscall(libc::SYS_prctl, option, first, second, third, 0u64) }).map(|_| ())
@@ -293,8 +294,8 @@ pub(super) fn set_attributes(
 
 const EMPTY_PATH: i32 = 0x1000;
 const RECURSIVE: i32 = 0x8000;
-/// The number of the capability to change the own root.
-const CHANGE_ROOT: u32 = 18;
+/// The number of `CAP_SYS_CHROOT`.
+const CAP_SYS_CHROOT: u32 = 18;
 
 fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
     match step {
@@ -396,7 +397,7 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
             let (user, group) = (Uid::from_raw(*user), Gid::from_raw(*group));
             rustix::thread::set_thread_res_gid(group, group, group)?;
             rustix::thread::set_thread_res_uid(user, user, user)?;
-            // The kernel has marked the memory as not to be looked into, and it may be the host's own.
+            // The kernel has marked the memory as not dumpable, and it may be the host's own.
             prctl(libc::PR_SET_DUMPABLE, u64::from(*dumpable), 0, 0)
         }
         Step::Limit { resource, soft, hard } => {
@@ -425,8 +426,8 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
             Ok(())
         }
         Step::DropBounding => {
-            // Until the kernel says that there is no such capability. Without the right to drop there is nothing that
-            // the set could give back, since no new privileges are allowed.
+            // Until the kernel reports an unknown capability. Without the right to drop, the set cannot
+            // restore anything, because no new privileges are allowed.
             for capability in 0..64 {
                 match prctl(libc::PR_CAPBSET_DROP, capability, 0, 0) {
                     Ok(()) => {}
@@ -447,16 +448,16 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
             let mut sets = [0u32; 6];
             // SAFETY: header and sets have the size that version 3 requires, and live during the calls.
             check(unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) })?;
-            sets[2] |= 1 << CHANGE_ROOT;
+            sets[2] |= 1 << CAP_SYS_CHROOT;
             // SAFETY: as above.
             check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) }).map(|_| ())
         }
         Step::KeepRootChange => {
             let header = [0x2008_0522u32, 0];
-            let only = [0u32, 1 << CHANGE_ROOT, 1 << CHANGE_ROOT, 0, 0, 0];
+            let only = [0u32, 1 << CAP_SYS_CHROOT, 1 << CAP_SYS_CHROOT, 0, 0, 0];
             // SAFETY: header and sets have the size that version 3 requires, and live during the call.
             check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), only.as_ptr()) })?;
-            prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE as u64, u64::from(CHANGE_ROOT), 0)
+            prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE as u64, u64::from(CAP_SYS_CHROOT), 0)
         }
         Step::SendMounts(processes) => {
             let namespace = rustix::fs::openat(
@@ -508,7 +509,7 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
                 place(code, CODE, 0)?;
             }
             place(program, PROGRAM, libc::O_CLOEXEC)?;
-            // What was not placed must not stay open either.
+            // Descriptors that were not placed must be closed too.
             if value.is_none() {
                 close(VALUE);
             }
@@ -546,7 +547,7 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
     }
 }
 
-/// Connections that wait to be accepted; the kernel takes fewer if the host says so.
+/// The backlog of the listener; the kernel may lower it.
 const BACKLOG: i32 = 1024;
 
 fn listen(port: u16, control: BorrowedFd<'_>) -> Result<(), Errno> {
@@ -580,7 +581,7 @@ fn attach(tree: &OwnedFd, target: &CStr) -> Result<(), Errno> {
     rustix::mount::move_mount(tree, c"", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-/// A namespace, or a process that lives in one of this kind.
+/// A namespace, or a process in one of this kind.
 fn enter(namespace: &OwnedFd, kind: i32) -> Result<(), Errno> {
     // SAFETY: this process has one thread; the kernel checks the kind.
     check(unsafe { libc::syscall(libc::SYS_setns, namespace.as_raw_fd(), kind) }).map(|_| ())
@@ -590,7 +591,7 @@ fn place(descriptor: &OwnedFd, number: RawFd, flags: i32) -> Result<(), Errno> {
     place_raw(descriptor.as_raw_fd(), number, flags)
 }
 
-/// Sources were made with high numbers, so that no place is taken before it is read.
+/// Source descriptors have high numbers, so that no target is overwritten before it is read.
 fn place_raw(descriptor: RawFd, number: RawFd, flags: i32) -> Result<(), Errno> {
     // SAFETY: the target number belongs to nobody in this process any more.
     check(unsafe { libc::syscall(libc::SYS_dup3, descriptor, number, flags) }).map(|_| ())

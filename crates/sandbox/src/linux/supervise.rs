@@ -1,5 +1,5 @@
-//! The host's side of a run: one poll loop over output, input, the control socket and the clock, until everything
-//! that the program started is dead.
+//! The host's side of a run: one poll loop over output, input, the control socket and the clock, until
+//! everything is dead.
 
 use std::io::Read as _;
 use std::mem::MaybeUninit;
@@ -19,12 +19,12 @@ use super::tree;
 use super::watch::{Watch, processor_micros};
 use crate::{Cancel, Captured, Error, Event, Level, Limits};
 
-/// After the last process is dead, or was killed, output is read for at most this long.
+/// The maximum time for reading output after the last process died.
 const DRAIN: Duration = Duration::from_millis(500);
-/// How often limits that only the host can see are looked at.
+/// The interval between checks of limits that the host enforces.
 const LOOK: Duration = Duration::from_millis(25);
-/// Without any deadline; the loop then only looks again.
-const LONGEST_WAIT: Duration = Duration::from_hours(1);
+/// The maximum wait of the loop without a deadline.
+const MAX_WAIT: Duration = Duration::from_hours(1);
 
 /// Why the host ended the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,16 +42,16 @@ pub(super) enum Ended {
     Denied(i32),
 }
 
-/// How the main process ended, as the first process saw it.
+/// The exit of the main process, as the first process reported it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Status {
     pub(super) wait: i32,
     pub(super) largest: u64,
-    /// What the main process and those that it waited for used.
+    /// The usage of the main process and of its reaped children.
     pub(super) usage: ChildUsage,
 }
 
-/// The host's ends of the descriptors of a run.
+/// The host's ends of a run's descriptors.
 #[derive(Debug)]
 pub(super) struct Streams {
     pub(super) stdout: Option<OwnedFd>,
@@ -60,7 +60,7 @@ pub(super) struct Streams {
     pub(super) stdin: Option<Feed>,
 }
 
-/// What is still to be written to the program's input.
+/// The input that is still to be written to the program.
 pub(super) struct Feed {
     pub(super) pipe: OwnedFd,
     pub(super) source: Box<dyn std::io::Read>,
@@ -73,25 +73,26 @@ impl std::fmt::Debug for Feed {
     }
 }
 
-/// A child and what holds its descendants together. Dropped, it kills and collects all of them.
+/// A child with everything that contains its descendants. Dropping it kills and reaps all of them.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) child: Child,
     pub(super) own_namespaces: bool,
     pub(super) group: Group,
-    /// Who takes apart what is left once everything that the program started is dead; otherwise the run does.
+    /// Tears down the sandbox once everything that the program started is dead; none if the run does that.
     pub(super) cleaner: Option<Arc<dyn Cleaner>>,
 }
 
-/// Takes apart what is left of a run in which nobody is alive but the first process, which has reported its last: that
-/// process, its namespaces and its control group.
+/// Tears down a sandbox whose only process is the finished first process: that process, its namespaces and
+/// its cgroup.
 pub(super) trait Cleaner: std::fmt::Debug + Send + Sync {
     fn clean(&self, running: Running);
 }
 
 impl Running {
-    /// Whether the kernel counts nobody in the group but the first process, and the run may be taken apart later. The
-    /// first process is not asked: it runs under the program's own lock.
+    /// Whether the kernel counts only the first process in the group, so that the teardown may wait.
+    ///
+    /// The first process is not asked, because it runs under the program's own restrictions.
     fn is_alone(&self) -> bool {
         self.cleaner.is_some()
             && self.own_namespaces
@@ -105,7 +106,7 @@ impl Running {
         } else if self.group.kills() {
             self.group.kill();
         } else {
-            // The first process stays until the last, so that orphans remain its children.
+            // The first process goes last, so that orphans remain its children.
             tree::kill_descendants(self.child.pid);
             self.child.kill();
         }
@@ -114,14 +115,14 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Once it was collected, its number may belong to another process.
+        // A reaped pid may belong to another process.
         if !self.child.is_reaped() {
             self.kill_all();
         }
     }
 }
 
-/// What the loop found out.
+/// The results of the loop.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) status: Option<Status>,
@@ -132,13 +133,13 @@ pub(super) struct Finished {
     pub(super) result_line: Option<Vec<u8>>,
     pub(super) value: Vec<u8>,
     pub(super) value_overflowed: bool,
-    /// The workspace that the child made.
+    /// The workspace that the child created.
     pub(super) folder: Option<OwnedFd>,
-    /// Whether the first process may still be on its way out.
+    /// Whether the first process may still be ending.
     pub(super) is_alone: bool,
 }
 
-/// A step of the set-up that failed, or the start of the program.
+/// The failure of a set-up step or of the program's start.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The index of the step and the error.
@@ -149,22 +150,22 @@ pub(super) enum Failure {
     Host(Error),
 }
 
-/// What the loop works on.
+/// The input of the loop.
 pub(super) struct Supervision<'a> {
     pub(super) running: &'a mut Running,
     pub(super) streams: Streams,
     pub(super) limits: &'a Limits,
-    /// The level that was given.
+    /// The level in force.
     pub(super) level: Level,
     pub(super) cancel: &'a Cancel,
     pub(super) on_event: &'a mut dyn FnMut(Event<'_>),
     pub(super) started: Instant,
-    /// Called with the workspace that the child made; afterwards the child may go on, if it waits.
+    /// Called with the workspace that the child created; a waiting child then continues.
     pub(super) on_folder: &'a mut dyn FnMut(BorrowedFd<'_>) -> Result<(), Error>,
     pub(super) child_waits: bool,
-    /// Called with the socket on which the program finds its way out.
+    /// Called with the listener for the egress proxy.
     pub(super) on_listener: &'a mut dyn FnMut(OwnedFd) -> Result<(), Error>,
-    /// A workspace that has no limit of its own.
+    /// A workspace without a kernel limit.
     pub(super) measured: Option<BorrowedFd<'a>>,
 }
 
@@ -173,9 +174,9 @@ enum Message {
     NotStarted(i32),
     Ended(Status),
     Folder(OwnedFd),
-    /// Where the kernel shows calls that end the run.
+    /// The listener on which the kernel reports calls that end the run.
     Listener(OwnedFd),
-    /// Where the program finds its way out.
+    /// The listener for the egress proxy.
     WayOut(OwnedFd),
     End,
     None,
@@ -248,10 +249,10 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
         let timeout = if dead {
             drain_until.map_or(DRAIN, |until| until.saturating_duration_since(now))
         } else if ended.is_some() || status.is_some() || failure.is_some() {
-            // Dying; without a namespace a new orphan may have to be killed again.
+            // Dying; without a process namespace, new orphans must be killed again.
             LOOK
         } else {
-            let mut most = deadline.map_or(LONGEST_WAIT, |deadline| deadline.saturating_duration_since(now));
+            let mut most = deadline.map_or(MAX_WAIT, |deadline| deadline.saturating_duration_since(now));
             if !cancel.flag.wakes() {
                 most = most.min(LOOK);
             }
@@ -286,7 +287,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
                                 b"g",
                                 rustix::net::SendFlags::NOSIGNAL,
                             );
-                            // If it is dead, that shows by itself.
+                            // A dead child is detected separately.
                             let _ = go;
                         }
                         Ok(()) => {}
@@ -311,13 +312,13 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
         if ready.listener {
             match ways.listener.as_ref().and_then(|listener| shown_call(listener.as_fd())) {
                 Some(number) if ended.is_none() => {
-                    // The call is held back until then, and never carried out.
+                    // The call is blocked until then and never performed.
                     ended = Some(Ended::Denied(number));
                     running.kill_all();
                     drain_until = Some(Instant::now() + DRAIN);
                 }
                 Some(_) => {}
-                // Nobody is left who could call, or the caller is dead.
+                // No process is left, or the caller is dead.
                 None => ways.listener = None,
             }
         }
@@ -385,12 +386,12 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
     })
 }
 
-/// What an adopted child used: this process does not collect it, so the kernel does not say.
+/// The usage of an adopted child, which this process does not reap.
 fn usage_of_adopted(running: &Running, status: Option<Status>, killed_after: Duration) -> ChildUsage {
     let Some(Status { usage, .. }) = status else {
         return ChildUsage { user_micros: killed_after.as_micros() as u64, system_micros: 0 };
     };
-    // Most of what went before was the interpreter's own.
+    // Most of the earlier time was the interpreter's own.
     let user = usage.user_micros.checked_sub(running.child.spent());
     match user {
         Some(user_micros) => ChildUsage { user_micros, ..usage },
@@ -401,7 +402,7 @@ fn usage_of_adopted(running: &Running, status: Option<Status>, killed_after: Dur
     }
 }
 
-/// What the sandbox tells the host by, besides the program's streams.
+/// The sandbox's channels to the host, besides the program's streams.
 #[derive(Debug)]
 struct Ways {
     control_open: bool,
@@ -464,7 +465,7 @@ fn wait<'a>(
     }
 }
 
-/// Reads one message of the control socket.
+/// Reads one message from the control socket.
 fn receive(control: &OwnedFd) -> Message {
     let mut bytes = [0u8; 64];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -504,7 +505,7 @@ fn receive(control: &OwnedFd) -> Message {
     }
 }
 
-/// Reads what there is, once. Gives whether the stream has ended.
+/// Reads available output once. Returns whether the stream has ended.
 fn take(stream: &mut Option<OwnedFd>, buffer: &mut [u8], each: &mut dyn FnMut(&[u8])) -> bool {
     let Some(descriptor) = stream else { return true };
     match rustix::io::read(&*descriptor, &mut *buffer) {
@@ -518,7 +519,7 @@ fn take(stream: &mut Option<OwnedFd>, buffer: &mut [u8], each: &mut dyn FnMut(&[
     }
 }
 
-/// Writes a block of input. Gives nothing when there is no more, or nobody reads.
+/// Writes a block of input. Returns none at the end of the input or of the reader.
 fn feed(stdin: &mut Option<Feed>) -> Option<()> {
     let feed = stdin.as_mut()?;
     if feed.block.is_empty() {
@@ -536,7 +537,7 @@ fn feed(stdin: &mut Option<Feed>) -> Option<()> {
     }
 }
 
-/// A state that other threads set, and that wakes a poll.
+/// A flag that other threads set and that wakes a poll.
 #[derive(Debug)]
 pub(crate) struct Flag {
     set: std::sync::atomic::AtomicBool,
@@ -555,7 +556,7 @@ impl Flag {
     pub(crate) fn set(&self) {
         self.set.store(true, std::sync::atomic::Ordering::SeqCst);
         if let Some(event) = &self.event {
-            // The counter is full only after as many wake-ups: it stays readable.
+            // A full counter stays readable.
             let _ = rustix::io::write(event, &1u64.to_ne_bytes());
         }
     }
@@ -568,7 +569,7 @@ impl Flag {
         self.event.as_ref().map(|event| event.as_fd())
     }
 
-    /// Whether a poll wakes by itself; otherwise the state is looked at from time to time.
+    /// Whether setting it wakes a poll; otherwise it is checked periodically.
     fn wakes(&self) -> bool {
         self.event.is_some()
     }

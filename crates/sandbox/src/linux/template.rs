@@ -1,12 +1,12 @@
-//! The private root of level `strict`, made once and copied by every run that shows nothing of its own.
+//! The template of level `strict`'s private root, built once and copied by runs that mount nothing else.
 //!
-//! Making a root is two thirds of the mounts of a run, and leaving the host's root waits for every processor to pass
-//! through the scheduler. When the host program is root, the finished root is kept as a mount namespace that nobody
-//! lives in. A child enters it and makes its own copy, on which it mounts what is its own: `/tmp`, `/dev/shm`, `/proc`
-//! and `/workspace`. The skeleton's file system is read-only as such, so no run can leave anything there, whatever
-//! rights it got. An ordinary user's run makes its own root, because it must belong to the run's user namespace.
+//! Building a root takes two thirds of a run's mounts, and leaving the host's root waits for every processor
+//! to pass through the scheduler. If the host program is root, the finished root is kept as a mount namespace
+//! without processes. A child enters it and copies it, then mounts its own `/tmp`, `/dev/shm`, `/proc` and
+//! `/workspace`. The template's file system is read-only, so no run can write to it, whatever its privileges.
+//! An ordinary user's run builds its own root, because it must belong to the run's user namespace.
 //!
-//! The template is made anew when the host's table of mounts or a folder that it shows has changed.
+//! The template is rebuilt when the host's mounts or a shown directory change.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,28 +22,27 @@ use super::root::{ETC_STRICT, SYSTEM, Tree};
 use super::steps::Step;
 use crate::Level;
 
-/// A folder of the host that every template shows with everything beneath.
+/// A host directory that every template shows with its submounts.
 pub(super) const TEMPLATE_SHOWS: &str = "/usr";
 
-/// Device and inode of every folder and file that is shown; none where there is none.
+/// Device and inode of every shown path; none for missing ones.
 type Key = [Option<(u64, u64)>; SYSTEM.len() + ETC_STRICT.len()];
 
 #[derive(Debug)]
-struct Kept {
-    /// The process that made it: after a fork both would wait for the same notices of `mounts`.
+struct Template {
+    /// The process that built it: after a fork both would wait for the same notifications of `mounts`.
     process: u32,
     key: Key,
-    /// The host's table of mounts, which says once when it has changed.
+    /// The host's mount table, which reports a change once.
     mounts: OwnedFd,
-    /// None if it could not be made: it is not tried again before something has changed.
+    /// None if building failed; retried only after a change.
     namespace: Option<Arc<OwnedFd>>,
 }
 
-/// The namespace with the root that every run of level `strict` shares as its origin. None where it cannot be made:
-/// then the run makes its own root.
+/// Returns the namespace of the template. None if it cannot be built: then the run builds its own root.
 pub(super) fn namespace(facts: &Facts) -> Option<Arc<OwnedFd>> {
-    static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    static CACHE: Mutex<Option<Template>> = Mutex::new(None);
+    let mut kept = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
     let (process, key) = (std::process::id(), key());
     if let Some(kept) = kept.as_ref()
         && kept.process == process
@@ -52,12 +51,12 @@ pub(super) fn namespace(facts: &Facts) -> Option<Arc<OwnedFd>> {
     {
         return kept.namespace.clone();
     }
-    // The old one goes first, so that it holds nothing of the host meanwhile.
+    // Drop the old one first, so that it pins no host mounts meanwhile.
     *kept = None;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let mounts = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty()).ok()?;
     let namespace = if is_simple(&mounts, &key) { make(facts).map(Arc::new) } else { None };
-    kept.insert(Kept { process, key, mounts, namespace }).namespace.clone()
+    kept.insert(Template { process, key, mounts, namespace }).namespace.clone()
 }
 
 fn shown() -> impl Iterator<Item = &'static str> {
@@ -72,7 +71,7 @@ fn key() -> Key {
     key
 }
 
-/// Whether the table of mounts has changed since the last question.
+/// Whether the mount table has changed since the last check.
 pub(super) fn has_changed(mounts: &OwnedFd) -> bool {
     let mut waiting = [PollFd::new(mounts, PollFlags::PRI)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -80,8 +79,8 @@ pub(super) fn has_changed(mounts: &OwnedFd) -> bool {
         || waiting.iter().any(|entry| entry.revents().intersects(PollFlags::PRI | PollFlags::ERR))
 }
 
-/// Whether nothing is mounted beneath what is shown: a kept copy of such a mount would keep the host from giving its
-/// device free.
+/// Whether nothing is mounted beneath shown paths: a copy of such a mount would keep the host from unmounting
+/// its device.
 fn is_simple(mounts: &OwnedFd, key: &Key) -> bool {
     let mut text = String::new();
     let Ok(copy) = launch::duplicate(mounts.as_fd()) else { return false };
@@ -99,7 +98,7 @@ fn has_no_mount_beneath(table: &str) -> bool {
     })
 }
 
-/// Makes the root in a child, keeps its namespace, and proves with another child that it can be used.
+/// Builds the root in a child, keeps its namespace, and verifies it with another child.
 fn make(facts: &Facts) -> Option<OwnedFd> {
     let mut tree = Tree::default();
     tree.begin(facts.mount_point());
@@ -122,7 +121,7 @@ fn make(facts: &Facts) -> Option<OwnedFd> {
         0,
         vec![Step::EnterMounts(Arc::clone(&namespace)), Step::Unshare(libc::CLONE_NEWNS), Step::Exit],
     )?;
-    // A child that reached its end says nothing.
+    // A child that reached its end sends nothing.
     if launch::first_letter(&trial).is_some() {
         return None;
     }
@@ -139,7 +138,7 @@ mod tests {
     use super::*;
     use crate::Host;
 
-    /// The facts of this host, if templates are to be had.
+    /// The facts of this host, if it supports templates.
     fn facts() -> Option<Facts> {
         let facts = Host::probe().facts.clone();
         if facts.is_root() && facts.namespaces.is_ok() {
@@ -149,7 +148,7 @@ mod tests {
         None
     }
 
-    /// What a child that enters the template meets, with all rights of root.
+    /// The result of a step for a child in the template with root's capabilities.
     fn outcome(namespace: &Arc<OwnedFd>, step: Step) -> Option<u64> {
         let steps = vec![
             Step::EnterMounts(Arc::clone(namespace)),
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_made_once_and_even_root_cannot_write_to_it() {
+    fn even_root_cannot_write_to_a_template() {
         let Some(facts) = facts() else { return };
         let namespace = make(&facts).map(Arc::new).unwrap();
         let read_only = Some(libc::EROFS as u64);
@@ -177,7 +176,7 @@ mod tests {
         }
         let passwd = Step::Write { path: c"/etc/passwd".to_owned(), text: b"x".to_vec() };
         assert_eq!(outcome(&namespace, passwd), read_only);
-        // And nothing of the host's root is there.
+        // Nothing of the host's root is visible.
         let old = Step::Enter(c"/.host".to_owned());
         assert_eq!(outcome(&namespace, old), Some(libc::ENOENT as u64));
         let home = Step::Enter(c"/home".to_owned());
@@ -186,13 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_template_is_used_again() {
+    fn a_template_is_reused() {
         let Some(facts) = facts() else { return };
         let Some(first) = super::namespace(&facts) else {
-            println!("SKIP a_kept_template_is_used_again: something is mounted beneath a system folder");
+            println!("SKIP a_template_is_reused: something is mounted beneath a system folder");
             return;
         };
-        // Other programs of the machine may mount something between the two.
+        // Other programs may mount something between both calls.
         let again = (0..10)
             .any(|_| super::namespace(&facts).is_some_and(|second| Arc::ptr_eq(&first, &second)))
             || super::namespace(&facts)
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_beneath_a_shown_folder_rules_a_template_out() {
+    fn a_mount_beneath_a_shown_path_prevents_a_template() {
         let line = |point: &str| format!("36 31 0:32 / {point} rw,relatime - tmpfs tmpfs rw\n");
         for point in ["/", "/usr", "/home", "/usrlocal", "/etc", "/etc/ld.so.cache"] {
             assert!(has_no_mount_beneath(&line(point)), "{point}");

@@ -1,4 +1,4 @@
-//! A workspace as a folder of the host, for hosts without mount namespaces.
+//! A workspace in a temporary host directory, for hosts without mount namespaces.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::files::{Owner, open_beneath};
 
-/// A folder with a name that nobody can guess, removed with everything in it when dropped.
+/// A directory with an unguessable name, removed with its content on drop.
 #[derive(Debug)]
 pub(super) struct TemporaryFolder {
     path: PathBuf,
@@ -17,7 +17,7 @@ pub(super) struct TemporaryFolder {
 }
 
 impl TemporaryFolder {
-    /// Makes one that only its owner can enter.
+    /// Creates a directory that only its owner can enter.
     pub(super) fn create(owner: Option<Owner>) -> io::Result<Self> {
         let parent = std::env::temp_dir().canonicalize()?;
         for _ in 0..16 {
@@ -56,13 +56,13 @@ impl TemporaryFolder {
 impl Drop for TemporaryFolder {
     fn drop(&mut self) {
         empty(self.descriptor.as_fd());
-        // If something is left, the name says whose it was.
+        // The name of a leftover shows its origin.
         let _ = std::fs::remove_dir(&self.path);
     }
 }
 
-/// Removes everything in a folder. A program may have nested folders deeper than any path or stack reaches, so each
-/// subfolder is moved to the top before it is emptied: the work is one level deep at any time.
+/// Removes everything in a directory. A program may nest directories deeper than any path or stack allows, so
+/// each subdirectory is moved to the top before it is emptied: the work is never more than one level deep.
 pub(super) fn empty(folder: BorrowedFd<'_>) {
     let mut number = 0u64;
     let mut buffer = Vec::with_capacity(32 << 10);
@@ -99,7 +99,7 @@ pub(super) fn empty(folder: BorrowedFd<'_>) {
                 continue;
             }
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            // The program is dead, and may have taken the owner's rights away.
+            // The program is dead, and may have removed its owner's permissions.
             let _ = rustix::fs::chmodat(folder, name, Mode::from_raw_mode(0o700), AtFlags::empty());
             let Ok(inner) = rustix::fs::openat(folder, name, flags, Mode::empty()) else { continue };
             let _ = rustix::fs::fchmod(&inner, Mode::from_raw_mode(0o700));
@@ -114,7 +114,7 @@ pub(super) fn empty(folder: BorrowedFd<'_>) {
     }
 }
 
-/// Removes the files of a folder and moves its subfolders up. Gives how many were moved.
+/// Removes the files of a directory and moves its subdirectories up. Returns their number.
 fn lift(inner: &OwnedFd, top: BorrowedFd<'_>, first: u64) -> u64 {
     let mut moved = 0;
     let mut buffer = Vec::with_capacity(32 << 10);
@@ -130,7 +130,7 @@ fn lift(inner: &OwnedFd, top: BorrowedFd<'_>, first: u64) -> u64 {
             kind => kind == FileType::Directory,
         };
         if is_folder {
-            // A folder without rights does not even move.
+            // A directory without permissions cannot be moved either.
             let _ = rustix::fs::chmodat(inner, name, Mode::from_raw_mode(0o700), AtFlags::empty());
             if rustix::fs::renameat(inner, name, top, format!(".toolpost-{}", first + moved)).is_ok() {
                 moved += 1;

@@ -1,4 +1,4 @@
-//! From code to a program that can start: interpreters get it as it is, compilers build it in a sandbox of its own.
+//! From code to an executable program: interpreters read it, compilers build it in a separate sandbox.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -22,14 +22,14 @@ use crate::{
     Build, Cancel, Error, Language, Limits, Outcome, Program, Ready, Sandbox, Source, Verdict, Workspace,
 };
 
-/// A compiler's or interpreter's answer to the question for its version is cut here.
+/// The maximum size of a version answer.
 const VERSION_BYTES: usize = 4096;
-/// Programs whose version is remembered, before all are forgotten.
-const MAXIMUM_VERSIONS: usize = 256;
-/// Messages of a compiler that come back as a note of a run.
+/// The maximum number of cached versions.
+const MAX_VERSIONS: usize = 256;
+/// The maximum size of compiler messages in a note.
 const WARNING_BYTES: usize = 2048;
 
-/// The path of a program that is handed over as a descriptor.
+/// The path of code that is passed as a descriptor.
 fn code_path() -> String {
     format!("/proc/self/fd/{CODE}")
 }
@@ -41,7 +41,7 @@ fn find(language: Language, sandbox: &Sandbox, reach: Reach) -> Result<(Found, &
     })
 }
 
-/// A program with everything that it needs to start.
+/// Resolves a program with everything that it needs to start.
 pub(super) fn ready(sandbox: &Sandbox, program: &Program, reach: Reach) -> Result<Ready, Error> {
     match program {
         Program::Argv(arguments) => {
@@ -77,7 +77,7 @@ pub(super) fn ready(sandbox: &Sandbox, program: &Program, reach: Reach) -> Resul
     }
 }
 
-/// The program of a host directory that a relative path names.
+/// The program in a host directory that a relative path names.
 fn in_workspace(sandbox: &Sandbox, name: &Path) -> Option<PathBuf> {
     let (Workspace::Host(folder) | Workspace::LiveHost(folder) | Workspace::ReadOnlyHost(folder)) =
         &sandbox.workspace
@@ -93,7 +93,7 @@ fn in_workspace(sandbox: &Sandbox, name: &Path) -> Option<PathBuf> {
     interpreter::is_executable(&path).then_some(path)
 }
 
-/// A program of the workspace is started by its relative path: the workspace may have another path inside.
+/// Starts a workspace program by its relative path: the workspace may have another path inside.
 fn by_name(found: Found, path: &Path, name: &Path) -> Found {
     let Found { path: program, needs, mut first } = found;
     match first.last_mut() {
@@ -110,22 +110,22 @@ fn with_arguments(found: Found, arguments: Vec<OsString>, language: Option<Langu
     Ready { path, needs, arguments: first, payload: None, language }
 }
 
-/// The two numbers with which a version begins, wherever they stand in a line.
+/// The first two numbers of a version in a line.
 fn numbers(line: &str) -> Option<(u32, u32)> {
     let text = number(line)?;
     let mut parts = text.split('.').map(str::parse::<u32>);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-/// The version in a line: the first word part of digits and dots that has both.
+/// The version in a line: the first word with digits and a dot.
 fn number(line: &str) -> Option<&str> {
     line.split(|letter: char| !(letter.is_ascii_digit() || letter == '.'))
         .map(|part| part.trim_matches('.'))
         .find(|part| part.contains('.') && part.len() <= 40)
 }
 
-/// What a program says of its version: one line, bounded and without control characters. It is asked in a sandbox, and
-/// again only when its file has changed.
+/// Queries a program's version: one bounded line without control characters. Runs in a sandbox; cached until
+/// the file changes.
 fn version(found: &Found, runner: &'static Runner, sandbox: &Sandbox) -> Result<String, String> {
     type Key = (PathBuf, Vec<OsString>, i64, i64, u64);
     static KNOWN: Mutex<Option<HashMap<Key, Result<String, String>>>> = Mutex::new(None);
@@ -153,30 +153,30 @@ fn version(found: &Found, runner: &'static Runner, sandbox: &Sandbox) -> Result<
             let line = lines.into_iter().flatten().next();
             match line {
                 Some(line) if outcome.verdict.is_ok() => Ok(line),
-                None if outcome.verdict.is_ok() => Err("it does not say its version".into()),
+                None if outcome.verdict.is_ok() => Err("it prints no version".into()),
                 line => Err(format!("it does not run: {:?} {}", outcome.verdict, line.unwrap_or_default())),
             }
         }
-        // Why this sandbox could not be had is no fact about the program.
+        // A failure of this sandbox says nothing about the program.
         Err(error) => return Err(error.to_string()),
     };
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_default();
-    if known.len() >= MAXIMUM_VERSIONS {
+    if known.len() >= MAX_VERSIONS {
         known.clear();
     }
     known.insert(key, answer.clone());
     answer
 }
 
-/// Time and size of a program's file.
+/// The modification time and size of a program's file.
 fn identity(found: &Found) -> std::io::Result<(i64, i64, u64)> {
     let file = found.first.first().map_or(found.path.as_path(), Path::new);
     let metadata = file.metadata()?;
     Ok((metadata.mtime(), metadata.mtime_nsec(), metadata.size()))
 }
 
-/// A sandbox with nothing of a request but where and how strictly it runs.
+/// A sandbox with only the host, level and search path of a request.
 fn same_host(sandbox: &Sandbox) -> Sandbox {
     Sandbox {
         level: sandbox.level,
@@ -187,8 +187,8 @@ fn same_host(sandbox: &Sandbox) -> Sandbox {
     }
 }
 
-/// The program that installs packages of a language, without arguments: the interpreter for Python, `npm` for
-/// JavaScript. Beside it what tells it from another one: its path and version.
+/// The package installer of a language, without arguments, with a key of its path and version: Python itself,
+/// or `npm`.
 pub(crate) fn installer(language: Language, sandbox: &Sandbox) -> Result<(Ready, String), Error> {
     let reach = prepare::reach(sandbox)?;
     let (found, runner) = find(language, sandbox, reach)?;
@@ -199,15 +199,15 @@ pub(crate) fn installer(language: Language, sandbox: &Sandbox) -> Result<(Ready,
         path: found.path.clone(),
         source,
     })?;
-    let told = format!("{} {line} {seconds} {nanoseconds} {size}", found.path.display());
+    let identity = format!("{} {line} {seconds} {nanoseconds} {size}", found.path.display());
     let found = match language {
         Language::JavaScript => interpreter::package_manager(sandbox.search_path.as_deref(), reach)?,
         _ => found,
     };
-    Ok((with_arguments(found, Vec::new(), None), told))
+    Ok((with_arguments(found, Vec::new(), None), identity))
 }
 
-/// What runs a language here: the path and what it says of its version.
+/// Detects the program of a language: its path and version.
 pub(crate) fn detect(language: Language, sandbox: &Sandbox) -> Result<(PathBuf, String, bool), Error> {
     let (found, runner) = find(language, sandbox, prepare::reach(sandbox)?)?;
     let path = found.first.first().map_or_else(|| found.path.clone(), PathBuf::from);
@@ -217,7 +217,7 @@ pub(crate) fn detect(language: Language, sandbox: &Sandbox) -> Result<(PathBuf, 
     Ok((path, version, matches!(runner.way, Way::Build { .. })))
 }
 
-/// Builds code, if it is of a language that is built here. Nothing if there is nothing to build.
+/// Builds code of a compiled language. None if nothing needs a build.
 pub(crate) fn build(sandbox: &Sandbox, program: &Program, cancel: &Cancel) -> Result<Option<Build>, Error> {
     let Program::Code { language, source } = program else { return Ok(None) };
     if !language.runners().iter().any(|runner| matches!(runner.way, Way::Build { .. })) {
@@ -263,7 +263,7 @@ pub(crate) fn build(sandbox: &Sandbox, program: &Program, cancel: &Cancel) -> Re
     Ok(Some(Build::Ready { program, notes }))
 }
 
-/// A program that belongs to the same installation.
+/// A program of the same installation.
 fn beside(found: &Found, name: &str) -> PathBuf {
     let real = found.path.canonicalize().unwrap_or_else(|_| found.path.clone());
     let candidate = real.with_file_name(name);
@@ -275,7 +275,7 @@ enum Compiled {
     Failed(Box<Outcome>),
 }
 
-/// Gets the product from the cache, or makes it in a sandbox of its own.
+/// Gets the product from the cache, or builds it in a separate sandbox.
 fn compile(
     sandbox: &Sandbox,
     language: Language,
@@ -286,7 +286,7 @@ fn compile(
     cancel: &Cancel,
 ) -> Result<Compiled, Error> {
     let Way::Build { source: file, arguments, script, result, .. } = runner.way else {
-        return Err(Error::Build { language, reason: "its program interprets".into() });
+        return Err(Error::Build { language, reason: "its program is an interpreter".into() });
     };
     let limits = &sandbox.build_limits.clone().unwrap_or_else(Limits::for_builds);
     let version = version(found, runner, sandbox)
@@ -308,15 +308,15 @@ fn compile(
         let key = key(sandbox, language, source, found, &version, &command, file)?;
         match cache.lookup(&key, cancel, limits.wall)? {
             Some(Lookup::Found(content)) => {
-                return Ok(Compiled::Made(content, vec![format!("build: kept from before, {version}")]));
+                return Ok(Compiled::Made(content, vec![format!("build: from the cache, {version}")]));
             }
             Some(Lookup::Missing(free)) => {
                 if free.was_damaged {
-                    notes.push("build: the cache had a damaged or foreign entry, which is made again".into());
+                    notes.push("build: replacing an invalid cache entry".into());
                 }
                 slot = Some(free);
             }
-            None => notes.push("build: another one of the same code was not waited for any longer".into()),
+            None => notes.push("build: waiting for another build of the same code timed out".into()),
         }
     }
 
@@ -339,10 +339,10 @@ fn compile(
                 return Err(Error::Build { language, reason });
             }
             let reason = match outcome.verdict {
-                Verdict::Exit { .. } => "the code was refused",
-                _ => "it was ended",
+                Verdict::Exit { .. } => "the compiler rejected the code",
+                _ => "the compiler was ended",
             };
-            outcome.report.notes.insert(0, format!("build: {reason}; nothing of it ran, {version}"));
+            outcome.report.notes.insert(0, format!("build: {reason}; the code did not run, {version}"));
             outcome.report.notes.splice(1..1, notes);
             outcome.artifacts.clear();
             outcome.changes = crate::Changes::default();
@@ -354,7 +354,7 @@ fn compile(
     let warnings = outcome.stderr.text();
     if !warnings.trim().is_empty() {
         let short: String = warnings.chars().take(WARNING_BYTES).collect();
-        notes.push(format!("build: the compiler says: {short}"));
+        notes.push(format!("build: compiler messages: {short}"));
     }
     if let Some(slot) = slot {
         slot.keep(&content)?;
@@ -362,12 +362,12 @@ fn compile(
     Ok(Compiled::Made(content.into(), notes))
 }
 
-/// Half of the memory limit in MiB, for the heap of a Java machine, which needs memory besides.
+/// Half of the memory limit in MiB, as the heap of a Java VM, which needs more memory besides.
 pub(crate) fn heap(limits: &Limits) -> String {
     (limits.memory / 2 / (1 << 20)).clamp(8, 1 << 20).to_string()
 }
 
-/// Everything that decides what is built. Each part has its length before it, so that no two requests look the same.
+/// Hashes everything that determines the product. Each part has its length, so that no two requests collide.
 fn key(
     sandbox: &Sandbox,
     language: Language,

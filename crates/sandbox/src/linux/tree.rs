@@ -1,5 +1,4 @@
-//! Processes seen from the host: the descendants of one, and their processor time. Needed only where no process
-//! namespace holds them together.
+//! The descendants of a process and their usage, read from `/proc`. Needed only without a process namespace.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,15 +6,15 @@ use std::fs;
 use rustix::fd::BorrowedFd;
 use rustix::process::{Pid, Signal};
 
-/// More processes than any limit allows: bounds a walk while a program forks.
-const MAXIMUM: usize = 100_000;
+/// Bounds a walk while a program forks; above any process limit.
+const MAX_PROCESSES: usize = 100_000;
 
-/// All living descendants of a process, without itself.
+/// All living descendants of a process.
 pub(super) fn descendants(root: i32) -> Vec<i32> {
     descendants_without(root, &BTreeSet::new())
 }
 
-/// The same without these processes and what descends from them.
+/// The same without `others` and their descendants.
 pub(super) fn descendants_without(root: i32, others: &BTreeSet<i32>) -> Vec<i32> {
     let mut found = vec![root];
     let mut next = 0;
@@ -25,7 +24,7 @@ pub(super) fn descendants_without(root: i32, others: &BTreeSet<i32>) -> Vec<i32>
         for thread in threads.flatten() {
             let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
             for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
-                if found.len() < MAXIMUM && !found.contains(&child) && !others.contains(&child) {
+                if found.len() < MAX_PROCESSES && !found.contains(&child) && !others.contains(&child) {
                     found.push(child);
                 }
             }
@@ -35,14 +34,16 @@ pub(super) fn descendants_without(root: i32, others: &BTreeSet<i32>) -> Vec<i32>
     found
 }
 
-/// Whether a process is dead and only its number is left.
+/// Whether a process is a zombie.
 pub(super) fn is_zombie(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, numbers)| numbers.starts_with('Z'))
 }
 
-/// Whether a process has ended or is about to: the first process of a namespace is at its end before the others are killed,
-/// and is a zombie only after them.
+/// Whether a process is dead or dying.
+///
+/// The first process of a namespace starts to die before the others are killed, and is a zombie only after
+/// them.
 pub(super) fn is_ending(pid: i32) -> bool {
     const EXITING: u32 = 4;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -53,7 +54,7 @@ pub(super) fn is_ending(pid: i32) -> bool {
     is_zombie || flags & EXITING != 0 || is_being_killed(pid)
 }
 
-/// Whether the signal that kills waits for a process.
+/// Whether a SIGKILL is pending for a process.
 fn is_being_killed(pid: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status
@@ -62,11 +63,11 @@ fn is_being_killed(pid: i32) -> bool {
         .any(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & 1 << 8 != 0))
 }
 
-/// Sends a signal to a process by its descriptor. Old kernels and the filters of some containers refuse that: then by its
-/// number, which is its own as long as it lives, or as long as nobody has collected it.
+/// Sends a signal by pidfd, or by pid where an old kernel or a container's filter denies that. The pid stays
+/// valid until the process is reaped.
 pub(super) fn signal(pidfd: BorrowedFd<'_>, pid: i32, signal: Signal) {
     let sent = rustix::process::pidfd_send_signal(pidfd, signal);
-    // A process that has ended has a number that may belong to another one.
+    // The pid of a reaped process may belong to another one.
     let has_ended = || {
         let mut waiting = [rustix::event::PollFd::from_borrowed_fd(pidfd, rustix::event::PollFlags::IN)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -80,7 +81,7 @@ pub(super) fn signal(pidfd: BorrowedFd<'_>, pid: i32, signal: Signal) {
     }
 }
 
-/// Kills the descendants of a process until there is none. All are stopped first, so that they cannot fork away.
+/// Kills the descendants of a process until none is left. Stops all of them first, so that they cannot fork.
 pub(super) fn kill_descendants(root: i32) {
     for _ in 0..200 {
         let found = descendants(root);
@@ -97,24 +98,25 @@ pub(super) fn kill_descendants(root: i32) {
     }
 }
 
-/// The processor time of a process and all its descendants in microseconds, ended children included.
+/// The processor time of a process and its descendants in microseconds, ended children included.
 pub(super) fn processor_micros(root: i32) -> u64 {
     times(root).iter().sum()
 }
 
-/// The same spent in the kernel alone.
+/// The same in kernel mode only.
 pub(super) fn system_micros(root: i32) -> u64 {
     let [_, system] = times(root);
     system
 }
 
-/// The processor time in programs and in the kernel.
+/// The processor time in user and kernel mode.
 fn times(root: i32) -> [u64; 2] {
     let ticks = rustix::param::clock_ticks_per_second().max(1);
     let mut total = [0; 2];
     for pid in descendants(root).into_iter().chain([root]) {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name in parentheses may hold anything; the numbers come behind the last one: own time, that of children.
+        // The name in parentheses may contain anything; the numbers follow its last parenthesis: own time,
+        // then children's.
         let Some((_, numbers)) = stat.rsplit_once(") ") else { continue };
         for (place, text) in numbers.split(' ').skip(11).take(4).enumerate() {
             if let Some(sum) = total.get_mut(place % 2) {
@@ -125,7 +127,7 @@ fn times(root: i32) -> [u64; 2] {
     total.map(|time| time * 1_000_000 / ticks)
 }
 
-/// The bytes of files without a name that the descendants of a process keep open, on the file system of a folder.
+/// The size of unnamed files that the descendants of a process keep open, on a directory's file system.
 pub(super) fn deleted_bytes(root: i32, folder: BorrowedFd<'_>) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(own) = rustix::fs::fstat(folder) else { return 0 };
@@ -133,7 +135,7 @@ pub(super) fn deleted_bytes(root: i32, folder: BorrowedFd<'_>) -> u64 {
     let mut bytes = 0u64;
     for pid in descendants(root) {
         for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
-            // The link leads to the open file itself, whether or not it has a name.
+            // The link leads to the open file itself, named or not.
             let Ok(metadata) = fs::metadata(entry.path()) else { continue };
             let is_deleted = metadata.is_file() && metadata.nlink() == 0 && metadata.dev() == own.st_dev;
             if is_deleted && counted.insert(metadata.ino()) {
@@ -144,12 +146,12 @@ pub(super) fn deleted_bytes(root: i32, folder: BorrowedFd<'_>) -> u64 {
     bytes
 }
 
-/// Sockets that a run has without a charge: their buffers are rarely full.
+/// The number of sockets that are not charged; their buffers are rarely full.
 const FREE_SOCKETS: u64 = 64;
 
-/// The memory of all descendants of a process together, in bytes. Pages that several share are counted once, except for
-/// processes that cannot be looked into, of which everything is counted. Sockets are charged with full buffers, because
-/// the kernel shows their number alone: of the network namespace, those in flight included, or else as descriptors.
+/// The memory of all descendants of a process in bytes. Shared pages count once, except for unreadable
+/// processes, which count in full. Sockets count with full buffers, because the kernel reports only their
+/// number: that of the network namespace, or of open descriptors.
 pub(super) fn memory(root: i32, own_network: bool) -> u64 {
     let (mut own, mut shared, mut nameless) = (0u64, 0u64, 0u64);
     let mut counted = BTreeSet::new();
@@ -173,11 +175,11 @@ pub(super) fn memory(root: i32, own_network: bool) -> u64 {
     }
     let sockets = if own_network { sockets_of_namespace(root) } else { sockets.len() as u64 };
     let buffers = sockets.saturating_sub(FREE_SOCKETS).saturating_mul(socket_bytes());
-    // What is mapped of a file in memory stands in both.
+    // Mapped pages of memory files are in both.
     own.saturating_add(shared.max(nameless)).saturating_add(buffers)
 }
 
-/// The most that one socket holds: its send buffer, and one packet of the same size that begins while there is room.
+/// The maximum memory of a socket: its send buffer, and one packet of that size beyond it.
 fn socket_bytes() -> u64 {
     const USUAL: u64 = 212_992;
     static BYTES: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
@@ -187,7 +189,7 @@ fn socket_bytes() -> u64 {
     })
 }
 
-/// How many sockets there are in the network namespace of a process.
+/// The number of sockets in a process's network namespace.
 fn sockets_of_namespace(pid: i32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/net/sockstat")).unwrap_or_default();
     text.strip_prefix("sockets: used ")
@@ -195,14 +197,14 @@ fn sockets_of_namespace(pid: i32) -> u64 {
         .unwrap_or(0)
 }
 
-/// The bytes of the tables that map the memory of a process. They grow without pages of its own, too.
+/// The size of a process's page tables, which can grow without its own pages.
 fn page_tables(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:")?.split_whitespace().next());
     line.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0).saturating_mul(1024)
 }
 
-/// The bytes of the files in memory that a process has open, each counted once. Its sockets are collected besides.
+/// The size of the memory files that a process has open, each counted once. Also collects its sockets.
 fn memory_files(pid: i32, counted: &mut BTreeSet<u64>, sockets: &mut BTreeSet<std::ffi::OsString>) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
@@ -222,7 +224,7 @@ fn memory_files(pid: i32, counted: &mut BTreeSet<u64>, sockets: &mut BTreeSet<st
         .sum()
 }
 
-/// How many processes and threads a user has.
+/// The number of processes and threads of a user.
 pub(super) fn count_of_user(user: u32) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(entries) = fs::read_dir("/proc") else { return 0 };
@@ -251,7 +253,7 @@ mod tests {
         assert!(!descendants(pid).contains(&own));
         assert!(!is_ending(pid));
         child.kill().unwrap();
-        // Not collected yet: it is there, and at its end.
+        // Not reaped yet: a zombie.
         while !is_ending(pid) {
             std::thread::yield_now();
         }

@@ -1,5 +1,5 @@
-//! The plan of a program from which nothing is hidden, but which dies with all that it started: of one that is trusted,
-//! and of level `minimal`, which takes its rights away besides.
+//! The plan of an unconfined program, which dies with everything that it started. Also the base of level
+//! `minimal`, which drops its privileges.
 
 use std::path::PathBuf;
 
@@ -11,8 +11,7 @@ use super::steps::Step;
 use super::{Facts, identity, kernel_files, tree};
 use crate::{Layer, Level, MissingLayer};
 
-/// Joins its groups, enters its folder and gets its limits; a process namespace holds it together where the host gives
-/// one.
+/// Joins its cgroups, enters its directory and sets its limits, in a process namespace where possible.
 pub(super) fn confinement(request: Request<'_>) -> Confinement {
     let Request { level, limits, facts, fresh, directory, group, .. } = request;
     let workspace = fresh.unwrap_or_else(|| PathBuf::from("/"));
@@ -36,16 +35,18 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
         } else {
             confinement.missing.push(MissingLayer {
                 layer: Layer::TreeKill,
-                reason: "without a process namespace or a control group the first process ends the others when the host \
+                reason:
+                    "without a process namespace or a cgroup the first process ends the others when the host \
                          is gone, and a program could end it before"
-                    .into(),
+                        .into(),
             });
         }
     } else {
         flags |= libc::CLONE_NEWPID;
         confinement.layers.extend([Layer::PidNamespace, Layer::TreeKill]);
         if !facts.is_root() {
-            // Only in a user namespace may an ordinary user make another; there it stays who it is.
+            // An ordinary user can create another namespace only in a user namespace; its id stays the same
+            // there.
             flags |= libc::CLONE_NEWUSER;
             let itself = Owner { user: facts.user, group: facts.group };
             confinement.steps.extend(identity_map(itself, facts.user, facts.group));
@@ -68,7 +69,7 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
     let folder = start(&confinement.workspace, directory);
     confinement.steps.push(Step::Enter(path(&folder)));
     let counted = (!group.limits_processes()).then(|| {
-        // In a user namespace of its own the kernel counts the processes of this program alone.
+        // In its own user namespace the kernel counts only this program's processes.
         if own_namespaces && !facts.is_root() { 0 } else { tree::count_of_user(facts.user) }
     });
     confinement.limits(facts, limits, group, counted);
@@ -81,17 +82,17 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
 }
 
 impl Confinement {
-    /// Keeps the program from the files by which it could leave its control groups or command the kernel: they belong to
-    /// root, and some to the host's user.
+    /// Protects the files with which a program could leave its cgroups or control the kernel. They belong to
+    /// root, some to the host's user.
     fn kernel_files(&mut self, facts: &Facts) {
         if !self.own_namespaces {
             self.missing.push(MissingLayer {
                 layer: Layer::KernelFiles,
                 reason: if facts.is_root() {
-                    "without a mount namespace the program can leave its control groups, and change settings and devices \
+                    "without a mount namespace the program can leave its cgroups, and change settings and devices \
                      that belong to root"
                 } else {
-                    "without a mount namespace the program can leave control groups that belong to the host's user"
+                    "without a mount namespace the program can leave cgroups of the host's user"
                 }
                 .into(),
             });
@@ -101,7 +102,7 @@ impl Confinement {
         self.layers.extend([Layer::MountNamespace, Layer::KernelFiles]);
     }
 
-    /// What level `minimal` takes away.
+    /// The restrictions of level `minimal`.
     fn minimal(&mut self, facts: &Facts, watched_memory: bool) {
         self.lock_resources(facts);
         self.steps.push(Step::DropBounding);

@@ -1,5 +1,4 @@
-//! Limits that the kernel counts but does not hold, or that no cgroup of this host holds: the host looks at them from
-//! time to time while a program runs.
+//! Polls the limits that the kernel counts but does not enforce, and those without a cgroup on this host.
 
 use std::time::{Duration, Instant};
 
@@ -9,18 +8,18 @@ use super::supervise::{Ended, Running};
 use super::{files, tree};
 use crate::{Level, Limits};
 
-/// How often processor time is looked at.
+/// The interval for processor time.
 const PROCESSOR: Duration = Duration::from_millis(25);
-/// How often the cgroup's counters are.
+/// The interval for cgroup counters.
 const COUNTERS: Duration = Duration::from_millis(100);
-/// How often a workspace without a limit of its own is, unless adding it up takes more than a fifth of that.
+/// The interval for a workspace without a kernel limit, longer if measuring takes more than a fifth of it.
 const FOLDER: Duration = Duration::from_millis(200);
-/// How often memory that no cgroup limits is, unless adding it up takes more than a tenth of that.
+/// The interval for memory without a cgroup, longer if measuring takes more than a tenth of it.
 const MEMORY: Duration = Duration::from_millis(50);
-/// Less processor time than this between two looks is none.
+/// Less processor time than this between two checks counts as idle.
 pub(super) const NOTHING: u64 = 1000;
 
-/// A look that is due from time to time.
+/// A periodic check.
 #[derive(Debug)]
 struct Look {
     every: Duration,
@@ -41,19 +40,19 @@ impl Look {
     }
 }
 
-/// What is looked at for one run.
+/// The periodic checks of one run.
 pub(super) struct Watch<'a> {
     limits: &'a Limits,
-    /// A workspace that has no limit of its own.
+    /// A workspace without a kernel limit.
     measured: Option<BorrowedFd<'a>>,
     processor: Option<Look>,
     idle: Option<Look>,
     counters: Option<Look>,
     folder: Option<Look>,
     memory: Option<Look>,
-    /// Whether the run has a network namespace of its own.
+    /// Whether the run has its own network namespace.
     own_network: bool,
-    /// Whether a refused process ends the run.
+    /// Whether a denied process ends the run.
     processes_end: bool,
     active: Instant,
     output: u64,
@@ -90,7 +89,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// How long nothing needs to be looked at.
+    /// The time until the next check.
     pub(super) fn rest(&self, now: Instant) -> Option<Duration> {
         [&self.processor, &self.idle, &self.counters, &self.folder, &self.memory]
             .into_iter()
@@ -99,7 +98,7 @@ impl<'a> Watch<'a> {
             .min()
     }
 
-    /// Looks at what is due. `output` is how many bytes were printed so far.
+    /// Performs the due checks. `output` is the number of bytes printed so far.
     pub(super) fn look(&mut self, now: Instant, running: &Running, output: u64) -> Option<Ended> {
         let is_due = |look: &mut Option<Look>| look.as_mut().is_some_and(|look| look.is_due(now));
         let (processor, idle) = (is_due(&mut self.processor), is_due(&mut self.idle));
@@ -144,7 +143,7 @@ impl<'a> Watch<'a> {
         None
     }
 
-    /// Whether there was neither output nor processor time for as long as the limit.
+    /// Whether the run was idle for as long as the limit.
     fn is_idle(&mut self, now: Instant, micros: u64, output: u64) -> bool {
         if output != self.output || micros.saturating_sub(self.micros) >= NOTHING {
             self.active = now;
@@ -154,7 +153,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// The processor time that the run has used, in microseconds.
+/// The processor time of the run in microseconds.
 pub(super) fn processor_micros(running: &Running) -> u64 {
     let micros =
         running.group.processor_micros().unwrap_or_else(|| tree::processor_micros(running.child.pid));

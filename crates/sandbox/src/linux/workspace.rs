@@ -1,4 +1,4 @@
-//! A folder of the host as workspace: how the program gets it, and what in it stays protected.
+//! A host directory as workspace: how the program gets it, and which paths stay protected.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -18,8 +18,10 @@ use super::steps::{Step, attribute};
 use super::{Facts, identity};
 use crate::Error;
 
-/// Paths of a live host directory, directly in it, that other programs of the host execute or obey: they are read-only
-/// inside where they exist. What does not exist can be made; only a private layer holds that.
+/// Paths directly in a live host directory that host programs execute or obey. Existing ones are read-only
+/// inside.
+///
+/// The program can create missing ones; only a private layer prevents that.
 const LIVE_PROTECTED: [&str; 15] = [
     ".git/hooks",
     ".git/config",
@@ -40,20 +42,20 @@ const LIVE_PROTECTED: [&str; 15] = [
 
 const NO_EXTRAS: u64 = attribute::NO_SETUID | attribute::NO_DEVICES;
 
-/// A host folder that is open, checked, and protected while this lives.
+/// An open and checked host directory, protected while this value lives.
 #[derive(Debug)]
 pub(super) struct HostFolder {
     path: PathBuf,
     descriptor: OwnedFd,
     stat: Stat,
     tree: Option<OwnedFd>,
-    /// Protected paths of a live directory that exist now: path and whether it is a folder.
+    /// Existing protected paths of a live directory, and whether each is a directory.
     protected: Vec<(&'static str, bool)>,
-    /// Repositories below the top.
+    /// Repositories below the top level.
     repositories: Repositories,
     read_only: bool,
     is_root: bool,
-    /// What takes the program's changes; none where the program writes to the directory itself.
+    /// The private layer; none if the program writes to the directory itself.
     layer: Option<Layer>,
 }
 
@@ -62,8 +64,7 @@ fn refuse(path: &Path, reason: impl Into<String>) -> Error {
 }
 
 impl HostFolder {
-    /// Opens and checks a directory that the program sees through a private layer. `owner` is the program's user, if
-    /// that is another one.
+    /// Opens and checks a directory behind a private layer. `owner` is the program's user, if it differs.
     pub(super) fn open(
         given: &Path,
         facts: &Facts,
@@ -73,18 +74,15 @@ impl HostFolder {
         let mut folder = Self::find(given, facts, false)?;
         let layer = Layer::create(folder.descriptor(), &folder.path, &folder.stat, layers, owner).map_err(
             |error| {
-                refuse(
-                    given,
-                    format!("its private layer could not be made ({error}); `--live` does without one"),
-                )
+                refuse(given, format!("creating its private layer failed ({error}); `--live` needs none"))
             },
         )?;
         folder.layer = Some(layer);
         Ok(folder)
     }
 
-    /// Opens and checks a directory that the program writes to itself. With `masks` the protected paths that exist are
-    /// read-only.
+    /// Opens and checks a directory that the program writes to itself. With `masks`, existing protected paths
+    /// are read-only.
     pub(super) fn open_live(given: &Path, facts: &Facts, masks: bool) -> Result<Self, Error> {
         let mut folder = Self::find(given, facts, false)?;
         if masks {
@@ -94,12 +92,12 @@ impl HostFolder {
         Ok(folder)
     }
 
-    /// Opens and checks a folder that is only read: nothing in it needs protection.
+    /// Opens and checks a read-only directory, which needs no protection.
     pub(super) fn open_read_only(given: &Path, facts: &Facts) -> Result<Self, Error> {
         Self::find(given, facts, true)
     }
 
-    /// Opens and checks a folder for a program that runs as the host's user: nothing in it is protected.
+    /// Opens and checks a directory for a program that runs as the host's user, without protection.
     pub(super) fn open_shared(given: &Path) -> Result<Self, Error> {
         Self::find_folder(given, false)
     }
@@ -119,7 +117,7 @@ impl HostFolder {
             || path.starts_with("/sys")
             || path.starts_with("/dev")
         {
-            return Err(refuse(given, "the root and the kernel's own folders are never handed over"));
+            return Err(refuse(given, "`/` and the kernel's directories cannot be a workspace"));
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = rustix::fs::open(&path, flags, Mode::empty())
@@ -138,7 +136,8 @@ impl HostFolder {
         })
     }
 
-    /// The host is root and the program is not: the folder's files must become the program's.
+    /// Maps ownership: the host is root and the program is not, so the directory's files must become the
+    /// program's.
     fn give_to_program(&mut self, given: &Path, facts: &Facts) -> Result<(), Error> {
         if facts.namespaces.is_ok() {
             match identity::mapped_tree(
@@ -178,7 +177,7 @@ impl HostFolder {
         ))
     }
 
-    /// Whether any user can do there what the program shall.
+    /// Whether any user has the access that the program needs.
     fn is_open_to_all(&self) -> bool {
         let needed = if self.read_only { 0o005 } else { 0o003 };
         self.stat.st_mode & needed == needed
@@ -189,7 +188,7 @@ impl HostFolder {
         self.read_only
     }
 
-    /// Who owns the folder, and so what is put into it.
+    /// The directory's owner, who also owns uploads.
     pub(super) fn owner(&self) -> Owner {
         Owner { user: self.stat.st_uid, group: self.stat.st_gid }
     }
@@ -198,7 +197,8 @@ impl HostFolder {
         &self.path
     }
 
-    /// The path by which a program sees it where host paths are the program's: a private copy has the one of its original.
+    /// The path that the program sees where host paths are unchanged. A private copy has the path of its
+    /// original.
     pub(super) fn shown(&self) -> PathBuf {
         layer::original(&self.stat).unwrap_or_else(|| self.path.clone())
     }
@@ -215,12 +215,12 @@ impl HostFolder {
         }
     }
 
-    /// Why some repositories below the top may be unprotected.
+    /// Why repositories below the top level may be unprotected.
     pub(super) fn missed(&self) -> Option<&'static str> {
         self.repositories.missed
     }
 
-    /// Finds the protected paths that exist.
+    /// Finds the existing protected paths.
     fn find_protected(&mut self) -> Result<(), String> {
         for path in LIVE_PROTECTED {
             let is_folder = match self.kind(path)? {
@@ -228,10 +228,10 @@ impl HostFolder {
                 Some(FileType::RegularFile) => false,
                 Some(FileType::Symlink) => {
                     return Err(format!(
-                        "`{path}` is a symbolic link and could not be protected; replace it by a file"
+                        "`{path}` is a symbolic link, which cannot be protected; replace it by a file"
                     ));
                 }
-                Some(_) => return Err(format!("`{path}` is neither a file nor a folder")),
+                Some(_) => return Err(format!("`{path}` is neither a file nor a directory")),
                 None => continue,
             };
             self.protected.push((path, is_folder));
@@ -240,27 +240,27 @@ impl HostFolder {
             // A file that points to a repository elsewhere.
             Some(FileType::RegularFile) => self.protected.push((".git", false)),
             Some(FileType::Directory) | None => {}
-            Some(_) => return Err("`.git` is neither a file nor a folder".into()),
+            Some(_) => return Err("`.git` is neither a file nor a directory".into()),
         }
         Ok(())
     }
 
-    /// What takes the program's changes.
+    /// The private layer.
     pub(super) fn layer(&self) -> Option<&Layer> {
         self.layer.as_ref()
     }
 
-    /// The same for a program that goes on after an apply.
+    /// Takes the layer for a program that continues after an apply.
     pub(super) fn take_layer(&mut self) -> Option<Layer> {
         self.layer.take()
     }
 
-    /// The same for good, with nothing left to protect.
+    /// Takes the layer for good; nothing else stays protected.
     pub(super) fn into_layer(self) -> Option<Layer> {
         self.layer
     }
 
-    /// Adds the steps that show the folder at a place of the private root, with its protected paths read-only.
+    /// Adds the steps that mount the directory in the private root, with its protected paths read-only.
     pub(super) fn plan(
         &mut self,
         target: &Path,
@@ -289,13 +289,13 @@ impl HostFolder {
         NO_EXTRAS | if self.read_only { attribute::READ_ONLY } else { 0 }
     }
 
-    /// Adds the steps of another process that show the folder in a mount namespace which it has the right to change.
+    /// Adds a helper's steps that mount the directory in another mount namespace.
     pub(super) fn plan_for(&mut self, mounts: OwnedFd, target: &Path, steps: &mut Vec<Step>) {
         let place = |inner: &Path| c_string(inner.as_os_str().as_bytes());
         let tree = self.tree.take();
         if let Some(layer) = &self.layer {
             if self.is_root {
-                // A copy of the host's mounts, in which the layer is put together.
+                // The layer is assembled in a copy of the host's mounts.
                 steps.push(Step::Unshare(libc::CLONE_NEWNS));
             }
             steps.push(Step::PrivateMounts);
@@ -316,14 +316,14 @@ impl HostFolder {
         self.protect(target, steps);
     }
 
-    /// Adds the steps that make sure of the folder and make its protected paths read-only.
+    /// Adds the steps that verify the directory and make its protected paths read-only.
     fn protect(&self, target: &Path, steps: &mut Vec<Step>) {
         let place = |inner: &Path| c_string(inner.as_os_str().as_bytes());
         let no_extras = NO_EXTRAS;
         steps.push(Step::Verify { path: place(target), device: self.stat.st_dev, inode: self.stat.st_ino });
         let git = target.join(".git");
         if self.protected.iter().any(|(path, _)| path.starts_with(".git/")) {
-            // A mount point cannot be renamed, and so not replaced with what it contains.
+            // A mount point cannot be renamed, and so its content cannot be replaced.
             steps.push(Step::Bind { source: place(&git), target: place(&git), attributes: no_extras });
         }
         for folder in repositories::above(&self.repositories.found) {
@@ -337,7 +337,7 @@ impl HostFolder {
                 target: inner.clone(),
                 attributes: no_extras | attribute::READ_ONLY,
             });
-            // Another run in the same folder may have put something else there meanwhile.
+            // Another run in the same directory may have replaced it meanwhile.
             steps.push(Step::Verify { path: inner, device: found.device, inode: found.inode });
         }
         for (path, _) in &self.protected {

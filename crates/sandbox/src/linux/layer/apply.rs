@@ -1,9 +1,9 @@
 //! Apply: moves the checked changes of a layer to the host directory.
 //!
-//! Each change is judged as the directory would stand after it, and an entry of the host is replaced or deleted only if
-//! it did not change since the program began to see it. On one file system the files of the layer are moved, elsewhere
-//! they are copied; either way each path changes in one step, and the version before stays in the layer. An interrupted
-//! apply can be repeated: what was moved is not in the layer any more, and what was copied is equal.
+//! Each change is judged with the directory as it would be afterwards. A host entry is replaced or deleted
+//! only if it did not change since the program started to see it. Files are moved on the same file system,
+//! else copied. Each path changes atomically, and its old version stays in the layer. An interrupted apply
+//! can be repeated: moved entries are no longer in the layer, and copied ones are equal.
 
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -16,32 +16,32 @@ use rustix::io::Errno;
 
 use super::super::files::open_beneath;
 use super::super::sparse;
-use super::admitted::Admitted;
 use super::changes::{self, Change, Kind};
 use super::held::{self, Done, Record, State, Was};
+use super::path_rules::PathRules;
 use super::view::{
-    After, Stands, View, attributes_of, identity, is_directory, is_regular, leads_outside, lstat, stat_of,
-    times, version,
+    After, LayerEntry, View, attributes_of, identity, is_directory, is_regular, leads_outside, lstat,
+    stat_of, times, version,
 };
 use super::{Layer, OLD};
 use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION, MAX_DELETED};
 use crate::protected::{ChangedTree as _, EntryKind, Mark, Protection, mark, protection};
 use crate::{ApplyMode, Error, adds_git_driver};
 
-/// How long the end of another run's apply in the same directory is waited for.
+/// The time to wait for another apply in the same directory.
 const MAX_WAIT: Duration = Duration::from_secs(30);
-/// Changes that undo can take back.
+/// The maximum number of changes that undo can revert.
 const MAX_UNDO: usize = 100_000;
-/// Files that a run may delete without a question when nothing else is left.
+/// The number of files that a run may delete without being held when none would remain.
 const MAX_WHOLE: usize = 20;
-/// Larger files are taken for changed without a look at their content.
+/// Larger files count as changed without a comparison.
 const MAX_COMPARED: i64 = 1 << 30;
 /// The largest old version that is copied to another file system for undo.
 const MAX_OLD_COPY: u64 = 16 << 20;
-/// The largest `.gitattributes` that is read.
+/// The largest `.gitattributes` to read.
 const MAX_ATTRIBUTES: u64 = 1 << 20;
-/// Directories of build products: deleting them is everyday work.
-const PRODUCTS: [&str; 12] = [
+/// Build directories, which are often deleted.
+const BUILD_DIRECTORIES: [&str; 12] = [
     "node_modules",
     "target",
     ".venv",
@@ -57,24 +57,24 @@ const PRODUCTS: [&str; 12] = [
 ];
 
 impl Layer {
-    /// Ends the layer of a run that is over: its changes are applied, held or discarded.
+    /// Ends the layer of a finished run: applies, holds or discards its changes.
     pub(in super::super) fn end(
         &mut self,
         mode: ApplyMode,
         held_because: Option<&'static str>,
-        admitted: &Admitted,
+        path_rules: &PathRules,
     ) -> Result<Applied, Error> {
         match mode {
             ApplyMode::Discard => {
                 self.is_done = true;
                 Ok(Applied::new(self.id(), ApplyState::Discarded))
             }
-            ApplyMode::Now if held_because.is_none() || self.record.of_copy => self.apply(admitted, false),
+            ApplyMode::Now if held_because.is_none() || self.record.of_copy => self.apply(path_rules, false),
             _ if changes::is_empty(self.upper()) => {
                 self.is_done = true;
                 Ok(Applied::new(self.id(), ApplyState::Applied))
             }
-            _ => self.hold(held_because, admitted),
+            _ => self.hold(held_because, path_rules),
         }
     }
 
@@ -82,38 +82,38 @@ impl Layer {
         Error::HeldRun { id: self.record.id.clone(), reason: error.into().to_string() }
     }
 
-    /// Notes what the operator admits and pins.
-    pub(super) fn admit(&mut self, admitted: &Admitted) {
+    /// Records the paths that the operator allows and pins.
+    pub(super) fn admit(&mut self, path_rules: &PathRules) {
         let bytes =
             |paths: &[PathBuf]| paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
-        self.record.allowed = bytes(&admitted.allowed);
-        self.record.pinned = bytes(&admitted.pinned);
+        self.record.allowed = bytes(&path_rules.allowed);
+        self.record.pinned = bytes(&path_rules.pinned);
     }
 
-    fn hold(&mut self, because: Option<&'static str>, admitted: &Admitted) -> Result<Applied, Error> {
-        self.admit(admitted);
+    fn hold(&mut self, because: Option<&'static str>, path_rules: &PathRules) -> Result<Applied, Error> {
+        self.admit(path_rules);
         self.record.state = State::Held;
         self.record.held_because = because.map(ToOwned::to_owned);
         self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
         Ok(Applied { held_because: because, ..Applied::new(self.id(), ApplyState::Held) })
     }
 
-    /// Applies the changes. Unless `is_forced`, a mass deletion is held instead.
-    pub(super) fn apply(&mut self, admitted: &Admitted, is_forced: bool) -> Result<Applied, Error> {
+    /// Applies the changes. Holds a mass deletion unless `is_forced`.
+    pub(super) fn apply(&mut self, path_rules: &PathRules, is_forced: bool) -> Result<Applied, Error> {
         let changes = changes::list(self.upper());
         if changes.list.is_empty() {
             self.is_done = true;
             return Ok(Applied::new(self.id(), ApplyState::Applied));
         }
         let _lock = lock(self.host.as_fd()).map_err(|error| self.fail(error))?;
-        let mut engine = Engine::new(self, admitted).map_err(|error| self.fail(error))?;
+        let mut engine = Engine::new(self, path_rules).map_err(|error| self.fail(error))?;
         if !is_forced && !self.record.of_copy && engine.deletes_much(&changes.list) {
-            return self.hold(Some(MASS_DELETION), admitted);
+            return self.hold(Some(MASS_DELETION), path_rules);
         }
         drop(engine);
         self.record.state = State::Applying;
         self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
-        let mut engine = Engine::new(self, admitted).map_err(|error| self.fail(error))?;
+        let mut engine = Engine::new(self, path_rules).map_err(|error| self.fail(error))?;
         for change in &changes.list {
             engine.change(change);
         }
@@ -122,11 +122,11 @@ impl Layer {
         if let Some(reason) = changes.left_out {
             applied.deny(
                 Path::new("…"),
-                DenialReason::Failed(format!("not every change was applied: {reason}")),
+                DenialReason::Failed(format!("some changes were not applied: {reason}")),
             );
         }
         applied.can_undo = !done.is_empty() && done.len() <= MAX_UNDO && !self.record.of_copy;
-        // What was denied stays readable as long as the outcome, and no longer.
+        // Denied entries stay readable as long as the outcome.
         self.is_done = !applied.can_undo;
         if applied.can_undo {
             for layer in held::of_directory(self.path.parent(), self.record.device, self.record.inode) {
@@ -141,7 +141,7 @@ impl Layer {
         Ok(applied)
     }
 
-    /// Finishes or removes what earlier runs in the same directory left when they were killed, and says what waits.
+    /// Finishes or removes layers of killed runs in the same directory, and adds notes on held ones.
     pub(in super::super) fn attend_to_others(&self, chosen: Option<&Path>, notes: &mut Vec<String>) {
         held::collect_garbage(chosen);
         for layer in held::of_directory(chosen, self.record.device, self.record.inode) {
@@ -151,23 +151,23 @@ impl Layer {
             } else if layer.is_half_applied() {
                 match layer.apply(&[]) {
                     Ok(applied) => notes.push(format!(
-                        "run {id} was killed while its changes were applied: the rest, {} entries, is applied now",
+                        "run {id} was killed during apply; the remaining {} entries are applied now",
                         applied.changed
                     )),
-                    Err(error) => notes.push(format!("run {id} was killed while its changes were applied: {error}")),
+                    Err(error) => notes.push(format!("run {id} was killed during apply: {error}")),
                 }
             } else if layer.is_waiting() {
                 notes.push(format!(
-                    "changes of run {id} in this directory wait: `toolpost apply {id}` or `toolpost discard {id}`"
+                    "changes of run {id} in this directory are held: `toolpost apply {id}` or `toolpost discard {id}`"
                 ));
             }
         }
     }
 }
 
-/// Applies of one directory run one after another, also those of other processes.
+/// Serializes applies of one directory, also across processes.
 pub(super) fn lock(host: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // Of its own: a lock belongs to the open file, and threads of one process take turns as well.
+    // Open separately: a lock belongs to the open file, and threads must exclude each other too.
     let own = open_beneath(host, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
     let end = Instant::now() + MAX_WAIT;
     loop {
@@ -175,30 +175,30 @@ pub(super) fn lock(host: BorrowedFd<'_>) -> io::Result<OwnedFd> {
             // A file system without locks has one writer.
             Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(own),
             Err(Errno::AGAIN) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
-            Err(Errno::AGAIN) => return Err(io::Error::other("another run applies its changes there")),
+            Err(Errno::AGAIN) => return Err(io::Error::other("another run is applying changes there")),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// One apply.
+/// The state of an apply.
 pub(super) struct Engine<'a> {
     host: BorrowedFd<'a>,
     root: PathBuf,
     upper: BorrowedFd<'a>,
     old: OwnedFd,
     record: &'a Record,
-    admitted: &'a Admitted,
+    path_rules: &'a PathRules,
     /// Whether files can be moved from the layer to the host.
     is_one_device: bool,
     is_root: bool,
     applied: Applied,
     done: Vec<Done>,
-    /// The directory that was opened last: changes of one directory follow each other.
+    /// The last opened directory: consecutive changes often share it.
     last: Option<(PathBuf, OwnedFd)>,
-    /// A directory that was denied: nothing in it is applied.
+    /// A denied directory: its descendants are skipped.
     blocked: Option<PathBuf>,
-    /// Modes of directories, which are set when everything is in them.
+    /// Modes of directories, set after their content.
     modes: Vec<(PathBuf, u32)>,
     copies: usize,
     /// The number of the next old version.
@@ -206,7 +206,7 @@ pub(super) struct Engine<'a> {
     after: After,
 }
 
-/// What a step of apply came to.
+/// The result of a step of apply.
 pub(super) type Step = Result<(), DenialReason>;
 
 pub(super) fn failed(error: impl Into<io::Error>) -> DenialReason {
@@ -214,7 +214,7 @@ pub(super) fn failed(error: impl Into<io::Error>) -> DenialReason {
 }
 
 impl<'a> Engine<'a> {
-    /// Copies files, also where they could be moved.
+    /// Copies files even where they could be moved.
     pub(super) fn copies_only(&mut self) {
         self.is_one_device = false;
     }
@@ -223,7 +223,7 @@ impl<'a> Engine<'a> {
         self.applied
     }
 
-    pub(super) fn new(layer: &'a Layer, admitted: &'a Admitted) -> io::Result<Self> {
+    pub(super) fn new(layer: &'a Layer, path_rules: &'a PathRules) -> io::Result<Self> {
         let directory = layer.directory.as_fd();
         match rustix::fs::mkdirat(directory, OLD, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -237,7 +237,7 @@ impl<'a> Engine<'a> {
             upper: layer.upper.as_fd(),
             old,
             record: &layer.record,
-            admitted,
+            path_rules,
             is_one_device,
             is_root: rustix::process::geteuid().is_root(),
             applied: Applied::new(layer.id(), ApplyState::Applied),
@@ -255,21 +255,21 @@ impl<'a> Engine<'a> {
         View { host: self.host, upper: self.upper, after: &self.after }
     }
 
-    /// Whether an entry of the host is not what the program saw.
+    /// Whether a host entry changed since the program saw it.
     fn is_changed(&self, stat: &Stat) -> bool {
         (stat.st_ctime, stat.st_ctime_nsec as i64) > self.record.since
     }
 
     fn pinned(&self, path: &Path) -> bool {
-        self.admitted.pins(&self.root, path)
+        self.path_rules.pins(&self.root, path)
     }
 
-    /// Why a path must not change.
+    /// The reason why a path must not change.
     fn denial(&self, path: &Path) -> Option<DenialReason> {
         if self.pinned(path) {
             return Some(DenialReason::Protected(Protection::Trusted));
         }
-        if self.admitted.admits(path) {
+        if self.path_rules.admits(path) {
             return None;
         }
         protection(path, &self.view()).map(DenialReason::Protected)
@@ -282,7 +282,7 @@ impl<'a> Engine<'a> {
             return;
         }
         let step = match self.denial(path) {
-            // What changed in it is judged by itself.
+            // Its changed descendants are judged separately.
             Some(_)
                 if *kind == (Kind::Directory { opaque: false })
                     && self.view().before(path) == Some(EntryKind::Directory) =>
@@ -308,7 +308,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Marks what other programs treat in a special way.
+    /// Marks changes that other programs execute or obey.
     fn look_at(&mut self, path: &Path, kind: Kind, stat: &Stat) {
         match kind {
             Kind::File => {
@@ -333,7 +333,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// The directory of the host that holds a path, and the last part of the path.
+    /// Opens the parent directory of a path on the host, and returns the last component.
     fn parent<'p>(&mut self, path: &'p Path) -> io::Result<(BorrowedFd<'_>, &'p std::ffi::OsStr)> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let directory = path.parent().unwrap_or(Path::new(""));
@@ -360,7 +360,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Notes what was done, with what stands there now.
+    /// Records a change with the new entry's identity.
     fn note(&mut self, path: &Path, was: Was, old: Option<u64>) {
         self.applied.changed += 1;
         if self.done.len() > MAX_UNDO {
@@ -410,7 +410,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// As root: who owns what is new in a directory.
+    /// Sets the owner of new entries in a directory, if root.
     fn owner_above(&mut self, path: &Path) -> Option<(Uid, Gid)> {
         if !self.is_root {
             return None;
@@ -426,7 +426,7 @@ impl<'a> Engine<'a> {
             open_beneath(self.host, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(gone)?;
         for name in entries(&host) {
             let inner = path.join(name_of(&name));
-            let covered = lstat(self.upper, &inner).is_some_and(|kind| kind != Stands::Whiteout);
+            let covered = lstat(self.upper, &inner).is_some_and(|kind| kind != LayerEntry::Whiteout);
             if !covered && let Err(reason) = self.delete(&inner) {
                 self.applied.deny(&inner, reason);
             }
@@ -434,7 +434,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Deletes an entry of the host with everything in it. What must stay stays, with the directories above it.
+    /// Deletes a host entry with its descendants. Protected ones stay, with the directories above them.
     fn delete(&mut self, path: &Path) -> Step {
         let Some(stat) = self.host_stat(path).map_err(failed)? else { return Ok(()) };
         if let Some(reason) = self.denial(path) {
@@ -459,7 +459,7 @@ impl<'a> Engine<'a> {
                 self.applied.deny(&inner, reason);
             }
         }
-        // The cache may hold the directory that goes.
+        // The cached directory may be the deleted one.
         self.last = None;
         if is_empty {
             let (parent, name) = self.parent(path).map_err(gone)?;
@@ -473,7 +473,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Whether everything beneath a directory of the host may go.
+    /// Whether everything beneath a host directory may be deleted.
     fn is_free(&self, path: &Path) -> bool {
         let mut waiting = vec![path.to_owned()];
         while let Some(below) = waiting.pop() {
@@ -497,7 +497,7 @@ impl<'a> Engine<'a> {
         true
     }
 
-    /// Takes an entry of the host away, into the layer where that is possible.
+    /// Removes a host entry, into the layer if possible.
     fn move_away(&mut self, path: &Path, stat: &Stat) -> Step {
         let number = self.next_old();
         let (old, is_one_device) =
@@ -528,7 +528,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Puts a file or a link of the layer in its place.
+    /// Moves a file or link of the layer to its path.
     fn put(&mut self, path: &Path, kind: Kind, stat: &Stat) -> Step {
         let above = path.parent().unwrap_or(Path::new(""));
         let name = path.file_name().ok_or_else(|| failed(io::Error::from(io::ErrorKind::InvalidInput)))?;
@@ -548,7 +548,8 @@ impl<'a> Engine<'a> {
         };
         self.parent(path).map_err(gone)?;
         let mut existing = self.host_stat(path).map_err(failed)?;
-        if crate::protected::fold(&name.to_string_lossy()) == ".gitattributes" && !self.admitted.admits(path)
+        if crate::protected::fold(&name.to_string_lossy()) == ".gitattributes"
+            && !self.path_rules.admits(path)
         {
             self.judge_attributes(path, file.as_ref(), stat)?;
         }
@@ -571,7 +572,7 @@ impl<'a> Engine<'a> {
                 if self.is_changed(there) {
                     return Err(DenialReason::Conflict);
                 }
-                // Other names of the file may lie outside of the directory: they keep the one that is there.
+                // Hard links may be outside of the directory: they keep the existing file.
                 if is_same && there.st_nlink == 1 {
                     return self.attributes(path, stat, there);
                 }
@@ -598,7 +599,7 @@ impl<'a> Engine<'a> {
         self.copy(path, source.as_fd(), file, stat, owner, existing.as_ref())
     }
 
-    /// Copies a file or a link beside its place, and then puts it there in one step.
+    /// Copies a file or link to a temporary name in the same directory, then moves it atomically.
     fn copy(
         &mut self,
         path: &Path,
@@ -644,14 +645,14 @@ impl<'a> Engine<'a> {
             Ok(()) => self.swap(path, parent.as_fd(), std::ffi::OsStr::new(&beside), existing),
             Err(error) => Err(failed(error)),
         };
-        // What the exchange took from the host is not removed.
+        // Never remove an entry that the exchange took from the host.
         if step.is_err() && own() == copied {
             let _ = rustix::fs::unlinkat(&parent, &*beside, AtFlags::empty());
         }
         step
     }
 
-    /// Puts an entry that is ready in its place, and the one that was there into the layer.
+    /// Moves a prepared entry to its path, and the existing one into the layer.
     fn swap(
         &mut self,
         path: &Path,
@@ -683,7 +684,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Sets mode and time of a file that has the same content.
+    /// Sets mode and time of a file with equal content.
     fn attributes(&mut self, path: &Path, stat: &Stat, there: &Stat) -> Step {
         let (parent, name) = self.parent(path).map_err(gone)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
@@ -698,7 +699,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Whether the host's file has the same content.
+    /// Whether the host's file has equal content.
     fn is_same(&mut self, path: &Path, file: &OwnedFd) -> bool {
         let Ok((parent, name)) = self.parent(path) else { return false };
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
@@ -708,7 +709,7 @@ impl<'a> Engine<'a> {
         same.unwrap_or(false)
     }
 
-    /// A `.gitattributes` may name no driver that it did not name before.
+    /// Rejects a `.gitattributes` that adds a driver.
     fn judge_attributes(&mut self, path: &Path, file: Option<&OwnedFd>, stat: &Stat) -> Step {
         let (Some(file), true) = (file, stat.st_size as u64 <= MAX_ATTRIBUTES) else {
             return Err(DenialReason::GitDriver);
@@ -726,7 +727,7 @@ impl<'a> Engine<'a> {
         if adds_git_driver(path, || old, &new) { Err(DenialReason::GitDriver) } else { Ok(()) }
     }
 
-    /// Sets the modes of directories, the deepest first.
+    /// Sets the modes of directories, bottom-up.
     pub(super) fn finish(&mut self) {
         for (path, mode) in std::mem::take(&mut self.modes).into_iter().rev() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -748,7 +749,8 @@ impl<'a> Engine<'a> {
     /// Whether the changes delete more than a person would expect.
     pub(super) fn deletes_much(&mut self, list: &[Change]) -> bool {
         let is_product = |path: &Path| {
-            path.iter().any(|part| PRODUCTS.iter().any(|product| part == std::ffi::OsStr::new(product)))
+            path.iter()
+                .any(|part| BUILD_DIRECTORIES.iter().any(|product| part == std::ffi::OsStr::new(product)))
         };
         let mut count = 0usize;
         for change in list {
@@ -783,8 +785,8 @@ impl<'a> Engine<'a> {
                 .all(|name| deleted.contains(Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()))))
     }
 
-    /// How many files of the host are beneath a path, and with `uncovered` not in the layer: at most one more than the
-    /// limit.
+    /// Counts the host files beneath a path, up to one more than the limit. With `uncovered`, those in the
+    /// layer do not count.
     fn files_beneath(&self, path: &Path, uncovered: bool, is_product: &dyn Fn(&Path) -> bool) -> usize {
         let mut count = 0;
         let mut waiting = vec![path.to_owned()];
@@ -800,8 +802,8 @@ impl<'a> Engine<'a> {
                     }
                 }
                 Ok(Some(_)) => {
-                    let covered =
-                        uncovered && lstat(self.upper, &below).is_some_and(|kind| kind != Stands::Whiteout);
+                    let covered = uncovered
+                        && lstat(self.upper, &below).is_some_and(|kind| kind != LayerEntry::Whiteout);
                     count += usize::from(!covered);
                 }
                 _ => {}
@@ -811,8 +813,9 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// Moves an entry that is ready to its place, if what is expected there still is. The answer is whether what stood there
-/// now has the name of the ready one.
+/// Moves a prepared entry to its path, if the expected entry is still there.
+///
+/// Returns whether that entry now has the prepared one's name.
 pub(super) fn exchange(
     from: BorrowedFd<'_>,
     ready: &std::ffi::OsStr,
@@ -825,7 +828,7 @@ pub(super) fn exchange(
     match rename(flags) {
         Ok(()) => {}
         Err(Errno::NOENT | Errno::EXIST) => return Err(DenialReason::Conflict),
-        // A file system that knows no flags; it was looked at a moment ago.
+        // A file system without rename flags; the check was a moment ago.
         Err(Errno::INVAL) => return rename(RenameFlags::empty()).map(|()| false).map_err(failed),
         Err(error) => return Err(failed(error)),
     }
@@ -834,8 +837,8 @@ pub(super) fn exchange(
     if replaced.is_ok_and(|replaced| version(&replaced) == version(expected)) {
         return Ok(true);
     }
-    // The host put something else there between the look and the exchange. Its entry goes back; where that fails it stays
-    // under the name of the ready one.
+    // The host wrote another entry between check and exchange. Move it back; if that fails, it stays under
+    // the prepared name.
     match rename(RenameFlags::EXCHANGE).or_else(|_| rename(RenameFlags::NOREPLACE)) {
         Ok(()) => Err(DenialReason::Conflict),
         Err(error) => {
@@ -844,7 +847,7 @@ pub(super) fn exchange(
     }
 }
 
-/// The directory of a change is not on the host any more, or is another.
+/// The error for a change whose directory was removed or replaced on the host.
 pub(super) fn gone(error: impl Into<io::Error>) -> DenialReason {
     let error = error.into();
     let is_other = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP]
@@ -862,7 +865,7 @@ fn entries(directory: &OwnedFd) -> Vec<std::ffi::CString> {
     changes::names(directory, &mut Vec::with_capacity(32 << 10))
 }
 
-/// The same file, read from its beginning.
+/// Opens the same file again, at its start.
 fn open_again(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let own = super::launch::duplicate(file)?;
     rustix::fs::seek(&own, rustix::fs::SeekFrom::Start(0))?;

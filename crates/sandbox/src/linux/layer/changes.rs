@@ -1,4 +1,4 @@
-//! What a program wrote into its layer, as a list of changes of the host directory.
+//! Lists the writes of a program in its layer as changes of the host directory.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,32 +10,32 @@ use rustix::io::Errno;
 
 use super::super::files::open_beneath;
 
-/// More changes than this are not listed: what is beyond stays in the layer.
+/// The maximum number of listed changes; the rest stays in the layer.
 const MAX_CHANGES: usize = 1_000_000;
-/// Bytes of all listed paths together.
+/// The maximum size of all listed paths.
 const MAX_PATH_BYTES: usize = 256 << 20;
-/// Entries in deeper directories are not listed.
+/// The maximum depth of listed directories.
 const MAX_DEPTH: usize = 256;
 
-/// The attributes by which the kernel notes that nothing of a host directory shows, for root and for others.
+/// The attributes that mark an overlay directory as opaque, for root and for others.
 const OPAQUE: [&CStr; 2] = [c"trusted.overlay.opaque", c"user.overlay.opaque"];
 
-/// What becomes of a path.
+/// The new state of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A directory is there. If it is opaque, nothing of the host's one of that name remains in it.
+    /// A directory. If opaque, it hides the host's directory of that name.
     Directory { opaque: bool },
-    /// A regular file has this content.
+    /// A regular file.
     File,
-    /// A symbolic link has this target.
+    /// A symbolic link.
     Link,
-    /// Nothing is there.
+    /// Deleted.
     Deleted,
-    /// A socket, a FIFO or a device, which apply never makes.
+    /// A socket, a FIFO or a device, which apply never creates.
     Special,
 }
 
-/// A change that a layer holds.
+/// A change in a layer.
 #[derive(Debug)]
 pub(super) struct Change {
     /// Relative to the directory.
@@ -44,15 +44,15 @@ pub(super) struct Change {
     pub(super) stat: Stat,
 }
 
-/// The changes of a layer, each directory before what is in it.
+/// The changes of a layer, each directory before its content.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) list: Vec<Change>,
-    /// Why some are not listed.
+    /// Why the list is incomplete.
     pub(super) left_out: Option<&'static str>,
 }
 
-/// Whether a layer holds nothing.
+/// Whether a layer is empty.
 pub(super) fn is_empty(upper: BorrowedFd<'_>) -> bool {
     let Ok(directory) =
         open_beneath(upper, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
@@ -63,7 +63,7 @@ pub(super) fn is_empty(upper: BorrowedFd<'_>) -> bool {
     names(&directory, &mut buffer).is_empty()
 }
 
-/// The names in a directory, in order.
+/// The names in a directory, sorted.
 pub(super) fn names(directory: &OwnedFd, buffer: &mut Vec<u8>) -> Vec<CString> {
     let mut names = Vec::new();
     let mut entries = rustix::fs::RawDir::new(directory, buffer.spare_capacity_mut());
@@ -80,16 +80,16 @@ pub(super) fn names(directory: &OwnedFd, buffer: &mut Vec<u8>) -> Vec<CString> {
     names
 }
 
-/// Lists what a layer holds.
+/// Lists the changes of a layer.
 pub(super) fn list(upper: BorrowedFd<'_>) -> Changes {
     let mut changes = Changes::default();
     let mut buffer = Vec::with_capacity(32 << 10);
     let Ok(root) = open_beneath(upper, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
     else {
-        changes.left_out = Some("the layer could not be opened");
+        changes.left_out = Some("opening the layer failed");
         return changes;
     };
-    // One open directory a level: neither the length of a path nor its depth matters to the kernel.
+    // One open directory per level, so that neither path length nor depth is a problem.
     let first = names(&root, &mut buffer).into_iter();
     let mut open = vec![(PathBuf::new(), first, root)];
     let mut path_bytes = 0;
@@ -117,7 +117,7 @@ pub(super) fn list(upper: BorrowedFd<'_>) -> Changes {
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 let Ok(opened) = open_inner(directory.as_fd(), &name, &stat) else {
-                    changes.left_out = Some("a directory could not be opened");
+                    changes.left_out = Some("opening a directory failed");
                     continue;
                 };
                 let opaque = is_opaque(&opened);
@@ -142,10 +142,10 @@ pub(super) fn list(upper: BorrowedFd<'_>) -> Changes {
     changes
 }
 
-/// Opens a directory of the layer. The program may have taken away its owner's rights, which come back when it is applied.
+/// Opens a directory of the layer. The program may have removed its owner's permissions; apply restores them.
 fn open_inner(directory: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> Result<OwnedFd, Errno> {
     if stat.st_mode & 0o700 != 0o700 {
-        // By its descriptor: a program that still runs may put a link in its place at any time.
+        // By descriptor: a running program may replace it by a link at any time.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let found = rustix::fs::openat(directory, name, flags, Mode::empty())?;
         if rustix::fs::fstat(&found)?.st_ino != stat.st_ino {
@@ -159,13 +159,13 @@ fn open_inner(directory: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> Result<Own
 
 pub(super) fn is_opaque(directory: &OwnedFd) -> bool {
     let [of_root, of_user] = OPAQUE;
-    // In the layer of root the other one is the program's own or the host's, and means nothing.
+    // In root's layer the `user.` attribute comes from the program or the host and has no meaning.
     let name = if rustix::process::geteuid().is_root() { of_root } else { of_user };
     let mut value = [0u8; 8];
     matches!(rustix::fs::fgetxattr(directory, name, &mut value), Ok(1)) && value[0] == b'y'
 }
 
-/// Takes the kernel's notes, and what the program put into attributes, from a file that leaves the layer.
+/// Removes overlay attributes, and those that the program set, from a file that leaves the layer.
 pub(super) fn remove_attributes(file: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut list = vec![0u8; 64 << 10];
     let length = match rustix::fs::flistxattr(file, &mut list) {
@@ -174,7 +174,7 @@ pub(super) fn remove_attributes(file: BorrowedFd<'_>) -> Result<(), Errno> {
         Err(error) => return Err(error),
     };
     for name in list.get(..length).unwrap_or_default().split(|byte| *byte == 0) {
-        // Labels of the host's own security modules stay.
+        // Labels of the host's security modules stay.
         if (name.starts_with(b"user.")
             || name.starts_with(b"trusted.")
             || name.starts_with(b"system.posix_acl")

@@ -1,4 +1,4 @@
-//! Layers that no run uses: their records, and what a person does with them.
+//! Layers without a run: their records, and apply, discard and undo for them.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::super::files::open_beneath;
-use super::admitted::Admitted;
 use super::changes::{self, Kind};
+use super::path_rules::PathRules;
 use super::undo::undo;
 use super::view::stat_of;
 use super::{Instant, Layer, UPPER, is_own, open_directory, parents, path_of, remove, staged};
@@ -18,27 +18,27 @@ use crate::apply::{Applied, ApplyState};
 use crate::{Changes, Error};
 
 pub(super) const RECORD: &str = "layer.json";
-/// What apply changed, for undo.
+/// The changes that apply made, for undo.
 const DONE: &str = "done.json";
-/// A larger record is none of ours.
+/// The largest record in bytes.
 const MAX_RECORD: u64 = 64 << 20;
-/// The form of a record.
+/// The format version of a record.
 const VERSION: u32 = 1;
 
-/// How far the run of a layer has come.
+/// The state of a layer's run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum State {
-    /// The program runs, or was killed together with the host program.
+    /// The program runs, or was killed with the host program.
     #[default]
     Running,
-    /// Tools work in a private copy, or their process was killed.
+    /// Tools use a private copy, or their process was killed.
     Staged,
-    /// Its changes wait.
+    /// The changes are held.
     Held,
-    /// Its changes are being applied; a host program that ends here leaves the rest to the next one.
+    /// Apply is in progress. If the host program ends, the next one continues.
     Applying,
-    /// Its changes were applied; old versions lie in the layer.
+    /// The changes were applied; the layer has the old versions.
     Applied,
 }
 
@@ -46,27 +46,28 @@ pub(super) enum State {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Done {
     pub(super) path: Vec<u8>,
-    /// The identity of what stands there now: inode, size, seconds and nanoseconds of its change. None: nothing does.
+    /// The identity of the new entry: inode, size, and seconds and nanoseconds of its change time. None if
+    /// deleted.
     pub(super) now: Option<(u64, i64, i64, i64)>,
     pub(super) was: Was,
-    /// The number of the old version in the layer, if it was stored.
+    /// The number of the old version in the layer, if stored.
     pub(super) old: Option<u64>,
     pub(super) is_directory: bool,
 }
 
-/// What stood at a path before apply.
+/// The entry at a path before apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Was {
     Nothing,
-    /// A directory that was deleted after what was in it.
+    /// A directory, deleted after its content.
     Directory {
         mode: u32,
         user: u32,
         group: u32,
     },
     Entry,
-    /// The same content with another mode and time.
+    /// Equal content with another mode and time.
     Attributes {
         mode: u32,
         seconds: i64,
@@ -74,7 +75,7 @@ pub(super) enum Was {
     },
 }
 
-/// What a layer says of itself.
+/// The record of a layer.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) v: u32,
@@ -83,23 +84,23 @@ pub(super) struct Record {
     pub(super) directory: Vec<u8>,
     pub(super) device: u64,
     pub(super) inode: u64,
-    /// The time of the host directory's file system when the program began to see it.
+    /// When the program started to see the host directory, by its file system's clock.
     pub(super) since: Instant,
     /// Seconds since 1970.
     pub(super) started: u64,
     pub(super) state: State,
     pub(super) held_because: Option<String>,
-    /// Protected paths that were admitted.
+    /// Allowed protected paths.
     pub(super) allowed: Vec<Vec<u8>>,
-    /// Host paths that the operator's trust pins.
+    /// Host paths pinned by the operator's trust.
     pub(super) pinned: Vec<Vec<u8>>,
-    /// Whether the directory is a private copy, which is reviewed as a whole: nothing is held or taken back before.
+    /// Whether it is a private copy, whose changes are held or undone only as a whole.
     #[serde(default)]
     pub(super) of_copy: bool,
 }
 
 impl Record {
-    /// Writes the record in one step.
+    /// Writes the record atomically.
     pub(super) fn save(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
         let mut record = self.clone();
         record.v = VERSION;
@@ -116,12 +117,12 @@ impl Record {
     }
 }
 
-/// Stores what apply changed.
+/// Stores the list of changes for undo.
 pub(super) fn save_done(directory: BorrowedFd<'_>, done: &[Done]) -> io::Result<()> {
     replace(directory, DONE, &serde_json::to_vec(done)?)
 }
 
-/// Writes a file in one step.
+/// Writes a file atomically.
 pub(super) fn replace(directory: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
     let next = format!("{name}.next");
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -137,13 +138,13 @@ fn read(directory: BorrowedFd<'_>, name: &str) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Removes a few layers that are of no use any more: their host directory is gone, or nothing is in them.
+/// Removes a few useless layers: empty ones, and those whose host directory is gone.
 pub(super) fn collect_garbage(chosen: Option<&Path>) {
-    /// So many layers of each directory are looked at.
-    const MAX_LOOKS: usize = 4;
+    /// The maximum number of layers to check per directory.
+    const MAX_CHECKS: usize = 4;
     for parent in parents(chosen).into_iter().filter(|parent| is_own(parent)) {
         let Ok(entries) = std::fs::read_dir(parent) else { continue };
-        for entry in entries.flatten().take(MAX_LOOKS) {
+        for entry in entries.flatten().take(MAX_CHECKS) {
             if let Ok(layer) = HeldLayer::open(&entry.path())
                 && (layer.holds_nothing() || layer.is_of_no_use())
             {
@@ -153,12 +154,12 @@ pub(super) fn collect_garbage(chosen: Option<&Path>) {
     }
 }
 
-/// The name of a layer's directory: those of one host directory are found by their beginning.
+/// The directory name of a layer: layers of one host directory share a prefix.
 pub(super) fn name(device: u64, inode: u64, id: &str) -> String {
     format!("{device:x}-{inode:x}-{id}")
 }
 
-/// A layer that this process has locked, and no run uses.
+/// A layer without a run, locked by this process.
 #[derive(Debug)]
 pub(crate) struct HeldLayer {
     path: PathBuf,
@@ -170,10 +171,10 @@ fn fail(id: &str, reason: impl Into<String>) -> Error {
     Error::HeldRun { id: id.to_owned(), reason: reason.into() }
 }
 
-/// How long changes are held for a directory that is gone, as a moved one is.
+/// How long changes are held for a missing host directory, which may come back.
 const HELD_FOR: Duration = Duration::from_hours(24 * 30);
 
-/// Layers that no run uses, the newest first. What belongs to a directory that is gone is removed, and what holds nothing.
+/// Lists the layers without a run, newest first. Removes empty ones and those whose directory is gone.
 pub(crate) fn all(chosen: Option<&Path>) -> Vec<HeldLayer> {
     let is_useless = |layer: &HeldLayer| layer.holds_nothing() || layer.is_of_no_use();
     let (useless, rest): (Vec<_>, Vec<_>) = matching(chosen, "").into_iter().partition(is_useless);
@@ -181,7 +182,7 @@ pub(crate) fn all(chosen: Option<&Path>) -> Vec<HeldLayer> {
     rest
 }
 
-/// Those of one host directory.
+/// The layers of one host directory.
 pub(super) fn of_directory(chosen: Option<&Path>, device: u64, inode: u64) -> Vec<HeldLayer> {
     matching(chosen, &name(device, inode, ""))
 }
@@ -205,14 +206,14 @@ fn matching(chosen: Option<&Path>, prefix: &str) -> Vec<HeldLayer> {
     all
 }
 
-/// The layer with this identifier, or its beginning.
+/// Finds a layer by its id or a unique prefix of it.
 pub(crate) fn find(id: &str, chosen: Option<&Path>) -> Result<HeldLayer, Error> {
     let mut found: Vec<_> =
         all(chosen).into_iter().filter(|layer| !id.is_empty() && layer.id().starts_with(id)).collect();
     match (found.pop(), found.len()) {
         (Some(layer), 0) => Ok(layer),
-        (None, _) => Err(fail(id, "no such run has changes; `toolpost apply` lists those that have")),
-        _ => Err(fail(id, "several runs begin so; give more of the identifier")),
+        (None, _) => Err(fail(id, "no run with this id has changes; run `toolpost apply` to list them")),
+        _ => Err(fail(id, "several run ids have this prefix; use a longer one")),
     }
 }
 
@@ -248,7 +249,7 @@ impl HeldLayer {
         self.record.state == State::Applying
     }
 
-    /// Whether a run was killed that had changed nothing.
+    /// Whether a killed run had changed nothing.
     pub(super) fn holds_nothing(&self) -> bool {
         self.record.state == State::Running && self.upper_is_empty()
     }
@@ -257,8 +258,8 @@ impl HeldLayer {
         self.upper().is_ok_and(|upper| changes::is_empty(upper.as_fd()))
     }
 
-    /// Whether its directory is gone, and with it what could be taken back or, after a time, applied. A private copy goes
-    /// with its process.
+    /// Whether its host directory is gone, so that its changes can no longer be undone or, after a time,
+    /// applied. A private copy ends with its process.
     fn is_of_no_use(&self) -> bool {
         let is_old = || self.started().elapsed().is_ok_and(|age| age > HELD_FOR);
         self.record.of_copy || (!self.is_waiting() || is_old()) && self.host().is_err()
@@ -270,8 +271,7 @@ impl HeldLayer {
 
     fn host(&self) -> Result<OwnedFd, Error> {
         let path = self.host_directory();
-        let gone =
-            || fail(self.id(), format!("`{}` is not the directory of the run any more", path.display()));
+        let gone = || fail(self.id(), format!("`{}` is no longer the directory of the run", path.display()));
         let host = open_directory(&path).map_err(|_| gone())?;
         let stat = rustix::fs::fstat(&host).map_err(|_| gone())?;
         if (stat.st_dev, stat.st_ino) == (self.record.device, self.record.inode) {
@@ -310,7 +310,7 @@ impl HeldLayer {
 
     pub(crate) fn apply(self, allowed: &[PathBuf]) -> Result<Applied, Error> {
         if !self.is_waiting() {
-            return Err(fail(self.id(), "its changes were applied before"));
+            return Err(fail(self.id(), "its changes are already applied"));
         }
         let host = self.host()?;
         let id = self.record.id.clone();
@@ -323,10 +323,10 @@ impl HeldLayer {
             host,
             is_done: false,
         };
-        let mut admitted = Admitted::new(layer.record.pinned.iter().map(|path| path_of(path)), &[]);
-        admitted.allow(layer.record.allowed.iter().map(|path| path_of(path)));
-        admitted.allow(allowed.iter().cloned());
-        layer.apply(&admitted, true)
+        let mut path_rules = PathRules::new(layer.record.pinned.iter().map(|path| path_of(path)), &[]);
+        path_rules.allow(layer.record.allowed.iter().map(|path| path_of(path)));
+        path_rules.allow(allowed.iter().cloned());
+        layer.apply(&path_rules, true)
     }
 
     pub(crate) fn discard(self) {
@@ -335,15 +335,18 @@ impl HeldLayer {
 
     pub(crate) fn undo(self) -> Result<Applied, Error> {
         if self.record.state != State::Applied {
-            return Err(fail(self.id(), "its changes were not applied; `toolpost discard` removes them"));
+            return Err(fail(
+                self.id(),
+                "its changes are not applied; run `toolpost discard` to remove them",
+            ));
         }
         let host = self.host()?;
         let done: Vec<Done> = read(self.directory.as_fd(), DONE)
             .and_then(|text| Ok(serde_json::from_slice(&text)?))
-            .map_err(|error| fail(self.id(), format!("what it changed cannot be read: {error}")))?;
+            .map_err(|error| fail(self.id(), format!("reading its list of changes failed: {error}")))?;
         let applied = undo(&self.record.id, &done, self.directory.as_fd(), host.as_fd())
             .map_err(|error| fail(self.id(), error.to_string()))?;
-        // Old versions of what could not be taken back stay.
+        // The layer keeps the old versions of entries that could not be restored.
         if applied.denied_count == 0 {
             remove(&self.path, self.directory.as_fd());
         }

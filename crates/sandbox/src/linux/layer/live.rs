@@ -1,4 +1,4 @@
-//! A layer under a program that stays: applied again and again, and brought up to date with the host in between.
+//! A layer under a running program: applied repeatedly, and refreshed from the host in between.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,40 +11,40 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use super::super::files::{self, Listing, Owner, open_beneath};
 use super::super::sparse;
 use super::Layer;
-use super::admitted::Admitted;
 use super::apply::{Engine, lock};
 use super::changes::{self, Kind};
+use super::path_rules::PathRules;
 use super::view::{identity, stat_of, times};
 use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION};
 use crate::{ApplyMode, Error};
 
-/// Inode, size, seconds and nanoseconds of the last change.
+/// Inode, size, and seconds and nanoseconds of the change time.
 type Identity = (u64, i64, i64, i64);
 
-/// A layer whose program goes on after an apply.
+/// A layer whose program continues after an apply.
 #[derive(Debug)]
 pub(in super::super) struct LiveLayer {
     layer: Layer,
     mode: ApplyMode,
-    admitted: Admitted,
-    /// The entries of the layer that were applied or denied, as they were then.
+    path_rules: PathRules,
+    /// The identities of entries that were applied or denied.
     settled: HashMap<PathBuf, Identity>,
-    /// The host directory as the program can see it.
+    /// The host directory as the program sees it.
     seen: Listing,
 }
 
 impl LiveLayer {
-    pub(in super::super) fn new(layer: Layer, mode: ApplyMode, admitted: Admitted) -> Self {
+    pub(in super::super) fn new(layer: Layer, mode: ApplyMode, path_rules: PathRules) -> Self {
         let seen = files::list(layer.host());
-        Self { layer, mode, admitted, settled: HashMap::new(), seen }
+        Self { layer, mode, path_rules, settled: HashMap::new(), seen }
     }
 
-    /// What the program has written.
+    /// The directory of the program's writes.
     pub(in super::super) fn upper(&self) -> Result<OwnedFd, Error> {
         super::launch::duplicate(self.layer.upper()).map_err(|error| self.layer.fail(error))
     }
 
-    /// Applies what the program changed since the last time. None where nothing is to be applied now.
+    /// Applies the changes since the last call. None if nothing is applied now.
     pub(in super::super) fn apply(&mut self) -> Result<Option<Applied>, Error> {
         if self.mode != ApplyMode::Now {
             return Ok(None);
@@ -56,7 +56,7 @@ impl LiveLayer {
                 return false;
             }
             let is_settled = self.settled.get(&change.path) == Some(&identity(&change.stat));
-            // A directory that was denied is settled with what is in it.
+            // A denied directory is settled with its content.
             if is_settled && matches!(change.kind, Kind::Directory { .. }) {
                 blocked = Some(change.path.clone());
             }
@@ -71,8 +71,8 @@ impl LiveLayer {
         let applied = {
             let _lock = lock(self.layer.host()).map_err(|error| self.layer.fail(error))?;
             let mut engine =
-                Engine::new(&self.layer, &self.admitted).map_err(|error| self.layer.fail(error))?;
-            // The program may still hold its files open: what is on the host is a copy of them.
+                Engine::new(&self.layer, &self.path_rules).map_err(|error| self.layer.fail(error))?;
+            // The program may have files open, so the host gets copies.
             engine.copies_only();
             if !self.layer.record.of_copy && engine.deletes_much(&changes) {
                 let held = Applied::new(self.layer.id(), ApplyState::Held);
@@ -115,8 +115,9 @@ impl LiveLayer {
         }
     }
 
-    /// Shows the program what others changed on the host: by writing through `merged`, the directory as the program sees
-    /// it. What the program changed itself, and was not applied yet, stays.
+    /// Copies the host's changes by others into `merged`, the directory as the program sees it.
+    ///
+    /// Changes of the program that are not yet applied stay.
     pub(in super::super) fn refresh(&mut self, merged: BorrowedFd<'_>, owner: Option<Owner>) {
         let now = files::list(self.layer.host());
         let changes = files::compare(&self.seen, &now);
@@ -140,7 +141,7 @@ impl LiveLayer {
         self.seen = now;
     }
 
-    /// Whether the program changed a path, and it was not applied yet.
+    /// Whether a path has a change that is not yet applied.
     fn is_own(&self, path: &Path) -> bool {
         match stat_of(self.layer.upper(), path) {
             Ok(Some(stat)) => self.settled.get(path) != Some(&identity(&stat)),
@@ -148,14 +149,14 @@ impl LiveLayer {
         }
     }
 
-    /// Ends the layer when the program is dead.
+    /// Ends the layer after the program's death.
     pub(in super::super) fn end(mut self) -> Result<Applied, Error> {
         if self.mode != ApplyMode::Now {
-            return self.layer.end(self.mode, None, &self.admitted);
+            return self.layer.end(self.mode, None, &self.path_rules);
         }
         match self.apply()? {
             Some(Applied { state: ApplyState::Held, held_because, .. }) => {
-                self.layer.end(ApplyMode::Hold, held_because, &self.admitted)
+                self.layer.end(ApplyMode::Hold, held_because, &self.path_rules)
             }
             applied => {
                 self.layer.is_done = true;
@@ -165,7 +166,7 @@ impl LiveLayer {
     }
 }
 
-/// The layer of a program with live streams, from when it is mounted to its end.
+/// The layer of a program with live streams, from its mount to its end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LiveDirectory(Arc<Mutex<Option<Mounted>>>);
 
@@ -186,7 +187,7 @@ impl LiveDirectory {
         *self.lock() = Some(Mounted { layer, merged, owner });
     }
 
-    /// The layer, when the program is dead.
+    /// Takes the layer after the program's death.
     pub(in super::super) fn take(&self) -> Option<LiveLayer> {
         self.lock().take().map(|mounted| mounted.layer)
     }
@@ -205,7 +206,7 @@ impl LiveDirectory {
     }
 }
 
-/// Copies an entry of the host into the directory as the program sees it.
+/// Copies a host entry into the directory as the program sees it.
 fn show(host: BorrowedFd<'_>, merged: BorrowedFd<'_>, path: &Path, owner: Option<Owner>) -> io::Result<()> {
     use rustix::fs::FileType;
     let Some(stat) = stat_of(host, path)? else { return Ok(()) };

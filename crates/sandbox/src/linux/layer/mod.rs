@@ -1,15 +1,15 @@
-//! A private layer over a directory of the host: what code writes lies here until apply moves it.
+//! The private layer over a host directory: it holds a program's writes until apply moves them.
 //!
-//! A layer is an overlay: the host directory below, only read, and a directory of the layer's own above, which takes
-//! everything that the program writes. It lies on disk, on the file system of the host directory where that is possible,
-//! so that apply moves files instead of copying them. While a run uses it, its directory is locked; a layer without
-//! a lock belongs to a run that was killed, and can be applied or discarded later.
+//! A layer is an overlay: the host directory below, read-only, and the layer's own directory above, which
+//! takes all writes. It is on disk, if possible on the file system of the host directory, so that apply moves
+//! files instead of copying them. Its directory is locked while a run uses it. An unlocked layer belongs to a
+//! killed run, and can be applied or discarded later.
 
-mod admitted;
 mod apply;
 mod changes;
 mod held;
 mod live;
+mod path_rules;
 mod staged;
 mod undo;
 mod view;
@@ -24,38 +24,38 @@ use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use super::files::{Entry, Listing, MAXIMUM_ENTRIES, Owner};
+use super::files::{Entry, Listing, MAX_ENTRIES, Owner};
 use super::launch::{self, c_string};
 use super::steps::{Step, attribute};
 use super::temporary;
 
-pub(crate) use self::admitted::Admitted;
 use self::changes::Kind;
 pub(crate) use self::held::{HeldLayer, all, find};
 use self::held::{Record, State};
 pub(crate) use self::live::LiveDirectory;
 pub(super) use self::live::LiveLayer;
+pub(crate) use self::path_rules::PathRules;
 pub(crate) use self::staged::StagedLayer;
 pub(super) use self::staged::original;
 use crate::{Changes, Error};
 
-/// How often the directory for layers is made again.
+/// The maximum number of attempts to create the directory for layers.
 const MAX_ATTEMPTS: u32 = 8;
-/// What the program writes.
+/// The directory of the program's writes.
 const UPPER: &str = "upper";
-/// What the kernel needs beside it.
+/// The work directory of the overlay.
 const WORK: &str = "work";
-/// Where the host directory is mounted before the overlay.
+/// The mount point of the host directory, below the overlay.
 const LOWER: &str = "lower";
-/// Where the overlay is mounted before the program's root has it.
+/// The mount point of the overlay, before it is in the program's root.
 const MERGED: &str = "merged";
-/// Old versions of what apply replaced or deleted.
+/// The old versions of entries that apply replaced or deleted.
 const OLD: &str = "old";
 
-/// A point in the time of a file system: seconds and nanoseconds.
+/// A file system time: seconds and nanoseconds.
 type Instant = (i64, i64);
 
-/// What a program changed in its layer.
+/// The changes of a program in its layer.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
     pub(super) changes: Changes,
@@ -63,7 +63,7 @@ pub(super) struct Listed {
     pub(super) after: Listing,
 }
 
-/// A layer that this process uses.
+/// A layer in use by this process.
 #[derive(Debug)]
 pub(super) struct Layer {
     /// Its directory.
@@ -74,12 +74,12 @@ pub(super) struct Layer {
     record: Record,
     /// The host directory.
     host: OwnedFd,
-    /// Whether what is left of it goes away with this value.
+    /// Whether dropping this value removes the layer.
     is_done: bool,
 }
 
 impl Layer {
-    /// Makes one for a host directory. `owner` is the user of the program, if that is another one.
+    /// Creates a layer for a host directory. `owner` is the program's user, if it differs.
     pub(super) fn create(
         host: BorrowedFd<'_>,
         path: &Path,
@@ -93,7 +93,7 @@ impl Layer {
             let place = parent(path, stat.st_dev, chosen)?.join(held::name(stat.st_dev, stat.st_ino, &id));
             match rustix::fs::mkdir(&place, Mode::from_raw_mode(0o700)) {
                 Ok(()) => break place,
-                // The end of another layer has removed the directory meanwhile, because it was the last one there.
+                // Another process removed the directory with its last layer.
                 Err(Errno::NOENT) if attempts < MAX_ATTEMPTS => attempts += 1,
                 Err(error) => return Err(error.into()),
             }
@@ -110,7 +110,7 @@ impl Layer {
             let (user, group) = (Uid::from_raw(owner.user), Gid::from_raw(owner.group));
             rustix::fs::fchown(&upper, Some(user), Some(group))?;
         }
-        // The root of what the program sees has the mode of this one.
+        // The program's root gets the mode of this directory.
         rustix::fs::fchmod(&upper, Mode::from_raw_mode(stat.st_mode & 0o777))?;
         let begun = rustix::fs::fstat(&upper)?;
         let record = Record {
@@ -127,7 +127,7 @@ impl Layer {
         Ok(Self { path: place, directory, upper, record, host: launch::duplicate(host)?, is_done: false })
     }
 
-    /// What the program has written so far.
+    /// The directory of the program's writes.
     pub(super) fn upper(&self) -> BorrowedFd<'_> {
         self.upper.as_fd()
     }
@@ -137,13 +137,13 @@ impl Layer {
         self.host.as_fd()
     }
 
-    /// What the program changed, as a run reports it.
+    /// The changes of the program, for its outcome.
     pub(super) fn listed(&self) -> Listed {
         let all = changes::list(self.upper());
         let mut listed = Listed::default();
         listed.after.left_out = all.left_out;
         for change in all.list {
-            if listed.after.files.len() >= MAXIMUM_ENTRIES {
+            if listed.after.files.len() >= MAX_ENTRIES {
                 listed.after.left_out = Some("there are more than 20,000 files and folders");
                 break;
             }
@@ -165,7 +165,7 @@ impl Layer {
         listed
     }
 
-    /// Notes that the program sees the host directory as it is now.
+    /// Records that the program sees the host directory from now on.
     fn begin_again(&mut self) -> Result<(), Error> {
         self.record.state = State::Running;
         self.record.save(self.directory.as_fd()).map_err(|error| self.fail(error))?;
@@ -175,14 +175,15 @@ impl Layer {
         Ok(())
     }
 
-    /// By what a person names it.
+    /// The id for commands.
     pub(super) fn id(&self) -> &str {
         &self.record.id
     }
 
-    /// The steps that show the host directory through the layer. `source` shows the host directory at its place in the
-    /// layer, `within` is where the host's files are for the process that carries the steps out. Gives where the layer
-    /// is mounted then.
+    /// The steps that mount the host directory with the layer over it; returns the mount point.
+    ///
+    /// `source` is the host directory's path in the layer, `within` the path of the host's files for the
+    /// process that performs the steps.
     pub(super) fn mount(
         &self,
         tree: Option<OwnedFd>,
@@ -218,8 +219,8 @@ impl Layer {
             }
             options.push(b',');
         }
-        // Renaming a directory of the host is refused (`EXDEV`, which programs answer by copying), and nothing that
-        // others wrote into the attributes of the host directory is obeyed.
+        // Renaming a host directory fails with `EXDEV`, upon which programs copy. Overlay attributes that
+        // others wrote into the host directory are ignored.
         options.extend_from_slice(b"redirect_dir=nofollow,metacopy=off,index=off,xino=off");
         if !as_root {
             options.extend_from_slice(b",userxattr");
@@ -243,7 +244,7 @@ impl Drop for Layer {
     }
 }
 
-/// How the parts of a layer are opened.
+/// Flags for opening the parts of a layer.
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -251,7 +252,7 @@ fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, DIRECTORY, Mode::empty())
 }
 
-/// Removes a layer with all that is in it, and the directory above if it was the last one there.
+/// Removes a layer with its content, and the directory above if that was its last one.
 fn remove(path: &Path, directory: BorrowedFd<'_>) {
     temporary::empty(directory);
     let _ = std::fs::remove_dir(path);
@@ -260,14 +261,14 @@ fn remove(path: &Path, directory: BorrowedFd<'_>) {
     }
 }
 
-/// An identifier that no other layer has: eight hexadecimal digits.
+/// A new unique id: eight hexadecimal digits.
 fn fresh_id() -> io::Result<String> {
     let mut random = [0u8; 4];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     Ok(format!("{:08x}", u32::from_ne_bytes(random)))
 }
 
-/// The directories that may hold layers, the best first.
+/// The candidate directories for layers, the best first.
 fn parents(chosen: Option<&Path>) -> Vec<PathBuf> {
     let name = format!("toolpost-layers-{}", rustix::process::geteuid().as_raw());
     let mut all: Vec<PathBuf> = chosen.map(Path::to_owned).into_iter().collect();
@@ -280,7 +281,7 @@ fn parents(chosen: Option<&Path>) -> Vec<PathBuf> {
     all
 }
 
-/// Finds the directory for the layer of a host directory: on the same file system if there is one, on disk if not.
+/// Finds the directory for the layer of a host directory: on the same file system, else on another disk.
 fn parent(host: &Path, device: u64, chosen: Option<&Path>) -> io::Result<PathBuf> {
     let mut second = None;
     let mut failure = None;
@@ -292,7 +293,7 @@ fn parent(host: &Path, device: u64, chosen: Option<&Path>) -> io::Result<PathBuf
                 continue;
             }
         };
-        // A layer may not lie within what it covers.
+        // A layer must not be inside the directory that it covers.
         if candidate.starts_with(host) {
             continue;
         }
@@ -304,18 +305,20 @@ fn parent(host: &Path, device: u64, chosen: Option<&Path>) -> io::Result<PathBuf
         }
     }
     second.ok_or_else(|| {
-        failure.unwrap_or_else(|| io::Error::other("no directory on disk can hold its private layer"))
+        failure.unwrap_or_else(|| io::Error::other("no directory on disk supports its private layer"))
     })
 }
 
-/// Whether the file system is a disk's: one in memory would take the host's memory, and an overlay carries no other.
+/// Whether the file system is on disk.
+///
+/// One in memory would use the host's memory, and an overlay cannot be the upper layer of another.
 fn carries_a_layer(path: &Path) -> bool {
     const TMPFS: i64 = 0x0102_1994;
     const OVERLAY: i64 = 0x794c_7630;
     rustix::fs::statfs(path).is_ok_and(|kind| ![TMPFS, OVERLAY].contains(&kind.f_type))
 }
 
-/// A directory that belongs to this user alone, made if missing.
+/// Opens a directory of this user alone, and creates it if missing.
 fn own_directory(path: &Path) -> io::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt as _;
     match std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path) {
@@ -328,8 +331,8 @@ fn own_directory(path: &Path) -> io::Result<PathBuf> {
     path.canonicalize()
 }
 
-/// Whether a path is a directory that belongs to this user and that no other one can write. Layers are looked for in such
-/// ones alone: what a record says is done.
+/// Whether a directory belongs to this user and is writable for nobody else. Layers are read only from such
+/// directories, because their records are trusted.
 fn is_own(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::symlink_metadata(path).is_ok_and(|found| {
@@ -338,7 +341,7 @@ fn is_own(path: &Path) -> bool {
     })
 }
 
-/// A path from the bytes of a record.
+/// The path in a record's bytes.
 fn path_of(bytes: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes.to_vec()))
 }

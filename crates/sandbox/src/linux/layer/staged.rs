@@ -1,8 +1,8 @@
-//! A private copy of a host directory, in which many programs and file tools work before anything is applied.
+//! A private copy of a host directory, for several programs and file tools before anything is applied.
 //!
-//! The copy lies in a layer. At the end, the entries that differ from what was copied become the layer's `upper`, with
-//! whiteouts for those that are gone: then it is a layer like any other, and is applied, held or discarded. What was
-//! copied is listed in the layer, so that the copy of a process that was killed is recovered as a held layer.
+//! The copy is stored in a layer. At its end, the entries that differ from the original become the layer's
+//! `upper`, with whiteouts for deleted ones. Then it is a normal layer, to be applied, held or discarded. The
+//! layer lists the copied entries, so that the copy of a killed process is recovered as a held layer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsStr};
@@ -17,27 +17,27 @@ use rustix::io::Errno;
 
 use super::super::files::open_beneath;
 use super::super::workspace::HostFolder;
-use super::admitted::Admitted;
 use super::apply::failed;
 use super::changes::{self, Kind};
 use super::held::{self, HeldLayer, State};
+use super::path_rules::PathRules;
 use super::view::{identity, times};
 use super::{DIRECTORY, Layer, UPPER, path_of, temporary};
 use crate::apply::{Applied, ApplyState, DenialReason};
 use crate::{ApplyMode, Error, Level, Sandbox};
 
-/// The copy.
+/// The directory of the copy.
 pub(super) const COPY: &str = "copy";
-/// What was copied.
+/// The list of copied entries.
 const BASELINE: &str = "baseline";
-/// The changes, until all of them are there.
+/// The changes, while they are collected.
 const NEXT: &str = "next";
-/// Deeper directories are not copied.
+/// The maximum depth of copied directories.
 const MAX_DEPTH: usize = 256;
-/// Bytes of all paths in a copy together.
+/// The maximum size of all paths in a copy.
 const MAX_PATH_BYTES: u64 = 256 << 20;
 
-/// The copies of this process by device and inode, with the host directory of each.
+/// The copies of this process by device and inode, with their host directories.
 static COPIES: Mutex<BTreeMap<(u64, u64), PathBuf>> = Mutex::new(BTreeMap::new());
 
 fn copies() -> MutexGuard<'static, BTreeMap<(u64, u64), PathBuf>> {
@@ -49,13 +49,13 @@ pub(in super::super) fn original(stat: &Stat) -> Option<PathBuf> {
     copies().get(&(stat.st_dev, stat.st_ino)).cloned()
 }
 
-/// What stood at a path of the host directory, and in the copy when it was finished.
+/// The original state of a path, in the finished copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Copied {
     Directory {
         mode: u32,
     },
-    /// A file or a link: its inode in the copy, size, seconds and nanoseconds of its change.
+    /// A file or link: its inode in the copy, size, and the seconds and nanoseconds of its change time.
     Entry(u64, i64, i64, i64),
     /// It was not copied, and so never changes.
     Skipped,
@@ -68,20 +68,20 @@ impl Copied {
     }
 }
 
-/// Each path comes before those beneath it.
+/// Sorted: each path precedes its descendants.
 type Baseline = BTreeMap<PathBuf, Copied>;
 
-/// A copy that this process uses.
+/// A copy in use by this process.
 #[derive(Debug)]
 pub(crate) struct StagedLayer {
     layer: Layer,
-    /// Where the copy is.
+    /// The path of the copy.
     path: PathBuf,
     /// Its device and inode.
     key: (u64, u64),
     baseline: Baseline,
     mode: ApplyMode,
-    admitted: Admitted,
+    path_rules: PathRules,
     notes: Vec<String>,
     is_ended: bool,
 }
@@ -100,7 +100,7 @@ impl StagedLayer {
         let folder = HostFolder::open_shared(directory)?;
         let fail = |error: io::Error| Error::Workspace {
             path: directory.to_owned(),
-            reason: format!("a private copy could not be made: {error}"),
+            reason: format!("creating the private copy failed: {error}"),
         };
         let chosen = sandbox.layers.as_deref();
         let stat = rustix::fs::fstat(folder.descriptor()).map_err(|error| fail(error.into()))?;
@@ -108,10 +108,10 @@ impl StagedLayer {
             Layer::create(folder.descriptor(), folder.path(), &stat, chosen, None).map_err(fail)?;
         let mut notes = Vec::new();
         layer.attend_to_others(chosen, &mut notes);
-        // What was finished there just now is no conflict.
+        // The copy sees the host as of now: changes that were just recovered are no conflict.
         layer.begin_again()?;
         let limits = sandbox.limits_at(Level::Standard);
-        let mut copying = Copying {
+        let mut copying = CopyState {
             is_root: rustix::process::geteuid().is_root(),
             max_bytes: limits.layer_bytes,
             max_entries: limits.layer_inodes,
@@ -121,8 +121,8 @@ impl StagedLayer {
         };
         let key = copying.copy(layer.host(), layer.directory.as_fd()).map_err(fail)?;
         let baseline = copying.baseline;
-        let admitted = Admitted::of(sandbox);
-        layer.admit(&admitted);
+        let path_rules = PathRules::of(sandbox);
+        layer.admit(&path_rules);
         if sandbox.apply != ApplyMode::Discard {
             store(layer.directory.as_fd(), &baseline).map_err(fail)?;
             layer.record.state = State::Staged;
@@ -130,7 +130,7 @@ impl StagedLayer {
         layer.record.save(layer.directory.as_fd()).map_err(fail)?;
         copies().insert(key, folder.path().to_owned());
         let path = layer.path.join(COPY);
-        Ok(Self { layer, path, key, baseline, mode: sandbox.apply, admitted, notes, is_ended: false })
+        Ok(Self { layer, path, key, baseline, mode: sandbox.apply, path_rules, notes, is_ended: false })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -150,7 +150,7 @@ impl StagedLayer {
         &self.notes
     }
 
-    /// Ends the copy: its changes are applied, held or discarded.
+    /// Ends the copy: applies, holds or discards its changes.
     pub(crate) fn end(mut self) -> Result<Applied, Error> {
         self.finish(self.mode)
     }
@@ -165,7 +165,7 @@ impl StagedLayer {
         let denied = seal(self.layer.directory.as_fd(), baseline).map_err(|error| self.layer.fail(error))?;
         self.layer.upper = rustix::fs::openat(&self.layer.directory, UPPER, DIRECTORY, Mode::empty())
             .map_err(|error| self.layer.fail(error))?;
-        let mut applied = self.layer.end(mode, None, &self.admitted)?;
+        let mut applied = self.layer.end(mode, None, &self.path_rules)?;
         for (path, reason) in denied {
             applied.deny(&path, reason);
         }
@@ -174,11 +174,11 @@ impl StagedLayer {
     }
 }
 
-/// Turns the copy of a process that was killed into a held layer; none if nothing changed.
+/// Turns the copy of a killed process into a held layer; none if nothing changed.
 pub(super) fn recover(mut held: HeldLayer) -> Option<HeldLayer> {
     let directory = held.directory.as_fd();
     if held.upper_is_empty() {
-        // A copy that cannot be recovered stays, and is tried again by the next command.
+        // An unrecoverable copy stays, and the next command tries again.
         let baseline = load(directory).ok()?;
         seal(directory, baseline).ok()?;
     }
@@ -211,8 +211,8 @@ struct Open {
     stat: Stat,
 }
 
-/// Makes a copy.
-struct Copying {
+/// The state of a copy operation.
+struct CopyState {
     is_root: bool,
     max_bytes: u64,
     max_entries: u64,
@@ -221,10 +221,10 @@ struct Copying {
     baseline: Baseline,
 }
 
-impl Copying {
-    /// Copies a host directory into a layer. Gives the device and the inode of the copy.
+impl CopyState {
+    /// Copies a host directory into a layer. Returns the device and inode of the copy.
     fn copy(&mut self, host: BorrowedFd<'_>, layer: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
-        // The place must take whiteouts: at the end it is too late to learn that it does not.
+        // Check for whiteouts now: at the end it would be too late.
         rustix::fs::mkdirat(layer, NEXT, Mode::from_raw_mode(0o700))?;
         let probe = format!("{NEXT}/probe");
         whiteout(layer, OsStr::new(&probe))?;
@@ -262,7 +262,7 @@ impl Copying {
                         open.push(begin(path, from, to, &mut buffer)?);
                     }
                 }
-                // It went away meanwhile.
+                // It was deleted meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -270,14 +270,14 @@ impl Copying {
         Ok((made.st_dev, made.st_ino))
     }
 
-    /// Copies an entry. Of a directory only the place is made, and both are given back open.
+    /// Copies an entry. A directory is only created; both sides are returned open.
     fn entry(&mut self, level: &Open, name: &CString) -> io::Result<(Copied, Option<(OwnedFd, OwnedFd)>)> {
         let (from, to) = (level.from.as_fd(), level.to.as_fd());
         let stat = rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let path = Path::new(OsStr::from_bytes(name.to_bytes()));
         let open = |flags: OFlags| open_beneath(from, path, flags, Mode::empty());
         let skips = |error: Errno| match error {
-            // Of other users, on another file system, or replaced by a link meanwhile.
+            // Unreadable, on another file system, or replaced by a link meanwhile.
             Errno::ACCESS | Errno::PERM | Errno::XDEV | Errno::LOOP => Ok((Copied::Skipped, None)),
             error => Err(error.into()),
         };
@@ -324,14 +324,14 @@ impl Copying {
         let target = rustix::fs::openat(to, name, flags, Mode::from_raw_mode(0o600))?;
         let mut target = std::fs::File::from(target);
         if rustix::fs::ioctl_ficlone(&target, &source).is_err() {
-            // A file that grows meanwhile gives what it had.
+            // A file that grows meanwhile is copied at its old size.
             io::copy(&mut io::Read::take(std::fs::File::from(source), size), &mut target)?;
         }
         self.settle(target.as_fd(), &stat)?;
         Ok(Copied::entry(&rustix::fs::fstat(&target)?))
     }
 
-    /// Gives an entry of the copy the owner, the mode and the times of the host's.
+    /// Copies owner, mode and times from the host's entry.
     fn settle(&self, made: BorrowedFd<'_>, stat: &Stat) -> io::Result<()> {
         if self.is_root {
             rustix::fs::fchown(made, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))?;
@@ -343,7 +343,7 @@ impl Copying {
 
 fn too_large(limit: &str) -> io::Error {
     io::Error::other(format!(
-        "it holds more than {limit}; leave out `--review` and `--discard`, or name a smaller directory"
+        "it exceeds {limit}; omit `--review` and `--discard`, or choose a smaller directory"
     ))
 }
 
@@ -357,7 +357,7 @@ fn whiteout(directory: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     rustix::fs::mknodat(directory, name, FileType::CharacterDevice, Mode::empty(), 0)
 }
 
-/// Writes the list of what was copied.
+/// Writes the list of copied entries.
 fn store(directory: BorrowedFd<'_>, baseline: &Baseline) -> io::Result<()> {
     let mut content = Vec::new();
     for (path, copied) in baseline {
@@ -370,15 +370,15 @@ fn store(directory: BorrowedFd<'_>, baseline: &Baseline) -> io::Result<()> {
         };
         content.extend_from_slice(numbers.as_bytes());
         content.extend_from_slice(path.as_os_str().as_bytes());
-        // No path has this byte.
+        // Paths contain no NUL.
         content.push(0);
     }
     held::replace(directory, BASELINE, &content)
 }
 
-/// Reads the list again.
+/// Reads the list of copied entries.
 fn load(directory: BorrowedFd<'_>) -> io::Result<Baseline> {
-    /// The numbers of each path take less than the rest.
+    /// The metadata of a path is shorter than all of the paths.
     const MAX_LIST: u64 = 2 * MAX_PATH_BYTES;
     let file = open_beneath(directory, Path::new(BASELINE), OFlags::RDONLY, Mode::empty())?;
     let mut content = Vec::new();
@@ -404,14 +404,15 @@ fn parse(row: &[u8]) -> Option<(PathBuf, Copied)> {
     Some((path_of(parts.next()?), copied))
 }
 
-/// Moves what differs from the baseline from the copy to `upper`. Gives what cannot change. A process that ends here
-/// leaves the rest to the next one.
+/// Moves entries that differ from the baseline to `upper`. Returns those that cannot change.
+///
+/// If the process ends here, the next one continues.
 fn seal(directory: BorrowedFd<'_>, mut baseline: Baseline) -> io::Result<Vec<(PathBuf, DenialReason)>> {
     let copy = rustix::fs::openat(directory, COPY, DIRECTORY, Mode::empty())?;
     let next = rustix::fs::openat(directory, NEXT, DIRECTORY, Mode::empty())?;
-    let mut sealing = Sealing { next: next.as_fd(), made: BTreeSet::new(), last: None };
+    let mut sealing = UpperBuilder { next: next.as_fd(), made: BTreeSet::new(), last: None };
     let mut denied = Vec::new();
-    // What an earlier process has moved is not in the copy any more.
+    // Entries moved by an earlier process are no longer in the copy.
     for change in changes::list(next.as_fd()).list {
         if matches!(change.kind, Kind::Directory { .. }) {
             sealing.made.insert(change.path);
@@ -429,7 +430,7 @@ fn seal(directory: BorrowedFd<'_>, mut baseline: Baseline) -> io::Result<Vec<(Pa
         let before = baseline.get(path).copied();
         let is_directory = matches!(change.kind, Kind::Directory { .. });
         if before == Some(Copied::Skipped) || !is_directory && has_skipped(&baseline, path) {
-            denied.push((path.clone(), failed(io::Error::other("it was not in the private copy"))));
+            denied.push((path.clone(), failed(io::Error::other("it was missing from the private copy"))));
             blocked = Some(path.clone());
             continue;
         }
@@ -446,9 +447,9 @@ fn seal(directory: BorrowedFd<'_>, mut baseline: Baseline) -> io::Result<Vec<(Pa
         baseline.remove(path);
     }
     match now.left_out {
-        // What could not be listed is not gone.
+        // An entry that could not be listed is not deleted.
         Some(reason) => {
-            let message = format!("not every change was found, and no deletion: {reason}");
+            let message = format!("the list of changes is incomplete, without deletions: {reason}");
             denied.push(("…".into(), failed(io::Error::other(message))));
         }
         None => sealing.delete(&baseline)?,
@@ -458,23 +459,23 @@ fn seal(directory: BorrowedFd<'_>, mut baseline: Baseline) -> io::Result<Vec<(Pa
     Ok(denied)
 }
 
-/// Whether something at a path or beneath was not copied.
+/// Whether a path or a descendant was not copied.
 fn has_skipped(baseline: &Baseline, path: &Path) -> bool {
     let at_or_beneath = baseline.range(path.to_owned()..).take_while(|(inner, _)| inner.starts_with(path));
     at_or_beneath.into_iter().any(|(_, copied)| *copied == Copied::Skipped)
 }
 
 /// Fills the future `upper`.
-struct Sealing<'a> {
+struct UpperBuilder<'a> {
     next: BorrowedFd<'a>,
-    /// The directories that are there.
+    /// The created directories.
     made: BTreeSet<PathBuf>,
-    /// The one that was opened last.
+    /// The last opened directory.
     last: Option<(PathBuf, OwnedFd)>,
 }
 
-impl Sealing<'_> {
-    /// The place of an entry: its directory, made with those above it, and its name.
+impl UpperBuilder<'_> {
+    /// The parent directory of an entry, created if missing, and its name.
     fn place<'p>(&mut self, path: &'p Path) -> io::Result<(BorrowedFd<'_>, &'p OsStr)> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let above = path.parent().unwrap_or(Path::new(""));
@@ -508,7 +509,7 @@ impl Sealing<'_> {
         Ok(())
     }
 
-    /// Moves a file or a link of the copy.
+    /// Moves a file or link of the copy.
     fn take(&mut self, copy: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
         let above = path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
         let from = open_beneath(copy, above, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
@@ -516,7 +517,7 @@ impl Sealing<'_> {
         Ok(rustix::fs::renameat(&from, name, here, name)?)
     }
 
-    /// Notes that the rest of the baseline is gone.
+    /// Records the rest of the baseline as deleted.
     fn delete(&mut self, baseline: &Baseline) -> io::Result<()> {
         let mut settled: Option<&Path> = None;
         for (path, copied) in baseline {
@@ -525,13 +526,13 @@ impl Sealing<'_> {
             }
             match copied {
                 Copied::Skipped => settled = Some(path),
-                // The directory stays for what was not copied.
+                // The directory stays, for its entries that were not copied.
                 Copied::Directory { .. } if has_skipped(baseline, path) => {}
                 _ => {
                     settled = Some(path);
                     let placed = self.place(path).and_then(|(here, name)| Ok(whiteout(here, name)?));
                     match placed.map_err(|error| (error.kind(), error)) {
-                        // A file has taken the place of a directory above it.
+                        // A file replaced one of its parent directories.
                         Ok(()) | Err((io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists, _)) => {}
                         Err((_, error)) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {}
                         Err((_, error)) => return Err(error),
@@ -542,7 +543,7 @@ impl Sealing<'_> {
         Ok(())
     }
 
-    /// Gives the directories the modes that they have in the copy, the deepest first.
+    /// Sets the modes of the directories as in the copy, bottom-up.
     fn set_modes(&self, list: &[changes::Change], baseline: &Baseline) -> io::Result<()> {
         let in_copy: BTreeMap<&Path, u32> = list
             .iter()
@@ -610,7 +611,7 @@ mod tests {
                 .collect()
         }
 
-        /// What is in the host directory: each path with its content.
+        /// The content of the host directory by path.
         fn tree(&self) -> Vec<String> {
             let mut all = Vec::new();
             let mut open = vec![PathBuf::new()];
@@ -685,7 +686,7 @@ mod tests {
         assert_eq!(copy.not_copied().collect::<Vec<_>>(), [Path::new("part/socket")]);
         let outer = fs::symlink_metadata(copy.path().parent().unwrap()).unwrap();
         assert_eq!(outer.mode() & 0o777, 0o700);
-        // Nothing changed: nothing stays.
+        // Nothing changed, so no layer remains.
         let ended = copy.end().unwrap();
         assert_eq!((ended.state, ended.changed), (ApplyState::Applied, 0));
         assert!(bench.held().is_empty());
@@ -778,7 +779,7 @@ mod tests {
                 work(copy.path());
             }
             if moves {
-                // It was killed while its changes were gathered.
+                // Simulates a kill while the changes are collected.
                 let layer = copy.path().parent().unwrap().join(NEXT);
                 fs::create_dir_all(layer.join("new/below")).unwrap();
                 fs::rename(copy.path().join("new/below/file"), layer.join("new/below/file")).unwrap();
@@ -796,13 +797,13 @@ mod tests {
                 None => assert!(!bench.place.path().join("layers").exists()),
             }
         }
-        // Also one that fails or panics.
+        // Also for an end that fails or panics.
         let bench = Bench::new();
         let copy = bench.copy();
         work(copy.path());
         drop(copy);
         assert!(bench.held().pop().unwrap().is_waiting());
-        // One whose changes would be discarded is.
+        // A copy whose changes would be discarded.
         let mut bench = Bench::new();
         bench.sandbox = bench.sandbox.apply(ApplyMode::Discard);
         let mut copy = bench.copy();
@@ -823,7 +824,7 @@ mod tests {
             let error =
                 StagedLayer::create(&bench.host(""), &bench.sandbox.clone().limits(limits)).unwrap_err();
             let text = error.to_string();
-            assert!(text.contains(limit) && text.contains("leave out `--review`"), "{text}");
+            assert!(text.contains(limit) && text.contains("omit `--review`"), "{text}");
             assert!(!bench.place.path().join("layers").exists());
         }
     }

@@ -1,4 +1,4 @@
-//! Undo: takes back what the last run in a directory changed.
+//! Undo: reverts the changes of the last run in a directory.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,7 +15,7 @@ use super::view::{identity, stat_of, times};
 use super::{OLD, path_of};
 use crate::apply::{Applied, ApplyState, DenialReason};
 
-/// Takes back what was applied, the last change first.
+/// Reverts applied changes, the last one first.
 pub(super) fn undo(
     id: &str,
     done: &[Done],
@@ -41,7 +41,7 @@ fn undo_one(done: &Done, path: &Path, old: BorrowedFd<'_>, host: BorrowedFd<'_>)
     let parent =
         open_beneath(host, above, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(gone)?;
     let there = stat_of(host, path).map_err(failed)?;
-    // The time of a directory changes with what is in it.
+    // The time of a directory changes with its content.
     let is_ours = match (&there, done.now) {
         (Some(stat), Some(now)) if done.is_directory => stat.st_ino == now.0,
         (Some(stat), Some(now)) => identity(stat) == now,
@@ -78,7 +78,7 @@ fn undo_one(done: &Done, path: &Path, old: BorrowedFd<'_>, host: BorrowedFd<'_>)
     }
 }
 
-/// Puts an old version in its place, if what is `there` is still what stands there.
+/// Restores an old version, if the current entry is still `there`.
 fn put_back(
     old: BorrowedFd<'_>,
     number: &str,
@@ -96,7 +96,7 @@ fn put_back(
         || rustix::fs::statat(parent, &*beside, AtFlags::SYMLINK_NOFOLLOW).map(|stat| stat.st_ino).ok();
     let copied = inode();
     let step = step.and_then(|()| exchange(parent, beside.as_ref(), parent, name, there));
-    // The version that was taken back, or the copy; never what the host put there meanwhile.
+    // Remove the reverted version or the copy, never what the host wrote meanwhile.
     if step.is_ok() || inode() == copied {
         let _ = rustix::fs::unlinkat(parent, &*beside, AtFlags::empty());
     }
@@ -117,7 +117,7 @@ fn copy(old: BorrowedFd<'_>, number: &str, parent: BorrowedFd<'_>, beside: &str)
     Ok(rustix::fs::futimens(&target, &times(&stat))?)
 }
 
-/// Gives an entry to its owner, which only root can.
+/// Restores an entry's owner, which only root can.
 fn set_owner(file: BorrowedFd<'_>, user: u32, group: u32) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! A host directory with a layer over it: what stands at a path before and after apply.
+//! A host directory under a layer: the entries before and after apply.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,25 +13,25 @@ use super::super::files::open_beneath;
 use super::changes;
 use crate::protected::{ChangedTree, EntryKind};
 
-/// The host directory with the layer over it.
+/// A host directory under a layer.
 pub(super) struct View<'a> {
     pub(super) host: BorrowedFd<'a>,
     pub(super) upper: BorrowedFd<'a>,
-    /// What stands at paths after apply, which files of one directory ask again and again.
+    /// Cached answers of [`View::after`], which files of one directory request repeatedly.
     pub(super) after: &'a After,
 }
 
 /// Answers of [`View::after`].
 pub(super) type After = RefCell<HashMap<PathBuf, Option<EntryKind>>>;
 
-/// Answers that are held at one time.
+/// The maximum number of cached answers.
 const MAX_AFTER: usize = 10_000;
 
-/// What a layer has at a path.
+/// The layer's entry at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stands {
+pub(super) enum LayerEntry {
     Entry(EntryKind),
-    /// The host's entry is hidden.
+    /// A whiteout hides the host's entry.
     Whiteout,
 }
 
@@ -60,19 +60,19 @@ impl View<'_> {
         for part in path {
             above.push(part);
             match lstat(self.upper, &above) {
-                Some(Stands::Entry(kind)) if above == path => return Some(kind),
-                Some(Stands::Entry(EntryKind::Directory)) => {
+                Some(LayerEntry::Entry(kind)) if above == path => return Some(kind),
+                Some(LayerEntry::Entry(EntryKind::Directory)) => {
                     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
                     let opened = open_beneath(self.upper, &above, flags, Mode::empty());
                     if opened.is_ok_and(|opened| changes::is_opaque(&opened)) {
                         return match lstat(self.upper, path) {
-                            Some(Stands::Entry(kind)) => Some(kind),
+                            Some(LayerEntry::Entry(kind)) => Some(kind),
                             _ => None,
                         };
                     }
                 }
                 None => break,
-                // Hidden, or no directory: nothing is beneath.
+                // Hidden, or not a directory: no descendants.
                 Some(_) => return None,
             }
         }
@@ -80,13 +80,13 @@ impl View<'_> {
     }
 }
 
-pub(super) fn lstat(upper: BorrowedFd<'_>, path: &Path) -> Option<Stands> {
+pub(super) fn lstat(upper: BorrowedFd<'_>, path: &Path) -> Option<LayerEntry> {
     let stat = stat_of(upper, path).ok().flatten()?;
     let is_whiteout = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0;
-    Some(if is_whiteout { Stands::Whiteout } else { Stands::Entry(kind_of(&stat)) })
+    Some(if is_whiteout { LayerEntry::Whiteout } else { LayerEntry::Entry(kind_of(&stat)) })
 }
 
-/// What stands at a path beneath a directory, no link followed.
+/// The entry at a path beneath a directory, without following links.
 pub(super) fn stat_of(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<Stat>> {
     let Some(name) = path.file_name() else { return Ok(None) };
     let above = path.parent().unwrap_or(Path::new(""));
@@ -120,7 +120,7 @@ pub(super) fn is_regular(stat: &Stat) -> bool {
     kind_of(stat) == EntryKind::File
 }
 
-/// Whether the target of a link lies outside the directory.
+/// Whether the target of a link is outside the directory.
 pub(super) fn leads_outside(path: &Path, target: &Path) -> bool {
     use std::path::Component;
     if target.is_absolute() {
@@ -141,7 +141,7 @@ pub(super) fn identity(stat: &Stat) -> (u64, i64, i64, i64) {
     (stat.st_ino, stat.st_size, stat.st_ctime, stat.st_ctime_nsec as i64)
 }
 
-/// What a rename leaves as it is.
+/// The properties of a file that a rename preserves.
 pub(super) fn version(stat: &Stat) -> (u64, i64, i64, i64) {
     (stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec as i64)
 }

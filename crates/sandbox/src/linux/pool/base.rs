@@ -1,4 +1,4 @@
-//! What all workers of a pool have in common, and the steps that make them.
+//! The settings and steps that all workers of a pool share.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::pool::PoolSettings;
 use crate::ready::Payload;
 use crate::{Error, Host, Language, Level, Limits, Program, Ready, Report, Sandbox};
 
-/// The settings of a pool, looked up once.
+/// Resolved settings of a pool.
 #[derive(Debug)]
 pub(super) struct Base {
     pub(super) sandbox: Sandbox,
@@ -24,15 +24,17 @@ pub(super) struct Base {
     degraded: bool,
     pub(super) limits: Limits,
     pub(super) language: Option<Language>,
-    /// Whether a folder of the host can become the workspace of a worker, which is locked when it has it. At level
-    /// `standard` a folder stands at its own path, for which the root of a worker has no place.
+    /// Whether workers attach host directories, and then apply Landlock.
+    ///
+    /// Not at level `standard`: a host directory is mounted at its own path there, which a worker's root
+    /// lacks.
     pub(super) attaches: bool,
-    /// The interpreter with its arguments, or nothing that has to be shown.
+    /// The interpreter with its arguments, or an empty value without mounts.
     pub(super) ready: Ready,
 }
 
 impl Base {
-    /// Looks up the level and the interpreter, as a run would.
+    /// Resolves the level and the interpreter as a run does.
     pub(super) fn new(settings: &PoolSettings) -> Result<Self, Error> {
         let PoolSettings { sandbox, language, host_directories, .. } = settings;
         let language = *language;
@@ -56,20 +58,22 @@ impl Base {
             facts,
         };
         let refuse = |reason: &str| {
-            setup("make a pool")(std::io::Error::new(std::io::ErrorKind::Unsupported, reason.to_owned()))
+            setup("create a pool")(std::io::Error::new(std::io::ErrorKind::Unsupported, reason.to_owned()))
         };
         if !matches!(level, Level::Standard | Level::Strict) {
-            return Err(refuse(&format!("a pool gives the levels `standard` and `strict`, not `{level}`")));
+            return Err(refuse(&format!(
+                "a pool supports the levels `standard` and `strict`, not `{level}`"
+            )));
         }
         if let Err(refusal) = &base.facts.namespaces {
             return Err(refuse(&format!("a pool needs namespaces ({refusal})")));
         }
         if let Err(refusal) = &base.facts.process_files {
-            return Err(refuse(&format!("a pool needs a `/proc` of one's own ({refusal})")));
+            return Err(refuse(&format!("a pool needs its own `/proc` ({refusal})")));
         }
         if !base.facts.calls.pidfd_open {
             return Err(refuse(
-                "a pool needs descriptors of processes (Linux 5.3 or later, and in a container a filter that knows `pidfd_open`)",
+                "a pool needs pidfds: Linux 5.3 or later, and `pidfd_open` allowed in a container",
             ));
         }
         if let Some(language) = language {
@@ -80,10 +84,10 @@ impl Base {
     }
 
     pub(super) fn reach(&self) -> Reach {
-        Reach { with_package: self.level < Level::Strict, as_stranger: false }
+        Reach { with_package: self.level < Level::Strict, as_other_user: false }
     }
 
-    /// Whether the pool's workers show all that a program needs.
+    /// Whether the workers show all that a program needs.
     fn shows(&self, ready: &Ready) -> bool {
         let is_shown = |path: &Path| {
             self.ready.needs.iter().chain(&self.sandbox.read_only).any(|shown| path.starts_with(shown))
@@ -95,7 +99,7 @@ impl Base {
         })
     }
 
-    /// What a request starts, or nothing if the workers do not show all that it needs.
+    /// The program of a request; none if the workers do not show all that it needs.
     pub(super) fn ready(&self, sandbox: &Sandbox, program: &Program) -> Result<Option<Ready>, Error> {
         if let Program::Code { language, source } = program {
             let content = language.text(source).into_owned().into();
@@ -110,17 +114,17 @@ impl Base {
         program_owner(&self.facts, self.level)
     }
 
-    /// Whether copies of a loaded interpreter serve this pool.
+    /// Whether forks of a zygote serve this pool.
     pub(super) fn forks(&self) -> bool {
         self.language == Some(Language::Python)
     }
 
-    /// Whether the interpreter is started ahead: where its own start takes much longer than that of its sandbox.
+    /// Whether the interpreter starts ahead, because it starts much slower than its sandbox.
     pub(super) fn begins(&self) -> bool {
         self.language == Some(Language::JavaScript)
     }
 
-    /// The plan of a cold run with these settings. `shows` is whether it has a root of its own.
+    /// The plan of a cold run with these settings. `shows` means that it has a private root.
     fn confinement(&self, group: &mut Group, shows: bool, is_ready: bool) -> Result<Confinement, Error> {
         let visible =
             if shows { visible(&self.sandbox, &self.ready.needs, &self.facts)? } else { Vec::new() };
@@ -146,13 +150,13 @@ impl Base {
         }))
     }
 
-    /// A cold run that has everything but its program.
+    /// The plan of a cold run without its program.
     pub(super) fn waiting(&self, group: &mut Group) -> Result<Confinement, Error> {
         self.confinement(group, true, true)
     }
 
-    /// Where a zygote lives: what a cold run sees, without the lock, with all rights in a user namespace of its own and
-    /// none outside.
+    /// The plan of a zygote: the mounts of a cold run, no Landlock, full capabilities in its own user
+    /// namespace.
     pub(super) fn zygote(&self, group: &mut Group) -> Result<Confinement, Error> {
         let mut confinement = self.confinement(group, true, false)?;
         let mut steps = Vec::new();
@@ -166,7 +170,7 @@ impl Base {
                     steps.push(Step::EnterUser(fresh));
                     is_own = true;
                 }
-                // Each of its children has overlays of its own, which know what the host has installed since.
+                // Each fork mounts its own overlays, which include later installs of the host.
                 Step::Mount { kind, .. } if kind == OVERLAY => {}
                 Step::SendFolder(_)
                 | Step::Landlock(_)
@@ -179,7 +183,7 @@ impl Base {
             }
         }
         if !is_own {
-            // It would have the rights of the host's root.
+            // Without a user namespace it would have the host root's permissions.
             let error = std::io::Error::other("this host refuses user namespaces, which a zygote needs");
             return Err(setup("make user namespace")(error));
         }
@@ -187,8 +191,9 @@ impl Base {
         Ok(confinement)
     }
 
-    /// What a child of the zygote does: the steps of a cold run that do not belong to the root, which it inherits.
-    /// What Landlock is to hold comes beside if a folder of the host may come first.
+    /// The steps of a fork: those of a cold run, without the root, which it inherits.
+    ///
+    /// The Landlock rules are separate if a host directory may be attached first.
     pub(super) fn child(&self, group: &mut Group) -> Result<(Confinement, Option<Landlock>), Error> {
         let mut confinement = self.confinement(group, false, false)?;
         let all = std::mem::take(&mut confinement.steps);
@@ -198,7 +203,7 @@ impl Base {
         let mut late = None;
         let mut steps = Vec::new();
         if group.take_born().is_some() {
-            // The host moves it to its group meanwhile.
+            // The host moves the fork to its cgroup meanwhile.
             steps.push(Step::Await);
         }
         for (index, step) in all.into_iter().enumerate() {
@@ -228,23 +233,23 @@ impl Base {
                         let options = self.options(&options);
                         steps.push(Step::Mount { kind, target, options, flags });
                     }
-                    // The first one is the root itself.
+                    // The first mount is the root itself.
                     has_root = true;
                 }
                 Step::Enter(path) => {
                     if Some(index) == entered {
-                        // Rights over the mounts end here.
+                        // This drops the rights over the mounts.
                         steps.push(Step::Unshare(libc::CLONE_NEWUSER));
                         let inside = Owner { user: INSIDE, group: INSIDE };
                         steps.extend(identity_map(inside, INSIDE, INSIDE));
                         steps.push(Step::Enter(path));
                     }
                 }
-                // The interpreter used some before the program's time begins; its own limit is set then.
+                // The interpreter used processor time before the program starts; the limit is set then.
                 Step::Limit { resource, soft, hard } if resource == libc::RLIMIT_CPU => {
                     steps.push(Step::Limit { resource, soft: soft + WARM_UP, hard: hard + WARM_UP });
                 }
-                // A rule is about the folder that is there when it is made.
+                // A Landlock rule holds for the directory that exists when the rule is created.
                 Step::Landlock(landlock) if self.attaches => late = Some(landlock),
                 Step::Unshare(flags) => steps.push(Step::Unshare(flags & !libc::CLONE_NEWNS)),
                 other => steps.push(other),
@@ -259,7 +264,7 @@ impl Base {
         Ok((confinement, late))
     }
 
-    /// What lies in a folder for short-lived files, and is shown all the same: the child's own folder hides it at first.
+    /// Mounts shown paths in temporary directories again, because the fork's own directory hides them.
     fn shown_again(&self) -> Result<Vec<Step>, Error> {
         let mut steps = Vec::new();
         let (mut made, mut bound): (Vec<PathBuf>, Vec<PathBuf>) = (Vec::new(), Vec::new());
@@ -275,8 +280,8 @@ impl Base {
             }
             bound.push(shown.clone());
             if !shown.is_dir() {
-                let error = std::io::Error::other(format!("{}: no folder", shown.display()));
-                return Err(setup("show file in a folder for short-lived files")(error));
+                let error = std::io::Error::other(format!("{}: not a directory", shown.display()));
+                return Err(setup("show file in temporary directory")(error));
             }
             let mut above: Vec<_> =
                 shown.ancestors().take_while(|folder| *folder != Path::new(scratch)).collect();
@@ -293,13 +298,13 @@ impl Base {
         Ok(steps)
     }
 
-    /// The options of a mount without the host's numbers of users: the child is the user itself.
+    /// Mount options without the host's user ids: the fork has the user's own id.
     fn options(&self, options: &std::ffi::CStr) -> std::ffi::CString {
         let user = format!(",uid={0},gid={0}", self.facts.unprivileged);
         super::super::launch::c_string(options.to_string_lossy().replace(&user, ""))
     }
 
-    /// The report of a run, as far as it is known before.
+    /// The parts of a run's report that are known in advance.
     pub(super) fn report(&self, confinement: &Confinement) -> Report {
         Report {
             degraded: self.degraded,
@@ -311,5 +316,5 @@ impl Base {
     }
 }
 
-/// Seconds of processor time that an interpreter may use before its program's time begins.
+/// Processor seconds of an interpreter before its program starts.
 const WARM_UP: u64 = 60;

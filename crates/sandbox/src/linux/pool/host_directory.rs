@@ -1,11 +1,11 @@
-//! A folder of the host as the workspace of a worker, attached when the worker gets its program.
+//! Attaches a host directory as the workspace of a worker.
 //!
-//! A helper of the host enters the worker's mount namespace, where the code will have no rights, and does there what the
-//! child of a cold run does while it makes its root: it shows the folder, makes sure that it is the one that the host
-//! saw, and makes its protected paths read-only. The worker's own empty workspace lies beneath from then on.
+//! A host helper enters the worker's mount namespace, where the code will have no privileges. It does the
+//! same as the child of a cold run: it mounts the directory, verifies that it is the one that the host
+//! checked, and makes protected paths read-only. The mount hides the worker's own empty workspace.
 //!
-//! Landlock's rule about the workspace is one about the folder that is there when the rule is made, so such a worker puts
-//! Landlock in force when it has its folder: it is told the rules, and nothing else before it has said that they hold.
+//! A Landlock rule holds for the directory that exists when the rule is created. So such a worker applies
+//! Landlock only after the mount; until then its report lists no Landlock layer.
 
 use std::io;
 use std::path::Path;
@@ -25,13 +25,14 @@ use super::base::Base;
 use super::zygote::{receive, send};
 use crate::Error;
 
-/// What a failure is called, after which the run is cold.
-pub(super) const STEP: &str = "attach folder to worker";
+/// The name of the failed step, after which the run is cold.
+pub(super) const STEP: &str = "attach directory to worker";
 
-/// A child that has not locked itself after this time never will.
-const LOCKED_WITHIN: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// The time that a worker has to apply Landlock.
+const LANDLOCK_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// Shows the folder as the workspace of a process. `owner` lives in the user namespace that its mounts belong to.
+/// Mounts the directory as the workspace of a process. `owner` is a process in the user namespace of its
+/// mounts.
 pub(super) fn attach(
     base: &Base,
     folder: &mut HostFolder,
@@ -43,26 +44,26 @@ pub(super) fn attach(
     if !base.facts.is_root() {
         steps.extend([
             Step::EnterUser(launch::duplicate(owner).map_err(&fail)?),
-            // The memory is the host's own, which entering may mark as not to be looked into.
+            // The helper shares the host's memory, which entering may mark as not dumpable.
             Step::Dumpable(is_dumpable()),
-            // The folder is taken from a copy of the host's mounts, over which it has rights there.
+            // The directory comes from a copy of the host's mounts, over which the helper has rights there.
             Step::Unshare(libc::CLONE_NEWNS),
         ]);
     }
     folder.plan_for(launch::duplicate(process).map_err(&fail)?, Path::new(WORKSPACE), &mut steps);
-    // Its word that nothing of it is missing.
+    // The helper sends the mounted directory as proof of success.
     steps.extend([Step::SendFolder(path(WORKSPACE)), Step::Exit]);
     let plan = Plan { namespaces: 0, cgroup: None, steps };
     let mut helper = launch::start(&plan).map_err(&fail)?;
-    // It borrows this memory, so it is at its end already.
+    // The helper shares this memory, so it has ended already.
     helper.reap();
     let mut bytes = [0u8; 64];
-    let told = receive(&helper.control, &mut bytes);
+    let received = receive(&helper.control, &mut bytes);
     let number = |place: usize| {
         let part = bytes.get(place * 8..place * 8 + 8).and_then(|part| part.try_into().ok());
         part.map_or(0, u64::from_ne_bytes)
     };
-    match told {
+    match received {
         Ok((48, Some(_))) if number(0) == u64::from(b'W') => Ok(()),
         Ok((48, None)) => {
             let step = plan.steps.get(number(1) as usize);
@@ -71,12 +72,12 @@ pub(super) fn attach(
             let error = io::Error::from_raw_os_error(number(2) as i32);
             Err(fail(io::Error::new(error.kind(), format!("{name}{subject}: {error}"))))
         }
-        Ok(_) => Err(fail(io::Error::other("the helper was ended"))),
+        Ok(_) => Err(fail(io::Error::other("the helper ended early"))),
         Err(error) => Err(fail(error.into())),
     }
 }
 
-/// Has a child of a zygote enter its workspace and put Landlock in force, and waits for its word that this is done.
+/// Makes a zygote's fork enter its workspace and apply Landlock, and waits for its answer.
 pub(super) fn lock(order: &OwnedFd, landlock: &Landlock) -> Result<(), Error> {
     let fail = setup(STEP);
     let (attributes, rules) = landlock.parts();
@@ -88,7 +89,7 @@ pub(super) fn lock(order: &OwnedFd, landlock: &Landlock) -> Result<(), Error> {
     }
     send(order, &message, &[]).map_err(|error| fail(error.into()))?;
     let mut waiting = [PollFd::new(order, PollFlags::IN)];
-    while matches!(poll(&mut waiting, Some(&LOCKED_WITHIN)), Err(Errno::INTR)) {}
+    while matches!(poll(&mut waiting, Some(&LANDLOCK_TIMEOUT)), Err(Errno::INTR)) {}
     let mut bytes = [0u8; 16];
     match receive(order, &mut bytes) {
         Ok((1, None)) if bytes[0] == b'K' => Ok(()),
@@ -98,11 +99,11 @@ pub(super) fn lock(order: &OwnedFd, landlock: &Landlock) -> Result<(), Error> {
             Err(fail(io::Error::new(error.kind(), format!("enforce landlock: {error}"))))
         }
         Ok((0, _)) | Err(Errno::PIPE | Errno::CONNRESET) => {
-            Err(setup("tell worker to lock itself")(io::Error::other("it ended before it did")))
+            Err(setup("send landlock rules to worker")(io::Error::other("it ended early")))
         }
         Err(Errno::AGAIN) => {
             Err(fail(io::Error::new(io::ErrorKind::TimedOut, "enforce landlock: no answer")))
         }
-        _ => Err(fail(io::Error::other("it sent what no child sends"))),
+        _ => Err(fail(io::Error::other("it sent an invalid message"))),
     }
 }

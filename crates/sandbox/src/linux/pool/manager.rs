@@ -1,4 +1,4 @@
-//! The thread that keeps workers ready: it starts zygotes and children, replaces those that die, and lets old ones go.
+//! The thread that maintains idle workers: starts zygotes and workers, replaces dead ones, ends old ones.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,34 +17,34 @@ use super::super::attend::attend;
 use super::super::supervise::{Cleaner, Running};
 use super::base::Base;
 use super::host_directory;
-use super::worker::{Making, Progress, Worker, code_fits};
-use super::zygote::{Hello, Load, Word, Zygote};
+use super::worker::{PendingWorker, Progress, Worker, code_fits};
+use super::zygote::{Hello, Load, Message, Zygote};
 use crate::pool::{PoolCounts, PoolSettings};
 use crate::{Cancel, Error, Event, Outcome, Program, Sandbox, Workspace};
 
-/// After a failure the next attempt waits this long, and twice as long after each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// After so many failures in a row runs no longer wait for a worker.
-const PATIENCE: u32 = 3;
-/// At most so many modules are left out because they start threads.
-const MOST_THREADED: usize = 32;
-/// Spares that are made at the same time.
-const AT_ONCE: usize = 4;
-/// A run is not disturbed for so long by the making of what replaces its worker, unless no other is ready.
-const QUIET: Duration = Duration::from_millis(5);
-/// So many runs are taken apart after their answer; one more is taken apart before.
-const MOST_LEFT: usize = 64;
+/// The pause after a failure, doubled after each further one.
+const MIN_PAUSE: Duration = Duration::from_millis(20);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+/// After this many failures in a row, requests no longer wait for a worker.
+const MAX_FAILURES: u32 = 3;
+/// The maximum number of modules skipped because they start threads.
+const MAX_THREADED_MODULES: usize = 32;
+/// The maximum number of workers that start at once.
+const MAX_STARTING: usize = 4;
+/// The pause before replacing a worker, so that its run is not slowed; skipped without other idle workers.
+const REPLACEMENT_DELAY: Duration = Duration::from_millis(5);
+/// The maximum number of sandboxes that are torn down after their run's answer; further ones before.
+const MAX_ENDING: usize = 64;
 
-/// What a request gets.
-pub(crate) enum Taken {
-    /// It was run by a worker.
+/// The result of a request.
+pub(crate) enum Dispatch {
+    /// A worker ran it.
     Run(Box<Result<Outcome, Error>>),
-    /// It runs cold, and why.
+    /// It must run cold, for this reason.
     Cold(String),
 }
 
-/// The manager's thread. Dropped, it ends with all that it made.
+/// The pool's thread and shared state. Dropping it ends everything that it started.
 #[derive(Debug)]
 pub(crate) struct Manager {
     shared: Arc<Shared>,
@@ -58,22 +58,22 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     wake: Option<OwnedFd>,
-    /// Wakes the thread a moment after the last worker was taken.
+    /// Wakes the thread some time after the last worker was taken.
     timer: Option<OwnedFd>,
 }
 
 #[derive(Debug)]
 struct State {
     ready: VecDeque<Worker>,
-    /// When the workers were taken whose runs go on.
+    /// The start times of current runs.
     taken: VecDeque<Instant>,
-    /// Runs that have their answer, and whose first process is on its way out.
-    left: Vec<Running>,
+    /// Answered runs whose first process is ending.
+    ending: Vec<Running>,
     stop: bool,
     asleep: bool,
-    /// Requests that wait for a worker.
+    /// Requests waiting for a worker.
     waiting: usize,
-    /// Why no worker can be had.
+    /// Why there are no workers.
     unavailable: Option<String>,
     last_used: Instant,
     counts: PoolCounts,
@@ -86,12 +86,12 @@ impl Shared {
 
     fn wake(&self) {
         if let Some(wake) = &self.wake {
-            // A counter that is full is readable all the same.
+            // A full counter is readable too.
             let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
         }
     }
 
-    /// Wakes the thread later.
+    /// Wakes the thread after a pause.
     fn wake_after(&self, pause: Duration) {
         let Some(timer) = &self.timer else { return self.wake() };
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -107,8 +107,8 @@ impl Cleaner for Shared {
     fn clean(&self, running: Running) {
         running.child.kill();
         let mut state = self.lock();
-        if state.left.len() < MOST_LEFT {
-            state.left.push(running);
+        if state.ending.len() < MAX_ENDING {
+            state.ending.push(running);
         } else {
             drop(state);
             drop(running);
@@ -117,7 +117,7 @@ impl Cleaner for Shared {
 }
 
 impl Manager {
-    /// Starts the thread, which makes the first workers at once.
+    /// Starts the thread and the first workers.
     pub(crate) fn start(settings: PoolSettings) -> Self {
         let base = Base::new(&settings).map_err(|error| error.to_string());
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
@@ -127,7 +127,7 @@ impl Manager {
         let state = State {
             ready: VecDeque::new(),
             taken: VecDeque::new(),
-            left: Vec::new(),
+            ending: Vec::new(),
             stop: false,
             asleep: false,
             waiting: 0,
@@ -146,10 +146,11 @@ impl Manager {
         let mut thread = None;
         if shared.base.is_ok() {
             let theirs = Arc::clone(&shared);
-            // The first process of a sandbox dies with the thread that made it: this one lives as long as the pool.
+            // The first process of a sandbox dies with the thread that started it; this one lives as long as
+            // the pool.
             let spawned = std::thread::Builder::new()
                 .name("toolpost-pool".into())
-                .spawn(move || Workshop::new(&theirs).keep());
+                .spawn(move || ManagerThread::new(&theirs).run());
             match spawned {
                 Ok(handle) => thread = Some(handle),
                 Err(error) => {
@@ -160,7 +161,7 @@ impl Manager {
         Self { shared, thread }
     }
 
-    /// Runs a program in a worker, as soon as there is one before `until`.
+    /// Runs a program in a worker, if one is ready before `until`.
     pub(crate) fn run(
         &self,
         sandbox: &Sandbox,
@@ -168,53 +169,54 @@ impl Manager {
         cancel: &Cancel,
         until: Instant,
         on_event: &mut dyn FnMut(Event<'_>),
-    ) -> Taken {
+    ) -> Dispatch {
         let base = match &self.shared.base {
             Ok(base) => base,
-            Err(reason) => return Taken::Cold(reason.clone()),
+            Err(reason) => return Dispatch::Cold(reason.clone()),
         };
         let ready = match base.ready(sandbox, program) {
             Ok(Some(ready)) => ready,
-            Ok(None) => return Taken::Cold("the pool does not show all that the program needs".into()),
-            Err(error) => return Taken::Run(Box::new(Err(error))),
+            Ok(None) => return Dispatch::Cold("the pool does not show all files of the program".into()),
+            Err(error) => return Dispatch::Run(Box::new(Err(error))),
         };
         if matches!(sandbox.workspace, Workspace::Host(_) | Workspace::LiveHost(_)) && !base.attaches {
-            let reason =
-                "at level `standard` a folder of the host stands at its own path, which workers do not have";
-            return Taken::Cold(reason.into());
+            let reason = "at level `standard` workers cannot attach host directories";
+            return Dispatch::Cold(reason.into());
         }
         if let Program::Code { source, .. } = program
             && base.begins()
             && !code_fits(source)
         {
-            return Taken::Cold("the code is larger than an interpreter that was started ahead takes".into());
+            return Dispatch::Cold("the code is too large for a prewarmed interpreter".into());
         }
-        // One that dies at the very moment in which it is told is replaced.
+        // A worker that dies at this moment is replaced.
         for _ in 0..3 {
             let since = Instant::now();
             let worker = match self.take(cancel, until) {
                 Ok(worker) => worker,
-                Err(reason) => return Taken::Cold(reason),
+                Err(reason) => return Dispatch::Cold(reason),
             };
             let cleaner: Arc<dyn Cleaner> = Arc::<Shared>::clone(&self.shared);
             let result = match worker.begin(base, sandbox, &ready, cleaner) {
                 Ok(started) => Some(attend(started, sandbox, since, cancel, on_event)),
-                Err(Error::Setup { step, .. }) if step.starts_with("tell worker") => None,
+                Err(Error::Setup { step, .. }) if step.starts_with("send worker") => None,
                 Err(Error::Setup { step, source }) if step == host_directory::STEP => {
                     self.ended(false);
-                    return Taken::Cold(format!("this host cannot attach a folder to a worker: {source}"));
+                    return Dispatch::Cold(format!(
+                        "this host cannot attach a directory to a worker: {source}"
+                    ));
                 }
                 Err(error) => Some(Err(error)),
             };
             self.ended(result.is_none());
             if let Some(result) = result {
-                return Taken::Run(Box::new(result));
+                return Dispatch::Run(Box::new(result));
             }
         }
-        Taken::Cold("three workers died when they were told what to run".into())
+        Dispatch::Cold("three workers died when they got the program".into())
     }
 
-    /// A worker, or why there is none.
+    /// Takes a worker, or returns why there is none.
     fn take(&self, cancel: &Cancel, until: Instant) -> Result<Worker, String> {
         let mut state = self.shared.lock();
         state.waiting += 1;
@@ -233,16 +235,16 @@ impl Manager {
         drop(state);
         match (&taken, is_last) {
             (Ok(_), true) => self.shared.wake(),
-            (Ok(_), false) => self.shared.wake_after(QUIET),
+            (Ok(_), false) => self.shared.wake_after(REPLACEMENT_DELAY),
             (Err(_), _) => {}
         }
         taken
     }
 
-    /// A run has its answer: what replaces its worker can be made, and what is left of it taken apart.
+    /// Counts a run as answered: its replacement and teardown may start.
     fn ended(&self, has_died: bool) {
         let mut state = self.shared.lock();
-        // The first one: those that go on for long no longer hold anything back.
+        // The oldest run: long runs must not delay replacements.
         state.taken.pop_front();
         state.counts.died += u64::from(has_died);
         drop(state);
@@ -261,7 +263,7 @@ impl Manager {
                     return (state, Ok(worker));
                 }
                 state.counts.died += 1;
-                // Its end is waited for, which nobody else has to.
+                // No other thread waits for its end.
                 drop(state);
                 drop(worker);
                 state = self.shared.lock();
@@ -272,17 +274,17 @@ impl Manager {
             }
             let now = Instant::now();
             if now >= until {
-                return (state, Err("no worker was ready in time".into()));
+                return (state, Err("waiting for a worker timed out".into()));
             }
             if cancel.is_cancelled() {
-                return (state, Err("it was cancelled before a worker was ready".into()));
+                return (state, Err("the run was cancelled before a worker was ready".into()));
             }
-            let most = (until - now).min(Duration::from_millis(25));
-            state = self.shared.changed.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner).0;
+            let pause = (until - now).min(Duration::from_millis(25));
+            state = self.shared.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// What has been counted, and how many are ready.
+    /// The counters and the number of idle workers.
     pub(crate) fn counts(&self) -> (PoolCounts, usize, Option<String>) {
         let state = self.shared.lock();
         (state.counts.clone(), state.ready.len(), state.unavailable.clone())
@@ -297,63 +299,63 @@ impl Drop for Manager {
             let _ = thread.join();
         }
         let mut state = self.shared.lock();
-        let (ready, left) = (std::mem::take(&mut state.ready), std::mem::take(&mut state.left));
+        let (ready, left) = (std::mem::take(&mut state.ready), std::mem::take(&mut state.ending));
         drop(state);
         drop((ready, left));
     }
 }
 
-/// What the thread works on.
-struct Workshop<'a> {
+/// The state of the thread.
+struct ManagerThread<'a> {
     shared: &'a Shared,
-    making: Vec<Making>,
-    /// Runs whose first process is on its way out.
-    left: Vec<Running>,
+    making: Vec<PendingWorker>,
+    /// Runs whose first process is ending.
+    ending: Vec<Running>,
     zygote: Option<Arc<Zygote>>,
-    /// The one that has not loaded yet.
+    /// The zygote that is still loading.
     next: Option<Arc<Zygote>>,
     complaint: Vec<u8>,
     load: Load,
     hello: Hello,
-    left_out: Vec<(String, String)>,
+    skipped_modules: Vec<(String, String)>,
     number: u64,
     failures: u32,
     not_before: Instant,
 }
 
-impl<'a> Workshop<'a> {
+impl<'a> ManagerThread<'a> {
     fn new(shared: &'a Shared) -> Self {
         let settings = &shared.settings;
         Self {
             shared,
             making: Vec::new(),
-            left: Vec::new(),
+            ending: Vec::new(),
             zygote: None,
             next: None,
             complaint: Vec::new(),
             load: Load { modules: settings.preload.clone(), warm_up: settings.warm_up.clone() },
             hello: Hello::default(),
-            left_out: Vec::new(),
+            skipped_modules: Vec::new(),
             number: 0,
             failures: 0,
             not_before: Instant::now(),
         }
     }
 
-    fn keep(mut self) {
+    fn run(mut self) {
         let Ok(base) = &self.shared.base else { return };
         loop {
-            let Some(wanted) = self.wanted() else { return };
+            let Some(wanted) = self.missing_workers() else { return };
             self.make(base, wanted);
             self.wait();
-            self.hear();
+            self.receive_messages();
             self.collect(base);
-            self.left.retain(|running| !is_readable(running.child.pidfd.as_fd()));
+            self.ending.retain(|running| !is_readable(running.child.pidfd.as_fd()));
         }
     }
 
-    /// How many workers are missing; none if the pool ends. Those that died while they waited are let go.
-    fn wanted(&mut self) -> Option<usize> {
+    /// Returns the number of missing workers; none if the pool ends. Dead idle workers are removed.
+    fn missing_workers(&mut self) -> Option<usize> {
         let settings = &self.shared.settings;
         let mut state = self.shared.lock();
         if state.stop {
@@ -363,11 +365,11 @@ impl<'a> Workshop<'a> {
         state.ready.retain(|worker| !is_readable(worker.pidfd()));
         let died = before - state.ready.len();
         state.counts.died += died as u64;
-        self.left.append(&mut state.left);
+        self.ending.append(&mut state.ending);
         if let Some(idle) = settings.idle
             && !state.asleep
             && state.waiting == 0
-            // While it gets ready it is not idle.
+            // A pool that is still starting is not idle.
             && (state.ready.len() >= settings.idle_workers || state.unavailable.is_some())
             && state.last_used.elapsed() >= idle
         {
@@ -381,7 +383,7 @@ impl<'a> Workshop<'a> {
             (self.zygote, self.next) = (None, None);
             return Some(0);
         }
-        state.taken.retain(|taken| taken.elapsed() < QUIET);
+        state.taken.retain(|taken| taken.elapsed() < REPLACEMENT_DELAY);
         let later = if state.ready.is_empty() { 0 } else { state.taken.len() };
         Some(settings.idle_workers.saturating_sub(state.ready.len() + self.making.len() + later))
     }
@@ -391,14 +393,14 @@ impl<'a> Workshop<'a> {
             return;
         }
         if base.forks() {
-            self.renew(base);
+            self.rotate_zygote(base);
         }
-        for _ in 0..wanted.min(AT_ONCE.saturating_sub(self.making.len())) {
+        for _ in 0..wanted.min(MAX_STARTING.saturating_sub(self.making.len())) {
             self.number += 1;
             let made = match &self.zygote {
-                Some(zygote) if base.forks() => Making::of_zygote(base, zygote, self.number),
+                Some(zygote) if base.forks() => PendingWorker::of_zygote(base, zygote, self.number),
                 None if base.forks() => return,
-                _ => Making::waiting(base, self.number),
+                _ => PendingWorker::waiting(base, self.number),
             };
             match made {
                 Ok(making) => {
@@ -410,8 +412,8 @@ impl<'a> Workshop<'a> {
         }
     }
 
-    /// Starts a zygote where there is none, or where it is time for another.
-    fn renew(&mut self, base: &Base) {
+    /// Starts a zygote if there is none, or if it is due for rotation.
+    fn rotate_zygote(&mut self, base: &Base) {
         let settings = &self.shared.settings;
         let is_old = self.zygote.as_ref().is_some_and(|zygote| {
             zygote.forked.load(Ordering::Relaxed) >= settings.rotate_after
@@ -427,10 +429,10 @@ impl<'a> Workshop<'a> {
         }
     }
 
-    /// Waits for something to happen.
+    /// Waits for the next event.
     fn wait(&self) {
         let state = self.shared.lock();
-        // A worker that dies while it waits is noticed at the next look, or by the run that takes it.
+        // A worker that dies while idle is noticed at the next check, or by the run that takes it.
         let pidfds: Vec<OwnedFd> = state
             .ready
             .iter()
@@ -447,43 +449,43 @@ impl<'a> Workshop<'a> {
             add(zygote.control());
             add(zygote.errors());
         }
-        self.making.iter().flat_map(Making::descriptors).for_each(&mut add);
+        self.making.iter().flat_map(PendingWorker::descriptors).for_each(&mut add);
         for pidfd in &pidfds {
             add(pidfd.as_fd());
         }
-        for running in &self.left {
+        for running in &self.ending {
             add(running.child.pidfd.as_fd());
         }
         let now = Instant::now();
-        let mut most = Duration::from_secs(1);
+        let mut timeout = Duration::from_secs(1);
         if has_work && self.not_before > now {
-            most = most.min(self.not_before - now);
+            timeout = timeout.min(self.not_before - now);
         }
         for making in &self.making {
-            most =
-                most.min((making.since + self.shared.settings.ready_timeout).saturating_duration_since(now));
+            timeout = timeout
+                .min((making.since + self.shared.settings.ready_timeout).saturating_duration_since(now));
         }
-        let most = most.max(Duration::from_millis(1));
-        let timeout = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+        let timeout = timeout.max(Duration::from_millis(1));
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         let _ = poll(&mut waiting, Some(&timeout));
         for wake in self.shared.wake.iter().chain(&self.shared.timer) {
             let _ = rustix::io::read(wake, &mut [0u8; 8]);
         }
     }
 
-    /// Takes in what the zygotes say.
-    fn hear(&mut self) {
+    /// Receives the messages of the zygotes.
+    fn receive_messages(&mut self) {
         if let Some(next) = self.next.clone() {
-            next.complaint(&mut self.complaint);
-            match next.hear() {
-                Word::Hello(hello) => self.loaded(next, hello),
-                Word::None if next.born.elapsed() < self.shared.settings.load_timeout => {}
-                Word::None => {
+            next.read_errors(&mut self.complaint);
+            match next.receive_message() {
+                Message::Hello(hello) => self.loaded(next, hello),
+                Message::None if next.born.elapsed() < self.shared.settings.load_timeout => {}
+                Message::None => {
                     self.next = None;
-                    self.failed("the zygote did not load in time");
+                    self.failed("loading the zygote timed out");
                 }
                 _ => {
-                    next.complaint(&mut self.complaint);
+                    next.read_errors(&mut self.complaint);
                     self.next = None;
                     let text = String::from_utf8_lossy(&self.complaint).into_owned();
                     let last =
@@ -493,9 +495,9 @@ impl<'a> Workshop<'a> {
             }
         }
         while let Some(zygote) = self.zygote.clone() {
-            zygote.complaint(&mut self.complaint);
-            match zygote.hear() {
-                Word::Made(number, pidfd) => {
+            zygote.read_errors(&mut self.complaint);
+            match zygote.receive_message() {
+                Message::Forked(number, pidfd) => {
                     let Some(at) = self.making.iter().position(|making| making.number == number) else {
                         continue;
                     };
@@ -506,14 +508,14 @@ impl<'a> Workshop<'a> {
                         self.died(&reason);
                     }
                 }
-                Word::Refused(number, error) => {
+                Message::ForkFailed(number, error) => {
                     self.making.retain(|making| making.number != number);
                     let error = io::Error::from_raw_os_error(error);
                     self.died(&format!("start child in namespaces: {error}"));
                 }
-                Word::None if !is_readable(zygote.control()) => break,
+                Message::None if !is_readable(zygote.control()) => break,
                 _ => {
-                    // Children that it has made live on: their sandbox ends with the last of them.
+                    // Its forks stay alive: their sandbox ends with the last of them.
                     self.zygote = None;
                     self.making.clear();
                     self.shared.lock().counts.restarted += 1;
@@ -523,21 +525,21 @@ impl<'a> Workshop<'a> {
         }
     }
 
-    /// A zygote has loaded: it takes the place of the one before.
+    /// Replaces the old zygote by the one that has loaded.
     fn loaded(&mut self, zygote: Arc<Zygote>, hello: Hello) {
         self.next = None;
         if let Some(name) = hello.threaded.first()
-            && self.left_out.len() < MOST_THREADED
+            && self.skipped_modules.len() < MAX_THREADED_MODULES
         {
             self.load.modules.retain(|module| module != name);
-            self.left_out.push((name.clone(), "it starts threads when it is loaded".into()));
+            self.skipped_modules.push((name.clone(), "it starts threads on import".into()));
             return;
         }
         let old = self.zygote.replace(zygote);
         self.hello = hello;
         let mut state = self.shared.lock();
         state.counts.preloaded.clone_from(&self.hello.loaded);
-        state.counts.missing = self.hello.missing.iter().chain(&self.left_out).cloned().collect();
+        state.counts.missing = self.hello.missing.iter().chain(&self.skipped_modules).cloned().collect();
         let mut gone = VecDeque::new();
         if let Some(old) = old {
             state.counts.rotated += 1;
@@ -549,14 +551,14 @@ impl<'a> Workshop<'a> {
         self.making.clear();
     }
 
-    /// Takes in what the workers say that are being made.
+    /// Receives the messages of starting workers.
     fn collect(&mut self, base: &Base) {
         let within = self.shared.settings.ready_timeout;
         let mut at = 0;
         while let Some(making) = self.making.get_mut(at) {
             let progress = match making.progress() {
                 Progress::Pending if making.since.elapsed() >= within => {
-                    Progress::Dead(format!("it was not ready within {within:?}"))
+                    Progress::Dead(format!("its start timed out after {within:?}"))
                 }
                 progress => progress,
             };
@@ -590,12 +592,12 @@ impl<'a> Workshop<'a> {
         self.failed(&format!("a worker died: {reason}"));
     }
 
-    /// Something failed: the next attempt waits.
+    /// Records a failure and delays the next attempt.
     fn failed(&mut self, reason: &str) {
-        let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE);
+        let pause = MIN_PAUSE.saturating_mul(1 << self.failures.min(16)).min(MAX_PAUSE);
         self.not_before = Instant::now() + pause;
         self.failures = self.failures.saturating_add(1);
-        if self.failures >= PATIENCE {
+        if self.failures >= MAX_FAILURES {
             self.shared.lock().unavailable = Some(reason.to_owned());
             self.shared.changed.notify_all();
         }

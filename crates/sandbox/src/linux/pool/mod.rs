@@ -1,11 +1,11 @@
-//! Sandboxes that are made ahead and told later what to run.
+//! Idle sandboxes that later receive the program to run.
 
 mod base;
-mod fork;
+mod call_list;
+mod fork_image;
 mod host_directory;
 mod manager;
-mod recipe;
 mod worker;
 mod zygote;
 
-pub(crate) use manager::{Manager, Taken};
+pub(crate) use manager::{Dispatch, Manager};

@@ -1,4 +1,4 @@
-//! A sandbox that is ready, and what it is told.
+//! A worker: an idle sandbox, and the handover of a program to it.
 
 use std::ffi::CString;
 use std::io;
@@ -30,40 +30,40 @@ use super::host_directory;
 use super::zygote::{Zygote, adopt, null, receive, send};
 use crate::{Error, Layer, Ready, Report, Sandbox, Stdin, Workspace};
 
-/// Room for the code of an interpreter that was started ahead: the most that an ordinary user gets.
+/// The pipe capacity for a prewarmed interpreter's code: the maximum for ordinary users.
 const PIPE: usize = 1 << 20;
 
-/// A sandbox on its way to being ready.
+/// A worker that is still starting.
 #[derive(Debug)]
-pub(super) struct Making {
+pub(super) struct PendingWorker {
     pub(super) number: u64,
     pub(super) since: Instant,
-    /// The zygote's child; otherwise the sandbox waits for a program.
+    /// The zygote of a fork; none for a sandbox that waits for a program.
     zygote: Option<Arc<Zygote>>,
     child: Option<Child>,
-    /// Until the child is known.
+    /// None once the child is known.
     control: Option<OwnedFd>,
     order: Option<OwnedFd>,
     group: Group,
     folder: Option<OwnedFd>,
     is_attended: bool,
-    /// The processor time that it has used, in microseconds, once it is ready.
+    /// The processor time used until it was ready, in microseconds.
     ready: Option<u64>,
     report: Report,
     names: Vec<(&'static str, Option<String>)>,
 }
 
-/// How far it has come.
+/// The progress of a start.
 #[derive(Debug)]
 pub(super) enum Progress {
     Pending,
     Ready,
-    /// And why.
+    /// With the reason.
     Dead(String),
 }
 
-impl Making {
-    /// Asks a zygote for a child.
+impl PendingWorker {
+    /// Requests a fork from a zygote.
     pub(super) fn of_zygote(base: &Base, zygote: &Arc<Zygote>, number: u64) -> Result<Self, Error> {
         let (control, order, group) = zygote.ask(base, number)?;
         Ok(Self {
@@ -91,7 +91,7 @@ impl Making {
         let null = |flags| null(flags).map_err(&fail);
         confinement.steps.push(descriptors(Ends {
             stdio: [null(OFlags::RDONLY)?, null(OFlags::WRONLY)?, null(OFlags::WRONLY)?],
-            // They keep the places free for those of the order.
+            // Placeholders for the descriptors of the order.
             value: Some(null(OFlags::WRONLY)?),
             code: Some(null(OFlags::RDONLY)?),
         })?);
@@ -120,31 +120,31 @@ impl Making {
         })
     }
 
-    /// The zygote has made the process.
+    /// Takes the process that the zygote forked.
     pub(super) fn made(&mut self, pidfd: OwnedFd) -> Result<(), String> {
-        let control = self.control.take().ok_or("the zygote made it twice")?;
-        let child = adopt(pidfd, control).ok_or("the zygote handed over something that is no process")?;
+        let control = self.control.take().ok_or("the zygote forked it twice")?;
+        let child = adopt(pidfd, control).ok_or("the zygote sent a descriptor that is not a process")?;
         let waits = self.zygote.as_ref().is_some_and(|zygote| zygote.child_waits());
         if waits {
-            self.group.adopt(child.pid).map_err(|error| format!("move to its control group: {error}"))?;
+            self.group.adopt(child.pid).map_err(|error| format!("move to its cgroup: {error}"))?;
             rustix::net::send(&child.control, b"g", rustix::net::SendFlags::NOSIGNAL)
-                .map_err(|error| format!("let it go on: {error}"))?;
+                .map_err(|error| format!("resume it: {error}"))?;
         }
         self.child = Some(child);
         Ok(())
     }
 
-    /// What to wait for.
+    /// The descriptors to poll.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let child = self.child.iter().flat_map(|child| [child.control.as_fd(), child.pidfd.as_fd()]);
         child.chain(self.order.iter().map(|order| order.as_fd()))
     }
 
-    /// Takes in what has come.
+    /// Processes received messages.
     pub(super) fn progress(&mut self) -> Progress {
         let mut content = [0u8; 512];
         let Some(child) = &self.child else { return Progress::Pending };
-        // First, because it may say why the child ends.
+        // First, because it may contain the reason of the end.
         while let Some(order) = &self.order
             && self.ready.is_none()
         {
@@ -164,7 +164,7 @@ impl Making {
                         String::from_utf8_lossy(rest).chars().filter(|letter| !letter.is_control()).collect();
                     return Progress::Dead(format!("its warm-up failed: {text}"));
                 }
-                _ => return Progress::Dead("it sent what no child sends".into()),
+                _ => return Progress::Dead("it sent an invalid message".into()),
             }
         }
         loop {
@@ -192,7 +192,7 @@ impl Making {
                 (0, ..) | (48, b'X', None) => {
                     return Progress::Dead("it ended before it was ready".into());
                 }
-                _ => return Progress::Dead("it sent what no child sends".into()),
+                _ => return Progress::Dead("it sent an invalid message".into()),
             }
         }
         if self.folder.is_some() && self.is_attended && self.ready.is_some() {
@@ -202,19 +202,19 @@ impl Making {
         }
     }
 
-    /// The worker that it has become.
+    /// Converts the started sandbox into a worker.
     pub(super) fn finish(self, base: &Base, is_warm: bool) -> Result<Worker, Error> {
         let fail = setup("finish worker");
         let lost = || fail(io::Error::other("it is not ready"));
         let child = self.child.ok_or_else(lost)?;
         let running = Running { child, own_namespaces: true, group: self.group, cleaner: None };
-        let told = match (self.zygote, self.order) {
-            (Some(zygote), Some(order)) => Told::Zygote { zygote, order },
-            _ => Told::Waiting,
+        let handoff = match (self.zygote, self.order) {
+            (Some(zygote), Some(order)) => Handoff::Zygote { zygote, order },
+            _ => Handoff::Waiting,
         };
         let worker = Worker {
             running,
-            told,
+            handoff,
             folder: self.folder.ok_or_else(lost)?,
             spent: self.ready.unwrap_or(0),
             report: self.report,
@@ -225,22 +225,22 @@ impl Making {
     }
 }
 
-/// What a worker waits for.
+/// What a worker waits for, and where.
 #[derive(Debug)]
-enum Told {
-    /// A child of a zygote: for its code, on this socket.
+enum Handoff {
+    /// A fork of a zygote waits for code on this socket.
     Zygote { zygote: Arc<Zygote>, order: OwnedFd },
-    /// A sandbox: for its program, on its control socket.
+    /// A sandbox waits for its program on its control socket.
     Waiting,
-    /// An interpreter that runs: for the end of its code.
-    Begun { output: [Option<OwnedFd>; 3], input: OwnedFd, code: OwnedFd },
+    /// A running interpreter waits for code in these pipes.
+    Interpreter { output: [Option<OwnedFd>; 3], input: OwnedFd, code: OwnedFd },
 }
 
-/// A sandbox that is ready. Dropped, it is killed.
+/// An idle sandbox. Dropping it kills it.
 #[derive(Debug)]
 pub(super) struct Worker {
     running: Running,
-    told: Told,
+    handoff: Handoff,
     folder: OwnedFd,
     spent: u64,
     report: Report,
@@ -249,18 +249,20 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Becomes readable when it dies.
+    /// A descriptor that becomes readable when the worker dies.
     pub(super) fn pidfd(&self) -> BorrowedFd<'_> {
         self.running.child.pidfd.as_fd()
     }
 
-    /// Whether it is a child of this zygote.
+    /// Whether it is a fork of this zygote.
     pub(super) fn is_of(&self, other: &Arc<Zygote>) -> bool {
-        matches!(&self.told, Told::Zygote { zygote, .. } if Arc::ptr_eq(zygote, other))
+        matches!(&self.handoff, Handoff::Zygote { zygote, .. } if Arc::ptr_eq(zygote, other))
     }
 
-    /// Whether it dies, or is about to: the kernel kills all children of a zygote with the zygote's first process, whose
-    /// descriptors it closes before.
+    /// Whether it is dead or dying.
+    ///
+    /// The kernel kills all forks of a zygote with the zygote's first process, and closes that process's
+    /// descriptors before.
     pub(super) fn is_lost(&self) -> bool {
         let hung_up = |descriptor: BorrowedFd<'_>| {
             let mut waiting = [PollFd::from_borrowed_fd(descriptor, PollFlags::empty())];
@@ -268,18 +270,18 @@ impl Worker {
             poll(&mut waiting, Some(&now)).is_ok_and(|count| count > 0)
         };
         let of_zygote = |zygote: &Zygote| hung_up(zygote.control());
-        matches!(&self.told, Told::Zygote { zygote, .. } if of_zygote(zygote))
+        matches!(&self.handoff, Handoff::Zygote { zygote, .. } if of_zygote(zygote))
             || hung_up(self.running.child.control.as_fd())
     }
 
-    /// Tells a waiting sandbox to start the pool's interpreter, whose code comes later.
+    /// Starts the pool's interpreter in a waiting sandbox; its code comes later.
     fn start_interpreter(mut self, base: &Base) -> Result<Self, Error> {
-        let fail = setup("start interpreter ahead");
+        let fail = setup("prewarm interpreter");
         let sandbox = base.sandbox.clone().stdin(Stdin::Empty);
         let (host, _, mut ends) = streams(&sandbox, base.ready.payload.as_ref(), false, None)?;
         let (code_child, code) = pipe()?;
         let (input_child, input) = pipe()?;
-        // A smaller one means that less code fits.
+        // A smaller pipe means that less code fits.
         let _ = rustix::pipe::fcntl_setpipe_size(&code, PIPE);
         not_blocking(&code)?;
         not_blocking(&input)?;
@@ -287,19 +289,19 @@ impl Worker {
         ends.stdio[0] = launch::high(input_child).map_err(&fail)?;
         self.order(base, &base.sandbox, &base.ready, ends)?;
         let Streams { stdout, stderr, value, .. } = host;
-        self.told = Told::Begun { output: [stdout, stderr, value], input, code };
+        self.handoff = Handoff::Interpreter { output: [stdout, stderr, value], input, code };
         Ok(self)
     }
 
-    /// Tells a waiting sandbox its program.
+    /// Sends a waiting sandbox its program.
     fn order(&self, base: &Base, sandbox: &Sandbox, ready: &Ready, ends: Ends) -> Result<(), Error> {
-        let fail = setup("tell worker its program");
+        let fail = setup("send worker its program");
         let workspace = Path::new(plan::WORKSPACE);
         let mut all = vec![super::super::root::path(&ready.path)];
         all.extend(arguments(ready, &base.limits));
         let variables = variables(sandbox, None, ready, workspace, true, None);
         let folder = plan::start(workspace, sandbox.directory.as_deref());
-        let content = written(&all, &variables, &super::super::root::path(folder));
+        let content = encode_program(&all, &variables, &super::super::root::path(folder));
         let file = launch::sealed(c"order", &content, false).map_err(&fail)?;
         let Ends { stdio: [stdin, stdout, stderr], value, code } = ends;
         let mut handed = vec![stdin.as_fd(), file.as_fd(), stdout.as_fd(), stderr.as_fd()];
@@ -307,8 +309,9 @@ impl Worker {
         send(&self.running.child.control, b"o", &handed).map_err(|error| fail(error.into()))
     }
 
-    /// Puts the files there, tells it what to run, and gives it as a run that has started. Whatever fails here happened
-    /// before the program's first instruction.
+    /// Uploads the files, hands over the program and returns the started run.
+    ///
+    /// Any failure here happens before the program's first instruction.
     pub(super) fn begin(
         mut self,
         base: &Base,
@@ -333,9 +336,9 @@ impl Worker {
         if let Some(layer) = host.as_ref().and_then(HostFolder::layer) {
             layer.attend_to_others(sandbox.layers.as_deref(), &mut self.report.notes);
         }
-        // What stands in a folder of the host for the run goes when the sandbox does, not before.
+        // Mount points in a host directory are removed with the sandbox, not before.
         let cleaner = host.is_none().then_some(cleaner);
-        if let Told::Zygote { zygote, order } = &self.told
+        if let Handoff::Zygote { zygote, order } = &self.handoff
             && let Some(landlock) = &zygote.landlock
         {
             host_directory::lock(order, landlock)?;
@@ -364,11 +367,11 @@ impl Worker {
                 .unwrap_or_else(|| tree::processor_micros(self.running.child.pid));
         }
         let streams = self.tell(base, sandbox, ready)?;
-        let Self { mut running, folder, spent, mut report, names, told, .. } = self;
+        let Self { mut running, folder, spent, mut report, names, handoff, .. } = self;
         running.cleaner = cleaner;
         running.child.begin(spent);
-        running.child.keep(match told {
-            Told::Zygote { zygote, .. } => Some(Box::new(zygote)),
+        running.child.keep(match handoff {
+            Handoff::Zygote { zygote, .. } => Some(Box::new(zygote)),
             _ => None,
         });
         report.requested = sandbox.level;
@@ -393,11 +396,11 @@ impl Worker {
         Ok(Started { running, streams, names, kept })
     }
 
-    /// Makes a folder of the host its workspace, protected as in a cold run.
+    /// Mounts a host directory as the workspace, protected as in a cold run.
     fn attach(&mut self, base: &Base, mut folder: HostFolder) -> Result<HostFolder, Error> {
         let process = self.running.child.pidfd.as_fd();
-        let owner = match &self.told {
-            Told::Zygote { zygote, .. } => zygote.pidfd(),
+        let owner = match &self.handoff {
+            Handoff::Zygote { zygote, .. } => zygote.pidfd(),
             _ => process,
         };
         host_directory::attach(base, &mut folder, process, owner)?;
@@ -411,9 +414,9 @@ impl Worker {
     }
 
     fn tell(&mut self, base: &Base, sandbox: &Sandbox, ready: &Ready) -> Result<Streams, Error> {
-        let fail = setup("tell worker its code");
-        match &mut self.told {
-            Told::Zygote { order, .. } => {
+        let fail = setup("send worker its code");
+        match &mut self.handoff {
+            Handoff::Zygote { order, .. } => {
                 let (host, _, ends) = streams(sandbox, ready.payload.as_ref(), false, None)?;
                 let Ends { stdio, value, code } = ends;
                 let mut environment = None;
@@ -425,7 +428,7 @@ impl Worker {
                 }
                 let mut message = vec![b'G'];
                 let is_fresh = matches!(sandbox.workspace, Workspace::Fresh);
-                // It is in the fresh one already.
+                // It starts in the fresh workspace.
                 if sandbox.directory.is_some() || !is_fresh {
                     let folder = plan::start(Path::new(plan::WORKSPACE), sandbox.directory.as_deref());
                     message.extend(folder.as_os_str().as_bytes());
@@ -440,14 +443,14 @@ impl Worker {
                 send(order, &message, &handed).map_err(|error| fail(error.into()))?;
                 Ok(host)
             }
-            Told::Waiting => {
+            Handoff::Waiting => {
                 let (host, _, ends) = streams(sandbox, ready.payload.as_ref(), false, None)?;
                 self.order(base, sandbox, ready, ends)?;
                 Ok(host)
             }
-            Told::Begun { .. } => {
-                let Told::Begun { output: [stdout, stderr, value], input, code } =
-                    std::mem::replace(&mut self.told, Told::Waiting)
+            Handoff::Interpreter { .. } => {
+                let Handoff::Interpreter { output: [stdout, stderr, value], input, code } =
+                    std::mem::replace(&mut self.handoff, Handoff::Waiting)
                 else {
                     return Err(fail(io::Error::other("it has no interpreter")));
                 };
@@ -472,8 +475,8 @@ impl Worker {
     }
 }
 
-/// A program as the first process reads it.
-fn written(arguments: &[CString], variables: &[CString], folder: &CString) -> Vec<u8> {
+/// Encodes a program for the first process.
+fn encode_program(arguments: &[CString], variables: &[CString], folder: &CString) -> Vec<u8> {
     let slots = 4 + arguments.len() + 1 + variables.len() + 1;
     let mut texts = Vec::new();
     let mut places = Vec::with_capacity(slots);
@@ -494,7 +497,7 @@ fn written(arguments: &[CString], variables: &[CString], folder: &CString) -> Ve
     content
 }
 
-/// Whether code fits into the pipe of an interpreter that was started ahead.
+/// Whether code fits into the pipe of a prewarmed interpreter.
 pub(super) fn code_fits(source: &str) -> bool {
     source.len() < PIPE - 4096
 }
@@ -505,9 +508,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_written_as_the_first_process_reads_it() {
+    fn the_first_process_can_decode_an_encoded_program() {
         let text = |text: &str| c_string(text);
-        let content = written(&[text("/bin/x"), text("y")], &[text("A=1")], &text("/w"));
+        let content = encode_program(&[text("/bin/x"), text("y")], &[text("A=1")], &text("/w"));
         let number =
             |index: usize| u64::from_ne_bytes(content[index * 8..index * 8 + 8].try_into().unwrap()) as usize;
         let at = |index: usize| {

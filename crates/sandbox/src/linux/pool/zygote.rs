@@ -1,4 +1,4 @@
-//! An interpreter that has loaded what it is told to and makes copies of itself, each in a sandbox of its own.
+//! A zygote: a Python interpreter that loads modules and then forks, each fork into its own sandbox.
 
 use std::io;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use super::super::prepare::{Ends, arguments, descriptors, not_blocking, pipe, se
 use super::super::steps::{Pointers, Step};
 use super::super::supervise::Running;
 use super::base::Base;
-use super::fork;
-use super::recipe::{Recipe, bytes};
+use super::call_list::{CallList, bytes};
+use super::fork_image;
 use crate::{Error, Report};
 
 const ZYGOTE: &str = include_str!("../../../drivers/zygote.py");
-/// Libraries of arithmetic start threads when they are loaded, unless they are told how many.
+/// Numeric libraries start threads on import unless these variables prevent it.
 const ONE_THREAD: [(&str, &str); 7] = [
     ("OPENBLAS_NUM_THREADS", "1"),
     ("OMP_NUM_THREADS", "1"),
@@ -36,40 +36,40 @@ const ONE_THREAD: [(&str, &str); 7] = [
     // The allocator of pyarrow, which pandas loads.
     ("JE_ARROW_MALLOC_CONF", "background_thread:false"),
 ];
-/// What is kept of what a zygote prints while it loads.
-const MOST_TEXT: usize = 4096;
+/// The maximum of captured output while a zygote loads.
+const MAX_ERROR_TEXT: usize = 4096;
 
-/// What a zygote loads and does.
+/// The modules and warm-up code of a zygote.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Load {
     pub(super) modules: Vec<String>,
     pub(super) warm_up: Option<String>,
 }
 
-/// What a zygote says once it has loaded.
+/// A zygote's message after it has loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) loaded: Vec<String>,
     pub(super) missing: Vec<(String, String)>,
-    /// A module that starts threads, without which it has to be started again.
+    /// Modules that start threads; the zygote must restart without them.
     pub(super) threaded: Vec<String>,
 }
 
-/// What a zygote tells.
+/// A message of a zygote.
 #[derive(Debug)]
-pub(super) enum Word {
+pub(super) enum Message {
     Hello(Hello),
-    /// A child was made: its number, and the descriptor of its process.
-    Made(u64, OwnedFd),
-    /// It could not be made: the kernel's error.
-    Refused(u64, i32),
-    /// What nobody understands.
-    Nonsense,
+    /// It forked: the number of the request, and the process descriptor.
+    Forked(u64, OwnedFd),
+    /// A fork failed: the number of the request, and the kernel's error.
+    ForkFailed(u64, i32),
+    /// An invalid message.
+    Invalid,
     End,
     None,
 }
 
-/// A zygote that runs. Dropped, it dies with all its children.
+/// A running zygote. Dropping it kills it with all of its forks.
 #[derive(Debug)]
 pub(super) struct Zygote {
     running: Running,
@@ -77,11 +77,11 @@ pub(super) struct Zygote {
     errors: OwnedFd,
     joins: usize,
     waits: bool,
-    /// The report of its children.
+    /// The report of its forks.
     pub(super) report: Report,
-    /// The names of the steps of its children.
+    /// The names of the steps of its forks.
     pub(super) names: Vec<(&'static str, Option<String>)>,
-    /// What Landlock is to hold in its children, if they are told so when their workspace is there.
+    /// The Landlock rules of its forks, if they apply them only with their workspace.
     pub(super) landlock: Option<Landlock>,
     pub(super) born: Instant,
     pub(super) forked: AtomicU64,
@@ -109,22 +109,22 @@ pub(super) fn send(to: &OwnedFd, content: &[u8], descriptors: &[BorrowedFd<'_>])
 }
 
 impl Zygote {
-    /// Starts one. It says [`Word::Hello`] when it has loaded.
-    pub(super) fn start(base: &Base, load: &Load, most: usize) -> Result<Arc<Self>, Error> {
+    /// Starts a zygote. It sends [`Message::Hello`] when it has loaded.
+    pub(super) fn start(base: &Base, load: &Load, max_forks: usize) -> Result<Arc<Self>, Error> {
         let fail = setup("start zygote");
-        // What its children will be, as a cold run would be.
+        // The settings of its forks are those of a cold run.
         let mut group = Group::create(&base.facts.cgroups, &base.limits, false);
         let (child, landlock) = base.child(&mut group)?;
         drop(group);
-        let recipe = Recipe::new(&child.steps)
-            .map_err(|step| fail(io::Error::other(format!("no zygote can do this step: {step}"))))?;
+        let calls = CallList::new(&child.steps)
+            .map_err(|step| fail(io::Error::other(format!("a zygote cannot do this step: {step}"))))?;
         let names = child.steps.iter().map(|step| (step.name(), step.subject())).collect();
         let report = base.report(&child);
 
         let mut own = base.limits.clone();
         own.cpu = None;
         own.cpu_quota = None;
-        own.processes = u32::try_from(most).unwrap_or(u32::MAX).saturating_mul(2).saturating_add(64);
+        own.processes = u32::try_from(max_forks).unwrap_or(u32::MAX).saturating_mul(2).saturating_add(64);
         let mut group = Group::create(&base.facts.cgroups, &own, false);
         let mut confinement = base.zygote(&mut group)?;
         let (channel, theirs) = pair().map_err(&fail)?;
@@ -133,8 +133,8 @@ impl Zygote {
         let mut arguments = arguments(&base.ready, &base.limits);
         let driver =
             arguments.pop().ok_or_else(|| fail(io::Error::other("the interpreter has no driver")))?;
-        let (fork, size, entry) = fork::image().map_err(setup("load what makes children"))?;
-        let config = Self::config(base, load, &recipe, child.namespaces, driver.as_bytes(), (size, entry));
+        let (fork, size, entry) = fork_image::image().map_err(setup("load the fork program"))?;
+        let config = Self::config(base, load, &calls, child.namespaces, driver.as_bytes(), (size, entry));
         let config = launch::sealed(c"zygote", config.as_bytes(), false).map_err(&fail)?;
         confinement.steps.push(descriptors(Ends {
             stdio: [
@@ -165,7 +165,7 @@ impl Zygote {
             running: Running { child: child_process, own_namespaces: true, group, cleaner: None },
             channel,
             errors,
-            joins: recipe.joins(),
+            joins: calls.joins(),
             waits: child.steps.iter().any(|step| matches!(step, Step::Await)),
             report,
             names,
@@ -175,23 +175,23 @@ impl Zygote {
         }))
     }
 
-    /// What the zygote is told, as a literal that it reads.
+    /// The zygote's configuration as a Python literal.
     fn config(
         base: &Base,
         load: &Load,
-        recipe: &Recipe,
+        calls: &CallList,
         namespaces: u64,
         driver: &[u8],
         (size, entry): (usize, usize),
     ) -> String {
         let list = |names: &mut dyn Iterator<Item = &str>| {
             let mut list: Vec<String> = names.map(|name| bytes(name.as_bytes()) + ".decode()").collect();
-            // A list's last comma does no harm, and an empty list has none.
+            // A trailing comma is valid, and an empty list has none.
             list.push(String::new());
             list.join(",")
         };
         let flags = namespaces | (libc::CLONE_PARENT | libc::CLONE_VM | libc::CLONE_VFORK) as u64;
-        let (calls, count) = recipe.content();
+        let (calls, count) = calls.content();
         let warm_up = load
             .warm_up
             .as_ref()
@@ -209,13 +209,13 @@ impl Zygote {
         )
     }
 
-    /// Asks for a child. Gives the host's ends of its control socket and of the socket on which it waits, and its group.
+    /// Requests a fork. Returns the host's ends of its control socket and its order socket, and its cgroup.
     pub(super) fn ask(&self, base: &Base, number: u64) -> Result<(OwnedFd, OwnedFd, Group), Error> {
         let fail = setup("ask zygote for a child");
         let mut group = Group::create(&base.facts.cgroups, &base.limits, false);
         let joins = group.take_joins();
         if joins.len() != self.joins || group.take_born().is_some() != self.waits {
-            return Err(fail(io::Error::other("the host's control groups have changed")));
+            return Err(fail(io::Error::other("the host's cgroups have changed")));
         }
         let (control, control_child) = pair().map_err(&fail)?;
         let (order, order_child) = pair().map_err(&fail)?;
@@ -228,12 +228,12 @@ impl Zygote {
         Ok((control, order, group))
     }
 
-    /// Whether a child waits until it was moved to its group.
+    /// Whether a fork waits until it is in its cgroup.
     pub(super) fn child_waits(&self) -> bool {
         self.waits
     }
 
-    /// A process that lives in the user namespace of the zygote.
+    /// A process in the zygote's user namespace.
     pub(super) fn pidfd(&self) -> BorrowedFd<'_> {
         self.running.child.pidfd.as_fd()
     }
@@ -242,7 +242,7 @@ impl Zygote {
         self.channel.as_fd()
     }
 
-    /// Becomes readable when the zygote's own first process says that it has ended.
+    /// A descriptor that becomes readable when the zygote's first process reports its end.
     pub(super) fn control(&self) -> BorrowedFd<'_> {
         self.running.child.control.as_fd()
     }
@@ -251,39 +251,39 @@ impl Zygote {
         self.errors.as_fd()
     }
 
-    /// What it says, if it says anything.
-    pub(super) fn hear(&self) -> Word {
+    /// Receives a message, if there is one.
+    pub(super) fn receive_message(&self) -> Message {
         let mut content = vec![0u8; 128 << 10];
         let (size, descriptor) = match receive(&self.channel, &mut content) {
             Ok(received) => received,
-            Err(Errno::AGAIN | Errno::INTR) => return Word::None,
-            Err(_) => return Word::End,
+            Err(Errno::AGAIN | Errno::INTR) => return Message::None,
+            Err(_) => return Message::End,
         };
         let content = content.get(..size).unwrap_or_default();
         let number =
             content.get(1..9).and_then(|part| part.try_into().ok()).map_or(u64::MAX, u64::from_ne_bytes);
         match (content.first(), descriptor) {
-            (None, _) => Word::End,
-            (Some(b'C'), Some(pidfd)) => Word::Made(number, pidfd),
+            (None, _) => Message::End,
+            (Some(b'C'), Some(pidfd)) => Message::Forked(number, pidfd),
             (Some(b'N'), _) => {
                 let error = content.get(9..13).and_then(|part| part.try_into().ok());
-                Word::Refused(number, error.map_or(libc::EIO, i32::from_ne_bytes))
+                Message::ForkFailed(number, error.map_or(libc::EIO, i32::from_ne_bytes))
             }
             (Some(b'{'), _) => serde_json::from_slice::<serde_json::Value>(content)
-                .map_or(Word::Nonsense, |value| Word::Hello(hello(&value))),
-            _ => Word::Nonsense,
+                .map_or(Message::Invalid, |value| Message::Hello(hello(&value))),
+            _ => Message::Invalid,
         }
     }
 
-    /// What it has printed, at most the end of it.
-    pub(super) fn complaint(&self, before: &mut Vec<u8>) {
+    /// Appends the zygote's error output, keeping the end.
+    pub(super) fn read_errors(&self, before: &mut Vec<u8>) {
         let mut block = [0u8; 4096];
         while let Ok(size) = rustix::io::read(&self.errors, &mut block) {
             if size == 0 {
                 break;
             }
             before.extend_from_slice(block.get(..size).unwrap_or_default());
-            let excess = before.len().saturating_sub(MOST_TEXT);
+            let excess = before.len().saturating_sub(MAX_ERROR_TEXT);
             before.drain(..excess);
         }
     }
@@ -303,7 +303,7 @@ fn hello(value: &serde_json::Value) -> Hello {
     Hello { loaded: names("loaded"), missing, threaded: names("threaded") }
 }
 
-/// Receives a message and at most one descriptor, without waiting.
+/// Receives a message with at most one descriptor, without blocking.
 pub(super) fn receive(from: &OwnedFd, content: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -317,14 +317,14 @@ pub(super) fn receive(from: &OwnedFd, content: &mut [u8]) -> Result<(usize, Opti
     Ok((received.bytes, descriptor))
 }
 
-/// The host's number of a process, if the descriptor is one of a living process.
+/// The host's pid of a process descriptor, if the process is alive.
 pub(super) fn number_of(pidfd: &OwnedFd) -> Option<i32> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()?;
     (number > 0).then_some(number)
 }
 
-/// A child that the zygote made, as any other.
+/// Wraps a process that the zygote forked.
 pub(super) fn adopt(pidfd: OwnedFd, control: OwnedFd) -> Option<Child> {
     Some(Child::adopt(number_of(&pidfd)?, pidfd, control))
 }

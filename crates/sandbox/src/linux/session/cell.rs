@@ -1,5 +1,4 @@
-//! One cell: its code goes to the interpreter, its output and answer come back, and the host's clock and the kernel's
-//! counters decide how it ended.
+//! Runs one cell: sends its code, reads its output and answer, and enforces its limits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,26 +14,26 @@ use super::super::capture::{self, Capture, ResultLine};
 use super::super::files::Over;
 use super::super::watch::NOTHING;
 use super::super::{files, tree};
-use super::family::{Family, Packet, buffer, receive};
 use super::frame::{self, Answer, End};
 use super::member::{Member, nonce};
+use super::shared_sandbox::{Packet, SharedSandbox, buffer, receive};
 use crate::session::CellLimits;
 use crate::{Cancel, Changes, Event, Interruption, Layer, Limits, Outcome, Reached, Report, Usage, Verdict};
 use toolpost_egress::EgressLog;
 
-/// How often the clock and the counters are looked at.
-const LOOK: Duration = Duration::from_millis(25);
-/// After the end of a cell so much is still read of each stream: more than a pipe holds.
-const LAST_OUTPUT: usize = 1 << 20;
-/// A family of which the first process is dead says within this time why.
-const LAST_WORDS: Duration = Duration::from_secs(2);
-/// An interrupt that came so early may have met an interpreter that had not begun.
-const EARLY: Duration = Duration::from_millis(50);
+/// The interval between checks of clock and counters.
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
+/// The maximum read of each stream after a cell's end; more than a pipe holds.
+const MAX_LAST_OUTPUT: usize = 1 << 20;
+/// The time to wait for the sandbox's end report after its first process died.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+/// An interrupt this soon after the start may reach the interpreter before the cell; it is repeated.
+const EARLY_INTERRUPT: Duration = Duration::from_millis(50);
 
-/// What other threads ask of the cell that runs.
+/// Requests to the running cell from other threads.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
-    /// Whether the caller wants the cell to stop.
+    /// Whether the caller interrupted the cell.
     pub(crate) interrupt: AtomicBool,
 }
 
@@ -49,14 +48,14 @@ enum Reason {
     Flood,
 }
 
-/// The order to stop: the interrupts and, if they do not help, the end.
+/// A stop in progress: the interrupts and, after the grace time, the kill.
 struct Stop {
     reason: Reason,
     since: Instant,
     interrupts: u32,
 }
 
-/// A cell on its way.
+/// A running cell.
 struct Cell<'a> {
     member: &'a mut Member,
     limits: &'a CellLimits,
@@ -67,7 +66,7 @@ struct Cell<'a> {
     cpu_before: u64,
     system_before: u64,
     egress_before: Option<EgressLog>,
-    /// When something was last done, and the output and processor time of then.
+    /// The last activity: its time, and the output and processor time then.
     active: (Instant, u64, u64),
     stdout: Capture,
     stderr: Capture,
@@ -76,25 +75,25 @@ struct Cell<'a> {
     packets: std::collections::VecDeque<Vec<u8>>,
     buffer: Vec<u8>,
     stop: Option<Stop>,
-    /// When the caller's interrupt was sent, and whether it was sent again.
+    /// When the caller's interrupt was sent, and whether it was repeated.
     interrupted: Option<(Instant, bool)>,
     is_dead: bool,
     was_killed: bool,
 }
 
-fn processor_micros(family: &Family) -> u64 {
-    family.group.processor_micros().unwrap_or_else(|| tree::processor_micros(family.pid))
+fn processor_micros(shared: &SharedSandbox) -> u64 {
+    shared.group.processor_micros().unwrap_or_else(|| tree::processor_micros(shared.pid))
 }
 
-/// The part of it that was spent in the kernel.
-fn system_micros(family: &Family) -> u64 {
-    family.group.system_micros().unwrap_or_else(|| tree::system_micros(family.pid))
+/// The processor time spent in the kernel.
+fn system_micros(shared: &SharedSandbox) -> u64 {
+    shared.group.system_micros().unwrap_or_else(|| tree::system_micros(shared.pid))
 }
 
-/// Throws away what is in a pipe, and gives how much it was.
+/// Discards the content of a pipe and returns its size.
 fn discard(stream: &OwnedFd, buffer: &mut [u8]) -> usize {
     let mut total = 0;
-    while total < LAST_OUTPUT
+    while total < MAX_LAST_OUTPUT
         && let Ok(size) = rustix::io::read(stream, &mut *buffer)
         && size > 0
     {
@@ -103,7 +102,7 @@ fn discard(stream: &OwnedFd, buffer: &mut [u8]) -> usize {
     total
 }
 
-/// Runs a cell. The second value says why the interpreter is gone, if it is.
+/// Runs a cell. The second value is the reason if the interpreter ended.
 pub(super) fn run(
     member: &mut Member,
     number: u32,
@@ -114,21 +113,21 @@ pub(super) fn run(
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> (Outcome, Option<String>) {
     let since = Instant::now();
-    let mut report = member.family.report.clone();
+    let mut report = member.shared.report.clone();
     let mut buffer = buffer();
     let stale = discard(&member.stdout, &mut buffer) + discard(&member.stderr, &mut buffer);
     if stale > 0 {
-        report.notes.push(format!("{stale} bytes of output came between the cells and are in none"));
+        report.notes.push(format!("{stale} bytes of output between the cells were discarded"));
     }
     member.refresh();
-    // Packets that came between the cells belong to nobody.
-    for _ in 0..frame::MAXIMUM_STRAY {
+    // Discard packets that arrived between the cells.
+    for _ in 0..frame::MAX_STRAY {
         if !matches!(receive(&member.socket, &mut buffer), Packet::From(..)) {
             break;
         }
     }
     let Ok(nonce) = nonce() else {
-        report.notes.push("the host has no random numbers".into());
+        report.notes.push("the host's random number generator failed".into());
         return (Outcome::new(Verdict::Cancelled, report), None);
     };
     let mut cell = Cell {
@@ -137,9 +136,9 @@ pub(super) fn run(
         cancel,
         on_event,
         since,
-        cpu_before: processor_micros(&member.family),
-        system_before: system_micros(&member.family),
-        egress_before: member.family.egress(),
+        cpu_before: processor_micros(&member.shared),
+        system_before: system_micros(&member.shared),
+        egress_before: member.shared.egress(),
         active: (since, 0, 0),
         stdout: Capture::new(limits.stdout),
         stderr: Capture::new(limits.stderr),
@@ -165,7 +164,7 @@ impl Cell<'_> {
         self.answer.end().is_some() || self.is_dead
     }
 
-    /// Looks at the clock and the counters, waits, and takes what has come.
+    /// Checks the clock and counters, waits, and reads what has arrived.
     fn step(&mut self) {
         self.watch();
         let now = Instant::now();
@@ -173,7 +172,7 @@ impl Cell<'_> {
             .limits
             .wall
             .saturating_sub(now.duration_since(self.since))
-            .clamp(Duration::from_millis(1), LOOK);
+            .clamp(Duration::from_millis(1), POLL_INTERVAL);
         let timeout = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
         let mut control = PollFlags::IN;
         if !self.packets.is_empty() {
@@ -207,14 +206,14 @@ impl Cell<'_> {
         if has(0, readable) {
             self.answers();
         }
-        // Last: what it said before its end counts.
+        // Last: packets before the end still count.
         if has(1, readable) {
             self.answers();
             self.is_dead = true;
         }
     }
 
-    /// Decides whether the cell must stop, and makes it.
+    /// Stops the cell if it reached a limit.
     fn watch(&mut self) {
         let now = Instant::now();
         if self.stop.is_none() {
@@ -228,7 +227,7 @@ impl Cell<'_> {
             } else if self.answer.is_flooded() {
                 Some(Reason::Flood)
             } else if self.limits.cpu.is_some() || self.limits.idle.is_some() {
-                let used = processor_micros(&self.member.family).saturating_sub(self.cpu_before);
+                let used = processor_micros(&self.member.shared).saturating_sub(self.cpu_before);
                 self.over(now, output, used)
             } else {
                 None
@@ -238,7 +237,7 @@ impl Cell<'_> {
         if let Some(stop) = &mut self.stop {
             let passed = now.duration_since(stop.since);
             let due = if passed >= self.limits.grace / 2 { 2 } else { 1 };
-            // What floods the host does not get time to do more of it.
+            // A flooding interpreter gets no grace time.
             if stop.reason == Reason::Flood || passed >= self.limits.grace {
                 self.was_killed = true;
                 self.member.kill();
@@ -250,9 +249,9 @@ impl Cell<'_> {
         let wanted = self.calls.interrupt.load(Ordering::SeqCst);
         match &mut self.interrupted {
             None if wanted => self.interrupted = Some((now, false)),
-            Some((at, again)) if !*again && now.duration_since(*at) >= EARLY => {
+            Some((at, again)) if !*again && now.duration_since(*at) >= EARLY_INTERRUPT => {
                 *again = true;
-                if at.duration_since(self.since) < EARLY {
+                if at.duration_since(self.since) < EARLY_INTERRUPT {
                     self.member.signal(Signal::INT);
                 }
             }
@@ -260,7 +259,7 @@ impl Cell<'_> {
         }
     }
 
-    /// Whether the limit of processor time, or of the time without any, is reached.
+    /// Returns which processor-time or idle limit is reached.
     fn over(&mut self, now: Instant, output: u64, used: u64) -> Option<Reason> {
         if self.limits.cpu.is_some_and(|limit| Duration::from_micros(used) >= limit) {
             return Some(Reason::Cpu);
@@ -280,13 +279,13 @@ impl Cell<'_> {
                     self.packets.pop_front();
                 }
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => return,
-                // The interpreter has closed its end, or soon will be found dead.
+                // The interpreter closed its end, or is about to be found dead.
                 Err(_) => self.packets.clear(),
             }
         }
     }
 
-    /// Takes what packets there are, not more than a few at a time: the clock must be looked at.
+    /// Reads packets, a few at a time, so that the clock is checked in between.
     fn answers(&mut self) {
         for _ in 0..64 {
             match receive(&self.member.socket, &mut self.buffer) {
@@ -296,7 +295,7 @@ impl Cell<'_> {
                 }
                 Packet::Nothing => return,
                 Packet::End => {
-                    // Nobody holds the other end any more: without it the interpreter can never answer.
+                    // The far end is closed: the interpreter can never answer.
                     if !self.is_dead && self.answer.end().is_none() {
                         self.was_killed = self.stop.is_some();
                         self.member.kill();
@@ -307,7 +306,7 @@ impl Cell<'_> {
         }
     }
 
-    /// Takes a piece of output. Gives how much it was.
+    /// Reads output and returns its size.
     fn output(&mut self, is_error: bool) -> usize {
         let stream = if is_error { &self.member.stderr } else { &self.member.stdout };
         let size = rustix::io::read(stream, &mut *self.buffer).unwrap_or(0);
@@ -326,11 +325,11 @@ impl Cell<'_> {
         size
     }
 
-    /// What the cell wrote before its end is in the pipes now.
+    /// Reads what the cell wrote before its end.
     fn last_output(&mut self) {
         for is_error in [false, true] {
             let mut total = 0;
-            while total < LAST_OUTPUT {
+            while total < MAX_LAST_OUTPUT {
                 match self.output(is_error) {
                     0 => break,
                     size => total += size,
@@ -342,30 +341,34 @@ impl Cell<'_> {
     fn finish(self, mut report: Report) -> (Outcome, Option<String>) {
         let wall = self.since.elapsed();
         let end = self.answer.end();
-        let family = std::sync::Arc::clone(&self.member.family);
-        let remains = if self.is_dead && end.is_none() {
-            // The origin may have died with it: then all are dead.
-            family.remains_within(Duration::from_millis(if self.was_killed { 0 } else { 20 })).or_else(|| {
-                // The host ends the family, and reads the last of its output before it says why.
-                (!self.was_killed && family.is_dying()).then(|| family.remains_within(LAST_WORDS)).flatten()
-            })
+        let shared = std::sync::Arc::clone(&self.member.shared);
+        let termination = if self.is_dead && end.is_none() {
+            // The zygote may have died too: then the whole sandbox is dead.
+            shared.termination_within(Duration::from_millis(if self.was_killed { 0 } else { 20 })).or_else(
+                || {
+                    // The thread ends the sandbox and reads its last output before it reports the reason.
+                    (!self.was_killed && shared.is_dying())
+                        .then(|| shared.termination_within(END_TIMEOUT))
+                        .flatten()
+                },
+            )
         } else {
             None
         };
-        let used = processor_micros(&family).saturating_sub(self.cpu_before);
-        let system = system_micros(&family).saturating_sub(self.system_before).min(used);
-        let now = match remains {
-            Some(remains) => (remains.memory_kills, remains.refused),
-            None => (family.group.memory_kills(), family.group.refused_processes()),
+        let used = processor_micros(&shared).saturating_sub(self.cpu_before);
+        let system = system_micros(&shared).saturating_sub(self.system_before).min(used);
+        let now = match termination {
+            Some(termination) => (termination.memory_kills, termination.refused),
+            None => (shared.group.memory_kills(), shared.group.refused_processes()),
         };
         let (killed, refused) = (now.0 > self.member.counted.0, now.1 > self.member.counted.1);
         self.member.counted = now;
         let folder = self.member.workspace().map(std::sync::Arc::clone);
         let full = folder
             .as_ref()
-            .filter(|_| family.report.has(Layer::WorkspaceQuota))
+            .filter(|_| shared.report.has(Layer::WorkspaceQuota))
             .and_then(|folder| attend::full(&folder.descriptor));
-        let by_host = remains.and_then(|remains| remains.verdict.clone());
+        let by_host = termination.and_then(|termination| termination.verdict.clone());
         for (reached, limit) in [
             (killed || matches!(by_host, Some(Verdict::Memory { .. })), Reached::Memory),
             (refused, Reached::Processes),
@@ -376,14 +379,14 @@ impl Cell<'_> {
                 report.reached.push(limit);
             }
         }
-        let facts = Facts { killed, refused, full, by_host, limits: &family.limits };
+        let facts = Facts { killed, refused, full, by_host, limits: &shared.limits };
         let (verdict, exit_code) = self.verdict(end, &facts, &mut report);
         let reason = self.why_gone(end);
         let Self { answer, stdout, stderr, result_line, .. } = self;
         let (bytes, overflowed) = answer.finish(&mut report.notes);
         let line = result_line.finish();
         let value = capture::value(&bytes, overflowed, line.as_deref(), &mut report);
-        if let Some(log) = family.egress_at_end() {
+        if let Some(log) = shared.egress_at_end() {
             let log = log.since(self.egress_before.as_ref());
             report.reached.extend(crate::verdict::reached_network(&log));
             report.notes.extend(log.notes());
@@ -402,22 +405,22 @@ impl Cell<'_> {
             changes = files::compare(&self.member.before, &after);
             if let Some(reason) = after.left_out {
                 report.reached.push(Reached::Changes);
-                report.notes.push(format!("not every file is listed: {reason}"));
+                report.notes.push(format!("some files are not listed: {reason}"));
             }
             let limits = Limits {
                 artifacts: self.limits.artifacts,
                 artifact_bytes: self.limits.artifact_bytes,
-                ..family.limits.clone()
+                ..shared.limits.clone()
             };
             artifacts = files::collect_in(folder, &changes, &after, &limits, &mut report);
             self.member.before = after;
         }
         let mut applied = None;
-        let mut layer = family.layer.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut layer = shared.layer.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(layer) = layer.as_mut() {
             match layer.apply() {
                 Ok(done) => applied = done,
-                Err(error) => report.notes.push(format!("what the cell changed was not applied: {error}")),
+                Err(error) => report.notes.push(format!("applying the cell's changes failed: {error}")),
             }
         }
         drop(layer);
@@ -426,7 +429,7 @@ impl Cell<'_> {
             user: Duration::from_micros(used - system),
             system: Duration::from_micros(system),
             largest_process: 0,
-            peak_memory: family.group.peak_memory(),
+            peak_memory: shared.group.peak_memory(),
         };
         let outcome = Outcome {
             exit_code,
@@ -443,17 +446,17 @@ impl Cell<'_> {
         (outcome, reason)
     }
 
-    /// Why the interpreter is gone, if it is.
+    /// Why the interpreter ended, if it did.
     fn why_gone(&self, end: Option<End>) -> Option<String> {
         if end.is_some() && !self.was_killed {
             return None;
         }
         Some(match self.stop.as_ref().map(|stop| stop.reason) {
-            Some(Reason::Wall) => "a cell exceeded its wall time and did not obey the interrupt".into(),
-            Some(Reason::Cpu) => "a cell exceeded its processor time and did not obey the interrupt".into(),
-            Some(Reason::Idle) => "a cell was idle and did not obey the interrupt".into(),
-            Some(Reason::Output) => "a cell wrote too much and did not obey the interrupt".into(),
-            Some(Reason::Cancelled) => "a cell was cancelled and did not obey the interrupt".into(),
+            Some(Reason::Wall) => "a cell exceeded its wall time and ignored the interrupt".into(),
+            Some(Reason::Cpu) => "a cell exceeded its processor time and ignored the interrupt".into(),
+            Some(Reason::Idle) => "a cell was idle and ignored the interrupt".into(),
+            Some(Reason::Output) => "a cell exceeded its output limit and ignored the interrupt".into(),
+            Some(Reason::Cancelled) => "a cell was cancelled and ignored the interrupt".into(),
             Some(Reason::Flood) => "a cell flooded the control descriptor".into(),
             None => self.member.ended().unwrap_or_else(|| "its interpreter ended".into()),
         })
@@ -480,9 +483,9 @@ impl Cell<'_> {
     fn stopped(&self, reason: Reason, end: Option<End>, report: &mut Report) -> Verdict {
         let obeyed = end.is_some() && !self.was_killed;
         let what = if obeyed {
-            "the cell was interrupted and the session lives on"
+            "the cell was interrupted; the session is alive"
         } else {
-            "the cell did not obey the interrupt and was killed with its interpreter"
+            "the cell ignored the interrupt and was killed with its interpreter"
         };
         report.notes.push(what.into());
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -498,23 +501,20 @@ impl Cell<'_> {
             Reason::Output if obeyed => interrupted(Interruption::Output),
             Reason::Output => Verdict::Output { limit: self.limits.output_total },
             Reason::Flood => Verdict::Denied {
-                rule: format!(
-                    "more than {} packets on the control descriptor that belong to nothing",
-                    frame::MAXIMUM_STRAY
-                ),
+                rule: format!("more than {} invalid packets on the control descriptor", frame::MAX_STRAY),
             },
         }
     }
 
-    /// The verdict on an interpreter that died by itself.
+    /// The verdict on a cell whose interpreter died.
     fn died(&self, facts: &Facts<'_>, report: &mut Report) -> (Verdict, Option<i32>) {
-        report.notes.push("the interpreter ended, and the session with it".into());
+        report.notes.push("the interpreter and its session ended".into());
         let Some(status) = self.member.status() else {
             if let Some(verdict) = facts.by_host.clone() {
                 return (verdict, None);
             }
             if !facts.killed {
-                report.notes.push("how it ended is not known".into());
+                report.notes.push("the exit status is unknown".into());
             }
             return (facts.or(Verdict::Signal { signal: libc::SIGKILL }), None);
         };
@@ -525,30 +525,30 @@ impl Cell<'_> {
         }
         let signal = libc::WTERMSIG(status);
         let verdict = match signal {
-            // The host's own signal, and what it was for.
+            // The host's own signal.
             libc::SIGKILL if facts.by_host.is_some() => {
                 return (facts.by_host.clone().unwrap_or(Verdict::Signal { signal }), None);
             }
             libc::SIGKILL if facts.killed => Verdict::Memory { limit: facts.limits.memory },
-            libc::SIGSYS => Verdict::Denied { rule: "a system call that the level does not allow".into() },
+            libc::SIGSYS => Verdict::Denied { rule: "a system call that the level blocks".into() },
             _ => Verdict::Signal { signal },
         };
         (verdict, None)
     }
 }
 
-/// What the kernel's counters say about a cell that failed.
+/// The kernel's counters for a failed cell.
 struct Facts<'a> {
     killed: bool,
     refused: bool,
     full: Option<Over>,
-    /// Why the host, or the kernel, ended the whole family.
+    /// Why the host or the kernel ended the whole sandbox.
     by_host: Option<Verdict>,
     limits: &'a Limits,
 }
 
 impl Facts<'_> {
-    /// The limit that was reached, or else the other verdict.
+    /// The reached limit, or else the other verdict.
     fn or(&self, other: Verdict) -> Verdict {
         if self.killed {
             Verdict::Memory { limit: self.limits.memory }

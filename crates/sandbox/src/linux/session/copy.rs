@@ -1,5 +1,6 @@
-//! Copies, empties and removes beneath folders that hostile code fills: no link is followed, nothing but files, folders
-//! and links is copied, and all is bounded.
+//! Copies, empties and removes entries in directories with hostile content.
+//!
+//! Links are not followed, only files, directories and links are copied, and everything is bounded.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,17 +13,17 @@ use rustix::io::Errno;
 use super::super::files::{Owner, open_beneath};
 use super::super::temporary;
 
-/// More files and folders than this are not copied.
-const MAXIMUM_ENTRIES: usize = 20_000;
-/// Deeper folders are not copied.
-const MAXIMUM_DEPTH: usize = 48;
+/// The maximum number of copied entries.
+const MAX_ENTRIES: usize = 20_000;
+/// The maximum depth of copied directories.
+const MAX_DEPTH: usize = 48;
 
-/// Removes everything in a folder.
+/// Removes everything in a directory.
 pub(super) fn empty(folder: BorrowedFd<'_>) {
     temporary::empty(folder);
 }
 
-/// Removes a file, or a link, if there is one.
+/// Removes a file or link, if it exists.
 pub(super) fn remove(folder: BorrowedFd<'_>, path: &Path) {
     let (parent, name) = (path.parent().unwrap_or(Path::new("")), path.file_name().unwrap_or_default());
     if parent.as_os_str().is_empty() {
@@ -33,7 +34,7 @@ pub(super) fn remove(folder: BorrowedFd<'_>, path: &Path) {
     }
 }
 
-/// Copies what is in a folder into an empty one. What changes meanwhile may be copied as it was or as it is.
+/// Copies a directory into an empty one. Entries that change meanwhile are copied in either state.
 pub(super) fn tree(from: BorrowedFd<'_>, to: BorrowedFd<'_>, owner: Option<Owner>) -> Result<(), String> {
     let mut waiting = vec![(PathBuf::new(), 0usize)];
     let mut folders: Vec<(PathBuf, Stat)> = Vec::new();
@@ -46,7 +47,7 @@ pub(super) fn tree(from: BorrowedFd<'_>, to: BorrowedFd<'_>, owner: Option<Owner
     while let Some((path, depth)) = waiting.pop() {
         let said = |error: Errno| format!("`{}`: {error}", crate::level::shorten(&path.to_string_lossy()));
         let source = match open(from, &path) {
-            // It has gone meanwhile.
+            // It was removed meanwhile.
             Err(Errno::NOENT) => continue,
             other => other.map_err(said)?,
         };
@@ -58,16 +59,16 @@ pub(super) fn tree(from: BorrowedFd<'_>, to: BorrowedFd<'_>, owner: Option<Owner
                 continue;
             }
             seen += 1;
-            if seen > MAXIMUM_ENTRIES {
-                return Err("there are more than 20,000 files and folders".into());
+            if seen > MAX_ENTRIES {
+                return Err("there are more than 20,000 files and directories".into());
             }
             let name = OsStr::from_bytes(name);
             match one(&source, &target, name, owner) {
-                Ok(Some(stat)) if depth + 1 < MAXIMUM_DEPTH => {
+                Ok(Some(stat)) if depth + 1 < MAX_DEPTH => {
                     waiting.push((path.join(name), depth + 1));
                     folders.push((path.join(name), stat));
                 }
-                Ok(Some(_)) => return Err("folders are nested deeper than 48 levels".into()),
+                Ok(Some(_)) => return Err("directories are nested deeper than 48 levels".into()),
                 Ok(None) | Err(Errno::NOENT) => {}
                 Err(error) => {
                     let name = crate::level::shorten(&path.join(name).to_string_lossy());
@@ -76,7 +77,7 @@ pub(super) fn tree(from: BorrowedFd<'_>, to: BorrowedFd<'_>, owner: Option<Owner
             }
         }
     }
-    // Their times and rights last, and inner ones first: writing into a folder changes them, or needs them.
+    // Times and modes last and bottom-up: writing into a directory changes its time and may need its mode.
     for (path, stat) in folders.into_iter().rev() {
         if let Ok(folder) = open(to, &path) {
             finish(&folder, &stat);
@@ -85,7 +86,7 @@ pub(super) fn tree(from: BorrowedFd<'_>, to: BorrowedFd<'_>, owner: Option<Owner
     Ok(())
 }
 
-/// Copies one entry. Gives the state of a folder, whose content is still to be copied.
+/// Copies one entry. Returns the state of a directory whose content is still to be copied.
 fn one(
     source: &OwnedFd,
     target: &OwnedFd,
@@ -126,12 +127,12 @@ fn one(
             finish(&to, &stat);
             Ok(None)
         }
-        // Pipes, sockets and devices have nothing to copy.
+        // Pipes, sockets and devices are not copied.
         _ => Ok(None),
     }
 }
 
-/// Copies at most `size` bytes, and leaves holes what they are.
+/// Copies at most `size` bytes and preserves holes.
 fn content(from: &OwnedFd, to: &OwnedFd, size: u64) -> Result<(), Errno> {
     let mut at = 0u64;
     while at < size {
@@ -150,13 +151,13 @@ fn content(from: &OwnedFd, to: &OwnedFd, size: u64) -> Result<(), Errno> {
                 break;
             }
         }
-        // A file that shrinks meanwhile gives what it has.
+        // A file that shrinks meanwhile yields its rest.
         at = if offset > at { offset.max(end) } else { size };
     }
     rustix::fs::ftruncate(to, size)
 }
 
-/// Gives the copy the rights and the time of the original, without the bits that lend an identity.
+/// Sets the mode and time of the original, without setuid and setgid bits.
 fn finish(copy: &OwnedFd, stat: &Stat) {
     let time = |seconds: i64, nanoseconds: u64| Timespec {
         tv_sec: seconds,
@@ -166,7 +167,7 @@ fn finish(copy: &OwnedFd, stat: &Stat) {
         last_access: time(stat.st_atime, stat.st_atime_nsec),
         last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
     };
-    // Both only make the copy more alike.
+    // Best effort.
     let _ = rustix::fs::futimens(copy, &times);
     let _ = rustix::fs::fchmod(copy, Mode::from_raw_mode(stat.st_mode & 0o777));
 }
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn files_folders_and_links_are_copied_and_nothing_is_followed() {
+    fn entries_are_copied_and_links_are_not_followed() {
         use std::os::unix::fs::MetadataExt as _;
         let outside = tempfile::tempdir().unwrap();
         std::fs::write(outside.path().join("secret"), "secret").unwrap();
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn too_deep_a_tree_is_refused() {
+    fn too_deep_a_tree_is_rejected() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let mut deep = from.path().to_owned();
         for _ in 0..60 {

@@ -1,50 +1,50 @@
-//! The packets between the host and an interpreter of a session, and what the host makes of those that come back.
+//! Packets between the host and an interpreter of a session.
 //!
-//! A packet is a letter, 16 bytes that name the request it belongs to, and at most [`LARGEST`] bytes. The socket keeps
-//! their borders, so a packet that hostile code writes spoils no other. The kernel says which process sent a packet; one
-//! that is not from the interpreter, or does not name the running request, is counted and dropped.
+//! A packet is a letter, a 16-byte request id and at most [`MAX_PAYLOAD`] bytes. The socket preserves packet
+//! boundaries, so a hostile packet corrupts no other. The kernel reports the sending process. A packet that
+//! is not from the interpreter, or not for the running request, is counted and dropped.
 
-/// The most bytes behind the head of one packet.
-pub(super) const LARGEST: usize = 60_000;
-/// The letter and the request's name.
+/// The maximum payload of a packet in bytes.
+pub(super) const MAX_PAYLOAD: usize = 60_000;
+/// The size of letter and request id.
 pub(super) const HEAD: usize = 17;
-/// Packets that belong to nothing, after which the interpreter is taken for hostile.
-pub(super) const MAXIMUM_STRAY: u64 = 10_000;
-/// Remarks of an interpreter that are kept for one cell.
-const MAXIMUM_NOTES: usize = 20;
-/// Bytes of one remark.
-const MAXIMUM_NOTE: usize = 1000;
+/// The number of invalid packets after which the interpreter counts as hostile.
+pub(super) const MAX_STRAY: u64 = 10_000;
+/// The maximum number of notes per cell.
+const MAX_NOTES: usize = 20;
+/// The maximum size of a note in bytes.
+const MAX_NOTE_BYTES: usize = 1000;
 
-/// Names a request. Nobody can guess it, and it is never used again.
+/// An unguessable request id, used once.
 pub(super) type Nonce = [u8; 16];
 
-/// Letters of the host.
-pub(super) mod ask {
+/// Letters of packets from the host.
+pub(super) mod request {
     /// A part of a cell's source; more follows.
     pub(in super::super) const PART: u8 = b'P';
-    /// The rest of a cell's source, behind its number and the limit of its value.
+    /// The last part of a cell's source, after its number and the value's size limit.
     pub(in super::super) const CELL: u8 = b'C';
-    /// Puts the origin under rules for files; folders come with it.
+    /// Applies file rules to the zygote; directory descriptors are attached.
     pub(in super::super) const LOCK: u8 = b'L';
-    /// Makes a new member by forking; descriptors come with it.
+    /// Forks a new member; descriptors are attached.
     pub(in super::super) const FORK: u8 = b'B';
 }
 
-/// Letters of an interpreter.
-pub(super) mod tell {
-    /// The origin is ready.
+/// Letters of packets from an interpreter.
+pub(super) mod reply {
+    /// The zygote is ready.
     pub(in super::super) const READY: u8 = b'R';
-    /// A new member is there, or says why not.
+    /// A new member has started, or failed with a reason.
     pub(in super::super) const HELLO: u8 = b'H';
     /// A part of the value.
     pub(in super::super) const VALUE: u8 = b'V';
-    /// A remark.
+    /// A note.
     pub(in super::super) const NOTE: u8 = b'N';
-    /// The cell has ended: how, and the status it asked for.
+    /// The cell ended: how, and its requested exit status.
     pub(in super::super) const END: u8 = b'E';
 }
 
-/// A packet, taken apart.
+/// A decoded packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Frame<'a> {
     pub(super) letter: u8,
@@ -52,7 +52,7 @@ pub(super) struct Frame<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// Puts a packet together.
+/// Encodes a packet.
 pub(super) fn encode(letter: u8, nonce: &Nonce, payload: &[u8]) -> Vec<u8> {
     let mut packet = Vec::with_capacity(HEAD + payload.len());
     packet.push(letter);
@@ -61,39 +61,44 @@ pub(super) fn encode(letter: u8, nonce: &Nonce, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Takes a packet apart; none if it is too short or too long to be one.
+/// Decodes a packet; none if its size is invalid.
 pub(super) fn decode(packet: &[u8]) -> Option<Frame<'_>> {
     let (head, payload) = packet.split_at_checked(HEAD)?;
     let (letter, nonce) = head.split_first()?;
-    (payload.len() <= LARGEST).then_some(Frame { letter: *letter, nonce: nonce.try_into().ok()?, payload })
+    (payload.len() <= MAX_PAYLOAD).then_some(Frame {
+        letter: *letter,
+        nonce: nonce.try_into().ok()?,
+        payload,
+    })
 }
 
-/// The packets of a cell's source, in order.
+/// The packets with a cell's source, in order.
 pub(super) fn cell(nonce: &Nonce, number: u32, value_bytes: usize, source: &[u8]) -> Vec<Vec<u8>> {
-    let mut parts: Vec<&[u8]> = source.chunks(LARGEST - 8).collect();
+    let mut parts: Vec<&[u8]> = source.chunks(MAX_PAYLOAD - 8).collect();
     let last = parts.pop().unwrap_or_default();
-    let mut packets: Vec<Vec<u8>> = parts.into_iter().map(|part| encode(ask::PART, nonce, part)).collect();
+    let mut packets: Vec<Vec<u8>> =
+        parts.into_iter().map(|part| encode(request::PART, nonce, part)).collect();
     let mut payload = number.to_le_bytes().to_vec();
     payload.extend_from_slice(&u32::try_from(value_bytes).unwrap_or(u32::MAX - 1).to_le_bytes());
     payload.extend_from_slice(last);
-    packets.push(encode(ask::CELL, nonce, &payload));
+    packets.push(encode(request::CELL, nonce, &payload));
     packets
 }
 
-/// How a cell ended, as its interpreter says.
+/// How a cell ended, as its interpreter reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// It came to its end.
+    /// It ran to its end.
     Done,
     /// An exception ended it.
     Raised,
     /// The host's interrupt ended it.
     Interrupted,
-    /// It asked for the end of the program with a status; the interpreter goes on.
+    /// It requested an exit with a status; the interpreter continues.
     Exited(u8),
 }
 
-/// What the packets of one cell amount to.
+/// The accumulated answer of one cell.
 #[derive(Debug)]
 pub(super) struct Answer {
     nonce: Nonce,
@@ -120,7 +125,7 @@ impl Answer {
         }
     }
 
-    /// Takes a packet. `is_interpreter` is what the kernel says about its sender.
+    /// Adds a packet. `is_interpreter` is the kernel's information about its sender.
     pub(super) fn take(&mut self, packet: &[u8], is_interpreter: bool) {
         let frame = decode(packet).filter(|frame| is_interpreter && frame.nonce == self.nonce);
         let Some(frame) = frame.filter(|_| self.end.is_none()) else {
@@ -128,17 +133,17 @@ impl Answer {
             return;
         };
         match (frame.letter, frame.payload) {
-            (tell::VALUE, part) if self.value.len() + part.len() <= self.value_bytes => {
+            (reply::VALUE, part) if self.value.len() + part.len() <= self.value_bytes => {
                 self.value.extend_from_slice(part);
             }
-            (tell::VALUE, _) => self.overflowed = true,
-            (tell::NOTE, text) if self.notes.len() < MAXIMUM_NOTES => {
-                let text = text.get(..text.len().min(MAXIMUM_NOTE)).unwrap_or_default();
+            (reply::VALUE, _) => self.overflowed = true,
+            (reply::NOTE, text) if self.notes.len() < MAX_NOTES => {
+                let text = text.get(..text.len().min(MAX_NOTE_BYTES)).unwrap_or_default();
                 let text = String::from_utf8_lossy(text);
                 self.notes.push(text.chars().filter(|letter| !letter.is_control()).collect());
             }
-            (tell::NOTE, _) => self.left_out += 1,
-            (tell::END, [letter, status]) => match letter {
+            (reply::NOTE, _) => self.left_out += 1,
+            (reply::END, [letter, status]) => match letter {
                 b'o' => self.end = Some(End::Done),
                 b'x' => self.end = Some(End::Raised),
                 b'i' => self.end = Some(End::Interrupted),
@@ -154,18 +159,18 @@ impl Answer {
         self.end
     }
 
-    /// Whether so many packets belong to nothing that somebody floods the socket.
+    /// Whether the interpreter floods the socket with invalid packets.
     pub(super) fn is_flooded(&self) -> bool {
-        self.stray + self.left_out > MAXIMUM_STRAY
+        self.stray + self.left_out > MAX_STRAY
     }
 
-    /// The bytes of the value and whether there were too many; remarks go to the report.
+    /// The bytes of the value, and whether some were dropped. Adds notes to the report.
     pub(super) fn finish(self, notes: &mut Vec<String>) -> (Vec<u8>, bool) {
         notes.extend(self.notes);
         if self.stray > 0 {
-            notes.push(format!("{} packets on the control descriptor belonged to nothing", self.stray));
+            notes.push(format!("{} invalid packets on the control descriptor", self.stray));
         }
-        // Of a cell that did not come to its end there is none.
+        // An unfinished cell has no value.
         if self.end == Some(End::Done) { (self.value, self.overflowed) } else { (Vec::new(), false) }
     }
 }
@@ -176,7 +181,7 @@ mod tests {
 
     const NONCE: Nonce = *b"0123456789abcdef";
 
-    /// Numbers that look random and are the same each time.
+    /// Pseudo-random numbers with a fixed seed.
     struct Numbers(u64);
 
     impl Numbers {
@@ -215,7 +220,7 @@ mod tests {
         assert!(large.finish(&mut notes).1);
         assert_eq!(answer(&[(b'E', b"q\x03")]).1, Some(End::Exited(3)));
 
-        for length in [0, 1, LARGEST - 9, LARGEST - 8, LARGEST - 7, 3 * LARGEST] {
+        for length in [0, 1, MAX_PAYLOAD - 9, MAX_PAYLOAD - 8, MAX_PAYLOAD - 7, 3 * MAX_PAYLOAD] {
             let source: Vec<u8> = (0..length).map(|number| number as u8).collect();
             let packets = cell(&NONCE, 7, 1000, &source);
             let mut found = Vec::new();
@@ -223,7 +228,7 @@ mod tests {
                 let frame = decode(packet).unwrap();
                 assert_eq!(frame.nonce, NONCE);
                 let is_last = place + 1 == packets.len();
-                assert_eq!(frame.letter, if is_last { ask::CELL } else { ask::PART });
+                assert_eq!(frame.letter, if is_last { request::CELL } else { request::PART });
                 found.extend_from_slice(if is_last { &frame.payload[8..] } else { frame.payload });
             }
             assert_eq!(found, source);
@@ -241,7 +246,7 @@ mod tests {
         }
         assert_eq!(answer.end(), None);
         answer.take(&encode(b'E', &NONCE, b"x\0"), true);
-        // What comes behind the end is nobody's.
+        // Packets after the end are invalid.
         answer.take(&encode(b'V', &NONCE, b"1"), true);
         answer.take(&encode(b'E', &NONCE, b"o\0"), true);
         assert_eq!(answer.end(), Some(End::Raised));
@@ -249,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_whatever_comes() {
+    fn hostile_packets_are_bounded() {
         let mut numbers = Numbers(0x5eed_0001);
         for round in 0..200 {
             let mut answer = Answer::new(NONCE, 4096);
@@ -262,20 +267,20 @@ mod tests {
                 };
                 answer.take(&packet, !numbers.next().is_multiple_of(8));
             }
-            assert!(answer.value.len() <= 4096 && answer.notes.len() <= MAXIMUM_NOTES, "round {round}");
-            assert!(answer.notes.iter().all(|note| note.len() <= 3 * MAXIMUM_NOTE));
+            assert!(answer.value.len() <= 4096 && answer.notes.len() <= MAX_NOTES, "round {round}");
+            assert!(answer.notes.iter().all(|note| note.len() <= 3 * MAX_NOTE_BYTES));
             let mut notes = vec![];
             let (value, _) = answer.finish(&mut notes);
             assert!(value.len() <= 4096);
-            assert!(notes.len() <= MAXIMUM_NOTES + 2);
+            assert!(notes.len() <= MAX_NOTES + 2);
         }
         let mut flooded = Answer::new(NONCE, 10);
-        for _ in 0..=MAXIMUM_STRAY {
+        for _ in 0..=MAX_STRAY {
             assert!(!flooded.is_flooded());
             flooded.take(b"", true);
         }
         assert!(flooded.is_flooded());
-        assert!(decode(&vec![b'V'; HEAD + LARGEST + 1]).is_none());
+        assert!(decode(&vec![b'V'; HEAD + MAX_PAYLOAD + 1]).is_none());
         assert!(decode(&[b'V'; HEAD - 1]).is_none());
     }
 }

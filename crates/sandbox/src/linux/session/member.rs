@@ -1,4 +1,5 @@
-//! A member of a family: one interpreter that runs cells, and the host's ends of all that belongs to it.
+//! A member of a shared sandbox: one interpreter that runs cells, with the host's ends of its sockets and
+//! pipes.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,54 +18,55 @@ use super::super::files::{self, Folder, Listing};
 use super::super::prepare::setup;
 use super::super::{kernel, tree};
 use super::copy;
-use super::family::{Family, Packet, Seat, buffer, receive, socket_pair, wait_for};
 use super::frame::{self, Nonce};
 use super::roots::{self, Root};
+use super::shared_sandbox::{MemberSlot, Packet, SharedSandbox, buffer, receive, socket_pair, wait_for};
 use crate::running::Pipes;
 use crate::{Error, Sandbox, Workspace};
 
-/// A fork that is not there after this time never will be: code that runs at a fork may hang.
-const FORKED_WITHIN: Duration = Duration::from_secs(5);
-/// Each fork adds a Landlock domain, of which the kernel allows 16.
-const DEEPEST: usize = 12;
+/// The time that a fork has to start; `os.register_at_fork` code may hang.
+const FORK_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum fork depth. Each fork adds a Landlock domain, and the kernel allows 16.
+const MAX_DEPTH: usize = 12;
 
-/// By which means a member was stopped.
+/// How a member was frozen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stopped {
+enum Frozen {
     No,
-    /// The control group of the family.
+    /// By freezing the shared cgroup.
     Group,
-    /// A signal to each of its processes.
+    /// By stopping each of its processes.
     Signal,
 }
 
-/// An interpreter with its descriptors. Dropped, it dies with everything that it started, its forks left alone.
+/// An interpreter with its descriptors. Dropping it kills it and everything that it started, except its
+/// forks.
 #[derive(Debug)]
 pub(super) struct Member {
-    pub(super) family: Arc<Family>,
+    pub(super) shared: Arc<SharedSandbox>,
     pub(super) socket: OwnedFd,
     pub(super) pid: i32,
     pub(super) pidfd: Arc<OwnedFd>,
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
-    /// The workspace; none where it is a folder of the host that is only read.
+    /// The workspace; none for a read-only host directory.
     folder: Option<Arc<Folder>>,
-    /// Its own root, if it is a fork.
+    /// Its private root, if it is a fork.
     pub(super) root: Option<Root>,
-    /// The workspace as it was after the last cell.
+    /// The workspace after the last cell.
     pub(super) before: Listing,
     depth: usize,
-    /// Whether the family has no origin, and so begins anew with it.
-    is_lone: bool,
-    stopped: Stopped,
+    /// Whether it is the only member, without a zygote; a reset then replaces the sandbox.
+    is_only_member: bool,
+    stopped: Frozen,
     pub(super) fork_time: Duration,
-    /// What the kernel had counted after the last cell: processes killed for want of memory, and processes refused.
+    /// The kernel's counters after the last cell: processes killed for memory, and processes denied.
     pub(super) counted: (u64, u64),
-    _seat: Seat,
+    _seat: MemberSlot,
 }
 
-/// What a fork gives.
-struct Born {
+/// The result of a fork.
+struct Forked {
     socket: OwnedFd,
     pid: i32,
     pidfd: OwnedFd,
@@ -73,7 +75,7 @@ struct Born {
     time: Duration,
 }
 
-/// A name that nobody can guess.
+/// Creates an unguessable request id.
 pub(super) fn nonce() -> Result<Nonce, Error> {
     let mut nonce = Nonce::default();
     rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())
@@ -92,8 +94,8 @@ fn failed(reason: impl Into<String>) -> Error {
     setup("fork interpreter")(io::Error::other(reason.into()))
 }
 
-/// Lets an interpreter fork.
-fn bear(family: &Family, asked: &OwnedFd, root: Option<&Root>) -> Result<Born, Error> {
+/// Requests a fork from an interpreter.
+fn fork(shared: &SharedSandbox, asked: &OwnedFd, root: Option<&Root>) -> Result<Forked, Error> {
     let (socket, inside) = socket_pair()?;
     let (stdout, stdout_inside) = output()?;
     let (stderr, stderr_inside) = output()?;
@@ -101,13 +103,13 @@ fn bear(family: &Family, asked: &OwnedFd, root: Option<&Root>) -> Result<Born, E
     let mut descriptors = vec![inside.as_fd(), stdout_inside.as_fd(), stderr_inside.as_fd()];
     descriptors.extend(root.map(|root| root.directory.as_fd()));
     let begin = Instant::now();
-    send(asked, &frame::encode(frame::ask::FORK, &nonce, &[]), &descriptors)?;
+    send(asked, &frame::encode(frame::request::FORK, &nonce, &[]), &descriptors)?;
     drop((inside, stdout_inside, stderr_inside));
-    let until = begin + FORKED_WITHIN;
+    let until = begin + FORK_TIMEOUT;
     let mut buffer = buffer();
     let pid = loop {
-        if Instant::now() >= until || family.remains().is_some() {
-            return Err(failed("the interpreter did not fork in time"));
+        if Instant::now() >= until || shared.termination().is_some() {
+            return Err(failed("the fork timed out"));
         }
         if !wait_for(socket.as_fd(), PollFlags::IN, Duration::from_millis(50)) {
             refusal(asked, &nonce, &mut buffer)?;
@@ -116,13 +118,13 @@ fn bear(family: &Family, asked: &OwnedFd, root: Option<&Root>) -> Result<Born, E
         match receive(&socket, &mut buffer) {
             Packet::From(size, sender) => {
                 let frame = buffer.get(..size).and_then(frame::decode);
-                match frame.filter(|frame| frame.letter == frame::tell::HELLO) {
+                match frame.filter(|frame| frame.letter == frame::reply::HELLO) {
                     Some(frame) if frame.payload.is_empty() => break sender,
                     Some(frame) => {
                         let reason = String::from_utf8_lossy(frame.payload);
                         return Err(failed(crate::level::shorten(&reason)));
                     }
-                    None => return Err(failed("the fork did not greet")),
+                    None => return Err(failed("the fork sent no greeting")),
                 }
             }
             Packet::Nothing => {}
@@ -133,22 +135,22 @@ fn bear(family: &Family, asked: &OwnedFd, root: Option<&Root>) -> Result<Born, E
         }
     };
     let time = begin.elapsed();
-    // The answer to the request, which would be nobody's later.
-    if wait_for(asked.as_fd(), PollFlags::IN, FORKED_WITHIN) {
+    // Read the answer now; a later request would drop it.
+    if wait_for(asked.as_fd(), PollFlags::IN, FORK_TIMEOUT) {
         refusal(asked, &nonce, &mut buffer)?;
     }
-    let process = Pid::from_raw(pid).ok_or_else(|| failed("the fork has no number"))?;
+    let process = Pid::from_raw(pid).ok_or_else(|| failed("the fork has no pid"))?;
     let pidfd = pidfd_open(process, PidfdFlags::empty()).map_err(|error| failed(error.to_string()))?;
-    // The kernel named the sender; that it is still the same, and of this family, is seen here.
-    if !tree::descendants(family.pid).contains(&pid) {
+    // The kernel named the sender; verify that it is alive and in this sandbox.
+    if !tree::descendants(shared.pid).contains(&pid) {
         return Err(failed("the fork died at once"));
     }
-    Ok(Born { socket, pid, pidfd, stdout, stderr, time })
+    Ok(Forked { socket, pid, pidfd, stdout, stderr, time })
 }
 
-/// Reads the answers of the interpreter that was asked to fork, and gives its refusal as an error.
+/// Reads the interpreter's answer to a fork request and returns a failure as an error.
 fn refusal(asked: &OwnedFd, nonce: &Nonce, buffer: &mut [u8]) -> Result<(), Error> {
-    for _ in 0..frame::MAXIMUM_STRAY {
+    for _ in 0..frame::MAX_STRAY {
         let Packet::From(size, _) = receive(asked, buffer) else { break };
         let frame = buffer.get(..size).and_then(frame::decode);
         if let Some(frame) = frame.filter(|frame| frame.nonce == *nonce && !frame.payload.is_empty()) {
@@ -173,59 +175,59 @@ pub(super) fn send(socket: &OwnedFd, packet: &[u8], descriptors: &[BorrowedFd<'_
 }
 
 impl Member {
-    /// The first member of a family.
+    /// The first member of a shared sandbox.
     pub(super) fn first(
-        family: &Arc<Family>,
+        shared: &Arc<SharedSandbox>,
         folder: Option<Arc<Folder>>,
         before: Listing,
     ) -> Result<Self, Error> {
-        let seat = Seat::take(family)?;
+        let seat = MemberSlot::take(shared)?;
         let born = {
-            let origin = family.origin.lock().unwrap_or_else(PoisonError::into_inner);
-            bear(family, &origin, None)?
+            let zygote = shared.zygote.lock().unwrap_or_else(PoisonError::into_inner);
+            fork(shared, &zygote, None)?
         };
-        Ok(Self::new(born, seat, family, folder, None, before, 1))
+        Ok(Self::new(born, seat, shared, folder, None, before, 1))
     }
 
-    /// The one member of a family that has no origin: its main program.
-    pub(super) fn lone(
-        family: &Arc<Family>,
+    /// The only member of a sandbox without zygote: its main program.
+    pub(super) fn only(
+        shared: &Arc<SharedSandbox>,
         socket: OwnedFd,
         pipes: Pipes,
         folder: Option<Arc<Folder>>,
         before: Listing,
     ) -> Result<Self, Error> {
-        let seat = Seat::take(family)?;
+        let seat = MemberSlot::take(shared)?;
         let fail = setup("start interpreter");
-        let pid = family.origin_pid;
-        let process = Pid::from_raw(pid).ok_or_else(|| failed("the interpreter has no number"))?;
+        let pid = shared.zygote_pid;
+        let process = Pid::from_raw(pid).ok_or_else(|| failed("the interpreter has no pid"))?;
         let pidfd = pidfd_open(process, PidfdFlags::empty()).map_err(|error| fail(error.into()))?;
-        if !tree::descendants(family.pid).contains(&pid) {
+        if !tree::descendants(shared.pid).contains(&pid) {
             return Err(failed("the interpreter died at once"));
         }
         let (stdout, stderr) = (OwnedFd::from(pipes.stdout), OwnedFd::from(pipes.stderr));
         for stream in [&stdout, &stderr] {
             rustix::io::ioctl_fionbio(stream, true).map_err(|error| fail(error.into()))?;
         }
-        let born = Born { socket, pid, pidfd, stdout, stderr, time: Duration::ZERO };
-        let mut member = Self::new(born, seat, family, folder, None, before, 1);
-        member.is_lone = true;
+        let born = Forked { socket, pid, pidfd, stdout, stderr, time: Duration::ZERO };
+        let mut member = Self::new(born, seat, shared, folder, None, before, 1);
+        member.is_only_member = true;
         Ok(member)
     }
 
     fn new(
-        born: Born,
-        seat: Seat,
-        family: &Arc<Family>,
+        born: Forked,
+        seat: MemberSlot,
+        shared: &Arc<SharedSandbox>,
         folder: Option<Arc<Folder>>,
         root: Option<Root>,
         before: Listing,
         depth: usize,
     ) -> Self {
-        let Born { socket, pid, pidfd, stdout, stderr, time } = born;
-        family.pids.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
+        let Forked { socket, pid, pidfd, stdout, stderr, time } = born;
+        shared.pids.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
         Self {
-            family: Arc::clone(family),
+            shared: Arc::clone(shared),
             socket,
             pid,
             pidfd: Arc::new(pidfd),
@@ -235,65 +237,65 @@ impl Member {
             root,
             before,
             depth,
-            is_lone: false,
-            stopped: Stopped::No,
+            is_only_member: false,
+            stopped: Frozen::No,
             fork_time: time,
-            counted: (family.group.memory_kills(), family.group.refused_processes()),
+            counted: (shared.group.memory_kills(), shared.group.refused_processes()),
             _seat: seat,
         }
     }
 
     /// Whether another fork would be too deep.
     pub(super) fn is_deepest(&self) -> bool {
-        self.depth >= DEEPEST
+        self.depth >= MAX_DEPTH
     }
 
-    /// Forks this interpreter into a root that was made for it.
+    /// Forks this interpreter into its new root.
     pub(super) fn fork(&mut self, root: Root) -> Result<Self, Error> {
-        let seat = Seat::take(&self.family)?;
-        let born = bear(&self.family, &self.socket, Some(&root))?;
+        let seat = MemberSlot::take(&self.shared)?;
+        let born = fork(&self.shared, &self.socket, Some(&root))?;
         let descriptor =
             super::super::launch::duplicate(root.workspace.as_fd()).map_err(setup("keep workspace"))?;
         let folder = Arc::new(Folder::new(descriptor));
         let before = files::list(folder.descriptor.as_fd());
         let depth = self.depth + 1;
-        Ok(Self::new(born, seat, &self.family, Some(folder), Some(root), before, depth))
+        Ok(Self::new(born, seat, &self.shared, Some(folder), Some(root), before, depth))
     }
 
-    /// Kills the interpreter with what it started, and puts a fresh one in its place.
+    /// Kills the interpreter with everything that it started, and replaces it.
     pub(super) fn reset(&mut self, fresh: bool) -> Result<(), Error> {
         self.thaw();
-        if let Some(reason) = self.family.remains().map(|remains| remains.reason.clone()) {
+        if let Some(reason) = self.shared.termination().map(|termination| termination.reason.clone()) {
             return Err(Error::SessionEnded { reason });
         }
-        if self.is_lone {
-            return self.begin_anew(fresh);
+        if self.is_only_member {
+            return self.replace_sandbox(fresh);
         }
         self.kill();
-        if self.family.members.load(Ordering::SeqCst) == 1 {
-            // What lost its parent belongs to nobody else.
-            let origin = BTreeSet::from([self.family.origin_pid]);
-            kill_all(&|| tree::descendants_without(self.family.pid, &origin));
+        if self.shared.members.load(Ordering::SeqCst) == 1 {
+            // Orphans of this member belong to no other.
+            let zygote = BTreeSet::from([self.shared.zygote_pid]);
+            kill_all(&|| tree::descendants_without(self.shared.pid, &zygote));
         }
         if fresh {
             if let Some(folder) = &self.folder {
                 copy::empty(folder.descriptor.as_fd());
             }
-            if self.family.facts.namespaces.is_ok()
-                && let Ok(scratch) = roots::scratch(self)
+            if self.shared.facts.namespaces.is_ok()
+                && let Ok(tmp) = roots::tmp(self)
             {
-                copy::empty(scratch.as_fd());
+                copy::empty(tmp.as_fd());
             }
         }
         let born = {
-            let origin = self.family.origin.lock().unwrap_or_else(PoisonError::into_inner);
-            bear(&self.family, &origin, self.root.as_ref())?
+            let zygote = self.shared.zygote.lock().unwrap_or_else(PoisonError::into_inner);
+            fork(&self.shared, &zygote, self.root.as_ref())?
         };
-        let mut pids = self.family.pids.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pids = self.shared.pids.lock().unwrap_or_else(PoisonError::into_inner);
         pids.remove(&self.pid);
         pids.insert(born.pid);
         drop(pids);
-        let Born { socket, pid, pidfd, stdout, stderr, time } = born;
+        let Forked { socket, pid, pidfd, stdout, stderr, time } = born;
         self.fork_time = time;
         (self.socket, self.pid, self.pidfd) = (socket, pid, Arc::new(pidfd));
         (self.stdout, self.stderr) = (stdout, stderr);
@@ -301,20 +303,20 @@ impl Member {
         Ok(())
     }
 
-    /// Puts a new family in the place of this one, with the files of its workspace.
-    fn begin_anew(&mut self, fresh: bool) -> Result<(), Error> {
-        let (sandbox, language, limits) = &self.family.start;
-        // The first files are among those that are there, or are gone with them.
+    /// Replaces the shared sandbox, with the files of its workspace.
+    fn replace_sandbox(&mut self, fresh: bool) -> Result<(), Error> {
+        let (sandbox, language, limits) = &self.shared.start;
+        // The first files are in the workspace already, or were deleted with it.
         let sandbox = Sandbox { files: Vec::new(), ..sandbox.clone() };
-        self.family.end();
-        let next = super::family::start(&sandbox, *language, limits)?;
+        self.shared.end();
+        let next = super::shared_sandbox::start(&sandbox, *language, limits)?;
         if let (Some(from), Some(to)) = (&self.folder, &next.folder) {
             let is_same = matches!(sandbox.workspace, Workspace::Host(_) | Workspace::LiveHost(_));
             if is_same && fresh {
                 copy::empty(to.descriptor.as_fd());
             } else if !is_same && !fresh {
-                copy::tree(from.descriptor.as_fd(), to.descriptor.as_fd(), next.family.owner)
-                    .map_err(|reason| failed(format!("the files could not be copied: {reason}")))?;
+                copy::tree(from.descriptor.as_fd(), to.descriptor.as_fd(), next.shared.owner)
+                    .map_err(|reason| failed(format!("copying the files failed: {reason}")))?;
             }
         }
         *self = next;
@@ -322,12 +324,12 @@ impl Member {
         Ok(())
     }
 
-    /// The workspace as a folder that can be written.
+    /// The writable workspace directory.
     pub(super) fn folder(&self, action: &'static str) -> Result<&Arc<Folder>, Error> {
         self.folder.as_ref().ok_or_else(|| Error::SessionRejected {
             action,
-            reason: "the workspace is a folder of the host that is only read".into(),
-            hint: "use the folder itself, or a fresh workspace",
+            reason: "the workspace is a read-only host directory".into(),
+            hint: "use the directory itself, or a fresh workspace",
         })
     }
 
@@ -335,15 +337,15 @@ impl Member {
         self.folder.as_ref()
     }
 
-    /// Shows the interpreter what others changed in a host directory since the last cell.
+    /// Shows the interpreter the changes of others in a host directory since the last cell.
     pub(super) fn refresh(&mut self) {
-        let mut layer = self.family.layer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut layer = self.shared.layer.lock().unwrap_or_else(PoisonError::into_inner);
         let (Some(layer), Some(folder)) = (layer.as_mut(), &self.folder) else { return };
-        layer.refresh(folder.descriptor.as_fd(), self.family.owner);
+        layer.refresh(folder.descriptor.as_fd(), self.shared.owner);
         self.before = files::list(folder.descriptor.as_fd());
     }
 
-    /// The workspace as it is now.
+    /// Lists the workspace.
     pub(super) fn list(&self) -> Listing {
         let Some(folder) = &self.folder else { return Listing::default() };
         files::list(folder.descriptor.as_fd())
@@ -354,14 +356,20 @@ impl Member {
         wait_for(self.pidfd.as_fd(), PollFlags::IN, Duration::ZERO)
     }
 
-    /// How the interpreter ended, in the form of `wait`. None while nobody knows: another process may have asked first.
+    /// The interpreter's status, as `wait` returns it. None while unknown: another process may have reaped
+    /// it.
     pub(super) fn status(&self) -> Option<i32> {
-        let of_main = || self.family.remains().and_then(|remains| remains.status).filter(|_| self.is_lone);
+        let of_main = || {
+            self.shared
+                .termination()
+                .and_then(|termination| termination.status)
+                .filter(|_| self.is_only_member)
+        };
         self.status_of_zombie().or_else(|| kernel::exit_status(self.pidfd.as_fd())).or_else(of_main)
     }
 
     fn status_of_zombie(&self) -> Option<i32> {
-        // The last number; the name in parentheses may hold anything.
+        // The last number; the name in parentheses may contain anything.
         let stat =
             std::fs::read_to_string(Path::new("/proc").join(self.pid.to_string()).join("stat")).ok()?;
         let (_, numbers) = stat.rsplit_once(") ")?;
@@ -377,13 +385,16 @@ impl Member {
         if !self.is_dead() {
             return None;
         }
-        let remains = self.family.remains().filter(|remains| !remains.reason.is_empty());
-        Some(remains.map_or_else(|| "its interpreter ended".to_owned(), |remains| remains.reason.clone()))
+        let termination = self.shared.termination().filter(|termination| !termination.reason.is_empty());
+        Some(
+            termination
+                .map_or_else(|| "its interpreter ended".to_owned(), |termination| termination.reason.clone()),
+        )
     }
 
     /// The processes of this member, the interpreter first, without its forks.
     fn processes(&self) -> Vec<i32> {
-        let mut others = self.family.pids.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut others = self.shared.pids.lock().unwrap_or_else(PoisonError::into_inner).clone();
         others.remove(&self.pid);
         tree::descendants_without(self.pid, &others)
     }
@@ -395,11 +406,11 @@ impl Member {
 
     /// Kills it with everything that it started.
     pub(super) fn kill(&self) {
-        if self.family.remains().is_some() {
+        if self.shared.termination().is_some() {
             return;
         }
         if !self.is_dead() {
-            // Stopped first, so that it makes no further process meanwhile.
+            // Frozen first, so that it starts no further process.
             self.signal(Signal::STOP);
             kill_all(&|| self.processes());
             self.signal(Signal::KILL);
@@ -408,36 +419,35 @@ impl Member {
         kill_all(&|| self.orphans());
     }
 
-    /// Processes that this member started and that lost their parent: they live in its workspace, and descend from no
-    /// other member.
+    /// Orphaned processes of this member: they use its workspace and descend from no other member.
     fn orphans(&self) -> Vec<i32> {
         let Some(folder) = &self.folder else { return Vec::new() };
-        let mut others = self.family.pids.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        others.extend([self.pid, self.family.origin_pid]);
-        roots::users(&self.family, folder.descriptor.as_fd(), &others)
+        let mut others = self.shared.pids.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        others.extend([self.pid, self.shared.zygote_pid]);
+        roots::users(&self.shared, folder.descriptor.as_fd(), &others)
     }
 
     pub(super) fn freeze(&mut self) {
-        if self.stopped != Stopped::No || self.is_dead() {
+        if self.stopped != Frozen::No || self.is_dead() {
             return;
         }
-        let is_alone = self.family.members.load(Ordering::SeqCst) == 1;
-        if is_alone && self.family.group.freeze(true) {
-            self.stopped = Stopped::Group;
+        let is_alone = self.shared.members.load(Ordering::SeqCst) == 1;
+        if is_alone && self.shared.group.freeze(true) {
+            self.stopped = Frozen::Group;
             return;
         }
         self.signal(Signal::STOP);
         signal_all(&self.processes(), Signal::STOP);
-        self.stopped = Stopped::Signal;
+        self.stopped = Frozen::Signal;
     }
 
     pub(super) fn thaw(&mut self) {
-        match std::mem::replace(&mut self.stopped, Stopped::No) {
-            Stopped::No => {}
-            Stopped::Group => {
-                self.family.group.freeze(false);
+        match std::mem::replace(&mut self.stopped, Frozen::No) {
+            Frozen::No => {}
+            Frozen::Group => {
+                self.shared.group.freeze(false);
             }
-            Stopped::Signal => {
+            Frozen::Signal => {
                 signal_all(&self.processes(), Signal::CONT);
                 self.signal(Signal::CONT);
             }
@@ -448,12 +458,12 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.thaw();
-        if self.family.members.load(Ordering::SeqCst) <= 1 {
-            self.family.end();
+        if self.shared.members.load(Ordering::SeqCst) <= 1 {
+            self.shared.end();
         } else {
             self.kill();
         }
-        self.family.pids.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.pid);
+        self.shared.pids.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.pid);
     }
 }
 
@@ -463,10 +473,10 @@ fn signal_all(pids: &[i32], signal: Signal) {
     }
 }
 
-/// Kills processes until there is none, new ones too; after 200 rounds what is left dies with the family.
+/// Kills processes until none is left. After 200 rounds the rest dies with the sandbox.
 pub(super) fn kill_all(find: &dyn Fn() -> Vec<i32>) {
     for _ in 0..200 {
-        // Who is dead already waits for a parent that may be stopped.
+        // Zombies wait for a parent that may be stopped.
         let found: Vec<i32> = find().into_iter().filter(|pid| !tree::is_zombie(*pid)).collect();
         if found.is_empty() {
             return;

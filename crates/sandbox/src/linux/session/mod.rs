@@ -1,15 +1,15 @@
-//! Interpreters that stay: the Linux side of [`crate::Session`].
+//! Persistent interpreters: the Linux implementation of [`crate::Session`].
 //!
-//! A *family* is one sandbox: one set of namespaces, one control group, one first process. In it lives the *origin*, an
-//! interpreter that never runs code, and the *members*, which are forks of it or of each other. The host talks to each
-//! over a socket of its own, knows it by a pidfd that the kernel vouched for, and signals it by that alone.
+//! A session and its forks share one sandbox: one set of namespaces, one cgroup, one first process. In it run
+//! a zygote, an interpreter that never runs code, and the members, which are forks of the zygote or of each
+//! other. The host has a socket and a kernel-verified pidfd for each, and signals it only by the pidfd.
 
 mod cell;
 mod copy;
-mod family;
 mod frame;
 mod member;
 mod roots;
+mod shared_sandbox;
 
 use std::ffi::CString;
 use std::path::Path;
@@ -27,10 +27,12 @@ use member::Member;
 
 pub(crate) use cell::Calls;
 
-/// Leaves the interpreter the right to change its own root, by which a fork gets a workspace of its own at the same
-/// path. It reaches nothing but the sandbox's own mounts with it, and no program that it starts inherits it.
+/// Keeps `CAP_SYS_CHROOT` for the interpreter, with which a fork changes to its own workspace at the same
+/// path.
 ///
-/// Gives the rules for files, which the first interpreter enforces on itself when the folders of its forks are there.
+/// It reaches only the sandbox's own mounts, and programs that the interpreter starts do not inherit it.
+/// Returns the file rules, which the first interpreter applies to itself once the directories of its forks
+/// exist.
 pub(super) fn keep_root_change(confinement: &mut Confinement) -> Option<FileRules> {
     // The bounding set limits what can be kept.
     let place = confinement.steps.iter().position(|step| matches!(step, Step::DropBounding));
@@ -64,17 +66,17 @@ pub(super) fn keep_root_change(confinement: &mut Confinement) -> Option<FileRule
     rules
 }
 
-/// What Landlock allows beneath which folder, in the kernel's bits.
+/// The Landlock access rights of each directory, in the kernel's bits.
 #[derive(Debug)]
 pub(super) struct FileRules {
     handled: u64,
     paths: Vec<(String, u64)>,
-    /// What is allowed beneath a folder that may be written.
+    /// The rights beneath a writable directory.
     write: u64,
 }
 
 impl FileRules {
-    /// What the interpreter is told, with so many folders that it may write to, and whether they are the last.
+    /// Encodes the rules for the interpreter, with the number of writable directories that follow.
     fn describe(&self, folders: usize, is_last: bool) -> Vec<u8> {
         let Self { handled, paths, write } = self;
         let text = serde_json::json!({
@@ -84,8 +86,9 @@ impl FileRules {
     }
 }
 
-/// Lets the interpreters of a session put themselves under further Landlock rules at level `maximum` too, which refuses
-/// them to programs: so no member reaches another, nor the origin.
+/// Allows the Landlock calls at level `maximum`, which blocks them for programs.
+///
+/// With them each interpreter isolates itself from the other members and the zygote.
 pub(super) fn keep_own_domains(confinement: &mut Confinement) {
     const LANDLOCK: [libc::c_long; 3] =
         [libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule, libc::SYS_landlock_restrict_self];
@@ -96,7 +99,7 @@ pub(super) fn keep_own_domains(confinement: &mut Confinement) {
     }
 }
 
-/// The same filter with some calls allowed first. Its first four instructions load the number of the call.
+/// The filter with additional allowed calls. Its first four instructions load the call number.
 fn allow(filter: &Arc<[sock_filter]>, calls: &[libc::c_long]) -> Arc<[sock_filter]> {
     let (first, rest) = filter.split_at(filter.len().min(4));
     let mut all = first.to_vec();
@@ -108,16 +111,16 @@ fn allow(filter: &Arc<[sock_filter]>, calls: &[libc::c_long]) -> Arc<[sock_filte
     all.into()
 }
 
-/// A member of a session's family, as the platform-independent half knows it.
+/// A member, as the platform-independent code uses it.
 #[derive(Debug)]
 pub(crate) struct Interpreter(Member);
 
-/// What interrupts and kills a member from another thread.
+/// Interrupts or kills a member from another thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle(Arc<OwnedFd>, i32);
 
 impl Handle {
-    /// Sends the signal that a keyboard would send.
+    /// Sends the signal of `Ctrl+C`.
     pub(crate) fn interrupt(&self) {
         super::tree::signal(self.0.as_fd(), self.1, rustix::process::Signal::INT);
     }
@@ -129,14 +132,14 @@ impl Interpreter {
         language: Language,
         limits: &SessionLimits,
     ) -> Result<Self, Error> {
-        family::start(sandbox, language, limits).map(Self)
+        shared_sandbox::start(sandbox, language, limits).map(Self)
     }
 
     pub(crate) fn handle(&self) -> Handle {
         Handle(Arc::clone(&self.0.pidfd), self.0.pid)
     }
 
-    /// Runs a cell. The second value says why the interpreter is gone, if it is.
+    /// Runs a cell. The second value is the reason if the interpreter ended.
     pub(crate) fn run(
         &mut self,
         number: u32,
@@ -149,7 +152,7 @@ impl Interpreter {
         cell::run(&mut self.0, number, code, limits, calls, cancel, on_event)
     }
 
-    /// A fresh interpreter in the same place; with `fresh` without the files.
+    /// Replaces the interpreter; with `fresh` also empties the workspace.
     pub(crate) fn reset(&mut self, fresh: bool) -> Result<(), Error> {
         self.0.reset(fresh)
     }
@@ -168,23 +171,23 @@ impl Interpreter {
         self.0.thaw();
     }
 
-    /// Why it is gone, if it is.
+    /// Why it ended, if it did.
     pub(crate) fn ended(&self) -> Option<String> {
         self.0.ended()
     }
 
-    /// Writes a file. One that is there is replaced, and so is a link; a folder is not.
+    /// Writes a file. It replaces a file or link, but not a directory.
     pub(crate) fn upload(&mut self, name: &str, source: &Source) -> Result<(), Error> {
         let folder = self.0.folder("upload")?;
         crate::sandbox::check_file_name(name)?;
         copy::remove(folder.descriptor.as_fd(), Path::new(name));
         let files = [(name.to_owned(), source.clone())];
-        files::upload(folder.descriptor.as_fd(), &files, &self.0.family.limits, self.0.family.owner)?;
+        files::upload(folder.descriptor.as_fd(), &files, &self.0.shared.limits, self.0.shared.owner)?;
         self.0.before = self.0.list();
         Ok(())
     }
 
-    /// The regular files and their sizes, and whether some were left out.
+    /// Lists the regular files with their sizes, and why the list is incomplete.
     pub(crate) fn files(&self) -> Result<crate::session::Files, Error> {
         self.0.folder("list")?;
         let Listing { files, left_out } = self.0.list();
@@ -223,13 +226,13 @@ impl Interpreter {
         Ok(())
     }
 
-    /// How long the fork that made it took.
+    /// The time that its fork took.
     pub(crate) fn fork_time(&self) -> std::time::Duration {
         self.0.fork_time
     }
 
-    /// What confines the family.
+    /// The layers that confine the shared sandbox.
     pub(crate) fn report(&self) -> crate::Report {
-        self.0.family.report.clone()
+        self.0.shared.report.clone()
     }
 }

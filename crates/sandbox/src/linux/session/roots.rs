@@ -1,10 +1,10 @@
-//! A root of its own for each fork: the same folders at the same paths, with other files in the workspace and in
-//! `/tmp`.
+//! A private root for each fork: the same paths, with other files in the workspace and `/tmp`.
 //!
-//! At the start of a family a helper of the host enters its mount namespace, makes copies of it, mounts empty file
-//! systems over the two folders of each and hands the copies out: so Landlock can know them before any code runs. A fork
-//! changes its root to one of them: what it reaches from there is its own, and no path leads to the files of another
-//! member. When it has ended, what it left is removed, and the next one gets the place.
+//! When a shared sandbox starts, a host helper enters its mount namespace, copies it several times, mounts
+//! empty file systems over both directories of each copy and sends the directories to the host. So Landlock
+//! rules can include them before any code runs. A fork changes its root to one of the copies, from which no
+//! path leads to the files of another member. After the fork's end its files are removed, and the next fork
+//! reuses the root.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -27,47 +27,47 @@ use super::super::root::{path, temporary};
 use super::super::steps::Step;
 use super::super::tree;
 use super::copy;
-use super::family::{Family, wait_for};
 use super::member::{Member, kill_all};
+use super::shared_sandbox::{SharedSandbox, wait_for};
 use crate::Error;
 
-/// A helper that has handed nothing out after this time never will.
-const MADE_WITHIN: Duration = Duration::from_secs(5);
-const SCRATCH: &str = "/tmp";
+/// The time that a helper has.
+const HELPER_TIMEOUT: Duration = Duration::from_secs(5);
+const TMP: &str = "/tmp";
 
-/// The root of a fork. Dropped, it kills what still lives there, empties it and gives it back.
+/// The root of a fork. Dropping it kills the processes in it, empties it and makes it reusable.
 #[derive(Debug)]
 pub(super) struct Root {
-    /// The root folder itself.
+    /// The root directory itself.
     pub(super) directory: OwnedFd,
     pub(super) workspace: OwnedFd,
-    scratch: OwnedFd,
-    /// The namespace that keeps the mounts.
+    tmp: OwnedFd,
+    /// The namespace that keeps the mounts alive.
     mounts: Arc<OwnedFd>,
-    family: Arc<Family>,
+    shared: Arc<SharedSandbox>,
 }
 
 impl Root {
-    /// Whether its folder for short-lived files is its own.
-    fn owns_scratch(&self) -> bool {
-        !shows_in_scratch(&self.family)
+    /// Whether its `/tmp` is private.
+    fn owns_tmp(&self) -> bool {
+        !shows_paths_in_tmp(&self.shared)
     }
 
-    /// The processes of the family that have it as their root: their workspace is this one.
+    /// The processes of the sandbox with this root, found by their workspace.
     fn users(&self) -> Vec<i32> {
-        users(&self.family, self.workspace.as_fd(), &BTreeSet::new())
+        users(&self.shared, self.workspace.as_fd(), &BTreeSet::new())
     }
 
-    /// Whether nothing of the last fork is left.
+    /// Empties the root. Returns whether nothing is left.
     fn clear(&self) -> bool {
         kill_all(&|| self.users());
         let mut folders = vec![(&self.workspace, 0o755)];
-        if self.owns_scratch() {
-            folders.push((&self.scratch, 0o1777));
+        if self.owns_tmp() {
+            folders.push((&self.tmp, 0o1777));
         }
         self.users().is_empty()
             && folders.into_iter().all(|(folder, mode)| {
-                // First its rights, without which an ordinary user cannot empty it.
+                // First the mode, without which an ordinary user cannot empty it.
                 let has_rights = rustix::fs::fchmod(folder, Mode::from_raw_mode(mode)).is_ok();
                 copy::empty(folder.as_fd());
                 has_rights && files::list(folder.as_fd()).files.is_empty()
@@ -75,11 +75,11 @@ impl Root {
     }
 }
 
-/// The processes of a family whose workspace is this one, without these processes and what descends from them.
-pub(super) fn users(family: &Family, workspace: BorrowedFd<'_>, without: &BTreeSet<i32>) -> Vec<i32> {
+/// The processes of a sandbox with this workspace, except `without` and their descendants.
+pub(super) fn users(shared: &SharedSandbox, workspace: BorrowedFd<'_>, without: &BTreeSet<i32>) -> Vec<i32> {
     let Ok(own) = rustix::fs::fstat(workspace) else { return Vec::new() };
-    let inner = family.workspace.strip_prefix("/").unwrap_or(&family.workspace);
-    let mut found = tree::descendants_without(family.pid, without);
+    let inner = shared.workspace.strip_prefix("/").unwrap_or(&shared.workspace);
+    let mut found = tree::descendants_without(shared.pid, without);
     found.retain(|pid| {
         let place = Path::new("/proc").join(pid.to_string()).join("root").join(inner);
         rustix::fs::stat(&place).is_ok_and(|stat| stat.st_dev == own.st_dev)
@@ -89,9 +89,9 @@ pub(super) fn users(family: &Family, workspace: BorrowedFd<'_>, without: &BTreeS
 
 impl Drop for Root {
     fn drop(&mut self) {
-        if self.family.remains().is_none() && self.clear() {
-            let mut rooms = self.family.rooms.lock().unwrap_or_else(PoisonError::into_inner);
-            rooms.push(Arc::clone(&self.mounts));
+        if self.shared.termination().is_none() && self.clear() {
+            let mut free_roots = self.shared.free_roots.lock().unwrap_or_else(PoisonError::into_inner);
+            free_roots.push(Arc::clone(&self.mounts));
         }
     }
 }
@@ -100,12 +100,12 @@ fn open(path: &str) -> io::Result<OwnedFd> {
     high(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// The steps into a namespace of the family's first process, with the right to change it.
-fn enter(family: &Family, mounts: &Arc<OwnedFd>) -> io::Result<Vec<Step>> {
+/// The steps into a namespace of the sandbox's first process, with the right to change it.
+fn enter(shared: &SharedSandbox, mounts: &Arc<OwnedFd>) -> io::Result<Vec<Step>> {
     let mut steps = Vec::new();
-    if !family.facts.is_root() {
-        // The memory may be the host's own, which entering marks as not to be looked into.
-        let users = open(&format!("/proc/{}/ns/user", family.pid))?;
+    if !shared.facts.is_root() {
+        // The helper may share the host's memory, which entering marks as not dumpable.
+        let users = open(&format!("/proc/{}/ns/user", shared.pid))?;
         steps.extend([Step::EnterUser(users), Step::Dumpable(is_dumpable())]);
     }
     steps.push(Step::EnterMounts(Arc::clone(mounts)));
@@ -113,21 +113,21 @@ fn enter(family: &Family, mounts: &Arc<OwnedFd>) -> io::Result<Vec<Step>> {
 }
 
 /// The mount namespace of the first member.
-fn first(family: &Family) -> io::Result<Arc<OwnedFd>> {
-    Ok(Arc::new(open(&format!("/proc/{}/ns/mnt", family.pid))?))
+fn first(shared: &SharedSandbox) -> io::Result<Arc<OwnedFd>> {
+    Ok(Arc::new(open(&format!("/proc/{}/ns/mnt", shared.pid))?))
 }
 
-/// Whether something of the host is shown beneath the folder for short-lived files: then all members share that folder,
-/// because an empty one would hide it.
-fn shows_in_scratch(family: &Family) -> bool {
-    let table = std::fs::read_to_string(format!("/proc/{}/mountinfo", family.pid)).unwrap_or_default();
+/// Whether a host path is mounted beneath `/tmp`. Then all members share `/tmp`, because an empty one would
+/// hide it.
+fn shows_paths_in_tmp(shared: &SharedSandbox) -> bool {
+    let table = std::fs::read_to_string(format!("/proc/{}/mountinfo", shared.pid)).unwrap_or_default();
     table
         .lines()
         .filter_map(|line| line.split(' ').nth(4))
-        .any(|point| point.strip_prefix(SCRATCH).is_some_and(|rest| rest.starts_with('/')))
+        .any(|point| point.strip_prefix(TMP).is_some_and(|rest| rest.starts_with('/')))
 }
 
-/// Runs a helper and gives the descriptors that it hands out.
+/// Runs a helper and returns the descriptors that it sends.
 fn run(mut steps: Vec<Step>, count: usize) -> Result<Vec<OwnedFd>, Error> {
     steps.push(Step::Exit);
     let names: Vec<&'static str> = steps.iter().map(Step::name).collect();
@@ -135,7 +135,7 @@ fn run(mut steps: Vec<Step>, count: usize) -> Result<Vec<OwnedFd>, Error> {
     let child = launch::start(&plan).map_err(setup("start helper"))?;
     let mut found = Vec::with_capacity(count);
     while found.len() < count {
-        if !wait_for(child.control.as_fd(), PollFlags::IN, MADE_WITHIN) {
+        if !wait_for(child.control.as_fd(), PollFlags::IN, HELPER_TIMEOUT) {
             return Err(setup("copy mounts")(io::ErrorKind::TimedOut.into()));
         }
         let mut bytes = [0u8; 64];
@@ -164,28 +164,31 @@ fn run(mut steps: Vec<Step>, count: usize) -> Result<Vec<OwnedFd>, Error> {
     Ok(found)
 }
 
-/// The folder for short-lived files of a member.
-pub(super) fn scratch(member: &Member) -> Result<OwnedFd, Error> {
-    let fail = setup("find scratch");
+/// The `/tmp` of a member.
+pub(super) fn tmp(member: &Member) -> Result<OwnedFd, Error> {
+    let fail = setup("find /tmp");
     if let Some(root) = &member.root {
-        return launch::duplicate(root.scratch.as_fd()).map_err(fail);
+        return launch::duplicate(root.tmp.as_fd()).map_err(fail);
     }
-    let family: &Family = &member.family;
-    let steps = first(family).and_then(|mounts| enter(family, &mounts));
+    let shared: &SharedSandbox = &member.shared;
+    let steps = first(shared).and_then(|mounts| enter(shared, &mounts));
     let mut steps = steps.map_err(&fail)?;
-    steps.push(Step::SendFolder(path(SCRATCH)));
+    steps.push(Step::SendFolder(path(TMP)));
     run(steps, 1)?.pop().ok_or_else(|| fail(io::ErrorKind::NotFound.into()))
 }
 
-/// Makes so many namespaces for forks, and gives them with the folders in them that can be written.
-pub(super) fn reserve(family: &Family, count: usize) -> Result<(Vec<Arc<OwnedFd>>, Vec<OwnedFd>), Error> {
+/// Creates `count` namespaces for forks. Returns them and their writable directories.
+pub(super) fn reserve(
+    shared: &SharedSandbox,
+    count: usize,
+) -> Result<(Vec<Arc<OwnedFd>>, Vec<OwnedFd>), Error> {
     let fail = setup("copy mounts");
-    let owns_scratch = !shows_in_scratch(family);
-    let mounts = first(family).map_err(&fail)?;
-    let mut steps = enter(family, &mounts).map_err(&fail)?;
+    let owns_tmp = !shows_paths_in_tmp(shared);
+    let mounts = first(shared).map_err(&fail)?;
+    let mut steps = enter(shared, &mounts).map_err(&fail)?;
     let owner =
-        family.owner.map_or(String::new(), |owner| format!(",uid={},gid={}", owner.user, owner.group));
-    let (size, inodes) = (family.limits.workspace_bytes, family.limits.workspace_inodes);
+        shared.owner.map_or(String::new(), |owner| format!(",uid={},gid={}", owner.user, owner.group));
+    let (size, inodes) = (shared.limits.workspace_bytes, shared.limits.workspace_inodes);
     for number in 0..count {
         if number > 0 {
             steps.push(Step::EnterMounts(Arc::clone(&mounts)));
@@ -193,59 +196,59 @@ pub(super) fn reserve(family: &Family, count: usize) -> Result<(Vec<Arc<OwnedFd>
         steps.push(Step::Unshare(libc::CLONE_NEWNS));
         steps.push(Step::Mount {
             kind: c"tmpfs",
-            target: path(&family.workspace),
+            target: path(&shared.workspace),
             options: launch::c_string(format!("size={size},nr_inodes={inodes},mode=755{owner}")),
             flags: MountFlags::NOSUID | MountFlags::NODEV,
         });
-        if owns_scratch {
-            steps.push(temporary(SCRATCH.as_ref(), size, inodes, false));
+        if owns_tmp {
+            steps.push(temporary(TMP.as_ref(), size, inodes, false));
         }
-        steps.push(Step::SendFolder(path(&family.workspace)));
-        steps.push(Step::SendFolder(path(SCRATCH)));
+        steps.push(Step::SendFolder(path(&shared.workspace)));
+        steps.push(Step::SendFolder(path(TMP)));
         steps.push(Step::SendMounts(open("/proc").map_err(&fail)?));
     }
     let mut found = run(steps, count * 3)?.into_iter();
-    let (mut rooms, mut folders) = (Vec::with_capacity(count), Vec::with_capacity(2 * count));
-    while let (Some(workspace), Some(scratch), Some(mounts)) = (found.next(), found.next(), found.next()) {
-        rooms.push(Arc::new(mounts));
-        folders.extend([workspace, scratch]);
+    let (mut free_roots, mut folders) = (Vec::with_capacity(count), Vec::with_capacity(2 * count));
+    while let (Some(workspace), Some(tmp), Some(mounts)) = (found.next(), found.next(), found.next()) {
+        free_roots.push(Arc::new(mounts));
+        folders.extend([workspace, tmp]);
     }
-    Ok((rooms, folders))
+    Ok((free_roots, folders))
 }
 
-/// Takes roots for forks of a member, filled with its files.
+/// Takes roots for forks of a member and copies its files into them.
 pub(super) fn take(member: &Member, count: usize) -> Result<Vec<Root>, Error> {
-    let family = &member.family;
-    let refuse = |reason: String, hint| Error::SessionRejected { action: "fork", reason, hint };
-    if let Some(reason) = &family.not_forkable {
-        return Err(refuse(
+    let shared = &member.shared;
+    let reject = |reason: String, hint| Error::SessionRejected { action: "forking", reason, hint };
+    if let Some(reason) = &shared.not_forkable {
+        return Err(reject(
             reason.clone(),
-            "start a session of Python with a fresh workspace, at level `standard` or `strict`, with `forks` above 0",
+            "start a Python session with a fresh workspace, at level `standard` or `strict`, with `forks` above 0",
         ));
     }
     if member.is_deepest() {
-        return Err(refuse("it is the fork of a fork, 12 deep".into(), "fork an earlier session"));
+        return Err(reject("forks are nested at most 12 deep".into(), "fork an earlier session"));
     }
     let mut roots = Vec::with_capacity(count);
     for _ in 0..count {
-        let room = family.rooms.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let room = shared.free_roots.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let Some(mounts) = room else {
-            let most = family.most_members;
-            let reason = format!("there are already {most} interpreters in its family");
-            return Err(refuse(reason, "end some of them, or raise the limit `forks`"));
+            let most = shared.most_members;
+            let reason = format!("the session and its forks are already {most} interpreters");
+            return Err(reject(reason, "end some of them, or raise the limit `forks`"));
         };
-        roots.push(open_root(family, mounts)?);
+        roots.push(open_root(shared, mounts)?);
     }
     let from_workspace = member.folder("fork")?;
-    let from_scratch = scratch(member)?;
+    let from_scratch = tmp(member)?;
     for root in &roots {
         let workspaces = (from_workspace.descriptor.as_fd(), root.workspace.as_fd());
-        let scratches = root.owns_scratch().then(|| (from_scratch.as_fd(), root.scratch.as_fd()));
+        let scratches = root.owns_tmp().then(|| (from_scratch.as_fd(), root.tmp.as_fd()));
         for (from, to) in [Some(workspaces), scratches].into_iter().flatten() {
-            copy::tree(from, to, family.owner).map_err(|reason| {
-                refuse(
-                    format!("the files could not be copied: {reason}"),
-                    "remove files that are not needed, or raise `workspace_bytes`",
+            copy::tree(from, to, shared.owner).map_err(|reason| {
+                reject(
+                    format!("copying the files failed: {reason}"),
+                    "delete files, or raise `workspace_bytes`",
                 )
             })?;
         }
@@ -253,16 +256,16 @@ pub(super) fn take(member: &Member, count: usize) -> Result<Vec<Root>, Error> {
     Ok(roots)
 }
 
-/// Opens the folders of a namespace that was made before.
-fn open_root(family: &Arc<Family>, mounts: Arc<OwnedFd>) -> Result<Root, Error> {
+/// Opens the directories of an existing namespace.
+fn open_root(shared: &Arc<SharedSandbox>, mounts: Arc<OwnedFd>) -> Result<Root, Error> {
     let fail = setup("enter mount namespace");
-    let mut steps = enter(family, &mounts).map_err(&fail)?;
-    steps.push(Step::SendFolder(path(&family.workspace)));
-    steps.push(Step::SendFolder(path(SCRATCH)));
+    let mut steps = enter(shared, &mounts).map_err(&fail)?;
+    steps.push(Step::SendFolder(path(&shared.workspace)));
+    steps.push(Step::SendFolder(path(TMP)));
     steps.push(Step::SendFolder(path("/")));
     let mut found = run(steps, 3)?.into_iter();
-    let (Some(workspace), Some(scratch), Some(directory)) = (found.next(), found.next(), found.next()) else {
+    let (Some(workspace), Some(tmp), Some(directory)) = (found.next(), found.next(), found.next()) else {
         return Err(fail(io::ErrorKind::NotFound.into()));
     };
-    Ok(Root { directory, workspace, scratch, mounts, family: Arc::clone(family) })
+    Ok(Root { directory, workspace, tmp, mounts, shared: Arc::clone(shared) })
 }

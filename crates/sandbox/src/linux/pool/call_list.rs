@@ -1,12 +1,13 @@
-//! Steps as raw system calls, for a child that a zygote makes: number, arguments and the memory that they point to, in the
-//! form that `shim/fork.rs` carries out.
+//! Encodes steps as raw system calls for a zygote's fork.
+//!
+//! Each call has a number, arguments and the memory that they point to, in the format of `shim/fork.rs`.
 
 use std::ffi::CStr;
 use std::fmt::Write as _;
 
 use super::super::steps::Step;
 
-/// Hands a folder to the host.
+/// Sends a directory to the host.
 const SEND_FOLDER: i64 = -1;
 /// Waits for the host.
 const AWAIT: i64 = -2;
@@ -19,9 +20,9 @@ enum Argument {
     Filter(Vec<u8>),
     /// The result of an earlier call.
     Register(usize),
-    /// A descriptor that comes with the order for the child.
+    /// A descriptor from the fork's order.
     Join(usize),
-    /// Bytes in which the result of an earlier call is put at a place.
+    /// Bytes with the result of an earlier call inserted.
     Patched {
         content: Vec<u8>,
         at: usize,
@@ -29,7 +30,7 @@ enum Argument {
     },
 }
 
-/// A system call, the step that it belongs to, and where its result is kept.
+/// A system call, its step, and the register for its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Call {
     step: usize,
@@ -40,7 +41,7 @@ struct Call {
 
 /// The calls of a list of steps.
 #[derive(Debug, Default)]
-pub(super) struct Recipe {
+pub(super) struct CallList {
     calls: Vec<Call>,
     joins: usize,
     trees: usize,
@@ -48,9 +49,9 @@ pub(super) struct Recipe {
 
 const OPEN_TREE_CLONE: i32 = 1;
 const MOVE_EMPTY_PATH: i32 = 4;
-/// The results of calls for folders that are shown again; those before are for what is opened and closed.
+/// The first register for mounted directories; lower ones are for short-lived descriptors.
 const FIRST_TREE: usize = 2;
-const MOST_TREES: usize = 14;
+const MAX_TREES: usize = 14;
 
 fn text(text: &CStr) -> Argument {
     Argument::Bytes(text.to_bytes_with_nul().to_vec())
@@ -60,31 +61,31 @@ fn number(value: impl Into<i64>) -> Argument {
     Argument::Number(value.into())
 }
 
-impl Recipe {
-    /// Translates steps. A step that only a child of this process can carry out is refused by its name.
+impl CallList {
+    /// Translates steps. A step that only a child of this process can perform is rejected by name.
     pub(super) fn new(steps: &[Step]) -> Result<Self, &'static str> {
-        let mut recipe = Self::default();
-        // What a later mount hides is taken before, and put above it.
+        let mut list = Self::default();
+        // Paths that a later mount hides are opened before it and mounted above it.
         for (index, step) in steps.iter().enumerate() {
             if let Step::Bind { source, .. } = step {
                 let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC | libc::AT_RECURSIVE;
                 let arguments = vec![number(libc::AT_FDCWD), text(source), number(flags)];
-                let register = Some(FIRST_TREE + recipe.trees);
-                recipe.trees += 1;
-                recipe.calls.push(Call { step: index, number: libc::SYS_open_tree, arguments, register });
+                let register = Some(FIRST_TREE + list.trees);
+                list.trees += 1;
+                list.calls.push(Call { step: index, number: libc::SYS_open_tree, arguments, register });
             }
         }
-        if recipe.trees > MOST_TREES {
-            return Err("show more folders among short-lived files than a zygote keeps");
+        if list.trees > MAX_TREES {
+            return Err("show more paths in temporary directories than a zygote supports");
         }
-        recipe.trees = 0;
+        list.trees = 0;
         for (index, step) in steps.iter().enumerate() {
-            recipe.add(index, step)?;
+            list.add(index, step)?;
         }
-        Ok(recipe)
+        Ok(list)
     }
 
-    /// How many descriptors of groups each order has to bring.
+    /// The number of cgroup descriptors in each order.
     pub(super) fn joins(&self) -> usize {
         self.joins
     }
@@ -215,9 +216,9 @@ impl Recipe {
         Ok(())
     }
 
-    /// The list as `shim/fork.rs` reads it, and how many calls it has: the calls, and then what they point to.
+    /// The encoded calls followed by their data, and the number of calls.
     pub(super) fn content(&self) -> (Vec<u8>, usize) {
-        let mut written = Written::default();
+        let mut written = Encoder::default();
         for call in &self.calls {
             written.add(call);
         }
@@ -230,7 +231,7 @@ impl Recipe {
             content.extend(line.arguments.map(|(kind, _)| kind));
             content.extend([0; 2]);
             for (kind, value) in line.arguments {
-                let value = if kind == PLACE { value + places as i64 } else { value };
+                let value = if kind == ADDRESS { value + places as i64 } else { value };
                 content.extend(value.to_ne_bytes());
             }
         }
@@ -239,18 +240,18 @@ impl Recipe {
     }
 }
 
-/// The size of a call in the list.
+/// The encoded size of a call.
 const CALL: usize = 80;
-/// Puts a descriptor at a place.
+/// Inserts a descriptor into the data.
 const PATCH: i64 = -3;
-/// Puts a pointer at a place.
+/// Inserts a pointer into the data.
 const POINT: i64 = -4;
-/// The kinds of arguments that are no numbers: a place, a result, a descriptor that comes with the order.
-const PLACE: u8 = 1;
+/// The kinds of non-numeric arguments: an address, a result, a descriptor of the order.
+const ADDRESS: u8 = 1;
 const RESULT: u8 = 2;
-const HANDED: u8 = 3;
+const DESCRIPTOR: u8 = 3;
 
-/// A call with its arguments in the form of the list.
+/// An encoded call.
 #[derive(Debug)]
 struct Line {
     step: usize,
@@ -260,18 +261,18 @@ struct Line {
 }
 
 #[derive(Debug, Default)]
-struct Written {
+struct Encoder {
     calls: Vec<Line>,
     data: Vec<u8>,
 }
 
-impl Written {
-    /// Where bytes stand, in numbers of 8 bytes.
-    fn place(&mut self, content: &[u8]) -> (u8, i64) {
+impl Encoder {
+    /// Appends bytes and returns their offset, in units of 8 bytes.
+    fn append(&mut self, content: &[u8]) -> (u8, i64) {
         let at = self.data.len();
         self.data.extend_from_slice(content);
         self.data.resize(self.data.len().next_multiple_of(8), 0);
-        (PLACE, at as i64)
+        (ADDRESS, at as i64)
     }
 
     fn add(&mut self, call: &Call) {
@@ -279,43 +280,43 @@ impl Written {
         for (written, argument) in arguments.iter_mut().zip(&call.arguments) {
             *written = match argument {
                 Argument::Number(value) => (0, *value),
-                Argument::Bytes(content) => self.place(content),
+                Argument::Bytes(content) => self.append(content),
                 Argument::Register(register) => (RESULT, *register as i64),
-                Argument::Join(join) => (HANDED, *join as i64),
+                Argument::Join(join) => (DESCRIPTOR, *join as i64),
                 Argument::Filter(content) => {
                     // The kernel's struct sock_fprog.
-                    let (_, filter) = self.place(content);
+                    let (_, filter) = self.append(content);
                     let length = (content.len() / 8) as u64;
-                    let (_, head) = self.place(&[length.to_ne_bytes(), [0; 8]].concat());
-                    self.put(call.step, POINT, head + 8, (PLACE, filter));
-                    (PLACE, head)
+                    let (_, head) = self.append(&[length.to_ne_bytes(), [0; 8]].concat());
+                    self.put(call.step, POINT, head + 8, (ADDRESS, filter));
+                    (ADDRESS, head)
                 }
                 Argument::Patched { content, at, register } => {
-                    let (_, place) = self.place(content);
+                    let (_, place) = self.append(content);
                     self.put(call.step, PATCH, place + *at as i64, (RESULT, *register as i64));
-                    (PLACE, place)
+                    (ADDRESS, place)
                 }
             };
         }
         self.calls.push(Line { step: call.step, number: call.number, register: call.register, arguments });
     }
 
-    /// A line that writes to the list itself before the next call.
+    /// A call that writes to the list itself before the next call.
     fn put(&mut self, step: usize, number: i64, at: i64, what: (u8, i64)) {
         let none = (0, 0);
-        let arguments = [(PLACE, at), what, none, none, none, none];
+        let arguments = [(ADDRESS, at), what, none, none, none, none];
         self.calls.push(Line { step, number, register: None, arguments });
     }
 }
 
-/// The number of the newest capability that this kernel knows.
+/// The highest capability number of this kernel.
 fn last_capability() -> i64 {
     let text = std::fs::read_to_string("/proc/sys/kernel/cap_last_cap").unwrap_or_default();
-    // Without /proc: the last one that is named; a newer one could not be regained either, without new privileges.
+    // Without /proc: the last named one. No new privileges means that a newer one cannot be regained either.
     text.trim().parse().unwrap_or(40)
 }
 
-/// Bytes as a literal of the zygote's language.
+/// Formats bytes as a Python literal.
 pub(super) fn bytes(content: &[u8]) -> String {
     let mut out = String::with_capacity(content.len() * 4 + 3);
     out.push_str("b'");
@@ -340,18 +341,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_is_written_as_the_zygote_reads_it() {
+    fn every_byte_round_trips() {
         assert_eq!(bytes(b"a'b\\c\n\0\xff"), "b'a\\'b\\\\c\\x0a\\x00\\xff'");
     }
 
     #[test]
-    fn a_step_of_the_hosts_own_child_is_refused_by_name() {
-        assert_eq!(Recipe::new(&[Step::Freeze]).unwrap_err(), "make root read-only");
-        let recipe = Recipe::new(&[Step::Enter(c"/workspace".to_owned()), Step::Await]).unwrap();
-        let (content, count) = recipe.content();
+    fn unsupported_steps_are_rejected_by_name() {
+        assert_eq!(CallList::new(&[Step::Freeze]).unwrap_err(), "make root read-only");
+        let list = CallList::new(&[Step::Enter(c"/workspace".to_owned()), Step::Await]).unwrap();
+        let (content, count) = list.content();
         assert_eq!(count, 2);
         let number = |at: usize| i64::from_ne_bytes(content[at..at + 8].try_into().unwrap());
-        assert_eq!((number(0), number(8), number(16), content[24]), (0, libc::SYS_chdir, 0, PLACE));
+        assert_eq!((number(0), number(8), number(16), content[24]), (0, libc::SYS_chdir, 0, ADDRESS));
         assert_eq!((number(CALL), number(CALL + 8), content[CALL + 24]), (1, AWAIT, 0));
         assert_eq!(&content[number(32) as usize..], b"/workspace\0\0\0\0\0\0");
     }

@@ -1,19 +1,19 @@
-//! What the operator admits and pins in a host directory.
+//! The paths that the operator allows and pins in a host directory.
 
 use std::path::{Path, PathBuf};
 
 use crate::Sandbox;
 
-/// What the operator admits and pins.
+/// The paths that the operator allows and pins.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Admitted {
+pub(crate) struct PathRules {
     /// Protected paths that may change, relative to the directory.
     pub(super) allowed: Vec<PathBuf>,
-    /// Host paths that may not change, absolute.
+    /// Host paths that must not change, absolute.
     pub(super) pinned: Vec<PathBuf>,
 }
 
-impl Admitted {
+impl PathRules {
     pub(in super::super) fn of(sandbox: &Sandbox) -> Self {
         Self::new(sandbox.protected.iter().cloned(), &sandbox.allowed)
     }
@@ -30,7 +30,7 @@ impl Admitted {
         self.allowed.iter().any(|allowed| path.starts_with(allowed))
     }
 
-    /// Whether a path of a directory is pinned, or lies beneath one that is.
+    /// Whether a path is pinned or beneath a pinned one.
     pub(super) fn pins(&self, root: &Path, path: &Path) -> bool {
         !self.pinned.is_empty() && {
             let absolute = root.join(path);

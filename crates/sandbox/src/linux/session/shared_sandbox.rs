@@ -1,4 +1,4 @@
-//! The family of a session: its sandbox, the thread that watches it, and the origin of its members.
+//! The sandbox that a session and its forks share, with its supervising thread and its zygote.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -22,11 +22,11 @@ use rustix::net::{
 use super::super::attend::{Started, explain, measurable};
 use super::super::cgroup::Group;
 use super::super::files::{self, Folder, Listing, Owner};
-use super::super::layer::{Admitted, LiveLayer};
+use super::super::layer::{LiveLayer, PathRules};
 use super::super::prepare::{Place, Stay, level, prepare_with, setup};
 use super::super::supervise::{Ended, Finished, Supervision, supervise};
 use super::super::{Facts, allowlist, launch, tree};
-use super::frame::{self, HEAD, LARGEST};
+use super::frame::{self, HEAD, MAX_PAYLOAD};
 use super::member::{Member, nonce, send};
 use super::{FileRules, roots};
 use crate::language::PYTHON_SESSION;
@@ -39,113 +39,113 @@ use crate::{
 use toolpost_egress::{EgressLog, EgressProxy};
 
 const JAVASCRIPT: &str = include_str!("../../../drivers/session.js");
-/// An interpreter that is not ready after this time never will be.
+/// The time that an interpreter has to become ready.
 pub(super) const READY_WITHIN: Duration = Duration::from_secs(20);
-/// What is kept of the errors of an interpreter that did not start.
-const MAXIMUM_COMPLAINT: usize = 2000;
+/// The maximum of captured errors of an interpreter that did not start.
+const MAX_ERROR_TEXT: usize = 2000;
 
-/// How a family ended.
+/// How a shared sandbox ended.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Remains {
+pub(super) struct Termination {
     pub(super) reason: String,
     pub(super) memory_kills: u64,
     pub(super) refused: u64,
     /// The verdict on the cell that ended it.
     pub(super) verdict: Option<Verdict>,
-    /// How its main program ended, in the form of `wait`.
+    /// The status of its main program, as `wait` returns it.
     pub(super) status: Option<i32>,
 }
 
-/// One sandbox with everything that lives in it. Dropped, it dies.
+/// One sandbox with all of its members. Dropping it kills them.
 #[derive(Debug)]
-pub(super) struct Family {
+pub(super) struct SharedSandbox {
     cancel: Cancel,
     supervisor: Mutex<Option<JoinHandle<()>>>,
-    remains: Arc<OnceLock<Remains>>,
+    termination: Arc<OnceLock<Termination>>,
     pub(super) group: Group,
     /// The first process.
     pub(super) pid: i32,
     pub(super) report: Report,
     pub(super) limits: Limits,
-    /// The workspace as the code sees it.
+    /// The workspace path inside.
     pub(super) workspace: PathBuf,
     pub(super) owner: Option<Owner>,
     pub(super) facts: Facts,
-    /// Why no member can be forked, if none can.
+    /// Why members cannot be forked, if they cannot.
     pub(super) not_forkable: Option<String>,
-    /// The mount namespaces in which forks can live, each with an empty workspace, as far as nobody does.
-    pub(super) rooms: Mutex<Vec<Arc<OwnedFd>>>,
-    /// The way out, if there is one.
-    way_out: WayOut,
+    /// Unused mount namespaces for forks, each with an empty workspace.
+    pub(super) free_roots: Mutex<Vec<Arc<OwnedFd>>>,
+    /// The egress proxy, if there is one.
+    egress_proxy: SharedEgress,
     pub(super) layer: SharedLayer,
-    /// What it was started with, for one that is started in its place.
+    /// The start settings, for a replacement.
     pub(super) start: (Sandbox, Language, SessionLimits),
-    /// Who makes members that have run nothing. Without forks the one member is in its place.
-    pub(super) origin: Mutex<OwnedFd>,
-    pub(super) origin_pid: i32,
-    /// The interpreters of the members.
+    /// The socket of the zygote, an interpreter that has run no code. Without forks, that of the only member.
+    pub(super) zygote: Mutex<OwnedFd>,
+    pub(super) zygote_pid: i32,
+    /// The interpreter pids of the members.
     pub(super) pids: Mutex<BTreeSet<i32>>,
-    /// How many members there are.
+    /// The number of members.
     pub(super) members: AtomicUsize,
-    /// How many there may be.
+    /// The maximum number of members.
     pub(super) most_members: usize,
 }
 
-impl Family {
-    /// What is left of it, if it is dead.
-    pub(super) fn remains(&self) -> Option<&Remains> {
-        self.remains.get()
+impl SharedSandbox {
+    /// The end report, if the sandbox is dead.
+    pub(super) fn termination(&self) -> Option<&Termination> {
+        self.termination.get()
     }
 
-    /// Waits shortly for the end of a family of which a process has gone.
-    pub(super) fn remains_within(&self, most: Duration) -> Option<&Remains> {
+    /// Waits briefly for the end of a sandbox after one of its processes died.
+    pub(super) fn termination_within(&self, most: Duration) -> Option<&Termination> {
         let until = Instant::now() + most;
-        while self.remains.get().is_none() && Instant::now() < until {
+        while self.termination.get().is_none() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.remains.get()
+        self.termination.get()
     }
 
-    /// Whether its first process, and so all of it, has ended or is about to.
+    /// Whether its first process, and so everything in it, is dead or dying.
     pub(super) fn is_dying(&self) -> bool {
         tree::is_ending(self.pid)
     }
 
     /// Kills everything and waits until it is dead.
     pub(super) fn end(&self) {
-        // What a freezer of version 1 holds cannot even be killed.
+        // A frozen process of cgroup version 1 cannot even be killed.
         self.group.freeze(false);
         self.cancel.cancel();
         let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(supervisor) = supervisor {
-            // A thread that panicked has dropped, and so killed, what it watched.
+            // A panicked thread has dropped, and so killed, its sandbox.
             let _ = supervisor.join();
         }
         let layer = self.layer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(layer) = layer {
-            // What fails to be applied stays in the layer, and the next run in the directory says so.
+            // Changes that are not applied stay in the layer, and the next run in the directory reports them.
             let _ = layer.end();
         }
     }
 }
 
-impl Drop for Family {
+impl Drop for SharedSandbox {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-type WayOut = Arc<Mutex<Option<EgressProxy>>>;
-/// The private layer of the family's host directory, if it has one.
+type SharedEgress = Arc<Mutex<Option<EgressProxy>>>;
+/// The private layer of the host directory, if there is one.
 type SharedLayer = Arc<Mutex<Option<LiveLayer>>>;
 
-impl Family {
-    /// What went through the way out so far.
+impl SharedSandbox {
+    /// The egress log so far.
     pub(super) fn egress(&self) -> Option<EgressLog> {
-        self.way_out.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(EgressProxy::log)
+        self.egress_proxy.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(EgressProxy::log)
     }
 
-    /// The same at the end of a cell: what is over for the program is in the log a moment later.
+    /// The egress log at the end of a cell. Finished connections are logged a moment late.
     pub(super) fn egress_at_end(&self) -> Option<EgressLog> {
         const MOMENT: Duration = Duration::from_millis(50);
         let until = Instant::now() + MOMENT;
@@ -159,13 +159,14 @@ impl Family {
         }
     }
 
-    /// Makes the places of forks, and puts the origin under the rules for files, theirs included.
-    fn make_room(&mut self, rules: &FileRules) {
-        // One more than may live at one time beside the first member, which may end before them.
+    /// Creates the mount namespaces of forks and applies the file rules to the zygote, their directories
+    /// included.
+    fn create_roots(&mut self, rules: &FileRules) {
+        // One more, because the first member may end before its forks.
         let made = roots::reserve(self, self.most_members);
         let folders = match made {
-            Ok((rooms, folders)) => {
-                self.rooms = Mutex::new(rooms);
+            Ok((free_roots, folders)) => {
+                self.free_roots = Mutex::new(free_roots);
                 folders
             }
             Err(error) => {
@@ -186,11 +187,11 @@ impl Family {
     }
 
     fn lock_files(&self, rules: &FileRules, folders: &[OwnedFd]) -> Result<(), Error> {
-        /// So many descriptors go with one packet: a session may have few.
-        const AT_ONCE: usize = 16;
+        /// The number of descriptors per packet: a session may have a low limit.
+        const DESCRIPTORS_PER_PACKET: usize = 16;
         let fail = |reason: String| setup("enforce landlock")(io::Error::other(reason));
-        let origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut parts: Vec<&[OwnedFd]> = folders.chunks(AT_ONCE).collect();
+        let zygote = self.zygote.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts: Vec<&[OwnedFd]> = folders.chunks(DESCRIPTORS_PER_PACKET).collect();
         if parts.is_empty() {
             parts.push(&[]);
         }
@@ -200,49 +201,49 @@ impl Family {
             let name = nonce()?;
             let payload = rules.describe(part.len(), number + 1 == count);
             let descriptors: Vec<BorrowedFd<'_>> = part.iter().map(OwnedFd::as_fd).collect();
-            send(&origin, &frame::encode(frame::ask::LOCK, &name, &payload), &descriptors)?;
-            if !wait_for(origin.as_fd(), PollFlags::IN, READY_WITHIN) {
-                return Err(fail("no answer came".into()));
+            send(&zygote, &frame::encode(frame::request::LOCK, &name, &payload), &descriptors)?;
+            if !wait_for(zygote.as_fd(), PollFlags::IN, READY_WITHIN) {
+                return Err(fail("the zygote did not answer".into()));
             }
-            let Packet::From(size, sender) = receive(&origin, &mut buffer) else {
+            let Packet::From(size, sender) = receive(&zygote, &mut buffer) else {
                 return Err(fail("the interpreter has ended".into()));
             };
             let answer = buffer.get(..size).and_then(frame::decode).filter(|answer| {
-                sender == self.origin_pid && answer.letter == frame::tell::READY && answer.nonce == name
+                sender == self.zygote_pid && answer.letter == frame::reply::READY && answer.nonce == name
             });
             match answer {
                 Some(answer) if answer.payload.is_empty() => {}
                 Some(answer) => {
                     return Err(fail(crate::level::shorten(&String::from_utf8_lossy(answer.payload))));
                 }
-                None => return Err(fail("another answer came".into())),
+                None => return Err(fail("the zygote sent another answer".into())),
             }
         }
         Ok(())
     }
 }
 
-/// What the watching thread tells who started it.
-enum News {
-    Started(Box<Beginning>),
+/// A message from the supervising thread to the starting one.
+enum Progress {
+    Started(Box<StartedSandbox>),
     Folder(OwnedFd, Listing),
     Failed(Error),
 }
 
-struct Beginning {
+struct StartedSandbox {
     pid: i32,
     group: Group,
     report: Report,
     workspace: PathBuf,
     owner: Option<Owner>,
-    /// A workspace that was there before the child.
+    /// A workspace that existed before the child.
     folder: Option<(Folder, Listing)>,
     is_private: bool,
     pipes: Option<Pipes>,
     rules: Option<FileRules>,
 }
 
-/// A socket of packets: the host's end, to which the kernel adds who sent a packet, and the other.
+/// A packet socket: the host's end, on which the kernel adds the sender, and the far end.
 pub(super) fn socket_pair() -> Result<(OwnedFd, OwnedFd), Error> {
     let fail = |error: Errno| setup("make control socket")(error.into());
     let (host, inside) =
@@ -253,17 +254,17 @@ pub(super) fn socket_pair() -> Result<(OwnedFd, OwnedFd), Error> {
     Ok((host, inside))
 }
 
-/// What came over a socket.
+/// A packet from a socket.
 pub(super) enum Packet {
-    /// This many bytes, from the process with this number.
+    /// The size, and the sender's pid.
     From(usize, i32),
     /// Nothing for now.
     Nothing,
-    /// The other end is gone.
+    /// The far end is closed.
     End,
 }
 
-/// Reads one packet. Descriptors that come with it are not taken.
+/// Reads one packet and drops its descriptors.
 pub(super) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Packet {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -278,14 +279,14 @@ pub(super) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Packet {
         RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials.pid.as_raw_nonzero().get()),
         _ => None,
     });
-    // A packet without bytes has a sender; the end has none.
+    // An empty packet has a sender; the end of the stream has none.
     if size == 0 && sender.is_none() {
         return Packet::End;
     }
     Packet::From(size, sender.unwrap_or(0))
 }
 
-/// Waits until a descriptor is readable.
+/// Waits until a descriptor is ready.
 pub(super) fn wait_for(descriptor: BorrowedFd<'_>, flags: PollFlags, most: Duration) -> bool {
     let timeout = Timespec {
         tv_sec: most.as_secs().try_into().unwrap_or(i64::MAX),
@@ -296,17 +297,17 @@ pub(super) fn wait_for(descriptor: BorrowedFd<'_>, flags: PollFlags, most: Durat
 }
 
 pub(super) fn buffer() -> Vec<u8> {
-    vec![0u8; HEAD + LARGEST + 1]
+    vec![0u8; HEAD + MAX_PAYLOAD + 1]
 }
 
-/// The environment and limits under which an interpreter stays.
+/// The environment and limits of a persistent interpreter.
 fn adapted(sandbox: &Sandbox, limits: &Limits) -> Sandbox {
     let mut sandbox = sandbox.clone();
     let set = [
         ("MPLBACKEND", "Agg"),
-        // What libraries keep for themselves is no artifact.
+        // Caches of libraries are not artifacts.
         ("XDG_CACHE_HOME", "/tmp/.cache"),
-        // Large pages: a fork copies the tables of the memory, which are 500 times smaller with them.
+        // Huge pages: a fork then copies page tables that are 500 times smaller.
         ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
     ];
     for (name, value) in set {
@@ -314,13 +315,13 @@ fn adapted(sandbox: &Sandbox, limits: &Limits) -> Sandbox {
             sandbox.environment.push((name.to_owned(), value.into()));
         }
     }
-    // The kernel would count the time of all cells together.
+    // The kernel would add up the time of all cells.
     sandbox.limits = Some(Limits { cpu: None, idle: None, ..limits.clone() });
     sandbox.stdin = Stdin::Empty;
     sandbox
 }
 
-/// Why an interpreter in this sandbox cannot be forked, if it cannot.
+/// Why interpreters in this sandbox cannot be forked, if they cannot.
 fn not_forkable(
     sandbox: &Sandbox,
     language: Language,
@@ -328,36 +329,36 @@ fn not_forkable(
     level: Level,
     limits: &SessionLimits,
 ) -> Option<String> {
-    let reason = if !has_origin(language) {
-        "Node.js has threads, of which a fork would copy one; an interpreter of python can be forked"
+    let reason = if !uses_zygote(language) {
+        "Node.js has several threads, and a fork copies one; only Python sessions can be forked"
     } else if limits.forks == 0 {
         "the limit `forks` is 0"
     } else if facts.namespaces.is_err() || (facts.is_root() && !facts.user_namespaces) {
-        "this host refuses the namespaces in which a fork gets a workspace of its own"
+        "this host denies the namespaces for a fork's workspace"
     } else if level > Level::Strict {
-        "level `maximum` leaves an interpreter no capability, and a fork needs the right to change its own root"
+        "level `maximum` grants no capability, and a fork needs `CAP_SYS_CHROOT`"
     } else if !level.is_boundary() {
-        "at level `minimal` an interpreter works among the host's files, which cannot be copied"
+        "at level `minimal` an interpreter uses the host's files, which cannot be copied"
     } else if !matches!(sandbox.workspace, Workspace::Fresh) {
-        "its workspace is a folder of the host, which is not copied for a fork; only a fresh workspace is"
+        "its workspace is a host directory; a fork can copy only a fresh workspace"
     } else {
         return None;
     };
     Some(reason.to_owned())
 }
 
-/// Whether members are forks of an interpreter that runs nothing itself.
-fn has_origin(language: Language) -> bool {
+/// Whether members are forks of a zygote.
+fn uses_zygote(language: Language) -> bool {
     language == Language::Python
 }
 
-/// Starts a family and its first member.
+/// Starts a shared sandbox and its first member.
 pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimits) -> Result<Member, Error> {
     if !matches!(language, Language::Python | Language::JavaScript) {
         return Err(Error::SessionRejected {
             action: "a session",
-            reason: format!("no interpreter of {language} stays; those of python and javascript do"),
-            hint: "run the code by itself, or start a session of python or javascript",
+            reason: format!("sessions run python and javascript, not {language}"),
+            hint: "run the code without a session, or start one in python or javascript",
         });
     }
     let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
@@ -366,61 +367,72 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
     if !facts.calls.pidfd_open {
         return Err(Error::SessionRejected {
             action: "a session",
-            reason: "this kernel gives no descriptors of processes, by which an interpreter is known".into(),
-            hint: "use Linux 5.3 or later, and in a container a filter that knows `pidfd_open`; or run the code by itself",
+            reason: "this kernel lacks pidfds".into(),
+            hint: "use Linux 5.3 or later, allow `pidfd_open` in a container, or run without a session",
         });
     }
     let not_forkable = not_forkable(sandbox, language, &facts, level, limits);
     let of_all = sandbox.limits_at(level);
     let (control, inside) = socket_pair()?;
     let cancel = Cancel::new();
-    let remains = Arc::new(OnceLock::new());
-    let way_out = WayOut::default();
+    let termination = Arc::new(OnceLock::new());
+    let egress_proxy = SharedEgress::default();
     let layer = SharedLayer::default();
     let (sender, news) = sync_channel(2);
-    // The first process dies with the thread that made it: it gets one that lives as long as it does.
+    // The first process dies with the thread that started it, so it gets its own thread.
     let supervisor = {
-        let (way_out, layer) = (Arc::clone(&way_out), Arc::clone(&layer));
-        let (sandbox, cancel, remains) = (adapted(sandbox, &of_all), cancel.clone(), Arc::clone(&remains));
+        let (egress_proxy, layer) = (Arc::clone(&egress_proxy), Arc::clone(&layer));
+        let (sandbox, cancel, termination) =
+            (adapted(sandbox, &of_all), cancel.clone(), Arc::clone(&termination));
         let (forkable, total) = (not_forkable.is_none(), limits.total);
         std::thread::Builder::new()
             .name("sandbox session".into())
             .spawn(move || {
-                let watched =
-                    watch(&sandbox, language, inside, forkable, total, &cancel, &sender, &way_out, &layer);
+                let watched = watch(
+                    &sandbox,
+                    language,
+                    inside,
+                    forkable,
+                    total,
+                    &cancel,
+                    &sender,
+                    &egress_proxy,
+                    &layer,
+                );
                 let left = watched.unwrap_or_else(|error| {
-                    let left = Remains { reason: error.to_string(), ..Remains::default() };
-                    // Nobody waits for it if the session was already given away.
-                    let _ = sender.try_send(News::Failed(error));
+                    let left = Termination { reason: error.to_string(), ..Termination::default() };
+                    // Nobody receives it if the session was already handed over.
+                    let _ = sender.try_send(Progress::Failed(error));
                     left
                 });
                 // Set once, here.
-                let _ = remains.set(left);
+                let _ = termination.set(left);
             })
             .map_err(setup("start a thread"))?
     };
     let mut supervisor = Supervisor { handle: Some(supervisor), cancel };
     let beginning = begin(&news)?;
-    let Beginning { pid, group, mut report, workspace, owner, folder, is_private, pipes, rules } = *beginning;
+    let StartedSandbox { pid, group, mut report, workspace, owner, folder, is_private, pipes, rules } =
+        *beginning;
     let folder = match folder {
         None if is_private => Some(first_folder(&news)?),
         other => other,
     };
-    let (origin_pid, pipes) = ready(&control, pipes, &news)?;
-    if way_out.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+    let (zygote_pid, pipes) = ready(&control, pipes, &news)?;
+    if egress_proxy.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
         report.layers.push(Layer::Egress);
         report.layers.sort_unstable();
     }
-    // The one member talks over the socket of the origin.
-    let lone = match pipes.filter(|_| !has_origin(language)) {
+    // The only member uses the socket of the zygote.
+    let lone = match pipes.filter(|_| !uses_zygote(language)) {
         Some(pipes) => Some((launch::duplicate(control.as_fd()).map_err(setup("keep socket"))?, pipes)),
         None => None,
     };
     let (handle, cancel) = supervisor.keep();
-    let mut family = Family {
+    let mut shared = SharedSandbox {
         cancel,
         supervisor: Mutex::new(handle),
-        remains,
+        termination,
         group,
         pid,
         report,
@@ -429,29 +441,29 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
         owner,
         facts,
         not_forkable,
-        rooms: Mutex::default(),
-        way_out,
+        free_roots: Mutex::default(),
+        egress_proxy,
         layer,
         start: (sandbox.clone(), language, limits.clone()),
-        origin: Mutex::new(control),
-        origin_pid,
+        zygote: Mutex::new(control),
+        zygote_pid,
         pids: Mutex::default(),
         members: AtomicUsize::new(0),
         most_members: limits.forks as usize + 1,
     };
     if let Some(rules) = rules {
-        family.make_room(&rules);
+        shared.create_roots(&rules);
     }
-    let family = Arc::new(family);
+    let shared = Arc::new(shared);
     let (folder, before) =
         folder.map_or((None, Listing::default()), |(folder, before)| (Some(Arc::new(folder)), before));
     match lone {
-        Some((socket, pipes)) => Member::lone(&family, socket, pipes, folder, before),
-        None => Member::first(&family, folder, before),
+        Some((socket, pipes)) => Member::only(&shared, socket, pipes, folder, before),
+        None => Member::first(&shared, folder, before),
     }
 }
 
-/// The thread until its family takes it over: dropped before, it ends what it started.
+/// The supervising thread until the shared sandbox owns it. Dropping it ends what it started.
 struct Supervisor {
     handle: Option<JoinHandle<()>>,
     cancel: Cancel,
@@ -467,59 +479,59 @@ impl Drop for Supervisor {
     fn drop(&mut self) {
         if let Some(handle) = self.handle.take() {
             self.cancel.cancel();
-            // Its failure was told by its message.
+            // Its error was sent as a message.
             let _ = handle.join();
         }
     }
 }
 
-fn next(news: &Receiver<News>) -> Result<News, Error> {
+fn next(news: &Receiver<Progress>) -> Result<Progress, Error> {
     let lost = |reason: &str| setup("start interpreter")(io::Error::other(reason.to_owned()));
     match news.recv_timeout(READY_WITHIN) {
-        Ok(News::Failed(error)) => Err(error),
+        Ok(Progress::Failed(error)) => Err(error),
         Ok(other) => Ok(other),
-        Err(RecvTimeoutError::Timeout) => Err(lost("it was not set up within 20 s")),
-        Err(RecvTimeoutError::Disconnected) => Err(lost("the watching thread ended early")),
+        Err(RecvTimeoutError::Timeout) => Err(lost("its set-up timed out after 20 s")),
+        Err(RecvTimeoutError::Disconnected) => Err(lost("the supervising thread ended early")),
     }
 }
 
-fn begin(news: &Receiver<News>) -> Result<Box<Beginning>, Error> {
+fn begin(news: &Receiver<Progress>) -> Result<Box<StartedSandbox>, Error> {
     match next(news)? {
-        News::Started(beginning) => Ok(beginning),
-        _ => Err(setup("start interpreter")(io::Error::other("it was not set up in order"))),
+        Progress::Started(beginning) => Ok(beginning),
+        _ => Err(setup("start interpreter")(io::Error::other("it sent an unexpected set-up message"))),
     }
 }
 
-fn first_folder(news: &Receiver<News>) -> Result<(Folder, Listing), Error> {
+fn first_folder(news: &Receiver<Progress>) -> Result<(Folder, Listing), Error> {
     match next(news)? {
-        News::Folder(descriptor, before) => Ok((Folder::new(descriptor), before)),
-        _ => Err(setup("start interpreter")(io::Error::other("it was not set up in order"))),
+        Progress::Folder(descriptor, before) => Ok((Folder::new(descriptor), before)),
+        _ => Err(setup("start interpreter")(io::Error::other("it sent an unexpected set-up message"))),
     }
 }
 
-/// Waits for the origin and gives its number. What it complains about is part of the error.
+/// Waits for the zygote and returns its pid. The error includes the zygote's error output.
 fn ready(
     control: &OwnedFd,
     pipes: Option<Pipes>,
-    news: &Receiver<News>,
+    news: &Receiver<Progress>,
 ) -> Result<(i32, Option<Pipes>), Error> {
     let fail = setup("start interpreter");
     let mut buffer = buffer();
     if wait_for(control.as_fd(), PollFlags::IN, READY_WITHIN)
         && let Packet::From(size, sender) = receive(control, &mut buffer)
         && let Some(frame) = buffer.get(..size).and_then(frame::decode)
-        && frame.letter == frame::tell::READY
+        && frame.letter == frame::reply::READY
     {
         return Ok((sender, pipes));
     }
-    if let Ok(News::Failed(error)) = news.recv_timeout(Duration::from_secs(1)) {
+    if let Ok(Progress::Failed(error)) = news.recv_timeout(Duration::from_secs(1)) {
         return Err(error);
     }
     let mut complaint = Vec::new();
     if let Some(pipes) = pipes {
         let stderr = OwnedFd::from(pipes.stderr);
         if rustix::io::ioctl_fionbio(&stderr, true).is_ok() {
-            complaint.resize(MAXIMUM_COMPLAINT, 0);
+            complaint.resize(MAX_ERROR_TEXT, 0);
             let size = rustix::io::read(&stderr, &mut complaint).unwrap_or(0);
             complaint.truncate(size);
         }
@@ -528,7 +540,7 @@ fn ready(
     Err(fail(io::Error::other(format!("the interpreter was not ready: {text}"))))
 }
 
-/// The watching thread: starts the sandbox and stays until everything in it is dead.
+/// The supervising thread: starts the sandbox and waits until everything in it is dead.
 #[expect(clippy::too_many_arguments, reason = "what a thread is given, in one place")]
 fn watch(
     sandbox: &Sandbox,
@@ -537,10 +549,10 @@ fn watch(
     forkable: bool,
     total: Option<Duration>,
     cancel: &Cancel,
-    sender: &SyncSender<News>,
-    way_out: &WayOut,
+    sender: &SyncSender<Progress>,
+    egress_proxy: &SharedEgress,
     shared_layer: &SharedLayer,
-) -> Result<Remains, Error> {
+) -> Result<Termination, Error> {
     let since = Instant::now();
     let mut workspace = PathBuf::new();
     let mut arguments = |place: &Path| {
@@ -588,8 +600,8 @@ fn watch(
                 if measurable(found.upper(), &mut kept.report).is_some() {
                     measured = Some(duplicate(found.upper())?);
                 }
-                let admitted = Admitted::of(sandbox);
-                layer = Some(LiveLayer::new(found, sandbox.apply, admitted));
+                let path_rules = PathRules::of(sandbox);
+                layer = Some(LiveLayer::new(found, sandbox.apply, path_rules));
             }
         }
         Place::Host(host) => {
@@ -601,7 +613,7 @@ fn watch(
         }
     }
     let level = kept.report.effective;
-    let beginning = Beginning {
+    let beginning = StartedSandbox {
         pid: running.child.pid,
         group: running.group.view(),
         report: kept.report,
@@ -614,8 +626,8 @@ fn watch(
     };
     let has_layer = layer.is_some();
     *shared_layer.lock().unwrap_or_else(PoisonError::into_inner) = layer;
-    // If nobody waits any more, the flag is set and the loop below ends at once.
-    let _ = sender.send(News::Started(Box::new(beginning)));
+    // If nobody receives it, the flag is set and the loop below ends at once.
+    let _ = sender.send(Progress::Started(Box::new(beginning)));
     let own = kept.limits;
     let wall = total.unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
     let limits = Limits { wall, ..own.clone() };
@@ -623,7 +635,7 @@ fn watch(
         if !has_layer {
             files::upload(descriptor, &sandbox.files, &own, kept.owner)?;
         }
-        let _ = sender.send(News::Folder(duplicate(descriptor)?, files::list(descriptor)));
+        let _ = sender.send(Progress::Folder(duplicate(descriptor)?, files::list(descriptor)));
         Ok(())
     };
     let mut armed = kept.egress;
@@ -631,7 +643,7 @@ fn watch(
         if let Some(armed) = armed.take() {
             let started = armed.start(listener.into(), own.network_bytes);
             let proxy = started.map_err(setup("start egress proxy"))?;
-            *way_out.lock().unwrap_or_else(PoisonError::into_inner) = Some(proxy);
+            *egress_proxy.lock().unwrap_or_else(PoisonError::into_inner) = Some(proxy);
         }
         Ok(())
     };
@@ -648,7 +660,7 @@ fn watch(
         on_listener: &mut on_listener,
         measured: measured.as_ref().map(|measured| measured.as_fd()),
     });
-    let remains = Remains {
+    let termination = Termination {
         reason: String::new(),
         memory_kills: running.group.memory_kills(),
         refused: running.group.refused_processes(),
@@ -656,8 +668,8 @@ fn watch(
         status: None,
     };
     drop(running);
-    // What is still asked of it is answered by nobody. The last cell has its log by then, or has none.
-    let proxy = way_out.lock().unwrap_or_else(PoisonError::into_inner).take();
+    // Close open requests. The last cell has its log by now, or has none.
+    let proxy = egress_proxy.lock().unwrap_or_else(PoisonError::into_inner).take();
     drop(proxy);
     drop(guard);
     let Finished { ended, status, .. } =
@@ -668,7 +680,7 @@ fn watch(
         Some(Ended::Disk) => Some(Verdict::Disk { limit: own.workspace_bytes }),
         Some(Ended::Inodes) => Some(Verdict::Inodes { limit: own.workspace_inodes }),
         Some(Ended::Denied(call)) => Some(Verdict::Denied { rule: allowlist::rule(call) }),
-        None if remains.memory_kills > 0 => Some(Verdict::Memory { limit: own.memory }),
+        None if termination.memory_kills > 0 => Some(Verdict::Memory { limit: own.memory }),
         _ => None,
     };
     let reason = match (&verdict, ended) {
@@ -678,37 +690,37 @@ fn watch(
         (Some(Verdict::Processes { limit }), _) => format!("it had more than {limit} processes"),
         (Some(Verdict::Disk { limit }), _) => format!("its workspace held more than {limit} bytes"),
         (Some(Verdict::Inodes { limit }), _) => format!("its workspace held more than {limit} files"),
-        (Some(Verdict::Denied { rule }), _) => format!("a process made a refused call: {rule}"),
-        (_, Some(Ended::Timeout)) => format!("it lived for the limit `total`, {} s", wall.as_secs()),
-        (_, Some(_)) => "it was ended by the host program".into(),
+        (Some(Verdict::Denied { rule }), _) => format!("a process made a blocked call: {rule}"),
+        (_, Some(Ended::Timeout)) => format!("it reached the limit `total`, {} s", wall.as_secs()),
+        (_, Some(_)) => "the host program ended it".into(),
         (_, None) => "its first interpreter died".into(),
     };
-    Ok(Remains { reason, verdict, status: status.map(|status| status.wait), ..remains })
+    Ok(Termination { reason, verdict, status: status.map(|status| status.wait), ..termination })
 }
 
-/// Counts a member of a family as long as it lives.
+/// Counts a member as long as it lives.
 #[derive(Debug)]
-pub(super) struct Seat(Arc<Family>);
+pub(super) struct MemberSlot(Arc<SharedSandbox>);
 
-impl Seat {
-    /// Takes a place if there is one.
-    pub(super) fn take(family: &Arc<Family>) -> Result<Self, Error> {
-        let most = family.most_members.max(1);
-        let taken = family
+impl MemberSlot {
+    /// Reserves a member, if the limit allows one more.
+    pub(super) fn take(shared: &Arc<SharedSandbox>) -> Result<Self, Error> {
+        let most = shared.most_members.max(1);
+        let taken = shared
             .members
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| (count < most).then_some(count + 1));
         if taken.is_ok() {
-            return Ok(Self(Arc::clone(family)));
+            return Ok(Self(Arc::clone(shared)));
         }
         Err(Error::SessionRejected {
             action: "fork",
-            reason: format!("there are already {most} interpreters in its family"),
+            reason: format!("the session and its forks are already {most} interpreters"),
             hint: "end some of them, or raise the limit `forks`",
         })
     }
 }
 
-impl Drop for Seat {
+impl Drop for MemberSlot {
     fn drop(&mut self) {
         self.0.members.fetch_sub(1, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! The code that makes the children of a zygote (`shim/fork.rs`), as an image for its memory.
+//! The program that forks a zygote's children (`shim/fork.rs`), as a memory image.
 
 use std::io;
 use std::sync::OnceLock;
@@ -7,21 +7,21 @@ use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use super::super::launch;
 
-/// The program, empty if it could not be built.
+/// The program, empty if it was not built.
 static PROGRAM: &[u8] = include_bytes!(env!("TOOLPOST_SANDBOX_FORK"));
-/// More is no such program.
-const LARGEST: usize = 1 << 20;
+/// The maximum size in bytes.
+const MAX_SIZE: usize = 1 << 20;
 
-/// A program's parts, each where it stands in memory.
+/// The parts of a program with their addresses.
 #[derive(Debug, PartialEq, Eq)]
 struct Image {
     content: Vec<u8>,
-    /// Where its first instruction stands.
+    /// The address of its first instruction.
     entry: usize,
 }
 
 impl Image {
-    /// Takes a static program apart: 64 bits, this machine's byte order, nothing to put right.
+    /// Parses a static program: 64 bits, this machine's byte order, no relocations.
     fn new(program: &[u8]) -> Option<Self> {
         const LOAD: usize = 1;
         let number = |at: usize, size: usize| -> Option<usize> {
@@ -46,7 +46,7 @@ impl Image {
         let mut content = Vec::new();
         for (to, part) in parts {
             let (from, to) = (to - first, (to - first).checked_add(part.len())?);
-            if to > LARGEST {
+            if to > MAX_SIZE {
                 return None;
             }
             if content.len() < to {
@@ -59,10 +59,10 @@ impl Image {
     }
 }
 
-/// The image in a sealed file, its size, and where its first instruction stands.
+/// The image in a sealed file, its size, and the address of its first instruction.
 pub(super) fn image() -> io::Result<(BorrowedFd<'static>, usize, usize)> {
-    static MADE: OnceLock<Result<(OwnedFd, usize, usize), i32>> = OnceLock::new();
-    let made = MADE.get_or_init(|| {
+    static IMAGE: OnceLock<Result<(OwnedFd, usize, usize), i32>> = OnceLock::new();
+    let made = IMAGE.get_or_init(|| {
         let image = Image::new(PROGRAM).ok_or(libc::ENOEXEC)?;
         let file = launch::sealed(c"fork", &image.content, true)
             .map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
@@ -79,10 +79,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_code_is_there_and_needs_nothing_to_be_put_right() {
+    fn the_image_needs_no_relocation() {
         let image = Image::new(PROGRAM).unwrap();
         assert!(image.content.len() < 64 << 10 && image.entry > 0, "{}", image.content.len());
-        // No part that can be written to, and none that a linker at run time would read.
+        // No writable segment, and none for a dynamic linker.
         let kinds: Vec<(u32, u32)> = (0..u16::from_le_bytes([PROGRAM[56], PROGRAM[57]]))
             .map(|index| {
                 let at = 64 + usize::from(index) * 56;
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_none() {
+    fn invalid_programs_are_none() {
         assert_eq!(Image::new(b""), None);
         assert_eq!(Image::new(b"\x7fELF\x02\x01"), None);
         let mut broken = PROGRAM.to_vec();
