@@ -138,6 +138,7 @@ fn main() -> Result<(), Failure> {
     // The whole command, as a person types it.
     if Path::new(COMMAND).exists() {
         add("exec_true", with_environment(&[COMMAND, "exec", "--quiet", "--level", "strict", "--", "true"]));
+        add("command_version", with_environment(&[COMMAND, "--version"]));
     }
     if Path::new(SANDBOX_RUNTIME).exists() {
         add("srt_true", with_environment(&[SANDBOX_RUNTIME, "true"]));
@@ -220,6 +221,14 @@ fn main() -> Result<(), Failure> {
                 text,
                 ",{{\"name\":\"exec -- true over bubblewrap, whole process\",\"value\":{ratio:.2},\"unit\":\"×\",\
                  \"promise\":\"≤ 1 ×\",\"promise_max\":1}}"
+            )?;
+        }
+        if let Ok(file) = std::fs::metadata(COMMAND) {
+            let megabytes = file.len() as f64 / 1e6;
+            write!(
+                text,
+                ",{{\"name\":\"release binary\",\"value\":{megabytes:.1},\"unit\":\"MB\",\
+                 \"promise\":\"≤ 30 MB\",\"promise_max\":30}}"
             )?;
         }
         if let Some(ratio) = runtime {
