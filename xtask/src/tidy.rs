@@ -1,5 +1,6 @@
 //! The rules of the tree, as a check that reads the checkout and complains.
 
+mod facade;
 mod layers;
 mod layout;
 mod sources;
@@ -53,6 +54,7 @@ impl fmt::Display for Complaint {
 pub fn check(workspace: &Workspace) -> Result<Vec<Complaint>> {
     let sources = workspace.sources();
     let mut complaints = Vec::new();
+    complaints.extend(facade::check(&sources));
     complaints.extend(layers::check(workspace));
     complaints.extend(sources::check(workspace, &sources));
     complaints.extend(layout::check(workspace, &sources)?);

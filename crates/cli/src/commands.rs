@@ -32,7 +32,7 @@ use std::time::Duration;
 use toolpost_core::{Approval, Caller, DocStore, EventSink, Secret};
 use toolpost_exec::command::CommandSettings;
 use toolpost_sandbox::{Cancel, Level, Profile};
-use toolpost_toolbox::{Builder, MemoryStore, Toolbox};
+use toolpost_toolbox::{MemoryStore, Toolbox, ToolboxBuilder};
 use toolpost_tools::{CodePool, CodeSettings, FileRoot, HttpSettings, SearchEngine, SearchSettings};
 
 use self::agent_tool::AgentFileTool;
@@ -108,7 +108,7 @@ async fn toolbox_in(
             settings.search_path = packages::search_path(settings.search_path, &name)?;
         }
     }
-    let mut builder: Builder = Toolbox::builder()
+    let mut builder: ToolboxBuilder = Toolbox::builder()
         .provide(root.protect(protected).allow_protected(permission.directory.allow_protected.clone()))
         .provide(settings)
         .provide(commands)

@@ -9,7 +9,7 @@ use toolpost_exec::client::{Diagnostic, Executables};
 use toolpost_exec::command::{CommandTools, SHIPPED};
 use toolpost_sandbox::{Grants, Launcher, Level};
 use toolpost_toolbox::sources::Gateway;
-use toolpost_toolbox::{Builder, Toolbox};
+use toolpost_toolbox::{Toolbox, ToolboxBuilder};
 
 use crate::agent_file::{self, AgentFile};
 use crate::config::closure::{self, Reference};
@@ -77,7 +77,7 @@ impl Opened {
     }
 
     /// A toolbox of them.
-    pub(crate) async fn into_toolbox(self, mut builder: Builder) -> Result<Toolbox, Failure> {
+    pub(crate) async fn into_toolbox(self, mut builder: ToolboxBuilder) -> Result<Toolbox, Failure> {
         for tool in self.tools {
             builder = builder.tool(tool);
         }

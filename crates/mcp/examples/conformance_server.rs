@@ -360,8 +360,9 @@ impl Fixture {
             change("test_trigger_prompt_change"),
         ];
         let all = [contents(), telling, asking(), rounds(), tasks()].into_iter().flatten();
-        let tools =
-            all.fold(Toolbox::builder().name("conformance"), toolpost_toolbox::Builder::tool).build()?;
+        let tools = all
+            .fold(Toolbox::builder().name("conformance"), toolpost_toolbox::ToolboxBuilder::tool)
+            .build()?;
         Ok(Self { tools, prompts: prompts(), resources: resources()?, changes })
     }
 }

@@ -71,7 +71,7 @@ impl Default for Settings {
 
 /// Puts a [`Toolbox`] together.
 #[must_use = "a builder does nothing until `build`"]
-pub struct Builder {
+pub struct ToolboxBuilder {
     pub(crate) name: Arc<str>,
     pub(crate) settings: Settings,
     pub(crate) tools: Vec<Arc<dyn Tool>>,
@@ -86,7 +86,7 @@ pub struct Builder {
     pub(crate) records: Option<RecordSink>,
 }
 
-impl Default for Builder {
+impl Default for ToolboxBuilder {
     fn default() -> Self {
         Self {
             name: "local".into(),
@@ -105,7 +105,7 @@ impl Default for Builder {
     }
 }
 
-impl Builder {
+impl ToolboxBuilder {
     /// Names the toolbox, for records of calls that come through another one. Default: `local`.
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
@@ -222,9 +222,9 @@ impl Builder {
     }
 }
 
-impl fmt::Debug for Builder {
+impl fmt::Debug for ToolboxBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
+        f.debug_struct("ToolboxBuilder")
             .field("name", &self.name)
             .field("settings", &self.settings)
             .finish_non_exhaustive()

@@ -26,7 +26,7 @@ mod toolbox;
 mod usage;
 mod view;
 
-pub use self::builder::{Builder, Settings};
+pub use self::builder::{Settings, ToolboxBuilder};
 pub use self::catalog::{
     Analytics, Budget, Catalog, CatalogEntry, Discovery, DynamicSession, DynamicTools, Found, Hit,
     META_TOOL_NAMES, Matching, OfferedTool, Search, TokenSavings, ToolSession, ToolSummary, Unloaded,

@@ -21,7 +21,7 @@ use crate::registry::{Entry, Registry, Target};
 use crate::state::lanes::Lanes;
 use crate::state::{Limited, sleep};
 use crate::view::View;
-use crate::{Builder, MemoryStore, Settings, ToolUsage, path};
+use crate::{MemoryStore, Settings, ToolUsage, ToolboxBuilder, path};
 
 /// A set of tools, and the one way to call them. Cheap to clone; all clones are the same toolbox.
 ///
@@ -47,7 +47,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What all clones of a toolbox share.
 pub(crate) struct Shared {
-    pub(crate) config: Builder,
+    pub(crate) config: ToolboxBuilder,
     pub(crate) registry: RwLock<Registry>,
     offers: RwLock<Offers>,
     generation: AtomicU64,
@@ -126,11 +126,11 @@ impl Shared {
 
 impl Toolbox {
     /// Puts a toolbox together.
-    pub fn builder() -> Builder {
-        Builder::default()
+    pub fn builder() -> ToolboxBuilder {
+        ToolboxBuilder::default()
     }
 
-    pub(crate) fn from_builder(config: Builder) -> Self {
+    pub(crate) fn from_builder(config: ToolboxBuilder) -> Self {
         let settings = &config.settings;
         Self(Arc::new(Shared {
             registry: RwLock::default(),

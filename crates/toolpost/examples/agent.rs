@@ -17,9 +17,10 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use toolpost::agent::Agent;
-use toolpost::llm::{HttpOptions, Model, ModelSpec, PROVIDERS, ProviderAccess, Router, ScriptModel, Secret};
-use toolpost::{ToolError, Toolbox, data, tool};
+use toolpost::model::{
+    HttpOptions, Model, ModelSpec, PROVIDERS, ProviderAccess, Router, ScriptModel, Secret,
+};
+use toolpost::{Agent, ToolError, Toolbox, data, tool};
 
 /// What is to be bought.
 #[data]

@@ -7,7 +7,8 @@
 
 use std::process::ExitCode;
 
-use toolpost::{Builder, Ctx, Program, Toolbox, data, tool, worker_entry, workers};
+use toolpost::toolbox::ToolboxBuilder;
+use toolpost::{Ctx, ToolProgram, Toolbox, data, tool, worker_entry, workers};
 
 /// A chain of numbers.
 #[data]
@@ -50,12 +51,12 @@ fn are_you_there() -> bool {
     true
 }
 
-fn build() -> Builder {
+fn build() -> ToolboxBuilder {
     Toolbox::builder().tool(longest_chain).tool(are_you_there).runner(workers())
 }
 
 fn main() -> ExitCode {
     // First of all: in a worker process it does not return.
     worker_entry(build);
-    Program::new(build).name("analysis").about("Long calculations in processes of their own.").main()
+    ToolProgram::new(build).name("analysis").about("Long calculations in processes of their own.").main()
 }

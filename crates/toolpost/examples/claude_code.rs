@@ -15,9 +15,10 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use toolpost::agent::Agent;
 use toolpost::agent::claude_code::{Credential, Error, Executor};
-use toolpost::{Builder, Secret, ToolError, Toolbox, json, tool, worker_entry, workers};
+use toolpost::call::Secret;
+use toolpost::toolbox::ToolboxBuilder;
+use toolpost::{Agent, ToolError, Toolbox, json, tool, worker_entry, workers};
 
 /// Count things.
 #[tool]
@@ -40,7 +41,7 @@ async fn order() -> Result<String, ToolError> {
     Err(ToolError::precondition("the shop is closed").suggest("Order on Monday."))
 }
 
-fn build() -> Builder {
+fn build() -> ToolboxBuilder {
     Toolbox::builder().tool(count).tool(primes).tool(order).runner(workers())
 }
 

@@ -8,12 +8,12 @@
 
 use std::sync::Arc;
 
-use toolpost::sources::{
+use toolpost::extend::ToolSource;
+use toolpost::gateway::{
     Filter, Filtered, Joined, JoinedSettings, Member, MemoryPins, Pinned, Rename, Renamed, Severity, inspect,
 };
-use toolpost::{
-    Approval, Call, Caller, Output, ToolError, ToolSource, ToolSpec, Toolbox, json, tool, tool_fn,
-};
+use toolpost::policy::Approval;
+use toolpost::{Call, Caller, Output, ToolError, ToolSpec, Toolbox, json, tool, tool_fn};
 
 /// Add two numbers.
 #[tool(read_only)]

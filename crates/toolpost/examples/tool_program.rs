@@ -13,10 +13,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use toolpost::{
-    Answer, Artifact, Ctx, LogLevel, Output, Partial, Program, Question, SampleRequest, ToolError, Toolbox,
-    data, json, prompt, resource, tool,
-};
+use toolpost::output::{Artifact, Partial};
+use toolpost::port::{Answer, LogLevel, Question, SampleRequest};
+use toolpost::{Ctx, Output, ToolError, ToolProgram, Toolbox, data, json, prompt, resource, tool};
 
 /// Add two numbers.
 #[tool(tags("math"), idempotent, example = r#"{"a": 1, "b": 2}"#)]
@@ -230,7 +229,7 @@ async fn review(
 }
 
 fn main() -> ExitCode {
-    Program::new(|| {
+    ToolProgram::new(|| {
         Toolbox::builder()
             .tool(add)
             .tool(greet)

@@ -9,7 +9,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use toolpost::{Builder, Ctx, Program, ToolError, Toolbox, resource, tool, worker_entry, workers};
+use toolpost::toolbox::ToolboxBuilder;
+use toolpost::{Ctx, ToolError, ToolProgram, Toolbox, resource, tool, worker_entry, workers};
 
 /// Tell which process this is.
 #[tool]
@@ -59,7 +60,7 @@ fn lost() -> Result<String, ToolError> {
         .map_err(|error| ToolError::internal("the index cannot be opened").caused_by(error))
 }
 
-fn build() -> Builder {
+fn build() -> ToolboxBuilder {
     // What is asked once at the start, on a runtime of its own.
     let tools = tokio::runtime::Builder::new_current_thread().build().map(|runtime| {
         runtime.block_on(async {
@@ -74,7 +75,7 @@ fn main() -> ExitCode {
     // First of all: in a worker process it does not return.
     worker_entry(build);
     let toolbox = build().build();
-    Program::new(move || toolbox.clone())
+    ToolProgram::new(move || toolbox.clone())
         .name("worker_program")
         .about("Tools that run in processes of their own.")
         .main()

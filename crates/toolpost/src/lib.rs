@@ -1,5 +1,5 @@
-//! The toolkit for the tools of LLM agents: define a tool once, call it from anywhere, every call checked, limited
-//! and recorded.
+//! A tool runtime for LLM agents: define a tool once and call it from anywhere. Toolpost checks, limits and records
+//! every call.
 //!
 //! ```
 //! use toolpost::{Toolbox, ToolError, json, tool};
@@ -30,26 +30,29 @@
 //!
 //! # Where things are
 //!
-//! - [`tool`], [`tools`] and [`data`] make tools of functions, of methods, and parameters of types.
-//! - [`Toolbox`] holds tools and is the one way to call them; [`Call`] is a call with all its options.
-//! - [`Output`] and [`ToolError`] are what comes back, [`CallRecord`] is what is kept.
-//! - [`Ctx`] is what a tool sees of its call: progress, questions, nested calls, injected values.
-//! - [`main`] makes an executable of a toolbox, which any program can call; [`Program`] says more of it.
-//! - `worker_entry` lets tools run in processes of their own (feature `workers`).
-//! - [`sources`] puts many sources of tools together: namespaces, filters, pins, sources that come back.
-//! - Behind features: `sandbox` runs processes under confinement, `tools` has the built-in tools, `llm` the models,
-//!   `agent` the loop, `mcp` the Model Context Protocol; `full` is all of them.
+//! - The root has what most programs need; [`prelude`] imports it in one line.
+//! - [`tool`], [`tools`] and [`data`] define tools and their types; [`resource`] and [`prompt`] define
+//!   what servers offer beside tools.
+//! - [`Toolbox`] registers and calls tools; [`Call`] is a call with its options, [`Ctx`] is what a tool sees of it.
+//! - [`main`] turns a toolbox into an executable; `worker_entry` runs tools in worker processes (feature `workers`).
+//! - One module per topic: [`call`], [`error`], [`output`], [`policy`], [`port`], [`record`], [`resources`], [`schema`],
+//!   [`spec`], [`state`], [`time`], [`toolbox`], [`gateway`]; [`extend`] has the traits for custom tools and sources.
+//! - One module per feature: `agent`, `builtin` (feature `tools`), `exec`, `mcp`, `model` (feature `llm`), `sandbox`;
+//!   `full` enables all of them.
 //!
 //! # Invariants
 //!
-//! - Only re-exports, but for the entry of tool programs and `Model::from_env`: everything is documented where it is
-//!   made.
-//! - The default features bring no C code, no TLS and few packages; a test holds the number.
+//! - Re-exports only, except the entry points of programs and workers and `model::from_env`.
+//! - The root has at most 25 names beside its modules, the prelude at most 15; no two public types share a name.
+//! - The default features need no C code, no TLS and few packages; a test counts them.
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]
 pub use toolpost_core::__private;
-pub use toolpost_core::*;
+pub use toolpost_core::{
+    Call, Caller, Ctx, Inject, Output, Tool, ToolError, ToolSpec, data, prompt, resource, tool, tool_fn,
+    tools,
+};
 
 pub use serde_json::{Value, json};
 
@@ -59,29 +62,146 @@ mod environment;
 #[cfg(feature = "exec")]
 mod program;
 #[cfg(feature = "exec")]
-pub use self::program::{IntoToolbox, Program, main};
+pub use self::program::{ToolProgram, main};
 
 #[cfg(feature = "workers")]
 mod worker;
 #[cfg(feature = "workers")]
-pub use self::worker::{worker_entry, workers, workers_with};
-
-/// The protocol of executables.
-#[cfg(feature = "exec")]
-pub use toolpost_exec as exec;
+pub use self::worker::{worker_entry, workers};
 
 #[cfg(feature = "toolbox")]
-pub use toolpost_toolbox::{
-    Builder, Catalog, Discovery, DynamicSession, DynamicTools, Matching, MemoryStore, Search, Settings,
-    ToolSession, ToolSummary, ToolUsage, Toolbox,
-};
-
-/// Combinators over sources of tools: a gateway.
-#[cfg(feature = "toolbox")]
-pub use toolpost_toolbox::sources;
+pub use toolpost_toolbox::Toolbox;
 
 #[cfg(feature = "state")]
 pub use toolpost_store::Store;
+
+#[cfg(feature = "sandbox")]
+pub use toolpost_sandbox::Sandbox;
+
+#[cfg(feature = "agent")]
+pub use toolpost_agent::Agent;
+
+/// The names that most programs need, in one import.
+pub mod prelude {
+    #[cfg(feature = "agent")]
+    pub use crate::Agent;
+    #[cfg(feature = "state")]
+    pub use crate::Store;
+    #[cfg(feature = "toolbox")]
+    pub use crate::Toolbox;
+    pub use crate::{Call, Ctx, Inject, Output, Tool, ToolError, data, json, prompt, resource, tool, tools};
+}
+
+/// Options, identity and cancellation of a call.
+pub mod call {
+    pub use toolpost_core::{
+        CallId, CallOptions, Cancellation, Cancelled, Masks, Priority, Reply, RunId, Scope, ScopeId, Secret,
+        Values,
+    };
+}
+
+/// Error codes and retry advice.
+pub mod error {
+    pub use toolpost_core::{Code, RetryAdvice};
+}
+
+/// Content, artifacts and payloads of tool results.
+pub mod output {
+    pub use toolpost_core::{
+        Artifact, ArtifactData, Content, Envelope, Evidence, IntoOutput, Partial, Payload, Status,
+    };
+}
+
+/// Timeouts, retries, rates, placement and approval of tools.
+pub mod policy {
+    pub use toolpost_core::{Approval, Placement, Policy, Rate, Retry, Timeout};
+}
+
+/// What a front end does for a running tool: progress, logs, questions, samples.
+pub mod port {
+    pub use toolpost_core::{
+        Answer, Delivery, LogLevel, LogLine, NoPort, Port, Progress, Question, QuestionKind, Root, Sample,
+        SampleRequest,
+    };
+}
+
+/// Records of calls and runs, and their events.
+pub mod record {
+    pub use toolpost_core::{CallRecord, Event, EventSink, RunRecord, StateVersions, Usage, UsageEvent};
+}
+
+/// Resources and prompts.
+pub mod resources {
+    pub use toolpost_core::{Prompt, PromptArgument, PromptSpec, Resource, ResourceSpec, UriPattern};
+}
+
+/// JSON Schemas of parameters and results.
+pub mod schema {
+    pub use toolpost_core::{JsonSchema, ParameterType, Problem, Schema, object_schema};
+}
+
+/// Descriptions of tools: annotations, examples, aliases.
+pub mod spec {
+    pub use toolpost_core::{
+        Alias, Annotations, Example, Mode, SpecError, TaskUse, check_tool_name, exclude_parameters,
+        with_aliases, with_mock,
+    };
+}
+
+/// Versioned documents: changes, commits, conflicts, stores.
+pub mod state {
+    pub use toolpost_core::{
+        Change, Commit, Committed, DocStore, Document, KeptTask, OnConflict, Patch, Sleep, StateAddress,
+        StateConflict, StateDoc, StateSpec, StateValue, StateView, TaskStore, Write, check_document_id,
+        check_pointer, escape_pointer, pointers_overlap, state_conflict, to_json,
+    };
+    #[cfg(feature = "toolbox")]
+    pub use toolpost_toolbox::MemoryStore;
+}
+
+/// Clocks, timestamps and durations.
+pub mod time {
+    pub use toolpost_core::{Clock, SystemClock, Timestamp, format_duration, parse_duration};
+}
+
+/// Traits and types for custom tools, sources of tools, hosts and runners.
+pub mod extend {
+    pub use toolpost_core::{
+        Args, BoxFuture, Host, IntoTool, IntoTools, Runner, SourceState, SourceStatus, StartCheck, ToolGroup,
+        ToolSource, Withheld, marker, typed_tool_fn,
+    };
+}
+
+/// Imports tools, calls and limits from another tool framework's JSON.
+pub use toolpost_core::import;
+
+/// The builder and settings of a toolbox, the catalog and dynamic loading.
+#[cfg(feature = "toolbox")]
+pub mod toolbox {
+    pub use toolpost_toolbox::{
+        Catalog, Discovery, DynamicSession, DynamicTools, Matching, Search, Settings, ToolSession,
+        ToolSummary, ToolUsage, ToolboxBuilder,
+    };
+}
+
+/// Sources of tools as one gateway: namespaces, filters, renames, pins.
+#[cfg(feature = "toolbox")]
+pub use toolpost_toolbox::sources as gateway;
+
+/// Executables as tools: the protocol, clients, described programs, worker processes.
+#[cfg(feature = "exec")]
+pub mod exec {
+    pub use crate::program::IntoToolbox;
+    #[cfg(feature = "client")]
+    pub use toolpost_exec::client;
+    #[cfg(feature = "command")]
+    pub use toolpost_exec::command;
+    pub use toolpost_exec::protocol;
+    #[cfg(feature = "scaffold")]
+    pub use toolpost_exec::scaffold;
+    #[cfg(feature = "workers")]
+    pub use toolpost_exec::worker::Workers;
+}
 
 /// Processes under confinement.
 #[cfg(feature = "sandbox")]
@@ -91,19 +211,13 @@ pub use toolpost_sandbox as sandbox;
 #[cfg(feature = "tools")]
 pub use toolpost_tools as builtin;
 
-/// Models.
 #[cfg(feature = "llm")]
-pub use toolpost_llm as llm;
-
-#[cfg(feature = "llm")]
-mod model;
-#[cfg(feature = "llm")]
-pub use self::model::Model;
+pub mod model;
 
 /// The agentic loop.
 #[cfg(feature = "agent")]
 pub use toolpost_agent as agent;
 
-/// The Model Context Protocol, both halves.
+/// The Model Context Protocol: servers and clients.
 #[cfg(feature = "mcp")]
 pub use toolpost_mcp as mcp;

@@ -1,4 +1,4 @@
-//! Tool programs: a `main` that makes an executable of a toolbox.
+//! Tool programs: a `main` that turns a toolbox into an executable.
 
 pub(crate) mod log;
 #[cfg(feature = "mcp")]
@@ -12,22 +12,22 @@ use std::time::Duration;
 
 use toolpost_core::{SpecError, ToolError};
 use toolpost_exec::server::{self, Streams};
-use toolpost_toolbox::{Builder, Toolbox};
+use toolpost_toolbox::{Toolbox, ToolboxBuilder};
 use tracing::level_filters::LevelFilter;
 
 use crate::environment;
 
-/// How long what a tool leaves running may take to end with the process.
+/// How long tasks that a tool left running may take to end.
 const GRACE: Duration = Duration::from_millis(100);
-/// The exit status when the toolbox cannot be put together.
+/// The exit code when the toolbox fails to build.
 const MISCONFIGURED: u8 = 2;
 
-/// What [`main`] makes a program of: a [`Toolbox`], a [`Builder`], or what `build` gives.
+/// A value that [`main`] builds a toolbox from: a [`Toolbox`], a [`ToolboxBuilder`], or a `Result` of either.
 pub trait IntoToolbox {
-    /// The toolbox.
+    /// Builds the toolbox.
     ///
     /// # Errors
-    /// The first tool that contradicts itself, or whose name another one has; what `build` itself could not get.
+    /// The first invalid tool, a duplicate name, or the error inside the `Result`.
     fn into_toolbox(self) -> Result<Toolbox, ToolError>;
 }
 
@@ -37,7 +37,7 @@ impl IntoToolbox for Toolbox {
     }
 }
 
-impl IntoToolbox for Builder {
+impl IntoToolbox for ToolboxBuilder {
     fn into_toolbox(self) -> Result<Toolbox, ToolError> {
         Ok(self.build()?)
     }
@@ -55,12 +55,12 @@ impl<T: IntoToolbox> IntoToolbox for Result<T, ToolError> {
     }
 }
 
-/// Makes a tool program of a toolbox: it answers its command line and gives the exit status.
+/// Runs a toolbox as a program: handles the command line and returns the exit code.
 ///
-/// The program speaks the protocol of executables on standard output and input. On a terminal, a call prints its result
-/// as text, and `--help` explains the rest. Whatever tools print goes to standard error, and so does the log: `TOOLPOST_LOG`,
-/// or else `RUST_LOG`, says which levels, such as `debug` or `toolpost_toolbox=debug,warn`. `build` is called within the runtime that the calls
-/// run on. For a name, a version and a description of its own see [`Program`].
+/// The program speaks the executable protocol on standard input and output. On a terminal, a call prints its result as
+/// text, and `--help` explains the rest. Output of tools and the log go to standard error. `TOOLPOST_LOG`, else
+/// `RUST_LOG`, sets the log levels, such as `debug` or `toolpost_toolbox=debug,warn`. `build` runs inside the runtime of
+/// the calls. [`ToolProgram`] sets a name, a version and a description.
 ///
 /// ```no_run
 /// use toolpost::{Toolbox, tool};
@@ -76,15 +76,15 @@ impl<T: IntoToolbox> IntoToolbox for Result<T, ToolError> {
 /// }
 /// ```
 pub fn main<T: IntoToolbox>(build: impl Fn() -> T) -> ExitCode {
-    Program::new(build).main()
+    ToolProgram::new(build).main()
 }
 
-/// A tool program with what `--discover` and `--help` say of it.
+/// A tool program with its name, version and description for `--discover` and `--help`.
 ///
 /// ```no_run
-/// # use toolpost::{Program, Toolbox};
+/// # use toolpost::{ToolProgram, Toolbox};
 /// fn main() -> std::process::ExitCode {
-///     Program::new(|| Toolbox::builder())
+///     ToolProgram::new(|| Toolbox::builder())
 ///         .name("weather")
 ///         .version(env!("CARGO_PKG_VERSION"))
 ///         .about("Forecasts for the places that you name.")
@@ -93,38 +93,38 @@ pub fn main<T: IntoToolbox>(build: impl Fn() -> T) -> ExitCode {
 /// ```
 #[derive(Clone)]
 #[must_use = "a program does nothing until `main`"]
-pub struct Program<Build> {
+pub struct ToolProgram<Build> {
     build: Build,
     name: Option<String>,
     version: String,
     about: Option<String>,
 }
 
-impl<T: IntoToolbox, Build: Fn() -> T> Program<Build> {
-    /// A program whose toolbox is built so.
+impl<T: IntoToolbox, Build: Fn() -> T> ToolProgram<Build> {
+    /// Creates a program whose toolbox `build` builds.
     pub fn new(build: Build) -> Self {
         Self { build, name: None, version: "0.1.0".to_owned(), about: None }
     }
 
-    /// Names it. Default: the name of the file that was started.
+    /// Sets the name. Defaults to the name of the executable file.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Says which version it is. Default: 0.1.0.
+    /// Sets the version. Defaults to 0.1.0.
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.version = version.into();
         self
     }
 
-    /// Says what it is for, in `--help`. Default: nothing.
+    /// Sets the description in `--help`. Defaults to none.
     pub fn about(mut self, about: impl Into<String>) -> Self {
         self.about = Some(about.into());
         self
     }
 
-    /// Answers the command line of this process.
+    /// Handles the command line of this process.
     pub fn main(self) -> ExitCode {
         #[cfg(feature = "workers")]
         crate::worker_entry(&self.build);
@@ -132,14 +132,14 @@ impl<T: IntoToolbox, Build: Fn() -> T> Program<Build> {
         let started_as = words.next().unwrap_or_default();
         let words: Vec<OsString> = words.collect();
         let for_person = std::io::stdout().is_terminal();
-        // Nothing that runs later may write to standard output, or read what is for the protocol.
+        // From here on, tools cannot write to the protocol output or read the protocol input.
         let output = server::own_output();
         let reads = ["--resident", "--session", "--sample-via", "--mcp"];
         let is_protocol = |word: &OsString| {
             let word = word.to_string_lossy();
             reads.iter().any(|option| *word == **option || word.starts_with(&format!("{option}=")))
         };
-        // A program that stays logs errors; one call prints its error itself.
+        // A server logs errors; a single call prints its error itself.
         let stays = words.first().is_some_and(|word| word.to_string_lossy().starts_with("--mcp"));
         let usual = if stays { LevelFilter::ERROR } else { LevelFilter::OFF };
         log::start(environment::log().as_deref(), usual);
@@ -156,7 +156,7 @@ impl<T: IntoToolbox, Build: Fn() -> T> Program<Build> {
             Ok(runtime) => runtime,
             Err(error) => return failed(&error.to_string()),
         };
-        // Within the runtime, but not on one of its threads: what is built may bring a runtime of its own.
+        // Inside the runtime, but not on one of its threads: `build` may create its own runtime.
         let built = {
             let _entered = runtime.enter();
             (self.build)().into_toolbox()
@@ -189,9 +189,9 @@ impl<T: IntoToolbox, Build: Fn() -> T> Program<Build> {
     }
 }
 
-impl<Build> std::fmt::Debug for Program<Build> {
+impl<Build> std::fmt::Debug for ToolProgram<Build> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Program")
+        f.debug_struct("ToolProgram")
             .field("name", &self.name)
             .field("version", &self.version)
             .finish_non_exhaustive()
@@ -199,7 +199,7 @@ impl<Build> std::fmt::Debug for Program<Build> {
 }
 
 fn failed(reason: &str) -> ExitCode {
-    // Nobody is left to tell if this cannot be written.
+    // Standard error is the last resort.
     let _ = writeln!(std::io::stderr(), "error: {reason}");
     ExitCode::from(MISCONFIGURED)
 }

@@ -8,32 +8,33 @@ use toolpost_exec::server;
 use toolpost_exec::worker::{MARKER, Settings, Work, Workers, serve};
 use tracing::level_filters::LevelFilter;
 
-use crate::IntoToolbox;
+use crate::program::IntoToolbox;
 
 /// The argument that a worker is started with.
 const ARGUMENT: &str = "--toolpost-worker";
-/// The exit status of a worker whose toolbox cannot be put together.
+/// The exit code of a worker whose toolbox fails to build.
 const MISCONFIGURED: i32 = 2;
 
-/// Whether this program would know that it is a worker.
+/// Whether `worker_entry` was called in this process.
 static ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// Lets this program be its own worker. Call it first in `main`, before anything else runs; [`main`](crate::main) does it
-/// by itself.
+/// Runs this process as a worker if it was started as one.
 ///
-/// In a process that was started as a worker it builds the toolbox, runs what it is given, and never returns. In any
-/// other it returns at once, and [`workers`] can be used from then on. `build` makes the same toolbox in both.
+/// Call it first in `main`; [`main`](crate::main) calls it itself. In a worker process it builds the toolbox, runs the
+/// calls that it receives, and never returns. In any other process it returns at once and enables [`workers`]. `build`
+/// must build the same toolbox in both.
 ///
 /// ```no_run
+/// use toolpost::toolbox::ToolboxBuilder;
 /// use toolpost::{Toolbox, tool, worker_entry, workers};
 ///
-/// /// The sum of all numbers up to one.
+/// /// Sum the numbers up to a limit.
 /// #[tool(cpu_bound)]
 /// fn sum(up_to: u64) -> u64 {
 ///     (0..=up_to).sum()
 /// }
 ///
-/// fn build() -> toolpost::Builder {
+/// fn build() -> ToolboxBuilder {
 ///     Toolbox::builder().tool(sum).runner(workers())
 /// }
 ///
@@ -47,13 +48,13 @@ pub fn worker_entry<T: IntoToolbox>(build: impl Fn() -> T) {
     ENTERED.store(true, Ordering::Release);
     if std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT) {
         let status = work(build);
-        #[expect(clippy::disallowed_methods, clippy::exit, reason = "a worker has nothing else to do")]
+        #[expect(clippy::disallowed_methods, clippy::exit, reason = "a worker process ends here")]
         std::process::exit(status);
     }
 }
 
 fn work<T: IntoToolbox>(build: impl Fn() -> T) -> i32 {
-    // Before anything can print or read.
+    // Take the streams before any other code can print or read.
     let output: Box<dyn Write + Send> = match server::own_output() {
         Ok(output) => Box::new(output),
         Err(_) => Box::new(std::io::stdout()),
@@ -62,14 +63,14 @@ fn work<T: IntoToolbox>(build: impl Fn() -> T) -> i32 {
         Ok(input) => Box::new(input),
         Err(_) => Box::new(std::io::stdin()),
     };
-    // Errors of tools go to the process that started it.
+    // The parent process logs the errors of tools.
     crate::program::log::start(crate::environment::log().as_deref(), LevelFilter::OFF);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
     let toolbox = {
-        // As in any other process: a build may make a runtime of its own.
+        // `build` may create a runtime of its own.
         let _entered = runtime.enter();
         build().into_toolbox()
     };
@@ -82,49 +83,46 @@ fn work<T: IntoToolbox>(build: impl Fn() -> T) -> i32 {
         }
         Err(error) => failed(&error.to_string()),
     };
-    // Who started it has gone: nobody waits for a tool that is still busy.
+    // The parent has closed the connection, so no caller waits for a running tool.
     runtime.shutdown_background();
     status
 }
 
 fn failed(reason: &str) -> i32 {
-    // Nobody is left to tell if this cannot be written.
+    // Standard error is the last resort.
     let _ = writeln!(std::io::stderr(), "error: {reason}");
     MISCONFIGURED
 }
 
-/// The workers of this program, with the defaults of [`Settings`]: for
-/// [`Builder::runner`](crate::Builder::runner). None is started before a tool needs it.
+/// The worker processes of this program, for
+/// [`ToolboxBuilder::runner`](crate::toolbox::ToolboxBuilder::runner). A worker starts when a tool first needs it.
 ///
-/// They start in the folder and with the environment that this process has now, without the variables that make a
-/// program load other code.
+/// Workers inherit the working directory and the environment of this process, without the variables that make a program
+/// load other code.
 pub fn workers() -> Workers {
-    workers_with(|_| {})
-}
-
-/// The workers of this program, with other settings.
-pub fn workers_with(change: impl FnOnce(&mut Settings)) -> Workers {
-    let refused = |what: &str, next: &str| {
-        Workers::none(ToolError::precondition(format!("there are no worker processes: {what}")).suggest(next))
+    let unavailable = |reason: &str, fix: &str| {
+        Workers::none(
+            ToolError::precondition(format!("worker processes are unavailable: {reason}")).suggest(fix),
+        )
     };
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => {
-            let next = "Start the program by its path.";
-            return refused(&format!("nobody can tell where this program lies ({error})"), next);
+            let fix = "Start the program by its path.";
+            return unavailable(&format!("cannot determine the current executable ({error})"), fix);
         }
     };
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the entry of a worker stands where the command line stands"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "an entry point of a program, like the command line")]
     let marker = std::env::var_os(MARKER);
     if marker.is_some_and(|marker| marker == program) {
-        return refused("this is one itself", "Call the tool from the process that started it.");
+        return unavailable(
+            "this process is a worker",
+            "Call the tool from the process that started the worker.",
+        );
     }
     if !ENTERED.load(Ordering::Acquire) {
-        return refused(
-            "this program would not know that it is one",
+        return unavailable(
+            "`worker_entry` was not called",
             "Call `toolpost::worker_entry(build)` first in `main`, before the toolbox is built.",
         );
     }
@@ -134,9 +132,8 @@ pub fn workers_with(change: impl FnOnce(&mut Settings)) -> Workers {
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, _)| name != MARKER)
         .collect();
-    if let Ok(folder) = std::env::current_dir() {
-        settings.folder = folder;
+    if let Ok(directory) = std::env::current_dir() {
+        settings.folder = directory;
     }
-    change(&mut settings);
     Workers::new(settings)
 }

@@ -428,3 +428,37 @@ pub const DECISION_HEADINGS: &[&str] = &["What", "Why", "What was tried"];
 
 /// The only dependencies of the program that shows what a user needs.
 pub const ALONE: (&str, &[&str]) = ("crates/toolpost/tests/alone/Cargo.toml", &["toolpost", "tokio"]);
+
+/// How many names the root of the façade may have beside its modules.
+pub const MAX_ROOT_NAMES: usize = 25;
+
+/// How many names the prelude of the façade may have.
+pub const MAX_PRELUDE_NAMES: usize = 15;
+
+/// Type names that still occur more than once among the public types of the façade. Add none.
+pub const SHARED_TYPE_NAMES: &[&str] = &[
+    "Answer",
+    "Artifact",
+    "Builder",
+    "Catalog",
+    "Collisions",
+    "Decision",
+    "Discovery",
+    "EntryKind",
+    "Error",
+    "ErrorKind",
+    "Event",
+    "Host",
+    "Limits",
+    "Login",
+    "Manifest",
+    "Outcome",
+    "Request",
+    "Running",
+    "Session",
+    "Settings",
+    "StopReason",
+    "Turn",
+    "Usage",
+    "Verdict",
+];

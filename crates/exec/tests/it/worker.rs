@@ -13,7 +13,7 @@ use toolpost::{
 use toolpost_exec::server::{own_input, own_output};
 use toolpost_exec::worker::{MARKER, Settings, Work, Workers, serve};
 use toolpost_testkit::MemoryPort;
-use toolpost_toolbox::{Builder, Toolbox};
+use toolpost_toolbox::{Toolbox, ToolboxBuilder};
 
 /// Add.
 #[tool(cpu_bound)]
@@ -162,7 +162,7 @@ async fn die_later(address: String) -> u32 {
     std::process::id()
 }
 
-fn builder(workers: Workers) -> Builder {
+fn builder(workers: Workers) -> ToolboxBuilder {
     Toolbox::builder()
         .tool(add)
         .tool(process_id)

@@ -11,7 +11,7 @@ use toolpost_core::{Call, Reply, ToolSpec, did_you_mean};
 use super::definition::{compact_schema, definition_tokens};
 use super::meta::{META_TOOL_NAMES, is_meta_tool, meta_tools};
 use super::{Catalog, ToolSession};
-use crate::{Builder, Toolbox};
+use crate::{Toolbox, ToolboxBuilder};
 
 /// How a model finds tools that are not loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,13 +62,13 @@ impl DynamicTools {
     /// definitions are always without descriptions and defaults of their parameters.
     pub fn new(toolbox: &Toolbox, discovery: Discovery, core: Vec<String>, compact: bool) -> Self {
         let config = &toolbox.0.config;
-        let meta = Toolbox::from_builder(Builder {
+        let meta = Toolbox::from_builder(ToolboxBuilder {
             name: "meta".into(),
             settings: config.settings.clone(),
             clock: Arc::clone(&config.clock),
             events: config.events.clone(),
             records: config.records.clone(),
-            ..Builder::default()
+            ..ToolboxBuilder::default()
         });
         let (_, never) = discovery.tools();
         for tool in meta_tools().into_iter().filter(|tool| !never.contains(&tool.spec().name.as_str())) {

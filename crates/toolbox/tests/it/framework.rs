@@ -10,7 +10,7 @@ use toolpost_core::{
     Args, BoxFuture, Call, Caller, Cancellation, Code, Ctx, Output, ParameterType, Scope, Status, Tool,
     ToolError, ToolSpec, exclude_parameters, tool_fn, typed_tool_fn, with_mock,
 };
-use toolpost_toolbox::{Builder, Toolbox};
+use toolpost_toolbox::{Toolbox, ToolboxBuilder};
 
 /// A tool without parameters.
 fn plain<F, Answer>(name: &str, run: F) -> Arc<dyn Tool>
@@ -30,7 +30,7 @@ struct Gauge {
 }
 
 /// A tool that answers with its number after a while, and fails with a number above 100.
-fn step(gauge: &Arc<Gauge>, builder: Builder, limit: Option<u32>) -> Builder {
+fn step(gauge: &Arc<Gauge>, builder: ToolboxBuilder, limit: Option<u32>) -> ToolboxBuilder {
     let gauge = Arc::clone(gauge);
     let mut spec = ToolSpec::new("step", "One step.").parameter("number", ParameterType::Integer, "Which.");
     spec.policy.concurrency = limit;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use toolpost_core::{Call, Output, Reply, ToolError};
-use toolpost_toolbox::{Builder, Toolbox};
+use toolpost_toolbox::{Toolbox, ToolboxBuilder};
 use toolpost_tools::builtin;
 
 /// A toolbox and the working folder of its calls.
@@ -19,8 +19,8 @@ impl Bench {
         Self::with(|builder| builder)
     }
 
-    pub(crate) fn with(change: impl FnOnce(Builder) -> Builder) -> Self {
-        let builder = builtin().into_iter().fold(Toolbox::builder(), Builder::tool);
+    pub(crate) fn with(change: impl FnOnce(ToolboxBuilder) -> ToolboxBuilder) -> Self {
+        let builder = builtin().into_iter().fold(Toolbox::builder(), ToolboxBuilder::tool);
         Self { toolbox: change(builder).build().unwrap(), folder: tempfile::tempdir().unwrap() }
     }
 

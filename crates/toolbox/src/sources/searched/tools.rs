@@ -10,7 +10,7 @@ use toolpost_core::{
 
 use crate::sources::listing::{LIST_TIMEOUT, tools_of};
 use crate::sources::shown;
-use crate::{Builder, Catalog, Matching, Search, Toolbox};
+use crate::{Catalog, Matching, Search, Toolbox, ToolboxBuilder};
 
 /// The name of the tool that calls another.
 pub(super) const CALL: &str = "call_tool";
@@ -40,7 +40,8 @@ impl Lookup {
 
 /// The three tools.
 pub(super) fn toolbox() -> Toolbox {
-    let toolbox = Toolbox::from_builder(Builder { name: "search".into(), ..Builder::default() });
+    let toolbox =
+        Toolbox::from_builder(ToolboxBuilder { name: "search".into(), ..ToolboxBuilder::default() });
     let add = |tool: Arc<dyn Tool>| {
         if let Err(error) = toolbox.add(tool) {
             tracing::error!("{error}");

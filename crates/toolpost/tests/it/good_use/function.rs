@@ -1,6 +1,7 @@
 //! Functions as tools.
 
-use toolpost::{Ctx, Inject, Output, Timeout, ToolError, tool};
+use toolpost::policy::Timeout;
+use toolpost::{Ctx, Inject, Output, ToolError, tool};
 
 /// No parameters, no result.
 #[tool]

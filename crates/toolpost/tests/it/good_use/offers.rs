@@ -23,5 +23,5 @@ async fn count(ctx: &Ctx) -> bool {
 #[test]
 fn prompts_and_resources() {
     let toolbox = Toolbox::builder().resource(note).prompt(review).tool(count).build().unwrap();
-    assert_eq!(toolbox.specs()[0].task, toolpost::TaskUse::AtOnce);
+    assert_eq!(toolbox.specs()[0].task, toolpost::spec::TaskUse::AtOnce);
 }
