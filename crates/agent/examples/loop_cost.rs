@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use toolpost::tool;
-use toolpost_agent::{Agent, StopReason};
+use toolpost_agent::{Agent, RunStopReason};
 use toolpost_llm::{HostedModel, HttpClient, HttpOptions, Provider, ProviderAccess, Secret};
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 use toolpost_toolbox::Toolbox;
@@ -94,8 +94,13 @@ fn main() {
         let mut samples = Vec::new();
         for run in 0..RUNS + 10 {
             let before = processor_time();
-            let outcome = agent.run("What is 2 + 3?").await;
-            assert_eq!((&outcome.stop, outcome.text()), (&StopReason::EndTurn, "5"), "{:?}", outcome.error);
+            let outcome = agent.run("What is 2 + 3?").finish().await;
+            assert_eq!(
+                (&outcome.stop, outcome.text()),
+                (&RunStopReason::EndTurn, "5"),
+                "{:?}",
+                outcome.error
+            );
             if run >= 10 {
                 samples.push((processor_time() - before) / ITERATIONS as f64);
             }

@@ -1,7 +1,7 @@
 //! The real Claude Code as an agent: the program of its makers, with our tools, in a place of our choice.
 //!
 //! [`Agent::claude_code`](crate::Agent::claude_code) begins. A [`ClaudeCode`] is a description; [`ClaudeCode::run`] starts
-//! the program for one prompt, [`ClaudeCode::start`] gives a [`Session`] that stays warm for many. Connected toolboxes stay
+//! the program for one prompt, [`ClaudeCode::start`] gives a [`ClaudeCodeSession`] that stays warm for many. Connected toolboxes stay
 //! in this process and are served to the program with a token that nobody else has, so that state, workers, approvals and
 //! records are what they are everywhere.
 //!
@@ -55,12 +55,12 @@ use std::sync::Arc;
 use toolpost_core::ToolSource;
 
 pub use self::connection::Connection;
-pub use self::error::{Error, ErrorClass, ErrorKind};
+pub use self::error::{ClaudeCodeError, ClaudeCodeErrorKind, ErrorClass};
 pub use self::executor::Executor;
-pub use self::fold::{Outcome, Subagent};
-pub use self::hooks::{Decision, Hooks, ToolUse};
-pub use self::session::{Session, Turn};
-pub use self::settings::{Builder, Credential, Limits, PermissionMode};
+pub use self::fold::{ClaudeCodeOutput, Subagent};
+pub use self::hooks::{HookDecision, Hooks, ToolUse};
+pub use self::session::{ClaudeCodeSession, ClaudeCodeTurn};
+pub use self::settings::{ClaudeCodeBuilder, Credential, PermissionMode};
 
 use self::settings::Settings;
 
@@ -69,8 +69,8 @@ use self::settings::Settings;
 pub struct ClaudeCode(Settings);
 
 impl ClaudeCode {
-    pub(crate) fn builder() -> Builder {
-        Builder::new()
+    pub(crate) fn builder() -> ClaudeCodeBuilder {
+        ClaudeCodeBuilder::new()
     }
 
     /// Connects the tools of a source under a name, for what is started from now on.
@@ -81,7 +81,7 @@ impl ClaudeCode {
         &mut self,
         name: impl Into<String>,
         source: Arc<dyn ToolSource>,
-    ) -> Result<&mut Self, Error> {
+    ) -> Result<&mut Self, ClaudeCodeError> {
         self.connect_to(name, Connection::source(source))
     }
 
@@ -93,7 +93,7 @@ impl ClaudeCode {
         &mut self,
         name: impl Into<String>,
         connection: Connection,
-    ) -> Result<&mut Self, Error> {
+    ) -> Result<&mut Self, ClaudeCodeError> {
         let name = name.into();
         connection::check_server_name(&name)?;
         if self.0.connections.iter().any(|(other, _)| *other == name) {
@@ -107,7 +107,7 @@ impl ClaudeCode {
     ///
     /// # Errors
     /// The name cannot be one of a model.
-    pub fn with_model(&self, model: impl Into<String>) -> Result<Self, Error> {
+    pub fn with_model(&self, model: impl Into<String>) -> Result<Self, ClaudeCodeError> {
         let model = model.into();
         settings::check_model(&model)?;
         let mut changed = self.clone();
@@ -115,7 +115,7 @@ impl ClaudeCode {
         Ok(changed)
     }
 
-    /// The same, more or less verbose, for one run: see [`Builder::verbose`].
+    /// The same, more or less verbose, for one run: see [`ClaudeCodeBuilder::verbose`].
     #[must_use]
     pub fn with_verbose(&self, verbose: bool) -> Self {
         let mut changed = self.clone();
@@ -125,17 +125,17 @@ impl ClaudeCode {
 
     /// Starts the program, connects it to every tool server, and waits until it is ready for the first turn. Nothing is
     /// asked of the provider yet.
-    pub async fn start(&self) -> Result<Session, Error> {
-        Session::start(&self.0).await
+    pub async fn start(&self) -> Result<ClaudeCodeSession, ClaudeCodeError> {
+        ClaudeCodeSession::start(&self.0).await
     }
 
     /// Starts the program, lets it answer one prompt, and ends it.
-    pub async fn run(&self, prompt: impl Into<String>) -> Outcome {
-        self.run_turn(Turn::new(prompt)).await
+    pub async fn run(&self, prompt: impl Into<String>) -> ClaudeCodeOutput {
+        self.run_turn(ClaudeCodeTurn::new(prompt)).await
     }
 
     /// The same with more to say about the turn than the prompt.
-    pub async fn run_turn(&self, turn: Turn) -> Outcome {
+    pub async fn run_turn(&self, turn: ClaudeCodeTurn) -> ClaudeCodeOutput {
         match tokio::select! {
             biased;
             () = turn.cancellation().cancelled() => Err(session::cancelled()),
@@ -146,7 +146,7 @@ impl ClaudeCode {
                 session.end().await;
                 outcome
             }
-            Err(error) => Outcome::not_started(&turn, &self.0, error),
+            Err(error) => ClaudeCodeOutput::not_started(&turn, &self.0, error),
         }
     }
 }

@@ -7,14 +7,9 @@ use toolpost_core::{
     Answer, Args, Artifact, BoxFuture, CallId, Cancellation, Ctx, Delivery, Evidence, LogLine, Output,
     ParameterType, Port, Progress, Question, Sample, SampleRequest, Timeout, Tool, ToolError, ToolSpec,
 };
-use toolpost_llm::Model;
 
-use crate::family::Family;
-use crate::{Agent, Outcome, Run, Runs, StopReason};
-
-/// The model of the run that makes a call. Tools that a run calls get it injected.
-#[derive(Clone, Debug)]
-pub struct CallingModel(pub Arc<dyn Model>);
+use crate::run_context::RunContext;
+use crate::{Agent, RunOutput, RunStopReason, Runs};
 
 /// An agent as a tool: a prompt in, its answer out. Made by [`Agent::as_tool`].
 ///
@@ -22,7 +17,7 @@ pub struct CallingModel(pub Arc<dyn Model>);
 /// while they do so, its deadline and its cancellation are theirs, who listens to it hears them too, their records are
 /// among the children of its record, what was injected into it is injected into them, and where it is kept they are. Agents in agents are as deep as the toolbox lets calls nest.
 ///
-/// A call that no run makes is a run of its own; [`AgentTool::kept_in`] says where it is kept. The record of such a call
+/// A call that no run makes is a run of its own; [`AgentTool::persist_to`] says where it is kept. The record of such a call
 /// has what the run consumed and cost.
 pub struct AgentTool {
     agent: Agent,
@@ -59,7 +54,7 @@ impl AgentTool {
     /// Keeps the runs of calls that no run makes; those of others are kept where their caller is. An error names such a
     /// run as `run` in its context. Default: nowhere.
     #[must_use]
-    pub fn kept_in(mut self, runs: &Runs) -> Self {
+    pub fn persist_to(mut self, runs: &Runs) -> Self {
         self.runs = Some(runs.clone());
         self
     }
@@ -77,7 +72,9 @@ impl Tool for AgentTool {
                 None => args.as_value().to_string(),
             };
             let cancellation = Cancellation::new();
-            let mut run = Run::new(&self.agent, prompt)
+            let mut run = self
+                .agent
+                .run(prompt)
                 .with_caller(ctx.caller().clone())
                 .with_port(Arc::new(CallPort(ctx.clone())))
                 .with_cancellation(cancellation.clone())
@@ -86,26 +83,26 @@ impl Tool for AgentTool {
             if let Some(scope) = ctx.scope() {
                 run = run.with_scope(scope.clone());
             }
-            let family = ctx.inject::<Arc<Family>>().ok().map(|family| Arc::clone(&*family));
+            let context = ctx.inject::<Arc<RunContext>>().ok().map(|context| Arc::clone(&*context));
             let mut kept = None;
-            if let Some(family) = &family {
-                run = run.within(family);
+            if let Some(context) = &context {
+                run = run.within(context);
             } else if let Some(runs) = &self.runs {
-                run = run.kept_in(runs);
+                run = run.persist_to(runs);
                 kept = Some(run.id());
             }
             let mut running = pin!(run.finish());
-            let outcome = tokio::select! {
-                outcome = &mut running => outcome,
+            let output = tokio::select! {
+                output = &mut running => output,
                 () = ctx.cancelled() => {
                     cancellation.cancel();
                     // It ends at once, with a record.
                     running.await
                 }
             };
-            let answer = answer(&outcome);
-            let Some(family) = family else {
-                let record = &outcome.record;
+            let answer = answer(&output);
+            let Some(context) = context else {
+                let record = &output.record;
                 let evidence = Evidence {
                     usage: Some(record.usage.clone()),
                     cost_usd: record.cost_usd,
@@ -120,25 +117,25 @@ impl Tool for AgentTool {
                     (Err(error), None) => Err(error),
                 };
             };
-            family.adopt(Arc::clone(&outcome.record));
+            context.adopt(Arc::clone(&output.record));
             answer
         })
     }
 }
 
 /// What the caller is told.
-fn answer(outcome: &Outcome) -> Result<Output, ToolError> {
-    let (stop, text) = (&outcome.stop, outcome.text());
+fn answer(output: &RunOutput) -> Result<Output, ToolError> {
+    let (stop, text) = (&output.stop, output.text());
     if stop.is_answer() {
-        return Ok(outcome.value.clone().map_or_else(|| Output::text(text), Output::json));
+        return Ok(output.value.clone().map_or_else(|| Output::text(text), Output::json));
     }
-    let message = match (&outcome.error, text.is_empty()) {
+    let message = match (&output.error, text.is_empty()) {
         (Some(error), _) => format!("the agent could not go on: {error}"),
         (None, true) => format!("the agent stopped ({stop}) without an answer"),
         (None, false) => format!("the agent stopped ({stop}) before it was done; it said: {text}"),
     };
     Err(match stop {
-        StopReason::Cancelled => ToolError::cancelled(message),
+        RunStopReason::Cancelled => ToolError::cancelled(message),
         stop if stop.is_limit() => ToolError::limit(message),
         _ => ToolError::dependency(message),
     })

@@ -1,63 +1,70 @@
-//! The agentic loop: a model asks for tools, the toolbox runs them, until there is an answer or a limit.
+//! The agentic loop: a model calls tools through a toolbox, until it answers or reaches a limit.
 //!
-//! An [`Agent`] is immutable and can run many times at once; a [`Run`] is a value: it owns its conversation, its
-//! limits and its record. Read the module `run` first: it is the whole loop, top to bottom.
+//! An [`Agent`] is immutable and can run many times at once. A [`Run`] owns its conversation, its limits and its record.
+//! Read the module `run` first: it is the whole loop, top to bottom.
 //!
-//! With the feature `claude-code` there is another agent: the module `claude_code` starts the real Claude Code with our
-//! tools, and gives the same record.
+//! The module `claude_code` (feature `claude-code`) runs the real Claude Code with these tools and returns the same
+//! record.
 //!
 //! # Invariants
 //!
-//! - The loop ends: every way out has a [`StopReason`]. How often the model is asked has a limit of 25 unless set, and a
-//!   run that repeats itself is told so and then ended; the other limits are off unless set.
-//! - A run goes beyond a limit by at most the answer during which it was reached, and one that sums up. Completions for
-//!   tools are answers too.
-//! - What a model was asked for counts also when no answer comes of it; what is not known of it is unknown, never nothing.
-//! - No call is made, intended or resumed, that the run may not make or that a guardrail refuses.
-//! - Tools of an answer that was cut off or declined are not run.
-//! - No HTTP and no provider JSON here; tools run through the toolbox alone, each call with its record.
-//! - The conversation only grows at its end, so that a provider's prompt cache keeps its worth, and every tool call of
-//!   the model has its result, also when a limit came between. Only a [`Compaction`] that was asked for changes what was said.
-//! - What is kept of a conversation is kept before the next question to the model; what cannot be kept ends no run.
-//! - What an agent spends and calls that is a tool counts for the run that called it, while it does so.
-//! - Tools that are loaded while a conversation goes on come at the end of the list; core and meta-tools never move.
-//! - What a tool has for the application only (its payload) is never sent to a model.
+//! - The loop ends, with a [`RunStopReason`]. Requests to the model default to at most 25, and a detected loop is warned
+//!   of and then ended; other limits are off by default.
+//! - A run exceeds a limit by at most the answer that reached it and one last answer. Completions for tools are answers
+//!   too.
+//! - A failed request counts towards the limits. An unknown usage or cost is unknown, never zero.
+//! - A run makes, intends or resumes no call that its limits or a guardrail reject.
+//! - Tool calls of a truncated or refused answer never run.
+//! - The crate knows no HTTP and no provider JSON. Tools run through the toolbox alone, each call with its record.
+//! - A conversation only grows at its end, which keeps the provider's prompt cache valid, and every tool call has a
+//!   result. Only a [`Compaction`] changes earlier turns.
+//! - A stored conversation is persisted before the next request to the model; a failure to persist ends no run.
+//! - Spending and calls of a nested agent count for the run that called it, at once.
+//! - Tools that are loaded during a conversation are appended to the list; core and meta-tools never move.
+//! - A payload of a tool never reaches a model.
 //!
-//! Deliberately absent: prices (the catalog of models has them), and who may go on with a run that waits (its keeper
-//! decides).
+//! Deliberately absent: prices (the model catalog has them), and who may resume a run (the application decides).
 #![forbid(unsafe_code)]
 
 mod agent;
+mod answer_schema;
 #[cfg(feature = "claude-code")]
 pub mod claude_code;
-mod compact;
+mod compaction;
+mod config;
 mod delegate;
 mod dynamic;
-mod family;
 mod guardrail;
 mod history;
+mod limits;
+mod listeners;
 mod memory;
 mod meter;
 mod port;
 mod results;
 mod run;
+mod run_context;
+mod spend;
 mod stop;
 mod team;
 
-pub use self::agent::{Agent, Builder, Limits, Pricing, UsageSink};
-pub use self::compact::{Compaction, CompactionBy};
-pub use self::delegate::{AgentTool, CallingModel};
+pub use self::agent::{Agent, AgentBuilder};
+pub use self::compaction::{Compaction, CompactionBy};
+pub use self::delegate::AgentTool;
 pub use self::dynamic::Dynamic;
 pub use self::guardrail::{CallVerdict, Guardrail, TextVerdict};
 pub use self::history::merge_turns;
+pub use self::limits::{RunLimits, WrapUp};
+pub use self::listeners::UsageSink;
 pub use self::memory::{
     Compacted, Conversation, ConversationSummary, Conversations, Exchange, Forked, NewConversation, RunStats,
     RunSummary, Runs, StoredRun,
 };
-pub use self::port::ModelPort;
+pub use self::port::{CallingModel, ModelPort};
 pub use self::run::{
-    Answer, CallPayload, Decision, NoAnswer, Outcome, ResumeError, Run, RunState, ToolIntent, WaitingCall,
-    WrapUp,
+    CallPayload, Decision, PendingCall, ResumeError, Run, RunError, RunOutput, RunState, RunStream,
+    ToolIntent, TypedOutput,
 };
-pub use self::stop::StopReason;
+pub use self::spend::Pricing;
+pub use self::stop::RunStopReason;
 pub use self::team::{Handoff, Team};

@@ -7,14 +7,14 @@ use toolpost_core::Usage;
 use toolpost_llm::{ErrorKind, Model, ModelError, ModelEvent, Request, Response, ResponseStream};
 
 use crate::Pricing;
-use crate::family::Family;
 use crate::results::{spent_by, usage_of};
-use crate::run::Spent;
+use crate::run_context::RunContext;
+use crate::spend::Spent;
 
 /// Counts one exchange for a run and for those that it was made from, as soon as it is over: whole, failed or given up. Of
 /// an answer that was not heard to its end counts what the provider has told, at a cost that nobody knows.
 pub(crate) struct Meter {
-    family: Arc<Family>,
+    context: Arc<RunContext>,
     model: Arc<dyn Model>,
     pricing: Option<Pricing>,
     /// What the provider has told so far.
@@ -29,9 +29,9 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    pub(crate) fn new(family: &Arc<Family>, model: &Arc<dyn Model>, pricing: Option<&Pricing>) -> Self {
+    pub(crate) fn new(context: &Arc<RunContext>, model: &Arc<dyn Model>, pricing: Option<&Pricing>) -> Self {
         Self {
-            family: Arc::clone(family),
+            context: Arc::clone(context),
             model: Arc::clone(model),
             pricing: pricing.cloned(),
             told: Usage::default(),
@@ -111,7 +111,7 @@ impl Meter {
             spent.cost_usd = None;
         }
         self.is_open = false;
-        self.family.spend(&spent);
+        self.context.spend(&spent);
         self.spent = Some(spent);
     }
 }

@@ -9,21 +9,25 @@ use toolpost_core::{
 };
 use toolpost_llm::{Model, ModelId, PromptCaching, Request, Settings};
 
-use crate::family::Family;
 use crate::meter::Meter;
 use crate::results::usage_of;
-use crate::run::Spent;
-use crate::{Limits, Pricing};
+use crate::run_context::RunContext;
+use crate::spend::Spent;
+use crate::{Pricing, RunLimits};
+
+/// The model of the run that makes a call, injected into the tools of the run.
+#[derive(Clone, Debug)]
+pub struct CallingModel(pub Arc<dyn Model>);
 
 /// Passes everything on to another port, but for completions: those a model makes, as many for a call and as long as
-/// [`Limits::completions`] and [`Limits::completion_tokens`] say, and none once the run is at its limit of tokens or money.
+/// [`RunLimits::completions`] and [`RunLimits::completion_tokens`] say, and none once the run is at its limit of tokens or money.
 pub struct ModelPort {
     outer: Arc<dyn Port>,
     model: Arc<dyn Model>,
     pricing: Option<Pricing>,
-    limits: Limits,
+    limits: RunLimits,
     /// The run whose tools ask.
-    family: Arc<Family>,
+    context: Arc<RunContext>,
     asked: Mutex<HashMap<CallId, Asked>>,
     /// Where tokens or money are limited one completion is made after the other, so that a run goes beyond by one at most.
     turn: tokio::sync::Mutex<()>,
@@ -41,14 +45,14 @@ struct Asked {
 impl ModelPort {
     /// A port in front of another, with the default limits.
     pub fn new(outer: Arc<dyn Port>, model: Arc<dyn Model>) -> Self {
-        let limits = Limits::default();
-        let family = Arc::new(Family::new(&limits, None));
+        let limits = RunLimits::default();
+        let context = Arc::new(RunContext::new(&limits, None));
         Self {
             outer,
             model,
             pricing: None,
             limits,
-            family,
+            context,
             asked: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             approved: Mutex::default(),
@@ -62,8 +66,8 @@ impl ModelPort {
     }
 
     /// Makes completions a part of a run: its limits are theirs, and what they consume counts there.
-    pub(crate) fn within(mut self, family: &Arc<Family>, limits: &Limits) -> Self {
-        self.family = Arc::clone(family);
+    pub(crate) fn within(mut self, context: &Arc<RunContext>, limits: &RunLimits) -> Self {
+        self.context = Arc::clone(context);
         self.limits = limits.clone();
         self
     }
@@ -100,7 +104,7 @@ impl ModelPort {
 
     /// Lets a call ask once more, if the limits do.
     fn admit(&self, call: CallId) -> Result<(), ToolError> {
-        if let Some(stop) = self.family.used_up() {
+        if let Some(stop) = self.context.used_up() {
             return Err(ToolError::limit(format!(
                 "the model was not asked: the run has reached its limit ({stop})"
             )));
@@ -112,7 +116,7 @@ impl ModelPort {
             return Err(ToolError::limit(format!(
                 "the model was not asked: one call of a tool gets {most} completions at most"
             ))
-            .suggest("Ask for less in one call; the agent's owner can raise `Limits::completions`."));
+            .suggest("Ask for less in one call; the agent's owner can raise `RunLimits::completions`."));
         }
         asked.completions += 1;
         Ok(())
@@ -173,7 +177,7 @@ impl Port for ModelPort {
         request: &'a SampleRequest,
     ) -> BoxFuture<'a, Result<Sample, ToolError>> {
         Box::pin(async move {
-            let _turn = if self.family.limits_spending() { Some(self.turn.lock().await) } else { None };
+            let _turn = if self.context.limits_spending() { Some(self.turn.lock().await) } else { None };
             self.admit(call)?;
             let mut asked = Request::new(request.prompt.clone());
             asked.system.clone_from(&request.system);
@@ -185,7 +189,7 @@ impl Port for ModelPort {
                 prompt_caching: PromptCaching::Off,
                 ..Settings::default()
             };
-            let meter = Meter::new(&self.family, &self.model, self.pricing.as_ref());
+            let meter = Meter::new(&self.context, &self.model, self.pricing.as_ref());
             let mut completion = Completion { port: self, call, meter };
             let response = completion.meter.respond(&asked).await.map_err(|error| {
                 ToolError::dependency(format!("the model could not complete the prompt: {error}"))

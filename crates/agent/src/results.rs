@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::Pricing;
-use crate::run::Spent;
+use crate::spend::Spent;
 use serde_json::Value;
 use toolpost_core::{
     CallId, Clock as _, Code, Content, Output, Partial, Reply, Status, SystemClock, ToolError, Usage,

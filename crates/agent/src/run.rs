@@ -2,7 +2,6 @@
 //!
 //! [`Running::work`] is the whole of it, top to bottom; each stage that needs more than a few lines is a module here.
 
-mod answer;
 mod ask;
 mod budget;
 mod calls;
@@ -13,11 +12,13 @@ mod hosted_tools;
 mod intent;
 mod judge;
 mod notices;
-mod outcome;
+mod output;
 mod pause;
 mod repetition;
 mod setup;
 mod shorten;
+mod stream;
+mod typed;
 mod wrap_up;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,34 +27,36 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 use toolpost_core::{
-    CallId, CallOptions, Caller, Cancellation, Clock, Event, Port, RunId, RunRecord, Scope, SystemClock,
-    Values,
+    CallId, CallOptions, Caller, Cancellation, Clock, Event, EventSink, Port, RunId, RunRecord, Scope,
+    SystemClock, Values,
 };
 use toolpost_llm::{CodeExecutionMeter, ErrorKind, Model, ModelError, Request, Turn};
 use toolpost_toolbox::ToolSession;
 
-pub(crate) use self::answer::AnswerForm;
-pub use self::answer::{Answer, NoAnswer};
-pub(crate) use self::budget::Spent;
 use self::budget::{Budget, sleep_until};
 use self::calls::Made;
 pub use self::intent::ToolIntent;
 use self::judge::Next;
 use self::notices::Notices;
-pub use self::outcome::{CallPayload, Outcome};
+pub use self::output::{CallPayload, RunError, RunOutput, TypedOutput};
 use self::pause::Resumed;
-pub use self::pause::{Decision, ResumeError, RunState, WaitingCall};
+pub use self::pause::{Decision, PendingCall, ResumeError, RunState};
 use self::repetition::{Verdict, Watch};
-pub use self::wrap_up::WrapUp;
-use crate::agent::Parts;
+pub use self::stream::RunStream;
+use crate::answer_schema::AnswerSchema;
+use crate::config::AgentConfig;
 use crate::dynamic::Offer;
-use crate::family::{Family, Listeners};
+use crate::listeners::Listeners;
 use crate::memory::{Ended, Keeper};
-use crate::port::ModelPort;
-use crate::{Agent, CallingModel, StopReason};
+use crate::port::{CallingModel, ModelPort};
+use crate::run_context::RunContext;
+use crate::{Agent, RunStopReason};
 
-/// One run, before it has begun: who it is for and how it is stopped.
-#[must_use = "a run does nothing until `finish`"]
+/// One run of an agent. Awaiting it runs the agent and yields a [`RunOutput`] or a [`RunError`].
+///
+/// [`Agent::run`], [`Agent::run_turns`], [`Agent::resume`] and [`Conversation::run`](crate::Conversation::run) start
+/// one.
+#[must_use = "a run does nothing until it is awaited"]
 pub struct Run {
     agent: Agent,
     id: RunId,
@@ -69,47 +72,50 @@ pub struct Run {
     tool_session: Option<ToolSession>,
     usage_metadata: Map<String, Value>,
     keeper: Keeper,
-    carry: Carry,
-    /// The time that the provider's code was billed for before, where no conversation is kept that knows it.
+    carry: ProviderState,
+    /// Billed code execution time of earlier runs, if no stored conversation has it.
     code_meter: CodeExecutionMeter,
-    answer: Option<AnswerForm>,
+    answer: Option<AnswerSchema>,
     pauses: bool,
     tools: Option<BTreeSet<String>>,
     until: Until,
     resumed: Option<Box<Resumed>>,
-    outer: Option<Arc<Family>>,
+    outer: Option<Arc<RunContext>>,
     team: Arc<[String]>,
-    /// The records of those who had the conversation before.
+    /// The records of earlier team members.
     earlier: Vec<Arc<RunRecord>>,
     deadline: Option<Instant>,
+    /// The sink of the stream.
+    events: Option<EventSink>,
 }
 
-/// What the next requests of a conversation carry to providers beyond its turns, by the provider's name: the id of the
-/// container that its code ran in, for one.
-type Carry = BTreeMap<String, Map<String, Value>>;
+/// Provider state beyond the turns of a conversation, by provider name, such as the id of a code container.
+type ProviderState = BTreeMap<String, Map<String, Value>>;
 
-/// How far a run goes.
+/// Where a run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Until {
-    /// To an answer.
+    /// At an answer.
     Answer,
-    /// To the first calls, which are not made.
+    /// Before the first tool calls.
     Intent,
-    /// Until the calls that wait are made.
+    /// After the pending calls.
     Calls,
 }
 
-/// How what the model is told begins that neither its user nor a tool has said.
+/// The prefix of messages to the model that are from neither the user nor a tool.
 const FROM_THE_PROGRAM: &str = "[This is from the program that runs you, not from the user.]";
 
-/// The runtime's time, so that a test can stop it.
+/// The time of the runtime, which a test can pause.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
 impl Run {
-    /// Runs until there is an answer or a limit. To stop it, use its cancellation: then the record is whole.
-    pub async fn finish(self) -> Outcome {
+    /// Runs to the end and returns the output for every stop reason. Awaiting the run is the same with a `Result`.
+    ///
+    /// To stop it, use its cancellation instead of dropping it: then the record is complete.
+    pub async fn finish(self) -> RunOutput {
         let agent = self.agent.clone();
         let begun = now();
         let mut running = self.begin(&agent.0, begun);
@@ -122,11 +128,11 @@ impl Run {
         running.close(begun, stop, error).await
     }
 
-    /// All that a run has while it runs, on the heap: a hundred runs are a hundred futures, which stay small.
-    fn begin(mut self, parts: &Parts, begun: Instant) -> Box<Running<'_>> {
+    /// Moves the state of the run to the heap, which keeps its future small.
+    fn begin(mut self, config: &AgentConfig, begun: Instant) -> Box<Running<'_>> {
         let parent = self.outer.as_ref().and_then(|outer| outer.run);
-        self.keeper.begin(self.id, parent, &*parts.model, &self.turns);
-        let model = self.keeper.listen(&parts.model);
+        self.keeper.begin(self.id, parent, &*config.model, &self.turns);
+        let model = self.keeper.listen(&config.model);
         let mut carry = self.keeper.carry();
         carry.extend(self.carry);
         let left_out = hosted_code::left_out(&carry, &self.turns);
@@ -134,47 +140,50 @@ impl Run {
         let code_meter = Some(self.code_meter).filter(|meter| !meter.is_empty());
         let code_meter = code_meter.unwrap_or_else(|| self.keeper.code_meter());
         let outer = self.outer.take();
-        let mut family = Family::new(&parts.limits, outer);
-        family.run = Some(self.id);
-        if parts.events.is_some() || parts.on_usage.is_some() {
-            let own = family.listeners.and(parts.events.as_ref(), parts.on_usage.as_ref());
-            family.listeners = Arc::new(own);
+        let mut context = RunContext::new(&config.limits, outer);
+        context.run = Some(self.id);
+        if config.events.is_some() || config.on_usage.is_some() || self.events.is_some() {
+            let listeners = Arc::make_mut(&mut context.listeners);
+            listeners.add(config.events.as_ref(), config.on_usage.as_ref(), self.events.as_ref());
         }
-        family.usage_metadata.clone_from(&self.usage_metadata);
-        let family =
-            Arc::new(family.with(self.values.clone(), self.keeper.runs.clone(), Arc::clone(&self.team)));
-        self.earlier.into_iter().for_each(|record| family.adopt(record));
-        self.values.provide(Arc::clone(&family));
-        self.values.provide(CallingModel(Arc::clone(&parts.model)));
-        let listeners = Arc::clone(&family.listeners);
-        let mut record = RunRecord::begin(self.id, parts.model.id().to_string(), SystemClock.timestamp());
+        context.usage_metadata.clone_from(&self.usage_metadata);
+        let context = Arc::new(context.with_shared(
+            self.values.clone(),
+            self.keeper.runs.clone(),
+            Arc::clone(&self.team),
+        ));
+        self.earlier.into_iter().for_each(|record| context.adopt(record));
+        self.values.provide(Arc::clone(&context));
+        self.values.provide(CallingModel(Arc::clone(&config.model)));
+        let listeners = Arc::clone(&context.listeners);
+        let mut record = RunRecord::begin(self.id, config.model.id().to_string(), SystemClock.timestamp());
         record.parent = parent;
         let port_of = |model: Arc<dyn Model>| {
-            let port = ModelPort::new(Arc::clone(&self.port), model).with_pricing(parts.pricing.clone());
-            Arc::new(port.within(&family, &parts.limits))
+            let port = ModelPort::new(Arc::clone(&self.port), model).with_pricing(config.pricing.clone());
+            Arc::new(port.within(&context, &config.limits))
         };
-        let finder = parts.offering.finder().map(|model| port_of(self.keeper.listen(model)));
+        let finder = config.offering.finder().map(|model| port_of(self.keeper.listen(model)));
         let port = port_of(Arc::clone(&model));
         let mut running = Box::new(Running {
-            parts,
+            config,
             model,
             keeper: self.keeper,
             said: String::new(),
             carry,
             request: Request {
-                system: parts.system.clone(),
+                system: config.system.clone(),
                 turns: self.turns,
-                settings: parts.settings.clone(),
-                tool_choice: parts.tool_choice.clone(),
-                provider_options: parts.provider_options.clone(),
-                betas: parts.betas.clone(),
-                metadata: parts.metadata.clone(),
-                hosted_tools: parts.hosted_tools.clone(),
-                context_edits: parts.context_edits(),
+                settings: config.settings.clone(),
+                tool_choice: config.tool_choice.clone(),
+                provider_options: config.provider_options.clone(),
+                betas: config.betas.clone(),
+                metadata: config.metadata.clone(),
+                hosted_tools: config.hosted_tools.clone(),
+                context_edits: config.context_edits(),
                 provider_state: left_out,
                 ..Request::default()
             },
-            offer: Offer::new(&parts.toolbox, &parts.offering, finder),
+            offer: Offer::new(&config.toolbox, &config.offering, finder),
             tool_session: self.tool_session,
             port,
             caller: self.caller,
@@ -200,7 +209,7 @@ impl Run {
             context_tokens: 0,
             code_meter,
             is_summary_lost: false,
-            budget: Budget::new(&parts.limits, begun, family, self.deadline),
+            budget: Budget::new(&config.limits, begun, context, self.deadline),
             watch: Watch::default(),
             notices: self.notices,
             listeners,
@@ -216,12 +225,12 @@ impl Run {
 
 /// What ends a run other than the model's last word.
 struct Interrupted {
-    stop: StopReason,
+    stop: RunStopReason,
     error: Option<Box<ModelError>>,
 }
 
-impl From<StopReason> for Interrupted {
-    fn from(stop: StopReason) -> Self {
+impl From<RunStopReason> for Interrupted {
+    fn from(stop: RunStopReason) -> Self {
         Self { stop, error: None }
     }
 }
@@ -229,9 +238,9 @@ impl From<StopReason> for Interrupted {
 impl From<ModelError> for Interrupted {
     fn from(error: ModelError) -> Self {
         let stop = match error.kind {
-            ErrorKind::Refused => StopReason::Refusal,
-            ErrorKind::ContextTooLong => StopReason::ContextWindow,
-            _ => StopReason::ModelError,
+            ErrorKind::Refused => RunStopReason::Refusal,
+            ErrorKind::ContextTooLong => RunStopReason::ContextWindow,
+            _ => RunStopReason::ModelError,
         };
         Self { stop, error: Some(Box::new(error)) }
     }
@@ -239,7 +248,7 @@ impl From<ModelError> for Interrupted {
 
 /// A run while it runs.
 struct Running<'a> {
-    parts: &'a Parts,
+    config: &'a AgentConfig,
     /// The model, listened to where its exchanges are kept.
     model: Arc<dyn Model>,
     /// What is kept while it runs.
@@ -247,7 +256,7 @@ struct Running<'a> {
     /// What the model has said of the answer that is not whole yet.
     said: String,
     /// What the next requests carry to providers.
-    carry: Carry,
+    carry: ProviderState,
     request: Request,
     offer: Offer<'a>,
     /// What the offer begins with.
@@ -262,7 +271,7 @@ struct Running<'a> {
     /// What every event of usage carries.
     usage_metadata: Map<String, Value>,
     /// What the answer must be, the value that it is, and how often the model was told that it is not.
-    answer: Option<AnswerForm>,
+    answer: Option<AnswerSchema>,
     value: Option<Value>,
     repairs: u32,
     /// Whether calls that need approval end the run, with a state to go on from.
@@ -276,7 +285,7 @@ struct Running<'a> {
     /// How often it has waited for somebody.
     latest_pause: u32,
     /// The calls of the last answer, if some of them wait for somebody.
-    waiting: Vec<WaitingCall>,
+    waiting: Vec<PendingCall>,
     /// Whether the next answer goes on where a pause was made.
     goes_on: bool,
     /// Whether the latest answer has said something, with the pieces that it goes on from.
@@ -298,7 +307,7 @@ struct Running<'a> {
 
 impl Running<'_> {
     /// The loop: ask, judge, call, tell, ask again.
-    async fn work(&mut self) -> Result<StopReason, Interrupted> {
+    async fn work(&mut self) -> Result<RunStopReason, Interrupted> {
         if let Err(interrupted) = self.open().await {
             self.wait_on();
             return Err(interrupted);
@@ -311,8 +320,8 @@ impl Running<'_> {
             if let Some(stop) = self.tell(made) {
                 return Err(stop.into());
             }
-            if self.budget.family().handoff().is_some() {
-                return Ok(StopReason::Handoff);
+            if self.budget.context().handoff().is_some() {
+                return Ok(RunStopReason::Handoff);
             }
             self.look_for_repetition()?;
             self.save().await;
@@ -337,8 +346,8 @@ impl Running<'_> {
     }
 
     /// Tells the model when it repeats itself, and ends the run when it goes on.
-    fn look_for_repetition(&mut self) -> Result<(), StopReason> {
-        let threshold = self.parts.limits.repetition;
+    fn look_for_repetition(&mut self) -> Result<(), RunStopReason> {
+        let threshold = self.config.limits.repetition;
         if threshold == 0 {
             return Ok(());
         }
@@ -360,9 +369,9 @@ impl Running<'_> {
     async fn close(
         mut self: Box<Self>,
         begun: Instant,
-        stop: StopReason,
+        stop: RunStopReason,
         error: Option<Box<ModelError>>,
-    ) -> Outcome {
+    ) -> RunOutput {
         let state = self.state(begun).map(Box::new);
         self.finish_record(begun, &stop, error.as_deref());
         let ended = Ended {
@@ -393,28 +402,28 @@ impl Running<'_> {
         let record = Arc::new(record);
         let finished = Event::RunFinished { record: Arc::clone(&record) };
         listeners.events.iter().for_each(|sink| sink(&finished));
-        Outcome {
+        RunOutput {
             stop,
             record,
             turns: request.turns,
             error: error.map(|error| *error),
             tool_session: offer.into_session(),
-            carry,
+            provider_state: carry,
             code_meter,
             payloads,
             value,
             state: state.map(|state| *state),
-            handoff: budget.family().handoff(),
+            handoff: budget.context().handoff(),
         }
     }
 
     /// Writes into the record how it ended and what it took.
-    fn finish_record(&mut self, begun: Instant, stop: &StopReason, error: Option<&ModelError>) {
+    fn finish_record(&mut self, begun: Instant, stop: &RunStopReason, error: Option<&ModelError>) {
         let execution_time = self.elapsed(begun);
-        let family = self.budget.family();
-        let spent = family.spent();
+        let context = self.budget.context();
+        let spent = context.spent();
         let record = &mut self.record;
-        record.children = family.take_children();
+        record.children = context.take_children();
         record.usage = spent.usage;
         record.cost_usd = spent.cost_usd;
         record.success = stop.is_answer();
@@ -422,7 +431,7 @@ impl Running<'_> {
         record.set_duration(execution_time);
         record.error = error
             .map(|error| json!({ "kind": error.kind.as_str(), "message": error.to_string(), "hint": error.hint() }));
-        if let StopReason::Guardrail(reason) | StopReason::NotClaimed(reason) = stop {
+        if let RunStopReason::Guardrail(reason) | RunStopReason::NotClaimed(reason) = stop {
             record.error = Some(json!({ "kind": stop.as_str(), "message": reason }));
         }
         record.notices = self.notices.as_slice().to_vec();
@@ -430,7 +439,7 @@ impl Running<'_> {
 
     /// Keeps what is new of the conversation, where it is kept.
     async fn save(&mut self) {
-        let spent = self.budget.family().spent();
+        let spent = self.budget.context().spent();
         if let Some(notice) = self.keeper.save(&self.request.turns, &self.record, &spent).await {
             self.note(&notice);
         }

@@ -5,67 +5,67 @@ use std::fmt;
 /// Why a run ended. Only the first two are an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum StopReason {
-    /// The model has said all that it wanted to say.
+pub enum RunStopReason {
+    /// The model finished its answer.
     EndTurn,
-    /// The model wrote one of the texts at which it was told to stop.
+    /// The model wrote a stop sequence.
     StopSequence,
-    /// The model reached the longest answer that it may write.
+    /// The model reached its limit of output tokens.
     OutputTokens,
-    /// The conversation has outgrown the model.
+    /// The conversation exceeds the context window.
     ContextWindow,
-    /// The model, or its provider, declined.
+    /// The model or its provider refused.
     Refusal,
-    /// The model was asked as often as it may be.
+    /// The run reached its limit of requests to the model.
     MaxIterations,
-    /// As many tools were called as may be.
+    /// The run reached its limit of tool calls.
     MaxToolCalls,
-    /// As many tokens were used as may be.
+    /// The run reached its limit of tokens.
     MaxTokens,
-    /// The run took as long as it may.
+    /// The run reached its time limit.
     MaxTime,
-    /// The run cost as much as it may.
+    /// The run reached its limit of cost.
     MaxCost,
-    /// The same call failed again and again.
+    /// The same call failed repeatedly.
     RepeatedError,
-    /// The same call was made again and again, though it succeeded.
+    /// The same call succeeded repeatedly.
     RepeatedCall,
-    /// The same few steps were taken in turn, with the same results.
+    /// The model repeated a cycle of calls with the same results.
     Cycle,
-    /// Calls brought nothing that was not known.
+    /// Calls returned no new results.
     NoProgress,
-    /// The model said the same again and again, or ever more of the same.
+    /// The model repeated its text, or extended the same text.
     Narration,
-    /// The model called tools that do not exist, again and again.
+    /// The model repeatedly called unknown tools.
     UnknownTool,
-    /// A tool took too long, again and again.
+    /// A tool repeatedly timed out.
     ToolTimeouts,
-    /// None of the answers fitted the schema that they must fit.
+    /// No answer matched the required schema.
     AnswerSchema,
-    /// A guardrail said no: its name, and why.
+    /// A guardrail blocked the run: its name and its reason.
     Guardrail(String),
-    /// Calls wait for somebody to approve them.
+    /// Calls await approval.
     ApprovalNeeded,
-    /// Calls wait because only their intent was asked for.
+    /// Calls are pending because only the intent was requested.
     ToolIntent,
-    /// The calls that were chosen have been made, and no more was asked for.
+    /// The approved calls ran, and nothing else was requested.
     ToolsCalled,
-    /// A state is gone on from once, and somebody has done so before, or the store could not say whether: why.
+    /// The state was resumed before, or the store could not check it: the reason.
     NotClaimed(String),
-    /// What the run has cost is not known, and it may only cost so much.
+    /// The cost is unknown, and the run has a limit of cost.
     UnknownCost,
-    /// The conversation moves to another agent of the team.
+    /// Another agent of the team takes over the conversation.
     Handoff,
-    /// The caller asked to stop.
+    /// The caller cancelled the run.
     Cancelled,
-    /// The model could not be asked, or its answer could not be read.
+    /// The request to the model failed, or its response was invalid.
     ModelError,
-    /// The model stopped for a reason of its own, in its provider's words.
+    /// The model stopped for a reason in its provider's words.
     Other(String),
 }
 
-impl StopReason {
-    /// The word in records, such as `max_iterations`.
+impl RunStopReason {
+    /// The name in records, such as `max_iterations`.
     pub fn as_str(&self) -> &str {
         match self {
             Self::EndTurn => "end_turn",
@@ -99,12 +99,17 @@ impl StopReason {
         }
     }
 
-    /// Whether the run reached an answer.
+    /// Whether the run has an answer.
     pub fn is_answer(&self) -> bool {
         matches!(self, Self::EndTurn | Self::StopSequence)
     }
 
-    /// Whether the run ended because it got nowhere.
+    /// Whether the run paused as requested: for approval, after an intent, or after its pending calls.
+    pub fn is_pause(&self) -> bool {
+        matches!(self, Self::ApprovalNeeded | Self::ToolIntent | Self::ToolsCalled)
+    }
+
+    /// Whether the run ended because of a detected loop.
     pub fn is_repetition(&self) -> bool {
         matches!(
             self,
@@ -118,7 +123,7 @@ impl StopReason {
         )
     }
 
-    /// Whether the run ended at one of its own limits, of which repetition is one.
+    /// Whether the run reached one of its limits; repetition is one.
     pub fn is_limit(&self) -> bool {
         self.is_repetition()
             || matches!(
@@ -133,13 +138,13 @@ impl StopReason {
             )
     }
 
-    /// Whether a run that ended so may sum up: it came to a limit that leaves something for a last answer.
-    pub(crate) fn may_sum_up(&self) -> bool {
+    /// Whether the model may write a last answer after this stop.
+    pub(crate) fn may_wrap_up(&self) -> bool {
         self.is_limit() && !matches!(self, Self::OutputTokens | Self::UnknownCost)
     }
 }
 
-impl fmt::Display for StopReason {
+impl fmt::Display for RunStopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }

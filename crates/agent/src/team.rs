@@ -1,4 +1,4 @@
-//! Agents that a conversation moves between.
+//! Teams: agents that hand a conversation over to each other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,14 +6,15 @@ use std::sync::Arc;
 use toolpost_core::{Args, BoxFuture, Ctx, Output, RunRecord, Tool, ToolError, ToolSpec};
 use toolpost_llm::{CodeExecutionMeter, Turn};
 
-use crate::family::Family;
-use crate::{Agent, Limits, Outcome, Run, StopReason};
+use crate::run_context::RunContext;
+use crate::{Agent, Run, RunError, RunLimits, RunOutput, RunStopReason};
 
-/// How often a conversation moves unless set.
-const MOST_HANDOFFS: u32 = 8;
+/// Handoffs of one run by default.
+const DEFAULT_MAX_HANDOFFS: u32 = 8;
 
-/// A tool that moves the conversation to another agent of a [`Team`], which then answers in place of the one that called
-/// it, and sees all that was said. Outside of a team it is an error.
+/// A tool that hands the conversation over to another agent of a [`Team`]. Outside a team it fails.
+///
+/// The other agent reads the whole conversation and answers instead of the caller.
 #[derive(Debug)]
 pub struct Handoff {
     to: String,
@@ -21,7 +22,7 @@ pub struct Handoff {
 }
 
 impl Handoff {
-    /// The tool `transfer_to_NAME`. The description says when to move there.
+    /// The tool `transfer_to_NAME`. The description tells the model when to hand over.
     #[must_use]
     pub fn to(name: impl Into<String>, description: impl Into<String>) -> Self {
         let to = name.into();
@@ -37,22 +38,22 @@ impl Tool for Handoff {
 
     fn call<'a>(&'a self, _args: &'a Args, ctx: &'a Ctx) -> BoxFuture<'a, Result<Output, ToolError>> {
         Box::pin(async move {
-            let family = ctx.inject::<Arc<Family>>().map_err(|_| {
-                ToolError::precondition("the conversation cannot move: nobody runs it as one of a team")
+            let context = ctx.inject::<Arc<RunContext>>().map_err(|_| {
+                ToolError::precondition("the conversation cannot be handed over outside a team")
             })?;
-            family.hand_over(&self.to)?;
-            Ok(Output::text(format!("The conversation goes on with `{}`.", self.to)))
+            context.hand_over(&self.to)?;
+            Ok(Output::text(format!("Handed over to `{}`.", self.to)))
         })
     }
 }
 
-/// Agents between which a conversation moves, by tools that are [`Handoff`]s. The first one begins.
+/// Agents that hand a conversation over to each other with [`Handoff`] tools. The first member begins.
 #[derive(Clone, Debug)]
 pub struct Team {
     first: (String, Agent),
     others: Vec<(String, Agent)>,
-    most_handoffs: u32,
-    limits: Limits,
+    max_handoffs: u32,
+    limits: RunLimits,
 }
 
 impl Team {
@@ -62,84 +63,107 @@ impl Team {
         Self {
             first: (name.into(), agent.clone()),
             others: Vec::new(),
-            most_handoffs: MOST_HANDOFFS,
-            limits: Limits::default(),
+            max_handoffs: DEFAULT_MAX_HANDOFFS,
+            limits: RunLimits::default(),
         }
     }
 
-    /// One more member. Of two of a name the first counts.
+    /// Adds a member. Of two members with one name, the first counts.
     #[must_use]
     pub fn and(mut self, name: impl Into<String>, agent: &Agent) -> Self {
         self.others.push((name.into(), agent.clone()));
         self
     }
 
-    /// How often the conversation moves; then the tools for it fail, and whose turn it is has to answer. Default: 8.
+    /// Sets the number of handoffs; then the handoff tools fail, and the current member has to answer. Defaults to 8.
     #[must_use]
     pub fn max_handoffs(mut self, handoffs: u32) -> Self {
-        self.most_handoffs = handoffs;
+        self.max_handoffs = handoffs;
         self
     }
 
-    /// How many tools all members together may call, and how many tokens and US dollars they may spend; other limits are
-    /// those of each member. Default: unlimited.
+    /// Limits the tool calls of all members together. Defaults to unlimited.
     #[must_use]
-    pub fn limits(mut self, change: impl FnOnce(&mut Limits)) -> Self {
-        change(&mut self.limits);
+    pub fn max_tool_calls(mut self, calls: u32) -> Self {
+        self.limits.tool_calls = Some(calls);
         self
     }
 
-    /// A member by its place.
-    fn member(&self, place: usize) -> &(String, Agent) {
-        place.checked_sub(1).and_then(|place| self.others.get(place)).unwrap_or(&self.first)
+    /// Limits the tokens of all members together. Defaults to unlimited.
+    #[must_use]
+    pub fn max_tokens(mut self, tokens: u64) -> Self {
+        self.limits.tokens = Some(tokens);
+        self
     }
 
-    /// Answers a prompt; see [`run_with`](Self::run_with).
-    pub async fn run(&self, prompt: impl Into<String>) -> Outcome {
+    /// Limits the cost of all members together, in US dollars. Defaults to unlimited.
+    #[must_use]
+    pub fn max_cost_usd(mut self, dollars: f64) -> Self {
+        self.limits.cost_usd = Some(dollars);
+        self
+    }
+
+    fn member(&self, index: usize) -> &(String, Agent) {
+        index.checked_sub(1).and_then(|index| self.others.get(index)).unwrap_or(&self.first)
+    }
+
+    /// Runs with a prompt; see [`run_with`](Self::run_with).
+    ///
+    /// # Errors
+    /// As [`RunOutput::into_result`].
+    pub async fn run(&self, prompt: impl Into<String>) -> Result<RunOutput, RunError> {
         self.run_with(vec![Turn::user(prompt)], |run| run).await
     }
 
-    /// Goes on from a conversation. Each member's run is made ready by the function: with a port, a scope, a cancellation.
-    /// The outcome is that of the last member; its record has the runs of the others as children, and says who gave to
-    /// whom. What it consumed and cost is what all of them did.
-    pub async fn run_with(&self, turns: Vec<Turn>, ready: impl Fn(Run) -> Run) -> Outcome {
-        let family = Arc::new(Family::new(&self.limits, None));
-        let (mut turns, mut carry, mut member, mut moves) = (turns, BTreeMap::new(), 0, 0);
+    /// Continues a conversation. `prepare` sets the port, scope or cancellation of each member's run.
+    ///
+    /// The output is that of the last member, with the usage and cost of all. Its record has the runs of the other members
+    /// as children, and a notice for each handoff.
+    ///
+    /// # Errors
+    /// As [`RunOutput::into_result`].
+    pub async fn run_with(
+        &self,
+        turns: Vec<Turn>,
+        prepare: impl Fn(Run) -> Run,
+    ) -> Result<RunOutput, RunError> {
+        let context = Arc::new(RunContext::new(&self.limits, None));
+        let (mut turns, mut state, mut member, mut handoffs) = (turns, BTreeMap::new(), 0, 0);
         let mut code_meter = CodeExecutionMeter::new();
         let mut earlier: Vec<Arc<RunRecord>> = Vec::new();
         let mut notices = Vec::new();
         loop {
-            // The last one may not move it any further.
-            let names: Arc<[String]> = if moves < self.most_handoffs {
+            // After the last handoff no member can hand over.
+            let names: Arc<[String]> = if handoffs < self.max_handoffs {
                 std::iter::once(&self.first).chain(&self.others).map(|(name, _)| name.clone()).collect()
             } else {
                 Arc::default()
             };
             let (name, agent) = self.member(member);
-            let run = ready(Run::from_turns(agent, turns).with_carry(carry)).within(&family).in_team(names);
-            let mut outcome = run.after(earlier.clone(), code_meter).finish().await;
-            let next = outcome.handoff.filter(|_| outcome.stop == StopReason::Handoff);
+            let run = prepare(agent.run_turns(turns).with_provider_state(state)).within(&context);
+            let mut output = run.in_team(names).after(earlier.clone(), code_meter).finish().await;
+            let next = output.handoff.filter(|_| output.stop == RunStopReason::Handoff);
             let Some(next) = next else {
-                if moves > 0 {
-                    let record = Arc::make_mut(&mut outcome.record);
-                    let spent = family.spent();
+                if handoffs > 0 {
+                    let record = Arc::make_mut(&mut output.record);
+                    let spent = context.spent();
                     record.usage = spent.usage;
                     record.cost_usd = spent.cost_usd;
                     notices.append(&mut record.notices);
                     record.notices = notices;
                 }
-                return outcome;
+                return output.into_result();
             };
             let (to, _) = self.member(next);
             notices.push(format!("the conversation moved from `{name}` to `{to}`"));
-            // Its record names those before it too; here they stand side by side.
-            let mut record = outcome.record;
+            // The record lists earlier members as children; in the result all members are siblings.
+            let mut record = output.record;
             let children = &mut Arc::make_mut(&mut record).children;
             children.drain(..earlier.len().min(children.len()));
             earlier.push(record);
-            (turns, carry, code_meter) = (outcome.turns, outcome.carry, outcome.code_meter);
+            (turns, state, code_meter) = (output.turns, output.provider_state, output.code_meter);
             member = next;
-            moves += 1;
+            handoffs += 1;
         }
     }
 }

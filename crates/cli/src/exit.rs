@@ -1,6 +1,6 @@
 //! The exit statuses, in one table.
 
-use toolpost_agent::StopReason;
+use toolpost_agent::RunStopReason;
 use toolpost_core::{Code, ToolError};
 use toolpost_llm::ErrorKind;
 use toolpost_sandbox::{Interruption, Verdict};
@@ -90,14 +90,14 @@ impl From<&ErrorKind> for Exit {
     }
 }
 
-impl From<&StopReason> for Exit {
-    fn from(stop: &StopReason) -> Self {
+impl From<&RunStopReason> for Exit {
+    fn from(stop: &RunStopReason) -> Self {
         match stop {
             stop if stop.is_answer() => Self::Ok,
-            StopReason::Cancelled => Self::Interrupted,
-            StopReason::ContextWindow => Self::Limit,
-            StopReason::AnswerSchema => Self::Schema,
-            StopReason::Guardrail(_) | StopReason::ApprovalNeeded => Self::Denied,
+            RunStopReason::Cancelled => Self::Interrupted,
+            RunStopReason::ContextWindow => Self::Limit,
+            RunStopReason::AnswerSchema => Self::Schema,
+            RunStopReason::Guardrail(_) | RunStopReason::ApprovalNeeded => Self::Denied,
             stop if stop.is_limit() => Self::Limit,
             _ => Self::Failed,
         }

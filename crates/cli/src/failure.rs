@@ -97,7 +97,7 @@ const IN_OPTIONS: [(&str, &str); 13] = [
     (" (`ClientBuilder::no_network`)", ""),
     ("; the operator can raise `HttpSettings::longest_timeout`", ""),
     ("; the operator can raise `CodeSettings::sessions`", ""),
-    ("; the agent's owner can raise `Limits::completions`", ""),
+    ("; the agent's owner can raise `RunLimits::completions`", ""),
     (": `SearchSettings` has none", ""),
     (
         "Provide `SearchSettings` with an engine, such as `SearchEngine::searxng(\"https://HOST\")` or \

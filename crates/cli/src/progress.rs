@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
-use toolpost_agent::StopReason;
+use toolpost_agent::RunStopReason;
 use toolpost_core::{
     CallRecord, Event, EventSink, LogLevel, LogLine, RunId, RunRecord, ToolError, format_duration,
 };
@@ -135,7 +135,7 @@ fn tell(printer: &Printer, said: &Mutex<Said>, event: &Event) {
 /// Whether a run that came to a limit has said something all the same: a sum, or an answer that was cut off. Its command
 /// prints that as the result.
 pub(crate) fn has_last_words(record: &RunRecord) -> bool {
-    record.wrapped_up || record.stop_reason == StopReason::OutputTokens.as_str()
+    record.wrapped_up || record.stop_reason == RunStopReason::OutputTokens.as_str()
 }
 
 /// The longest name of a tool that is shown: a model may have made it up.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{CallId, Cancellation, NoPort, Port, Scope, Values};
+use crate::{CallId, Cancellation, EventSink, NoPort, Port, Scope, Values};
 
 /// Who calls: the front, and whom it speaks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -137,6 +137,8 @@ pub struct Call {
     pub values: Values,
     /// What the caller can do while the tool runs.
     pub port: Arc<dyn Port>,
+    /// Receives the events of this call and of its nested calls, beside the sink of the toolbox.
+    pub events: Option<EventSink>,
 }
 
 static NO_PORT: LazyLock<Arc<dyn Port>> = LazyLock::new(|| Arc::new(NoPort));
@@ -160,6 +162,7 @@ impl Call {
             approved: false,
             values: Values::default(),
             port: Arc::clone(&NO_PORT),
+            events: None,
         }
     }
 
@@ -174,6 +177,13 @@ impl Call {
     #[must_use]
     pub fn with_port(mut self, port: Arc<dyn Port>) -> Self {
         self.port = port;
+        self
+    }
+
+    /// Sends the events of this call and of its nested calls to a sink, which must return at once.
+    #[must_use]
+    pub fn with_events(mut self, sink: EventSink) -> Self {
+        self.events = Some(sink);
         self
     }
 

@@ -17,9 +17,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use toolpost::model::{
-    HttpOptions, Model, ModelSpec, PROVIDERS, ProviderAccess, Router, ScriptModel, Secret,
-};
+use toolpost::model::{self, Model, ScriptModel};
 use toolpost::{Agent, ToolError, Toolbox, data, tool};
 
 /// What is to be bought.
@@ -70,33 +68,23 @@ turns:
 "#;
 
 fn model() -> Result<Arc<dyn Model>, Box<dyn Error>> {
-    let Some(name) = std::env::args().nth(1) else {
-        return Ok(Arc::new(ScriptModel::parse("agent", SCRIPT)?));
-    };
-    let first = |names: &[&str]| names.iter().find_map(|name| std::env::var(name).ok());
-    let access = PROVIDERS.iter().map(|provider| {
-        let access = ProviderAccess {
-            key: first(provider.key_variables).map(Secret::new),
-            base_url: first(provider.base_url_variables),
-            ..ProviderAccess::default()
-        };
-        (provider.name.to_owned(), access)
-    });
-    let router = Router::new(HttpOptions::default(), access.collect());
-    Ok(router.open(&ModelSpec::parse(&name)?)?)
+    match std::env::args().nth(1) {
+        Some(name) => Ok(model::from_env(&name)?),
+        None => Ok(Arc::new(ScriptModel::parse("agent", SCRIPT)?)),
+    }
 }
 
 async fn order() -> Result<(), Box<dyn Error>> {
     let model = model()?;
     let toolbox = Toolbox::builder().tool(stock).tool(quote).build()?;
-    let agent = Agent::builder(Arc::clone(&model), toolbox).limits(|limits| {
-        limits.iterations = 10;
-        // A script costs nothing, and nobody knows the price of a model of one's own.
-        limits.cost_usd = model.info().map(|_| 0.10);
-    });
-    let answer = agent.build().run_as::<Order>("Order two lamps, if there are as many.").await?;
-    println!("{} × {}: {} €", answer.value.pieces, answer.value.article, answer.value.total);
-    let record = &answer.outcome.record;
+    let mut agent = Agent::builder(Arc::clone(&model), toolbox).max_iterations(10);
+    // A scripted model has no price, and a limit of cost needs one.
+    if model.info().is_some() {
+        agent = agent.max_cost_usd(0.10);
+    }
+    let order = agent.build().run_as::<Order>("Order two lamps, if there are as many.").await?;
+    println!("{} × {}: {} €", order.value.pieces, order.value.article, order.value.total);
+    let record = &order.output.record;
     eprintln!("{} turns, {} calls", record.iterations, record.tool_calls.len());
     Ok(())
 }

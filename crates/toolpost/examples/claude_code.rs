@@ -15,7 +15,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use toolpost::agent::claude_code::{Credential, Error, Executor};
+use toolpost::agent::claude_code::{ClaudeCodeError, Credential, Executor};
 use toolpost::call::Secret;
 use toolpost::toolbox::ToolboxBuilder;
 use toolpost::{Agent, ToolError, Toolbox, json, tool, worker_entry, workers};
@@ -45,7 +45,7 @@ fn build() -> ToolboxBuilder {
     Toolbox::builder().tool(count).tool(primes).tool(order).runner(workers())
 }
 
-async fn converse(executor: Executor, turns: &[String], toolbox: Toolbox) -> Result<bool, Error> {
+async fn converse(executor: Executor, turns: &[String], toolbox: Toolbox) -> Result<bool, ClaudeCodeError> {
     let variable = |name: &str| std::env::var(name).ok();
     let mut claude = Agent::claude_code().executor(executor);
     if let Some(token) = variable("CLAUDE_CODE_OAUTH_TOKEN") {

@@ -437,28 +437,20 @@ pub const MAX_PRELUDE_NAMES: usize = 15;
 
 /// Type names that still occur more than once among the public types of the façade. Add none.
 pub const SHARED_TYPE_NAMES: &[&str] = &[
-    "Answer",
     "Artifact",
     "Builder",
     "Catalog",
     "Collisions",
-    "Decision",
     "Discovery",
     "EntryKind",
-    "Error",
-    "ErrorKind",
     "Event",
     "Host",
     "Limits",
     "Login",
     "Manifest",
-    "Outcome",
     "Request",
     "Running",
-    "Session",
     "Settings",
-    "StopReason",
-    "Turn",
     "Usage",
     "Verdict",
 ];

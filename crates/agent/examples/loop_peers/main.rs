@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toolpost::tool;
-use toolpost_agent::{Agent, StopReason};
+use toolpost_agent::{Agent, RunStopReason};
 use toolpost_llm::{HostedModel, HttpClient, HttpOptions, Provider, ProviderAccess, Secret};
 use toolpost_toolbox::Toolbox;
 
@@ -61,8 +61,8 @@ fn agent(url: &str) -> Agent {
 }
 
 async fn converse(agent: &Agent) {
-    let outcome = agent.run("What is 2 + 3?").await;
-    assert_eq!((&outcome.stop, outcome.text()), (&StopReason::EndTurn, "done"), "{:?}", outcome.error);
+    let outcome = agent.run("What is 2 + 3?").finish().await;
+    assert_eq!((&outcome.stop, outcome.text()), (&RunStopReason::EndTurn, "done"), "{:?}", outcome.error);
 }
 
 /// Processor time of this process, in seconds.
@@ -115,7 +115,7 @@ fn ours(url: &str) {
 /// One agent that asks once, for the time from the start of a process to its request.
 fn once(url: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(agent(url).run("hi"));
+    runtime.block_on(agent(url).run("hi").finish());
 }
 
 /// Milliseconds from the start of a process to the end of the head of its first request, the tenth percentile of some

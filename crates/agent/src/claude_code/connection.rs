@@ -15,7 +15,7 @@ use toolpost_core::{
 };
 use toolpost_mcp::server::{Running, Server};
 
-use super::error::{Error, ErrorKind, foreign};
+use super::error::{ClaudeCodeError, ClaudeCodeErrorKind, foreign};
 use super::executor::Address;
 
 /// The most records of calls that are kept of one turn.
@@ -100,7 +100,7 @@ impl fmt::Debug for Connection {
 }
 
 /// What a tool server may be called: what stands in `mcp__NAME__TOOL` and can be told from it again.
-pub(super) fn check_server_name(name: &str) -> Result<(), Error> {
+pub(super) fn check_server_name(name: &str) -> Result<(), ClaudeCodeError> {
     let valid = name.len() <= 32
         && name.starts_with(|first: char| first.is_ascii_alphabetic())
         && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "_-".contains(letter))
@@ -110,7 +110,7 @@ pub(super) fn check_server_name(name: &str) -> Result<(), Error> {
         return Ok(());
     }
     let shown: String = name.chars().filter(|letter| !letter.is_control()).take(60).collect();
-    Err(Error::new(ErrorKind::Setting, format!("`{shown}` is no name for a tool server"))
+    Err(ClaudeCodeError::new(ClaudeCodeErrorKind::Setting, format!("`{shown}` is no name for a tool server"))
         .hint("use at most 32 letters, digits, `-` and single `_`, and begin with a letter"))
 }
 
@@ -129,9 +129,16 @@ pub(super) enum ServedKind {
 
 impl Served {
     /// Makes a connection ready: a source is served, and every server is asked whether it is well.
-    pub(super) async fn start(name: &str, connection: &Connection, front: &Front) -> Result<Self, Error> {
+    pub(super) async fn start(
+        name: &str,
+        connection: &Connection,
+        front: &Front,
+    ) -> Result<Self, ClaudeCodeError> {
         let failed = |why: &str| {
-            Error::new(ErrorKind::ToolServer, format!("the tool server `{name}` cannot be used: {why}"))
+            ClaudeCodeError::new(
+                ClaudeCodeErrorKind::ToolServer,
+                format!("the tool server `{name}` cannot be used: {why}"),
+            )
         };
         let kind = match &connection.0 {
             Kind::Source(source) => {
@@ -215,7 +222,7 @@ impl Served {
     }
 
     /// Where the program must be able to connect to; nowhere for a program.
-    pub(super) fn address(&self) -> Result<Option<Address>, Error> {
+    pub(super) fn address(&self) -> Result<Option<Address>, ClaudeCodeError> {
         match &self.kind {
             ServedKind::Own { running, .. } => Address::of(&running.connection_url()).map(Some),
             ServedKind::Foreign(Connection(Kind::Http { url, .. })) => Address::of(url).map(Some),
@@ -262,9 +269,9 @@ impl Served {
 }
 
 /// 256 random bits.
-fn random_token() -> Result<Secret, Error> {
+fn random_token() -> Result<Secret, ClaudeCodeError> {
     let token = toolpost_core::random_hex(32)
-        .map_err(|error| Error::new(ErrorKind::Sandbox, foreign(error.message(), &[])))?;
+        .map_err(|error| ClaudeCodeError::new(ClaudeCodeErrorKind::Sandbox, foreign(error.message(), &[])))?;
     Ok(Secret::new(token))
 }
 

@@ -43,7 +43,7 @@ impl fmt::Display for ErrorClass {
 /// What went wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum ErrorKind {
+pub enum ClaudeCodeErrorKind {
     /// No credential was given. Nothing was started.
     CredentialMissing,
     /// The provider refused the credential, or the login has expired.
@@ -74,7 +74,7 @@ pub enum ErrorKind {
     Ended,
 }
 
-impl ErrorKind {
+impl ClaudeCodeErrorKind {
     /// The class that it belongs to.
     pub const fn class(self) -> ErrorClass {
         match self {
@@ -114,14 +114,14 @@ impl ErrorKind {
 
 /// An error with what to do about it. It holds no credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
-    kind: ErrorKind,
+pub struct ClaudeCodeError {
+    kind: ClaudeCodeErrorKind,
     message: String,
     hint: Option<String>,
 }
 
-impl Error {
-    pub(super) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+impl ClaudeCodeError {
+    pub(super) fn new(kind: ClaudeCodeErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), hint: None }
     }
 
@@ -136,7 +136,7 @@ impl Error {
     }
 
     /// What went wrong.
-    pub fn kind(&self) -> ErrorKind {
+    pub fn kind(&self) -> ClaudeCodeErrorKind {
         self.kind
     }
 
@@ -166,28 +166,28 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for ClaudeCodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         self.hint.as_ref().map_or(Ok(()), |hint| write!(f, "; {hint}"))
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for ClaudeCodeError {}
 
-impl From<toolpost_sandbox::EgressError> for Error {
+impl From<toolpost_sandbox::EgressError> for ClaudeCodeError {
     fn from(error: toolpost_sandbox::EgressError) -> Self {
         toolpost_sandbox::Error::from(error).into()
     }
 }
 
-impl From<toolpost_sandbox::Error> for Error {
+impl From<toolpost_sandbox::Error> for ClaudeCodeError {
     fn from(error: toolpost_sandbox::Error) -> Self {
         use toolpost_sandbox::Error as Sandbox;
         let kind = match &error {
-            Sandbox::ProgramNotFound { .. } | Sandbox::NotExecutable { .. } => ErrorKind::Program,
+            Sandbox::ProgramNotFound { .. } | Sandbox::NotExecutable { .. } => ClaudeCodeErrorKind::Program,
             Sandbox::Backend { .. } => of_backend(&error),
-            _ => ErrorKind::Sandbox,
+            _ => ClaudeCodeErrorKind::Sandbox,
         };
         let hint = error.hint();
         Self::new(kind, error.to_string()).hint_maybe(hint)
@@ -196,24 +196,26 @@ impl From<toolpost_sandbox::Error> for Error {
 
 /// What went wrong with a container.
 #[cfg(target_os = "linux")]
-fn of_backend(error: &toolpost_sandbox::Error) -> ErrorKind {
+fn of_backend(error: &toolpost_sandbox::Error) -> ClaudeCodeErrorKind {
     use toolpost_sandbox::docker::DockerError;
     match DockerError::of(error) {
-        Some(DockerError::ContainerGone { .. }) => ErrorKind::Killed,
-        Some(DockerError::ImageMissing { .. } | DockerError::ImageUnusable { .. }) => ErrorKind::Program,
-        Some(DockerError::NotConfined { .. }) => ErrorKind::Sandbox,
+        Some(DockerError::ContainerGone { .. }) => ClaudeCodeErrorKind::Killed,
+        Some(DockerError::ImageMissing { .. } | DockerError::ImageUnusable { .. }) => {
+            ClaudeCodeErrorKind::Program
+        }
+        Some(DockerError::NotConfined { .. }) => ClaudeCodeErrorKind::Sandbox,
         Some(
             DockerError::Address { .. }
             | DockerError::RuntimeMissing { .. }
             | DockerError::Unsupported { .. },
-        ) => ErrorKind::Setting,
-        _ => ErrorKind::Daemon,
+        ) => ClaudeCodeErrorKind::Setting,
+        _ => ClaudeCodeErrorKind::Daemon,
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn of_backend(_error: &toolpost_sandbox::Error) -> ErrorKind {
-    ErrorKind::Daemon
+fn of_backend(_error: &toolpost_sandbox::Error) -> ClaudeCodeErrorKind {
+    ClaudeCodeErrorKind::Daemon
 }
 
 /// What a program says, for a sentence of ours: one line, of bounded length, without the secrets.

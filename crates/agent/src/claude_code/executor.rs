@@ -10,7 +10,7 @@ use toolpost_sandbox::{
     Backend, Egress, EgressLimits, HostPattern, Level, Limits as SandboxLimits, Program, Sandbox, Workspace,
 };
 
-use super::error::{Error, ErrorKind};
+use super::error::{ClaudeCodeError, ClaudeCodeErrorKind};
 use super::settings::{Limits, PermissionMode};
 
 /// A process lives as long as its session: each turn has its own limit of time.
@@ -82,11 +82,14 @@ pub(super) struct Address {
 
 impl Address {
     /// The host and port of a URL.
-    pub(super) fn of(url: &str) -> Result<Self, Error> {
+    pub(super) fn of(url: &str) -> Result<Self, ClaudeCodeError> {
         let refuse = |why: &str| {
             let shown: String = url.split('?').next().unwrap_or_default().chars().take(100).collect();
-            Err(Error::new(ErrorKind::Setting, format!("`{shown}` is no address of a server: {why}"))
-                .hint("write for example `https://host.example/path`"))
+            Err(ClaudeCodeError::new(
+                ClaudeCodeErrorKind::Setting,
+                format!("`{shown}` is no address of a server: {why}"),
+            )
+            .hint("write for example `https://host.example/path`"))
         };
         let Ok(uri) = url.parse::<http::Uri>() else { return refuse("it is no URL") };
         let usual = match uri.scheme_str() {
@@ -113,7 +116,7 @@ impl Address {
     }
 
     /// Adds it to an allowlist: an address as such, a host by its name and port.
-    fn allowed(&self, egress: Egress) -> Result<Egress, Error> {
+    fn allowed(&self, egress: Egress) -> Result<Egress, ClaudeCodeError> {
         match self.socket() {
             Some(address) => Ok(egress.allow_address(address)),
             None => Ok(egress.allow(HostPattern::new(&format!("{}:{}", self.host, self.port))?)),
@@ -183,34 +186,36 @@ impl Executor {
         !matches!(self.place, Place::Process)
     }
 
-    pub(super) fn check(&self, mode: PermissionMode) -> Result<(), Error> {
+    pub(super) fn check(&self, mode: PermissionMode) -> Result<(), ClaudeCodeError> {
         if self.program.as_os_str().is_empty() {
-            return Err(Error::new(ErrorKind::Setting, "the program of Claude Code has no name"));
+            return Err(ClaudeCodeError::new(
+                ClaudeCodeErrorKind::Setting,
+                "the program of Claude Code has no name",
+            ));
         }
         if mode == PermissionMode::Bypass && !self.confines() {
-            return Err(Error::new(
-                ErrorKind::Setting,
+            return Err(ClaudeCodeError::new(
+                ClaudeCodeErrorKind::Setting,
                 "permissions are not bypassed in a plain process, which nothing confines",
             )
             .hint("use the sandbox or a container as executor, or allow tools by name"));
         }
         if let Place::Sandbox { level: Some(level @ (Level::Minimal | Level::Unconfined)), .. } = self.place {
             let message = format!("level `{level}` of the sandbox holds no allowlist of hosts");
-            return Err(
-                Error::new(ErrorKind::Setting, message).hint("use `standard` or above, or a plain process")
-            );
+            return Err(ClaudeCodeError::new(ClaudeCodeErrorKind::Setting, message)
+                .hint("use `standard` or above, or a plain process"));
         }
         Ok(())
     }
 
     /// The sandbox and the program in it.
-    pub(super) fn prepare(&self, start: Start<'_>) -> Result<(Sandbox, Program), Error> {
+    pub(super) fn prepare(&self, start: Start<'_>) -> Result<(Sandbox, Program), ClaudeCodeError> {
         let provider = start.base_url.map(Address::of).transpose()?;
         let is_here =
             provider.as_ref().and_then(Address::socket).is_some_and(|address| address.ip().is_loopback());
         if start.no_network && !is_here {
-            return Err(Error::new(
-                ErrorKind::Sandbox,
+            return Err(ClaudeCodeError::new(
+                ClaudeCodeErrorKind::Sandbox,
                 "no connection may leave this machine, and the provider is not on it",
             ));
         }
@@ -262,7 +267,7 @@ impl Executor {
     }
 
     /// Finds the program, so that a wrong path is an error of its own and the sandbox can show the file.
-    pub(super) fn found(&self) -> Result<Self, Error> {
+    pub(super) fn found(&self) -> Result<Self, ClaudeCodeError> {
         // In an image only its own start tells.
         if self.copies_folder() {
             return Ok(self.clone());
@@ -276,8 +281,8 @@ impl Executor {
         let found = candidates.iter().filter_map(|path| path.canonicalize().ok()).find(|path| path.is_file());
         match found {
             Some(program) => Ok(Self { program, place: self.place.clone() }),
-            None => Err(Error::new(
-                ErrorKind::Program,
+            None => Err(ClaudeCodeError::new(
+                ClaudeCodeErrorKind::Program,
                 format!("the program of Claude Code, `{}`, is not there", self.program.display()),
             )
             .hint("install it with `npm install @anthropic-ai/claude-code`, which takes 2.1.197 on Node.js 18 and 20")),
@@ -286,7 +291,11 @@ impl Executor {
 }
 
 /// The provider, the tool servers, and what else is allowed.
-fn way_out(start: &Start<'_>, provider: Option<&Address>, hosts: &[HostPattern]) -> Result<Egress, Error> {
+fn way_out(
+    start: &Start<'_>,
+    provider: Option<&Address>,
+    hosts: &[HostPattern],
+) -> Result<Egress, ClaudeCodeError> {
     let mut egress = Egress::new().no_network(start.no_network).limits(
         EgressLimits::default()
             .with_connections_at_once(256)
@@ -318,7 +327,7 @@ mod tests {
         assert_eq!(address("http://[::1]:9/"), ("[::1]".into(), 9));
         assert_eq!(address("http://localhost.example/"), ("localhost.example".into(), 80));
         for bad in ["", "host", "ftp://x/", "http://", "http://user:pass@host/", "//x"] {
-            assert_eq!(Address::of(bad).unwrap_err().kind(), ErrorKind::Setting, "{bad}");
+            assert_eq!(Address::of(bad).unwrap_err().kind(), ClaudeCodeErrorKind::Setting, "{bad}");
         }
         let socket = |url: &str| Address::of(url).unwrap().socket().map(|address| address.to_string());
         assert_eq!(socket("http://[::1]:9/"), Some("[::1]:9".into()));
@@ -330,17 +339,17 @@ mod tests {
     fn bypass_needs_something_that_confines() {
         let process = Executor::process("claude");
         process.check(PermissionMode::Manual).unwrap();
-        assert_eq!(process.check(PermissionMode::Bypass).unwrap_err().kind(), ErrorKind::Setting);
+        assert_eq!(process.check(PermissionMode::Bypass).unwrap_err().kind(), ClaudeCodeErrorKind::Setting);
         let sandbox = Executor::sandbox("claude");
         sandbox.check(PermissionMode::Bypass).unwrap();
         let minimal = sandbox.level(Level::Minimal);
-        assert_eq!(minimal.check(PermissionMode::Manual).unwrap_err().kind(), ErrorKind::Setting);
+        assert_eq!(minimal.check(PermissionMode::Manual).unwrap_err().kind(), ClaudeCodeErrorKind::Setting);
     }
 
     #[test]
     fn a_program_that_is_not_there_is_an_error_of_its_own() {
         let error = Executor::process("/nowhere/claude").found().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Program);
+        assert_eq!(error.kind(), ClaudeCodeErrorKind::Program);
         assert!(error.message().contains("/nowhere/claude"), "{error}");
         assert!(Executor::process("sh").found().is_ok());
     }

@@ -10,11 +10,11 @@ use toolpost_core::{
 };
 
 use super::connection::Served;
-use super::error::{Error, ErrorKind, foreign};
+use super::error::{ClaudeCodeError, ClaudeCodeErrorKind, foreign};
 use super::event::{Block, Ended, Event, Piece, ToolResult};
-use super::session::Turn;
+use super::session::ClaudeCodeTurn;
 use super::settings::Settings;
-use crate::StopReason;
+use crate::RunStopReason;
 
 /// The most uses of tools that are kept of one turn.
 const MAX_USES: usize = 10_000;
@@ -32,14 +32,14 @@ const MAX_SUBAGENTS: usize = 256;
 /// What a turn came to.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Outcome {
+pub struct ClaudeCodeOutput {
     /// Why it ended.
-    pub stop: StopReason,
+    pub stop: RunStopReason,
     /// Everything that is kept of it. Calls of connected toolboxes are there as the toolboxes recorded them; uses of
     /// other tools, and uses that were denied, as far as the program tells of them.
     pub record: Arc<RunRecord>,
     /// Why it failed, when it did.
-    pub error: Option<Error>,
+    pub error: Option<ClaudeCodeError>,
     /// The program's own name of the conversation.
     pub session: Option<String>,
     /// The sub-agents that were started, oldest first.
@@ -64,7 +64,7 @@ pub struct Subagent {
     pub tool_uses: u32,
 }
 
-impl Outcome {
+impl ClaudeCodeOutput {
     /// The answer.
     pub fn text(&self) -> &str {
         &self.record.response
@@ -73,8 +73,8 @@ impl Outcome {
     /// The record of a turn that reached an answer, else why it did not.
     ///
     /// # Errors
-    /// [`Outcome::error`].
-    pub fn into_result(self) -> Result<Arc<RunRecord>, Error> {
+    /// [`ClaudeCodeOutput::error`].
+    pub fn into_result(self) -> Result<Arc<RunRecord>, ClaudeCodeError> {
         match self.error {
             Some(error) => Err(error),
             None => Ok(self.record),
@@ -82,7 +82,7 @@ impl Outcome {
     }
 
     /// Of a turn for which nothing could be started.
-    pub(super) fn not_started(turn: &Turn, settings: &Settings, error: Error) -> Self {
+    pub(super) fn not_started(turn: &ClaudeCodeTurn, settings: &Settings, error: ClaudeCodeError) -> Self {
         Fold::new(turn, settings, None).failed(error, &[])
     }
 }
@@ -115,7 +115,7 @@ pub(super) struct Fold<'a> {
 }
 
 impl<'a> Fold<'a> {
-    pub(super) fn new(turn: &Turn, settings: &'a Settings, session: Option<String>) -> Self {
+    pub(super) fn new(turn: &ClaudeCodeTurn, settings: &'a Settings, session: Option<String>) -> Self {
         let model = settings.model.clone().unwrap_or_else(|| "default".to_owned());
         let mut record = RunRecord::begin(turn.id(), format!("claude-code/{model}"), SystemClock.timestamp());
         record.notices = turn.notices().to_vec();
@@ -277,7 +277,7 @@ impl<'a> Fold<'a> {
     }
 
     /// The outcome of a turn that the program has ended. `cost_before` is what the process had cost before.
-    pub(super) fn ended(mut self, ended: &Ended, cost_before: f64, servers: &[Served]) -> Outcome {
+    pub(super) fn ended(mut self, ended: &Ended, cost_before: f64, servers: &[Served]) -> ClaudeCodeOutput {
         self.record.usage = ended.usage.clone();
         self.record.cost_usd = ended.total_cost.map(|total| (total - cost_before).max(0.0));
         for denial in &ended.denials {
@@ -303,69 +303,83 @@ impl<'a> Fold<'a> {
     }
 
     /// The outcome of a turn that something else has ended.
-    pub(super) fn failed(mut self, error: Error, servers: &[Served]) -> Outcome {
+    pub(super) fn failed(mut self, error: ClaudeCodeError, servers: &[Served]) -> ClaudeCodeOutput {
         self.record.response = std::mem::take(&mut self.last_text);
         let stop = match error.kind() {
-            ErrorKind::Cancelled => StopReason::Cancelled,
-            ErrorKind::Limit => StopReason::MaxTime,
-            ErrorKind::Provider | ErrorKind::CredentialRefused => StopReason::ModelError,
-            other => StopReason::Other(other.as_str().to_owned()),
+            ClaudeCodeErrorKind::Cancelled => RunStopReason::Cancelled,
+            ClaudeCodeErrorKind::Limit => RunStopReason::MaxTime,
+            ClaudeCodeErrorKind::Provider | ClaudeCodeErrorKind::CredentialRefused => {
+                RunStopReason::ModelError
+            }
+            other => RunStopReason::Other(other.as_str().to_owned()),
         };
         self.finished(stop, Some(error), servers)
     }
 
     /// What the end of a turn means. The program calls many things a success.
-    fn judged(&self, ended: &Ended) -> (StopReason, Option<Error>) {
+    fn judged(&self, ended: &Ended) -> (RunStopReason, Option<ClaudeCodeError>) {
         let secrets = self.settings.secrets();
         let said = ended
             .errors
             .first()
             .or(ended.result.as_ref())
             .map_or_else(String::new, |text| foreign(text, &secrets));
-        let failed = |kind, message: String| Some(Error::new(kind, message));
+        let failed = |kind, message: String| Some(ClaudeCodeError::new(kind, message));
         match ended.subtype.as_str() {
             "error_max_turns" => {
-                let error =
-                    Error::new(ErrorKind::Limit, "Claude Code has asked the model as often as it may");
-                return (StopReason::MaxIterations, Some(error));
+                let error = ClaudeCodeError::new(
+                    ClaudeCodeErrorKind::Limit,
+                    "Claude Code has asked the model as often as it may",
+                );
+                return (RunStopReason::MaxIterations, Some(error));
             }
             "error_max_budget_usd" => {
-                let error = Error::new(ErrorKind::Limit, "Claude Code has cost as much as it may");
-                return (StopReason::MaxCost, Some(error));
+                let error = ClaudeCodeError::new(
+                    ClaudeCodeErrorKind::Limit,
+                    "Claude Code has cost as much as it may",
+                );
+                return (RunStopReason::MaxCost, Some(error));
             }
             _ => {}
         }
         if ended.is_error || ended.subtype.starts_with("error") {
             let kind = kind_of(self.message_error.as_deref(), ended.api_status, &said);
-            let mut error = Error::new(kind, format!("Claude Code failed: {said}"));
-            if kind == ErrorKind::CredentialRefused {
+            let mut error = ClaudeCodeError::new(kind, format!("Claude Code failed: {said}"));
+            if kind == ClaudeCodeErrorKind::CredentialRefused {
                 error = refused(&said);
             }
-            return (StopReason::ModelError, Some(error));
+            return (RunStopReason::ModelError, Some(error));
         }
         if !ended.denials.is_empty() {
             let mut names: Vec<&str> = ended.denials.iter().map(|denial| denial.tool.as_str()).collect();
             names.sort_unstable();
             names.dedup();
             let names = foreign(&names.join("`, `"), &secrets);
-            let error =
-                Error::new(ErrorKind::Denied, format!("Claude Code was not allowed to use `{names}`"));
+            let error = ClaudeCodeError::new(
+                ClaudeCodeErrorKind::Denied,
+                format!("Claude Code was not allowed to use `{names}`"),
+            );
             let error = error.hint("allow the tool by its name, or say in the prompt not to use it");
-            return (StopReason::Other("permission_denied".to_owned()), Some(error));
+            return (RunStopReason::Other("permission_denied".to_owned()), Some(error));
         }
         match ended.stop_reason.as_deref() {
             Some("max_tokens") => {
                 let message = "the model reached the longest answer that it may write".to_owned();
-                (StopReason::OutputTokens, failed(ErrorKind::Limit, message))
+                (RunStopReason::OutputTokens, failed(ClaudeCodeErrorKind::Limit, message))
             }
             Some("refusal") => {
-                (StopReason::Refusal, failed(ErrorKind::Failed, "the model declined".to_owned()))
+                (RunStopReason::Refusal, failed(ClaudeCodeErrorKind::Failed, "the model declined".to_owned()))
             }
-            _ => (StopReason::EndTurn, None),
+            _ => (RunStopReason::EndTurn, None),
         }
     }
 
-    fn finished(mut self, stop: StopReason, error: Option<Error>, servers: &[Served]) -> Outcome {
+    fn finished(
+        mut self,
+        stop: RunStopReason,
+        error: Option<ClaudeCodeError>,
+        servers: &[Served],
+    ) -> ClaudeCodeOutput {
         let uses = std::mem::take(&mut self.uses);
         for used in &uses {
             if !self.record.tools_used.contains(&used.name) {
@@ -378,10 +392,10 @@ impl<'a> Fold<'a> {
         self.record.success = error.is_none() && stop.is_answer();
         stop.as_str().clone_into(&mut self.record.stop_reason);
         self.record.set_duration(self.begun.elapsed());
-        self.record.error = error.as_ref().map(Error::to_json);
+        self.record.error = error.as_ref().map(ClaudeCodeError::to_json);
         let record = Arc::new(self.record.clone());
         self.tell(|| Told::RunFinished { record: Arc::clone(&record) });
-        Outcome {
+        ClaudeCodeOutput {
             stop,
             record,
             error,
@@ -458,21 +472,24 @@ impl Use {
 }
 
 /// What a failure of the provider means, by its word, its status, or the sentence where there is no word.
-pub(super) fn kind_of(word: Option<&str>, status: Option<u64>, said: &str) -> ErrorKind {
+pub(super) fn kind_of(word: Option<&str>, status: Option<u64>, said: &str) -> ClaudeCodeErrorKind {
     match (word, status) {
         (Some("authentication_failed" | "oauth_org_not_allowed" | "billing_error"), _)
-        | (_, Some(401..=403)) => ErrorKind::CredentialRefused,
+        | (_, Some(401..=403)) => ClaudeCodeErrorKind::CredentialRefused,
         (Some("rate_limit" | "server_error" | "overloaded"), _) | (_, Some(429 | 500..)) => {
-            ErrorKind::Provider
+            ClaudeCodeErrorKind::Provider
         }
-        _ if said.contains("/login") => ErrorKind::CredentialRefused,
-        _ => ErrorKind::Failed,
+        _ if said.contains("/login") => ClaudeCodeErrorKind::CredentialRefused,
+        _ => ClaudeCodeErrorKind::Failed,
     }
 }
 
 /// The provider does not take the credential.
-pub(super) fn refused(said: &str) -> Error {
+pub(super) fn refused(said: &str) -> ClaudeCodeError {
     let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-    Error::new(ErrorKind::CredentialRefused, format!("the provider refuses the credential{said}"))
-        .hint("the login may have expired: make a new token with `claude setup-token`, or use another key")
+    ClaudeCodeError::new(
+        ClaudeCodeErrorKind::CredentialRefused,
+        format!("the provider refuses the credential{said}"),
+    )
+    .hint("the login may have expired: make a new token with `claude setup-token`, or use another key")
 }

@@ -33,7 +33,7 @@ impl ToolUse {
 /// What becomes of a use of a tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Decision {
+pub enum HookDecision {
     /// As if nobody had been asked: the permissions decide.
     #[default]
     Continue,
@@ -46,10 +46,10 @@ pub enum Decision {
 /// Is told of every use of a tool before and after, and may refuse it. A hook that takes longer than a minute counts as
 /// one that refuses, and holds up no other session.
 pub trait Hooks: Send + Sync {
-    /// A tool is about to be used. Default: [`Decision::Continue`].
-    fn before_tool<'a>(&'a self, used: &'a ToolUse) -> BoxFuture<'a, Decision> {
+    /// A tool is about to be used. Default: [`HookDecision::Continue`].
+    fn before_tool<'a>(&'a self, used: &'a ToolUse) -> BoxFuture<'a, HookDecision> {
         let _ = used;
-        Box::pin(async { Decision::Continue })
+        Box::pin(async { HookDecision::Continue })
     }
 
     /// A tool was used and gave this. Default: nothing.

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use toolpost_core::Secret;
 use toolpost_sandbox::{Cancel, Outcome, Program, Running, Sandbox, Verdict};
 
-use super::error::{Error, ErrorKind, foreign};
+use super::error::{ClaudeCodeError, ClaudeCodeErrorKind, foreign};
 
 /// The longest line that is read, in bytes.
 pub(super) const MAX_LINE: usize = 8 << 20;
@@ -56,7 +56,7 @@ impl Process {
         program: Program,
         first: Vec<u8>,
         secrets: Vec<Secret>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, ClaudeCodeError> {
         // Making a process blocks for milliseconds.
         let started = tokio::task::spawn_blocking(move || sandbox.start(&program)).await;
         let mut running = started.map_err(|error| lost(&error.to_string()))??;
@@ -112,9 +112,12 @@ impl Process {
     }
 
     /// Writes bytes to its input. If it reads none any more, [`line`](Self::line) ends, and [`end`](Self::end) says why.
-    pub(super) async fn send(&self, bytes: Vec<u8>) -> Result<(), Error> {
+    pub(super) async fn send(&self, bytes: Vec<u8>) -> Result<(), ClaudeCodeError> {
         let Some(input) = &self.input else {
-            return Err(Error::new(ErrorKind::Killed, "Claude Code reads no input any more"));
+            return Err(ClaudeCodeError::new(
+                ClaudeCodeErrorKind::Killed,
+                "Claude Code reads no input any more",
+            ));
         };
         let _ = input.send(bytes).await;
         Ok(())
@@ -147,7 +150,7 @@ impl Process {
     }
 
     /// Ends its input, gives it a moment to end by itself, and waits until everything is dead. Says why it ended.
-    pub(super) async fn end(&mut self) -> Error {
+    pub(super) async fn end(&mut self) -> ClaudeCodeError {
         self.input = None;
         let drained = async { while self.lines.recv().await.is_some() {} };
         if tokio::time::timeout(PATIENCE, drained).await.is_err() {
@@ -177,24 +180,33 @@ impl Process {
     }
 
     /// Why it is dead.
-    fn died(&self, outcome: &Outcome) -> Error {
+    fn died(&self, outcome: &Outcome) -> ClaudeCodeError {
         let said = self.said();
         let (kind, what) = match &outcome.verdict {
             Verdict::Memory { limit } => {
-                (ErrorKind::Limit, format!("needed more than its {} MiB of memory", limit >> 20))
+                (ClaudeCodeErrorKind::Limit, format!("needed more than its {} MiB of memory", limit >> 20))
             }
             Verdict::Processes { limit } => {
-                (ErrorKind::Limit, format!("wanted more than {limit} processes and threads"))
+                (ClaudeCodeErrorKind::Limit, format!("wanted more than {limit} processes and threads"))
             }
-            Verdict::Disk { limit } => (ErrorKind::Limit, format!("wrote more than {} MiB", limit >> 20)),
-            Verdict::Signal { signal } => (ErrorKind::Killed, format!("was killed by signal {signal}")),
-            Verdict::Exit { code } => (ErrorKind::Killed, format!("ended with status {code}")),
-            Verdict::Denied { rule } => (ErrorKind::Sandbox, format!("was ended by the sandbox: {rule}")),
-            Verdict::Ok => (ErrorKind::Killed, "ended".to_owned()),
-            other => (ErrorKind::Killed, format!("was ended: {other:?}")),
+            Verdict::Disk { limit } => {
+                (ClaudeCodeErrorKind::Limit, format!("wrote more than {} MiB", limit >> 20))
+            }
+            Verdict::Signal { signal } => {
+                (ClaudeCodeErrorKind::Killed, format!("was killed by signal {signal}"))
+            }
+            Verdict::Exit { code } => (ClaudeCodeErrorKind::Killed, format!("ended with status {code}")),
+            Verdict::Denied { rule } => {
+                (ClaudeCodeErrorKind::Sandbox, format!("was ended by the sandbox: {rule}"))
+            }
+            Verdict::Ok => (ClaudeCodeErrorKind::Killed, "ended".to_owned()),
+            other => (ClaudeCodeErrorKind::Killed, format!("was ended: {other:?}")),
         };
         let said = if said.is_empty() { String::new() } else { format!("; it said: {said}") };
-        Error::new(kind, format!("the process of Claude Code {what} in the middle of its work{said}"))
+        ClaudeCodeError::new(
+            kind,
+            format!("the process of Claude Code {what} in the middle of its work{said}"),
+        )
     }
 }
 
@@ -209,11 +221,14 @@ impl Drop for Process {
     }
 }
 
-fn lost(why: &str) -> Error {
-    Error::new(ErrorKind::Sandbox, format!("the process of Claude Code cannot be used: {why}"))
+fn lost(why: &str) -> ClaudeCodeError {
+    ClaudeCodeError::new(
+        ClaudeCodeErrorKind::Sandbox,
+        format!("the process of Claude Code cannot be used: {why}"),
+    )
 }
 
-fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ClaudeCodeError> {
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(work);
     started.map(|_| ()).map_err(|error| lost(&format!("no thread could be started: {error}")))
 }

@@ -8,11 +8,11 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use toolpost_core::{Answer, CallId, Cancellation, Question, QuestionKind, RunId, Scope, Secret};
 
 use super::connection::{Front, Served};
-use super::error::{Error, ErrorKind, foreign};
+use super::error::{ClaudeCodeError, ClaudeCodeErrorKind, foreign};
 use super::event::{Event, Request, ServerStatus};
 use super::executor::{CREDENTIAL_DESCRIPTOR, SERVERS_PATH, Start};
-use super::fold::{Fold, Outcome, kind_of, refused};
-use super::hooks::{Decision, ToolUse};
+use super::fold::{ClaudeCodeOutput, Fold, kind_of, refused};
+use super::hooks::{HookDecision, ToolUse};
 use super::process::{Line, Process};
 use super::settings::{Credential, Settings, check_allowed, check_model};
 
@@ -33,14 +33,14 @@ const AFTER: &str = "after";
 /// A prompt, and how its turn is known and stopped.
 #[derive(Clone, Debug)]
 #[must_use = "a turn does nothing until it is run"]
-pub struct Turn {
+pub struct ClaudeCodeTurn {
     prompt: String,
     id: RunId,
     cancellation: Cancellation,
     notices: Vec<String>,
 }
 
-impl Turn {
+impl ClaudeCodeTurn {
     /// A prompt.
     pub fn new(prompt: impl Into<String>) -> Self {
         Self {
@@ -83,13 +83,13 @@ impl Turn {
 }
 
 /// The caller asked to stop.
-pub(super) fn cancelled() -> Error {
-    Error::new(ErrorKind::Cancelled, "the caller asked to stop")
+pub(super) fn cancelled() -> ClaudeCodeError {
+    ClaudeCodeError::new(ClaudeCodeErrorKind::Cancelled, "the caller asked to stop")
 }
 
 /// A Claude Code that runs and waits for the next turn. Dropped, it is killed with everything that it started;
-/// [`Session::end`] lets it end by itself.
-pub struct Session {
+/// [`ClaudeCodeSession::end`] lets it end by itself.
+pub struct ClaudeCodeSession {
     settings: Settings,
     process: Process,
     servers: Vec<Served>,
@@ -104,7 +104,7 @@ pub struct Session {
     _home: Option<TempDir>,
 }
 
-impl std::fmt::Debug for Session {
+impl std::fmt::Debug for ClaudeCodeSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session")
             .field("settings", &self.settings)
@@ -120,9 +120,9 @@ enum Next {
     Over,
 }
 
-impl Session {
+impl ClaudeCodeSession {
     /// Checks everything, starts everything, and waits until everything is connected.
-    pub(super) async fn start(settings: &Settings) -> Result<Self, Error> {
+    pub(super) async fn start(settings: &Settings) -> Result<Self, ClaudeCodeError> {
         // Before anything else: a missing credential starts nothing.
         let credential = check_credential(settings.credential.as_ref())?;
         let executor = settings.executor.found()?;
@@ -130,7 +130,10 @@ impl Session {
         let deadline = Instant::now() + settings.limits.start;
         let late = || {
             let limit = toolpost_core::format_duration(settings.limits.start);
-            Error::new(ErrorKind::Program, format!("Claude Code was not ready within {limit}"))
+            ClaudeCodeError::new(
+                ClaudeCodeErrorKind::Program,
+                format!("Claude Code was not ready within {limit}"),
+            )
         };
         let owner = settings.caller.identity.as_deref().unwrap_or("claude-code");
         let mut scope = Scope::new(owner);
@@ -155,7 +158,7 @@ impl Session {
             home: home.as_ref().map(TempDir::path),
             base_url: settings.base_url.as_deref(),
             no_network: settings.no_network,
-            servers: addresses.collect::<Result<_, Error>>()?,
+            servers: addresses.collect::<Result<_, ClaudeCodeError>>()?,
             limits: &settings.limits,
         })?;
         let sandbox = sandbox.protect(settings.protected.iter().cloned());
@@ -192,7 +195,7 @@ impl Session {
     }
 
     /// Greets the program, and waits until it is connected to every tool server.
-    async fn get_ready(&mut self) -> Result<(), Error> {
+    async fn get_ready(&mut self) -> Result<(), ClaudeCodeError> {
         let mut greeting = json!({ "subtype": "initialize" });
         if self.settings.hooks.is_some() {
             let hook = |name: &str| json!([{ "matcher": null, "hookCallbackIds": [name], "timeout": 120 }]);
@@ -213,7 +216,7 @@ impl Session {
     }
 
     /// Whether the program could connect to every tool server, as far as it has tried.
-    fn check_servers(&self, statuses: &[ServerStatus]) -> Result<(), Error> {
+    fn check_servers(&self, statuses: &[ServerStatus]) -> Result<(), ClaudeCodeError> {
         for status in statuses {
             if matches!(status.status.as_str(), "connected" | "pending") {
                 continue;
@@ -224,13 +227,13 @@ impl Session {
                 foreign(&status.name, &[]),
                 foreign(why, &self.secrets)
             );
-            return Err(Error::new(ErrorKind::ToolServer, message));
+            return Err(ClaudeCodeError::new(ClaudeCodeErrorKind::ToolServer, message));
         }
         Ok(())
     }
 
     /// Asks the program something that it answers by itself.
-    async fn ask(&mut self, request: Value) -> Result<Value, Error> {
+    async fn ask(&mut self, request: Value) -> Result<Value, ClaudeCodeError> {
         self.asked += 1;
         let id = format!("toolpost-{}", self.asked);
         self.write(&json!({ "type": "control_request", "request_id": id, "request": request })).await?;
@@ -240,17 +243,20 @@ impl Session {
                     let error = self.process.end().await;
                     self.is_over = true;
                     // It never was at work: what is wrong is the program, or how it was started.
-                    let kind =
-                        if error.kind() == ErrorKind::Killed { ErrorKind::Program } else { error.kind() };
-                    return Err(Error::new(
+                    let kind = if error.kind() == ClaudeCodeErrorKind::Killed {
+                        ClaudeCodeErrorKind::Program
+                    } else {
+                        error.kind()
+                    };
+                    return Err(ClaudeCodeError::new(
                         kind,
                         error.message().replace(" in the middle of its work", ", and was not ready"),
                     ));
                 }
                 Next::Event(Event::Answer { id: answered, result }) if answered == id => {
                     return result.map_err(|why| {
-                        Error::new(
-                            ErrorKind::Program,
+                        ClaudeCodeError::new(
+                            ClaudeCodeErrorKind::Program,
                             format!("Claude Code refuses: {}", foreign(&why, &self.secrets)),
                         )
                     });
@@ -265,25 +271,25 @@ impl Session {
     ///
     /// # Errors
     /// The name cannot be one of a model, the program refuses it, or the session has ended.
-    pub async fn set_model(&mut self, model: &str) -> Result<(), Error> {
+    pub async fn set_model(&mut self, model: &str) -> Result<(), ClaudeCodeError> {
         check_model(model)?;
         self.check_alive()?;
         let asked =
             timeout(ANSWER_TIMEOUT, self.ask(json!({ "subtype": "set_model", "model": model }))).await;
         asked.unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::Program, "Claude Code did not answer within 10 s"))
+            Err(ClaudeCodeError::new(ClaudeCodeErrorKind::Program, "Claude Code did not answer within 10 s"))
         })?;
         self.settings.model = Some(model.to_owned());
         Ok(())
     }
 
     /// Gives the program a prompt and waits until it has answered.
-    pub async fn turn(&mut self, prompt: impl Into<String>) -> Outcome {
-        self.run(Turn::new(prompt)).await
+    pub async fn turn(&mut self, prompt: impl Into<String>) -> ClaudeCodeOutput {
+        self.run(ClaudeCodeTurn::new(prompt)).await
     }
 
     /// The same with more to say about the turn than the prompt.
-    pub async fn run(&mut self, turn: Turn) -> Outcome {
+    pub async fn run(&mut self, turn: ClaudeCodeTurn) -> ClaudeCodeOutput {
         let settings = self.settings.clone();
         let mut fold = Fold::new(&turn, &settings, self.id.clone());
         fold.in_container(self.process.container());
@@ -297,7 +303,7 @@ impl Session {
             () = turn.cancellation.cancelled() => Err(cancelled()),
             () = until(deadline) => {
                 let limit = toolpost_core::format_duration(settings.limits.time.unwrap_or_default());
-                Err(Error::new(ErrorKind::Limit, format!("the turn took longer than {limit}")))
+                Err(ClaudeCodeError::new(ClaudeCodeErrorKind::Limit, format!("the turn took longer than {limit}")))
             }
             ended = self.work(&turn.prompt, &mut fold) => ended,
         };
@@ -317,16 +323,23 @@ impl Session {
         }
     }
 
-    fn check_alive(&self) -> Result<(), Error> {
+    fn check_alive(&self) -> Result<(), ClaudeCodeError> {
         if self.is_over {
-            return Err(Error::new(ErrorKind::Ended, "this session of Claude Code has ended")
-                .hint("start another one"));
+            return Err(ClaudeCodeError::new(
+                ClaudeCodeErrorKind::Ended,
+                "this session of Claude Code has ended",
+            )
+            .hint("start another one"));
         }
         Ok(())
     }
 
     /// Sends the prompt and takes in what comes until the turn is over.
-    async fn work(&mut self, prompt: &str, fold: &mut Fold<'_>) -> Result<super::event::Ended, Error> {
+    async fn work(
+        &mut self,
+        prompt: &str,
+        fold: &mut Fold<'_>,
+    ) -> Result<super::event::Ended, ClaudeCodeError> {
         let message = json!({
             "type": "user",
             "message": { "role": "user", "content": prompt },
@@ -345,7 +358,7 @@ impl Session {
                 }
                 // The program would try for minutes.
                 Next::Event(Event::Retry { error, status, .. })
-                    if kind_of(Some(&error), status, "") == ErrorKind::CredentialRefused =>
+                    if kind_of(Some(&error), status, "") == ClaudeCodeErrorKind::CredentialRefused =>
                 {
                     return Err(refused(&foreign(&error, &self.secrets)));
                 }
@@ -355,7 +368,7 @@ impl Session {
     }
 
     /// The next event. Lines that are none are passed over, but not for ever.
-    async fn next(&mut self) -> Result<Next, Error> {
+    async fn next(&mut self) -> Result<Next, ClaudeCodeError> {
         for _ in 0..MAX_BAD_LINES {
             match self.process.line().await {
                 None => return Ok(Next::Over),
@@ -378,12 +391,12 @@ impl Session {
                 },
             }
         }
-        Err(Error::new(ErrorKind::Program, "Claude Code writes lines that are no events")
+        Err(ClaudeCodeError::new(ClaudeCodeErrorKind::Program, "Claude Code writes lines that are no events")
             .hint("this version speaks with Claude Code 2.1; install that one"))
     }
 
     /// Answers what the program asks.
-    async fn answer(&self, id: &str, request: Request) -> Result<(), Error> {
+    async fn answer(&self, id: &str, request: Request) -> Result<(), ClaudeCodeError> {
         let answer = match request {
             Request::Permission { tool, input } => Ok(self.permission(tool, input).await),
             Request::Hook { callback, input } => Ok(self.hook(&callback, &input).await),
@@ -425,9 +438,9 @@ impl Session {
         }
         let decided = timeout(HOOK_TIMEOUT, hooks.before_tool(&used)).await;
         let (decision, reason) = match decided {
-            Ok(Decision::Continue) => return json!({}),
-            Ok(Decision::Allow) => ("allow", "the application allows it".to_owned()),
-            Ok(Decision::Deny(why)) => ("deny", why),
+            Ok(HookDecision::Continue) => return json!({}),
+            Ok(HookDecision::Allow) => ("allow", "the application allows it".to_owned()),
+            Ok(HookDecision::Deny(why)) => ("deny", why),
             Err(_) => ("deny", "the application did not decide within a minute".to_owned()),
         };
         json!({ "hookSpecificOutput": {
@@ -437,7 +450,7 @@ impl Session {
         } })
     }
 
-    async fn write(&self, message: &Value) -> Result<(), Error> {
+    async fn write(&self, message: &Value) -> Result<(), ClaudeCodeError> {
         self.process.send(format!("{message}\n").into_bytes()).await
     }
 
@@ -464,40 +477,46 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-fn check_prompt(prompt: &str) -> Result<(), Error> {
+fn check_prompt(prompt: &str) -> Result<(), ClaudeCodeError> {
     if prompt.trim().is_empty() {
-        return Err(Error::new(ErrorKind::Setting, "the prompt is empty"));
+        return Err(ClaudeCodeError::new(ClaudeCodeErrorKind::Setting, "the prompt is empty"));
     }
     if prompt.len() > MAX_PROMPT {
-        return Err(Error::new(ErrorKind::Setting, "the prompt is larger than 16 MiB")
+        return Err(ClaudeCodeError::new(ClaudeCodeErrorKind::Setting, "the prompt is larger than 16 MiB")
             .hint("put what is long into a file of the working folder, and name it"));
     }
     Ok(())
 }
 
-fn check_credential(credential: Option<&Credential>) -> Result<&Credential, Error> {
+fn check_credential(credential: Option<&Credential>) -> Result<&Credential, ClaudeCodeError> {
     let how = "set CLAUDE_CODE_OAUTH_TOKEN (made by `claude setup-token`) or ANTHROPIC_API_KEY";
     let credential = credential.filter(|credential| !credential.secret().expose().is_empty());
     let credential = credential.ok_or_else(|| {
-        Error::new(ErrorKind::CredentialMissing, "Claude Code needs a credential, and there is none")
-            .hint(how)
+        ClaudeCodeError::new(
+            ClaudeCodeErrorKind::CredentialMissing,
+            "Claude Code needs a credential, and there is none",
+        )
+        .hint(how)
     })?;
     let text = credential.secret().expose();
     if text.len() > 16 << 10 || !text.chars().all(|letter| letter.is_ascii_graphic()) {
         let message = "the credential of Claude Code has characters that no key and no token has";
-        return Err(Error::new(ErrorKind::CredentialRefused, message).hint(how));
+        return Err(ClaudeCodeError::new(ClaudeCodeErrorKind::CredentialRefused, message).hint(how));
     }
     Ok(credential)
 }
 
 /// A folder that nobody else reads.
-fn private_folder() -> Result<TempDir, Error> {
+fn private_folder() -> Result<TempDir, ClaudeCodeError> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("toolpost-claude-");
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
     builder.tempdir().map_err(|error| {
-        Error::new(ErrorKind::Sandbox, format!("no folder for temporary files could be made: {error}"))
+        ClaudeCodeError::new(
+            ClaudeCodeErrorKind::Sandbox,
+            format!("no folder for temporary files could be made: {error}"),
+        )
     })
 }
 
@@ -526,7 +545,7 @@ fn variables(settings: &Settings, credential: &Credential) -> Vec<(String, Strin
 }
 
 /// The arguments of the program, and the names of the tools that it may use.
-fn arguments(settings: &Settings, servers: &[Served]) -> Result<(Vec<String>, Vec<String>), Error> {
+fn arguments(settings: &Settings, servers: &[Served]) -> Result<(Vec<String>, Vec<String>), ClaudeCodeError> {
     let known: Vec<String> = servers.iter().flat_map(|server| server.tools().iter().cloned()).collect();
     let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
     let allowed = match &settings.allowed {

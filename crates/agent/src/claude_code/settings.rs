@@ -9,7 +9,7 @@ use toolpost_core::{Caller, EventSink, Port, Secret, ToolSource, did_you_mean};
 use toolpost_llm::Effort;
 
 use super::connection::{Connection, check_server_name};
-use super::error::{Error, ErrorKind};
+use super::error::{ClaudeCodeError, ClaudeCodeErrorKind};
 use super::{ClaudeCode, Executor, Hooks};
 
 /// The short names of models that the program knows itself.
@@ -83,24 +83,16 @@ impl std::str::FromStr for PermissionMode {
     }
 }
 
-/// How far Claude Code may go.
+/// Limits of Claude Code; the setters of the builder describe them.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Limits {
-    /// How often the model is asked in one turn of the conversation. Default: unlimited.
-    pub iterations: Option<u32>,
-    /// How much the whole process may cost, in US dollars, by the program's own count. Default: unlimited.
-    pub cost_usd: Option<f64>,
-    /// How long one turn takes. Default: unlimited.
-    pub time: Option<Duration>,
-    /// How long the process takes until it is ready and connected to every tool server. Default: 60 s.
-    pub start: Duration,
-    /// Memory of the process with everything that it starts, in bytes. Default: 4 GiB.
-    pub memory: u64,
-    /// Processes and threads. Default: 1,024.
-    pub processes: u32,
-    /// Processors that may be busy at once. Default: as many as there are.
-    pub cpus: Option<f32>,
+pub(super) struct Limits {
+    pub(super) iterations: Option<u32>,
+    pub(super) cost_usd: Option<f64>,
+    pub(super) time: Option<Duration>,
+    pub(super) start: Duration,
+    pub(super) memory: u64,
+    pub(super) processes: u32,
+    pub(super) cpus: Option<f32>,
 }
 
 impl Default for Limits {
@@ -166,9 +158,9 @@ impl fmt::Debug for Settings {
 /// Puts a [`ClaudeCode`] together.
 #[must_use = "a builder does nothing until `build`"]
 #[derive(Clone, Debug)]
-pub struct Builder(Settings);
+pub struct ClaudeCodeBuilder(Settings);
 
-impl Builder {
+impl ClaudeCodeBuilder {
     pub(super) fn new() -> Self {
         Self(Settings {
             executor: Executor::process("claude"),
@@ -236,7 +228,7 @@ impl Builder {
         self
     }
 
-    /// Instructions after Claude Code's own, or after those of [`Builder::system`]. Default: none.
+    /// Instructions after Claude Code's own, or after those of [`ClaudeCodeBuilder::system`]. Default: none.
     pub fn append_system(mut self, text: impl Into<String>) -> Self {
         self.0.append_system = Some(text.into());
         self
@@ -275,9 +267,45 @@ impl Builder {
         self
     }
 
-    /// How far Claude Code may go.
-    pub fn limits(mut self, change: impl FnOnce(&mut Limits)) -> Self {
-        change(&mut self.0.limits);
+    /// Limits the requests to the model in one turn of the conversation. Defaults to unlimited.
+    pub fn max_iterations(mut self, iterations: u32) -> Self {
+        self.0.limits.iterations = Some(iterations);
+        self
+    }
+
+    /// Limits the cost of the process in US dollars, by Claude Code's own count. Defaults to unlimited.
+    pub fn max_cost_usd(mut self, dollars: f64) -> Self {
+        self.0.limits.cost_usd = Some(dollars);
+        self
+    }
+
+    /// Limits the time of one turn. Defaults to unlimited.
+    pub fn max_time(mut self, time: Duration) -> Self {
+        self.0.limits.time = Some(time);
+        self
+    }
+
+    /// Limits the time until the process is ready and connected to every tool server. Defaults to 60 s.
+    pub fn start_timeout(mut self, timeout: Duration) -> Self {
+        self.0.limits.start = timeout;
+        self
+    }
+
+    /// Limits the memory of the process and its children, in bytes. Defaults to 4 GiB.
+    pub fn max_memory_bytes(mut self, bytes: u64) -> Self {
+        self.0.limits.memory = bytes;
+        self
+    }
+
+    /// Limits the number of processes and threads. Defaults to 1,024.
+    pub fn max_processes(mut self, processes: u32) -> Self {
+        self.0.limits.processes = processes;
+        self
+    }
+
+    /// Limits the processors in use. Defaults to all.
+    pub fn max_cpus(mut self, cpus: f32) -> Self {
+        self.0.limits.cpus = Some(cpus);
         self
     }
 
@@ -331,12 +359,15 @@ impl Builder {
     ///
     /// # Errors
     /// A setting is wrong. That no credential is given is said when something is to be started.
-    pub fn build(self) -> Result<ClaudeCode, Error> {
+    pub fn build(self) -> Result<ClaudeCode, ClaudeCodeError> {
         let settings = self.0;
         settings.model.as_deref().map_or(Ok(()), check_model)?;
         if settings.effort == Some(Effort::Minimal) {
-            return Err(Error::new(ErrorKind::Setting, "Claude Code knows no effort `minimal`")
-                .hint("name one of low, medium, high, xhigh, max"));
+            return Err(ClaudeCodeError::new(
+                ClaudeCodeErrorKind::Setting,
+                "Claude Code knows no effort `minimal`",
+            )
+            .hint("name one of low, medium, high, xhigh, max"));
         }
         for (index, (name, _)) in settings.connections.iter().enumerate() {
             check_server_name(name)?;
@@ -349,7 +380,7 @@ impl Builder {
         {
             if text.as_ref().is_some_and(|text| text.len() > MAX_ARGUMENT || text.contains('\0')) {
                 let message = format!("{what} is larger than 100 KiB, or has a NUL character");
-                return Err(Error::new(ErrorKind::Setting, message)
+                return Err(ClaudeCodeError::new(ClaudeCodeErrorKind::Setting, message)
                     .hint("put what is long into a file of the working folder, and name it"));
             }
         }
@@ -361,13 +392,13 @@ impl Builder {
     }
 }
 
-pub(super) fn taken(name: &str) -> Error {
-    Error::new(ErrorKind::Setting, format!("two tool servers are called `{name}`"))
+pub(super) fn taken(name: &str) -> ClaudeCodeError {
+    ClaudeCodeError::new(ClaudeCodeErrorKind::Setting, format!("two tool servers are called `{name}`"))
         .hint("give one another name")
 }
 
-fn check_limits(limits: &Limits) -> Result<(), Error> {
-    let refuse = |message: &str| Err(Error::new(ErrorKind::Setting, message));
+fn check_limits(limits: &Limits) -> Result<(), ClaudeCodeError> {
+    let refuse = |message: &str| Err(ClaudeCodeError::new(ClaudeCodeErrorKind::Setting, message));
     if limits.iterations == Some(0) {
         return refuse("the limit on iterations is 0; at least one is needed");
     }
@@ -381,7 +412,7 @@ fn check_limits(limits: &Limits) -> Result<(), Error> {
 }
 
 /// What a model may be called: nothing that could be taken for an option.
-pub(super) fn check_model(name: &str) -> Result<(), Error> {
+pub(super) fn check_model(name: &str) -> Result<(), ClaudeCodeError> {
     let valid = name.len() <= 200
         && name.starts_with(|first: char| first.is_ascii_alphanumeric())
         && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_.:/@[]".contains(letter));
@@ -389,13 +420,14 @@ pub(super) fn check_model(name: &str) -> Result<(), Error> {
         return Ok(());
     }
     let shown: String = name.chars().filter(|letter| !letter.is_control()).take(60).collect();
-    let error = Error::new(ErrorKind::Setting, format!("`{shown}` is no name of a model"));
+    let error =
+        ClaudeCodeError::new(ClaudeCodeErrorKind::Setting, format!("`{shown}` is no name of a model"));
     Err(error
         .hint(format!("name one of {}, or a full name such as `claude-opus-5-5`", MODEL_ALIASES.join(", "))))
 }
 
 /// What a permission rule may look like: one rule, and nothing that could be taken for an option.
-fn check_tool_pattern(name: &str) -> Result<(), Error> {
+fn check_tool_pattern(name: &str) -> Result<(), ClaudeCodeError> {
     let head: &str = name.split('(').next().unwrap_or_default();
     let valid = name.len() <= 1000
         && head.starts_with(|first: char| first.is_ascii_alphabetic())
@@ -406,19 +438,26 @@ fn check_tool_pattern(name: &str) -> Result<(), Error> {
         return Ok(());
     }
     let shown: String = name.chars().filter(|letter| !letter.is_control()).take(60).collect();
-    Err(Error::new(ErrorKind::Setting, format!("`{shown}` is no name of a tool"))
+    Err(ClaudeCodeError::new(ClaudeCodeErrorKind::Setting, format!("`{shown}` is no name of a tool"))
         .hint("write for example `mcp__calc__add`, `Read` or `Bash(git *)`"))
 }
 
 /// Whether allowed tools of connected servers exist. `known` has the names of all tools, as far as they are known.
-pub(super) fn check_allowed(allowed: &[String], servers: &[&str], known: &[String]) -> Result<(), Error> {
+pub(super) fn check_allowed(
+    allowed: &[String],
+    servers: &[&str],
+    known: &[String],
+) -> Result<(), ClaudeCodeError> {
     for name in allowed {
         let Some(rest) = name.strip_prefix("mcp__") else { continue };
         let (server, tool) =
             rest.split_once("__").map_or((rest, None), |(server, tool)| (server, Some(tool)));
         let unknown = |what: String, hint: Option<String>| {
-            Err(Error::new(ErrorKind::Setting, format!("`{name}` is allowed, and there is no such {what}"))
-                .hint_maybe(hint))
+            Err(ClaudeCodeError::new(
+                ClaudeCodeErrorKind::Setting,
+                format!("`{name}` is allowed, and there is no such {what}"),
+            )
+            .hint_maybe(hint))
         };
         if !servers.contains(&server) {
             let hint = did_you_mean(server, servers.iter().copied());
@@ -443,13 +482,17 @@ mod tests {
             check_model(model).unwrap();
         }
         for model in ["", "--dangerously-skip-permissions", "a b", "a\nb", "-p"] {
-            assert_eq!(check_model(model).unwrap_err().kind(), ErrorKind::Setting, "{model:?}");
+            assert_eq!(check_model(model).unwrap_err().kind(), ClaudeCodeErrorKind::Setting, "{model:?}");
         }
         for tool in ["mcp__calc__add", "mcp__calc", "Read", "Bash(git *)", "Edit(/src/**)", "mcp__a-b__*"] {
             check_tool_pattern(tool).unwrap();
         }
         for tool in ["", "--bare", "Bash,Edit", "Bash(git", "a b", "Bash(x)\n", "1"] {
-            assert_eq!(check_tool_pattern(tool).unwrap_err().kind(), ErrorKind::Setting, "{tool:?}");
+            assert_eq!(
+                check_tool_pattern(tool).unwrap_err().kind(),
+                ClaudeCodeErrorKind::Setting,
+                "{tool:?}"
+            );
         }
     }
 
@@ -467,25 +510,28 @@ mod tests {
 
     #[test]
     fn a_builder_refuses_what_cannot_be() {
-        let kind = |builder: Builder| builder.build().unwrap_err().kind();
-        assert_eq!(kind(Builder::new().model("--bare")), ErrorKind::Setting);
-        assert_eq!(kind(Builder::new().allow(["a,b"])), ErrorKind::Setting);
-        assert_eq!(kind(Builder::new().effort(Effort::Minimal)), ErrorKind::Setting);
-        assert_eq!(kind(Builder::new().own_tools(["-x"])), ErrorKind::Setting);
-        assert_eq!(kind(Builder::new().limits(|all| all.cost_usd = Some(0.0))), ErrorKind::Setting);
-        assert_eq!(kind(Builder::new().limits(|all| all.iterations = Some(0))), ErrorKind::Setting);
-        assert_eq!(kind(Builder::new().limits(|all| all.cpus = Some(f32::NAN))), ErrorKind::Setting);
-        assert_eq!(kind(Builder::new().system("x".repeat(200_000))), ErrorKind::Setting);
-        assert_eq!(kind(Builder::new().permission_mode(PermissionMode::Bypass)), ErrorKind::Setting);
+        let kind = |builder: ClaudeCodeBuilder| builder.build().unwrap_err().kind();
+        assert_eq!(kind(ClaudeCodeBuilder::new().model("--bare")), ClaudeCodeErrorKind::Setting);
+        assert_eq!(kind(ClaudeCodeBuilder::new().allow(["a,b"])), ClaudeCodeErrorKind::Setting);
+        assert_eq!(kind(ClaudeCodeBuilder::new().effort(Effort::Minimal)), ClaudeCodeErrorKind::Setting);
+        assert_eq!(kind(ClaudeCodeBuilder::new().own_tools(["-x"])), ClaudeCodeErrorKind::Setting);
+        assert_eq!(kind(ClaudeCodeBuilder::new().max_cost_usd(0.0)), ClaudeCodeErrorKind::Setting);
+        assert_eq!(kind(ClaudeCodeBuilder::new().max_iterations(0)), ClaudeCodeErrorKind::Setting);
+        assert_eq!(kind(ClaudeCodeBuilder::new().max_cpus(f32::NAN)), ClaudeCodeErrorKind::Setting);
+        assert_eq!(kind(ClaudeCodeBuilder::new().system("x".repeat(200_000))), ClaudeCodeErrorKind::Setting);
+        assert_eq!(
+            kind(ClaudeCodeBuilder::new().permission_mode(PermissionMode::Bypass)),
+            ClaudeCodeErrorKind::Setting
+        );
         let server = |name: &str| (name.to_owned(), Connection::http("http://127.0.0.1:1/mcp"));
         let with = |names: &[&str]| {
-            names.iter().fold(Builder::new(), |builder, name| {
+            names.iter().fold(ClaudeCodeBuilder::new(), |builder, name| {
                 let (name, connection) = server(name);
                 builder.connect_to(name, connection)
             })
         };
-        assert_eq!(kind(with(&["calc", "calc"])), ErrorKind::Setting);
-        assert_eq!(kind(with(&["a__b"])), ErrorKind::Setting);
+        assert_eq!(kind(with(&["calc", "calc"])), ClaudeCodeErrorKind::Setting);
+        assert_eq!(kind(with(&["a__b"])), ClaudeCodeErrorKind::Setting);
         with(&["calc", "other"]).build().unwrap();
     }
 }

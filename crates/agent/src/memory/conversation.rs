@@ -15,11 +15,11 @@ use toolpost_toolbox::ToolSession;
 use super::backlog::Backlog;
 use super::conversations::{ConversationSummary, Forked, remember_last};
 use super::ledger::Ledger;
-use crate::compact::middle;
-use crate::family::Family;
+use crate::compaction::middle;
 use crate::meter::Meter;
-use crate::run::Spent;
-use crate::{Agent, Limits, Run};
+use crate::run_context::RunContext;
+use crate::spend::Spent;
+use crate::{Agent, RunLimits};
 
 /// The version of the format of a head.
 pub(super) const VERSION: u8 = 1;
@@ -344,8 +344,8 @@ impl Conversation {
         serde_json::from_value(session).ok()
     }
 
-    /// What the next requests to providers carry, by provider: the id of the container that its code ran in, for one.
-    pub fn carry(&self) -> BTreeMap<String, Map<String, Value>> {
+    /// Provider state beyond the turns, by provider name, such as the id of a code container.
+    pub fn provider_state(&self) -> BTreeMap<String, Map<String, Value>> {
         self.0.backlog.head().carry
     }
 
@@ -353,27 +353,10 @@ impl Conversation {
         self.0.backlog.head().code_meter
     }
 
-    /// A run that goes on with a prompt. It is kept while it runs.
-    pub fn run(&self, agent: &Agent, prompt: impl Into<String>) -> Run {
-        self.run_turn(agent, Turn::user(prompt))
-    }
-
-    /// A run that goes on with a turn: a prompt with pictures, for one. It is kept while it runs.
-    ///
-    /// Calls of a run that waits for a decision are answered for, as not carried out: that run cannot be gone on with in
-    /// the conversation after this one has begun.
-    pub fn run_turn(&self, agent: &Agent, turn: Turn) -> Run {
-        // Together: what is added from now on is no part of what the run goes on from.
-        let (mut turns, edition) = {
-            let state = self.state();
-            (state.mended(), state.edition)
-        };
-        turns.push(turn);
-        let run = Run::from_turns(agent, turns).held_by(self, edition);
-        match self.tool_session() {
-            Some(session) => run.with_tool_session(session),
-            None => run,
-        }
+    /// The turns to continue from, and the edition that they are of.
+    pub(crate) fn turns_to_continue(&self) -> (Vec<Turn>, u64) {
+        let state = self.state();
+        (state.mended(), state.edition)
     }
 
     /// Gives it another title, of at most 80 characters. Default: the beginning of the first prompt.
@@ -538,10 +521,10 @@ impl Conversation {
         let writer = compaction.model.as_ref().unwrap_or(&agent.0.model);
         let window = compaction.window_of(&**writer);
         let mut paid = Paid::by(self);
-        let mut meter = Meter::new(&paid.family, writer, agent.0.pricing.as_ref());
+        let mut meter = Meter::new(&paid.context, writer, agent.0.pricing.as_ref());
         let summary = compaction.summary(&mut meter, turns.get(from..to).unwrap_or_default(), window).await;
         drop(meter);
-        let spent = paid.family.spent();
+        let spent = paid.context.spent();
         let added = match summary {
             Ok(turn) => self
                 .add_turns(edition, run, &turns)
@@ -629,21 +612,21 @@ fn gone_on_if_conflict(error: ToolError, run: RunId) -> ToolError {
 /// What is spent for a conversation by no run. It counts there, also if nobody waits for what it was spent for.
 struct Paid<'a> {
     conversation: &'a Conversation,
-    family: Arc<Family>,
+    context: Arc<RunContext>,
     /// Whether it came with something else.
     is_counted: bool,
 }
 
 impl<'a> Paid<'a> {
     fn by(conversation: &'a Conversation) -> Self {
-        let family = Arc::new(Family::new(&Limits::default(), None));
-        Self { conversation, family, is_counted: false }
+        let context = Arc::new(RunContext::new(&RunLimits::default(), None));
+        Self { conversation, context, is_counted: false }
     }
 }
 
 impl Drop for Paid<'_> {
     fn drop(&mut self) {
-        let spent = self.family.spent();
+        let spent = self.context.spent();
         if !self.is_counted && spent != Spent::default() {
             self.conversation.0.backlog.push(None, move |head| head.spend(&spent));
         }

@@ -10,7 +10,7 @@ use toolpost_llm::{CodeExecutionMeter, ExchangeSink, Model, Part, Recorder, Turn
 
 use super::conversation::{Conversation, Ended};
 use super::runs::{RunLog, Runs, now};
-use crate::run::Spent;
+use crate::spend::Spent;
 
 /// The conversation and the store of runs that a run is kept in, if any. What cannot be kept does not end the run: its
 /// record says so, once, and the next time it is tried again. Only what somebody else has gone on with is let go.
@@ -54,7 +54,7 @@ impl Keeper {
 
     /// What the next requests to providers carry, by provider.
     pub(crate) fn carry(&self) -> BTreeMap<String, Map<String, Value>> {
-        self.conversation.as_ref().map(Conversation::carry).unwrap_or_default()
+        self.conversation.as_ref().map(Conversation::provider_state).unwrap_or_default()
     }
 
     /// The time that the provider's code was billed for in the conversation so far.

@@ -16,7 +16,7 @@ use toolpost_llm::{
 use super::backlog::Backlog;
 use super::conversation::shortened;
 use super::ledger::{Ledger, MOST_LISTED};
-use crate::run::Spent;
+use crate::spend::Spent;
 
 /// The version of the format of a head.
 const VERSION: u8 = 1;
@@ -406,10 +406,10 @@ impl Runs {
                 let exchange = match entry {
                     Entry::Exchange(exchange) => exchange,
                     Entry::Record(record) => {
-                        let family: Relatives = record.read().unwrap_or_default();
+                        let context: Relatives = record.read().unwrap_or_default();
                         // One that waited has a record of each part.
                         children.extend(
-                            family.children.iter().filter_map(|child| child.id.parse::<RunId>().ok()),
+                            context.children.iter().filter_map(|child| child.id.parse::<RunId>().ok()),
                         );
                         return true;
                     }
@@ -655,7 +655,7 @@ impl RunLog {
         };
         let already = || {
             ToolError::new(Code::Conflict, format!("the run `{id}` was gone on with before, from the same state"))
-                .suggest("Go on from the state that it gave then; `Run::even_if_resumed` goes on all the same, and makes its calls once more.")
+                .suggest("Go on from the state that it gave then; `Run::allow_second_resume` goes on all the same, and makes its calls once more.")
         };
         if head.resumed >= pause && !again {
             return Err(already());

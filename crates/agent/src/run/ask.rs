@@ -12,10 +12,11 @@ use toolpost_llm::{
 
 use super::hosted_tools::Told;
 use super::notices::shortened;
-use super::{Interrupted, Running, Spent, sleep_until};
-use crate::StopReason;
+use super::{Interrupted, Running, sleep_until};
+use crate::RunStopReason;
 use crate::meter::Meter;
 use crate::results::{Wanted, wanted};
+use crate::spend::Spent;
 
 /// How long all sources of tools may take to say what they have now; a toolbox gives up on a single one before.
 const LIST_TIMEOUT: Duration = Duration::from_secs(15);
@@ -35,30 +36,30 @@ impl Running<'_> {
             self.guard_input().await?;
         }
         self.check_choice()?;
-        self.ask_for_form()?;
+        self.request_schema()?;
         self.check_price()
     }
 
     /// A limit of money needs a price, before anything is spent.
     fn check_price(&self) -> Result<(), Interrupted> {
-        if !self.budget.family().limits_cost() {
+        if !self.budget.context().limits_cost() {
             return Ok(());
         }
-        let Some(model) = self.parts.unpriced() else { return Ok(()) };
+        let Some(model) = self.config.unpriced() else { return Ok(()) };
         let message = format!(
             "the run has a limit in US dollars, and nobody knows what {model} costs, which it may ask; \
              give its price, or limit tokens instead"
         );
         let error = ModelError::new(ErrorKind::Configuration, message).with_model(model);
-        Err(Interrupted { stop: StopReason::UnknownCost, error: Some(Box::new(error)) })
+        Err(Interrupted { stop: RunStopReason::UnknownCost, error: Some(Box::new(error)) })
     }
 
     /// Asks what tools there are now. Sources that do not answer are no reason to stop: what was known is offered.
     async fn list_tools(&mut self) -> Result<(), Interrupted> {
         let listed = tokio::select! {
             biased;
-            () = self.cancellation.cancelled() => return Err(StopReason::Cancelled.into()),
-            () = sleep_until(self.budget.deadline()) => return Err(StopReason::MaxTime.into()),
+            () = self.cancellation.cancelled() => return Err(RunStopReason::Cancelled.into()),
+            () = sleep_until(self.budget.deadline()) => return Err(RunStopReason::MaxTime.into()),
             listed = tokio::time::timeout(LIST_TIMEOUT, self.offer.list()) => match listed {
                 Ok(listed) => listed.map_err(|error| error.public(CallId::new()).to_string()),
                 Err(_) => Err("the sources did not say in 15 s what they have".to_owned()),
@@ -77,11 +78,11 @@ impl Running<'_> {
     /// Offers tools to the model, as far as the run may use them.
     pub(super) fn offer_tools(&mut self, tools: Arc<[ToolDefinition]>) {
         let may_use = |tool: &ToolDefinition| self.may_use(&tool.name);
-        let is_whole = !self.parts.strict && tools.iter().all(may_use);
+        let is_whole = !self.config.strict && tools.iter().all(may_use);
         self.request.tools = if is_whole {
             tools
         } else {
-            let strict = self.parts.strict;
+            let strict = self.config.strict;
             let tools = tools.iter().filter(|tool| may_use(tool)).cloned();
             tools.map(|tool| ToolDefinition { strict, ..tool }).collect()
         };
@@ -116,7 +117,7 @@ impl Running<'_> {
         let said = std::mem::take(&mut self.said);
         // Whoever stops an answer has read its beginning, and may speak of it.
         if self.cancellation.is_cancelled() && answer.is_err() && !said.trim().is_empty() {
-            let origin = self.parts.model.id().clone();
+            let origin = self.config.model.id().clone();
             let turn =
                 AssistantTurn::new(ModelId::new("interrupted", origin.name), vec![Item::from_text(said)]);
             self.request.turns.push(Turn::Assistant(turn));
@@ -130,14 +131,14 @@ impl Running<'_> {
 
     /// One answer of the model to a request, and what it has consumed. That is counted, also when no answer comes.
     pub(super) async fn answer_to(&mut self, request: &Request) -> Result<(Response, Spent), Interrupted> {
-        let mut meter = Meter::new(self.budget.family(), &self.model, self.parts.pricing.as_ref());
+        let mut meter = Meter::new(self.budget.context(), &self.model, self.config.pricing.as_ref());
         let answer = self.listen(request, &mut meter).await;
         let spent = meter.finish();
         match answer {
             Ok(response) => Ok((response, spent.unwrap_or_default())),
             Err(interrupted) => {
                 if let Some(spent) = spent {
-                    self.tell_usage(self.parts.model.id().to_string(), &spent, 0);
+                    self.tell_usage(self.config.model.id().to_string(), &spent, 0);
                 }
                 Err(interrupted)
             }
@@ -157,8 +158,8 @@ impl Running<'_> {
             tokio::task::consume_budget().await;
             let event = tokio::select! {
                 biased;
-                () = &mut cancelled => return Err(StopReason::Cancelled.into()),
-                () = &mut over => return Err(StopReason::MaxTime.into()),
+                () = &mut cancelled => return Err(RunStopReason::Cancelled.into()),
+                () = &mut over => return Err(RunStopReason::MaxTime.into()),
                 event = meter.next(&mut stream) => event,
             };
             let run = self.record.id;
@@ -197,7 +198,7 @@ impl Running<'_> {
                 Some(Err(error)) => return Err(error.into()),
                 None => {
                     let error = ModelError::new(ErrorKind::Protocol, "the stream ended without an answer");
-                    return Err(error.with_model(self.parts.model.id()).into());
+                    return Err(error.with_model(self.config.model.id()).into());
                 }
             }
         }

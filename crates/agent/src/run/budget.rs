@@ -4,35 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use toolpost_core::Usage;
 
-use crate::family::Family;
-use crate::{Limits, StopReason};
+use crate::run_context::RunContext;
+use crate::spend::Spent;
+use crate::{RunLimits, RunStopReason};
 
 use super::now;
-
-/// Tokens, and what they cost.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Spent {
-    pub(crate) usage: Usage,
-    /// In US dollars; `None` once a part of it is unknown.
-    pub(crate) cost_usd: Option<f64>,
-}
-
-impl Default for Spent {
-    fn default() -> Self {
-        Self { usage: Usage::default(), cost_usd: Some(0.0) }
-    }
-}
-
-impl Spent {
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.usage.add(&other.usage);
-        // Nothing that is spent gives money back.
-        let theirs = other.cost_usd.filter(|cost| cost.is_finite()).map(|cost| cost.max(0.0));
-        self.cost_usd = self.cost_usd.zip(theirs).map(|(ours, theirs)| ours + theirs);
-    }
-}
 
 /// What counts towards the limits of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -44,9 +21,9 @@ pub(super) struct Counted {
 
 /// The limits of a run and what counts towards them.
 pub(super) struct Budget {
-    limits: Limits,
+    limits: RunLimits,
     counted: Counted,
-    family: Arc<Family>,
+    context: Arc<RunContext>,
     /// When it must be over whatever its own limit is.
     given: Option<Instant>,
     deadline: Option<Instant>,
@@ -54,25 +31,25 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(
-        limits: &Limits,
+        limits: &RunLimits,
         begun: Instant,
-        family: Arc<Family>,
+        context: Arc<RunContext>,
         deadline: Option<Instant>,
     ) -> Self {
         let own = limits.time.and_then(|time| begun.checked_add(time));
         Self {
             limits: limits.clone(),
             counted: Counted::default(),
-            family,
+            context,
             given: deadline,
             deadline: own.into_iter().chain(deadline).min(),
         }
     }
 
     /// Counts one more question to the model, unless there have been as many as may be.
-    pub(super) fn admit(&mut self) -> Result<(), StopReason> {
+    pub(super) fn admit(&mut self) -> Result<(), RunStopReason> {
         if self.counted.iterations >= self.limits.iterations {
-            return Err(StopReason::MaxIterations);
+            return Err(RunStopReason::MaxIterations);
         }
         match self.used_up() {
             Some(stop) => Err(stop),
@@ -88,28 +65,28 @@ impl Budget {
 
     /// Counts what a tool says that it has consumed.
     pub(super) fn spend(&self, spent: &Spent) {
-        self.family.spend(spent);
+        self.context.spend(spent);
     }
 
     /// How many of so many calls may be made.
     pub(super) fn allowed_calls(&self, wanted: usize) -> usize {
-        self.family.allowed_calls(u32::try_from(wanted).unwrap_or(u32::MAX)) as usize
+        self.context.allowed_calls(u32::try_from(wanted).unwrap_or(u32::MAX)) as usize
     }
 
     /// Counts calls that are about to be made, as many as may be; how many those are.
     pub(super) fn take_calls(&self, wanted: usize) -> usize {
-        self.family.take_calls(u32::try_from(wanted).unwrap_or(u32::MAX)) as usize
+        self.context.take_calls(u32::try_from(wanted).unwrap_or(u32::MAX)) as usize
     }
 
     /// Which limit of tokens or money is reached, if one is.
-    pub(super) fn used_up(&self) -> Option<StopReason> {
-        self.family.used_up()
+    pub(super) fn used_up(&self) -> Option<RunStopReason> {
+        self.context.used_up()
     }
 
     pub(super) fn counted(&self) -> Counted {
         Counted {
-            spent: self.family.spent(),
-            tool_calls: self.family.tool_calls(),
+            spent: self.context.spent(),
+            tool_calls: self.context.tool_calls(),
             iterations: self.counted.iterations,
         }
     }
@@ -117,7 +94,7 @@ impl Budget {
     /// Goes on with what was counted before, and with what is left of the time.
     pub(super) fn restore(&mut self, counted: &Counted, begun: Instant, elapsed: Duration) {
         self.counted = counted.clone();
-        self.family.restore(&counted.spent, counted.tool_calls);
+        self.context.restore(&counted.spent, counted.tool_calls);
         let own = self.limits.time.and_then(|time| begun.checked_add(time.saturating_sub(elapsed)));
         self.deadline = own.into_iter().chain(self.given).min();
     }
@@ -136,8 +113,8 @@ impl Budget {
         self.deadline.is_some_and(|deadline| deadline <= now())
     }
 
-    pub(super) fn family(&self) -> &Arc<Family> {
-        &self.family
+    pub(super) fn context(&self) -> &Arc<RunContext> {
+        &self.context
     }
 }
 

@@ -10,10 +10,11 @@ use toolpost_llm::schema::without_nulls;
 use toolpost_llm::{ToolResult, Turn};
 
 use super::repetition::Seen;
-use super::{CallPayload, Running, Spent, Until};
-use crate::StopReason;
+use super::{CallPayload, Running, Until};
+use crate::RunStopReason;
 use crate::port::ModelPort;
 use crate::results::{Wanted, failure, result, shorten};
+use crate::spend::Spent;
 
 /// What came of the calls of one answer.
 #[derive(Default)]
@@ -21,7 +22,7 @@ pub(super) struct Made {
     /// One for each call, in the order of the calls.
     pub(super) results: Vec<ToolResult>,
     /// Why the run ends here, if it does.
-    pub(super) stop: Option<StopReason>,
+    pub(super) stop: Option<RunStopReason>,
 }
 
 /// A call of an answer, and what becomes of it.
@@ -46,12 +47,12 @@ pub(super) enum Fate {
     /// It waits for somebody, and the run with it.
     Waits,
     /// It is not made, nor any other of the answer, and the run ends.
-    Ends(StopReason),
+    Ends(RunStopReason),
 }
 
 /// Calls that are not made, because the run ends.
-pub(super) fn refuse(wanted: &[Wanted], stop: StopReason) -> Made {
-    let reason = if stop.is_limit() && stop != StopReason::OutputTokens {
+pub(super) fn refuse(wanted: &[Wanted], stop: RunStopReason) -> Made {
+    let reason = if stop.is_limit() && stop != RunStopReason::OutputTokens {
         at_limit(&stop)
     } else {
         format!("the answer that asked for it was not whole ({stop})")
@@ -60,7 +61,7 @@ pub(super) fn refuse(wanted: &[Wanted], stop: StopReason) -> Made {
 }
 
 /// Why a call is not made when the run is at a limit.
-fn at_limit(stop: &StopReason) -> String {
+fn at_limit(stop: &RunStopReason) -> String {
     format!("the run has reached its limit ({stop})")
 }
 
@@ -149,25 +150,25 @@ impl Running<'_> {
                 }),
                 Fate::Done(result) => Some(result),
                 Fate::Refused(error) => refused(&error),
-                Fate::OverLimit => refused(&not_made(&at_limit(&StopReason::MaxToolCalls))),
+                Fate::OverLimit => refused(&not_made(&at_limit(&RunStopReason::MaxToolCalls))),
                 Fate::Waits if waits => None,
                 Fate::Waits | Fate::Ends(_) => refused(&not_made("nobody has approved it")),
             };
-            if let (Some(result), Some(limit)) = (&mut result, self.parts.limits.tool_output_chars) {
+            if let (Some(result), Some(limit)) = (&mut result, self.config.limits.tool_output_chars) {
                 shorten(result, limit);
             }
             results.push(result);
         }
         let stop = if self.cancellation.is_cancelled() {
-            Some(StopReason::Cancelled)
+            Some(RunStopReason::Cancelled)
         } else if self.budget.is_late() {
-            Some(StopReason::MaxTime)
+            Some(RunStopReason::MaxTime)
         } else if waits {
             return self.wait_for(planned.into_iter().zip(results).collect());
         } else if over_limit {
-            Some(StopReason::MaxToolCalls)
+            Some(RunStopReason::MaxToolCalls)
         } else if self.until == Until::Calls {
-            Some(StopReason::ToolsCalled)
+            Some(RunStopReason::ToolsCalled)
         } else {
             None
         };
@@ -180,11 +181,11 @@ impl Running<'_> {
 
     /// Counts a call towards repetition.
     fn look_at(&mut self, wanted: &Wanted, reply: &Reply) {
-        let threshold = self.parts.limits.repetition;
+        let threshold = self.config.limits.repetition;
         if threshold == 0 {
             return;
         }
-        let spec = self.parts.toolbox.spec(&reply.record.tool);
+        let spec = self.config.toolbox.spec(&reply.record.tool);
         let seen = Seen {
             tool: &wanted.name,
             arguments: &wanted.arguments,
@@ -213,7 +214,7 @@ impl Running<'_> {
     }
 
     /// Adds the results to the conversation, and says whether the run ends here.
-    pub(super) fn tell(&mut self, made: Made) -> Option<StopReason> {
+    pub(super) fn tell(&mut self, made: Made) -> Option<RunStopReason> {
         if !made.results.is_empty() {
             self.request.turns.push(Turn::ToolResults(made.results));
         }
@@ -276,7 +277,7 @@ impl Running<'_> {
         let calls: Vec<_> =
             (0_usize..).zip(calls).map(|(index, planned)| (index, self.call_of(planned))).collect();
         let calls = calls.into_iter().map(|(index, call)| async move { (index, offer.call(call).await) });
-        let at_once = self.parts.limits.parallel_tools.max(1);
+        let at_once = self.config.limits.parallel_tools.max(1);
         // Unordered, so that a slow call holds no other back.
         let mut replies: Vec<_> = stream::iter(calls).buffer_unordered(at_once).collect().await;
         replies.sort_unstable_by_key(|(index, _)| *index);
@@ -285,7 +286,7 @@ impl Running<'_> {
 
     /// The arguments as the tool takes them: a provider that keeps to a schema writes `null` for what is not there.
     fn arguments_of(&self, wanted: &Wanted) -> Arc<Value> {
-        match self.offer.spec(&wanted.name).filter(|_| self.parts.strict) {
+        match self.offer.spec(&wanted.name).filter(|_| self.config.strict) {
             Some(spec) => {
                 Arc::new(without_nulls(Value::clone(&wanted.arguments), spec.input_schema.as_value()))
             }
@@ -307,8 +308,9 @@ impl Running<'_> {
         }
         call.deadline = self.budget.deadline();
         call.values = self.values.clone();
+        call.events.clone_from(&self.listeners.calls);
         call.options = self.options.clone();
-        if let Some(limit) = self.parts.limits.tool_timeout {
+        if let Some(limit) = self.config.limits.tool_timeout {
             call.options.timeout = Some(call.options.timeout.map_or(limit, |own| own.min(limit)));
         }
         if let Some((parent, depth)) = self.parent {

@@ -31,7 +31,7 @@ impl Running<'_> {
             }
         };
         let error = ModelError::new(ErrorKind::InvalidRequest, message);
-        Err(error.with_model(self.parts.model.id()).into())
+        Err(error.with_model(self.config.model.id()).into())
     }
 
     /// What must be called was asked for: from now on the model decides, else it could never come to an end.
@@ -43,7 +43,7 @@ impl Running<'_> {
 
     /// Why no call is made at all, if so. Not every model keeps to what it was told.
     pub(super) fn refuse_by_choice(&self) -> Option<ToolError> {
-        let is_refused = self.parts.tool_choice == Some(ToolChoice::None);
+        let is_refused = self.config.tool_choice == Some(ToolChoice::None);
         is_refused.then(|| ToolError::permission("the call was not made: this run may call no tool"))
     }
 }

@@ -7,12 +7,12 @@ use toolpost_llm::{Part, Turn};
 
 use super::{Interrupted, Running, sleep_until};
 use crate::results::Wanted;
-use crate::{CallVerdict, Guardrail, StopReason, TextVerdict};
+use crate::{CallVerdict, Guardrail, RunStopReason, TextVerdict};
 
 impl Running<'_> {
     /// Looks at what the user has said last.
     pub(super) async fn guard_input(&mut self) -> Result<(), Interrupted> {
-        if self.parts.guardrails.is_empty() {
+        if self.config.guardrails.is_empty() {
             return Ok(());
         }
         let Some(Turn::User(mut parts)) = self.request.turns.pop_if(|turn| matches!(turn, Turn::User(_)))
@@ -48,12 +48,15 @@ impl Running<'_> {
 
     /// Whether somebody must see a text before it is shown.
     pub(super) fn withholds_text(&self) -> bool {
-        self.parts.guardrails.iter().any(|guardrail| guardrail.looks_at_output())
+        self.config.guardrails.iter().any(|guardrail| guardrail.looks_at_output())
     }
 
     /// Looks at a call. `Err(Ok(_))` is a refusal that the model is told of, `Err(Err(_))` the end of the run.
-    pub(super) async fn guard_call(&mut self, wanted: &mut Wanted) -> Result<Option<ToolError>, StopReason> {
-        for guardrail in &self.parts.guardrails {
+    pub(super) async fn guard_call(
+        &mut self,
+        wanted: &mut Wanted,
+    ) -> Result<Option<ToolError>, RunStopReason> {
+        for guardrail in &self.config.guardrails {
             let verdict = self.unless_over(guardrail.call(&wanted.name, &wanted.arguments)).await?;
             match verdict {
                 CallVerdict::Allow => {}
@@ -77,9 +80,9 @@ impl Running<'_> {
         &'g self,
         text: &str,
         ask: impl for<'a> Fn(&'a dyn Guardrail, &'a str) -> toolpost_core::BoxFuture<'a, TextVerdict>,
-    ) -> Result<Option<String>, StopReason> {
+    ) -> Result<Option<String>, RunStopReason> {
         let mut replaced: Option<String> = None;
-        for guardrail in &self.parts.guardrails {
+        for guardrail in &self.config.guardrails {
             let verdict = self.unless_over(ask(&**guardrail, replaced.as_deref().unwrap_or(text))).await?;
             match verdict {
                 TextVerdict::Allow => {}
@@ -91,16 +94,16 @@ impl Running<'_> {
     }
 
     /// Waits for something, but not beyond the run's own time.
-    async fn unless_over<T>(&self, future: impl Future<Output = T>) -> Result<T, StopReason> {
+    async fn unless_over<T>(&self, future: impl Future<Output = T>) -> Result<T, RunStopReason> {
         tokio::select! {
             biased;
-            () = self.cancellation.cancelled() => Err(StopReason::Cancelled),
-            () = sleep_until(self.budget.deadline()) => Err(StopReason::MaxTime),
+            () = self.cancellation.cancelled() => Err(RunStopReason::Cancelled),
+            () = sleep_until(self.budget.deadline()) => Err(RunStopReason::MaxTime),
             done = future => Ok(done),
         }
     }
 }
 
-fn blocked(guardrail: &dyn Guardrail, reason: &str) -> StopReason {
-    StopReason::Guardrail(format!("{}: {reason}", guardrail.name()))
+fn blocked(guardrail: &dyn Guardrail, reason: &str) -> RunStopReason {
+    RunStopReason::Guardrail(format!("{}: {reason}", guardrail.name()))
 }

@@ -3,7 +3,8 @@
 use toolpost_core::{Clock as _, SystemClock, Timestamp, Usage};
 use toolpost_llm::{Catalog, Request, Response, Turn};
 
-use super::{Carry, Running, Spent};
+use super::{ProviderState, Running};
+use crate::spend::Spent;
 
 impl Running<'_> {
     /// Meters the code that the provider has run for an answer, and gives what that adds.
@@ -11,7 +12,7 @@ impl Running<'_> {
         if request.hosted_tools.is_empty() && !request.provider_options.contains_key("tools") {
             return Spent::default();
         }
-        let own = self.parts.model.info().filter(|info| info.id.provider == response.origin.provider);
+        let own = self.config.model.info().filter(|info| info.id.provider == response.origin.provider);
         // Another model that has answered in its place is billed by its own provider.
         let other = own.is_none().then(|| Catalog::built_in().find(&response.origin));
         let Some(info) = own.or(other.as_ref()) else { return Spent::default() };
@@ -31,7 +32,7 @@ impl Running<'_> {
 }
 
 /// Enters what the answers among the turns have left to carry on.
-pub(super) fn gather(carry: &mut Carry, turns: &[Turn]) {
+pub(super) fn gather(carry: &mut ProviderState, turns: &[Turn]) {
     for turn in turns {
         if let Turn::Assistant(turn) = turn
             && !turn.provider_state.is_empty()
@@ -42,8 +43,8 @@ pub(super) fn gather(carry: &mut Carry, turns: &[Turn]) {
 }
 
 /// What of it no answer among the turns has: a summary may have taken the place of the one that had.
-pub(super) fn left_out(carry: &Carry, turns: &[Turn]) -> Carry {
-    let mut there = Carry::new();
+pub(super) fn left_out(carry: &ProviderState, turns: &[Turn]) -> ProviderState {
+    let mut there = ProviderState::new();
     gather(&mut there, turns);
     let mut rest = carry.clone();
     rest.retain(|provider, values| {
@@ -65,7 +66,7 @@ mod tests {
     #[test]
     fn what_answers_have_themselves_is_not_carried_beside_them() {
         let object = |value: Value| value.as_object().unwrap().clone();
-        let carry = Carry::from_iter([
+        let carry = ProviderState::from_iter([
             ("a".to_owned(), object(json!({"container": {"id": "a1"}}))),
             ("b".to_owned(), object(json!({"container": {"id": "b1"}, "other": 1}))),
         ]);

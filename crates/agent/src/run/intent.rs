@@ -1,63 +1,64 @@
-//! What a model would call, without calling it; and the calls that somebody has chosen.
+//! Tool intents: the calls that a model requests, without running them.
 
 use toolpost_core::CallId;
 
-use super::{Decision, Outcome, ResumeError, Run, RunState, Until, WaitingCall};
+use super::{Decision, PendingCall, ResumeError, Run, RunOutput, RunState, Until};
 use crate::Agent;
 
-/// What a model would call.
+/// The calls that a model requests.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ToolIntent {
-    /// The run so far: one question to the model. Its stop reason is
-    /// [`ToolIntent`](crate::StopReason::ToolIntent), or that of a run that needs no tools.
-    pub outcome: Outcome,
+    /// The run: one request to the model. Its stop reason is [`ToolIntent`](crate::RunStopReason::ToolIntent), or another
+    /// one if the model calls no tool.
+    pub output: RunOutput,
 }
 
 impl ToolIntent {
-    /// What the model says besides.
+    /// The text beside the calls.
     pub fn text(&self) -> &str {
-        self.outcome.text()
+        self.output.text()
     }
 
-    /// The calls, with their arguments read, or why they could not be.
-    pub fn tool_calls(&self) -> impl Iterator<Item = &WaitingCall> {
-        self.outcome.state.iter().flat_map(RunState::waiting)
+    /// The calls, with parsed arguments or a parse error.
+    pub fn tool_calls(&self) -> impl Iterator<Item = &PendingCall> {
+        self.output.state.iter().flat_map(RunState::pending_calls)
     }
 }
 
 impl Agent {
-    /// Asks the model once, and tells what it would call. Nothing is called.
+    /// Sends one request to the model and returns its tool calls. Runs no tool.
     pub async fn generate_tool_intent(&self, prompt: impl Into<String>) -> ToolIntent {
-        Run::new(self, prompt).generate_tool_intent().await
+        self.run(prompt).generate_tool_intent().await
     }
 
-    /// Makes the calls of an intent that are chosen, as they are or with other arguments, and hands their results over
-    /// as the last turn of [`Outcome::turns`]; the stop reason is [`ToolsCalled`](crate::StopReason::ToolsCalled). Calls
-    /// that are not named are refused. To go on with the model right away, use [`Run::resume`].
+    /// Runs the approved calls of an intent, as they are or with other arguments.
+    ///
+    /// The results are the last turn of [`RunOutput::turns`]; the stop reason is
+    /// [`ToolsCalled`](crate::RunStopReason::ToolsCalled). Calls without a decision are denied. To continue with the
+    /// model, use [`Agent::resume`].
     ///
     /// # Errors
-    /// When a decision names no call of the intent.
+    /// A decision names no call of the intent.
     pub async fn execute_tool_intents(
         &self,
         intent: &ToolIntent,
         decisions: impl IntoIterator<Item = (CallId, Decision)>,
-    ) -> Result<Outcome, ResumeError> {
-        let Some(state) = intent.outcome.state.clone() else { return Ok(intent.outcome.clone()) };
-        Ok(Run::resume(self, state, decisions)?.execute_tool_intents().await)
+    ) -> Result<RunOutput, ResumeError> {
+        let Some(state) = intent.output.state.clone() else { return Ok(intent.output.clone()) };
+        Ok(self.resume(state, decisions)?.execute_tool_intents().await)
     }
 }
 
 impl Run {
-    /// Asks the model once, and tells what it would call. Nothing is called.
+    /// Sends one request to the model and returns its tool calls. Runs no tool.
     pub async fn generate_tool_intent(mut self) -> ToolIntent {
         self.until = Until::Intent;
-        ToolIntent { outcome: self.finish().await }
+        ToolIntent { output: self.finish().await }
     }
 
-    /// Makes the calls that a run waits with ([`Run::resume`]), and stops there. Calls that nothing was decided about
-    /// are refused.
-    pub async fn execute_tool_intents(mut self) -> Outcome {
+    /// Runs the pending calls of a resumed run ([`Agent::resume`]) and stops. Calls without a decision are denied.
+    pub async fn execute_tool_intents(mut self) -> RunOutput {
         self.until = Until::Calls;
         self.finish().await
     }

@@ -14,9 +14,9 @@ use toolpost_toolbox::ToolSession;
 use super::budget::Counted;
 use super::calls::{Fate, Made, Planned};
 use super::repetition::Watch;
-use super::{Carry, Run, Running, now};
+use super::{ProviderState, Run, Running, now};
 use crate::results::Wanted;
-use crate::{Agent, StopReason};
+use crate::{Agent, RunStopReason};
 
 /// The version of the format of a state.
 const VERSION: u8 = 1;
@@ -31,9 +31,9 @@ const VERSION: u8 = 1;
 /// A run that goes on and ends before any of its calls is made has a state again, whatever ended it.
 ///
 /// A state is to be gone on with once. Its calls then run once, under the ids that they have here, which are their
-/// idempotency keys too. Where the run that goes on is kept ([`Run::kept_in`]), the store knows that: whoever comes second
-/// ends with [`StopReason::NotClaimed`] before anything is done, in any process, and so does whoever comes after a
-/// process that was killed, since its calls may have run ([`Run::even_if_resumed`]). So does, in a conversation that is kept,
+/// idempotency keys too. Where the run that goes on is kept ([`Run::persist_to`]), the store knows that: whoever comes second
+/// ends with [`RunStopReason::NotClaimed`] before anything is done, in any process, and so does whoever comes after a
+/// process that was killed, since its calls may have run ([`Run::allow_second_resume`]). So does, in a conversation that is kept,
 /// whoever comes after another prompt: its calls have results there that say that they were not carried out. Where it is not kept, who goes on
 /// twice with the same state runs its calls twice.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ pub struct RunState {
     started: Timestamp,
     turns: Vec<Turn>,
     /// The calls of the last answer, in the model's order.
-    calls: Vec<WaitingCall>,
+    calls: Vec<PendingCall>,
     counted: Counted,
     elapsed: Duration,
     response: String,
@@ -59,8 +59,8 @@ pub struct RunState {
     watch: Watch,
     repairs: u32,
     /// What the conversation carries to providers beyond its turns, such as a container.
-    #[serde(default, skip_serializing_if = "Carry::is_empty")]
-    carry: Carry,
+    #[serde(default, skip_serializing_if = "ProviderState::is_empty")]
+    carry: ProviderState,
     /// The time that the provider's code was billed for.
     #[serde(default, skip_serializing_if = "CodeExecutionMeter::is_empty")]
     code_meter: CodeExecutionMeter,
@@ -82,7 +82,7 @@ fn first_pause() -> u32 {
 /// A call of a run that waits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct WaitingCall {
+pub struct PendingCall {
     /// Its name here, by which it is decided about.
     pub id: CallId,
     /// The model's id of it.
@@ -130,7 +130,7 @@ impl RunState {
     }
 
     /// The calls that wait for a decision, in the model's order.
-    pub fn waiting(&self) -> impl Iterator<Item = &WaitingCall> {
+    pub fn pending_calls(&self) -> impl Iterator<Item = &PendingCall> {
         self.calls.iter().filter(|call| call.result.is_none())
     }
 
@@ -171,11 +171,7 @@ impl Resumed {
 }
 
 impl Run {
-    /// Goes on with a run that waits. Calls that nothing is decided about wait on.
-    ///
-    /// # Errors
-    /// When the state is of a version that is not known here, or a decision names no call that waits.
-    pub fn resume(
+    pub(super) fn resumed(
         agent: &Agent,
         state: RunState,
         decisions: impl IntoIterator<Item = (CallId, Decision)>,
@@ -187,10 +183,10 @@ impl Run {
             )));
         }
         let decisions: HashMap<_, _> = decisions.into_iter().collect();
-        if let Some(id) = decisions.keys().find(|id| !state.waiting().any(|call| call.id == **id)) {
+        if let Some(id) = decisions.keys().find(|id| !state.pending_calls().any(|call| call.id == **id)) {
             return Err(ResumeError(format!("no call {id} waits in run {}", state.run)));
         }
-        let mut run = Self::from_turns(agent, state.turns.clone()).with_id(state.run);
+        let mut run = agent.run_turns(state.turns.clone()).with_id(state.run);
         run.tool_session.clone_from(&state.tool_session);
         run.tools.clone_from(&state.tools);
         run.carry.clone_from(&state.carry);
@@ -202,14 +198,14 @@ impl Run {
 
     /// Goes on although somebody has gone on from the same state before: what its calls do is then done once more.
     /// Default: no. Without effect on a run that does not go on from a state, or is not kept.
-    pub fn even_if_resumed(mut self) -> Self {
+    pub fn allow_second_resume(mut self) -> Self {
         if let Some(resumed) = &mut self.resumed {
             resumed.again = true;
         }
         self
     }
 
-    /// Stops before calls that need approval, with a state to go on from ([`Outcome::state`](crate::Outcome::state)),
+    /// Stops before calls that need approval, with a state to go on from ([`RunOutput::state`](crate::RunOutput::state)),
     /// instead of asking while the run goes on. Only calls of the model itself: a tool that calls another has somebody
     /// asked, or is denied. Default: as the agent says.
     pub fn pausing_for_approval(mut self, pauses: bool) -> Self {
@@ -224,17 +220,17 @@ impl Running<'_> {
         self.pauses
             && !self.options.mock
             && !self.options.dry_run
-            && self.parts.toolbox.approval(&wanted.name) == Some(Approval::Ask)
+            && self.config.toolbox.approval(&wanted.name) == Some(Approval::Ask)
     }
 
     /// Makes sure that nobody else goes on from the same state, as far as a store can say.
-    pub(super) async fn claim(&mut self) -> Result<(), StopReason> {
+    pub(super) async fn claim(&mut self) -> Result<(), RunStopReason> {
         let Some(resumed) = &self.resumed else { return Ok(()) };
         let state = &resumed.state;
         let kept = (state.turns.as_slice(), state.tool_calls.len());
         self.keeper.claim(state.pause, resumed.again, kept).await.map_err(|error| {
             let hint = error.suggestion().map(|hint| format!(". {hint}")).unwrap_or_default();
-            StopReason::NotClaimed(format!("{}{hint}", error.message()))
+            RunStopReason::NotClaimed(format!("{}{hint}", error.message()))
         })
     }
 
@@ -242,7 +238,7 @@ impl Running<'_> {
     pub(super) fn restore(&mut self, resumed: &Resumed, begun: Instant) {
         let state = &resumed.state;
         self.budget.restore(&state.counted, begun, state.elapsed);
-        state.children.iter().for_each(|child| self.budget.family().adopt(Arc::clone(child)));
+        state.children.iter().for_each(|child| self.budget.context().adopt(Arc::clone(child)));
         let record = &mut self.record;
         record.started = state.started;
         record.iterations = state.counted.iterations;
@@ -298,7 +294,7 @@ impl Running<'_> {
 
     /// Keeps the calls of an answer of which some wait.
     pub(super) fn wait_for(&mut self, calls: Vec<(Planned, Option<ToolResult>)>) -> Made {
-        let waiting = calls.into_iter().map(|(planned, result)| WaitingCall {
+        let waiting = calls.into_iter().map(|(planned, result)| PendingCall {
             id: planned.id,
             call_id: planned.wanted.id,
             tool: planned.wanted.name,
@@ -308,9 +304,9 @@ impl Running<'_> {
         });
         self.waiting = waiting.collect();
         let stop = if self.until == super::Until::Intent {
-            StopReason::ToolIntent
+            RunStopReason::ToolIntent
         } else {
-            StopReason::ApprovalNeeded
+            RunStopReason::ApprovalNeeded
         };
         Made { results: Vec::new(), stop: Some(stop) }
     }
@@ -337,7 +333,7 @@ impl Running<'_> {
             repairs: self.repairs,
             carry: self.carry.clone(),
             code_meter: self.code_meter.clone().compacted(),
-            children: self.budget.family().children(),
+            children: self.budget.context().children(),
             // Without an offer the run still has the session that it came with.
             tool_session: self.offer.session().or(self.tool_session.as_ref()).cloned(),
             tools: self.tools.clone(),

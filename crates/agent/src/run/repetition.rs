@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toolpost_core::{Code, Output, ToolError};
 
-use crate::StopReason;
+use crate::RunStopReason;
 
 /// The longest cycle of answers that is looked for.
 const MAX_PERIOD: usize = 8;
@@ -37,7 +37,7 @@ pub(super) enum Verdict {
     Fine,
     /// The model is told.
     Warn(String),
-    Stop(StopReason),
+    Stop(RunStopReason),
 }
 
 /// What a run has repeated so far.
@@ -82,7 +82,7 @@ struct Now {
     has_grown: bool,
     timed_out: HashSet<u64>,
     warning: Option<String>,
-    stop: Option<StopReason>,
+    stop: Option<RunStopReason>,
 }
 
 impl Now {
@@ -93,7 +93,7 @@ impl Now {
         after: u32,
         warn: u32,
         end: u32,
-        stop: StopReason,
+        stop: RunStopReason,
         what: impl FnOnce() -> String,
     ) {
         if after >= end {
@@ -164,7 +164,7 @@ impl Watch {
             *count,
             threshold,
             threshold.saturating_mul(2),
-            StopReason::ToolTimeouts,
+            RunStopReason::ToolTimeouts,
             warning,
         );
     }
@@ -190,7 +190,7 @@ impl Watch {
             *count,
             threshold,
             threshold.saturating_mul(2),
-            StopReason::RepeatedError,
+            RunStopReason::RepeatedError,
             warning,
         );
     }
@@ -210,7 +210,7 @@ impl Watch {
             )
         };
         let (warn, end) = (threshold.saturating_mul(4), threshold.saturating_mul(6));
-        self.now.look(before, *count, warn, end, StopReason::RepeatedCall, warning);
+        self.now.look(before, *count, warn, end, RunStopReason::RepeatedCall, warning);
     }
 
     /// Closes the iteration, and says what is to be done.
@@ -220,19 +220,19 @@ impl Watch {
         let unknown = count(&mut self.unknown, now.has_calls && !now.has_known_tool, now.has_calls);
         // First what says most: a tool that does not exist also fails, and brings nothing new.
         if self.unknown >= twice {
-            return Verdict::Stop(StopReason::UnknownTool);
+            return Verdict::Stop(RunStopReason::UnknownTool);
         }
-        now.look(unknown, self.unknown, threshold, twice, StopReason::UnknownTool, || {
+        now.look(unknown, self.unknown, threshold, twice, RunStopReason::UnknownTool, || {
             "None of the tools that you call exists. Call only tools that you were given, or answer without one.".to_owned()
         });
         let narrates = now.text && ((now.is_same && !now.has_news) || (now.has_grown && !now.has_new_result));
         let narration = count(&mut self.narration, narrates, now.text || now.has_news);
-        now.look(narration, self.narration, threshold, twice, StopReason::Narration, || {
+        now.look(narration, self.narration, threshold, twice, RunStopReason::Narration, || {
             "You say the same again and again. Do the next step, or give your answer.".to_owned()
         });
         let is_cycle = now.has_calls && self.look_for_cycle(&mut now, threshold);
         // A cycle brings nothing new either.
-        let stop = if is_cycle { StopReason::Cycle } else { StopReason::NoProgress };
+        let stop = if is_cycle { RunStopReason::Cycle } else { RunStopReason::NoProgress };
         let stale = count(&mut self.stale, now.has_calls && !now.has_news, now.has_calls);
         now.look(stale, self.stale, twice, thrice, stop, || {
             "The last calls have brought nothing new. Try something else, or answer with what there is."
@@ -259,7 +259,7 @@ impl Watch {
             // The same over and over is a cycle of any length; that is counted by call.
             if period > 1 && !constant {
                 is_cycle |= after >= threshold;
-                now.look(before, after, threshold, threshold.saturating_mul(2), StopReason::Cycle, || {
+                now.look(before, after, threshold, threshold.saturating_mul(2), RunStopReason::Cycle, || {
                     format!("You have done the same {period} steps {after} times in turn, with the same results. Do something else, or answer with what there is.")
                 });
             }
@@ -398,7 +398,7 @@ mod tests {
     }
 
     /// After how many iterations the model is first warned, and after how many the run ends.
-    fn ends(verdicts: &[Verdict]) -> (Option<usize>, Option<(usize, StopReason)>) {
+    fn ends(verdicts: &[Verdict]) -> (Option<usize>, Option<(usize, RunStopReason)>) {
         let warned = verdicts.iter().position(|verdict| matches!(verdict, Verdict::Warn(_)));
         let stopped = verdicts.iter().enumerate().find_map(|(index, verdict)| match verdict {
             Verdict::Stop(stop) => Some((index + 1, stop.clone())),
@@ -420,11 +420,11 @@ mod tests {
         ];
         const TEXT: &[Step] = &[(&[("look", 1, Ok("a"))], "Let me look."), (&[], "Let me look.")];
         for (steps, warned, stopped) in [
-            (SAME, 6, (9, StopReason::RepeatedCall)),
-            (ERROR, 3, (6, StopReason::RepeatedError)),
-            (PAIR, 6, (11, StopReason::Cycle)),
-            (UNKNOWN, 3, (6, StopReason::UnknownTool)),
-            (TEXT, 4, (7, StopReason::Narration)),
+            (SAME, 6, (9, RunStopReason::RepeatedCall)),
+            (ERROR, 3, (6, RunStopReason::RepeatedError)),
+            (PAIR, 6, (11, RunStopReason::Cycle)),
+            (UNKNOWN, 3, (6, RunStopReason::UnknownTool)),
+            (TEXT, 4, (7, RunStopReason::Narration)),
         ] {
             let iterations: Vec<_> = steps.iter().copied().cycle().take(30).collect();
             assert_eq!(ends(&verdicts(&iterations)), (Some(warned), Some(stopped)));
@@ -435,7 +435,7 @@ mod tests {
     fn looking_for_what_is_not_there_is_no_progress() {
         let calls: Vec<_> = (0..20).map(|n| [("look", n, Ok("no matches"))]).collect();
         let iterations: Vec<_> = calls.iter().map(|calls| (calls.as_slice(), "")).collect();
-        assert_eq!(ends(&verdicts(&iterations)), (Some(7), Some((10, StopReason::NoProgress))));
+        assert_eq!(ends(&verdicts(&iterations)), (Some(7), Some((10, RunStopReason::NoProgress))));
         // A tool that does something may well say the same each time.
         let calls: Vec<_> = (0..100).map(|n| [("do", n, Ok("done"))]).collect();
         let iterations: Vec<_> = calls.iter().map(|calls| (calls.as_slice(), "Writing the next.")).collect();
@@ -447,7 +447,7 @@ mod tests {
         let texts: Vec<String> = (0..30).map(|n| format!("{n} %")).collect();
         let calls: Vec<_> = texts.iter().map(|text| [("look", 1, Ok(text.as_str()))]).collect();
         let iterations: Vec<_> = calls.iter().map(|calls| (calls.as_slice(), "")).collect();
-        assert_eq!(ends(&verdicts(&iterations)), (Some(11), Some((17, StopReason::RepeatedCall))));
+        assert_eq!(ends(&verdicts(&iterations)), (Some(11), Some((17, RunStopReason::RepeatedCall))));
     }
 
     #[test]
@@ -498,6 +498,6 @@ mod tests {
         let calls: Vec<_> = (0..20).map(|n| [("note", n, Ok("noted"))]).collect();
         let iterations: Vec<_> =
             texts.iter().zip(&calls).map(|(text, calls)| (calls.as_slice(), text.as_str())).collect();
-        assert_eq!(ends(&verdicts(&iterations)), (Some(4), Some((7, StopReason::Narration))));
+        assert_eq!(ends(&verdicts(&iterations)), (Some(4), Some((7, RunStopReason::Narration))));
     }
 }

@@ -1,4 +1,4 @@
-//! A run, before it has begun.
+//! Starting points and options of a run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,27 +13,22 @@ use toolpost_llm::{CodeExecutionMeter, Model, Turn};
 use toolpost_toolbox::ToolSession;
 
 use super::notices::{Notices, shortened};
-use super::{Run, Until};
-use crate::family::Family;
+use super::{Decision, ResumeError, Run, RunState, Until};
+use crate::answer_schema::AnswerSchema;
 use crate::memory::Keeper;
+use crate::run_context::RunContext;
 use crate::{Agent, Conversation, Runs};
 
-impl Run {
-    /// A run that begins with a prompt.
-    pub fn new(agent: &Agent, prompt: impl Into<String>) -> Self {
-        Self::from_turns(agent, vec![Turn::user(prompt)])
+impl Agent {
+    /// Starts a run with a prompt; awaiting it yields the output.
+    pub fn run(&self, prompt: impl Into<String>) -> Run {
+        self.run_turns(vec![Turn::user(prompt)])
     }
 
-    /// Asks this model, instead of the agent's.
-    pub fn with_model(mut self, model: Arc<dyn Model>) -> Self {
-        self.agent = self.agent.with_model(model);
-        self
-    }
-
-    /// A run that goes on from a conversation.
-    pub fn from_turns(agent: &Agent, turns: Vec<Turn>) -> Self {
-        Self {
-            agent: agent.clone(),
+    /// Starts a run that continues a conversation.
+    pub fn run_turns(&self, turns: Vec<Turn>) -> Run {
+        Run {
+            agent: self.clone(),
             id: RunId::new(),
             turns,
             caller: Caller::new("agent"),
@@ -49,8 +44,8 @@ impl Run {
             keeper: Keeper::default(),
             carry: BTreeMap::new(),
             code_meter: CodeExecutionMeter::new(),
-            answer: agent.0.answer.clone(),
-            pauses: agent.0.pauses,
+            answer: self.0.answer.clone(),
+            pauses: self.0.pauses,
             tools: None,
             until: Until::Answer,
             resumed: None,
@@ -58,33 +53,74 @@ impl Run {
             team: Arc::default(),
             earlier: Vec::new(),
             deadline: None,
+            events: None,
         }
     }
 
-    /// Its name.
+    /// Resumes a run that awaits decisions. Calls without a decision stay pending.
+    ///
+    /// # Errors
+    /// The state has an unknown version, or a decision names no pending call.
+    pub fn resume(
+        &self,
+        state: RunState,
+        decisions: impl IntoIterator<Item = (CallId, Decision)>,
+    ) -> Result<Run, ResumeError> {
+        Run::resumed(self, state, decisions)
+    }
+}
+
+impl Conversation {
+    /// Starts a run that continues the conversation with a prompt, and persists it while it runs.
+    pub fn run(&self, agent: &Agent, prompt: impl Into<String>) -> Run {
+        self.run_turn(agent, Turn::user(prompt))
+    }
+
+    /// Starts a run that continues the conversation with a turn, such as a prompt with images, and persists it.
+    ///
+    /// Pending calls of an earlier run get a result that says that they did not run; that run can no longer be resumed.
+    pub fn run_turn(&self, agent: &Agent, turn: Turn) -> Run {
+        let (mut turns, edition) = self.turns_to_continue();
+        turns.push(turn);
+        let run = agent.run_turns(turns).with_conversation_at(self, edition);
+        match self.tool_session() {
+            Some(session) => run.with_tool_session(session),
+            None => run,
+        }
+    }
+}
+
+impl Run {
+    /// Uses this model instead of the agent's.
+    pub fn with_model(mut self, model: Arc<dyn Model>) -> Self {
+        self.agent = self.agent.with_model(model);
+        self
+    }
+
+    /// The id of the run.
     pub fn id(&self) -> RunId {
         self.id
     }
 
-    /// Gives it the name that somebody has reserved for it already.
+    /// Sets the id of the run. Defaults to a new one.
     pub fn with_id(mut self, id: RunId) -> Self {
         self.id = id;
         self
     }
 
-    /// Says for whom it calls tools.
+    /// Sets the caller of its tool calls.
     pub fn with_caller(mut self, caller: Caller) -> Self {
         self.caller = caller;
         self
     }
 
-    /// Says what its calls belong to, and where they work.
+    /// Sets the scope of its tool calls, with their working directory.
     pub fn with_scope(mut self, scope: Scope) -> Self {
         self.scope = scope;
         self
     }
 
-    /// Says who takes files and answers questions.
+    /// Sets the port that receives artifacts and answers questions of tools.
     pub fn with_port(mut self, port: Arc<dyn Port>) -> Self {
         self.port = port;
         self
@@ -96,123 +132,135 @@ impl Run {
         self
     }
 
-    /// Says how it is stopped.
+    /// Sets the cancellation that stops the run.
     pub fn with_cancellation(mut self, cancellation: Cancellation) -> Self {
         self.cancellation = cancellation;
         self
     }
 
-    /// Says what its calls ask for beyond their arguments, such as a sandbox level. Default: nothing.
+    /// Sets the options of its tool calls, such as a sandbox level. Defaults to none.
     pub fn with_options(mut self, options: CallOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Says that the run is made from within a call, at this depth: its own calls are nested in that one, and count
-    /// towards the toolbox's limit of nesting. Default: they are nested in none.
+    /// Nests the run in a call at this depth. Defaults to no call.
+    ///
+    /// Its tool calls are children of that call and count towards the toolbox's limit of nesting.
     pub fn with_parent(mut self, call: CallId, depth: u8) -> Self {
         self.parent = Some((call, depth));
         self
     }
 
-    /// Goes on with the tools that a conversation has loaded, and keeps there what it loads. Default: the agent's
-    /// session, or a new one. Without effect where the agent offers all tools.
+    /// Continues with the loaded tools of a conversation, and stores there what it loads.
+    ///
+    /// Defaults to the agent's session, else a new one. No effect if the agent offers all tools.
     pub fn with_tool_session(mut self, session: ToolSession) -> Self {
         self.tool_session = Some(session);
         self
     }
 
-    /// Goes on with what a conversation carries to providers beyond its turns, by the provider's name; see
-    /// [`Outcome::carry`](crate::Outcome::carry). What an answer among the turns has itself is newer. Default: nothing, and
-    /// in a conversation that is kept what is kept with it.
-    pub fn with_carry(mut self, carry: BTreeMap<String, Map<String, Value>>) -> Self {
-        self.carry = carry;
+    /// Continues with the provider state of a conversation, by provider name; see
+    /// [`RunOutput::provider_state`](crate::RunOutput::provider_state).
+    ///
+    /// State of an answer among the turns takes precedence. Defaults to the state of the stored conversation, else none.
+    pub fn with_provider_state(mut self, state: BTreeMap<String, Map<String, Value>>) -> Self {
+        self.carry = state;
         self
     }
 
-    /// Keeps it in a conversation, whose scope its calls then belong to unless another is set. Its turns must be those of
-    /// the conversation, and what is new: [`Conversation::run`] makes such a run. Default: nowhere.
+    /// Persists the run in a conversation, which becomes its scope. Defaults to nowhere.
+    ///
+    /// The turns of the run must be those of the conversation plus new ones, as [`Conversation::run`] sets them.
     pub fn with_conversation(self, conversation: &Conversation) -> Self {
         let edition = conversation.edition();
-        self.held_by(conversation, edition)
+        self.with_conversation_at(conversation, edition)
     }
 
-    /// Keeps it in a conversation whose turns it has as they were at an edition.
-    pub(crate) fn held_by(mut self, conversation: &Conversation, edition: u64) -> Self {
+    /// Persists the run in a conversation whose turns it has as of an edition.
+    pub(crate) fn with_conversation_at(mut self, conversation: &Conversation, edition: u64) -> Self {
         self.scope = self.scope.with_id(conversation.id());
         self.keeper.hold(conversation, edition);
         self
     }
 
-    /// Keeps its record, and what its models are asked and answer, among these runs. Default: nowhere.
-    pub fn kept_in(mut self, runs: &Runs) -> Self {
+    /// Persists the record of the run and the exchanges with its models. Defaults to nowhere.
+    pub fn persist_to(mut self, runs: &Runs) -> Self {
         self.keeper.runs = Some(runs.clone());
         self
     }
 
-    /// Says when it must be over, besides its limit of time. Default: never.
+    /// Sets a deadline beside the time limit of the run. Defaults to none.
     pub fn with_deadline(mut self, deadline: Option<Instant>) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Makes it a part of another run: what it spends counts there, and it gets what was injected there.
-    pub(crate) fn within(mut self, family: &Arc<Family>) -> Self {
+    /// Nests the run in another one: that run counts its spending, and passes on its injected values.
+    pub(crate) fn within(mut self, outer: &Arc<RunContext>) -> Self {
         if self.values.is_empty() {
-            self.values = family.values.clone();
+            self.values = outer.values.clone();
         }
         if self.keeper.runs.is_none() {
-            self.keeper.runs.clone_from(&family.runs);
+            self.keeper.runs.clone_from(&outer.runs);
         }
         if self.usage_metadata.is_empty() {
-            self.usage_metadata.clone_from(&family.usage_metadata);
+            self.usage_metadata.clone_from(&outer.usage_metadata);
         }
-        self.outer = Some(Arc::clone(family));
+        self.outer = Some(Arc::clone(outer));
         self
     }
 
-    /// Says who had the conversation before, and for how long the provider's code was billed for then.
+    /// Sets the records of earlier team members, and the code execution time that was billed for them.
     pub(crate) fn after(mut self, records: Vec<Arc<RunRecord>>, code_meter: CodeExecutionMeter) -> Self {
         self.earlier = records;
         self.code_meter = code_meter;
         self
     }
 
-    /// Names the agents that the conversation may move to.
+    /// Sets the team members that may take over the conversation.
     pub(crate) fn in_team(mut self, names: Arc<[String]>) -> Self {
         self.team = names;
         self
     }
 
-    /// Adds something that its record shall say. At most 64 notices are kept.
+    /// Adds a notice to the record. A record has at most 64 notices.
     pub fn with_notice(mut self, notice: impl Into<String>) -> Self {
         self.notices.add(shortened(&notice.into()));
         self
     }
 
-    /// Offers only these tools, of those that the agent has; none of them for an empty list. Calls of others are refused.
-    /// Default: all.
+    /// Offers only these tools of the agent; none for an empty list. Defaults to all.
+    ///
+    /// Calls of other tools are rejected.
     pub fn with_tools(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.tools = Some(names.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Has tools answered for from their examples or output schemas, instead of running them. Default: no.
+    /// Answers tool calls from examples or output schemas instead of running tools. Defaults to false.
     pub fn with_mock_tools(mut self, mock: bool) -> Self {
         self.options.mock = mock;
         self
     }
 
-    /// Joins turns of the same side that follow each other in the conversation so far; see
-    /// [`merge_turns`](crate::merge_turns).
+    /// Merges consecutive turns of the same role; see [`merge_turns`](crate::merge_turns).
     pub fn with_merged_history(mut self) -> Self {
         self.turns = crate::merge_turns(self.turns);
         self
     }
 
-    /// Says what every event of usage carries along, such as who pays. Default: nothing.
+    /// Sets the metadata of its usage events, such as an account. Defaults to none.
     pub fn with_usage_metadata(mut self, metadata: Map<String, Value>) -> Self {
         self.usage_metadata = metadata;
+        self
+    }
+
+    /// Requires the answer to match a JSON Schema; [`RunOutput::value`](crate::RunOutput::value) has the value.
+    ///
+    /// Defaults to the agent's schema, else text.
+    pub fn with_answer_schema(mut self, schema: Value) -> Self {
+        self.answer = Some(AnswerSchema::new(schema));
         self
     }
 }

@@ -6,15 +6,15 @@ use toolpost_llm::{ErrorKind, Response};
 
 use super::hosted_code::left_out;
 use super::{Interrupted, Running, sleep_until};
-use crate::StopReason;
-use crate::compact::middle;
+use crate::RunStopReason;
+use crate::compaction::middle;
 use crate::meter::Meter;
 
 impl Running<'_> {
     /// Asks the model, with a shorter conversation if this one is near to its window or too long for it.
     pub(super) async fn ask_within_window(&mut self) -> Result<Response, Interrupted> {
-        let ours = self.parts.compaction.as_ref();
-        let ours = ours.filter(|compaction| !compaction.is_by_provider_of(&*self.parts.model));
+        let ours = self.config.compaction.as_ref();
+        let ours = ours.filter(|compaction| !compaction.is_by_provider_of(&*self.config.model));
         let Some(compaction) = ours else { return self.ask_in_form().await };
         if compaction.is_due(self.context_tokens, &*self.model) {
             Box::pin(self.shorten()).await?;
@@ -37,10 +37,10 @@ impl Running<'_> {
     async fn ask_in_form(&mut self) -> Result<Response, Interrupted> {
         loop {
             match self.ask().await {
-                Err(Interrupted { error: Some(error), .. }) if self.may_be_refused_for_form(&error) => {
+                Err(Interrupted { error: Some(error), .. }) if self.may_reject_schema(&error) => {
                     let reason = format!("the provider may take no schemas for answers ({error})");
-                    if !self.ask_by_tool(&reason) {
-                        self.say_form(&reason);
+                    if !self.request_schema_by_tool(&reason) {
+                        self.describe_schema(&reason);
                     }
                 }
                 answer => return answer,
@@ -50,7 +50,7 @@ impl Running<'_> {
 
     /// Puts a summary in the place of the middle of the conversation; whether that could be done.
     async fn shorten(&mut self) -> Result<bool, Interrupted> {
-        let Some(compaction) = self.parts.compaction.as_ref().filter(|_| !self.is_summary_lost) else {
+        let Some(compaction) = self.config.compaction.as_ref().filter(|_| !self.is_summary_lost) else {
             return Ok(false);
         };
         self.context_tokens = 0;
@@ -64,11 +64,11 @@ impl Running<'_> {
         };
         let window = compaction.window_of(&*writer);
         let turns = self.request.turns.get(from..to).unwrap_or_default();
-        let mut meter = Meter::new(self.budget.family(), &writer, self.parts.pricing.as_ref());
+        let mut meter = Meter::new(self.budget.context(), &writer, self.config.pricing.as_ref());
         let summary = tokio::select! {
             biased;
-            () = self.cancellation.cancelled() => Err(Interrupted::from(StopReason::Cancelled)),
-            () = sleep_until(self.budget.deadline()) => Err(StopReason::MaxTime.into()),
+            () = self.cancellation.cancelled() => Err(Interrupted::from(RunStopReason::Cancelled)),
+            () = sleep_until(self.budget.deadline()) => Err(RunStopReason::MaxTime.into()),
             summary = compaction.summary(&mut meter, turns, window) => Ok(summary),
         };
         if let Some(spent) = meter.finish() {

@@ -1,50 +1,32 @@
 //! The last answer of a run that came to a limit: without tools, it sums up.
 
-use std::time::Duration;
-
 use toolpost_llm::{Thinking, ToolChoice, Turn};
 
 use super::{FROM_THE_PROGRAM, Running, calls};
-use crate::StopReason;
+use crate::RunStopReason;
 use crate::results::wanted;
 
 /// What the model is told before it sums up.
 const INSTRUCTION: &str = "The run has to end now ({stop}). Call no tool. Say in a few sentences what was done, what was found, and what is missing.";
 
-/// How much the last answer of a run may take that came to a limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WrapUp {
-    /// Tokens of output. Default: 1,024.
-    pub output_tokens: u32,
-    /// Time, beyond the run's own. Default: 30 s.
-    pub time: Duration,
-}
-
-impl Default for WrapUp {
-    fn default() -> Self {
-        Self { output_tokens: 1024, time: Duration::from_secs(30) }
-    }
-}
-
 impl Running<'_> {
     /// Lets the model sum up, if the run came to one of its limits. Whatever goes wrong here leaves the run as it was.
-    pub(super) async fn wrap_up(&mut self, stop: &StopReason) {
-        let Some(wrap_up) = self.parts.limits.wrap_up.clone() else { return };
+    pub(super) async fn wrap_up(&mut self, stop: &RunStopReason) {
+        let Some(wrap_up) = self.config.limits.wrap_up.clone() else { return };
         let has_done_nothing = self.record.tool_calls.is_empty() && self.record.response.is_empty();
         // Calls without results could not be sent.
         if !self.waiting.is_empty() {
             return;
         }
         // When those are at a limit that it was made from, nobody reads a summary.
-        if self.budget.family().is_outer_used_up() {
+        if self.budget.context().is_outer_used_up() {
             return;
         }
         // What came before may have cost anything.
-        if self.budget.used_up() == Some(StopReason::UnknownCost) {
+        if self.budget.used_up() == Some(RunStopReason::UnknownCost) {
             return;
         }
-        if !stop.may_sum_up() || self.cancellation.is_cancelled() || has_done_nothing {
+        if !stop.may_wrap_up() || self.cancellation.is_cancelled() || has_done_nothing {
             return;
         }
         let mut request = self.request.clone();

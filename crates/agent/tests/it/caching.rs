@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use toolpost::{Output, ParameterType, ToolSpec, tool_fn};
-use toolpost_agent::{Agent, Dynamic, Run};
+use toolpost_agent::{Agent, Dynamic};
 use toolpost_llm::{
     CacheLifetime, HostedModel, HttpClient, HttpOptions, Model, PromptCaching, Provider, ProviderAccess,
     Secret, Settings, Turn,
@@ -117,11 +117,11 @@ async fn bodies(
         .dynamic(dynamic)
         .core_tools(["boil_water"])
         .build();
-    let first = agent.run("Write to Ada.").await;
+    let first = agent.run("Write to Ada.").finish().await;
     assert!(first.record.success, "{provider}: {:?} {:?}", first.error, first.stop);
     let mut turns = first.turns;
     turns.push(Turn::user("And now?"));
-    let second = Run::from_turns(&agent, turns).with_tool_session(first.tool_session.unwrap()).finish().await;
+    let second = agent.run_turns(turns).with_tool_session(first.tool_session.unwrap()).finish().await;
     assert!(second.record.success, "{provider}: {:?} {:?}", second.error, second.stop);
     let requests = server.requests();
     assert_eq!(requests.len(), script.len(), "{provider}");

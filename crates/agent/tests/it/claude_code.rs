@@ -7,14 +7,14 @@ mod real;
 use std::path::PathBuf;
 
 use toolpost_agent::Agent;
-use toolpost_agent::claude_code::{Builder, Credential, Executor};
+use toolpost_agent::claude_code::{ClaudeCodeBuilder, Credential, Executor};
 use toolpost_core::Secret;
 
 /// What must be seen nowhere.
 const KEY: &str = "sk-ant-canary-0123456789";
 
 /// A builder with a credential.
-fn claude(executor: Executor) -> Builder {
+fn claude(executor: Executor) -> ClaudeCodeBuilder {
     Agent::claude_code().executor(executor).credential(Credential::ApiKey(Secret::new(KEY)))
 }
 

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use toolpost_agent::{Agent, Builder, Compaction, CompactionBy, Conversations, NewConversation, StopReason};
-use toolpost_llm::{
-    ErrorKind, FunctionModel, ItemView, ModelError, ModelReply, PromptCaching, Request, Turn,
+use toolpost_agent::{
+    Agent, AgentBuilder, Compaction, CompactionBy, Conversations, NewConversation, RunStopReason,
 };
+use toolpost_llm::{ErrorKind, FunctionModel, ItemView, ModelError, PromptCaching, Request, ModelReply, Turn};
 use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
@@ -38,7 +38,7 @@ fn check_pairs(turns: &[Turn]) {
 
 /// An agent whose model adds until there are so many results in all, and consumes 100 tokens for each turn that it reads.
 /// It does not take more than so many turns. The requests are kept.
-fn adder(rounds: usize, most_turns: usize) -> (Builder, Arc<Mutex<Vec<Request>>>) {
+fn adder(rounds: usize, most_turns: usize) -> (AgentBuilder, Arc<Mutex<Vec<Request>>>) {
     let (requests, rounds_made) = (Arc::new(Mutex::new(Vec::new())), Mutex::new(0));
     let seen = Arc::clone(&requests);
     let model = FunctionModel::new("adder", move |request: &Request| {
@@ -66,12 +66,9 @@ fn adder(rounds: usize, most_turns: usize) -> (Builder, Arc<Mutex<Vec<Request>>>
 #[tokio::test]
 async fn a_conversation_near_the_window_goes_on_with_a_summary() {
     let (builder, requests) = adder(8, 99);
-    let agent = builder.compaction(|compaction| {
-        compaction.window = Some(1_000);
-        compaction.keep_turns = 2;
-    });
-    let outcome = agent.build().run("Add much.").await;
-    assert_eq!((outcome.text(), &outcome.stop), ("Done.", &StopReason::EndTurn), "{:?}", outcome.error);
+    let agent = builder.compaction(Compaction::default().window(1_000).keep_turns(2));
+    let outcome = agent.build().run("Add much.").finish().await;
+    assert_eq!((outcome.text(), &outcome.stop), ("Done.", &RunStopReason::EndTurn), "{:?}", outcome.error);
     assert!(
         outcome.record.notices.iter().any(|notice| notice.contains("has taken the place of")),
         "{:?}",
@@ -110,18 +107,18 @@ async fn a_conversation_near_the_window_goes_on_with_a_summary() {
 #[tokio::test]
 async fn a_question_that_was_too_long_is_asked_once_more() {
     let (builder, _) = adder(6, 7);
-    let outcome = builder.build().run("Add.").await;
-    assert_eq!(outcome.stop, StopReason::ContextWindow, "nobody has asked for summaries");
+    let outcome = builder.build().run("Add.").finish().await;
+    assert_eq!(outcome.stop, RunStopReason::ContextWindow, "nobody has asked for summaries");
     let (builder, requests) = adder(6, 7);
-    let outcome = builder.compaction(|compaction| compaction.keep_turns = 2).build().run("Add.").await;
+    let outcome = builder.compaction(Compaction::default().keep_turns(2)).build().run("Add.").finish().await;
     assert_eq!((outcome.text(), outcome.record.tool_calls.len()), ("Done.", 6), "{:?}", outcome.error);
     assert!(requests.lock().unwrap().iter().filter(|request| is_for_summary(request)).count() >= 1);
     // Where nothing can go, the error stays.
     let (builder, _) = adder(6, 2);
-    let outcome = builder.compaction(|compaction| compaction.keep_turns = 2).build().run("Add.").await;
+    let outcome = builder.compaction(Compaction::default().keep_turns(2)).build().run("Add.").finish().await;
     assert_eq!(
         (&outcome.stop, outcome.error.unwrap().kind),
-        (&StopReason::ContextWindow, ErrorKind::ContextTooLong)
+        (&RunStopReason::ContextWindow, ErrorKind::ContextTooLong)
     );
 }
 
@@ -131,36 +128,34 @@ async fn a_summary_that_fails_or_costs_too_much_ends_as_it_should() {
         || Arc::new(FunctionModel::new("none", |_: &Request| Ok(ModelReply::text(" ").with_usage(1, 1))));
     let (builder, _) = adder(5, 99);
     let outcome = builder
-        .compaction(|compaction| {
-            compaction.window = Some(500);
-            compaction.keep_turns = 2;
-            compaction.model = Some(failing());
-        })
+        .compaction(Compaction::default().window(500).keep_turns(2).model(failing()))
         .build()
         .run("Add.")
+        .finish()
         .await;
     assert_eq!(outcome.text(), "Done.");
     assert!(
-        outcome.record.notices.iter().any(|notice| notice.contains("said nothing")),
+        outcome.record.notices.iter().any(|notice| notice.contains("empty summary")),
         "{:?}",
         outcome.record.notices
     );
     let (builder, _) = adder(50, 99);
     let outcome = builder
-        .limits(|limits| {
-            limits.tokens = Some(1_900);
-            limits.wrap_up = None;
-        })
-        .compaction(|compaction| {
-            compaction.window = Some(600);
-            compaction.keep_turns = 2;
-            let expensive = |_: &Request| Ok(ModelReply::text("short").with_usage(1_000, 1));
-            compaction.model = Some(Arc::new(FunctionModel::new("expensive", expensive)));
-        })
+        .max_tokens(1_900)
+        .wrap_up(None)
+        .compaction(
+            Compaction::default()
+                .window(600)
+                .keep_turns(2)
+                .model(Arc::new(FunctionModel::new("expensive", |_: &Request| {
+                    Ok(ModelReply::text("short").with_usage(1_000, 1))
+                }))),
+        )
         .build()
         .run("Add.")
+        .finish()
         .await;
-    assert_eq!((&outcome.stop, outcome.record.usage.input_tokens), (&StopReason::MaxTokens, 1_900));
+    assert_eq!((&outcome.stop, outcome.record.usage.input_tokens), (&RunStopReason::MaxTokens, 1_900));
     check_pairs(&outcome.turns);
 }
 
@@ -171,10 +166,7 @@ async fn a_kept_conversation_has_the_summary_and_what_it_stands_for() {
     let (builder, _) = adder(3, 99);
     let first = conversation.run(&builder.build(), "Add.").finish().await;
     let (builder, requests) = adder(4, 99);
-    let agent = builder.compaction(|compaction| {
-        compaction.window = Some(1_200);
-        compaction.keep_turns = 2;
-    });
+    let agent = builder.compaction(Compaction::default().window(1_200).keep_turns(2));
     let agent = agent.build();
     let second = conversation.run(&agent, "Add more.").finish().await;
     assert_eq!(second.text(), "Done.");
@@ -194,7 +186,7 @@ async fn a_kept_conversation_has_the_summary_and_what_it_stands_for() {
     check_pairs(&fork.turns());
     assert_eq!(fork.compact(&agent).await.unwrap(), None);
     assert_eq!(conversations.open(fork.id()).await.unwrap().turns(), fork.turns());
-    assert_eq!(fork.run(&agent, "And now?").finish().await.stop, StopReason::EndTurn);
+    assert_eq!(fork.run(&agent, "And now?").finish().await.stop, RunStopReason::EndTurn);
 }
 
 /// The bodies of two questions to a model, the first of which is answered with these items and a call.
@@ -202,7 +194,7 @@ async fn asked_with(
     (provider, name): (&str, &str),
     first: Value,
     second: Value,
-    change: impl FnOnce(&mut Compaction),
+    compaction: Compaction,
 ) -> Vec<Value> {
     let server = LoopbackProvider::start(
         [first, second].iter().map(|body| Reply::json(200, body.to_string())).collect(),
@@ -210,8 +202,8 @@ async fn asked_with(
     .unwrap();
     let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
     let agent = Agent::builder(crate::caching::model_at(&server, provider, name), toolbox);
-    let outcome = agent.compaction(change).build().run("Add.").await;
-    assert_eq!((outcome.text(), &outcome.stop), ("Done.", &StopReason::EndTurn), "{:?}", outcome.error);
+    let outcome = agent.compaction(compaction).build().run("Add.").finish().await;
+    assert_eq!((outcome.text(), &outcome.stop), ("Done.", &RunStopReason::EndTurn), "{:?}", outcome.error);
     server.requests().iter().map(ReceivedRequest::json).collect()
 }
 
@@ -227,15 +219,13 @@ async fn the_provider_makes_a_conversation_shorter_and_what_it_writes_goes_back(
     ]);
     let done = || message(json!([{"type": "text", "text": "Done."}]), "end_turn");
     for by in [CompactionBy::Provider, CompactionBy::Auto] {
-        let bodies =
-            asked_with(("anthropic", "claude-opus-5-5"), message(items.clone(), "tool_use"), done(), |all| {
-                *all = Compaction::by_provider();
-                all.by = by;
-                all.window = Some(200_000);
-                all.threshold = 0.5;
-                all.keep_results = Some(4);
-            })
-            .await;
+        let bodies = asked_with(
+            ("anthropic", "claude-opus-5-5"),
+            message(items.clone(), "tool_use"),
+            done(),
+            Compaction::default().by(by).window(200_000).threshold(0.5).keep_results(4),
+        )
+        .await;
         for body in &bodies {
             let trigger = json!({"type": "input_tokens", "value": 100_000});
             assert_eq!(
@@ -260,10 +250,12 @@ async fn the_provider_makes_a_conversation_shorter_and_what_it_writes_goes_back(
     ]);
     let text = json!([{"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
         "content": [{"type": "output_text", "text": "Done.", "annotations": []}]}]);
-    let bodies = asked_with(("openai", "gpt-5.4"), response(items.clone()), response(text), |all| {
-        all.by = CompactionBy::Provider;
-        all.window = Some(1_000);
-    })
+    let bodies = asked_with(
+        ("openai", "gpt-5.4"),
+        response(items.clone()),
+        response(text),
+        Compaction::default().by(CompactionBy::Provider).window(1_000),
+    )
     .await;
     for body in &bodies {
         assert_eq!(body["context_management"], json!([{"type": "compaction", "compact_threshold": 800}]));
@@ -278,7 +270,7 @@ async fn the_provider_makes_a_conversation_shorter_and_what_it_writes_goes_back(
             "tool_use",
         ),
         done(),
-        |all| all.by = CompactionBy::Auto,
+        Compaction::default().by(CompactionBy::Auto),
     )
     .await;
     assert!(bodies.iter().all(|body| body.get("context_management").is_none()), "{bodies:?}");
@@ -296,15 +288,14 @@ async fn a_provider_that_cannot_make_it_shorter_ends_the_run_before_anything_is_
     ] {
         let toolbox = Toolbox::builder().build().unwrap();
         let agent = Agent::builder(crate::caching::model_at(&server, provider, name), toolbox);
-        let agent = agent.compaction(|all| {
-            *all = Compaction::by_provider();
-            all.keep_results = results;
-        });
-        let outcome = agent.build().run("Add.").await;
+        let mut compaction = Compaction::default().by(CompactionBy::Provider);
+        compaction.keep_results = results;
+        let agent = agent.compaction(compaction);
+        let outcome = agent.build().run("Add.").finish().await;
         let error = outcome.error.unwrap();
         assert_eq!(
             (&outcome.stop, &error.kind),
-            (&StopReason::ModelError, &ErrorKind::Unsupported),
+            (&RunStopReason::ModelError, &ErrorKind::Unsupported),
             "{error}"
         );
         assert!(error.to_string().contains(would_do), "{provider}: {error}");
@@ -328,13 +319,9 @@ async fn a_summary_that_comes_to_nothing_is_paid_for_once() {
         let (builder, requests) = adder(8, 99);
         let agent = builder
             .pricing(Arc::new(|_, usage| Some(usage.total() as f64)))
-            .compaction(|compaction| {
-                compaction.window = Some(500);
-                compaction.keep_turns = 2;
-                compaction.model = Some(Arc::new(failing));
-            })
+            .compaction(Compaction::default().window(500).keep_turns(2).model(Arc::new(failing)))
             .build();
-        let outcome = agent.run("Add.").await;
+        let outcome = agent.run("Add.").finish().await;
         assert_eq!((outcome.text(), *asked.lock().unwrap()), ("Done.", 1));
         let answers: u64 =
             requests.lock().unwrap().iter().map(|request| request.turns.len() as u64 * 100).sum();
@@ -354,13 +341,14 @@ async fn a_summary_that_comes_to_nothing_is_paid_for_once() {
 async fn a_summary_comes_when_it_is_asked_for_and_is_so_long_at_most() {
     for (threshold, tokens, due) in [(None, None, 9), (Some(0.3), Some(99), 3)] {
         let (builder, requests) = adder(8, 99);
-        let agent = builder.compaction(|compaction| {
-            compaction.window = Some(1_000);
-            compaction.keep_turns = 1;
-            compaction.threshold = threshold.unwrap_or(compaction.threshold);
-            compaction.summary_tokens = tokens.unwrap_or(compaction.summary_tokens);
-        });
-        agent.build().run("Add much.").await;
+        let agent = builder.compaction(
+            Compaction::default()
+                .window(1_000)
+                .keep_turns(1)
+                .threshold(threshold.unwrap_or(0.8))
+                .summary_tokens(tokens.unwrap_or(2048)),
+        );
+        agent.build().run("Add much.").finish().await;
         let requests = requests.lock().unwrap();
         let first = requests.iter().position(is_for_summary).unwrap();
         // The answer before it is the first that came near enough to the window.
@@ -378,10 +366,7 @@ async fn a_summary_is_read_as_a_whole_for_the_next_one() {
         Ok(ModelReply::text(format!("{}the middle of it{}", "x".repeat(5_000), "y".repeat(5_000))))
     });
     let agent = crate::agent("turns: [{ text: a }, { text: b }, { text: c }, { text: d }]")
-        .compaction(|compaction| {
-            compaction.keep_turns = 1;
-            compaction.model = Some(Arc::new(writer));
-        })
+        .compaction(Compaction::default().keep_turns(1).model(Arc::new(writer)))
         .build();
     let conversation = Conversations::new(Arc::new(MemoryStore::new())).create(NewConversation::default());
     for prompt in ["One.", "Two.", "Three.", "Four."] {

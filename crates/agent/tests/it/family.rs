@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost::{Cancellation, Event, EventSink, Inject, ToolSpec, UsageEvent, Values, tool};
-use toolpost_agent::{Agent, Handoff, Pricing, Run, Runs, StopReason, Team, UsageSink};
+use toolpost_agent::{Agent, Handoff, Pricing, RunStopReason, Runs, Team, UsageSink};
 use toolpost_llm::{
     FunctionModel, ItemView, ModelId, ModelReply, Recording, ReplayModel, Request, ScriptModel, Turn,
 };
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
-use crate::agent;
+use crate::{agent, limits};
 
-fn scripted(script: &str, toolbox: Toolbox) -> toolpost_agent::Builder {
+fn scripted(script: &str, toolbox: Toolbox) -> toolpost_agent::AgentBuilder {
     Agent::builder(Arc::new(ScriptModel::parse("test", script).unwrap()), toolbox)
 }
 
@@ -34,7 +34,7 @@ turns:
     usage: { input: 20, output: 2 }
 "#;
 
-fn boss(adder: &Agent) -> toolpost_agent::Builder {
+fn boss(adder: &Agent) -> toolpost_agent::AgentBuilder {
     let toolbox = Toolbox::builder().tool(adder.as_tool(ToolSpec::new("adder", "Adds."))).build().unwrap();
     scripted(BOSS, toolbox)
 }
@@ -43,7 +43,7 @@ fn boss(adder: &Agent) -> toolpost_agent::Builder {
 async fn an_agent_is_a_tool_whose_run_is_part_of_its_callers() {
     let adder = agent(ADDER).build();
     let runs = Runs::new(Arc::new(MemoryStore::new()));
-    let outcome = Run::new(&boss(&adder).build(), "Add.").kept_in(&runs).finish().await;
+    let outcome = boss(&adder).build().run("Add.").persist_to(&runs).finish().await;
     assert_eq!(outcome.text(), "The adder says 5.", "{:?}", outcome.record);
     let record = &outcome.record;
     assert_eq!((record.usage.input_tokens, record.usage.output_tokens), (330, 33));
@@ -91,7 +91,7 @@ async fn an_exported_run_has_the_exchanges_of_the_agents_that_it_called_and_play
         r#"turns: [{ calls: [{ tool: adder, args: { prompt: Add. } }] }, { text: "{{ last.text }}" }]"#;
     let toolbox = Toolbox::builder().tool(inner.as_tool(ToolSpec::new("adder", "Adds."))).build().unwrap();
     let middle = scripted(script, toolbox).build();
-    let outcome = Run::new(&boss(&middle).build(), "Add.").kept_in(&runs).finish().await;
+    let outcome = boss(&middle).build().run("Add.").persist_to(&runs).finish().await;
     assert_eq!(outcome.text(), "The adder says 5.");
     let written = Written::default();
     assert_eq!(
@@ -107,7 +107,7 @@ async fn an_exported_run_has_the_exchanges_of_the_agents_that_it_called_and_play
         Toolbox::builder().tool(agent.as_tool(ToolSpec::new("adder", "Adds."))).build().unwrap()
     };
     let middle = Agent::builder(Arc::clone(&model), tool(&inner)).build();
-    let again = Agent::builder(Arc::clone(&model), tool(&middle)).build().run("Add.").await;
+    let again = Agent::builder(Arc::clone(&model), tool(&middle)).build().run("Add.").finish().await;
     assert_eq!(again.text(), "The adder says 5.", "{:?}", again.error);
 
     // What is not there any more is said.
@@ -136,7 +136,7 @@ async fn an_exported_run_that_was_killed_has_the_exchanges_of_the_agents_that_it
         .build()
         .unwrap();
     let both = "turns: [{ calls: [{ tool: adder, args: { prompt: Add. } }, { tool: middle, args: { prompt: Go. } }] }]";
-    let run = Run::new(&scripted(both, toolbox).build(), "Go.").kept_in(&runs);
+    let run = scripted(both, toolbox).build().run("Go.").persist_to(&runs);
     let id = run.id();
     let ended = tokio::time::timeout(std::time::Duration::from_millis(500), Box::pin(run.finish())).await;
     assert!(ended.is_err() && runs.load(id).await.unwrap().record.is_none());
@@ -155,7 +155,7 @@ async fn a_team_is_kept_as_the_runs_of_its_members() {
     let first = scripted("turns: [{ calls: [{ tool: transfer_to_billing, args: {} }] }]", toolbox).build();
     let second = agent("turns: [{ text: x }, { text: It is paid. }]").build();
     let team = Team::new("triage", &first).and("billing", &second);
-    let outcome = team.run_with(vec![Turn::user("Paid?")], |run| run.kept_in(&runs)).await;
+    let outcome = team.run_with(vec![Turn::user("Paid?")], |run| run.persist_to(&runs)).await.unwrap();
     assert_eq!((outcome.text(), outcome.record.children.len()), ("It is paid.", 1));
     assert_eq!(runs.list(None, 9).await.unwrap().len(), 2);
     let sink = Recording::new(std::io::sink(), Vec::new());
@@ -180,7 +180,7 @@ async fn who_listens_to_a_run_hears_the_agents_that_it_calls_once() {
         used.lock().unwrap().clear();
         let boss = boss(&adder).on_event(Arc::clone(&events)).on_usage(Arc::clone(&usage)).build();
         let tags = json!({ "payer": "ada" });
-        let run = Run::new(&boss, "Add.").with_usage_metadata(tags.as_object().unwrap().clone());
+        let run = boss.run("Add.").with_usage_metadata(tags.as_object().unwrap().clone());
         let record = run.finish().await.record;
         let started: Vec<_> = heard
             .lock()
@@ -214,13 +214,13 @@ async fn calls_of_an_agent_count_for_who_called_it() {
             })
         });
         let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
-        Agent::builder(Arc::new(model), toolbox).limits(|limits| limits.tool_calls = calls).build()
+        Agent::builder(Arc::new(model), toolbox).limits(limits(|limits| limits.tool_calls = calls)).build()
     };
     let boss = |adder: &Agent, calls: Option<u32>| {
         let script = r"turns: [{ calls: [{ tool: adder, args: { prompt: a } }, { tool: adder, args: { prompt: b } }] }, { text: done }, { text: sum }]";
         let toolbox =
             Toolbox::builder().tool(adder.as_tool(ToolSpec::new("adder", "Adds."))).build().unwrap();
-        scripted(script, toolbox).limits(|limits| limits.tool_calls = calls).build()
+        scripted(script, toolbox).limits(limits(|limits| limits.tool_calls = calls)).build()
     };
     let calls = |record: &toolpost::RunRecord| -> usize {
         record.tool_calls.len() + record.children.iter().map(|child| child.tool_calls.len()).sum::<usize>()
@@ -228,7 +228,7 @@ async fn calls_of_an_agent_count_for_who_called_it() {
     for (own, callers, expected) in
         [(None, None, 10), (None, Some(7), 7), (Some(1), Some(7), 4), (None, Some(2), 2)]
     {
-        let outcome = boss(&adder(own), callers).run("Add.").await;
+        let outcome = boss(&adder(own), callers).run("Add.").finish().await;
         assert_eq!(calls(&outcome.record), expected, "{own:?} {callers:?}");
         let stopped =
             outcome.record.children.iter().filter(|child| child.stop_reason == "max_tool_calls").count();
@@ -253,14 +253,11 @@ async fn money_of_agents_that_are_called_side_by_side_is_limited_together() {
         let script = r"turns: [{ calls: [{ tool: s, args: { prompt: a } }, { tool: s, args: { prompt: b } }, { tool: s, args: { prompt: c } }], usage: { input: 1, output: 1 } }, { text: done }]";
         let toolbox =
             Toolbox::builder().tool(spender.as_tool(ToolSpec::new("s", "Spends."))).build().unwrap();
-        let boss = scripted(script, toolbox).pricing(Arc::clone(&dollar)).limits(|limits| {
-            limits.cost_usd = Some(1.0);
-            limits.wrap_up = None;
-        });
-        boss.build().run("Spend.").await
+        let boss = scripted(script, toolbox).pricing(Arc::clone(&dollar)).max_cost_usd(1.0).wrap_up(None);
+        boss.build().run("Spend.").finish().await
     };
     let outcome = run(&spender(true)).await;
-    assert_eq!(outcome.stop, StopReason::MaxCost);
+    assert_eq!(outcome.stop, RunStopReason::MaxCost);
     // Beyond it by at most one answer of each of the three.
     let cost = outcome.record.cost_usd.unwrap();
     assert!((1.0..1.31).contains(&cost), "{cost}");
@@ -280,12 +277,9 @@ async fn money_of_agents_that_are_called_side_by_side_is_limited_together() {
 #[tokio::test]
 async fn what_an_agent_spends_counts_for_who_called_it() {
     let adder = agent(ADDER).build();
-    let outcome = boss(&adder).limits(|limits| {
-        limits.tokens = Some(115);
-        limits.wrap_up = None;
-    });
-    let outcome = outcome.build().run("Add.").await;
-    assert_eq!(outcome.stop, StopReason::MaxTokens);
+    let outcome = boss(&adder).max_tokens(115).wrap_up(None);
+    let outcome = outcome.build().run("Add.").finish().await;
+    assert_eq!(outcome.stop, RunStopReason::MaxTokens);
     let child = &outcome.record.children[0];
     // It was stopped after its first answer, in which it came to its caller's limit.
     assert_eq!((child.stop_reason.as_str(), child.iterations, child.success), ("max_tokens", 1, false));
@@ -305,7 +299,7 @@ async fn agents_in_agents_are_only_so_deep_and_stop_with_their_callers() {
             Toolbox::builder().tool(inner.as_tool(ToolSpec::new("deeper", "Goes."))).build().unwrap();
         inner = scripted(script, toolbox).build();
     }
-    let outcome = inner.run("x").await;
+    let outcome = inner.run("x").finish().await;
     assert!(outcome.text().contains('8'), "{}", outcome.text());
     assert!(!outcome.text().contains("bottom"));
 
@@ -315,19 +309,15 @@ async fn agents_in_agents_are_only_so_deep_and_stop_with_their_callers() {
     let toolbox =
         Toolbox::builder().tool(waiting.as_tool(ToolSpec::new("waiter", "Waits."))).build().unwrap();
     let cancellation = Cancellation::new();
-    let run =
-        Run::new(&scripted(script, toolbox.clone()).build(), "x").with_cancellation(cancellation.clone());
+    let run = scripted(script, toolbox.clone()).build().run("x").with_cancellation(cancellation.clone());
     let begun = std::time::Instant::now();
     let (outcome, ()) = tokio::join!(run.finish(), async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         cancellation.cancel();
     });
-    assert_eq!(outcome.stop, StopReason::Cancelled);
-    let hurried = scripted(script, toolbox).limits(|limits| {
-        limits.time = Some(Duration::from_millis(100));
-        limits.wrap_up = None;
-    });
-    assert_eq!(hurried.build().run("x").await.stop, StopReason::MaxTime);
+    assert_eq!(outcome.stop, RunStopReason::Cancelled);
+    let hurried = scripted(script, toolbox).max_time(Duration::from_millis(100)).wrap_up(None);
+    assert_eq!(hurried.build().run("x").finish().await.stop, RunStopReason::MaxTime);
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
@@ -349,7 +339,7 @@ async fn what_is_injected_into_an_agent_is_injected_into_those_that_it_calls() {
         "type": "object", "properties": { "question": { "type": "string" }, "prompt": { "type": "string" } },
     }));
     let toolbox = Toolbox::builder().tool(asker.as_tool(spec)).build().unwrap();
-    let outcome = Run::new(&scripted(BOSS, toolbox).build(), "x").with_values(values).finish().await;
+    let outcome = scripted(BOSS, toolbox).build().run("x").with_values(values).finish().await;
     assert_eq!(outcome.text(), "The adder says ada.");
 }
 
@@ -366,10 +356,10 @@ async fn a_conversation_moves_and_the_record_says_so() {
     );
     let second = of("turns: [{ text: x }, { text: It is paid., usage: { input: 7, output: 2 } }]", "triage");
     let team = Team::new("triage", &first).and("billing", &second);
-    let outcome = team.run("Is it paid?").await;
+    let outcome = team.run("Is it paid?").await.unwrap();
     assert_eq!(
         (outcome.text(), &outcome.stop),
-        ("It is paid.", &StopReason::EndTurn),
+        ("It is paid.", &RunStopReason::EndTurn),
         "{:?}",
         outcome.record
     );
@@ -392,16 +382,16 @@ async fn a_conversation_moves_and_the_record_says_so() {
         let toolbox = Toolbox::builder().tool(Handoff::to(to, "Moves.")).build().unwrap();
         Agent::builder(Arc::new(model), toolbox).build()
     };
-    let outcome = Team::new("a", &never("b")).and("b", &never("a")).max_handoffs(3).run("x").await;
+    let outcome = Team::new("a", &never("b")).and("b", &never("a")).max_handoffs(3).run("x").await.unwrap();
     assert_eq!((outcome.text(), outcome.record.children.len()), ("I must.", 3));
     // Outside of a team, and to nobody.
-    let alone = never("b").run("x").await;
-    assert_eq!((alone.text(), &alone.stop), ("I must.", &StopReason::EndTurn));
-    let nobody = Team::new("a", &never("zoe")).run("x").await;
+    let alone = never("b").run("x").finish().await;
+    assert_eq!((alone.text(), &alone.stop), ("I must.", &RunStopReason::EndTurn));
+    let nobody = Team::new("a", &never("zoe")).run("x").await.unwrap();
     assert_eq!((nobody.text(), nobody.record.children.len()), ("I must.", 0));
     // What all spend together is limited.
-    let poor = team.clone().limits(|limits| limits.tokens = Some(6)).run("Is it paid?").await;
-    assert_eq!(poor.stop, StopReason::MaxTokens);
+    let poor = team.clone().max_tokens(6).run("Is it paid?").await.unwrap_err();
+    assert_eq!(*poor.stop(), RunStopReason::MaxTokens);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -428,7 +418,7 @@ async fn a_hundred_runs_of_one_agent_do_not_mix() {
     let agent = Agent::builder(Arc::new(model), toolbox).build();
     let runs = (1..=100_i64).map(|number| {
         let agent = agent.clone();
-        tokio::spawn(async move { (number, agent.run(number.to_string()).await) })
+        tokio::spawn(async move { (number, agent.run(number.to_string()).finish().await) })
     });
     for run in runs.collect::<Vec<_>>() {
         let (number, outcome) = run.await.unwrap();
@@ -446,7 +436,7 @@ async fn a_hundred_runs_of_one_agent_do_not_mix() {
 async fn a_call_that_no_run_makes_is_a_run_that_is_kept_with_what_it_consumed() {
     let runs = Runs::new(Arc::new(MemoryStore::new()));
     let tool = |agent: &Agent, runs: &Runs| {
-        let tool = agent.as_tool(ToolSpec::new("adder", "Adds.")).kept_in(runs);
+        let tool = agent.as_tool(ToolSpec::new("adder", "Adds.")).persist_to(runs);
         Toolbox::builder().tool(tool).build().unwrap()
     };
     let call = || toolpost::Call::new("adder", json!({ "prompt": "Add." }));
@@ -455,7 +445,7 @@ async fn a_call_that_no_run_makes_is_a_run_that_is_kept_with_what_it_consumed() 
     assert_eq!(reply.record.usage.as_ref().map(|usage| usage.input_tokens), Some(300));
     assert_eq!(runs.list(None, 9).await.unwrap()[0].usage.input_tokens, 300);
     // What went wrong names the run.
-    let limited = agent(ADDER).limits(|all| (all.iterations, all.wrap_up) = (1, None)).build();
+    let limited = agent(ADDER).max_iterations(1).wrap_up(None).build();
     let error = tool(&limited, &runs).call(call()).await.result.unwrap_err();
     assert_eq!(error.code(), toolpost::Code::Limit);
     let id = runs.find(error.context()["run"].as_str().unwrap()).await.unwrap();
@@ -463,7 +453,7 @@ async fn a_call_that_no_run_makes_is_a_run_that_is_kept_with_what_it_consumed() 
     // Of one that a run makes, the run says where it is kept, and what it consumed counts once.
     let outer = Runs::new(Arc::new(MemoryStore::new()));
     let boss = scripted(BOSS, tool(&agent(ADDER).build(), &runs)).build();
-    let outcome = Run::new(&boss, "Add.").kept_in(&outer).finish().await;
+    let outcome = boss.run("Add.").persist_to(&outer).finish().await;
     assert_eq!(outcome.record.usage.input_tokens, 330);
     assert_eq!((runs.list_all(9).await.unwrap().len(), outer.list_all(9).await.unwrap().len()), (2, 2));
 }

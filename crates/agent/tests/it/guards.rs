@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use toolpost::{BoxFuture, Event};
-use toolpost_agent::{CallVerdict, Decision, Guardrail, Run, RunState, StopReason, TextVerdict};
+use toolpost_agent::{CallVerdict, Decision, Guardrail, RunState, RunStopReason, TextVerdict};
 use toolpost_llm::Turn;
 
 use crate::agent;
@@ -51,10 +51,10 @@ impl Guardrail for Strict {
 #[tokio::test]
 async fn what_the_user_says_is_changed_or_ends_the_run_before_the_model_is_asked() {
     let guarded = agent("turns:\n  - text: ok\n").guardrail(Strict).build();
-    let outcome = guarded.run("the secret word").await;
+    let outcome = guarded.run("the secret word").finish().await;
     assert_eq!(outcome.turns[0], Turn::user("the … word"));
-    let outcome = guarded.run("the forbidden word").await;
-    assert_eq!(outcome.stop, StopReason::Guardrail("strict: that word".into()));
+    let outcome = guarded.run("the forbidden word").finish().await;
+    assert_eq!(outcome.stop, RunStopReason::Guardrail("strict: that word".into()));
     assert_eq!((outcome.record.iterations, outcome.record.stop_reason.as_str()), (0, "guardrail"));
     assert_eq!(outcome.record.error.as_ref().unwrap()["message"], "strict: that word");
     assert!(!outcome.record.success && outcome.turns.is_empty());
@@ -70,13 +70,13 @@ async fn what_the_model_says_is_seen_before_it_is_shown() {
                 sink.lock().unwrap().push_str(text);
             }
         }));
-        async move { (agent.build().run("Go.").await, shown.lock().unwrap().clone()) }
+        async move { (agent.build().run("Go.").finish().await, shown.lock().unwrap().clone()) }
     };
     let (outcome, shown) = said("turns:\n  - text: a secret thing\n").await;
     assert_eq!((outcome.text(), shown.as_str()), ("a … thing", "a … thing"));
     let (outcome, shown) =
         said("turns:\n  - text: a forbidden thing\n    usage: { input: 5, output: 5 }\n").await;
-    assert_eq!((&outcome.stop, shown.as_str()), (&StopReason::Guardrail("strict: that word".into()), ""));
+    assert_eq!((&outcome.stop, shown.as_str()), (&RunStopReason::Guardrail("strict: that word".into()), ""));
     // It is in no record and no conversation, but it was paid for.
     assert!(!serde_json::to_string(&(&*outcome.record, &outcome.turns)).unwrap().contains("forbidden thing"));
     assert_eq!(outcome.record.usage.total_tokens(), 10);
@@ -86,14 +86,14 @@ async fn what_the_model_says_is_seen_before_it_is_shown() {
 async fn calls_are_changed_refused_or_end_the_run() {
     let call = |a: i64| format!("{{ tool: add, args: {{ a: {a}, b: 1 }} }}");
     let script = format!("turns:\n  - calls: [{}, {}, {}]\n  - text: done\n", call(0), call(1), call(2));
-    let outcome = agent(&script).guardrail(Strict).build().run("Go.").await;
+    let outcome = agent(&script).guardrail(Strict).build().run("Go.").finish().await;
     let Some(Turn::ToolResults(results)) = outcome.turns.get(2) else { panic!("{:?}", outcome.turns) };
     let texts: Vec<_> = results.iter().map(toolpost_llm::ToolResult::joined_text).collect();
     assert_eq!((texts[0].as_str(), texts[1].as_str(), outcome.record.tool_calls.len()), ("1", "101", 2));
     assert!(texts[2].contains("PERMISSION: the call was not made: two is not for you"), "{}", texts[2]);
     let script = format!("turns:\n  - calls: [{}, {}]\n  - text: done\n", call(0), call(3));
-    let outcome = agent(&script).guardrail(Strict).build().run("Go.").await;
-    assert_eq!(outcome.stop, StopReason::Guardrail("strict: three is right out".into()));
+    let outcome = agent(&script).guardrail(Strict).build().run("Go.").finish().await;
+    assert_eq!(outcome.stop, RunStopReason::Guardrail("strict: three is right out".into()));
     assert!(outcome.record.tool_calls.is_empty(), "nothing of such an answer is done");
 }
 
@@ -107,8 +107,8 @@ async fn intents_are_guarded_and_only_of_the_tools_of_the_run() {
         call(2)
     );
     let guarded = agent(&script).guardrail(Strict).build();
-    let intent = Run::new(&guarded, "Go.").with_tools(["add"]).generate_tool_intent().await;
-    assert_eq!(intent.outcome.stop, StopReason::ToolIntent);
+    let intent = guarded.run("Go.").with_tools(["add"]).generate_tool_intent().await;
+    assert_eq!(intent.output.stop, RunStopReason::ToolIntent);
     let intended: Vec<_> = intent.tool_calls().map(|call| call.arguments.clone()).collect();
     assert_eq!(intended, [json!({"a": 0, "b": 1}), json!({"a": 100, "b": 1})]);
     let approved = intent.tool_calls().map(|call| (call.id, Decision::Approve)).collect::<Vec<_>>();
@@ -126,11 +126,11 @@ async fn intents_are_guarded_and_only_of_the_tools_of_the_run() {
     let alone =
         agent(&format!("turns:\n  - calls: [{}]\n  - text: done\n", call(2))).guardrail(Strict).build();
     let intent = alone.generate_tool_intent("Go.").await;
-    assert_eq!((&intent.outcome.stop, intent.tool_calls().count()), (&StopReason::ToolIntent, 0));
-    assert_eq!(intent.outcome.record.iterations, 1);
+    assert_eq!((&intent.output.stop, intent.tool_calls().count()), (&RunStopReason::ToolIntent, 0));
+    assert_eq!(intent.output.record.iterations, 1);
     let blocked = agent(&format!("turns:\n  - calls: [{}]\n", call(3))).guardrail(Strict).build();
     let intent = blocked.generate_tool_intent("Go.").await;
-    assert_eq!(intent.outcome.stop, StopReason::Guardrail("strict: three is right out".into()));
+    assert_eq!(intent.output.stop, RunStopReason::Guardrail("strict: three is right out".into()));
 }
 
 #[tokio::test]
@@ -141,16 +141,16 @@ async fn what_somebody_has_approved_is_guarded_with_what_is_then_called() {
   - text: '{{ last.text }}'
 ";
     let guarded = || agent(script).guardrail(Strict).build();
-    let intent = Run::new(&guarded(), "Go.").with_tools(["add"]).generate_tool_intent().await;
+    let intent = guarded().run("Go.").with_tools(["add"]).generate_tool_intent().await;
     // As another process reads it.
-    let written = serde_json::to_string(&intent.outcome.state).unwrap();
+    let written = serde_json::to_string(&intent.output.state).unwrap();
     let state = || serde_json::from_str::<Option<RunState>>(&written).unwrap().unwrap();
     let ids: Vec<_> = intent.tool_calls().map(|call| call.id).collect();
     let resumed = |arguments: Value| {
         let decisions = [(ids[0], Decision::Edit(arguments)), (ids[1], Decision::Approve)];
-        Run::resume(&guarded(), state(), decisions).unwrap().finish()
+        guarded().resume(state(), decisions).unwrap().finish()
     };
-    let results = |outcome: &toolpost_agent::Outcome| match outcome.turns.get(2) {
+    let results = |outcome: &toolpost_agent::RunOutput| match outcome.turns.get(2) {
         Some(Turn::ToolResults(results)) => {
             results.iter().map(toolpost_llm::ToolResult::joined_text).collect::<Vec<_>>()
         }
@@ -165,13 +165,13 @@ async fn what_somebody_has_approved_is_guarded_with_what_is_then_called() {
         assert!(outcome.text().contains("there is no tool `wait` in this run"), "{}", outcome.text());
     }
     let outcome = resumed(json!({"a": 3, "b": 1})).await;
-    assert_eq!(outcome.stop, StopReason::Guardrail("strict: three is right out".into()));
+    assert_eq!(outcome.stop, RunStopReason::Guardrail("strict: three is right out".into()));
     assert!(outcome.record.tool_calls.is_empty() && results(&outcome).len() == 2);
     // A state that was tampered with names no other tool.
     let mut state = serde_json::to_value(state()).unwrap();
     state["calls"][0]["tool"] = json!("wait");
     let state = serde_json::from_value(state).unwrap();
-    let outcome = Run::resume(&guarded(), state, [(ids[0], Decision::Approve)]).unwrap();
+    let outcome = guarded().resume(state, [(ids[0], Decision::Approve)]).unwrap();
     let outcome = outcome.execute_tool_intents().await;
     assert!(
         results(&outcome)[0].contains("there is no tool `wait` in this run")

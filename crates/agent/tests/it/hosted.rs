@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use toolpost::{Approval, Output, ToolSpec, tool_fn};
-use toolpost_agent::{Agent, Builder, Decision, Handoff, Run, StopReason, Team};
+use toolpost_agent::{Agent, AgentBuilder, Decision, Handoff, RunStopReason, Team};
 use toolpost_llm::{
     ErrorKind, HostedModel, HostedTool, HttpClient, HttpOptions, Provider, ProviderAccess, Secret, Turn,
 };
@@ -21,7 +21,7 @@ fn agent_at(server: &LoopbackProvider, model: &str) -> Agent {
     builder_at(server, model, Toolbox::builder().build().unwrap()).build()
 }
 
-fn builder_at(server: &LoopbackProvider, model: &str, toolbox: Toolbox) -> Builder {
+fn builder_at(server: &LoopbackProvider, model: &str, toolbox: Toolbox) -> AgentBuilder {
     let access =
         ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("key")) };
     let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
@@ -45,14 +45,14 @@ async fn a_pause_is_gone_on_from_in_the_same_container_and_so_is_a_saved_convers
         LoopbackProvider::start(answers.iter().map(|answer| Reply::json(200, answer.to_string())).collect())
             .unwrap();
     let agent = agent_at(&server, "claude-opus-5-5");
-    let outcome = agent.run("What is it?").await;
-    assert_eq!(outcome.stop, StopReason::EndTurn, "{:?}", outcome.error);
+    let outcome = agent.run("What is it?").finish().await;
+    assert_eq!(outcome.stop, RunStopReason::EndTurn, "{:?}", outcome.error);
     assert_eq!(outcome.text(), "Let me see. It is 4.");
     assert_eq!(outcome.record.iterations, 2);
     let saved = serde_json::to_string(&outcome.turns).unwrap();
     let mut turns: Vec<Turn> = serde_json::from_str(&saved).unwrap();
     turns.push(Turn::user("And now?"));
-    assert_eq!(Run::from_turns(&agent, turns).finish().await.text(), "Still 4.");
+    assert_eq!(agent.run_turns(turns).finish().await.text(), "Still 4.");
     let bodies: Vec<Value> =
         server.requests().iter().map(toolpost_testkit::provider::ReceivedRequest::json).collect();
     assert_eq!(bodies[0]["tools"], json!([{"type": "code_execution_20260521", "name": "code_execution"}]));
@@ -71,8 +71,8 @@ async fn a_pause_is_gone_on_from_in_the_same_container_and_so_is_a_saved_convers
 #[tokio::test]
 async fn a_model_that_takes_no_hosted_tool_ends_the_run_before_anything_is_sent() {
     let server = LoopbackProvider::start(Vec::new()).unwrap();
-    let outcome = agent_at(&server, "claude-3-opus-20240229").run("What is it?").await;
-    assert_eq!(outcome.stop, StopReason::ModelError);
+    let outcome = agent_at(&server, "claude-3-opus-20240229").run("What is it?").finish().await;
+    assert_eq!(outcome.stop, RunStopReason::ModelError);
     let error = outcome.error.unwrap();
     assert!(error.kind == ErrorKind::Unsupported && error.message.contains("claude-opus-5-5"), "{error}");
     assert!(server.requests().is_empty());
@@ -102,17 +102,17 @@ async fn a_container_has_its_least_time_once_also_where_a_run_waits_or_the_conve
     let pay = tool_fn(ToolSpec::new("pay", "Pay."), |_, _| async { Ok(Output::text("paid")) });
     let toolbox = Toolbox::builder().tool(pay).approval("pay", Approval::Ask).build().unwrap();
     let agent = builder_at(&server, "claude-opus-5-5", toolbox).pause_for_approval(true).build();
-    let first = agent.run("Pay.").await;
-    assert_eq!((&first.stop, first.record.usage.hosted_code_seconds), (&StopReason::ApprovalNeeded, 300));
+    let first = agent.run("Pay.").finish().await;
+    assert_eq!((&first.stop, first.record.usage.hosted_code_seconds), (&RunStopReason::ApprovalNeeded, 300));
     let state = crate::waiting::carried(&first);
-    let decisions: Vec<_> = state.waiting().map(|call| (call.id, Decision::Approve)).collect();
-    let second = Run::resume(&agent, state, decisions).unwrap().finish().await;
+    let decisions: Vec<_> = state.pending_calls().map(|call| (call.id, Decision::Approve)).collect();
+    let second = agent.resume(state, decisions).unwrap().finish().await;
     assert_eq!((second.text(), second.record.usage.hosted_code_seconds), ("Done.", 300));
 
     let server = code_and_call("transfer_to_other");
     let toolbox = Toolbox::builder().tool(Handoff::to("other", "Knows more.")).build().unwrap();
     let first = builder_at(&server, "claude-opus-5-5", toolbox).build();
     let team = Team::new("first", &first).and("other", &agent_at(&server, "claude-opus-5-5"));
-    let outcome = team.run("Go.").await;
+    let outcome = team.run("Go.").await.unwrap();
     assert_eq!((outcome.text(), outcome.record.usage.hosted_code_seconds), ("Done.", 300));
 }

@@ -9,20 +9,20 @@ use toolpost::{
     BoxFuture, Call, CallId, CallOptions, Cancellation, Code, Ctx, Event, Output, Partial, Reply, ToolError,
     ToolSource, ToolSpec, tool, tool_fn,
 };
-use toolpost_agent::{Agent, Outcome, Run, StopReason};
+use toolpost_agent::{Agent, RunOutput, RunStopReason};
 use toolpost_llm::{
     Model, ModelError, ModelEvent, ModelId, Request, ResponseStream, ScriptModel, ToolResult, Turn,
 };
 use toolpost_toolbox::Toolbox;
 
-use crate::agent;
+use crate::{agent, limits};
 
-fn scripted(script: &str, toolbox: Toolbox) -> toolpost_agent::Builder {
+fn scripted(script: &str, toolbox: Toolbox) -> toolpost_agent::AgentBuilder {
     Agent::builder(Arc::new(ScriptModel::parse("test", script).unwrap()), toolbox)
 }
 
 /// The first result of the run's first tool calls.
-fn first_result(outcome: &Outcome) -> &ToolResult {
+fn first_result(outcome: &RunOutput) -> &ToolResult {
     let results = outcome.turns.iter().find_map(|turn| match turn {
         Turn::ToolResults(results) => results.first(),
         _ => None,
@@ -58,11 +58,10 @@ impl Model for Endless {
 #[tokio::test]
 async fn a_stream_that_always_has_something_is_ended_by_time_and_by_the_caller() {
     let toolbox = Toolbox::builder().build().unwrap();
-    let agent = Agent::builder(Endless::shared(), toolbox.clone())
-        .limits(|limits| limits.time = Some(Duration::from_millis(50)))
-        .build();
-    let outcome = agent.run("Go.").await;
-    assert_eq!(outcome.stop, StopReason::MaxTime);
+    let agent =
+        Agent::builder(Endless::shared(), toolbox.clone()).max_time(Duration::from_millis(50)).build();
+    let outcome = agent.run("Go.").finish().await;
+    assert_eq!(outcome.stop, RunStopReason::MaxTime);
     // What it said meanwhile fills no memory.
     assert_eq!(outcome.record.notices.len(), 64);
     assert!(outcome.record.notices.iter().all(|notice| notice.chars().count() <= 1001));
@@ -70,13 +69,13 @@ async fn a_stream_that_always_has_something_is_ended_by_time_and_by_the_caller()
 
     let agent = Agent::builder(Endless::shared(), toolbox).build();
     let cancellation = Cancellation::new();
-    let run = Run::new(&agent, "Go.").with_cancellation(cancellation.clone()).finish();
+    let run = agent.run("Go.").with_cancellation(cancellation.clone()).finish();
     let stop = async {
         tokio::time::sleep(Duration::from_millis(20)).await;
         cancellation.cancel();
     };
     let (outcome, ()) = tokio::join!(run, stop);
-    assert_eq!(outcome.stop, StopReason::Cancelled);
+    assert_eq!(outcome.stop, RunStopReason::Cancelled);
 }
 
 #[tokio::test]
@@ -92,7 +91,7 @@ async fn a_batch_that_failed_is_an_error_to_the_model_and_a_partial_one_says_wha
     let script = "turns:\n  - calls: [{ tool: batch }]\n  - text: ok\n";
     for (succeeded, failed) in [(0, 2), (3, 2), (0, 1000)] {
         let toolbox = Toolbox::builder().tool(batch(succeeded, failed)).build().unwrap();
-        let outcome = scripted(script, toolbox).build().run("Go.").await;
+        let outcome = scripted(script, toolbox).build().run("Go.").finish().await;
         let result = first_result(&outcome);
         let text = result.joined_text();
         assert_eq!(result.is_error, succeeded == 0, "{text}");
@@ -107,8 +106,11 @@ async fn an_error_of_any_length_is_told_in_part() {
     let spec = ToolSpec::new("big", "Fail at length.");
     let big = tool_fn(spec, async |_, _| Err(ToolError::not_found("é".repeat(1_000_000))));
     let toolbox = Toolbox::builder().tool(big).build().unwrap();
-    let outcome =
-        scripted("turns:\n  - calls: [{ tool: big }]\n  - text: ok\n", toolbox).build().run("Go.").await;
+    let outcome = scripted("turns:\n  - calls: [{ tool: big }]\n  - text: ok\n", toolbox)
+        .build()
+        .run("Go.")
+        .finish()
+        .await;
     let text = first_result(&outcome).joined_text();
     assert!((1000..10_000).contains(&text.len()), "{}", text.len());
 }
@@ -122,7 +124,7 @@ async fn only_tools_that_exist_are_among_those_used() {
     let lookup =
         tool_fn(ToolSpec::new("lookup", "Look up."), async |_, _| Err(ToolError::not_found("no row")));
     let toolbox = Toolbox::builder().tool(crate::add).tool(lookup).build().unwrap();
-    let outcome = scripted(&script, toolbox).build().run("Go.").await;
+    let outcome = scripted(&script, toolbox).build().run("Go.").finish().await;
     // A tool that found nothing was used all the same.
     assert_eq!(outcome.record.tools_used, ["lookup", "add"]);
     assert_eq!(outcome.record.tool_calls.len(), 3);
@@ -130,18 +132,18 @@ async fn only_tools_that_exist_are_among_those_used() {
 }
 
 /// The names of the tools that a run offers its model, and the run.
-async fn offered(toolbox: Toolbox, limit: Option<Duration>) -> (Vec<String>, Outcome) {
+async fn offered(toolbox: Toolbox, limit: Option<Duration>) -> (Vec<String>, RunOutput) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&seen);
     let agent = scripted("turns:\n  - text: ok\n", toolbox)
-        .limits(|limits| limits.time = limit)
+        .limits(limits(|limits| limits.time = limit))
         .on_event(Arc::new(move |event: &Event| {
             if let Event::RunStarted { tools, .. } = event {
                 sink.lock().unwrap().clone_from(tools);
             }
         }))
         .build();
-    let outcome = agent.run("Go.").await;
+    let outcome = agent.run("Go.").finish().await;
     let seen = seen.lock().unwrap().clone();
     (seen, outcome)
 }
@@ -192,11 +194,11 @@ impl ToolSource for Unsteady {
 async fn a_source_that_fails_or_hangs_does_not_end_the_run() {
     let known = vec![Arc::new(ToolSpec::new("steady", "Stay."))];
     for (has, hangs, limit, stop) in [
-        (known.clone(), false, None, StopReason::EndTurn),
-        (known.clone(), true, None, StopReason::EndTurn),
-        (known, true, Some(Duration::from_secs(2)), StopReason::MaxTime),
-        (Vec::new(), false, None, StopReason::EndTurn),
-        (Vec::new(), true, None, StopReason::EndTurn),
+        (known.clone(), false, None, RunStopReason::EndTurn),
+        (known.clone(), true, None, RunStopReason::EndTurn),
+        (known, true, Some(Duration::from_secs(2)), RunStopReason::MaxTime),
+        (Vec::new(), false, None, RunStopReason::EndTurn),
+        (Vec::new(), true, None, RunStopReason::EndTurn),
     ] {
         // A run that is over before it knows its tools offers none.
         let (tools, limited) = (if limit.is_some() { 0 } else { has.len() }, limit.is_some());
@@ -218,7 +220,7 @@ async fn a_slow_call_holds_no_other_back() {
     };
     let script = format!("turns:\n  - calls: [{}{}]\n  - text: ok\n", waits(10_000, 1), waits(100, 100));
     let start = tokio::time::Instant::now();
-    let outcome = agent(&script).limits(|limits| limits.parallel_tools = 2).build().run("Go.").await;
+    let outcome = agent(&script).max_parallel_tools(2).build().run("Go.").finish().await;
     let took = start.elapsed();
     // One of the two places is enough for all the short ones while the long one lasts.
     assert!((10_000..10_500).contains(&took.as_millis()), "{took:?}");
@@ -247,7 +249,7 @@ async fn calls_have_the_options_and_the_parent_of_their_run() {
     let mut options = CallOptions::default();
     options.level = Some("strict".to_owned());
     let parent = CallId::new();
-    let run = || Run::new(&agent, "Go.");
+    let run = || agent.run("Go.");
     let outcome = run().with_options(options).with_parent(parent, 3).finish().await;
     assert_eq!(outcome.text(), "strict");
     assert_eq!(outcome.record.tool_calls[0].parent, Some(parent));

@@ -12,8 +12,8 @@ use toolpost::{
     tool_fn,
 };
 use toolpost_agent::{
-    Agent, Conversation, Conversations, Decision, NewConversation, Outcome, Pricing, Run, RunState, Runs,
-    StopReason,
+    Agent, Compaction, Conversation, Conversations, Decision, NewConversation, Pricing, RunOutput, RunState,
+    RunStopReason, Runs,
 };
 use toolpost_llm::{
     BoxFuture, ErrorKind, FallbackModel, FunctionModel, ItemView, Model, ModelError, ModelEvent, ModelId,
@@ -148,7 +148,7 @@ fn prompts(conversation: &Conversation) -> Vec<(RunId, usize)> {
     conversation.exchanges().iter().map(|exchange| (exchange.run, exchange.first_turn)).collect()
 }
 
-fn notices(outcome: &Outcome) -> &[String] {
+fn notices(outcome: &RunOutput) -> &[String] {
     &outcome.record.notices
 }
 
@@ -161,7 +161,7 @@ async fn a_store_that_fails_once_loses_nothing_and_doubles_nothing() {
             let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
             let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>);
             let conversation = conversations.create(NewConversation::default().in_folder("/srv"));
-            let first = conversation.run(&agent, long_prompt()).kept_in(&runs).finish().await;
+            let first = conversation.run(&agent, long_prompt()).persist_to(&runs).finish().await;
             assert_eq!(first.text(), "It is 5.", "{trouble:?} {at}");
             let had_trouble = store.had_trouble();
             let told: Vec<&String> =
@@ -179,7 +179,7 @@ async fn a_store_that_fails_once_loses_nothing_and_doubles_nothing() {
                 assert!(!run.summary.is_incomplete);
             }
             // What is missing of the end comes with the next run.
-            let second = conversation.run(&agent, "Thanks.").kept_in(&runs).finish().await;
+            let second = conversation.run(&agent, "Thanks.").persist_to(&runs).finish().await;
             assert_eq!(second.text(), "You are welcome.");
             let kept = conversations.open(conversation.id()).await.unwrap();
             assert_eq!(kept.turns(), second.turns, "{trouble:?} {at}");
@@ -202,7 +202,7 @@ async fn a_store_that_is_away_for_long_is_told_of_once_and_catches_up() {
         let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
         let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>);
         let conversation = conversations.create(NewConversation::default());
-        let outcome = conversation.run(&agent, long_prompt()).kept_in(&runs).finish().await;
+        let outcome = conversation.run(&agent, long_prompt()).persist_to(&runs).finish().await;
         assert_eq!(outcome.text(), "It is 5.");
         let told = |part: &str| notices(&outcome).iter().filter(|notice| notice.contains(part)).count();
         assert_eq!((told("tried again"), told("the end of the run")), (1, usize::from(at_end)), "{times}");
@@ -230,7 +230,11 @@ async fn a_run_that_is_dropped_while_it_is_kept_leaves_a_beginning_that_is_gone_
                 break;
             }
             let second = conversation.run(&agent, "Thanks.").finish().await;
-            assert_eq!((&second.stop, notices(&second)), (&StopReason::EndTurn, &[][..]), "{trouble:?} {at}");
+            assert_eq!(
+                (&second.stop, notices(&second)),
+                (&RunStopReason::EndTurn, &[][..]),
+                "{trouble:?} {at}"
+            );
             assert_eq!(pairs(&second.turns), Ok(()), "{trouble:?} {at}");
             assert_eq!(second.turns[0], Turn::user(long_prompt()), "what was said is not lost");
             let kept = conversations.open(conversation.id()).await.unwrap();
@@ -335,7 +339,7 @@ fn with_fallback(away: &Arc<Mutex<bool>>) -> (Agent, Arc<Boxes>) {
     });
     let model = FallbackModel::new(Arc::new(first), vec![Arc::clone(&boxes) as Arc<dyn Model>]);
     let agent = Agent::builder(Arc::new(model), Toolbox::builder().build().unwrap())
-        .compaction(|compaction| compaction.keep_turns = 2)
+        .compaction(Compaction::default().keep_turns(2))
         .build();
     (agent, boxes)
 }
@@ -348,7 +352,7 @@ async fn a_container_of_a_fallback_model_is_its_own_and_outlives_a_summary() {
     let conversation = conversations.create(NewConversation::default());
     assert_eq!(conversation.run(&agent, "One.").finish().await.text(), "I am the second.");
     let container = json!({ "container": { "id": "c2" } });
-    assert_eq!(json!(conversation.carry()), json!({ "second": container }));
+    assert_eq!(json!(conversation.provider_state()), json!({ "second": container }));
     *away.lock().unwrap() = false;
     for prompt in ["Two.", "Three.", "Four."] {
         assert_eq!(conversation.run(&agent, prompt).finish().await.text(), "I am the first.");
@@ -365,12 +369,12 @@ async fn a_container_of_a_fallback_model_is_its_own_and_outlives_a_summary() {
     let again = conversations.open(conversation.id()).await.unwrap();
     let outcome = again.run(&agent, "Five.").finish().await;
     assert_eq!(outcome.text(), "I am the second.");
-    assert_eq!(json!(outcome.carry), json!({ "second": container }));
+    assert_eq!(json!(outcome.provider_state), json!({ "second": container }));
     assert_eq!(*boxes.containers.lock().unwrap(), [None, Some(container["container"].clone())]);
     // A conversation that nobody keeps goes on in it as well, and so does a copy.
     let fork = conversations.fork(again.id(), None).await.unwrap();
     fork.run(&agent, "Six.").finish().await;
-    let run = Run::new(&agent, "Seven.").with_carry(outcome.carry);
+    let run = agent.run("Seven.").with_provider_state(outcome.provider_state);
     run.finish().await;
     let containers = boxes.containers.lock().unwrap().clone();
     assert_eq!(containers[2..], vec![Some(container["container"].clone()); 2]);
@@ -381,9 +385,8 @@ async fn a_container_outlives_a_summary_within_its_run() {
     let away = Arc::new(Mutex::new(true));
     let (agent, boxes) = with_fallback(&away);
     // The agent's own model writes no summaries here: the window is that of the run.
-    let summed =
-        Arc::new(FunctionModel::new("summary", |_: &Request| Ok(ModelReply::text("Much was said."))));
-    let first = Run::new(&agent, "One.").finish().await;
+    let summed = Arc::new(FunctionModel::new("summary", |_: &Request| Ok(ModelReply::text("Much was said."))));
+    let first = agent.run("One.").finish().await;
     let mut turns = first.turns;
     for prompt in ["Two.", "Three."] {
         turns.push(Turn::user(prompt));
@@ -402,12 +405,9 @@ async fn a_container_outlives_a_summary_within_its_run() {
     });
     let model = FallbackModel::new(Arc::new(first_of), vec![Arc::clone(&boxes) as Arc<dyn Model>]);
     let agent = Agent::builder(Arc::new(model), Toolbox::builder().build().unwrap())
-        .compaction(|compaction| {
-            compaction.keep_turns = 1;
-            compaction.model = Some(summed);
-        })
+        .compaction(Compaction::default().keep_turns(1).model(summed))
         .build();
-    let outcome = Run::from_turns(&agent, turns).finish().await;
+    let outcome = agent.run_turns(turns).finish().await;
     assert_eq!((outcome.text(), outcome.turns.len()), ("I am the second.", 4), "{:?}", outcome.error);
     assert_eq!(*boxes.containers.lock().unwrap(), [None, Some(json!({ "id": "c2" }))]);
 }
@@ -423,10 +423,7 @@ async fn what_a_summary_costs_counts_for_its_conversation() {
     let agent =
         crate::agent("turns: [{ text: a, usage: { input: 10, output: 1 } }, { text: b }, { text: c }]")
             .pricing(pricing)
-            .compaction(|compaction| {
-                compaction.keep_turns = 1;
-                compaction.model = Some(Arc::new(writer));
-            })
+            .compaction(Compaction::default().keep_turns(1).model(Arc::new(writer)))
             .build();
     let conversations = Conversations::new(Arc::new(MemoryStore::new()));
     let conversation = conversations.create(NewConversation::default());
@@ -480,7 +477,7 @@ async fn titles_are_kept_without_secrets_and_over_runs() {
         assert_eq!(title(begun.id()).await, format!("{} [secret]…", "x".repeat(70)));
     }
     let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>).with_secrets(vec![Secret::new(CANARY)]);
-    Run::new(&agent, cut).kept_in(&runs).finish().await;
+    agent.run(cut).persist_to(&runs).finish().await;
     assert_eq!(runs.list(None, 9).await.unwrap()[0].title, format!("{} [secret]…", "x".repeat(70)));
     for (name, _) in store.list("", None, 99).await.unwrap() {
         let value = store.load(&name).await.unwrap().value.to_string();
@@ -489,9 +486,9 @@ async fn titles_are_kept_without_secrets_and_over_runs() {
 }
 
 /// Goes on with a run in its conversation, with everything approved.
-async fn resume(agent: &Agent, state: &RunState, conversation: &Conversation) -> Outcome {
-    let decisions: Vec<_> = state.waiting().map(|call| (call.id, Decision::Approve)).collect();
-    let run = Run::resume(agent, state.clone(), decisions).unwrap();
+async fn resume(agent: &Agent, state: &RunState, conversation: &Conversation) -> RunOutput {
+    let decisions: Vec<_> = state.pending_calls().map(|call| (call.id, Decision::Approve)).collect();
+    let run = agent.resume(state.clone(), decisions).unwrap();
     run.with_conversation(conversation).finish().await
 }
 
@@ -502,7 +499,7 @@ async fn a_run_that_waits_goes_on_in_its_conversation_once_and_is_counted_once()
         let agent = payer(&paid);
         let mut conversation = conversations.create(NewConversation::default());
         let first = conversation.run(&agent, "Pay.").finish().await;
-        assert_eq!(first.stop, StopReason::ApprovalNeeded);
+        assert_eq!(first.stop, RunStopReason::ApprovalNeeded);
         assert_eq!(conversation.summary().usage.input_tokens, 60);
         let before = conversations.open(conversation.id()).await.unwrap();
         if reopened {
@@ -510,7 +507,7 @@ async fn a_run_that_waits_goes_on_in_its_conversation_once_and_is_counted_once()
         }
         let state = carried(&first);
         let second = resume(&agent, &state, &conversation).await;
-        assert_eq!((&second.stop, notices(&second)), (&StopReason::EndTurn, &[][..]));
+        assert_eq!((&second.stop, notices(&second)), (&RunStopReason::EndTurn, &[][..]));
         let kept = conversations.open(conversation.id()).await.unwrap();
         assert_eq!(kept.turns(), second.turns);
         let summary = kept.summary();
@@ -518,7 +515,7 @@ async fn a_run_that_waits_goes_on_in_its_conversation_once_and_is_counted_once()
         // Neither that conversation nor one that was read before lets it go on once more.
         for late in [&conversation, &before] {
             let again = resume(&agent, &state, late).await;
-            let StopReason::NotClaimed(why) = &again.stop else { panic!("{:?}", again.stop) };
+            let RunStopReason::NotClaimed(why) = &again.stop else { panic!("{:?}", again.stop) };
             assert!(why.contains("the conversation was gone on with"), "{why}");
         }
         assert_eq!(paid.load(Ordering::Relaxed), 2);
@@ -534,7 +531,7 @@ async fn another_prompt_answers_for_the_calls_that_wait_and_their_run_goes_on_no
         let runs = Runs::new(Arc::new(MemoryStore::new()));
         let agent = payer(&paid);
         let mut conversation = conversations.create(NewConversation::default());
-        let first = conversation.run(&agent, "Pay.").kept_in(&runs).finish().await;
+        let first = conversation.run(&agent, "Pay.").persist_to(&runs).finish().await;
         let waiting = runs.load(first.record.id).await.unwrap().summary;
         let before = conversations.open(conversation.id()).await.unwrap();
         if reopened {
@@ -552,19 +549,19 @@ async fn another_prompt_answers_for_the_calls_that_wait_and_their_run_goes_on_no
         assert_eq!(kept.exchanges()[1].first_turn, 3, "the prompt, and not what mends the one before");
 
         let state = carried(&first);
-        let decisions: Vec<_> = state.waiting().map(|call| (call.id, Decision::Approve)).collect();
+        let decisions: Vec<_> = state.pending_calls().map(|call| (call.id, Decision::Approve)).collect();
         for late in [&conversation, &before] {
-            let run = Run::resume(&agent, state.clone(), decisions.clone()).unwrap();
-            let again = run.with_conversation(late).kept_in(&runs).even_if_resumed().finish().await;
-            let StopReason::NotClaimed(why) = &again.stop else { panic!("{:?}", again.stop) };
+            let run = agent.resume(state.clone(), decisions.clone()).unwrap();
+            let again = run.with_conversation(late).persist_to(&runs).allow_second_resume().finish().await;
+            let RunStopReason::NotClaimed(why) = &again.stop else { panic!("{:?}", again.stop) };
             assert!(why.contains("the conversation was gone on with") && why.contains("new prompt"), "{why}");
         }
         assert_eq!(paid.load(Ordering::Relaxed), 0);
         assert_eq!(runs.load(first.record.id).await.unwrap().summary, waiting, "it waits as before");
         assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), second.turns);
         // On its own it can.
-        let alone = Run::resume(&agent, state, decisions).unwrap().kept_in(&runs).finish().await;
-        assert_eq!((&alone.stop, paid.load(Ordering::Relaxed)), (&StopReason::EndTurn, 2));
+        let alone = agent.resume(state, decisions).unwrap().persist_to(&runs).finish().await;
+        assert_eq!((&alone.stop, paid.load(Ordering::Relaxed)), (&RunStopReason::EndTurn, 2));
     }
 }
 
@@ -578,7 +575,7 @@ async fn a_prompt_that_was_begun_before_a_waiting_run_went_on_is_not_mixed_with_
     let other = conversations.open(conversation.id()).await.unwrap();
     let prompts = [conversation.run(&agent, "No, thanks."), other.run(&agent, "No, thanks.")];
     let resumed = resume(&agent, &carried(&first), &conversation).await;
-    assert_eq!(resumed.stop, StopReason::EndTurn);
+    assert_eq!(resumed.stop, RunStopReason::EndTurn);
     for prompt in prompts {
         let late = prompt.finish().await;
         assert!(notices(&late)[0].contains("no longer kept"), "{:?}", notices(&late));
@@ -590,7 +587,7 @@ async fn a_prompt_that_was_begun_before_a_waiting_run_went_on_is_not_mixed_with_
 async fn a_record_that_is_amended_is_the_one_that_is_kept() {
     let runs = Runs::new(Arc::new(MemoryStore::new()));
     let agent = crate::agent("turns: [{ text: a }]").build();
-    let outcome = Run::new(&agent, "x").kept_in(&runs).finish().await;
+    let outcome = agent.run("x").persist_to(&runs).finish().await;
     let mut record = toolpost::RunRecord::clone(&outcome.record);
     record.notices.push("a file came later".to_owned());
     runs.amend(&record).await.unwrap();
@@ -602,7 +599,7 @@ async fn a_record_that_is_amended_is_the_one_that_is_kept() {
     // Of a run that goes on nothing is put in place.
     let sleeper =
         crate::agent("turns: [{ calls: [{ tool: wait, args: { milliseconds: 600000 } }] }]").build();
-    let run = Run::new(&sleeper, "x").kept_in(&runs);
+    let run = sleeper.run("x").persist_to(&runs);
     record.id = run.id();
     assert!(tokio::time::timeout(Duration::from_millis(200), Box::pin(run.finish())).await.is_err());
     assert_eq!(runs.amend(&record).await.unwrap_err().code(), Code::Conflict);
@@ -626,7 +623,7 @@ fn asking(paid: &Arc<AtomicU32>) -> Agent {
     let toolbox = Toolbox::builder().tool(pay).approval("pay", Approval::Ask).build().unwrap();
     Agent::builder(Arc::new(model), toolbox)
         .pause_for_approval(true)
-        .compaction(|compaction| compaction.keep_turns = 1)
+        .compaction(Compaction::default().keep_turns(1))
         .build()
 }
 
@@ -640,24 +637,24 @@ async fn a_conversation_that_was_made_shorter_is_not_gone_on_with_by_a_run_that_
     }
     let paid = Arc::new(AtomicU32::new(0));
     let first = conversation.run(&asking(&paid), "Pay.").finish().await;
-    assert_eq!(first.stop, StopReason::ApprovalNeeded);
+    assert_eq!(first.stop, RunStopReason::ApprovalNeeded);
     let elsewhere = conversations.open(conversation.id()).await.unwrap();
     elsewhere.compact(&asking(&paid)).await.unwrap().unwrap();
     let shorter = elsewhere.turns();
     // Of another process too.
     for conversation in [elsewhere, conversations.open(conversation.id()).await.unwrap()] {
         let state = carried(&first);
-        let decisions: Vec<_> = state.waiting().map(|call| (call.id, Decision::Approve)).collect();
-        let run = Run::resume(&asking(&paid), state, decisions).unwrap().with_conversation(&conversation);
+        let decisions: Vec<_> = state.pending_calls().map(|call| (call.id, Decision::Approve)).collect();
+        let run = asking(&paid).resume(state, decisions).unwrap().with_conversation(&conversation);
         let second = run.finish().await;
-        assert!(matches!(&second.stop, StopReason::NotClaimed(_)), "{}", second.stop);
+        assert!(matches!(&second.stop, RunStopReason::NotClaimed(_)), "{}", second.stop);
     }
     assert_eq!(paid.load(Ordering::SeqCst), 0);
     assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), shorter);
     // On its own it goes on.
     let state = carried(&first);
-    let decisions: Vec<_> = state.waiting().map(|call| (call.id, Decision::Approve)).collect();
-    assert_eq!(Run::resume(&asking(&paid), state, decisions).unwrap().finish().await.text(), "Paid.");
+    let decisions: Vec<_> = state.pending_calls().map(|call| (call.id, Decision::Approve)).collect();
+    assert_eq!(asking(&paid).resume(state, decisions).unwrap().finish().await.text(), "Paid.");
 }
 
 #[tokio::test]
@@ -665,10 +662,7 @@ async fn a_summary_that_nobody_waits_for_has_an_unknown_cost() {
     let pricing: Pricing = Arc::new(|_, usage| Some(usage.total() as f64));
     let agent = crate::agent("turns: [{ text: a }, { text: b }]")
         .pricing(pricing)
-        .compaction(|compaction| {
-            compaction.keep_turns = 1;
-            compaction.model = Some(Arc::new(Silent(ModelId::new("x", "silent"))));
-        })
+        .compaction(Compaction::default().keep_turns(1).model(Arc::new(Silent(ModelId::new("x", "silent")))))
         .build();
     let conversations = Conversations::new(Arc::new(MemoryStore::new()));
     let conversation = conversations.create(NewConversation::default());
@@ -733,10 +727,7 @@ async fn what_is_spent_counts_once_also_if_nobody_is_told_that_it_is_kept() {
     for at in 0..12 {
         let writer = FunctionModel::new("writer", |_: &Request| Ok(ModelReply::text(" ").with_usage(50, 5)));
         let agent = crate::agent("turns: [{ text: a }, { text: b }]")
-            .compaction(|compaction| {
-                compaction.keep_turns = 1;
-                compaction.model = Some(Arc::new(writer));
-            })
+            .compaction(Compaction::default().keep_turns(1).model(Arc::new(writer)))
             .build();
         let conversations = Conversations::new(Flaky::new(Trouble::IsNotTold, at) as Arc<dyn DocStore>);
         let conversation = conversations.create(NewConversation::default());

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use toolpost::{Event, Output, ParameterType, ToolSpec, tool_fn};
-use toolpost_agent::{Agent, Builder, Dynamic, Run, Runs, StopReason};
+use toolpost_agent::{Agent, AgentBuilder, Dynamic, RunStopReason, Runs};
 use toolpost_llm::{
     ErrorKind, ExchangeSink, Feature, HostedTool, Model, ModelError, ModelId, ModelInfo, Request, Response,
     ResponseStream, ScriptModel, Turn,
@@ -70,7 +70,7 @@ fn toolbox() -> Toolbox {
     toolbox
 }
 
-fn agent(model: &Arc<Watched>) -> Builder {
+fn agent(model: &Arc<Watched>) -> AgentBuilder {
     Agent::builder(Arc::clone(model) as Arc<dyn Model>, toolbox())
 }
 
@@ -100,7 +100,7 @@ async fn loaded_tools_are_offered_from_the_next_turn_on_at_the_end() {
             }
         }))
         .build();
-    let outcome = agent.run("Write to Ada.").await;
+    let outcome = agent.run("Write to Ada.").finish().await;
     assert_eq!(outcome.text(), "done");
     let own: Vec<&str> = ["boil_water"].into_iter().chain(META).collect();
     let with = |loaded: &[&str]| own.iter().chain(loaded).map(|name| (*name).to_owned()).collect::<Vec<_>>();
@@ -134,28 +134,30 @@ async fn what_was_loaded_stays_loaded_in_the_next_run_of_the_conversation() {
     let script = "turns:\n  - calls: [{ tool: load_tools, args: { tool_names: [send_letter] } }]\n  - text: one\n  - text: two\n  - text: three\n";
     // Passed on from run to run.
     let model = Watched::new(script);
-    let agent_of = |builder: Builder| builder.dynamic(true).build();
+    let agent_of = |builder: AgentBuilder| builder.dynamic(true).build();
     let first_agent = agent_of(agent(&model));
-    let first = first_agent.run("Hello.").await;
+    let first = first_agent.run("Hello.").finish().await;
     let mut turns = first.turns.clone();
     turns.push(Turn::user("And now?"));
-    let second =
-        Run::from_turns(&first_agent, turns).with_tool_session(first.tool_session.unwrap()).finish().await;
+    let second = first_agent.run_turns(turns).with_tool_session(first.tool_session.unwrap()).finish().await;
     assert_eq!(second.text(), "two");
     assert_eq!(model.offered()[2], model.offered()[1]);
     assert_eq!(model.offered()[2].last().map(String::as_str), Some("send_letter"));
     // Without it a run begins anew.
-    assert_eq!(first_agent.run("Hello.").await.tool_session.unwrap().active_tools().len(), META.len() + 1);
+    assert_eq!(
+        first_agent.run("Hello.").finish().await.tool_session.unwrap().active_tools().len(),
+        META.len() + 1
+    );
 
     // Kept by the agent, and saved in between.
     let model = Watched::new(script);
     let session = ToolSession::new().with_session_id("s");
-    agent_of(agent(&model).tool_session(session.clone())).run("Hello.").await;
+    agent_of(agent(&model).tool_session(session.clone())).run("Hello.").finish().await;
     assert!(session.is_active("send_letter"));
     let saved = serde_json::to_string(&session).unwrap();
     let read: ToolSession = serde_json::from_str(&saved).unwrap();
     let model = Watched::new("turns:\n  - text: two\n");
-    agent_of(agent(&model).tool_session(read)).run("Again.").await;
+    agent_of(agent(&model).tool_session(read)).run("Again.").finish().await;
     assert_eq!(model.offered()[0].last().map(String::as_str), Some("send_letter"));
 }
 
@@ -167,7 +169,7 @@ async fn a_model_of_its_own_picks_tools_and_its_tokens_count() {
     let picks = Watched::new(
         "turns:\n  - text: '{\"tool_names\": [\"send_letter\"], \"reasoning\": \"letters\"}'\n    usage: { input: 1000, output: 30 }\n",
     );
-    let outcome = agent(&model).dynamic(Arc::clone(&picks)).build().run("Write.").await;
+    let outcome = agent(&model).dynamic(Arc::clone(&picks)).build().run("Write.").finish().await;
     assert_eq!(outcome.text(), "send_letter, letters");
     assert_eq!((outcome.record.usage.input_tokens, outcome.record.usage.output_tokens), (1012, 32));
     assert_eq!(
@@ -185,7 +187,8 @@ async fn a_model_of_its_own_picks_tools_and_its_tokens_count() {
 async fn without_dynamic_loading_all_tools_are_offered() {
     let all = ["add_person", "find_person", "send_letter", "boil_water"];
     let model = Watched::new("turns:\n  - text: hi\n");
-    let outcome = agent(&model).dynamic(false).tool_session(ToolSession::new()).build().run("Hello.").await;
+    let outcome =
+        agent(&model).dynamic(false).tool_session(ToolSession::new()).build().run("Hello.").finish().await;
     assert_eq!(model.offered(), [all]);
     assert!(outcome.tool_session.is_none());
 }
@@ -195,7 +198,7 @@ async fn definitions_are_compact_on_request_but_for_core_tools() {
     let described = |schema: &Value| schema["properties"]["text"].get("description").is_some();
     for compact in [false, true] {
         let model = Watched::new("turns:\n  - text: hi\n");
-        agent(&model).compact_tools(compact).core_tools(["boil_water"]).build().run("Hello.").await;
+        agent(&model).compact_tools(compact).core_tools(["boil_water"]).build().run("Hello.").finish().await;
         assert_eq!(described(&model.schema(0, "send_letter")), !compact);
         assert!(described(&model.schema(0, "boil_water")));
 
@@ -206,6 +209,7 @@ async fn definitions_are_compact_on_request_but_for_core_tools() {
             .core_tools(["boil_water"])
             .build()
             .run("Hello.")
+            .finish()
             .await;
         assert_eq!(described(&model.schema(2, "send_letter")), !compact);
         assert!(described(&model.schema(2, "boil_water")));
@@ -214,14 +218,14 @@ async fn definitions_are_compact_on_request_but_for_core_tools() {
     let model = Watched::new(
         "turns:\n  - calls: [{ tool: load_tools, args: { tool_names: [send_letter, find_person, add_person] } }]\n  - calls: [{ tool: unload_tools, args: { tool_names: [find_person, add_person] } }]\n  - text: done\n",
     );
-    let probe = agent(&model).dynamic(true).build().run("Hello.").await.tool_session.unwrap();
+    let probe = agent(&model).dynamic(true).build().run("Hello.").finish().await.tool_session.unwrap();
     let one = probe.budget().tokens_used;
     let model = Watched::new(
         "turns:\n  - calls: [{ tool: load_tools, args: { tool_names: [send_letter, find_person, add_person] } }]\n  - calls: [{ tool: unload_tools, args: { tool_names: [find_person, add_person] } }]\n  - text: done\n",
     );
     // Three tools are over three quarters of it, one is not.
     let session = ToolSession::new().with_token_budget((one + 30) * 4 / 3);
-    agent(&model).dynamic(true).tool_session(session).build().run("Hello.").await;
+    agent(&model).dynamic(true).tool_session(session).build().run("Hello.").finish().await;
     assert_eq!([1, 2].map(|request| described(&model.schema(request, "send_letter"))), [false, true]);
 }
 
@@ -230,7 +234,7 @@ async fn a_core_tool_that_is_none_is_a_notice_and_calls_of_unknown_tools_are_err
     let model = Watched::new(
         "turns:\n  - calls: [{ tool: find_tools, args: { intent: x } }, { tool: nothing }]\n  - text: '{{ results[0].text }} | {{ results[1].text }}'\n",
     );
-    let outcome = agent(&model).dynamic(true).core_tools(["boil_watr"]).build().run("Hello.").await;
+    let outcome = agent(&model).dynamic(true).core_tools(["boil_watr"]).build().run("Hello.").finish().await;
     assert!(
         outcome.record.notices.iter().any(|notice| notice.contains("Did you mean `boil_water`?")),
         "{:?}",
@@ -249,7 +253,7 @@ async fn many_conversations_of_one_agent_load_apart() {
             "turns:\n  - calls: [{{ tool: load_tools, args: {{ tool_names: [{name}] }} }}]\n  - text: done\n"
         );
         let agent = Agent::builder(Watched::new(&script), toolbox.clone()).dynamic(true).build();
-        runs.push(tokio::spawn(async move { (name, agent.run("Go.").await) }));
+        runs.push(tokio::spawn(async move { (name, agent.run("Go.").finish().await) }));
     }
     for run in runs {
         let (name, outcome) = run.await.unwrap();
@@ -301,7 +305,7 @@ async fn where_the_provider_searches_all_but_the_core_tools_are_deferred() {
         .dynamic(true)
         .core_tools(["boil_water"])
         .build();
-    let outcome = agent.run("Write.").await;
+    let outcome = agent.run("Write.").finish().await;
     assert_eq!((outcome.text(), outcome.record.tool_calls.len()), ("done", 1));
     let session = outcome.tool_session.unwrap();
     assert_eq!(session.analytics().calls["send_letter"], 1);
@@ -309,8 +313,7 @@ async fn where_the_provider_searches_all_but_the_core_tools_are_deferred() {
     session.load([("find_person", 1)]);
     let mut turns = outcome.turns;
     turns.push(Turn::user("Again."));
-    let again =
-        Run::from_turns(&agent, turns).with_tool_session(session).with_tools(["find_person", "add_person"]);
+    let again = agent.run_turns(turns).with_tool_session(session).with_tools(["find_person", "add_person"]);
     assert_eq!(again.finish().await.text(), "again");
     let asked = model.inner.asked.lock().unwrap();
     let offered = |request: &Request| -> Vec<(String, bool)> {
@@ -342,7 +345,7 @@ async fn tools_are_searched_as_the_builder_says_and_the_model_can() {
     ] {
         let model = Searching::new("turns: [{ text: hi }]", searches);
         let builder = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox());
-        let outcome = builder.dynamic(dynamic.clone()).build().run("Hello.").await;
+        let outcome = builder.dynamic(dynamic.clone()).build().run("Hello.").finish().await;
         assert_eq!(outcome.text(), "hi");
         assert_eq!(model.inner.offered(), [expected], "{dynamic:?} {searches:?}");
         let asked = model.inner.asked.lock().unwrap();
@@ -356,7 +359,7 @@ async fn tools_are_searched_as_the_builder_says_and_the_model_can() {
         let model = Watched::new("turns: [{ text: hi }]");
         let builder =
             Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox).hosted_tools(hosted.clone());
-        builder.dynamic(Dynamic::Native).build().run("Hello.").await;
+        builder.dynamic(Dynamic::Native).build().run("Hello.").finish().await;
         assert_eq!(model.asked.lock().unwrap()[0].hosted_tools, hosted);
     }
 }
@@ -383,7 +386,7 @@ async fn what_the_provider_has_found_goes_back_as_it_came() {
             .core_tools(["boil_water"])
             .build()
     };
-    let outcome = agent("claude-opus-5-5").run("Write.").await;
+    let outcome = agent("claude-opus-5-5").run("Write.").finish().await;
     assert_eq!(
         (outcome.text(), outcome.record.tools_used.as_slice()),
         ("Sent.", &["send_letter".to_owned()][..])
@@ -410,9 +413,9 @@ async fn what_the_provider_has_found_goes_back_as_it_came() {
     assert_eq!(bodies[0]["tools"][0]["type"], "tool_search_tool_bm25_20251119");
 
     // A model without a search is told before anything is sent, and by itself the loop takes ours.
-    let refused = agent("claude-opus-4-1").run("Write.").await;
+    let refused = agent("claude-opus-4-1").run("Write.").finish().await;
     let error = refused.error.unwrap();
-    assert_eq!((refused.stop, error.kind.clone()), (StopReason::ModelError, ErrorKind::Unsupported));
+    assert_eq!((refused.stop, error.kind.clone()), (RunStopReason::ModelError, ErrorKind::Unsupported));
     assert!(
         error.message.contains("has no tool_search") && error.message.contains("claude-opus-5-5"),
         "{error}"
@@ -421,7 +424,8 @@ async fn what_the_provider_has_found_goes_back_as_it_came() {
         [("gemini", "gemini-of-tomorrow"), ("xai", "grok-4.3"), ("openai-compatible", "m")]
     {
         let model = crate::caching::model_at(&server, provider, name);
-        let outcome = Agent::builder(model, toolbox()).dynamic(Dynamic::Native).build().run("Write.").await;
+        let outcome =
+            Agent::builder(model, toolbox()).dynamic(Dynamic::Native).build().run("Write.").finish().await;
         assert_eq!(outcome.error.unwrap().kind, ErrorKind::Unsupported, "{provider}");
     }
     assert_eq!(server.requests().len(), 2);
@@ -437,7 +441,7 @@ async fn strict_tools_are_asked_for_and_their_nulls_are_nothing() {
 ";
     for strict in [false, true] {
         let model = Watched::new(script);
-        let outcome = agent(&model).dynamic(true).strict_tools(strict).build().run("Go.").await;
+        let outcome = agent(&model).dynamic(true).strict_tools(strict).build().run("Go.").finish().await;
         let failed: Vec<bool> =
             outcome.record.tool_calls.iter().map(|call| call.status == toolpost::Status::Error).collect();
         assert_eq!(failed, [!strict, false, !strict], "{:?}", outcome.record.tool_calls);
@@ -455,7 +459,7 @@ async fn what_the_model_is_asked_that_picks_tools_is_kept() {
         Watched::new("turns:\n  - text: '{\"tool_names\": [\"send_letter\"], \"reasoning\": \"x\"}'\n");
     let runs = Runs::new(Arc::new(MemoryStore::new()));
     let agent = agent(&model).dynamic(Arc::clone(&picks)).build();
-    let outcome = Run::new(&agent, "Write.").kept_in(&runs).finish().await;
+    let outcome = agent.run("Write.").persist_to(&runs).finish().await;
     assert_eq!(outcome.text(), "done");
     let kept = Kept::default();
     assert_eq!(runs.export(outcome.record.id, &kept).await.unwrap(), 3);

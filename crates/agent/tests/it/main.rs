@@ -38,7 +38,7 @@ mod wires;
 use std::sync::Arc;
 
 use toolpost::tool;
-use toolpost_agent::{Agent, Builder};
+use toolpost_agent::{Agent, AgentBuilder, RunLimits};
 use toolpost_llm::ScriptModel;
 use toolpost_toolbox::Toolbox;
 
@@ -62,7 +62,14 @@ async fn broken() -> Result<String, toolpost::ToolError> {
 }
 
 /// An agent that plays a script.
-fn agent(script: &str) -> Builder {
+fn agent(script: &str) -> AgentBuilder {
     let toolbox = Toolbox::builder().tool(add).tool(wait).tool(broken).build().unwrap();
     Agent::builder(Arc::new(ScriptModel::parse("test", script).unwrap()), toolbox)
+}
+
+/// The default limits with a change.
+fn limits(change: impl FnOnce(&mut RunLimits)) -> RunLimits {
+    let mut limits = RunLimits::default();
+    change(&mut limits);
+    limits
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 use toolpost::{Code, Commit, DocStore, Inject, Patch, ScopeId, Timestamp, Write, tool};
-use toolpost_agent::{Agent, Conversations, NewConversation, Run, Runs, StopReason};
+use toolpost_agent::{Agent, Conversations, NewConversation, RunStopReason, Runs};
 use toolpost_llm::{Model, Recording, ReplayModel, ScriptModel, Secret, Turn};
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
@@ -110,7 +110,7 @@ async fn a_fork_goes_its_own_way() {
     let conversations = Conversations::new(store());
     let original = conversations.create(NewConversation::default().titled("Sums"));
     for prompt in ["Add.", "Thanks.", "Bye."] {
-        assert_eq!(original.run(&agent, prompt).finish().await.stop, StopReason::EndTurn);
+        assert_eq!(original.run(&agent, prompt).finish().await.stop, RunStopReason::EndTurn);
     }
     let fork = conversations.fork(original.id(), Some(1)).await.unwrap();
     assert_eq!(fork.turns(), original.turns()[..4]);
@@ -207,7 +207,7 @@ async fn long_texts_come_back_and_no_secret_is_kept() {
     .build();
     let conversation = conversations.create(NewConversation::default());
     let prompt = format!("{CANARY} {} another-canary-77", "long \u{1F980}\"".repeat(300_000));
-    let outcome = conversation.run(&agent, prompt.clone()).kept_in(&runs).finish().await;
+    let outcome = conversation.run(&agent, prompt.clone()).persist_to(&runs).finish().await;
     assert_eq!((outcome.text(), outcome.record.notices.len()), ("done", 0), "{:?}", outcome.record.notices);
     let kept = conversations.open(conversation.id()).await.unwrap();
     assert_eq!(kept.turns()[0], Turn::user(prompt.replace(CANARY, "[secret]")));
@@ -234,9 +234,9 @@ async fn a_run_that_is_kept_can_be_looked_at_and_played_again() {
     let conversations = Conversations::new(store);
     let conversation = conversations.create(NewConversation::default());
     let scripted = agent(ADDS).system("Be brief.").build();
-    let outcome = conversation.run(&scripted, "Add.").kept_in(&runs).finish().await;
+    let outcome = conversation.run(&scripted, "Add.").persist_to(&runs).finish().await;
     tokio::time::sleep(std::time::Duration::from_millis(3)).await;
-    let second = conversation.run(&scripted, "Thanks.").kept_in(&runs).finish().await;
+    let second = conversation.run(&scripted, "Thanks.").persist_to(&runs).finish().await;
 
     let listed = runs.list(None, 9).await.unwrap();
     assert_eq!(listed.iter().map(|run| run.id).collect::<Vec<_>>(), [second.record.id, outcome.record.id]);
@@ -262,9 +262,9 @@ async fn a_run_that_is_kept_can_be_looked_at_and_played_again() {
             Toolbox::builder().tool(crate::add).tool(crate::wait).tool(crate::broken).build().unwrap();
         Agent::builder(model, toolbox).system(system).build()
     };
-    let again = replayed("Be brief.").run("Add.").await;
+    let again = replayed("Be brief.").run("Add.").finish().await;
     assert_eq!((again.text(), &again.turns), ("It is 5.", &outcome.turns), "{:?}", again.error);
-    let other = replayed("Be long.").run("Add.").await;
+    let other = replayed("Be long.").run("Add.").finish().await;
     assert!(other.error.unwrap().message.contains("Be brief."));
 
     assert!(runs.delete(outcome.record.id).await.unwrap());
@@ -275,8 +275,8 @@ async fn a_run_that_is_kept_can_be_looked_at_and_played_again() {
 async fn a_run_that_failed_is_kept_up_to_the_failure_and_fails_again() {
     let runs = Runs::new(store());
     let script = "turns: [{ text: I add., calls: [{ tool: add, args: { a: 1, b: 1 } }] }]";
-    let outcome = Run::new(&agent(script).build(), "Add.").kept_in(&runs).finish().await;
-    assert_eq!(outcome.stop, StopReason::ModelError);
+    let outcome = agent(script).build().run("Add.").persist_to(&runs).finish().await;
+    assert_eq!(outcome.stop, RunStopReason::ModelError);
     let summary = runs.list(None, 1).await.unwrap().remove(0);
     assert_eq!((summary.success, summary.exchanges, summary.iterations), (false, 2, 2));
     let written = Written::default();
@@ -284,7 +284,7 @@ async fn a_run_that_failed_is_kept_up_to_the_failure_and_fails_again() {
     let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
     let model = ReplayModel::parse("run", &text, Vec::new()).unwrap();
     let toolbox = Toolbox::builder().tool(crate::add).tool(crate::wait).tool(crate::broken).build().unwrap();
-    let again = Agent::builder(Arc::new(model), toolbox).build().run("Add.").await;
+    let again = Agent::builder(Arc::new(model), toolbox).build().run("Add.").finish().await;
     assert_eq!((again.stop, again.error, again.turns), (outcome.stop, outcome.error, outcome.turns));
 }
 
@@ -294,7 +294,7 @@ async fn the_oldest_runs_go_when_there_are_too_many() {
     let agent = agent("turns: [{ text: a }]").build();
     let mut ids = Vec::new();
     for _ in 0..5 {
-        let outcome = Run::new(&agent, "x").kept_in(&runs).finish().await;
+        let outcome = agent.run("x").persist_to(&runs).finish().await;
         assert!(outcome.record.notices.is_empty());
         ids.insert(0, outcome.record.id);
         // Names sort by the millisecond.
@@ -302,7 +302,7 @@ async fn the_oldest_runs_go_when_there_are_too_many() {
     }
     let kept: Vec<_> = runs.list(None, 9).await.unwrap().iter().map(|run| run.id).collect();
     assert_eq!(kept, ids[..3]);
-    let record = Run::new(&agent, "x").finish().await.record;
+    let record = agent.run("x").finish().await.record;
     runs.keep(&record, "x of another agent", None).await.unwrap();
     let stored = runs.load(record.id).await.unwrap();
     assert_eq!((stored.summary.title.as_str(), stored.summary.exchanges), ("x of another agent", 0));
@@ -329,7 +329,7 @@ async fn a_run_that_is_killed_is_kept_as_far_as_it_came() {
     let runs = Runs::new(Arc::new(MemoryStore::new())).with_holder("process 7");
     let script = "turns:\n  - calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - calls: [{ tool: wait, args: { milliseconds: 600000 } }]\n  - text: never\n";
     let agent = crate::agent(script).build();
-    let run = toolpost_agent::Run::new(&agent, "Go.").kept_in(&runs);
+    let run = agent.run("Go.").persist_to(&runs);
     let id = run.id();
     assert!(tokio::time::timeout(std::time::Duration::from_millis(300), run.finish()).await.is_err());
     let kept = runs.load(id).await.unwrap();
@@ -339,7 +339,7 @@ async fn a_run_that_is_killed_is_kept_as_far_as_it_came() {
     assert_eq!((kept.record, kept.calls.len(), &kept.calls[0]["tool"]), (None, 1, &serde_json::json!("add")));
     // One that ends is nobody's any more.
     let agent = crate::agent("turns:\n  - text: done\n").build();
-    let run = toolpost_agent::Run::new(&agent, "Go.").kept_in(&runs);
+    let run = agent.run("Go.").persist_to(&runs);
     let id = run.id();
     run.finish().await;
     assert_eq!(runs.load(id).await.unwrap().summary.holder, None);
@@ -367,7 +367,7 @@ async fn a_run_is_there_while_its_first_answer_is_not() {
     let runs = Runs::new(Arc::new(MemoryStore::new()));
     let model = Arc::new(Silent(toolpost_llm::ModelId::new("test", "silent")));
     let agent = Agent::builder(model, Toolbox::builder().build().unwrap()).build();
-    let run = toolpost_agent::Run::new(&agent, "Are you there?").kept_in(&runs);
+    let run = agent.run("Are you there?").persist_to(&runs);
     let id = run.id();
     assert!(tokio::time::timeout(std::time::Duration::from_millis(50), run.finish()).await.is_err());
     let summary = runs.load(id).await.unwrap().summary;
@@ -383,7 +383,7 @@ async fn as_many_runs_are_kept_as_may_be_however_many_that_is() {
         let write = Write { id: format!("runs/{number:026}"), base: 0, patch, value: Arc::new(value) };
         store.commit(Commit { writes: vec![write], ..Commit::default() }).await.unwrap();
     }
-    let outcome = agent("turns: [{ text: a }]").build().run("x").await;
+    let outcome = agent("turns: [{ text: a }]").build().run("x").finish().await;
     Runs::new(store.clone()).with_most(6_000).keep(&outcome.record, "x", None).await.unwrap();
     let (mut kept, mut last) = (0, None::<String>);
     loop {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::StreamExt as _;
 use serde_json::json;
 use toolpost::{Ctx, Event, SampleRequest, UsageEvent, tool};
-use toolpost_agent::{Agent, Builder, Pricing, Run, StopReason};
+use toolpost_agent::{Agent, AgentBuilder, Pricing, RunStopReason};
 use toolpost_llm::{
     ErrorKind, Model, ModelError, ModelEvent, ModelId, Request, ResponseStream, ScriptModel, Turn, Usage,
 };
@@ -22,7 +22,7 @@ fn pricing() -> Pricing {
     Arc::new(|_, usage| Some(usage.total() as f64 / 1000.0))
 }
 
-fn agent(script: &str) -> Builder {
+fn agent(script: &str) -> AgentBuilder {
     let toolbox = Toolbox::builder().tool(crate::add).tool(curious).build().unwrap();
     Agent::builder(Arc::new(ScriptModel::parse("test", script).unwrap()), toolbox).pricing(pricing())
 }
@@ -37,55 +37,45 @@ fn endless() -> String {
 
 #[tokio::test]
 async fn money_ends_a_run_and_it_goes_beyond_by_one_answer_and_the_summary() {
-    let outcome = agent(&endless()).limits(|limits| limits.cost_usd = Some(0.25)).build().run("Go.").await;
-    assert_eq!((&outcome.stop, outcome.record.iterations), (&StopReason::MaxCost, 3));
+    let outcome = agent(&endless()).max_cost_usd(0.25).build().run("Go.").finish().await;
+    assert_eq!((&outcome.stop, outcome.record.iterations), (&RunStopReason::MaxCost, 3));
     // Three answers, the last of which reached the limit, and the one that sums up.
     assert!((outcome.record.cost_usd.unwrap() - 0.4).abs() < 1e-9, "{:?}", outcome.record.cost_usd);
     assert!(outcome.record.wrapped_up && !outcome.record.success);
     assert_eq!((outcome.text(), outcome.record.tool_calls.len()), ("step 3", 2));
-    let off = |limits: &mut toolpost_agent::Limits| {
+    let off = |limits: &mut toolpost_agent::RunLimits| {
         limits.cost_usd = Some(0.25);
         limits.wrap_up = None;
     };
-    let outcome = agent(&endless()).limits(off).build().run("Go.").await;
+    let outcome = agent(&endless()).limits(crate::limits(off)).build().run("Go.").finish().await;
     assert!((outcome.record.cost_usd.unwrap() - 0.3).abs() < 1e-9 && !outcome.record.wrapped_up);
 }
 
 #[tokio::test]
 async fn without_a_price_there_is_no_limit_of_money() {
     let free: Pricing = Arc::new(|_, _| None);
-    let outcome = agent(&endless())
-        .pricing(free.clone())
-        .limits(|limits| limits.cost_usd = Some(1.0))
-        .build()
-        .run("Go.")
-        .await;
+    let outcome = agent(&endless()).pricing(free.clone()).max_cost_usd(1.0).build().run("Go.").finish().await;
     assert_eq!(
         (&outcome.stop, outcome.record.iterations),
-        (&StopReason::UnknownCost, 0),
+        (&RunStopReason::UnknownCost, 0),
         "nothing was asked"
     );
     assert_eq!(outcome.error.as_ref().unwrap().kind, ErrorKind::Configuration);
     assert!(outcome.error.unwrap().to_string().contains("limit in US dollars"));
     // A model that answers in another's place may have none.
     let fickle: Pricing = Arc::new(|_, usage| (usage.total() == 0).then_some(0.0));
-    let outcome = agent(&endless())
-        .pricing(fickle)
-        .limits(|limits| limits.cost_usd = Some(1.0))
-        .build()
-        .run("Go.")
-        .await;
-    assert_eq!((&outcome.stop, outcome.record.iterations), (&StopReason::UnknownCost, 1));
+    let outcome = agent(&endless()).pricing(fickle).max_cost_usd(1.0).build().run("Go.").finish().await;
+    assert_eq!((&outcome.stop, outcome.record.iterations), (&RunStopReason::UnknownCost, 1));
     // Unknown is unknown, never nothing.
-    let outcome = agent("turns:\n  - text: hi\n").pricing(free).build().run("Go.").await;
-    assert_eq!((outcome.record.cost_usd, outcome.stop), (None, StopReason::EndTurn));
+    let outcome = agent("turns:\n  - text: hi\n").pricing(free).build().run("Go.").finish().await;
+    assert_eq!((outcome.record.cost_usd, outcome.stop), (None, RunStopReason::EndTurn));
     assert!(!serde_json::to_string(&*outcome.record).unwrap().contains("cost_usd"));
 }
 
 #[tokio::test]
 async fn a_run_at_a_limit_sums_up_without_tools() {
-    let outcome = agent(&endless()).limits(|limits| limits.iterations = 2).build().run("Go.").await;
-    assert_eq!((&outcome.stop, outcome.record.iterations), (&StopReason::MaxIterations, 2));
+    let outcome = agent(&endless()).max_iterations(2).build().run("Go.").finish().await;
+    assert_eq!((&outcome.stop, outcome.record.iterations), (&RunStopReason::MaxIterations, 2));
     assert_eq!((outcome.text(), outcome.record.wrapped_up), ("step 2", true));
     // The call that it makes all the same is refused, and the conversation stays whole.
     let [.., Turn::User(_), Turn::Assistant(_), Turn::ToolResults(results)] = outcome.turns.as_slice() else {
@@ -113,7 +103,7 @@ async fn each_answer_of_a_model_is_told_with_its_price_and_the_callers_tags() {
         .on_usage(Arc::new(move |event: &UsageEvent| hook.lock().unwrap().push(event.clone())))
         .build();
     let tags = json!({ "team": "blue" }).as_object().unwrap().clone();
-    let outcome = Run::new(&agent, "Go.").with_usage_metadata(tags).finish().await;
+    let outcome = agent.run("Go.").with_usage_metadata(tags).finish().await;
     let events = events.lock().unwrap();
     let brief: Vec<_> = events
         .iter()
@@ -170,12 +160,12 @@ async fn what_was_not_counted_ends_a_run_that_may_only_cost_so_much() {
         let model = Counted(ScriptModel::parse("test", &endless()).unwrap(), |usage| usage.incomplete = true);
         let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
         let agent = Agent::builder(Arc::new(model), toolbox).pricing(pricing());
-        agent.limits(|limits| (limits.cost_usd, limits.iterations) = (limit, 3)).build()
+        agent.limits(crate::limits(|limits| (limits.cost_usd, limits.iterations) = (limit, 3))).build()
     };
-    let outcome = run(Some(100.0)).run("Go.").await;
-    assert_eq!((&outcome.stop, outcome.record.iterations), (&StopReason::UnknownCost, 1));
-    let outcome = run(None).run("Go.").await;
-    assert_eq!((outcome.stop, outcome.record.cost_usd), (StopReason::MaxIterations, None));
+    let outcome = run(Some(100.0)).run("Go.").finish().await;
+    assert_eq!((&outcome.stop, outcome.record.iterations), (&RunStopReason::UnknownCost, 1));
+    let outcome = run(None).run("Go.").finish().await;
+    assert_eq!((outcome.stop, outcome.record.cost_usd), (RunStopReason::MaxIterations, None));
 }
 
 #[tokio::test]
@@ -187,7 +177,7 @@ async fn cached_and_reasoning_tokens_are_summed_apart() {
     };
     let model = Counted(ScriptModel::parse("test", script).unwrap(), count);
     let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
-    let outcome = Agent::builder(Arc::new(model), toolbox).build().run("Go.").await;
+    let outcome = Agent::builder(Arc::new(model), toolbox).build().run("Go.").finish().await;
     let expected = toolpost::Usage {
         input_tokens: 8602,
         output_tokens: 40,

@@ -14,7 +14,7 @@ use crate::agent;
 use crate::loading::Watched;
 
 /// The tools that a run offers.
-async fn offered(change: impl FnOnce(Run) -> Run) -> (Vec<String>, toolpost_agent::Outcome) {
+async fn offered(change: impl FnOnce(Run) -> Run) -> (Vec<String>, toolpost_agent::RunOutput) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&seen);
     let script = "turns:\n  - calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - text: '{{ last.text }}'\n";
@@ -23,7 +23,7 @@ async fn offered(change: impl FnOnce(Run) -> Run) -> (Vec<String>, toolpost_agen
             sink.lock().unwrap().clone_from(tools);
         }
     }));
-    let outcome = change(Run::new(&agent.build(), "Go.")).finish().await;
+    let outcome = change(agent.build().run("Go.")).finish().await;
     let seen = seen.lock().unwrap().clone();
     (seen, outcome)
 }
@@ -58,7 +58,7 @@ async fn tools_can_be_answered_for_without_running_them() {
     let model = ScriptModel::parse("test", "turns:\n  - calls: [{ tool: launch }]\n  - text: ok\n").unwrap();
     let toolbox = Toolbox::builder().tool(launch).build().unwrap();
     let agent = Agent::builder(Arc::new(model), toolbox).build();
-    let outcome = Run::new(&agent, "Go.").with_mock_tools(true).finish().await;
+    let outcome = agent.run("Go.").with_mock_tools(true).finish().await;
     assert!(outcome.record.tool_calls[0].mock && outcome.record.success);
 }
 
@@ -67,8 +67,8 @@ async fn turns_of_the_same_side_are_joined() {
     let pieces = vec![Turn::user("a"), Turn::user("b")];
     assert_eq!(merge_turns(pieces.clone()), [Turn::User(vec![Part::text("a"), Part::text("b")])]);
     let agent = agent("turns:\n  - text: first\n  - text: second\n").build();
-    let once = Run::from_turns(&agent, pieces.clone()).finish().await;
-    let merged = Run::from_turns(&agent, pieces).with_merged_history().finish().await;
+    let once = agent.run_turns(pieces.clone()).finish().await;
+    let merged = agent.run_turns(pieces).with_merged_history().finish().await;
     assert_eq!((once.turns.len(), merged.turns.len()), (3, 2));
     // Two answers of one model, too, and nothing is lost.
     let answer = once.turns[2].clone();
@@ -87,7 +87,7 @@ async fn the_record_of_a_call_can_be_read_again() {
 }
 
 /// An agent with a choice, and the choices of its requests. Its model does what it must, and else calls once and answers.
-async fn chosen(choice: ToolChoice) -> (Vec<Option<ToolChoice>>, toolpost_agent::Outcome) {
+async fn chosen(choice: ToolChoice) -> (Vec<Option<ToolChoice>>, toolpost_agent::RunOutput) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&seen);
     let model = FunctionModel::new("obedient", move |request: &Request| {
@@ -101,7 +101,8 @@ async fn chosen(choice: ToolChoice) -> (Vec<Option<ToolChoice>>, toolpost_agent:
         })
     });
     let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
-    let outcome = Agent::builder(Arc::new(model), toolbox).tool_choice(choice).build().run("Go.").await;
+    let outcome =
+        Agent::builder(Arc::new(model), toolbox).tool_choice(choice).build().run("Go.").finish().await;
     let seen = seen.lock().unwrap().clone();
     (seen, outcome)
 }
@@ -143,8 +144,8 @@ async fn a_tool_that_must_be_called_and_is_not_there_is_found_before_anything_is
         let toolbox = Toolbox::builder().build().unwrap();
         Agent::builder(Arc::new(model()), toolbox).tool_choice(choice).build()
     };
-    assert!(agent(ToolChoice::Any).run("Go.").await.error.is_some());
-    assert_eq!(agent(ToolChoice::None).run("Go.").await.text(), "Hello.");
+    assert!(agent(ToolChoice::Any).run("Go.").finish().await.error.is_some());
+    assert_eq!(agent(ToolChoice::None).run("Go.").finish().await.text(), "Hello.");
 }
 
 #[tokio::test]
@@ -158,7 +159,7 @@ async fn settings_and_options_of_the_provider_reach_the_model() {
     };
     let options = json!({ "service_tier": "flex" }).as_object().unwrap().clone();
     let agent = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, Toolbox::builder().build().unwrap());
-    agent.settings(settings.clone()).provider_options(options.clone()).build().run("Go.").await;
+    agent.settings(settings.clone()).provider_options(options.clone()).build().run("Go.").finish().await;
     let asked = model.asked();
     assert_eq!((&asked[0].settings, &asked[0].provider_options), (&settings, &options));
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use toolpost::{Approval, ToolSpec};
 use toolpost_agent::{
-    Agent, Builder, Conversations, Decision, NewConversation, Pricing, Run, RunState, Runs, StopReason,
+    Agent, AgentBuilder, Conversations, Decision, NewConversation, Pricing, Run, RunState, RunStopReason,
+    Runs,
 };
 use toolpost_llm::{Recording, ScriptModel};
 use toolpost_toolbox::{MemoryStore, Toolbox};
@@ -16,20 +17,20 @@ use crate::waiting::{agent as payer, carried};
 
 /// All calls that wait, approved.
 fn approved(state: &RunState) -> Vec<(toolpost::CallId, Decision)> {
-    state.waiting().map(|call| (call.id, Decision::Approve)).collect()
+    state.pending_calls().map(|call| (call.id, Decision::Approve)).collect()
 }
 
 #[tokio::test]
 async fn a_run_that_is_kept_goes_on_where_it_is_kept() {
     let runs = Runs::new(Arc::new(MemoryStore::new()));
     let paid = Arc::new(AtomicU32::new(0));
-    let first = Run::new(&payer(&paid), "Pay.").kept_in(&runs).finish().await;
+    let first = payer(&paid).run("Pay.").persist_to(&runs).finish().await;
     let waiting = runs.load(first.record.id).await.unwrap().summary;
     assert_eq!((waiting.stop_reason.as_deref(), waiting.exchanges), (Some("approval_needed"), 1));
     let state = carried(&first);
     let decisions = approved(&state);
-    let second = Run::resume(&payer(&paid), state, decisions).unwrap().kept_in(&runs).finish().await;
-    assert_eq!((&second.stop, paid.load(Ordering::Relaxed)), (&StopReason::EndTurn, 2));
+    let second = payer(&paid).resume(state, decisions).unwrap().persist_to(&runs).finish().await;
+    assert_eq!((&second.stop, paid.load(Ordering::Relaxed)), (&RunStopReason::EndTurn, 2));
     assert!(second.record.notices.is_empty(), "{:?}", second.record.notices);
     let stored = runs.load(first.record.id).await.unwrap();
     let summary = &stored.summary;
@@ -46,11 +47,11 @@ async fn a_run_that_is_kept_goes_on_where_it_is_kept() {
 }
 
 /// An agent that waits for so many milliseconds.
-fn sleeper(milliseconds: u64) -> Builder {
+fn sleeper(milliseconds: u64) -> AgentBuilder {
     crate::agent(&format!(
         "turns: [{{ calls: [{{ tool: wait, args: {{ milliseconds: {milliseconds} }} }}] }}, {{ text: Awake. }}]"
     ))
-    .limits(|limits| limits.wrap_up = None)
+    .wrap_up(None)
 }
 
 fn in_milliseconds(milliseconds: u64) -> Instant {
@@ -60,14 +61,16 @@ fn in_milliseconds(milliseconds: u64) -> Instant {
 #[tokio::test(start_paused = true)]
 async fn a_run_is_over_at_its_deadline_or_its_limit_of_time_whichever_comes_first() {
     for (deadline, limit, expected) in [
-        (None, None, StopReason::EndTurn),
-        (Some(5_000), None, StopReason::MaxTime),
-        (Some(50_000), None, StopReason::EndTurn),
-        (Some(5_000), Some(50_000), StopReason::MaxTime),
-        (Some(50_000), Some(5_000), StopReason::MaxTime),
+        (None, None, RunStopReason::EndTurn),
+        (Some(5_000), None, RunStopReason::MaxTime),
+        (Some(50_000), None, RunStopReason::EndTurn),
+        (Some(5_000), Some(50_000), RunStopReason::MaxTime),
+        (Some(50_000), Some(5_000), RunStopReason::MaxTime),
     ] {
-        let agent = sleeper(10_000).limits(|limits| limits.time = limit.map(Duration::from_millis)).build();
-        let run = Run::new(&agent, "Sleep.").with_deadline(deadline.map(in_milliseconds));
+        let agent = sleeper(10_000)
+            .limits(crate::limits(|limits| limits.time = limit.map(Duration::from_millis)))
+            .build();
+        let run = agent.run("Sleep.").with_deadline(deadline.map(in_milliseconds));
         assert_eq!(run.finish().await.stop, expected, "{deadline:?} {limit:?}");
     }
 }
@@ -77,7 +80,9 @@ fn careful(limit: Option<u64>) -> Agent {
     let script = "turns: [{ calls: [{ tool: wait, args: { milliseconds: 10000 } }] }, { text: Awake. }]";
     let toolbox = Toolbox::builder().tool(crate::wait).approval("wait", Approval::Ask).build().unwrap();
     Agent::builder(Arc::new(ScriptModel::parse("test", script).unwrap()), toolbox)
-        .limits(|limits| (limits.time, limits.wrap_up) = (limit.map(Duration::from_millis), None))
+        .limits(crate::limits(|limits| {
+            (limits.time, limits.wrap_up) = (limit.map(Duration::from_millis), None)
+        }))
         .pause_for_approval(true)
         .build()
 }
@@ -85,17 +90,17 @@ fn careful(limit: Option<u64>) -> Agent {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_goes_on_keeps_to_its_deadline_too() {
     for (deadline, limit, expected) in [
-        (None, None, StopReason::EndTurn),
-        (None, Some(5_000), StopReason::MaxTime),
-        (Some(5_000), None, StopReason::MaxTime),
-        (Some(5_000), Some(50_000), StopReason::MaxTime),
-        (Some(50_000), Some(5_000), StopReason::MaxTime),
-        (Some(50_000), Some(50_000), StopReason::EndTurn),
+        (None, None, RunStopReason::EndTurn),
+        (None, Some(5_000), RunStopReason::MaxTime),
+        (Some(5_000), None, RunStopReason::MaxTime),
+        (Some(5_000), Some(50_000), RunStopReason::MaxTime),
+        (Some(50_000), Some(5_000), RunStopReason::MaxTime),
+        (Some(50_000), Some(50_000), RunStopReason::EndTurn),
     ] {
         let agent = careful(limit);
-        let state = carried(&agent.run("Sleep.").await);
+        let state = carried(&agent.run("Sleep.").finish().await);
         let decisions = approved(&state);
-        let run = Run::resume(&agent, state, decisions).unwrap();
+        let run = agent.resume(state, decisions).unwrap();
         let outcome = run.with_deadline(deadline.map(in_milliseconds)).finish().await;
         assert_eq!(outcome.stop, expected, "{deadline:?} {limit:?}");
     }
@@ -121,12 +126,12 @@ turns:
         let model = Arc::new(ScriptModel::parse("test", script).unwrap());
         Agent::builder(model, toolbox).pause_for_approval(true).build()
     };
-    let first = boss().run("Go.").await;
-    assert_eq!((&first.stop, first.record.children.len()), (&StopReason::ApprovalNeeded, 1));
+    let first = boss().run("Go.").finish().await;
+    assert_eq!((&first.stop, first.record.children.len()), (&RunStopReason::ApprovalNeeded, 1));
     let state = carried(&first);
     let decisions = approved(&state);
-    let second = Run::resume(&boss(), state, decisions).unwrap().finish().await;
-    assert_eq!((&second.stop, second.record.usage.input_tokens), (&StopReason::EndTurn, 307));
+    let second = boss().resume(state, decisions).unwrap().finish().await;
+    assert_eq!((&second.stop, second.record.usage.input_tokens), (&RunStopReason::EndTurn, 307));
     let shown = |record: &toolpost::RunRecord| serde_json::to_value(&record.children).unwrap();
     assert_eq!(shown(&second.record), shown(&first.record));
     // States that were written before they had them are read.
@@ -134,11 +139,15 @@ turns:
     old.as_object_mut().unwrap().remove("children").unwrap();
     let old: RunState = serde_json::from_value(old).unwrap();
     let decisions = approved(&old);
-    assert_eq!(Run::resume(&boss(), old, decisions).unwrap().finish().await.text(), "Done.");
+    assert_eq!(boss().resume(old, decisions).unwrap().finish().await.text(), "Done.");
 }
 
 /// How a run goes on from a state in which something was put in a place.
-async fn resumed(place: &str, value: Value, change: impl Fn(Builder) -> Builder) -> toolpost_agent::Outcome {
+async fn resumed(
+    place: &str,
+    value: Value,
+    change: impl Fn(AgentBuilder) -> AgentBuilder,
+) -> toolpost_agent::RunOutput {
     let pricing: Pricing = Arc::new(|_, usage| Some(usage.total() as f64 / 100.0));
     let script = r"
 turns:
@@ -153,41 +162,41 @@ turns:
         Toolbox::builder().tool(crate::add).tool(crate::wait).approval("add", Approval::Ask).build().unwrap();
     let builder = Agent::builder(Arc::new(ScriptModel::parse("test", script).unwrap()), toolbox)
         .pricing(pricing)
-        .limits(|limits| limits.wrap_up = None)
+        .wrap_up(None)
         .pause_for_approval(true);
     let agent = change(builder).build();
-    let first = agent.run("Go.").await;
+    let first = agent.run("Go.").finish().await;
     let mut state = serde_json::to_value(first.state.as_ref().unwrap()).unwrap();
     *state.pointer_mut(place).unwrap() = value;
     let state: RunState = serde_json::from_value(state).unwrap();
     let decisions = approved(&state);
-    Run::resume(&agent, state, decisions).unwrap().finish().await
+    agent.resume(state, decisions).unwrap().finish().await
 }
 
 #[tokio::test]
 async fn a_state_that_somebody_has_changed_lifts_no_limit() {
     let forever = || json!({ "secs": u64::MAX, "nanos": 999_999_999 });
     let outcome = resumed("/elapsed", forever(), |builder| builder).await;
-    assert_eq!((&outcome.stop, outcome.record.execution_time > 1e19), (&StopReason::EndTurn, true));
-    let limited = |builder: Builder| builder.limits(|limits| limits.time = Some(Duration::from_hours(1)));
-    assert_eq!(resumed("/elapsed", forever(), limited).await.stop, StopReason::MaxTime);
+    assert_eq!((&outcome.stop, outcome.record.execution_time > 1e19), (&RunStopReason::EndTurn, true));
+    let limited = |builder: AgentBuilder| builder.max_time(Duration::from_hours(1));
+    assert_eq!(resumed("/elapsed", forever(), limited).await.stop, RunStopReason::MaxTime);
     // More than the machine has been up for.
     let years = json!({ "secs": 3_000_000_000_u64, "nanos": 0 });
-    assert_eq!(resumed("/elapsed", years, limited).await.stop, StopReason::MaxTime);
+    assert_eq!(resumed("/elapsed", years, limited).await.stop, RunStopReason::MaxTime);
 
     // The second answer costs two dollars and comes to the limit, whatever the first is said to have cost.
-    let limited = |builder: Builder| builder.limits(|limits| limits.cost_usd = Some(1.5));
+    let limited = |builder: AgentBuilder| builder.max_cost_usd(1.5);
     for (cost, stop, total) in [
-        (json!(-1_000), StopReason::MaxCost, Some(2.0)),
-        (json!(-1e300), StopReason::MaxCost, Some(2.0)),
-        (json!(1e300), StopReason::MaxCost, Some(1e300)),
-        (json!(null), StopReason::UnknownCost, None),
+        (json!(-1_000), RunStopReason::MaxCost, Some(2.0)),
+        (json!(-1e300), RunStopReason::MaxCost, Some(2.0)),
+        (json!(1e300), RunStopReason::MaxCost, Some(1e300)),
+        (json!(null), RunStopReason::UnknownCost, None),
     ] {
         let outcome = resumed("/counted/spent/cost_usd", cost.clone(), limited).await;
         assert_eq!((outcome.stop, outcome.record.cost_usd), (stop, total), "{cost}");
     }
     let outcome = resumed("/counted/iterations", json!(u32::MAX), |builder| builder).await;
-    assert_eq!(outcome.stop, StopReason::MaxIterations);
+    assert_eq!(outcome.stop, RunStopReason::MaxIterations);
 }
 
 #[tokio::test]
@@ -196,30 +205,30 @@ async fn a_run_that_ends_before_its_calls_are_made_can_be_gone_on_with_again() {
     let (runs, conversations) = (Runs::new(store.clone()), Conversations::new(store));
     let paid = Arc::new(AtomicU32::new(0));
     let conversation = conversations.create(NewConversation::default());
-    let first = conversation.run(&payer(&paid), "Pay.").kept_in(&runs).finish().await;
+    let first = conversation.run(&payer(&paid), "Pay.").persist_to(&runs).finish().await;
     let resumed = async |state: &RunState, change: &dyn Fn(Run) -> Run| {
         let opened = conversations.open(conversation.id()).await.unwrap();
-        let run = Run::resume(&payer(&paid), state.clone(), approved(state)).unwrap();
-        change(run.kept_in(&runs).with_conversation(&opened)).finish().await
+        let run = payer(&paid).resume(state.clone(), approved(state)).unwrap();
+        change(run.persist_to(&runs).with_conversation(&opened)).finish().await
     };
     let cancelled = toolpost::Cancellation::new();
     cancelled.cancel();
     let past = Instant::now().checked_sub(Duration::from_mins(1));
     let late = |run: Run| run.with_deadline(past);
     let stopped = resumed(&carried(&first), &|run| run.with_cancellation(cancelled.clone())).await;
-    assert_eq!((&stopped.stop, &stopped.turns), (&StopReason::Cancelled, &first.turns));
+    assert_eq!((&stopped.stop, &stopped.turns), (&RunStopReason::Cancelled, &first.turns));
     assert!(!stopped.record.success);
     let again = resumed(&carried(&stopped), &late).await;
-    assert_eq!((&again.stop, again.record.wrapped_up), (&StopReason::MaxTime, false));
+    assert_eq!((&again.stop, again.record.wrapped_up), (&RunStopReason::MaxTime, false));
     assert_eq!(paid.load(Ordering::Relaxed), 0);
     let last = resumed(&carried(&again), &|run| run).await;
-    assert_eq!((&last.stop, paid.load(Ordering::Relaxed)), (&StopReason::EndTurn, 2));
+    assert_eq!((&last.stop, paid.load(Ordering::Relaxed)), (&RunStopReason::EndTurn, 2));
     assert!(last.record.notices.is_empty(), "{:?}", last.record.notices);
     assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), last.turns);
     // Each state is gone on from once.
     for old in [&first, &stopped, &again] {
         let refused = resumed(&carried(old), &|run| run).await;
-        assert!(matches!(&refused.stop, StopReason::NotClaimed(_)), "{}", refused.stop);
+        assert!(matches!(&refused.stop, RunStopReason::NotClaimed(_)), "{}", refused.stop);
         assert!(refused.state.is_none());
     }
     assert_eq!(paid.load(Ordering::Relaxed), 2);

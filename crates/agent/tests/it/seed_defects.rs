@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 use toolpost::{Event, Output, ParameterType, Schema, ToolSpec, Values, tool, tool_fn};
-use toolpost_agent::{Agent, Run, StopReason};
+use toolpost_agent::{Agent, RunStopReason};
 use toolpost_llm::{ScriptModel, Turn};
 use toolpost_toolbox::Toolbox;
 
@@ -38,7 +38,7 @@ async fn no_model_says_who_it_acts_for() {
     let agent = Agent::builder(model, toolbox).build();
     let mut values = Values::default();
     values.provide_named("user_id", "alice");
-    let outcome = Run::new(&agent, "Go.").with_values(values).finish().await;
+    let outcome = agent.run("Go.").with_values(values).finish().await;
     let (forged, honest) = outcome.text().split_once(" | ").unwrap();
     assert!(forged.starts_with("INVALID_INPUT") && !forged.contains("bob asks"), "{forged}");
     assert_eq!(honest, "alice asks why");
@@ -67,8 +67,11 @@ async fn no_function_sees_arguments_that_do_not_fit() {
   - text: '{{ results[0].text }} | {{ results[1].text }}'
 ",
     );
-    let outcome =
-        Agent::builder(model, Toolbox::builder().tool(count).build().unwrap()).build().run("Go.").await;
+    let outcome = Agent::builder(model, Toolbox::builder().tool(count).build().unwrap())
+        .build()
+        .run("Go.")
+        .finish()
+        .await;
     assert!(outcome.text().starts_with("INVALID_INPUT: ") && outcome.text().contains("| MISSING_PARAM: "));
     assert_eq!(runs.load(Ordering::Relaxed), 0);
 }
@@ -97,7 +100,7 @@ async fn a_streamed_run_has_all_that_a_run_has() {
             }
         }))
         .build();
-    let outcome = agent.run("Go.").await;
+    let outcome = agent.run("Go.").finish().await;
     assert_eq!(*streamed.lock().unwrap(), "{\"n\": 3}");
     assert_eq!((told.lock().unwrap().as_slice(), outcome.record.usage.total_tokens()), (&[15, 25][..], 40));
     assert_eq!((outcome.payloads.len(), outcome.value), (1, Some(json!({"n": 3}))));
@@ -118,21 +121,24 @@ async fn strictness_leaves_the_tool_as_it_is_and_what_is_optional_optional() {
 ";
     let strict = Agent::builder(script(turns), toolbox.clone()).strict_tools(true).build();
     assert_eq!(
-        strict.run("Go.").await.text(),
+        strict.run("Go.").finish().await.text(),
         "{\"text\":\"x\"}",
         "a `null` for what is not there is not there"
     );
     assert_eq!(toolbox.spec("find").unwrap().input_schema.as_value(), &schema);
     // Who does not ask for strictness has the schema's word.
     let loose = Agent::builder(script(turns), toolbox).build();
-    assert!(loose.run("Go.").await.text().starts_with("INVALID_INPUT"));
+    assert!(loose.run("Go.").finish().await.text().starts_with("INVALID_INPUT"));
 }
 
 /// 5. A result never says that it is an error.
 #[tokio::test]
 async fn a_result_that_is_an_error_says_so() {
-    let outcome =
-        crate::agent("turns:\n  - calls: [{ tool: broken }]\n  - text: ok\n").build().run("Go.").await;
+    let outcome = crate::agent("turns:\n  - calls: [{ tool: broken }]\n  - text: ok\n")
+        .build()
+        .run("Go.")
+        .finish()
+        .await;
     let Some(Turn::ToolResults(results)) = outcome.turns.get(2) else { panic!("{:?}", outcome.turns) };
     assert!(results[0].is_error);
 }
@@ -147,7 +153,7 @@ async fn calls_of_loaded_tools_are_counted_and_stay_loaded() {
 ";
     let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
     let agent = Agent::builder(script(turns), toolbox).dynamic(true).build();
-    let outcome = agent.run("Add.").await;
+    let outcome = agent.run("Add.").finish().await;
     let session = serde_json::to_value(outcome.tool_session.as_ref().unwrap()).unwrap();
     assert_eq!(session["_analytics_calls"]["add"], 1, "{session}");
     assert!(session["active_tools"].as_array().unwrap().contains(&json!("add")), "{session}");
@@ -161,15 +167,13 @@ async fn later_tools_are_seen_and_the_order_of_keys_hides_nothing() {
     let turn = |args: &str| format!("  - calls: [{{ tool: broken, args: {{ {args} }} }}]\n");
     let turns = [turn("a: 1, b: 2"), turn("b: 2.0, a: 1")].concat().repeat(10);
     let toolbox = Toolbox::builder().build().unwrap();
-    let agent = Agent::builder(script(&format!("turns:\n{turns}")), toolbox.clone())
-        .limits(|limits| limits.wrap_up = None)
-        .build();
+    let agent = Agent::builder(script(&format!("turns:\n{turns}")), toolbox.clone()).wrap_up(None).build();
     let mut spec = ToolSpec::new("broken", "Fail.");
     spec.input_schema = Arc::new(Schema::new(json!({"type": "object"})));
     toolbox.add(tool_fn(spec, async |_, _| Err(toolpost::ToolError::not_found("nothing there")))).unwrap();
-    let (first, second) = tokio::join!(agent.run("Go."), agent.run("Go."));
+    let (first, second) = tokio::join!(agent.run("Go.").finish(), agent.run("Go.").finish());
     for outcome in [first, second] {
-        assert_eq!((&outcome.stop, outcome.record.iterations), (&StopReason::RepeatedError, 6));
+        assert_eq!((&outcome.stop, outcome.record.iterations), (&RunStopReason::RepeatedError, 6));
         assert_eq!(outcome.record.tools_used, ["broken"]);
     }
 }

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 use toolpost::{Cancellation, Ctx, Evidence, Output, SampleRequest, ToolSpec, UsageEvent, tool, tool_fn};
-use toolpost_agent::{Agent, Builder, Limits, Outcome, Pricing, Run, StopReason, WrapUp};
+use toolpost_agent::{Agent, AgentBuilder, Compaction, Pricing, RunLimits, RunOutput, RunStopReason, WrapUp};
 use toolpost_llm::{
     ErrorKind, FallbackModel, FunctionModel, Model, ModelError, ModelEvent, ModelId, ModelReply,
     NetworkStage, Request, ResponseStream, TimeoutStage, Turn, Usage,
@@ -65,7 +65,7 @@ fn is_completion(request: &Request) -> bool {
 }
 
 /// A model that calls a tool and then says what came of it, a hundred tokens each. The requests of tools are kept.
-fn asker(call: &'static str, arguments: serde_json::Value) -> (Builder, Arc<Mutex<Vec<Request>>>) {
+fn asker(call: &'static str, arguments: serde_json::Value) -> (AgentBuilder, Arc<Mutex<Vec<Request>>>) {
     let completions = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&completions);
     let model = FunctionModel::new("asker", move |request: &Request| {
@@ -87,14 +87,14 @@ fn asker(call: &'static str, arguments: serde_json::Value) -> (Builder, Arc<Mute
 struct Told(Arc<Mutex<Vec<UsageEvent>>>);
 
 impl Told {
-    fn listen(&self, builder: Builder) -> Builder {
+    fn listen(&self, builder: AgentBuilder) -> AgentBuilder {
         let told = Arc::clone(&self.0);
         builder.on_usage(Arc::new(move |event| told.lock().unwrap().push(event.clone())))
     }
 
     /// The record says what the events say.
     #[track_caller]
-    fn check(&self, outcome: &Outcome) {
+    fn check(&self, outcome: &RunOutput) {
         let events = self.0.lock().unwrap();
         let tokens: u64 = events.iter().map(|event| event.usage.total_tokens()).sum();
         let cost: Option<f64> = events.iter().map(|event| event.cost_usd).sum();
@@ -111,16 +111,20 @@ impl Told {
 async fn completions_for_tools_end_at_the_limits_of_the_run() {
     for (tool, arguments) in [("greedy", json!({ "tokens": 5 })), ("crowd", json!({}))] {
         for limit in [
-            |limits: &mut Limits| limits.cost_usd = Some(0.35),
-            |limits: &mut Limits| limits.tokens = Some(350),
+            |limits: &mut RunLimits| limits.cost_usd = Some(0.35),
+            |limits: &mut RunLimits| limits.tokens = Some(350),
         ] {
             let (builder, completions) = asker(tool, arguments.clone());
             let told = Told::default();
-            let agent = told.listen(builder).limits(limit).limits(|limits| limits.wrap_up = None).build();
-            let outcome = agent.run("Go.").await;
+            let agent = told.listen(builder).limits(crate::limits(limit)).wrap_up(None).build();
+            let outcome = agent.run("Go.").finish().await;
             // The answer, and completions up to the one that reached the limit, also when all are asked for at once.
             assert_eq!((completions.lock().unwrap().len(), outcome.record.iterations), (3, 1), "{tool}");
-            assert!(matches!(outcome.stop, StopReason::MaxCost | StopReason::MaxTokens), "{}", outcome.stop);
+            assert!(
+                matches!(outcome.stop, RunStopReason::MaxCost | RunStopReason::MaxTokens),
+                "{}",
+                outcome.stop
+            );
             assert_eq!(outcome.record.usage.total_tokens(), 400);
             told.check(&outcome);
             let shown = serde_json::to_string(&outcome.turns).unwrap();
@@ -135,13 +139,13 @@ async fn completions_for_tools_end_at_the_limits_of_the_run() {
 #[tokio::test]
 async fn one_call_gets_so_many_completions_of_such_a_length() {
     for (change, most, tokens) in [
-        ((|_| {}) as fn(&mut Limits), 32, 4096),
+        ((|_| {}) as fn(&mut RunLimits), 32, 4096),
         (|limits| limits.completions = 5, 5, 4096),
         (|limits| limits.completions = 0, 0, 4096),
         (|limits| limits.completion_tokens = 7, 32, 7),
     ] {
         let (builder, completions) = asker("greedy", json!({ "tokens": 1_000_000 }));
-        let outcome = builder.limits(change).build().run("Go.").await;
+        let outcome = builder.limits(crate::limits(change)).build().run("Go.").finish().await;
         let completions = completions.lock().unwrap();
         assert_eq!(completions.len(), most);
         assert!(completions.iter().all(|request| request.settings.max_output_tokens == Some(tokens)));
@@ -154,7 +158,7 @@ async fn one_call_gets_so_many_completions_of_such_a_length() {
     }
     // Who asks for less gets less.
     let (builder, completions) = asker("greedy", json!({ "tokens": 9 }));
-    builder.build().run("Go.").await;
+    builder.build().run("Go.").finish().await;
     assert_eq!(completions.lock().unwrap()[0].settings.max_output_tokens, Some(9));
 }
 
@@ -165,13 +169,9 @@ async fn a_run_at_its_limit_has_no_tools_picked() {
     );
     let picks = Watched::new("turns:\n  - text: '{\"tool_names\": [\"add\"], \"reasoning\": \"x\"}'\n");
     let agent = Agent::builder(model, toolbox()).dynamic(Arc::clone(&picks)).core_tools(["greedy"]);
-    let agent = agent.limits(|limits| {
-        limits.tokens = Some(150);
-        limits.parallel_tools = 1;
-        limits.wrap_up = None;
-    });
-    let outcome = agent.build().run("Go.").await;
-    assert_eq!((&outcome.stop, outcome.record.tool_calls.len()), (&StopReason::MaxTokens, 2));
+    let agent = agent.max_tokens(150).max_parallel_tools(1).wrap_up(None);
+    let outcome = agent.build().run("Go.").finish().await;
+    assert_eq!((&outcome.stop, outcome.record.tool_calls.len()), (&RunStopReason::MaxTokens, 2));
     assert_eq!(picks.asked().len(), 0);
 }
 
@@ -256,7 +256,7 @@ async fn an_answer_that_fails_counts_as_far_as_it_is_known() {
         let model = telling(move |_| events.clone());
         let told = Told::default();
         let agent = told.listen(Agent::builder(model, toolbox()).pricing(pricing())).build();
-        let outcome = agent.run("Go.").await;
+        let outcome = agent.run("Go.").finish().await;
         assert_eq!((outcome.record.usage.total_tokens(), outcome.record.cost_usd), (tokens, cost), "{what}");
         told.check(&outcome);
     }
@@ -267,15 +267,15 @@ async fn an_answer_that_is_given_up_counts_too() {
     let slow = || telling(|_| part([used(30, 5), text("Half an ")], None));
     let cancellation = Cancellation::new();
     let agent = Agent::builder(slow(), toolbox()).pricing(pricing()).build();
-    let run = Run::new(&agent, "Go.").with_cancellation(cancellation.clone()).finish();
+    let run = agent.run("Go.").with_cancellation(cancellation.clone()).finish();
     let (outcome, ()) = tokio::join!(run, async {
         tokio::time::sleep(Duration::from_millis(20)).await;
         cancellation.cancel();
     });
-    assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&StopReason::Cancelled, 35));
+    assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&RunStopReason::Cancelled, 35));
     assert_eq!(outcome.record.cost_usd, None);
     // Before anything was asked, nothing was spent.
-    let outcome = Run::new(&agent, "Go.").with_cancellation(cancellation).finish().await;
+    let outcome = agent.run("Go.").with_cancellation(cancellation).finish().await;
     assert_eq!((outcome.record.usage.total_tokens(), outcome.record.cost_usd), (0, Some(0.0)));
 
     // A run that may only cost so much does not sum up when it may have cost anything.
@@ -291,12 +291,12 @@ async fn an_answer_that_is_given_up_counts_too() {
             }
         });
         let agent = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox()).pricing(pricing());
-        let agent = agent.limits(|limits| {
+        let agent = agent.limits(crate::limits(|limits| {
             limits.time = Some(Duration::from_secs(1));
             limits.cost_usd = limit;
-        });
-        let outcome = agent.build().run("Go.").await;
-        assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&StopReason::MaxTime, 135));
+        }));
+        let outcome = agent.build().run("Go.").finish().await;
+        assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&RunStopReason::MaxTime, 135));
         assert_eq!(model.asked.load(Ordering::Relaxed), asked, "{limit:?}");
     }
 }
@@ -314,11 +314,11 @@ async fn a_completion_that_nobody_waits_for_counts() {
         });
         let told = Told::default();
         let agent = told.listen(Agent::builder(model, toolbox()).pricing(pricing()));
-        let agent = agent.limits(|limits| {
+        let agent = agent.limits(crate::limits(|limits| {
             limits.cost_usd = limit;
             limits.wrap_up = None;
-        });
-        let outcome = agent.build().run("Go.").await;
+        }));
+        let outcome = agent.build().run("Go.").finish().await;
         told.check(&outcome);
         outcome
     };
@@ -328,7 +328,7 @@ async fn a_completion_that_nobody_waits_for_counts() {
     let call = &outcome.record.tool_calls[0];
     assert_eq!((call.usage.as_ref().unwrap().total_tokens(), call.cost_usd), (50, None));
     let outcome = asked(Some(9.0)).await;
-    assert_eq!((&outcome.stop, outcome.record.iterations), (&StopReason::UnknownCost, 1));
+    assert_eq!((&outcome.stop, outcome.record.iterations), (&RunStopReason::UnknownCost, 1));
 }
 
 #[tokio::test]
@@ -343,7 +343,7 @@ async fn no_model_is_asked_whose_price_nobody_knows() {
     };
     let agent = |model: Arc<dyn Model>| {
         let builder = Agent::builder(model, toolbox()).pricing(pricing());
-        builder.limits(|limits| limits.cost_usd = Some(1.0))
+        builder.max_cost_usd(1.0)
     };
     let fallback = |first: &str, then: &str| -> Arc<dyn Model> {
         Arc::new(FallbackModel::new(of(first), vec![of("other"), of(then)]))
@@ -351,18 +351,18 @@ async fn no_model_is_asked_whose_price_nobody_knows() {
     for (what, builder) in [
         ("model", agent(of("unpriced"))),
         ("fallback", agent(fallback("priced", "unpriced"))),
-        ("summaries", agent(of("priced")).compaction(|all| all.model = Some(of("unpriced")))),
+        ("summaries", agent(of("priced")).compaction(Compaction::default().model(of("unpriced")))),
         ("finder", agent(of("priced")).dynamic(of("unpriced"))),
         ("finder's fallback", agent(of("priced")).dynamic(fallback("priced", "unpriced"))),
     ] {
-        let outcome = builder.build().run("Go.").await;
-        assert_eq!(outcome.stop, StopReason::UnknownCost, "{what}");
+        let outcome = builder.build().run("Go.").finish().await;
+        assert_eq!(outcome.stop, RunStopReason::UnknownCost, "{what}");
         let error = outcome.error.unwrap().to_string();
         assert!(error.contains("nobody knows what function/unpriced costs"), "{error}");
     }
     assert_eq!(asked.load(Ordering::Relaxed), 0);
-    let all = agent(fallback("a", "b")).compaction(|all| all.model = Some(of("c"))).dynamic(of("d"));
-    assert_eq!(all.build().run("Go.").await.stop, StopReason::EndTurn);
+    let all = agent(fallback("a", "b")).compaction(Compaction::default().model(of("c"))).dynamic(of("d"));
+    assert_eq!(all.build().run("Go.").finish().await.stop, RunStopReason::EndTurn);
 
     // An agent that is a tool is within the limits of who calls it.
     asked.store(0, Ordering::Relaxed);
@@ -375,7 +375,7 @@ async fn no_model_is_asked_whose_price_nobody_knows() {
     });
     let tools = Toolbox::builder().tool(inner.as_tool(ToolSpec::new("inner", "Answers."))).build().unwrap();
     let boss = Agent::builder(Arc::new(boss), tools).pricing(pricing());
-    let outcome = boss.limits(|limits| limits.cost_usd = Some(1.0)).build().run("Go.").await;
+    let outcome = boss.max_cost_usd(1.0).build().run("Go.").finish().await;
     assert_eq!(outcome.record.children[0].stop_reason, "unknown_cost");
     assert_eq!((asked.load(Ordering::Relaxed), outcome.record.cost_usd), (0, Some(0.0)));
 }
@@ -396,12 +396,12 @@ async fn a_summing_up_is_so_long_at_most() {
     ] {
         let model = restless();
         let agent = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox());
-        let agent = agent.limits(|limits| {
+        let agent = agent.limits(crate::limits(|limits| {
             limits.iterations = 1;
             change(limits.wrap_up.as_mut().unwrap());
-        });
+        }));
         let settings = toolpost_llm::Settings { max_output_tokens: own, ..toolpost_llm::Settings::default() };
-        let outcome = agent.settings(settings).build().run("Go.").await;
+        let outcome = agent.settings(settings).build().run("Go.").finish().await;
         assert!(outcome.record.wrapped_up);
         let asked = model.asked();
         assert_eq!(asked[0].settings.max_output_tokens, own);
@@ -424,13 +424,15 @@ async fn a_summing_up_takes_so_long_at_most() {
                 }
             });
             let told = Told::default();
-            let agent = told.listen(Agent::builder(model, toolbox()).pricing(pricing())).limits(|limits| {
-                limits.iterations = 1;
-                limits.time = limit;
-                change(limits.wrap_up.as_mut().unwrap());
-            });
+            let agent = told.listen(Agent::builder(model, toolbox()).pricing(pricing())).limits(
+                crate::limits(|limits| {
+                    limits.iterations = 1;
+                    limits.time = limit;
+                    change(limits.wrap_up.as_mut().unwrap());
+                }),
+            );
             let begun = tokio::time::Instant::now();
-            let outcome = agent.build().run("Go.").await;
+            let outcome = agent.build().run("Go.").finish().await;
             assert_eq!((begun.elapsed().as_secs(), outcome.record.wrapped_up), (seconds, false));
             assert!(
                 outcome.record.notices.iter().any(|notice| notice.contains("could not be asked to sum up"))
@@ -466,13 +468,16 @@ async fn what_a_tool_says_that_another_tool_has_called_counts() {
         let told = Told::default();
         let model = Arc::new(FunctionModel::new("m", spends));
         let agent = told.listen(Agent::builder(model, toolbox.clone()).pricing(pricing()));
-        (told, agent.limits(|limits| (limits.cost_usd, limits.wrap_up) = (limit, None)).build())
+        (
+            told,
+            agent.limits(crate::limits(|limits| (limits.cost_usd, limits.wrap_up) = (limit, None))).build(),
+        )
     };
     let (told, free) = agent(None);
-    let outcome = free.run("Go.").await;
+    let outcome = free.run("Go.").finish().await;
     told.check(&outcome);
     let cost = outcome.record.cost_usd.unwrap();
     assert_eq!((outcome.text(), outcome.record.usage.total_tokens()), ("done", 1_250));
     assert!((cost - 10.25).abs() < 1e-9, "{cost}");
-    assert_eq!(agent(Some(10.0)).1.run("Go.").await.stop, StopReason::MaxCost);
+    assert_eq!(agent(Some(10.0)).1.run("Go.").finish().await.stop, RunStopReason::MaxCost);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolpost::{Output, Schema, ToolError, ToolSpec, tool_fn};
-use toolpost_agent::{Agent, Limits, Outcome, StopReason};
+use toolpost_agent::{Agent, RunLimits, RunOutput, RunStopReason};
 use toolpost_llm::{ScriptModel, Turn};
 use toolpost_toolbox::Toolbox;
 
@@ -35,12 +35,12 @@ fn model(turns: &[&str]) -> ScriptModel {
     ScriptModel::parse("test", &format!("turns:\n{turns}")).unwrap()
 }
 
-async fn run(toolbox: Toolbox, turns: &[&str], change: impl FnOnce(&mut Limits)) -> Outcome {
-    let agent = Agent::builder(Arc::new(model(turns)), toolbox).limits(|limits| {
+async fn run(toolbox: Toolbox, turns: &[&str], change: impl FnOnce(&mut RunLimits)) -> RunOutput {
+    let agent = Agent::builder(Arc::new(model(turns)), toolbox).limits(crate::limits(|limits| {
         limits.wrap_up = None;
         change(limits);
-    });
-    agent.build().run("Go.").await
+    }));
+    agent.build().run("Go.").finish().await
 }
 
 fn toolbox() -> Toolbox {
@@ -56,22 +56,27 @@ fn toolbox() -> Toolbox {
 
 #[tokio::test(start_paused = true)]
 async fn every_trap_has_its_reason_and_its_price() {
-    let cases: &[(&str, &[&str], StopReason, u32)] = &[
-        ("the same error", &["{ calls: [{ tool: bad, args: { a: 1 } }] }"], StopReason::RepeatedError, 6),
-        ("the same success", &["{ calls: [{ tool: good, args: { a: 1 } }] }"], StopReason::RepeatedCall, 9),
+    let cases: &[(&str, &[&str], RunStopReason, u32)] = &[
+        ("the same error", &["{ calls: [{ tool: bad, args: { a: 1 } }] }"], RunStopReason::RepeatedError, 6),
+        (
+            "the same success",
+            &["{ calls: [{ tool: good, args: { a: 1 } }] }"],
+            RunStopReason::RepeatedCall,
+            9,
+        ),
         (
             "written differently",
             &[
                 "{ calls: [{ tool: bad, args: { a: 1, b: 2 } }] }",
                 "{ calls: [{ tool: bad, args: { b: 2.0, a: 1.0 } }] }",
             ],
-            StopReason::RepeatedError,
+            RunStopReason::RepeatedError,
             6,
         ),
         (
             "an alternating pair",
             &["{ calls: [{ tool: good, args: { a: 1 } }] }", "{ calls: [{ tool: good, args: { a: 2 } }] }"],
-            StopReason::Cycle,
+            RunStopReason::Cycle,
             11,
         ),
         (
@@ -81,28 +86,33 @@ async fn every_trap_has_its_reason_and_its_price() {
                 "{ calls: [{ tool: search, args: { a: 2 } }] }",
                 "{ calls: [{ tool: bad, args: { a: 3 } }] }",
             ],
-            StopReason::Cycle,
+            RunStopReason::Cycle,
             12,
         ),
         (
             "other arguments, the same nothing",
             &["{ calls: [{ tool: search, args: { a: {n} } }] }"],
-            StopReason::NoProgress,
+            RunStopReason::NoProgress,
             10,
         ),
-        ("endless waiting", &["{ calls: [{ tool: status }] }"], StopReason::RepeatedCall, 17),
+        ("endless waiting", &["{ calls: [{ tool: status }] }"], RunStopReason::RepeatedCall, 17),
         (
             "the same words",
             &["{ text: I will now begin., calls: [{ tool: search, args: { a: {n} } }] }"],
-            StopReason::Narration,
+            RunStopReason::Narration,
             7,
         ),
-        ("the same words alone", &["{ text: I will now begin., stop: pause }"], StopReason::Narration, 7),
-        ("unknown tools", &["{ calls: [{ tool: ghost{n}, args: { a: {n} } }] }"], StopReason::UnknownTool, 6),
+        ("the same words alone", &["{ text: I will now begin., stop: pause }"], RunStopReason::Narration, 7),
+        (
+            "unknown tools",
+            &["{ calls: [{ tool: ghost{n}, args: { a: {n} } }] }"],
+            RunStopReason::UnknownTool,
+            6,
+        ),
         (
             "a tool that always takes too long",
             &["{ calls: [{ tool: wait, args: { milliseconds: 9{n}000 } }] }"],
-            StopReason::ToolTimeouts,
+            RunStopReason::ToolTimeouts,
             6,
         ),
     ];
@@ -126,9 +136,9 @@ async fn every_trap_has_its_reason_and_its_price() {
 async fn patience_is_a_number_and_can_be_endless() {
     let turns = ["{ calls: [{ tool: bad, args: { a: 1 } }] }"];
     for (repetition, stop, iterations) in [
-        (1, StopReason::RepeatedError, 2),
-        (5, StopReason::RepeatedError, 10),
-        (0, StopReason::MaxIterations, 25),
+        (1, RunStopReason::RepeatedError, 2),
+        (5, RunStopReason::RepeatedError, 10),
+        (0, RunStopReason::MaxIterations, 25),
     ] {
         let outcome = run(toolbox(), &turns, |limits| limits.repetition = repetition).await;
         assert_eq!((outcome.stop, outcome.record.iterations), (stop, iterations));
@@ -143,9 +153,9 @@ async fn text_that_only_grows_ends_a_run() {
     };
     let turns = (1..30).map(turn).collect::<Vec<_>>().concat();
     let model = ScriptModel::parse("test", &format!("turns:\n{turns}")).unwrap();
-    let agent = Agent::builder(Arc::new(model), toolbox()).limits(|limits| limits.wrap_up = None).build();
-    let outcome = agent.run("Go.").await;
-    assert_eq!((outcome.stop, outcome.record.iterations), (StopReason::Narration, 8));
+    let agent = Agent::builder(Arc::new(model), toolbox()).wrap_up(None).build();
+    let outcome = agent.run("Go.").finish().await;
+    assert_eq!((outcome.stop, outcome.record.iterations), (RunStopReason::Narration, 8));
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,7 +163,7 @@ async fn a_timeout_for_all_tools_is_only_ever_shorter() {
     let start = tokio::time::Instant::now();
     let turns = ["{ calls: [{ tool: wait, args: { milliseconds: 30000 } }] }", "{ text: done }"];
     let outcome = run(toolbox(), &turns, |limits| limits.tool_timeout = Some(Duration::from_secs(2))).await;
-    assert_eq!(outcome.stop, StopReason::EndTurn);
+    assert_eq!(outcome.stop, RunStopReason::EndTurn);
     assert!(outcome.record.tool_calls[0].error.is_some() && start.elapsed() < Duration::from_secs(3));
     // The tool's own of a minute holds where the run's is longer.
     let turns = ["{ calls: [{ tool: wait, args: { milliseconds: 90000 } }] }", "{ text: done }"];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolpost::{Answer, Ctx, Event, Output, SampleRequest, Status, tool, tool_fn};
-use toolpost_agent::{Agent, Run, StopReason};
+use toolpost_agent::{Agent, RunStopReason};
 use toolpost_llm::{
     HostedModel, HttpClient, HttpOptions, ItemView, Provider, ProviderAccess, ScriptModel, Secret, Turn,
 };
@@ -19,10 +19,10 @@ use crate::agent;
 async fn a_run_may_ask_another_model() {
     let agent = agent("turns: [{ text: usual }]").build();
     let other = Arc::new(ScriptModel::parse("other", "turns: [{ text: special }]").unwrap());
-    let outcome = Run::new(&agent, "hi").with_model(other.clone()).finish().await;
+    let outcome = agent.run("hi").with_model(other.clone()).finish().await;
     assert_eq!((outcome.text(), outcome.record.model.as_str()), ("special", "script/other"));
-    assert_eq!(agent.run("hi").await.text(), "usual");
-    assert_eq!(agent.with_model(other).run("hi").await.text(), "special");
+    assert_eq!(agent.run("hi").finish().await.text(), "usual");
+    assert_eq!(agent.with_model(other).run("hi").finish().await.text(), "special");
 }
 
 #[tokio::test]
@@ -46,8 +46,8 @@ turns:
         sink.lock().unwrap().push(value["type"].as_str().unwrap().to_owned());
     }))
     .build();
-    let outcome = agent.run("Add.").await;
-    assert_eq!((&outcome.stop, outcome.text()), (&StopReason::EndTurn, "5 and 30"), "{:?}", outcome.error);
+    let outcome = agent.run("Add.").finish().await;
+    assert_eq!((&outcome.stop, outcome.text()), (&RunStopReason::EndTurn, "5 and 30"), "{:?}", outcome.error);
     let record = &outcome.record;
     assert!(record.success && record.error.is_none());
     assert_eq!((record.iterations, record.tools_used.as_slice()), (2, &["add".to_owned()][..]));
@@ -71,10 +71,10 @@ turns:
 #[tokio::test]
 async fn an_agent_goes_on_from_a_conversation_and_runs_many_times_at_once() {
     let agent = agent("turns:\n  - text: first\n  - text: second\n").build();
-    let first = agent.run("Hello.").await;
+    let first = agent.run("Hello.").finish().await;
     let mut turns = first.turns.clone();
     turns.push(Turn::user("And now?"));
-    let (second, other) = tokio::join!(Run::from_turns(&agent, turns).finish(), agent.run("Hello."));
+    let (second, other) = tokio::join!(agent.run_turns(turns).finish(), agent.run("Hello.").finish());
     assert_eq!((first.text(), second.text(), other.text()), ("first", "second", "first"));
 }
 
@@ -89,9 +89,9 @@ turns:
   - text: '{{ results[0].structured }} {{ results[1].structured }} {{ results[2].structured }}'
 ";
     for (parallel, expected) in [(8, 300), (1, 600)] {
-        let agent = agent(script).limits(|limits| limits.parallel_tools = parallel).build();
+        let agent = agent(script).max_parallel_tools(parallel).build();
         let start = tokio::time::Instant::now();
-        let outcome = agent.run("Wait.").await;
+        let outcome = agent.run("Wait.").finish().await;
         assert_eq!(outcome.text(), "300 100 200");
         let took = start.elapsed();
         assert!((expected..expected + 50).contains(&took.as_millis()), "{parallel} at once took {took:?}");
@@ -105,7 +105,7 @@ turns:
   - calls: [{ tool: broken }, { tool: ad, args: { a: 1 } }, { tool: add, args: { a: x } }]
   - text: '{{ results[0].text }} | {{ results[1].text }} | {{ results[2].text }}'
 ";
-    let outcome = agent(script).build().run("Try.").await;
+    let outcome = agent(script).build().run("Try.").finish().await;
     let text = outcome.text();
     assert!(text.contains("INTERNAL: the tool failed inside") && !text.contains("hunter2"), "{text}");
     assert!(text.contains("NOT_FOUND: there is no tool `ad`. Did you mean `add`?"), "{text}");
@@ -133,8 +133,7 @@ async fn a_tool_can_use_the_agents_model_and_ask_its_owner() {
     let agent = Agent::builder(Arc::new(ScriptModel::parse("test", script).unwrap()), toolbox).build();
     let port = MemoryPort::new(10, 10);
     port.answer(Answer::Given { value: json!("Ada") });
-    let outcome =
-        Run::new(&agent, "Go.").with_port(Arc::clone(&port) as Arc<dyn toolpost::Port>).finish().await;
+    let outcome = agent.run("Go.").with_port(Arc::clone(&port) as Arc<dyn toolpost::Port>).finish().await;
     assert_eq!(outcome.text(), " \"Ada\"");
     assert_eq!(port.heard().questions.len(), 1);
     // Two turns of the run and one completion, each of which was counted.
@@ -151,7 +150,7 @@ async fn a_payload_never_reaches_the_model_and_pictures_do() {
     });
     let toolbox = Toolbox::builder().tool(plot).build().unwrap();
     let model = ScriptModel::parse("test", "turns:\n  - calls: [{ tool: plot }]\n  - text: ok\n").unwrap();
-    let outcome = Agent::builder(Arc::new(model), toolbox).build().run("Plot.").await;
+    let outcome = Agent::builder(Arc::new(model), toolbox).build().run("Plot.").finish().await;
     assert!(outcome.record.tool_calls[0].payload);
     let sent = serde_json::to_string(&outcome.turns).unwrap();
     assert!(sent.contains("image/png") && sent.contains("UE5H") && !sent.contains("secret rows"));
@@ -183,7 +182,7 @@ async fn what_a_real_wire_said_goes_back_unchanged_and_broken_arguments_are_told
             .unwrap();
     let model = HostedModel::new(Provider::find("anthropic").unwrap(), "claude-x", options, client).unwrap();
     let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
-    let outcome = Agent::builder(Arc::new(model), toolbox).build().run("Add.").await;
+    let outcome = Agent::builder(Arc::new(model), toolbox).build().run("Add.").finish().await;
     assert_eq!(outcome.text(), "done", "{:?}", outcome.error);
     // `1.0` is an integer to JSON Schema, and this provider's cache is part of what was read.
     assert_eq!(outcome.record.usage.input_tokens, 194);
@@ -191,4 +190,36 @@ async fn what_a_real_wire_said_goes_back_unchanged_and_broken_arguments_are_told
     assert!(sent.contains(r#""input":{"a":1.0,"b":2},"future_field":[1]"#), "{sent}");
     let Turn::Assistant(turn) = &outcome.turns[1] else { panic!("{:?}", outcome.turns) };
     assert!(matches!(turn.items[0].view(), ItemView::ToolCall { .. }));
+}
+
+#[tokio::test]
+async fn awaiting_a_run_gives_an_output_or_an_error_with_the_output() {
+    async fn answer(agent: &toolpost_agent::Agent) -> Result<String, Box<dyn std::error::Error>> {
+        Ok(agent.run("Hello.").await?.text().to_owned())
+    }
+    assert_eq!(answer(&agent("turns: [{ text: hi }]").build()).await.unwrap(), "hi");
+    let script = "turns: [{ calls: [{ tool: add, args: { a: 1, b: 2 } }] }, { text: Three. }]";
+    let error = agent(script).max_iterations(1).build().run("Add.").await.unwrap_err();
+    assert_eq!(error.stop(), &RunStopReason::MaxIterations);
+    assert_eq!(error.output().record.tool_calls.len(), 1);
+    assert!(error.to_string().starts_with("the run reached its limit (max_iterations)"), "{error}");
+}
+
+#[tokio::test]
+async fn a_stream_has_the_events_of_the_run_and_of_its_calls() {
+    let kind = |event: &Event| serde_json::to_value(event).unwrap()["type"].as_str().unwrap().to_owned();
+    let script = "turns: [{ calls: [{ tool: add, args: { a: 1, b: 2 } }] }, { text: Three. }]";
+    let agent = agent(script).build();
+    let mut stream = agent.run("Add.").stream();
+    let mut kinds = Vec::new();
+    while let Some(event) = stream.next().await {
+        kinds.push(kind(&event));
+    }
+    let position = |kind: &str| kinds.iter().position(|found| found == kind).unwrap();
+    assert_eq!((kinds[0].as_str(), kinds.last().unwrap().as_str()), ("run.started", "run.finished"));
+    assert!(position("call.started") < position("call.finished"), "{kinds:?}");
+    assert!(position("call.finished") < position("text.delta"), "{kinds:?}");
+    assert_eq!(stream.finish().await.unwrap().text(), "Three.");
+    // Without reading the events.
+    assert_eq!(agent.run("Add.").stream().finish().await.unwrap().text(), "Three.");
 }

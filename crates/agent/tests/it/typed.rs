@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use toolpost::data;
-use toolpost_agent::{Agent, Run, StopReason};
+use toolpost_agent::{Agent, RunStopReason};
 use toolpost_llm::{Catalog, ErrorKind, HostedModel, HttpClient, HttpOptions, Provider, ProviderAccess};
 use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 use toolpost_toolbox::Toolbox;
@@ -35,8 +35,8 @@ async fn an_answer_is_a_value_of_the_type_that_was_asked_for() {
         let script =
             format!("turns:\n  - calls: [{{ tool: add, args: {{ a: 1, b: 2 }} }}]\n  - text: '{text}'\n");
         let answer = agent(&script).build().run_as::<City>("Which?").await.unwrap();
-        assert_eq!((answer.value, answer.outcome.record.iterations), (oslo(), 2), "{text}");
-        assert!(answer.outcome.record.success);
+        assert_eq!((answer.value, answer.output.record.iterations), (oslo(), 2), "{text}");
+        assert!(answer.output.record.success);
     }
 }
 
@@ -49,8 +49,8 @@ turns:
   - text: '{"name": "Oslo", "people": 700000}'
 "#;
     let answer = agent(script).build().run_as::<City>("Which?").await.unwrap();
-    assert_eq!((answer.value, answer.outcome.record.iterations), (oslo(), 3));
-    let told = serde_json::to_string(&answer.outcome.turns).unwrap();
+    assert_eq!((answer.value, answer.output.record.iterations), (oslo(), 3));
+    let told = serde_json::to_string(&answer.output.turns).unwrap();
     assert!(told.contains("it is not JSON") && told.contains("`people` is missing"), "{told}");
 }
 
@@ -59,10 +59,10 @@ async fn an_answer_that_never_fits_ends_the_run() {
     let turns = (0..20).map(|n| format!("  - text: 'no {n}'\n")).collect::<Vec<_>>().concat();
     let script = format!("turns:\n{turns}");
     for (repairs, iterations) in [(2, 3), (0, 1), (5, 6)] {
-        let agent = agent(&script).limits(|limits| limits.repairs = repairs).build();
+        let agent = agent(&script).max_repairs(repairs).build();
         let failed = agent.run_as::<City>("Which?").await.unwrap_err();
-        let outcome = &failed.outcome;
-        assert_eq!((&outcome.stop, outcome.record.iterations), (&StopReason::AnswerSchema, iterations));
+        let outcome = failed.output();
+        assert_eq!((&outcome.stop, outcome.record.iterations), (&RunStopReason::AnswerSchema, iterations));
         assert!(!outcome.record.success && outcome.value.is_none());
         assert_eq!(outcome.record.stop_reason, "answer_schema");
         assert!(failed.to_string().contains("answer_schema"));
@@ -74,9 +74,9 @@ async fn a_schema_will_do_without_a_type() {
     let schema =
         json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer", "minimum": 5}}});
     let script = "turns:\n  - text: '{\"n\": 4}'\n  - text: '{\"n\": 5}'\n";
-    let outcome = agent(script).answer_schema(schema.clone()).build().run("Which?").await;
+    let outcome = agent(script).answer_schema(schema.clone()).build().run("Which?").finish().await;
     assert_eq!((outcome.value, outcome.record.iterations), (Some(json!({"n": 5})), 2));
-    let run = Run::new(&agent(script).build(), "Which?").with_answer_schema(schema);
+    let run = agent(script).build().run("Which?").with_answer_schema(schema);
     assert_eq!(run.finish().await.value, Some(json!({"n": 5})));
 }
 
@@ -119,8 +119,8 @@ async fn a_server_without_schemas_and_tools_is_told_in_the_instructions() {
         let server = chat(&["It is Oslo.", FITS], takes_neither);
         let answer = agent_at(&server, catalog).run_as::<City>("Which?").await.unwrap();
         assert_eq!(answer.value, oslo());
-        let notices = answer.outcome.record.notices.join("\n");
-        assert!(notices.contains("the instructions say it instead"), "{notices}");
+        let notices = answer.output.record.notices.join("\n");
+        assert!(notices.contains("the system prompt has the schema instead"), "{notices}");
         let bodies: Vec<Value> = server.requests().iter().map(ReceivedRequest::json).collect();
         assert_eq!(bodies.len(), refused + 2, "{bodies:?}");
         let natively = bodies.iter().filter(|body| body.get("response_format").is_some()).count();
@@ -135,10 +135,10 @@ async fn a_server_without_schemas_and_tools_is_told_in_the_instructions() {
     // The repairs have an end, and a request that is refused all the same ends the run.
     let server = chat(&["no"; 9], takes_neither);
     let failed = agent_at(&server, &known).run_as::<City>("Which?").await.unwrap_err();
-    assert_eq!((&failed.outcome.stop, server.requests().len()), (&StopReason::AnswerSchema, 3));
+    assert_eq!((failed.stop(), server.requests().len()), (&RunStopReason::AnswerSchema, 3));
     let server = chat(&[], |_| true);
     let failed = agent_at(&server, &unknown).run_as::<City>("Which?").await.unwrap_err();
-    assert_eq!(failed.outcome.error.unwrap().kind, ErrorKind::InvalidRequest);
+    assert_eq!(failed.into_output().error.unwrap().kind, ErrorKind::InvalidRequest);
     assert_eq!(server.requests().len(), 3);
 }
 
@@ -166,13 +166,13 @@ async fn a_server_that_refuses_the_form_is_asked_by_way_of_a_tool() {
         let before = server.requests().len();
         let answer = agent_at(&server, catalog).run_as::<City>("Which?").await.unwrap();
         assert_eq!(answer.value, oslo());
-        assert_eq!(answer.outcome.record.iterations, 2, "each question counts");
+        assert_eq!(answer.output.record.iterations, 2, "each question counts");
         let bodies: Vec<Value> = server.requests()[before..].iter().map(ReceivedRequest::json).collect();
         assert_eq!(bodies.len(), 2);
         assert_eq!(bodies[1]["tools"][0]["function"]["name"], "toolpost_answer");
         assert_eq!(bodies[1]["tool_choice"]["function"]["name"], "toolpost_answer");
-        let notices = answer.outcome.record.notices.join("\n");
-        assert!(notices.contains("it is asked by way of a tool instead"), "{notices}");
+        let notices = answer.output.record.notices.join("\n");
+        assert!(notices.contains("the answer is requested through a tool instead"), "{notices}");
     }
 }
 
@@ -192,10 +192,10 @@ async fn a_server_that_passes_the_schema_over_has_it_with_the_first_hint() {
 async fn an_answer_is_whole_also_if_its_last_piece_says_nothing() {
     let schema = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}});
     let script = "turns:\n  - text: '{\"n\": 4}'\n    stop: pause\n  - text: ''\n  - text: '{\"n\": 5}'\n";
-    let outcome = agent(script).answer_schema(schema.clone()).build().run("Which?").await;
+    let outcome = agent(script).answer_schema(schema.clone()).build().run("Which?").finish().await;
     assert_eq!((outcome.value, outcome.record.iterations), (Some(json!({"n": 4})), 2));
     // What was said before a call is no answer.
     let script = "turns:\n  - text: '{\"n\": 4}'\n    calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - text: ''\n  - text: '{\"n\": 5}'\n";
-    let outcome = agent(script).answer_schema(schema).build().run("Which?").await;
+    let outcome = agent(script).answer_schema(schema).build().run("Which?").finish().await;
     assert_eq!((outcome.value, outcome.record.iterations), (Some(json!({"n": 5})), 3));
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::json;
 use toolpost::{Approval, Output, Schema, ToolSpec, tool_fn};
-use toolpost_agent::{Agent, Decision, Outcome, Run, RunState, Runs, StopReason};
+use toolpost_agent::{Agent, Decision, Run, RunOutput, RunState, RunStopReason, Runs};
 use toolpost_llm::{ScriptModel, Turn};
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
@@ -38,7 +38,7 @@ pub(crate) fn agent(paid: &Arc<AtomicU32>) -> Agent {
 }
 
 /// The state as another process reads it.
-pub(crate) fn carried(outcome: &Outcome) -> RunState {
+pub(crate) fn carried(outcome: &RunOutput) -> RunState {
     let text = serde_json::to_string(outcome.state.as_ref().unwrap()).unwrap();
     serde_json::from_str(&text).unwrap()
 }
@@ -46,17 +46,22 @@ pub(crate) fn carried(outcome: &Outcome) -> RunState {
 #[tokio::test]
 async fn a_run_waits_for_approval_and_goes_on_in_another_process() {
     let paid = Arc::new(AtomicU32::new(0));
-    let first = agent(&paid).run("Pay.").await;
-    assert_eq!((&first.stop, paid.load(Ordering::Relaxed)), (&StopReason::ApprovalNeeded, 0));
+    let first = agent(&paid).run("Pay.").finish().await;
+    assert_eq!((&first.stop, paid.load(Ordering::Relaxed)), (&RunStopReason::ApprovalNeeded, 0));
     assert!(!first.record.success && first.record.tool_calls.len() == 1, "what needs nobody was done");
     let state = carried(&first);
-    let waiting: Vec<_> = state.waiting().cloned().collect();
+    let waiting: Vec<_> = state.pending_calls().cloned().collect();
     assert_eq!(waiting.iter().map(|call| call.arguments["amount"].clone()).collect::<Vec<_>>(), [7, 9]);
     assert_eq!(waiting[0].tool, "pay");
 
     let decisions = [(waiting[0].id, Decision::Approve), (waiting[1].id, Decision::Deny("too much".into()))];
-    let second = Run::resume(&agent(&paid), state, decisions).unwrap().finish().await;
-    assert_eq!((&second.stop, paid.load(Ordering::Relaxed)), (&StopReason::EndTurn, 1), "{:?}", second.error);
+    let second = agent(&paid).resume(state, decisions).unwrap().finish().await;
+    assert_eq!(
+        (&second.stop, paid.load(Ordering::Relaxed)),
+        (&RunStopReason::EndTurn, 1),
+        "{:?}",
+        second.error
+    );
     assert!(second.text().starts_with("3 | paid 7 | PERMISSION: "), "{}", second.text());
     assert!(second.text().contains("said no: too much"));
     // It is one run: its name, its tokens, its calls.
@@ -76,29 +81,29 @@ async fn a_run_waits_for_approval_and_goes_on_in_another_process() {
 #[tokio::test]
 async fn what_nothing_is_decided_about_waits_on_and_what_is_done_is_not_done_again() {
     let paid = Arc::new(AtomicU32::new(0));
-    let first = agent(&paid).run("Pay.").await;
+    let first = agent(&paid).run("Pay.").finish().await;
     let state = carried(&first);
-    let ids: Vec<_> = state.waiting().map(|call| call.id).collect();
+    let ids: Vec<_> = state.pending_calls().map(|call| call.id).collect();
     let edited = [(ids[1], Decision::Edit(json!({ "amount": 8 })))];
-    let second = Run::resume(&agent(&paid), state, edited).unwrap().finish().await;
-    assert_eq!((&second.stop, paid.load(Ordering::Relaxed)), (&StopReason::ApprovalNeeded, 1));
+    let second = agent(&paid).resume(state, edited).unwrap().finish().await;
+    assert_eq!((&second.stop, paid.load(Ordering::Relaxed)), (&RunStopReason::ApprovalNeeded, 1));
     let state = carried(&second);
-    assert_eq!(state.waiting().map(|call| call.id).collect::<Vec<_>>(), [ids[0]]);
-    let third = Run::resume(&agent(&paid), state, [(ids[0], Decision::Approve)]).unwrap().finish().await;
+    assert_eq!(state.pending_calls().map(|call| call.id).collect::<Vec<_>>(), [ids[0]]);
+    let third = agent(&paid).resume(state, [(ids[0], Decision::Approve)]).unwrap().finish().await;
     assert_eq!((third.text(), paid.load(Ordering::Relaxed)), ("3 | paid 7 | paid 8", 2));
     // A decision about something else is a mistake.
-    assert!(Run::resume(&agent(&paid), carried(&second), [(ids[1], Decision::Approve)]).is_err());
+    assert!(agent(&paid).resume(carried(&second), [(ids[1], Decision::Approve)]).is_err());
     let mut state = serde_json::to_value(carried(&second)).unwrap();
     state["v"] = json!(99);
-    let error = Run::resume(&agent(&paid), serde_json::from_value(state).unwrap(), []).unwrap_err();
+    let error = agent(&paid).resume(serde_json::from_value(state).unwrap(), []).unwrap_err();
     assert!(error.to_string().contains("version 99: expected 1"), "{error}");
 }
 
 #[tokio::test]
 async fn without_pausing_somebody_is_asked_or_it_is_denied() {
     let paid = Arc::new(AtomicU32::new(0));
-    let outcome = Run::new(&agent(&paid), "Pay.").pausing_for_approval(false).finish().await;
-    assert_eq!((&outcome.stop, paid.load(Ordering::Relaxed)), (&StopReason::EndTurn, 0));
+    let outcome = agent(&paid).run("Pay.").pausing_for_approval(false).finish().await;
+    assert_eq!((&outcome.stop, paid.load(Ordering::Relaxed)), (&RunStopReason::EndTurn, 0));
     assert!(outcome.text().contains("there is nobody to ask") && outcome.state.is_none());
 }
 
@@ -107,20 +112,20 @@ async fn intents_are_told_and_the_chosen_ones_are_made() {
     let paid = Arc::new(AtomicU32::new(0));
     let agent = agent(&paid);
     let intent = agent.generate_tool_intent("Pay.").await;
-    assert_eq!((&intent.outcome.stop, intent.text()), (&StopReason::ToolIntent, "I will pay."));
-    assert!(intent.outcome.record.tool_calls.is_empty());
+    assert_eq!((&intent.output.stop, intent.text()), (&RunStopReason::ToolIntent, "I will pay."));
+    assert!(intent.output.record.tool_calls.is_empty());
     let calls: Vec<_> = intent.tool_calls().cloned().collect();
     assert_eq!(calls.iter().map(|call| call.tool.as_str()).collect::<Vec<_>>(), ["add", "pay", "pay"]);
     assert!(calls.iter().all(|call| call.arguments_error.is_none()));
 
     let chosen = [(calls[0].id, Decision::Edit(json!({"a": 20, "b": 22}))), (calls[1].id, Decision::Approve)];
     let done = agent.execute_tool_intents(&intent, chosen).await.unwrap();
-    assert_eq!((&done.stop, paid.load(Ordering::Relaxed)), (&StopReason::ToolsCalled, 1));
+    assert_eq!((&done.stop, paid.load(Ordering::Relaxed)), (&RunStopReason::ToolsCalled, 1));
     let Some(Turn::ToolResults(results)) = done.turns.last() else { panic!("{:?}", done.turns) };
     assert_eq!((results[0].joined_text().as_str(), results[1].joined_text().as_str()), ("42", "paid 7"));
     assert!(results[2].is_error, "what was not chosen is refused, so that the conversation stays whole");
     // And the conversation goes on from there.
-    let next = Run::from_turns(&agent, done.turns).finish().await;
+    let next = agent.run_turns(done.turns).finish().await;
     assert!(next.text().starts_with("42 | paid 7 | "), "{}", next.text());
 }
 
@@ -130,15 +135,15 @@ async fn an_answer_without_calls_intends_nothing() {
     let agent = Agent::builder(Arc::new(model), Toolbox::builder().build().unwrap()).build();
     let intent = agent.generate_tool_intent("Hi.").await;
     assert_eq!(
-        (&intent.outcome.stop, intent.text(), intent.tool_calls().count()),
-        (&StopReason::EndTurn, "Hello.", 0)
+        (&intent.output.stop, intent.text(), intent.tool_calls().count()),
+        (&RunStopReason::EndTurn, "Hello.", 0)
     );
 }
 
 /// A run that goes on from a state with everything approved.
 fn approved(agent: &Agent, state: &RunState) -> Run {
-    let decisions: Vec<_> = state.waiting().map(|call| (call.id, Decision::Approve)).collect();
-    Run::resume(agent, state.clone(), decisions).unwrap()
+    let decisions: Vec<_> = state.pending_calls().map(|call| (call.id, Decision::Approve)).collect();
+    agent.resume(state.clone(), decisions).unwrap()
 }
 
 fn store() -> Runs {
@@ -149,40 +154,40 @@ fn store() -> Runs {
 async fn a_state_is_gone_on_from_once_where_runs_are_kept() {
     let paid = Arc::new(AtomicU32::new(0));
     let (agent, runs) = (agent(&paid), store());
-    let first = Run::new(&agent, "Pay.").kept_in(&runs).finish().await;
+    let first = agent.run("Pay.").persist_to(&runs).finish().await;
     let state = carried(&first);
-    let second = approved(&agent, &state).kept_in(&runs).finish().await;
-    assert_eq!((&second.stop, paid.load(Ordering::Relaxed)), (&StopReason::EndTurn, 2));
+    let second = approved(&agent, &state).persist_to(&runs).finish().await;
+    assert_eq!((&second.stop, paid.load(Ordering::Relaxed)), (&RunStopReason::EndTurn, 2));
     // It is one run in the store too, with all that was asked.
     let kept = runs.load(first.record.id).await.unwrap();
     assert_eq!((kept.summary.stop_reason.as_deref(), kept.summary.exchanges), (Some("end_turn"), 2));
     assert_eq!(kept.record.as_ref().unwrap()["tool_calls"].as_array().unwrap().len(), 3);
     assert!(second.record.notices.is_empty() && kept.calls.is_empty(), "{:?}", second.record.notices);
 
-    let third = approved(&agent, &state).kept_in(&runs).finish().await;
-    let StopReason::NotClaimed(why) = &third.stop else { panic!("{:?}", third.stop) };
-    assert!(why.contains("gone on with before") && why.contains("even_if_resumed"), "{why}");
+    let third = approved(&agent, &state).persist_to(&runs).finish().await;
+    let RunStopReason::NotClaimed(why) = &third.stop else { panic!("{:?}", third.stop) };
+    assert!(why.contains("gone on with before") && why.contains("allow_second_resume"), "{why}");
     assert_eq!(
         (paid.load(Ordering::Relaxed), third.record.error.as_ref().unwrap()["kind"].clone()),
         (2, json!("not_claimed"))
     );
     assert_eq!(runs.load(first.record.id).await.unwrap().summary, kept.summary);
 
-    let forced = approved(&agent, &state).even_if_resumed().kept_in(&runs).finish().await;
-    assert_eq!((&forced.stop, paid.load(Ordering::Relaxed)), (&StopReason::EndTurn, 4));
+    let forced = approved(&agent, &state).allow_second_resume().persist_to(&runs).finish().await;
+    assert_eq!((&forced.stop, paid.load(Ordering::Relaxed)), (&RunStopReason::EndTurn, 4));
     // Where nothing is kept nobody knows.
     let unknown = approved(&agent, &state).finish().await;
-    assert_eq!((&unknown.stop, paid.load(Ordering::Relaxed)), (&StopReason::EndTurn, 6));
+    assert_eq!((&unknown.stop, paid.load(Ordering::Relaxed)), (&RunStopReason::EndTurn, 6));
 }
 
 #[tokio::test]
 async fn of_two_that_go_on_at_once_one_does_and_the_store_need_not_have_seen_the_pause() {
     let paid = Arc::new(AtomicU32::new(0));
     let (agent, runs) = (agent(&paid), store());
-    let state = carried(&agent.run("Pay.").await);
-    let go_on = || approved(&agent, &state).kept_in(&runs).finish();
+    let state = carried(&agent.run("Pay.").finish().await);
+    let go_on = || approved(&agent, &state).persist_to(&runs).finish();
     let (one, other) = tokio::join!(go_on(), go_on());
-    let won = [&one, &other].iter().filter(|outcome| outcome.stop == StopReason::EndTurn).count();
+    let won = [&one, &other].iter().filter(|outcome| outcome.stop == RunStopReason::EndTurn).count();
     assert_eq!((won, paid.load(Ordering::Relaxed)), (1, 2), "{:?} {:?}", one.stop, other.stop);
 }
 
@@ -190,19 +195,19 @@ async fn of_two_that_go_on_at_once_one_does_and_the_store_need_not_have_seen_the
 async fn each_pause_is_a_state_of_its_own() {
     let paid = Arc::new(AtomicU32::new(0));
     let (agent, runs) = (agent(&paid), store());
-    let first = carried(&Run::new(&agent, "Pay.").kept_in(&runs).finish().await);
-    let one = first.waiting().map(|call| call.id).next().unwrap();
-    let some = Run::resume(&agent, first.clone(), [(one, Decision::Approve)]).unwrap();
-    let second = carried(&some.kept_in(&runs).finish().await);
+    let first = carried(&agent.run("Pay.").persist_to(&runs).finish().await);
+    let one = first.pending_calls().map(|call| call.id).next().unwrap();
+    let some = agent.resume(first.clone(), [(one, Decision::Approve)]).unwrap();
+    let second = carried(&some.persist_to(&runs).finish().await);
     assert_eq!(paid.load(Ordering::Relaxed), 1);
-    let refused = approved(&agent, &first).kept_in(&runs).finish().await;
-    assert!(matches!(refused.stop, StopReason::NotClaimed(_)), "{:?}", refused.stop);
-    let done = approved(&agent, &second).kept_in(&runs).finish().await;
-    assert_eq!((&done.stop, paid.load(Ordering::Relaxed)), (&StopReason::EndTurn, 2));
+    let refused = approved(&agent, &first).persist_to(&runs).finish().await;
+    assert!(matches!(refused.stop, RunStopReason::NotClaimed(_)), "{:?}", refused.stop);
+    let done = approved(&agent, &second).persist_to(&runs).finish().await;
+    assert_eq!((&done.stop, paid.load(Ordering::Relaxed)), (&RunStopReason::EndTurn, 2));
     // A state of before there were several is of the first pause.
     let mut old = serde_json::to_value(&first).unwrap();
     old.as_object_mut().unwrap().remove("pause");
     let old: RunState = serde_json::from_value(old).unwrap();
-    let refused = approved(&agent, &old).kept_in(&runs).finish().await;
-    assert!(matches!(refused.stop, StopReason::NotClaimed(_)), "{:?}", refused.stop);
+    let refused = approved(&agent, &old).persist_to(&runs).finish().await;
+    assert!(matches!(refused.stop, RunStopReason::NotClaimed(_)), "{:?}", refused.stop);
 }

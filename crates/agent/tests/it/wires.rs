@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use toolpost::{Approval, Event};
-use toolpost_agent::{Agent, Builder, Conversations, NewConversation, Run, StopReason};
+use toolpost_agent::{Agent, AgentBuilder, Conversations, NewConversation, RunStopReason};
 use toolpost_llm::{
     HostedModel, HostedTool, HttpClient, HttpOptions, OutputFormat, Provider, ProviderAccess, Secret,
     Settings,
@@ -12,11 +12,11 @@ use toolpost_llm::{
 use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
-fn agent_at(server: &LoopbackProvider, provider: &str, model: &str) -> Builder {
+fn agent_at(server: &LoopbackProvider, provider: &str, model: &str) -> AgentBuilder {
     agent_with(server, provider, model, Approval::Allow)
 }
 
-fn agent_with(server: &LoopbackProvider, provider: &str, model: &str, approval: Approval) -> Builder {
+fn agent_with(server: &LoopbackProvider, provider: &str, model: &str, approval: Approval) -> AgentBuilder {
     let access =
         ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("key")) };
     let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
@@ -72,10 +72,10 @@ async fn a_call_that_waits_is_answered_for_when_another_prompt_comes() {
         let conversations = Conversations::new(Arc::new(MemoryStore::new()));
         let conversation = conversations.create(NewConversation::default());
         let first = conversation.run(&agent, "How much is 1 and 2?").finish().await;
-        assert_eq!(first.stop, StopReason::ApprovalNeeded, "{provider}: {:?}", first.error);
+        assert_eq!(first.stop, RunStopReason::ApprovalNeeded, "{provider}: {:?}", first.error);
         let again = conversations.open(conversation.id()).await.unwrap();
         let second = again.run(&agent, "Never mind.").finish().await;
-        assert_eq!((second.text(), &second.stop), ("It is 3.", &StopReason::EndTurn), "{provider}");
+        assert_eq!((second.text(), &second.stop), ("It is 3.", &RunStopReason::EndTurn), "{provider}");
         let body = &bodies(&server)[1];
         // Each call has its result right behind it, and the prompt comes after that.
         if provider == "anthropic" {
@@ -132,8 +132,8 @@ async fn a_tool_is_called_and_answered_for_on_every_wire() {
     ] {
         let replies = replies.iter().map(|reply| Reply::json(200, reply.to_string())).collect();
         let server = LoopbackProvider::start(replies).unwrap();
-        let outcome = agent_at(&server, provider, model).build().run("How much is 1 and 2?").await;
-        assert_eq!(outcome.stop, StopReason::EndTurn, "{provider}: {:?}", outcome.error);
+        let outcome = agent_at(&server, provider, model).build().run("How much is 1 and 2?").finish().await;
+        assert_eq!(outcome.stop, RunStopReason::EndTurn, "{provider}: {:?}", outcome.error);
         assert_eq!((outcome.text(), outcome.record.tool_calls.len()), ("It is 3.", 1), "{provider}");
         assert_eq!((outcome.record.usage.input_tokens, outcome.record.usage.output_tokens), (20, 4));
         let bodies = bodies(&server);
@@ -154,8 +154,8 @@ async fn hosted_searches_and_json_are_asked_of_the_provider() {
     let files = HostedTool::FileSearch { stores: vec!["vs_1".into()], max_results: Some(3) };
     let settings = Settings { output: Some(OutputFormat::Json), ..Settings::default() };
     let agent = agent_at(&server, "openai", "gpt-6.1-sol").hosted_tools([search, files]).settings(settings);
-    let outcome = agent.build().run("What is new? Say it as JSON.").await;
-    assert_eq!(outcome.stop, StopReason::EndTurn, "{:?}", outcome.error);
+    let outcome = agent.build().run("What is new? Say it as JSON.").finish().await;
+    assert_eq!(outcome.stop, RunStopReason::EndTurn, "{:?}", outcome.error);
     let body = &bodies(&server)[0];
     let tools: Vec<&Value> = body["tools"].as_array().unwrap().iter().map(|tool| &tool["type"]).collect();
     assert_eq!(tools, ["web_search", "file_search", "function"], "{body}");
@@ -186,7 +186,7 @@ async fn what_events_of_usage_carry_is_not_sent_to_the_provider() {
         .on_usage(Arc::new(move |event| sink.lock().unwrap().push(event.metadata.clone())))
         .build();
     let tags = json!({ "tenant": "tenant-seven" }).as_object().unwrap().clone();
-    let outcome = Run::new(&agent, "Hi.").with_usage_metadata(tags.clone()).finish().await;
+    let outcome = agent.run("Hi.").with_usage_metadata(tags.clone()).finish().await;
     assert_eq!(outcome.text(), "It is 3.", "{:?}", outcome.error);
     assert_eq!(*told.lock().unwrap(), [tags]);
     let request = &server.requests()[0];
@@ -210,8 +210,8 @@ async fn what_an_answer_says_beside_itself_is_told_once() {
             }
         }))
         .build();
-    let outcome = agent.run("hi").await;
-    assert_eq!(outcome.stop, StopReason::EndTurn, "{:?}", outcome.error);
+    let outcome = agent.run("hi").finish().await;
+    assert_eq!(outcome.stop, RunStopReason::EndTurn, "{:?}", outcome.error);
     let told = told.lock().unwrap();
     let of_tokens = told.iter().filter(|notice| notice.contains("how many tokens")).count();
     assert_eq!(of_tokens, 1, "{told:?}");
@@ -224,7 +224,7 @@ async fn a_call_that_waits_for_an_approval_at_the_provider_is_told_of() {
             "arguments": "{}"}],
         "usage": {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}});
     let server = LoopbackProvider::start(vec![Reply::json(200, body.to_string())]).unwrap();
-    let outcome = agent_at(&server, "openai", "gpt-x").build().run("hi").await;
+    let outcome = agent_at(&server, "openai", "gpt-x").build().run("hi").finish().await;
     assert!(!outcome.record.success, "{:?}", outcome.stop);
     let told = &outcome.record.notices;
     let has = |part: &str| told.iter().any(|notice| notice.contains(part));
@@ -243,7 +243,7 @@ async fn arguments_of_too_many_levels_are_said_to_have_too_many() {
         Reply::json(400, r#"{"error":{"message":"enough"}}"#),
     ])
     .unwrap();
-    agent_at(&server, "openai", "gpt-x").build().run("hi").await;
+    agent_at(&server, "openai", "gpt-x").build().run("hi").finish().await;
     let asked = server.requests();
     let last = String::from_utf8_lossy(&asked.last().unwrap().body).into_owned();
     assert_eq!(asked.len(), 2);

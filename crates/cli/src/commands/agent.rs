@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum as _;
 use serde_json::{Map, Value};
-use toolpost_agent::{Agent, Builder, CompactionBy, Dynamic, Limits};
+use toolpost_agent::{Agent, AgentBuilder, Compaction, CompactionBy, Dynamic, RunLimits};
 use toolpost_core::{Artifact, ArtifactData, CallRecord, EventSink, RunId, ToolSource};
 use toolpost_llm::{Catalog, Effort, Model, Settings, ToolChoice};
 use toolpost_sandbox::{ApplyMode, Level, Sandbox};
@@ -122,7 +122,7 @@ pub(super) struct Tuned {
     betas: Vec<String>,
     metadata: Map<String, Value>,
     strict_tools: bool,
-    limits: Limits,
+    limits: RunLimits,
     compaction: Option<CompactionBy>,
     system_prompt: Option<String>,
 }
@@ -145,8 +145,15 @@ impl Tuned {
         })
     }
 
+    /// The limits without the one on cost.
+    pub(super) fn without_cost_limit(&self) -> RunLimits {
+        let mut limits = self.limits.clone();
+        limits.cost_usd = None;
+        limits
+    }
+
     /// Begins an agent of these.
-    pub(super) fn builder(&self, model: Arc<dyn Model>, toolbox: Toolbox, events: EventSink) -> Builder {
+    pub(super) fn builder(&self, model: Arc<dyn Model>, toolbox: Toolbox, events: EventSink) -> AgentBuilder {
         let mut builder = Agent::builder(model, toolbox)
             .settings(self.settings.clone())
             .provider_options(self.provider_options.clone())
@@ -154,9 +161,9 @@ impl Tuned {
             .metadata(self.metadata.clone())
             .strict_tools(self.strict_tools)
             .on_event(events)
-            .limits(|all| *all = self.limits.clone());
+            .limits(self.limits.clone());
         if let Some(by) = self.compaction {
-            builder = builder.compaction(|all| all.by = by);
+            builder = builder.compaction(Compaction::default().by(by));
         }
         if let Some(choice) = self.tool_choice.clone() {
             builder = builder.tool_choice(choice);
@@ -326,8 +333,8 @@ fn provider_options(args: &AgentArgs, config: &Config) -> Result<Map<String, Val
     Ok(options)
 }
 
-fn limits(args: &AgentArgs, config: &Config) -> Result<Limits, Failure> {
-    let mut limits = Limits::default();
+fn limits(args: &AgentArgs, config: &Config) -> Result<RunLimits, Failure> {
+    let mut limits = RunLimits::default();
     if let Some(iterations) =
         args.max_iterations.map_or_else(|| config.number("max_iterations"), |n| Ok(Some(n)))?
     {

@@ -73,7 +73,7 @@ impl AgentFileTool {
         let mut builder = self.tuned.builder(model, self.toolbox.clone(), Arc::clone(&self.events));
         if matches!(models.as_deref(), Some(Models::Only(_))) {
             // What was paid then is not paid again, and nobody knows what it would be.
-            builder = builder.limits(|all| all.cost_usd = None);
+            builder = builder.limits(self.tuned.without_cost_limit());
         }
         if let Some(schema) = &self.spec.output_schema {
             builder = builder.answer_schema(schema.as_value().clone());
@@ -115,7 +115,7 @@ impl Tool for AgentFileTool {
             let agent = self.agent(ctx).map_err(Failure::told)?;
             let mut tool = agent.as_tool(ToolSpec::clone(&self.spec));
             if let Some(runs) = &self.runs {
-                tool = tool.kept_in(runs);
+                tool = tool.persist_to(runs);
             }
             tool.call(args, ctx).await
         })

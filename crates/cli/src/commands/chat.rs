@@ -340,7 +340,7 @@ impl Chat<'_> {
             run = run.with_notice(notice.as_str());
         }
         if let Some(runs) = &self.memory.runs {
-            run = run.kept_in(runs);
+            run = run.persist_to(runs);
         }
         if let Some(id) = self.next_id.take() {
             run = run.with_id(id);

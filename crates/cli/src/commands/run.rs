@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use toolpost_agent::{Outcome, StopReason};
+use toolpost_agent::{RunOutput, RunStopReason};
 use toolpost_core::{Artifact, Event, RunId, RunRecord, Schema, Scope, Usage, format_duration};
 use toolpost_llm::{ModelError, ModelSpec, Part, Turn};
 
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         run = run.with_notice(notice);
     }
     if let Some(runs) = &memory.runs {
-        run = run.kept_in(runs);
+        run = run.persist_to(runs);
     }
     if let Some(screen) = &screen {
         screen.begin();
@@ -293,7 +293,7 @@ fn read_text(path: &Path, source: impl io::Read) -> Result<String, Failure> {
 }
 
 /// What the command ends with.
-pub(super) fn ended(outcome: &Outcome) -> Result<Exit, Failure> {
+pub(super) fn ended(outcome: &RunOutput) -> Result<Exit, Failure> {
     let exit = match &outcome.error {
         Some(error) => Failure::from(error.clone()).exit,
         None => (&outcome.stop).into(),
@@ -302,7 +302,7 @@ pub(super) fn ended(outcome: &Outcome) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     Err(match &outcome.error {
-        Some(error) if outcome.stop == StopReason::UnknownCost => unpriced(error),
+        Some(error) if outcome.stop == RunStopReason::UnknownCost => unpriced(error),
         Some(error) => error.clone().into(),
         None => stopped(outcome, exit),
     })
@@ -357,7 +357,7 @@ pub(super) fn show(
     Ok(())
 }
 
-fn stopped(outcome: &Outcome, exit: Exit) -> Failure {
+fn stopped(outcome: &RunOutput, exit: Exit) -> Failure {
     let stop = &outcome.stop;
     let option = match stop.as_str() {
         "max_iterations" => Some("--max-iterations"),

@@ -293,7 +293,7 @@ impl CallHost {
     }
 
     pub(super) fn emit_retry(&self, error: &ToolError, wait: std::time::Duration) {
-        emit(&self.toolbox, || Event::CallRetry {
+        emit(&self.toolbox, &self.call, || Event::CallRetry {
             call: self.call.id,
             attempt: self.attempts(),
             error: self.secrets.without(error.public(self.call.id)),
@@ -310,7 +310,10 @@ impl CallHost {
             }
         }
         for artifact in &output.artifacts {
-            emit(&self.toolbox, || Event::CallArtifact { call: self.call.id, artifact: artifact.clone() });
+            emit(&self.toolbox, &self.call, || Event::CallArtifact {
+                call: self.call.id,
+                artifact: artifact.clone(),
+            });
         }
         Ok(())
     }
@@ -324,7 +327,7 @@ impl CallHost {
                 return Err(ToolError::timeout("the deadline passed before the caller took a file"));
             }
         }
-        emit(&self.toolbox, || Event::CallArtifact { call, artifact: artifact.clone() });
+        emit(&self.toolbox, &self.call, || Event::CallArtifact { call, artifact: artifact.clone() });
         self.trail().published.push(artifact.without_data());
         Ok(())
     }
@@ -386,7 +389,7 @@ impl CallHost {
             return Delivery::Dropped;
         }
         progress.message = self.secrets.scrubbed(progress.message);
-        emit(&self.toolbox, || Event::CallProgress { call, progress: progress.clone() });
+        emit(&self.toolbox, &self.call, || Event::CallProgress { call, progress: progress.clone() });
         self.count_dropped(self.call.port.progress(call, progress))
     }
 
@@ -395,7 +398,7 @@ impl CallHost {
             return Delivery::Dropped;
         }
         line.message = self.secrets.scrubbed(line.message);
-        emit(&self.toolbox, || Event::CallLog { call, line: line.clone() });
+        emit(&self.toolbox, &self.call, || Event::CallLog { call, line: line.clone() });
         self.count_dropped(self.call.port.log(call, line))
     }
 

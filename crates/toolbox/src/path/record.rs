@@ -103,7 +103,7 @@ impl<'a> Recorder<'a> {
                 Arc::new(masked(entry, &call.arguments, secrets.all()))
             });
         }
-        emit(self.toolbox, || Event::CallStarted {
+        emit(self.toolbox, &self.call, || Event::CallStarted {
             call: call.id,
             parent: call.parent,
             tool: Arc::clone(&entry.name),
@@ -215,7 +215,7 @@ impl<'a> Recorder<'a> {
         if let Some(sink) = &self.toolbox.config.records {
             undisturbed(|| sink(&record));
         }
-        emit(self.toolbox, || Event::CallFinished { record: Arc::clone(&record) });
+        emit(self.toolbox, &self.call, || Event::CallFinished { record: Arc::clone(&record) });
         record
     }
 }
@@ -261,10 +261,14 @@ impl Drop for Recorder<'_> {
     }
 }
 
-/// Tells the sink of events, if there is one.
-pub(super) fn emit(toolbox: &Shared, event: impl FnOnce() -> Event) {
-    if let Some(sink) = &toolbox.config.events {
-        undisturbed(|| sink(&event()));
+/// Passes an event to the sinks of the toolbox and of the call.
+pub(super) fn emit(toolbox: &Shared, call: &Call, event: impl FnOnce() -> Event) {
+    let mut sinks = toolbox.config.events.iter().chain(&call.events).peekable();
+    if sinks.peek().is_some() {
+        undisturbed(|| {
+            let event = event();
+            sinks.for_each(|sink| sink(&event));
+        });
     }
 }
 

@@ -106,6 +106,8 @@ async fn remote(
     call.approved = true;
     // Whoever is asked there is asked from here: the clock here stands still as well.
     call.port = Arc::new(Onward(Arc::clone(host)));
+    // This toolbox emits the events of the call.
+    call.events = None;
     let reply = guarded(host, || source.call(call), allowed).await?;
     let not_begun = reply.record.attempts == 0;
     host.add_child(host.secrets.record(&reply.record));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use toolpost_agent::Agent;
-use toolpost_agent::claude_code::{ErrorKind, Executor};
+use toolpost_agent::claude_code::{ClaudeCodeErrorKind, Executor};
 use toolpost_sandbox::docker::image::{CLAUDE_CODE_PROGRAM, Recipe};
 use toolpost_sandbox::docker::{Docker, DockerHost, Options};
 
@@ -87,15 +87,15 @@ async fn a_container_calls_our_tools_and_leaves_nothing() {
     // Nothing is made without a credential.
     let (model, toolbox) = (model(), toolbox());
     let nobody = Agent::claude_code().executor(executor(&daemon.host)).build().unwrap();
-    assert_eq!(nobody.run("hi").await.error.unwrap().kind(), ErrorKind::CredentialMissing);
+    assert_eq!(nobody.run("hi").await.error.unwrap().kind(), ClaudeCodeErrorKind::CredentialMissing);
     let missing = Options::new("toolpost/none:here").spares(0);
     let missing = Executor::container("claude", Arc::new(Docker::connect(&daemon.host, missing).unwrap()));
     let error = claude(missing).base_url(model.base_url()).build().unwrap().run("hi").await.error.unwrap();
-    assert_eq!(error.kind(), ErrorKind::Program, "{error}");
+    assert_eq!(error.kind(), ClaudeCodeErrorKind::Program, "{error}");
     let absent = Options::new(IMAGE).spares(0);
     let absent = Executor::container("/nowhere", Arc::new(Docker::connect(&daemon.host, absent).unwrap()));
     let error = claude(absent).base_url(model.base_url()).build().unwrap().run("hi").await.error.unwrap();
-    assert_eq!(error.kind(), ErrorKind::Program, "{error}");
+    assert_eq!(error.kind(), ClaudeCodeErrorKind::Program, "{error}");
     all_gone(&daemon);
     assert!(model.requests().is_empty());
 
@@ -127,7 +127,7 @@ async fn a_container_calls_our_tools_and_leaves_nothing() {
         daemon.request("POST", &format!("/containers/{id}/kill"), "");
     });
     let error = turn.error.unwrap();
-    assert_eq!((error.kind(), error.class().as_str()), (ErrorKind::Killed, "execution"), "{error}");
+    assert_eq!((error.kind(), error.class().as_str()), (ClaudeCodeErrorKind::Killed, "execution"), "{error}");
     assert!(error.message().contains("137"), "{error}");
     assert_eq!(turn.record.container_id.as_deref(), Some(id.as_str()));
     session.end().await;
@@ -152,7 +152,9 @@ async fn a_container_calls_our_tools_and_leaves_nothing() {
         .own_tools(["Bash"])
         .allow(["Bash(cat*)", "Bash"])
         .working_dir(folder.path())
-        .limits(|all| (all.memory, all.processes, all.cpus) = (3 << 30, 300, Some(1.5)))
+        .max_memory_bytes(3 << 30)
+        .max_processes(300)
+        .max_cpus(1.5)
         .build()
         .unwrap();
     let mut session = agent.start().await.unwrap();

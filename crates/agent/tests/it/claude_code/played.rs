@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use toolpost_agent::StopReason;
+use toolpost_agent::RunStopReason;
 use toolpost_agent::claude_code::{
-    ClaudeCode, Connection, Credential, ErrorClass, ErrorKind, Executor, Outcome, Turn,
+    ClaudeCode, ClaudeCodeErrorKind, ClaudeCodeOutput, ClaudeCodeTurn, Connection, Credential, ErrorClass,
+    Executor,
 };
 use toolpost_core::{Cancellation, Event, Secret};
 
@@ -49,7 +50,7 @@ impl Played {
         claude(Executor::process(self.path())).build().unwrap()
     }
 
-    async fn run(&self) -> Outcome {
+    async fn run(&self) -> ClaudeCodeOutput {
         self.agent().run("do it").await
     }
 }
@@ -76,7 +77,7 @@ fn ended(more: &Value) -> Value {
     value
 }
 
-fn kind(outcome: &Outcome) -> ErrorKind {
+fn kind(outcome: &ClaudeCodeOutput) -> ClaudeCodeErrorKind {
     outcome.error.as_ref().unwrap_or_else(|| panic!("no error: {outcome:?}")).kind()
 }
 
@@ -103,7 +104,7 @@ async fn a_turn_is_told_and_recorded() {
     let agent = claude(Executor::process(played.path())).on_event(Arc::new(sink)).build().unwrap();
     let outcome = agent.run("do it").await;
     assert_eq!(outcome.error, None);
-    assert_eq!(outcome.stop, StopReason::EndTurn);
+    assert_eq!(outcome.stop, RunStopReason::EndTurn);
     assert_eq!(outcome.session.as_deref(), Some("s-1"));
     assert_eq!(outcome.unknown, [json!({ "type": "tomorrow", "x": 1 })]);
     let subagent = &outcome.subagents[0];
@@ -154,23 +155,38 @@ async fn what_the_program_calls_a_success_is_an_error_where_it_is_none() {
     let mut rows = tokio::task::JoinSet::new();
     let overloaded = json!({ "api_error_status": 529, "errors": ["Overloaded"] });
     for (line, kind_of, class, stop) in [
-        (denied, ErrorKind::Denied, ErrorClass::Execution, "permission_denied"),
-        (error("error_max_turns", json!({})), ErrorKind::Limit, ErrorClass::Execution, "max_iterations"),
-        (error("error_max_budget_usd", json!({})), ErrorKind::Limit, ErrorClass::Execution, "max_cost"),
-        (error("error_during_execution", json!({})), ErrorKind::Failed, ErrorClass::Execution, "model_error"),
-        (error("success", overloaded), ErrorKind::Provider, ErrorClass::Connection, "model_error"),
+        (denied, ClaudeCodeErrorKind::Denied, ErrorClass::Execution, "permission_denied"),
+        (
+            error("error_max_turns", json!({})),
+            ClaudeCodeErrorKind::Limit,
+            ErrorClass::Execution,
+            "max_iterations",
+        ),
+        (
+            error("error_max_budget_usd", json!({})),
+            ClaudeCodeErrorKind::Limit,
+            ErrorClass::Execution,
+            "max_cost",
+        ),
+        (
+            error("error_during_execution", json!({})),
+            ClaudeCodeErrorKind::Failed,
+            ErrorClass::Execution,
+            "model_error",
+        ),
+        (error("success", overloaded), ClaudeCodeErrorKind::Provider, ErrorClass::Connection, "model_error"),
         (
             error("success", json!({ "result": "Not logged in · Please run /login" })),
-            ErrorKind::CredentialRefused,
+            ClaudeCodeErrorKind::CredentialRefused,
             ErrorClass::Configuration,
             "model_error",
         ),
-        (retry, ErrorKind::CredentialRefused, ErrorClass::Configuration, "model_error"),
-        (init("failed"), ErrorKind::ToolServer, ErrorClass::Connection, "tool_server"),
-        (init("needs-auth"), ErrorKind::ToolServer, ErrorClass::Connection, "tool_server"),
+        (retry, ClaudeCodeErrorKind::CredentialRefused, ErrorClass::Configuration, "model_error"),
+        (init("failed"), ClaudeCodeErrorKind::ToolServer, ErrorClass::Connection, "tool_server"),
+        (init("needs-auth"), ClaudeCodeErrorKind::ToolServer, ErrorClass::Connection, "tool_server"),
         (
             ended(&json!({ "stop_reason": "max_tokens" })),
-            ErrorKind::Limit,
+            ClaudeCodeErrorKind::Limit,
             ErrorClass::Execution,
             "output_tokens",
         ),
@@ -197,16 +213,16 @@ async fn what_the_program_calls_a_success_is_an_error_where_it_is_none() {
 #[tokio::test]
 async fn a_program_that_dies_says_how() {
     let killed = Played::ready("echo 'it hurts' >&2; kill -9 $$").run().await;
-    assert_eq!(kind(&killed), ErrorKind::Killed);
+    assert_eq!(kind(&killed), ClaudeCodeErrorKind::Killed);
     let text = killed.error.unwrap().to_string();
     assert!(text.contains("signal 9") && text.contains("it hurts"), "{text}");
     let exited = Played::ready("exit 3").run().await;
-    assert_eq!(kind(&exited), ErrorKind::Killed);
+    assert_eq!(kind(&exited), ClaudeCodeErrorKind::Killed);
     assert!(exited.error.unwrap().to_string().contains("status 3"));
     let never = Played::new("echo 'no such option' >&2; exit 1").run().await;
     assert_eq!(
         (kind(&never), never.error.as_ref().unwrap().class()),
-        (ErrorKind::Program, ErrorClass::Configuration)
+        (ClaudeCodeErrorKind::Program, ErrorClass::Configuration)
     );
     assert!(never.error.unwrap().to_string().contains("no such option"));
 }
@@ -214,15 +230,13 @@ async fn a_program_that_dies_says_how() {
 #[tokio::test]
 async fn a_program_that_does_not_speak_is_given_up() {
     let babble = Played::new("yes Welcome").run().await;
-    assert_eq!(kind(&babble), ErrorKind::Program);
+    assert_eq!(kind(&babble), ClaudeCodeErrorKind::Program);
     let silent = Played::new("sleep 60");
-    let agent = claude(Executor::process(silent.path()))
-        .limits(|all| all.start = Duration::from_millis(300))
-        .build()
-        .unwrap();
+    let agent =
+        claude(Executor::process(silent.path())).start_timeout(Duration::from_millis(300)).build().unwrap();
     let begun = Instant::now();
     let error = agent.start().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Program);
+    assert_eq!(error.kind(), ClaudeCodeErrorKind::Program);
     assert!(error.message().contains("300ms") || error.message().contains("300 ms"), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(20));
     let huge =
@@ -233,26 +247,24 @@ async fn a_program_that_does_not_speak_is_given_up() {
 #[tokio::test]
 async fn a_turn_that_is_stopped_or_late_ends_the_session() {
     let played = Played::ready("sleep 60");
-    let agent = claude(Executor::process(played.path()))
-        .limits(|all| all.time = Some(Duration::from_millis(200)))
-        .build()
-        .unwrap();
+    let agent =
+        claude(Executor::process(played.path())).max_time(Duration::from_millis(200)).build().unwrap();
     let mut session = agent.start().await.unwrap();
     let outcome = session.turn("do it").await;
-    assert_eq!((kind(&outcome), &outcome.stop), (ErrorKind::Limit, &StopReason::MaxTime));
+    assert_eq!((kind(&outcome), &outcome.stop), (ClaudeCodeErrorKind::Limit, &RunStopReason::MaxTime));
     let after = session.turn("again").await;
-    assert_eq!(kind(&after), ErrorKind::Ended);
+    assert_eq!(kind(&after), ClaudeCodeErrorKind::Ended);
     assert_eq!(after.error.unwrap().class(), ErrorClass::State);
-    assert_eq!(session.set_model("opus").await.unwrap_err().kind(), ErrorKind::Ended);
+    assert_eq!(session.set_model("opus").await.unwrap_err().kind(), ClaudeCodeErrorKind::Ended);
     let cancellation = Cancellation::new();
     let stop = cancellation.clone();
     tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(200)).await;
         stop.cancel();
     });
-    let turn = Turn::new("do it").with_cancellation(cancellation);
+    let turn = ClaudeCodeTurn::new("do it").with_cancellation(cancellation);
     let outcome = played.agent().run_turn(turn).await;
-    assert_eq!((kind(&outcome), outcome.stop), (ErrorKind::Cancelled, StopReason::Cancelled));
+    assert_eq!((kind(&outcome), outcome.stop), (ClaudeCodeErrorKind::Cancelled, RunStopReason::Cancelled));
 }
 
 #[tokio::test]
@@ -263,27 +275,33 @@ async fn nothing_is_started_without_a_credential_or_with_a_server_that_is_not_th
     let without =
         toolpost_agent::Agent::claude_code().executor(Executor::process(played.path())).build().unwrap();
     let outcome = without.run("do it").await;
-    assert_eq!(kind(&outcome), ErrorKind::CredentialMissing);
+    assert_eq!(kind(&outcome), ClaudeCodeErrorKind::CredentialMissing);
     assert_eq!(outcome.error.unwrap().class(), ErrorClass::Configuration);
     let empty =
         claude(Executor::process(played.path())).credential(Credential::OauthToken(Secret::new(" \n")));
-    assert_eq!(empty.build().unwrap().start().await.unwrap_err().kind(), ErrorKind::CredentialMissing);
+    assert_eq!(
+        empty.build().unwrap().start().await.unwrap_err().kind(),
+        ClaudeCodeErrorKind::CredentialMissing
+    );
     let broken = claude(Executor::process(played.path())).credential(Credential::ApiKey(Secret::new("a\nb")));
-    assert_eq!(broken.build().unwrap().start().await.unwrap_err().kind(), ErrorKind::CredentialRefused);
+    assert_eq!(
+        broken.build().unwrap().start().await.unwrap_err().kind(),
+        ClaudeCodeErrorKind::CredentialRefused
+    );
     // A port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut dead = played.agent();
     dead.connect_to("dead", Connection::http(format!("http://127.0.0.1:{port}/mcp"))).unwrap();
     let error = dead.start().await.unwrap_err();
-    assert_eq!((error.kind(), error.class()), (ErrorKind::ToolServer, ErrorClass::Connection));
+    assert_eq!((error.kind(), error.class()), (ClaudeCodeErrorKind::ToolServer, ErrorClass::Connection));
     assert!(error.message().contains("`dead`") && error.message().contains(&port.to_string()), "{error}");
     for executor in [Executor::process(played.path()), Executor::sandbox(played.path())] {
         let forbidden =
             claude(executor).no_network(true).base_url("https://provider.example").build().unwrap();
-        assert_eq!(forbidden.start().await.unwrap_err().kind(), ErrorKind::Sandbox);
+        assert_eq!(forbidden.start().await.unwrap_err().kind(), ClaudeCodeErrorKind::Sandbox);
     }
     let gone = claude(Executor::process("/nowhere/claude")).build().unwrap();
-    assert_eq!(gone.start().await.unwrap_err().kind(), ErrorKind::Program);
+    assert_eq!(gone.start().await.unwrap_err().kind(), ClaudeCodeErrorKind::Program);
     assert!(!started.exists(), "the program was started");
 }
 
@@ -351,7 +369,8 @@ exit 1"#,
         .own_tools(["Read", "Grep"])
         .allow(["Read"])
         .permission_mode(toolpost_agent::claude_code::PermissionMode::Plan)
-        .limits(|all| (all.iterations, all.cost_usd) = (Some(3), Some(1.5)))
+        .max_iterations(3)
+        .max_cost_usd(1.5)
         .port(Arc::new(toolpost_core::NoPort))
         .working_dir(folder.path())
         .verbose(true)

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use toolpost::tool;
 use toolpost_agent::claude_code::{
-    Builder, Connection, Decision, ErrorKind, Executor, Hooks, Outcome, ToolUse,
+    ClaudeCodeBuilder, ClaudeCodeErrorKind, ClaudeCodeOutput, Connection, Executor, HookDecision, Hooks,
+    ToolUse,
 };
 use toolpost_core::{Answer, BoxFuture, CallId, CallRecord, Port, Question, QuestionKind, Secret, ToolError};
 use toolpost_llm::Effort;
@@ -44,11 +45,11 @@ pub(super) fn model() -> LoopbackProvider {
     LoopbackProvider::start_with(messages::answer).unwrap()
 }
 
-pub(super) fn with(executor: Executor, model: &LoopbackProvider, toolbox: &Toolbox) -> Builder {
+pub(super) fn with(executor: Executor, model: &LoopbackProvider, toolbox: &Toolbox) -> ClaudeCodeBuilder {
     claude(executor).base_url(model.base_url()).connect("calc", Arc::new(toolbox.clone()))
 }
 
-fn calls(outcome: &Outcome) -> Vec<(&str, &str)> {
+fn calls(outcome: &ClaudeCodeOutput) -> Vec<(&str, &str)> {
     let status = |call: &Arc<CallRecord>| if call.error.is_none() { "success" } else { "error" };
     outcome.record.tool_calls.iter().map(|call| (&*call.tool, status(call))).collect()
 }
@@ -144,16 +145,23 @@ pub(super) async fn starts_servers_and_says_what_is_wrong(executor: Executor) {
     let agent = with(executor.clone(), &model, &toolbox).connect_to("broken", broken).build().unwrap();
     let before = model.requests().len();
     let error = agent.run("hi").await.error.unwrap();
-    assert_eq!((error.kind(), error.class().as_str()), (ErrorKind::ToolServer, "connection"), "{error}");
+    assert_eq!(
+        (error.kind(), error.class().as_str()),
+        (ClaudeCodeErrorKind::ToolServer, "connection"),
+        "{error}"
+    );
     assert!(error.message().contains("broken"), "{error}");
     assert_eq!(model.requests().len(), before, "nothing is asked of the provider");
 
     let builder = || with(executor.clone(), &model, &toolbox);
     let error = builder().build().unwrap().run("refuse 401").await.error.unwrap();
-    assert_eq!((error.kind(), error.class().as_str()), (ErrorKind::CredentialRefused, "configuration"));
+    assert_eq!(
+        (error.kind(), error.class().as_str()),
+        (ClaudeCodeErrorKind::CredentialRefused, "configuration")
+    );
     let agent = builder().allow(["mcp__calc__fail"]).build().unwrap();
     let error = agent.run("call mcp__calc__increase {\"by\": 2}").await.error.unwrap();
-    assert_eq!((error.kind(), error.class().as_str()), (ErrorKind::Denied, "execution"));
+    assert_eq!((error.kind(), error.class().as_str()), (ClaudeCodeErrorKind::Denied, "execution"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -185,7 +193,7 @@ async fn a_tool_that_is_not_allowed_is_a_denied_permission() {
     let agent =
         with(Executor::process(program), &model, &toolbox).allow(["mcp__calc__fail"]).build().unwrap();
     let outcome = agent.run("call mcp__calc__increase {\"by\": 2}").await;
-    assert_eq!(outcome.error.as_ref().unwrap().kind(), ErrorKind::Denied);
+    assert_eq!(outcome.error.as_ref().unwrap().kind(), ClaudeCodeErrorKind::Denied);
     assert_eq!(outcome.stop.as_str(), "permission_denied");
     let call = &outcome.record.tool_calls[0];
     assert_eq!((call.error.as_ref().unwrap().code(), call.attempts), (toolpost_core::Code::Permission, 0));
@@ -199,7 +207,7 @@ async fn a_login_that_is_refused_is_told_at_once() {
     let agent = with(Executor::process(program), &model, &toolbox).build().unwrap();
     let begun = Instant::now();
     let outcome = agent.run("refuse 401").await;
-    assert_eq!(outcome.error.unwrap().kind(), ErrorKind::CredentialRefused);
+    assert_eq!(outcome.error.unwrap().kind(), ClaudeCodeErrorKind::CredentialRefused);
     assert!(begun.elapsed() < Duration::from_secs(20), "the program itself would try for minutes");
 }
 
@@ -208,15 +216,21 @@ async fn limits_on_turns_and_money_end_a_turn() {
     let Some(program) = program("limits_on_turns_and_money_end_a_turn") else { return };
     let (model, toolbox) = (model(), toolbox());
     let builder = || with(Executor::process(&program), &model, &toolbox);
-    let turns = builder().limits(|all| all.iterations = Some(1)).build().unwrap();
+    let turns = builder().max_iterations(1).build().unwrap();
     let outcome = turns.run("call mcp__calc__increase {\"by\": 2}").await;
-    assert_eq!((outcome.error.unwrap().kind(), outcome.stop.as_str()), (ErrorKind::Limit, "max_iterations"));
-    let money = builder().limits(|all| all.cost_usd = Some(0.000_001)).build().unwrap();
+    assert_eq!(
+        (outcome.error.unwrap().kind(), outcome.stop.as_str()),
+        (ClaudeCodeErrorKind::Limit, "max_iterations")
+    );
+    let money = builder().max_cost_usd(0.000_001).build().unwrap();
     let outcome = money.run("call mcp__calc__increase {\"by\": 2}").await;
-    assert_eq!((outcome.error.unwrap().kind(), outcome.stop.as_str()), (ErrorKind::Limit, "max_cost"));
-    let memory = builder().limits(|all| all.memory = 64 << 20).build().unwrap();
+    assert_eq!(
+        (outcome.error.unwrap().kind(), outcome.stop.as_str()),
+        (ClaudeCodeErrorKind::Limit, "max_cost")
+    );
+    let memory = builder().max_memory_bytes(64 << 20).build().unwrap();
     let error = memory.start().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Limit, "{error}");
+    assert_eq!(error.kind(), ClaudeCodeErrorKind::Limit, "{error}");
 }
 
 /// Remembers what it was told, and refuses what it was told to refuse.
@@ -227,13 +241,13 @@ struct Listening {
 }
 
 impl Hooks for Listening {
-    fn before_tool<'a>(&'a self, used: &'a ToolUse) -> BoxFuture<'a, Decision> {
+    fn before_tool<'a>(&'a self, used: &'a ToolUse) -> BoxFuture<'a, HookDecision> {
         Box::pin(async move {
             self.heard.lock().unwrap().push((format!("before {}", used.tool), used.input.clone()));
             if self.refused.is_some_and(|name| used.tool.ends_with(name)) {
-                return Decision::Deny("not on a Sunday".to_owned());
+                return HookDecision::Deny("not on a Sunday".to_owned());
             }
-            Decision::Continue
+            HookDecision::Continue
         })
     }
 
@@ -261,7 +275,7 @@ async fn hooks_hear_of_every_use_and_may_refuse_it() {
     assert_eq!(heard[1].0, "after mcp__calc__increase");
     let hooks = Arc::new(Listening { refused: Some("increase"), ..Listening::default() });
     let outcome = run(&hooks).await;
-    assert_eq!(outcome.error.unwrap().kind(), ErrorKind::Denied);
+    assert_eq!(outcome.error.unwrap().kind(), ClaudeCodeErrorKind::Denied);
     assert!(outcome.record.response.contains("not on a Sunday"), "{}", outcome.record.response);
     assert_eq!(hooks.heard.lock().unwrap().len(), 1);
 }
@@ -288,7 +302,7 @@ async fn the_owner_is_asked_for_what_is_not_allowed_and_for_what_a_toolbox_asks(
     let name = "the_owner_is_asked_for_what_is_not_allowed_and_for_what_a_toolbox_asks";
     let Some(program) = program(name) else { return };
     let (model, toolbox) = (model(), toolbox());
-    for (answer, error) in [(true, None), (false, Some(ErrorKind::Denied))] {
+    for (answer, error) in [(true, None), (false, Some(ClaudeCodeErrorKind::Denied))] {
         let owner = Arc::new(Owner { answer, asked: Mutex::default() });
         let agent = with(Executor::process(&program), &model, &toolbox)
             .allow(["mcp__calc__fail"])
@@ -296,7 +310,7 @@ async fn the_owner_is_asked_for_what_is_not_allowed_and_for_what_a_toolbox_asks(
             .build()
             .unwrap();
         let outcome = agent.run("call mcp__calc__careful {}").await;
-        assert_eq!(outcome.error.as_ref().map(toolpost_agent::claude_code::Error::kind), error);
+        assert_eq!(outcome.error.as_ref().map(toolpost_agent::claude_code::ClaudeCodeError::kind), error);
         let asked = owner.asked.lock().unwrap().clone();
         // First whether Claude Code may use it, then what the toolbox itself wants to know.
         let expected: &[&str] =
@@ -313,8 +327,14 @@ async fn tools_are_connected_after_construction_and_wrong_names_are_refused() {
     let (model, toolbox) = (model(), toolbox());
     let mut agent = claude(Executor::process(&program)).base_url(model.base_url()).build().unwrap();
     agent.connect("late", Arc::new(toolbox.clone())).unwrap();
-    assert_eq!(agent.connect("late", Arc::new(toolbox.clone())).unwrap_err().kind(), ErrorKind::Setting);
-    assert_eq!(agent.connect("no__name", Arc::new(toolbox)).unwrap_err().kind(), ErrorKind::Setting);
+    assert_eq!(
+        agent.connect("late", Arc::new(toolbox.clone())).unwrap_err().kind(),
+        ClaudeCodeErrorKind::Setting
+    );
+    assert_eq!(
+        agent.connect("no__name", Arc::new(toolbox)).unwrap_err().kind(),
+        ClaudeCodeErrorKind::Setting
+    );
     let outcome = agent.run("call mcp__late__increase {\"by\": 1}").await;
     assert_eq!(
         (outcome.error.as_ref(), outcome.record.tools_used.as_slice()),
@@ -322,7 +342,7 @@ async fn tools_are_connected_after_construction_and_wrong_names_are_refused() {
     );
     let wrong = claude(Executor::process(&program)).connect("calc", Arc::new(self::toolbox()));
     let error = wrong.allow(["mcp__calc__incraese"]).build().unwrap().start().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Setting);
+    assert_eq!(error.kind(), ClaudeCodeErrorKind::Setting);
     assert!(error.suggestion().unwrap().contains("mcp__calc__increase"), "{error}");
 }
 

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use toolpost_agent::Agent;
-use toolpost_agent::claude_code::{Credential, Error, ErrorKind, Executor, Outcome, Turn};
+use toolpost_agent::claude_code::{
+    ClaudeCodeError, ClaudeCodeErrorKind, ClaudeCodeOutput, ClaudeCodeTurn, Credential, Executor,
+};
 use toolpost_core::{RunId, RunRecord, Secret};
 use toolpost_sandbox::{Host, Language};
 
@@ -91,16 +93,26 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let iterations =
         args.work.max_iterations.map_or_else(|| config.number("max_iterations"), |n| Ok(Some(n)))?;
     let time = args.work.max_time.or_else(|| config.duration("max_time"));
-    builder = builder.limits(|all| {
-        all.iterations = iterations;
-        all.cost_usd = args.work.max_cost.or_else(|| config.fraction("max_cost"));
-        all.time = time;
-        all.memory = own.memory.unwrap_or(all.memory);
-        all.cpus = own.cpu.or(all.cpus);
-        all.processes = own.pids.unwrap_or(all.processes);
-    });
+    if let Some(iterations) = iterations {
+        builder = builder.max_iterations(iterations);
+    }
+    if let Some(cost) = args.work.max_cost.or_else(|| config.fraction("max_cost")) {
+        builder = builder.max_cost_usd(cost);
+    }
+    if let Some(time) = time {
+        builder = builder.max_time(time);
+    }
+    if let Some(memory) = own.memory {
+        builder = builder.max_memory_bytes(memory);
+    }
+    if let Some(cpus) = own.cpu {
+        builder = builder.max_cpus(cpus);
+    }
+    if let Some(processes) = own.pids {
+        builder = builder.max_processes(processes);
+    }
     let agent = builder.build()?;
-    let turn = Turn::new(prompt).with_id(id);
+    let turn = ClaudeCodeTurn::new(prompt).with_id(id);
     let outcome = runtime.block_on(async {
         Ok::<_, Failure>(agent.run_turn(turn.with_cancellation(interrupt::watch()?)).await)
     })?;
@@ -109,7 +121,7 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
 }
 
 fn finish(
-    outcome: Outcome,
+    outcome: ClaudeCodeOutput,
     workspace: &Workspace,
     store: Option<&crate::workspace::Store>,
     printer: &Printer,
@@ -304,23 +316,27 @@ fn refuse(options: &[(&str, bool)], what: &str, hint: &str) -> Result<(), Failur
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
+impl From<ClaudeCodeError> for Failure {
+    fn from(error: ClaudeCodeError) -> Self {
         let exit = match error.kind() {
-            ErrorKind::CredentialMissing | ErrorKind::CredentialRefused => Exit::Credentials,
-            ErrorKind::Setting | ErrorKind::Program => Exit::Usage,
-            ErrorKind::Sandbox | ErrorKind::Denied => Exit::Denied,
-            ErrorKind::ToolServer | ErrorKind::Provider | ErrorKind::Daemon => Exit::Unreachable,
-            ErrorKind::Limit => Exit::Limit,
-            ErrorKind::Cancelled => Exit::Interrupted,
+            ClaudeCodeErrorKind::CredentialMissing | ClaudeCodeErrorKind::CredentialRefused => {
+                Exit::Credentials
+            }
+            ClaudeCodeErrorKind::Setting | ClaudeCodeErrorKind::Program => Exit::Usage,
+            ClaudeCodeErrorKind::Sandbox | ClaudeCodeErrorKind::Denied => Exit::Denied,
+            ClaudeCodeErrorKind::ToolServer | ClaudeCodeErrorKind::Provider | ClaudeCodeErrorKind::Daemon => {
+                Exit::Unreachable
+            }
+            ClaudeCodeErrorKind::Limit => Exit::Limit,
+            ClaudeCodeErrorKind::Cancelled => Exit::Interrupted,
             _ => Exit::Failed,
         };
         let mut failure = Self::new(exit, &error.kind().as_str().to_uppercase(), error.message());
         let option = match error.kind() {
-            ErrorKind::Denied => {
+            ClaudeCodeErrorKind::Denied => {
                 Some("`--allow-tool` allows a tool by its name; on a terminal you are asked.")
             }
-            ErrorKind::Sandbox => {
+            ClaudeCodeErrorKind::Sandbox => {
                 Some("`--executor process` runs Claude Code with your own rights, which nothing confines.")
             }
             _ => None,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolpost_agent::{
-    Agent, Compaction, CompactionBy, Dynamic, Limits, Outcome, Run, Runs, StopReason, StoredRun,
+    Agent, Compaction, CompactionBy, Dynamic, RunLimits, RunOutput, RunStopReason, Runs, StoredRun,
 };
 use toolpost_core::{RunId, Scope, ToolError};
 use toolpost_llm::{
@@ -45,7 +45,7 @@ pub(super) async fn replay(
     let recorded = runs.export(id, &exchanges).await?;
     let (first, used, model) = exchanges.into_model(id)?;
     let outcome = again(&stored, (first, used), &model, args, config, printer).await?;
-    if outcome.stop == StopReason::Cancelled {
+    if outcome.stop == RunStopReason::Cancelled {
         return Err(Failure::new(Exit::Interrupted, "CANCELLED", "the replay was stopped"));
     }
     let difference = difference(&stored, &outcome, &model, recorded);
@@ -188,7 +188,7 @@ async fn again(
     args: &ReplayArgs,
     config: &Config,
     printer: &Printer,
-) -> Result<Outcome, Failure> {
+) -> Result<RunOutput, Failure> {
     let names: Vec<String> = first.tools.iter().map(|tool| tool.name.clone()).collect();
     let loading = Loading::of(&first, model);
     let targets = match (&args.tools[..], &names[..]) {
@@ -216,6 +216,8 @@ async fn again(
         }
         _ => (None, first.settings),
     };
+    let mut limits = RunLimits::default();
+    limit(&mut limits, stored, used);
     let mut builder = Agent::builder(Arc::clone(model) as _, toolbox)
         .settings(settings)
         .provider_options(first.provider_options)
@@ -226,9 +228,9 @@ async fn again(
         .on_event(events)
         // Every token costs the same, so that a limit of money is met where it was met.
         .pricing(Arc::new(|_, usage| Some(usage.total() as f64)))
-        .limits(|all| limit(all, stored, used));
-    if let Some(change) = by_provider(&first.context_edits) {
-        builder = builder.compaction(change);
+        .limits(limits);
+    if let Some(compaction) = by_provider(&first.context_edits) {
+        builder = builder.compaction(compaction);
     }
     if let Some(choice) = first.tool_choice {
         builder = builder.tool_choice(choice);
@@ -241,8 +243,10 @@ async fn again(
     if let Some(Loading { dynamic, core, .. }) = loading {
         builder = builder.dynamic(dynamic).core_tools(core);
     }
-    let mut run = Run::from_turns(&builder.build(), first.turns)
-        .with_carry(first.provider_state)
+    let mut run = builder
+        .build()
+        .run_turns(first.turns)
+        .with_provider_state(first.provider_state)
         .with_caller(super::super::caller())
         .with_values(agent_tool::replayed(Arc::clone(model) as Arc<dyn Model>))
         .with_scope(Scope::new("replay").with_working_dir(workspace.path()))
@@ -260,7 +264,7 @@ async fn again(
 }
 
 /// Has the provider do with a long conversation what it was asked to do, if it was.
-fn by_provider(edits: &[ContextEdit]) -> Option<impl FnOnce(&mut Compaction)> {
+fn by_provider(edits: &[ContextEdit]) -> Option<Compaction> {
     let (mut at, mut keep_results) = (None, None);
     for edit in edits {
         match edit {
@@ -269,18 +273,19 @@ fn by_provider(edits: &[ContextEdit]) -> Option<impl FnOnce(&mut Compaction)> {
             _ => {}
         }
     }
-    (!edits.is_empty()).then_some(move |all: &mut Compaction| {
-        all.by = CompactionBy::Provider;
-        all.keep_results = keep_results;
-        // At the same number of tokens, whatever is known of the model now.
+    (!edits.is_empty()).then(|| {
+        let mut compaction = Compaction::default().by(CompactionBy::Provider);
+        compaction.keep_results = keep_results;
+        // At the same number of tokens, whatever the catalog says of the model now.
         if at.is_some() {
-            (all.window, all.threshold) = (at, 1.0);
+            (compaction.window, compaction.threshold) = (at, 1.0);
         }
+        compaction
     })
 }
 
 /// The limit that ended the run ends it again; no other does.
-fn limit(all: &mut Limits, stored: &StoredRun, used: Used) {
+fn limit(all: &mut RunLimits, stored: &StoredRun, used: Used) {
     let summary = &stored.summary;
     let has_summed_up = has_summed_up(stored);
     if !has_summed_up {
@@ -304,7 +309,12 @@ fn has_summed_up(stored: &StoredRun) -> bool {
 }
 
 /// What differs first, if something does.
-fn difference(stored: &StoredRun, outcome: &Outcome, model: &ReplayModel, recorded: usize) -> Option<String> {
+fn difference(
+    stored: &StoredRun,
+    outcome: &RunOutput,
+    model: &ReplayModel,
+    recorded: usize,
+) -> Option<String> {
     // A run that was stopped would have asked on.
     let is_whole = !matches!(stored.summary.stop_reason.as_deref(), None | Some("cancelled" | "max_time"));
     // What came of the calls that were cut off is another thing each time, and so is what was asked for then.

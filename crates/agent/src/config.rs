@@ -1,0 +1,92 @@
+//! The configuration of an agent.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use toolpost_core::{Clock as _, EventSink, SystemClock};
+use toolpost_llm::{ContextEdit, HostedTool, Model, ModelId, Settings, ToolChoice};
+use toolpost_toolbox::Toolbox;
+
+use crate::answer_schema::AnswerSchema;
+use crate::dynamic::Offering;
+use crate::{Compaction, Guardrail, Pricing, RunLimits, UsageSink};
+
+#[derive(Clone)]
+pub(crate) struct AgentConfig {
+    pub(crate) model: Arc<dyn Model>,
+    pub(crate) toolbox: Toolbox,
+    pub(crate) system: Option<String>,
+    pub(crate) limits: RunLimits,
+    pub(crate) settings: Settings,
+    pub(crate) tool_choice: Option<ToolChoice>,
+    pub(crate) provider_options: Map<String, Value>,
+    pub(crate) betas: Vec<String>,
+    pub(crate) metadata: Map<String, Value>,
+    pub(crate) hosted_tools: Vec<HostedTool>,
+    pub(crate) events: Option<EventSink>,
+    pub(crate) on_usage: Option<UsageSink>,
+    pub(crate) pricing: Option<Pricing>,
+    pub(crate) answer: Option<AnswerSchema>,
+    pub(crate) guardrails: Vec<Arc<dyn Guardrail>>,
+    pub(crate) pauses: bool,
+    pub(crate) strict: bool,
+    pub(crate) offering: Offering,
+    pub(crate) compaction: Option<Compaction>,
+}
+
+impl AgentConfig {
+    pub(crate) fn new(model: Arc<dyn Model>, toolbox: Toolbox) -> Self {
+        Self {
+            model,
+            toolbox,
+            system: None,
+            limits: RunLimits::default(),
+            settings: Settings::default(),
+            tool_choice: None,
+            provider_options: Map::new(),
+            betas: Vec::new(),
+            metadata: Map::new(),
+            hosted_tools: Vec::new(),
+            events: None,
+            on_usage: None,
+            pricing: None,
+            answer: None,
+            guardrails: Vec::new(),
+            pauses: false,
+            strict: false,
+            offering: Offering::default(),
+            compaction: None,
+        }
+    }
+
+    /// The context edits that the provider applies to long conversations.
+    pub(crate) fn context_edits(&self) -> Vec<ContextEdit> {
+        let compaction = self.compaction.as_ref();
+        compaction.map(|compaction| compaction.edits_for(&*self.model)).unwrap_or_default()
+    }
+
+    /// The first model with an unknown price among all that a run may ask.
+    pub(crate) fn unpriced(&self) -> Option<&ModelId> {
+        let writer = self.compaction.as_ref().and_then(|compaction| compaction.model.as_ref());
+        let mut all: Vec<&Arc<dyn Model>> =
+            [self.offering.finder(), writer, Some(&self.model)].into_iter().flatten().collect();
+        while let Some(model) = all.pop() {
+            if !self.has_price(&**model) {
+                return Some(model.id());
+            }
+            all.extend(model.alternatives());
+        }
+        None
+    }
+
+    /// Whether the price of a model is known.
+    fn has_price(&self, model: &dyn Model) -> bool {
+        let nothing = toolpost_llm::Usage::default();
+        match &self.pricing {
+            Some(pricing) => pricing(model.id(), &nothing).is_some(),
+            None => {
+                model.info().and_then(|info| info.cost(&nothing, SystemClock.timestamp(), None)).is_some()
+            }
+        }
+    }
+}
