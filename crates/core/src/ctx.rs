@@ -242,7 +242,7 @@ impl Ctx {
     /// The name may hold `{owner}` and `{scope}`, as in `#[state]`; no other text can make such a part. A change is
     /// committed at once, whatever becomes of the call; what is to stand or fall with the call is a `#[state]`
     /// parameter. When the tool runs again, after a failed attempt or because somebody else has changed its `#[state]`,
-    /// the change is made again: make one that may be made twice, or set `conflict = "error"` and no retries.
+    /// the change is made again: make one that may be made twice, or set `conflict_policy = "error"` and no retries.
     ///
     /// # Errors
     /// `INVALID_INPUT` if the text names no document, `PRECONDITION` if it needs a scope and there is none.

@@ -14,13 +14,13 @@ use toolpost_exec::worker::{MARKER, Settings, Work, Workers, serve};
 use toolpost_toolbox::Toolbox;
 
 /// Add.
-#[tool(placement = "worker")]
+#[tool(cpu_bound)]
 fn add(a: i64, b: i64) -> i64 {
     a + b
 }
 
 /// Add, on a thread of this process.
-#[tool(placement = "blocking")]
+#[tool(policy(placement = "blocking"))]
 fn add_here(a: i64, b: i64) -> i64 {
     a + b
 }

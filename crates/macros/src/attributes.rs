@@ -1,4 +1,4 @@
-//! The options of `#[tool(…)]` and `#[tools(…)]`.
+//! The keys of `#[tool(…)]` and `#[tools(…)]`.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::quote;
@@ -10,100 +10,101 @@ use syn::{Attribute, Error, Expr, ExprLit, Lit, LitStr, Meta, Result, Token};
 use crate::emit::local;
 use crate::json;
 
-/// Everything that `#[tool(…)]` can say.
+/// The parsed keys of `#[tool(…)]`.
 #[derive(Default)]
 pub(crate) struct ToolOptions {
     pub(crate) name: Option<LitStr>,
     pub(crate) description: Option<LitStr>,
     /// The path of a function.
     pub(crate) pre_validate: Option<TokenStream>,
-    /// Whether the attribute says where to run.
+    /// Where the tool runs, if the attribute sets it.
     pub(crate) placement: Option<TokenStream>,
     /// Statements that change a `spec`.
     pub(crate) changes: Vec<TokenStream>,
     idempotent: bool,
     cache: Option<Span>,
     memory: Option<Span>,
-    worker: bool,
-    attempts: Option<Expr>,
-    backoff: Option<Backoff>,
+    cpu_bound: bool,
+    max_retries: Option<Expr>,
+    backoff_initial: Option<Expr>,
+    backoff_max: Option<Expr>,
     conflict: Option<LitStr>,
-    /// The path of the function that makes one value of two.
+    /// The path of the function that merges two states.
     pub(crate) merge: Option<TokenStream>,
-    /// Statements about waits, when it is known what they are between.
-    waits: Option<TokenStream>,
+    /// Statements that set retries, of attempts or of conflicts.
+    retries: TokenStream,
 }
 
-/// The first and the longest wait.
-struct Backoff {
-    initial: TokenStream,
-    maximum: TokenStream,
-    span: Span,
-}
-
-const KNOWN: &[&str] = &[
+/// The keys of `#[tool(…)]`.
+const KEYS: &[&str] = &[
     "name",
-    "title",
     "description",
-    "category",
-    "group",
+    "summary",
     "tags",
+    "examples",
+    "streaming",
+    "session_mode",
+    "cpu_bound",
+    "timeout_s",
+    "max_retries",
+    "backoff_initial_ms",
+    "backoff_max_ms",
+    "conflict_policy",
+    "policy",
+];
+
+/// The keys of `policy(…)`.
+const POLICY_KEYS: &[&str] = &[
     "read_only",
     "destructive",
     "idempotent",
     "open_world",
-    "timeout",
-    "timeout_s",
-    "max_retries",
-    "backoff",
-    "conflict",
-    "merge",
+    "category",
+    "group",
+    "approval",
+    "cache",
     "concurrency",
     "rate",
-    "cache",
+    "no_timeout",
     "placement",
-    "cpu_bound",
     "memory_mib",
-    "approval",
     "output_limit",
-    "mode",
+    "merge",
     "task",
     "dry_run",
-    "example",
     "sensitive",
     "pre_validate",
 ];
 
-/// What other toolkits call our options, each with what to write here.
+/// Keys of other toolkits, each with its replacement.
 const FOREIGN: &[(&str, &str)] = &[
-    ("conflict_policy", "`conflict = \"retry\"`, `conflict = \"error\"` or `merge = path`"),
-    ("backoff_initial_ms", "`backoff = \"5ms..250ms\"`, the first and the longest wait"),
-    ("backoff_max_ms", "`backoff = \"5ms..250ms\"`, the first and the longest wait"),
+    ("title", "`summary`"),
+    ("timeout", "`timeout_s = 10`, or `policy(no_timeout)`"),
+    ("tool_timeout", "`timeout_s = 10`"),
+    ("example", "`examples(r#\"{…}\"#)`"),
+    ("mode", "`streaming` or `session_mode`"),
+    ("conflict", "`conflict_policy`"),
+    ("backoff", "`backoff_initial_ms = 5` and `backoff_max_ms = 250`"),
     ("snapshot", "`#[state(id = \"…\")]` on a parameter `&mut T`"),
     ("parallel", "`cpu_bound`"),
-    ("blocking", "`placement = \"blocking\"`"),
+    ("blocking", "`policy(placement = \"blocking\")`"),
     ("retries", "`max_retries`"),
     ("retry_count", "`max_retries`"),
-    ("tool_timeout", "`timeout = \"10s\"`"),
-    ("max_tool_output_chars", "`output_limit`, in bytes"),
-    ("cache_enabled", "`cache = \"5m\"`"),
-    ("cache_ttl", "`cache = \"5m\"`"),
-    ("max_concurrent", "`concurrency`"),
-    ("rate_limit", "`rate = \"10/s\"`"),
-    ("requires_approval", "`approval = \"ask\"`"),
-    ("summary", "`title`, or the first line of the doc comment"),
-    ("examples", "`example = r#\"{…}\"#`, once for each"),
-    ("streaming", "`mode = \"streaming\"`"),
-    ("session_mode", "`mode = \"session\"`"),
+    ("max_tool_output_chars", "`policy(output_limit = 65536)`, in bytes"),
+    ("cache_enabled", "`policy(cache = \"5m\")`"),
+    ("cache_ttl", "`policy(cache = \"5m\")`"),
+    ("max_concurrent", "`policy(concurrency = 4)`"),
+    ("rate_limit", "`policy(rate = \"10/s\")`"),
+    ("requires_approval", "`policy(approval = \"ask\")`"),
     ("input_model", "`#[arg(input)]` on one parameter of a struct type"),
     ("parameters", "the function's parameters, with `#[arg(…)]` for their limits"),
     ("arguments", "the function's parameters, with `#[arg(…)]` for their limits"),
     ("context_injection", "`Inject<T>`, or `#[arg(inject)]` on the parameter"),
     ("exclude_params", "`Inject<T>`, or `#[arg(inject)]` on the parameter"),
-    ("uri_pattern", "the pattern alone in front: `#[resource(\"notes://{user}\")]`"),
+    ("uri_pattern", "the pattern as the first item: `#[resource(\"notes://{user}\")]`"),
 ];
 
-/// The error of an option that does not exist. `foreign` has the names of other toolkits.
+/// The error of an unknown key. `foreign` has the keys of other toolkits.
 pub(crate) fn unknown(meta: &Meta, known: &str, foreign: &[(&str, &str)]) -> Error {
     let name = meta.path().get_ident().map(ToString::to_string).unwrap_or_default();
     let ours = foreign.iter().find(|(theirs, _)| *theirs == name);
@@ -114,7 +115,7 @@ pub(crate) fn unknown(meta: &Meta, known: &str, foreign: &[(&str, &str)]) -> Err
     Error::new_spanned(meta.path(), message)
 }
 
-/// Reads an option that stands alone.
+/// Parses a key without a value.
 pub(crate) fn flag(meta: &Meta) -> Result<&syn::Path> {
     match meta {
         Meta::Path(path) => Ok(path),
@@ -126,9 +127,9 @@ pub(crate) fn flag(meta: &Meta) -> Result<&syn::Path> {
     }
 }
 
-/// The list inside an attribute's parentheses.
+/// The keys inside the parentheses of an attribute.
 pub(crate) fn metas(tokens: TokenStream) -> Result<Vec<Meta>> {
-    // `enum` is a keyword, and no path: it is read as the raw identifier.
+    // `enum` is a keyword and no path, so it is parsed as a raw identifier.
     let tokens = tokens.into_iter().map(|token| match token {
         TokenTree::Ident(word) if word == "enum" => Ident::new_raw("enum", word.span()).into(),
         other => other,
@@ -144,7 +145,7 @@ pub(crate) fn text(meta: &Meta) -> Result<LitStr> {
     }
 }
 
-/// A list of texts: `tags("a", "b")`.
+/// A list of strings: `tags("a", "b")`.
 pub(crate) fn texts(meta: &Meta) -> Result<Vec<LitStr>> {
     let list = meta.require_list()?;
     let texts = Punctuated::<LitStr, Token![,]>::parse_terminated.parse2(list.tokens.clone());
@@ -153,22 +154,22 @@ pub(crate) fn texts(meta: &Meta) -> Result<Vec<LitStr>> {
         .map_err(|_| Error::new(list.tokens.span(), "expected texts in quotes, separated by commas"))
 }
 
-fn whole_number(meta: &Meta, least: u64) -> Result<Expr> {
+fn whole_number(meta: &Meta, min: u64) -> Result<Expr> {
     let value = &meta.require_name_value()?.value;
     let number = match value {
         Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => number.base10_parse::<u64>().ok(),
         _ => None,
     };
     match number {
-        Some(number) if number >= least => Ok(value.clone()),
-        _ => Err(Error::new_spanned(value, format!("expected a whole number, at least {least}"))),
+        Some(number) if number >= min => Ok(value.clone()),
+        _ => Err(Error::new_spanned(value, format!("expected a whole number, at least {min}"))),
     }
 }
 
-/// The longest duration: 100 years, in microseconds.
-const LONGEST: f64 = 3.2e15;
+/// The maximum duration: 100 years, in microseconds.
+const MAX_MICROS: f64 = 3.2e15;
 
-/// Reads `250ms`, `10s`, `1.5s`, `1m30s`, `2h` into microseconds; the same grammar as `toolpost::parse_duration`.
+/// Parses `250ms`, `10s`, `1.5s`, `1m30s`, `2h` into microseconds, like `toolpost::time::parse_duration`.
 fn micros(text: &str) -> Option<u64> {
     let mut rest = text.trim();
     if rest.is_empty() {
@@ -190,7 +191,7 @@ fn micros(text: &str) -> Option<u64> {
             _ => return None,
         };
         let part = number.parse::<f64>().ok()? * scale;
-        if !(0.0..=LONGEST).contains(&part) {
+        if !(0.0..=MAX_MICROS).contains(&part) {
             return None;
         }
         total = total.checked_add(part as u64)?;
@@ -219,96 +220,139 @@ fn one_of<'a>(text: &LitStr, choices: &'a [(&'a str, &'a str)]) -> Result<syn::I
         .ok_or_else(|| Error::new(text.span(), format!("expected one of {}", names.join(", "))))
 }
 
+/// Seconds as microseconds: an integer or a decimal number above 0.
+fn seconds(meta: &Meta) -> Result<u64> {
+    let value = &meta.require_name_value()?.value;
+    let seconds = match value {
+        Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => number.base10_parse::<f64>().ok(),
+        Expr::Lit(ExprLit { lit: Lit::Float(number), .. }) => number.base10_parse::<f64>().ok(),
+        _ => None,
+    };
+    seconds
+        .map(|seconds| seconds * 1e6)
+        .filter(|micros| (1.0..=MAX_MICROS).contains(micros))
+        .map(|micros| micros as u64)
+        .ok_or_else(|| Error::new_spanned(value, "expected seconds above 0, such as `10` or `0.5`"))
+}
+
+/// The path of a function, without quotes.
+fn function(meta: &Meta) -> Result<TokenStream> {
+    match &meta.require_name_value()?.value {
+        Expr::Path(path) => Ok(quote!(#path)),
+        other => Err(Error::new_spanned(other, "expected the path of a function, without quotes")),
+    }
+}
+
 impl ToolOptions {
     pub(crate) fn parse(tokens: TokenStream) -> Result<Self> {
         let mut options = Self::default();
         for meta in metas(tokens)? {
-            options.take(&meta)?;
+            options.key(&meta)?;
         }
         options.finish()
     }
 
-    fn take(&mut self, meta: &Meta) -> Result<()> {
+    /// Parses one key of `#[tool(…)]`.
+    fn key(&mut self, meta: &Meta) -> Result<()> {
         let key = meta.path().get_ident().map(ToString::to_string).unwrap_or_default();
         let spec = local("spec");
         match key.as_str() {
-            "name" => {
-                let name = text(meta)?;
-                let value = name.value();
-                let mut characters = value.chars();
-                let good = characters.next().is_some_and(|first| first.is_ascii_alphabetic())
-                    && characters.all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
-                    && value.len() <= 64;
-                if !good {
-                    let message =
-                        "a tool's name begins with a letter and has at most 64 letters, digits, `_` or `-`";
-                    return Err(Error::new(name.span(), message));
-                }
-                self.name = Some(name);
-            }
+            "name" => self.name = Some(tool_name(meta)?),
             "description" => self.description = Some(text(meta)?),
-            "title" | "category" | "group" => {
-                let field = meta.path();
+            "summary" => {
                 let value = text(meta)?;
-                self.changes.push(quote!(#spec.#field = ::core::option::Option::Some(#value.into());));
+                self.changes.push(quote!(#spec.title = ::core::option::Option::Some(#value.into());));
             }
             "tags" => {
                 let tags = texts(meta)?;
                 self.changes.push(quote!(#spec.tags = ::std::vec![#(#tags.into()),*];));
+            }
+            "examples" => {
+                for example in texts(meta)? {
+                    json::check_object(&example.value()).map_err(|reason| {
+                        let message = format!("an example is a JSON object with the arguments: {reason}");
+                        Error::new(example.span(), message)
+                    })?;
+                    self.changes.push(quote!(
+                        #spec = #spec.example(
+                            ::toolpost::__private::serde_json::from_str(#example).unwrap_or_default(),
+                            ::core::option::Option::None,
+                        );
+                    ));
+                }
+            }
+            "streaming" | "session_mode" => {
+                flag(meta)?;
+                let mode = Ident::new(if key == "streaming" { "Streaming" } else { "Session" }, meta.span());
+                self.changes.push(quote!(#spec.mode = ::toolpost::__private::Mode::#mode;));
+            }
+            "cpu_bound" => {
+                flag(meta)?;
+                if self.placement.is_some() {
+                    return Err(Error::new_spanned(
+                        meta,
+                        "`cpu_bound` is a placement: drop `policy(placement)`",
+                    ));
+                }
+                self.cpu_bound = true;
+                self.placement = Some(quote!(::toolpost::__private::Placement::Worker));
+            }
+            "timeout_s" => {
+                let micros = seconds(meta)?;
+                self.changes.push(quote!(
+                    #spec.policy.timeout = ::core::option::Option::Some(
+                        ::toolpost::__private::Timeout::After(
+                            ::toolpost::__private::Duration::from_micros(#micros),
+                        ),
+                    );
+                ));
+            }
+            "max_retries" => self.max_retries = Some(whole_number(meta, 0)?),
+            "backoff_initial_ms" => self.backoff_initial = Some(whole_number(meta, 0)?),
+            "backoff_max_ms" => self.backoff_max = Some(whole_number(meta, 0)?),
+            "conflict_policy" => {
+                let value = text(meta)?;
+                one_of(&value, CONFLICTS)?;
+                self.conflict = Some(value);
+            }
+            "policy" => {
+                for meta in metas(meta.require_list()?.tokens.clone())? {
+                    self.policy_key(&meta)?;
+                }
+            }
+            _ if POLICY_KEYS.contains(&key.as_str()) => {
+                let value = if matches!(meta, Meta::Path(_)) { "" } else { " = …" };
+                let message = format!("`{key}` is a key of `policy`: write `policy({key}{value})`");
+                return Err(Error::new_spanned(meta.path(), message));
+            }
+            _ => return Err(unknown(meta, &KEYS.join(", "), FOREIGN)),
+        }
+        Ok(())
+    }
+
+    /// Parses one key of `policy(…)`.
+    fn policy_key(&mut self, meta: &Meta) -> Result<()> {
+        let key = meta.path().get_ident().map(ToString::to_string).unwrap_or_default();
+        let spec = local("spec");
+        match key.as_str() {
+            "category" | "group" => {
+                let field = meta.path();
+                let value = text(meta)?;
+                self.changes.push(quote!(#spec.#field = ::core::option::Option::Some(#value.into());));
             }
             "read_only" | "destructive" | "idempotent" | "open_world" => {
                 let field = flag(meta)?;
                 self.idempotent |= key == "idempotent";
                 self.changes.push(quote!(#spec.annotations.#field = true;));
             }
-            "timeout" => {
-                let value = text(meta)?;
-                let timeout = if value.value() == "never" {
-                    quote!(::toolpost::__private::Timeout::Never)
-                } else {
-                    let duration = duration(&value.value(), value.span())?;
-                    quote!(::toolpost::__private::Timeout::After(#duration))
-                };
-                self.changes.push(quote!(#spec.policy.timeout = ::core::option::Option::Some(#timeout);));
-            }
-            "timeout_s" => {
-                let seconds = whole_number(meta, 1)?;
+            "no_timeout" => {
+                flag(meta)?;
                 self.changes.push(quote!(
-                    #spec.policy.timeout = ::core::option::Option::Some(
-                        ::toolpost::__private::Timeout::After(::toolpost::__private::Duration::from_secs(#seconds)),
-                    );
+                    #spec.policy.timeout =
+                        ::core::option::Option::Some(::toolpost::__private::Timeout::Never);
                 ));
             }
-            "max_retries" => {
-                self.attempts = Some(whole_number(meta, 0)?);
-            }
-            "backoff" => {
-                let value = text(meta)?;
-                let written = value.value();
-                let (initial, maximum) = written.split_once("..").ok_or_else(|| {
-                    Error::new(value.span(), "expected the first and the longest wait, such as \"100ms..2s\"")
-                })?;
-                if micros(initial).zip(micros(maximum)).is_some_and(|(initial, maximum)| initial > maximum) {
-                    let message = "the first wait is longer than the longest: write the shorter one first";
-                    return Err(Error::new(value.span(), message));
-                }
-                self.backoff = Some(Backoff {
-                    initial: duration(initial, value.span())?,
-                    maximum: duration(maximum, value.span())?,
-                    span: meta.span(),
-                });
-            }
-            "conflict" => {
-                let value = text(meta)?;
-                one_of(&value, CONFLICTS)?;
-                self.conflict = Some(value);
-            }
-            "merge" => match &meta.require_name_value()?.value {
-                Expr::Path(path) => self.merge = Some(quote!(#path)),
-                other => {
-                    return Err(Error::new_spanned(other, "expected the path of a function, without quotes"));
-                }
-            },
+            "merge" => self.merge = Some(function(meta)?),
             "concurrency" => {
                 let number = whole_number(meta, 1)?;
                 self.changes.push(quote!(#spec.policy.concurrency = ::core::option::Option::Some(#number);));
@@ -344,15 +388,11 @@ impl ToolOptions {
                 self.changes.push(quote!(#spec.policy.cache = ::core::option::Option::Some(#duration);));
             }
             "placement" => {
-                let places = [("inline", "Inline"), ("blocking", "Blocking"), ("worker", "Worker")];
-                let variant = one_of(&text(meta)?, &places)?;
-                self.worker = variant == "Worker";
+                let variant = one_of(&text(meta)?, &[("inline", "Inline"), ("blocking", "Blocking")])?;
+                if self.placement.is_some() {
+                    return Err(Error::new_spanned(meta, "`cpu_bound` is a placement: drop `placement`"));
+                }
                 self.placement = Some(quote!(::toolpost::__private::Placement::#variant));
-            }
-            "cpu_bound" => {
-                flag(meta)?;
-                self.worker = true;
-                self.placement = Some(quote!(::toolpost::__private::Placement::Worker));
             }
             "memory_mib" => {
                 let mebibytes = whole_number(meta, 16)?;
@@ -360,11 +400,6 @@ impl ToolOptions {
                 self.changes.push(quote!(
                     #spec.policy.memory = ::core::option::Option::Some(#mebibytes * 1024 * 1024);
                 ));
-            }
-            "mode" => {
-                let modes = [("unary", "Unary"), ("streaming", "Streaming"), ("session", "Session")];
-                let variant = one_of(&text(meta)?, &modes)?;
-                self.changes.push(quote!(#spec.mode = ::toolpost::__private::Mode::#variant;));
             }
             "task" => {
                 let uses =
@@ -382,30 +417,12 @@ impl ToolOptions {
                     #spec.policy.approval = ::core::option::Option::Some(::toolpost::__private::Approval::#variant);
                 ));
             }
-            "example" => {
-                let example = text(meta)?;
-                json::check_object(&example.value()).map_err(|reason| {
-                    let message = format!("an example is a JSON object with the arguments: {reason}");
-                    Error::new(example.span(), message)
-                })?;
-                self.changes.push(quote!(
-                    #spec = #spec.example(
-                        ::toolpost::__private::serde_json::from_str(#example).unwrap_or_default(),
-                        ::core::option::Option::None,
-                    );
-                ));
-            }
             "sensitive" => {
                 let names = texts(meta)?;
                 self.changes.push(quote!(#spec.sensitive.extend([#(#names.into()),*]);));
             }
-            "pre_validate" => match &meta.require_name_value()?.value {
-                Expr::Path(path) => self.pre_validate = Some(quote!(#path)),
-                other => {
-                    return Err(Error::new_spanned(other, "expected the path of a function, without quotes"));
-                }
-            },
-            _ => return Err(unknown(meta, &KNOWN.join(", "), FOREIGN)),
+            "pre_validate" => self.pre_validate = Some(function(meta)?),
+            _ => return Err(unknown(meta, &POLICY_KEYS.join(", "), FOREIGN)),
         }
         Ok(())
     }
@@ -417,89 +434,91 @@ impl ToolOptions {
                 "only an idempotent tool can be cached: add `idempotent`, or drop `cache`",
             ));
         }
-        if let (Some(span), false) = (self.memory, self.worker) {
+        if let (Some(span), false) = (self.memory, self.cpu_bound) {
             return Err(Error::new(
                 span,
-                "only a worker process has memory of its own: add `placement = \"worker\"`, or drop `memory_mib`",
+                "only a worker process has a memory limit: add `cpu_bound`, or drop `memory_mib`",
             ));
         }
-        self.waits = Some(self.waits()?);
+        self.retries = self.retries()?;
         Ok(self)
     }
 
-    /// What is said of conflicts and of failed attempts: `max_retries` and `backoff` are about conflicts if anything
-    /// else is.
-    fn waits(&self) -> Result<TokenStream> {
+    /// The statements for `max_retries` and backoff: of conflicts if the tool sets a conflict policy, else of attempts.
+    fn retries(&self) -> Result<TokenStream> {
         let (spec, retry) = (local("spec"), local("retry"));
-        let initial = self.backoff.iter().map(
-            |Backoff { initial, maximum, .. }| quote!(#retry.initial = #initial; #retry.maximum = #maximum;),
+        if let (Some(initial), Some(max)) = (&self.backoff_initial, &self.backoff_max) {
+            let number = |value: &Expr| match value {
+                Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => number.base10_parse::<u64>().ok(),
+                _ => None,
+            };
+            if number(initial) > number(max) {
+                let message = "`backoff_initial_ms` exceeds `backoff_max_ms`: write the shorter wait first";
+                return Err(Error::new_spanned(initial, message));
+            }
+        }
+        let (initial, max) = (self.backoff_initial.iter(), self.backoff_max.iter());
+        let backoff = quote!(
+            #(#retry.initial = ::toolpost::__private::Duration::from_millis(#initial);)*
+            #(#retry.maximum = ::toolpost::__private::Duration::from_millis(#max);)*
         );
+        let attempts = self.max_retries.iter();
+        let is_set =
+            self.max_retries.as_ref().or(self.backoff_initial.as_ref()).or(self.backoff_max.as_ref());
         let action = match (&self.conflict, &self.merge) {
             (None, None) => {
-                if self.attempts.is_none() && self.backoff.is_none() {
-                    return Ok(TokenStream::new());
+                return Ok(is_set.map_or_else(TokenStream::new, |_| {
+                    quote!(
+                        #spec.policy.retry = ::core::option::Option::Some({
+                            let mut #retry = ::toolpost::__private::Retry::default();
+                            #(#retry.attempts = #attempts;)*
+                            #backoff
+                            #retry
+                        });
+                    )
+                }));
+            }
+            (Some(conflict), Some(_)) => {
+                let message = "`policy(merge)` is the conflict policy: drop `conflict_policy`";
+                return Err(Error::new(conflict.span(), message));
+            }
+            (None, Some(merge)) => Ident::new("Merge", merge.span()),
+            (Some(conflict), None) => {
+                if let (true, Some(unused)) = (conflict.value() == "error", is_set) {
+                    let message =
+                        "`conflict_policy = \"error\"` retries nothing: drop `max_retries` and the backoff";
+                    return Err(Error::new_spanned(unused, message));
                 }
-                let attempts = self.attempts.iter();
-                return Ok(quote!(
-                    #spec.policy.retry = ::core::option::Option::Some({
-                        let mut #retry = ::toolpost::__private::Retry::default();
-                        #(#retry.attempts = #attempts;)*
-                        #(#initial)*
-                        #retry
-                    });
-                ));
-            }
-            (Some(said), Some(_)) if said.value() != "merge" => {
-                let message = "`merge` says what happens on a conflict: drop `conflict`, or write `conflict = \"merge\"`";
-                return Err(Error::new(said.span(), message));
-            }
-            (Some(said), None) if said.value() == "merge" => {
-                let message =
-                    "say how: `merge = path::to::function`, a `fn(before: T, mine: T, theirs: T) -> T`";
-                return Err(Error::new(said.span(), message));
-            }
-            (_, Some(merge)) => Ident::new("Merge", merge.span()),
-            (Some(said), None) => {
-                let idle = self.attempts.as_ref().map(Spanned::span);
-                let idle = idle.or(self.backoff.as_ref().map(|backoff| backoff.span));
-                if let (true, Some(span)) = (said.value() == "error", idle) {
-                    let message = "with `conflict = \"error\"` nothing is tried again: drop `max_retries` and `backoff`";
-                    return Err(Error::new(span, message));
-                }
-                one_of(said, CONFLICTS)?
+                one_of(conflict, CONFLICTS)?
             }
         };
-        let attempts = self.attempts.iter();
         Ok(quote!(
             #spec.policy.conflict = ::core::option::Option::Some({
                 let mut #retry = ::toolpost::__private::StateConflict::default();
                 #retry.action = ::toolpost::__private::OnConflict::#action;
                 #(#retry.max_retries = #attempts;)*
-                #(#initial)*
+                #backoff
                 #retry
             });
         ))
     }
 
-    /// Checks what is said of state against the parameters that are state: how many there are, and how many of them are
-    /// changed. Nothing is said of it if there is none.
+    /// Checks the keys about state against the number of state parameters, and of those that the tool changes.
     pub(crate) fn check_state(&self, all: usize, changed: usize) -> Result<()> {
         if let (Some(span), true) = (self.cache, all > 0) {
-            let message =
-                "a tool with state does not answer the same each time, and cannot be cached: drop `cache`";
+            let message = "a tool with state cannot be cached: drop `cache`";
             return Err(Error::new(span, message));
         }
         let conflict = self.conflict.as_ref().map(LitStr::span);
         let span = conflict.or(self.merge.as_ref().map(Spanned::span));
         match span {
             Some(span) if changed == 0 => {
-                let message =
-                    "nothing can conflict: put `#[state(id = \"…\")]` on a parameter `&mut T`, or drop this";
+                let message = "nothing can conflict: put `#[state(id = \"…\")]` on a parameter `&mut T`, or drop this key";
                 Err(Error::new(span, message))
             }
             Some(span) if changed > 1 && self.merge.is_some() => {
-                let message = "a conflict can be merged where one parameter is changed, and here are more: \
-                               make one type of them, or let the tool run again with `conflict = \"retry\"`";
+                let message = "only one changed parameter can be merged: make one type of them, or use \
+                               `conflict_policy = \"retry\"`";
                 Err(Error::new(span, message))
             }
             _ => Ok(()),
@@ -508,15 +527,30 @@ impl ToolOptions {
 
     /// The statements that change a `spec`.
     pub(crate) fn statements(&self) -> TokenStream {
-        let (changes, waits) = (&self.changes, &self.waits);
-        quote!(#(#changes)* #waits)
+        let (changes, retries) = (&self.changes, &self.retries);
+        quote!(#(#changes)* #retries)
     }
 }
 
-/// What can happen on a conflict.
-const CONFLICTS: &[(&str, &str)] = &[("retry", "Retry"), ("error", "Error"), ("merge", "Merge")];
+/// The values of `conflict_policy`.
+const CONFLICTS: &[(&str, &str)] = &[("retry", "Retry"), ("error", "Error")];
 
-/// The text of the doc comments among attributes, without the space that follows `///`.
+/// A tool name: a letter, then letters, digits, `_` or `-`.
+fn tool_name(meta: &Meta) -> Result<LitStr> {
+    let name = text(meta)?;
+    let value = name.value();
+    let mut characters = value.chars();
+    let is_valid = characters.next().is_some_and(|first| first.is_ascii_alphabetic())
+        && characters.all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+        && value.len() <= 64;
+    if !is_valid {
+        let message = "a tool name begins with a letter and has at most 64 letters, digits, `_` or `-`";
+        return Err(Error::new(name.span(), message));
+    }
+    Ok(name)
+}
+
+/// The doc comment among attributes, without the space after `///`.
 pub(crate) fn doc_text(attributes: &[Attribute]) -> String {
     let lines: Vec<String> = attributes
         .iter()

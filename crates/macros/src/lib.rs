@@ -1,11 +1,11 @@
-//! How a function becomes a tool: `#[tool]`, `#[tools]`, `#[resource]`, `#[prompt]` and `#[data]`.
+//! The macros that define tools: `#[tool]`, `#[tools]`, `#[resource]`, `#[prompt]` and `#[data]`.
 //!
 //! # Invariants
 //!
-//! - What is emitted refers to `::toolpost::__private` only, so that a user's crate needs `toolpost` and nothing else.
-//! - Every misuse is a compile error at the token that is wrong, with a sentence that says what to write instead.
-//! - The original function stays what it was: `forecast::run(…)` calls it.
-//! - Knows no schema, no call path and no protocol: it only names what `core` provides.
+//! - The generated code names `::toolpost::__private` only, so that a user's crate needs no other dependency.
+//! - A misuse is a compile error at the wrong token, with the fix.
+//! - The original function stays callable: `forecast::run(…)`.
+//! - The macros know no schema, no call path and no protocol; they only name items of `core`.
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -19,89 +19,98 @@ mod state;
 
 use proc_macro::TokenStream;
 
-/// Makes a tool of a function.
+/// Defines a tool from a function.
 ///
 /// The doc comment is the description; doc comments on parameters describe them; `Option` parameters and those with a
-/// default may be left out; the return type gives the output schema. An async function runs inline, a plain one on a
-/// thread for blocking work.
+/// default are optional; the return type gives the output schema. An async function runs inline, a plain one on a
+/// blocking thread.
 ///
-/// Parameters of the types `Ctx`, `&Ctx` and `Inject<T>` are filled by the application and are not in the schema.
+/// The application fills parameters of the types `Ctx`, `&Ctx` and `Inject<T>`; they are not in the schema.
 ///
-/// Options of the attribute, separated by commas:
+/// Keys of the attribute, separated by commas:
 ///
-/// | option | meaning |
+/// | key | meaning |
 /// |---|---|
-/// | `name = "…"`, `title = "…"`, `description = "…"` | instead of the function's name and doc comment |
-/// | `category = "…"`, `group = "…"`, `tags("a", "b")` | where it is found |
+/// | `name = "…"`, `description = "…"` | replace the function's name and doc comment |
+/// | `summary = "…"` | a title for lists of tools |
+/// | `tags("a", "b")` | tags for search |
+/// | `examples(r#"{…}"#, …)` | example arguments |
+/// | `streaming`, `session_mode` | as a program, the tool streams events or runs a session |
+/// | `cpu_bound` | runs in a worker process |
+/// | `timeout_s = 10` | the timeout of one attempt in seconds (60), also as a decimal number |
+/// | `max_retries = 2` | retries of a failed attempt (2 if idempotent, else 0), or of a conflict (16) |
+/// | `backoff_initial_ms = 5`, `backoff_max_ms = 250` | the first and the longest wait between retries |
+/// | `conflict_policy = "retry"` or `"error"` | what follows a conflicting change of the same state |
+/// | `policy(…)` | all other keys, below |
+///
+/// Keys of `policy(…)`:
+///
+/// | key | meaning |
+/// |---|---|
 /// | `read_only`, `destructive`, `idempotent`, `open_world` | hints about its effects |
-/// | `timeout = "10s"` or `timeout = "never"` | how long one attempt may run (60 s); `timeout_s = 10` is the same |
-/// | `max_retries = 2`, `backoff = "100ms..2s"` | further attempts (2 if idempotent, else none) |
-/// | `conflict = "retry"` or `"error"` | what happens when somebody else has changed the same state; `max_retries` (16) and `backoff` (`"5ms..250ms"`) are then about that |
-/// | `merge = path` | a function `fn(before: T, mine: T, theirs: T) -> T`, or with a `Result`, that makes one state of two |
-/// | `concurrency = 4`, `rate = "10/s"` | how many at once, how often |
-/// | `cache = "5m"` | how long a success is kept (idempotent tools only) |
-/// | `placement = "inline"`, `"blocking"` or `"worker"` | where it runs: on the caller's task, on a thread, in a process; `cpu_bound` is the same as `"worker"` |
-/// | `memory_mib = 512` | the memory of the worker process (1,024 MiB) |
-/// | `approval = "allow"`, `"ask"` or `"deny"` | whether it may be called |
+/// | `category = "…"`, `group = "…"` | where the catalog lists it |
+/// | `approval = "allow"`, `"ask"` or `"deny"` | whether a call needs approval |
+/// | `cache = "5m"` | how long a success is cached (idempotent tools only) |
+/// | `concurrency = 4`, `rate = "10/s"` | the maximum of parallel calls, and of calls per time |
+/// | `no_timeout` | no timeout |
+/// | `placement = "inline"` or `"blocking"` | runs on the caller's task, or on a blocking thread |
+/// | `memory_mib = 512` | the memory of the worker process (1,024 MiB); with `cpu_bound` |
 /// | `output_limit = 65536` | bytes of text that a model gets |
-/// | `mode = "unary"`, `"streaming"` or `"session"` | how it is called as a program: streams of events and sessions are asked for |
-/// | `task = "when_slow"`, `"at_once"`, `"only"` or `"never"` | whether a call through a server may outlive its request (`"when_slow"`) |
-/// | `dry_run` | it has a dry run of its own and looks at `Ctx::is_dry_run`; without it a dry run never calls it |
-/// | `example = r#"{…}"#` | arguments as one would give them; may be repeated |
+/// | `merge = path` | merges conflicting states: `fn(before: T, mine: T, theirs: T) -> T`, or with a `Result` |
+/// | `task = "when_slow"`, `"at_once"`, `"only"` or `"never"` | whether a server call may outlive its request (`"when_slow"`) |
+/// | `dry_run` | the tool checks `Ctx::is_dry_run`; without this key a dry run never calls it |
 /// | `sensitive("password", …)` | arguments that records mask; for the fields of a whole input |
-/// | `pre_validate = path` | a function `fn(&Input) -> Result<(), ToolError>` called before one with a whole input |
+/// | `pre_validate = path` | a check `fn(&Input) -> Result<(), ToolError>` before a tool with a whole input |
 ///
-/// Options of `#[arg(…)]` on a parameter:
+/// Keys of `#[arg(…)]` on a parameter:
 ///
-/// | option | meaning |
+/// | key | meaning |
 /// |---|---|
-/// | `default = …` | what it is when the caller leaves it out |
+/// | `default = …` | the value of an absent argument |
 /// | `min = 1`, `max = 14` | limits of a number |
-/// | `min_len = 1`, `max_len = 40` | limits of the characters of a text, the items of a list, the entries of a map |
-/// | `pattern = "^[A-Z]+$"` | a regular expression that a text matches |
-/// | `format = "email"` | the form of a text: an everyday name (`file`, `url`, `email`, `uuid`, `datetime`, `json`, `base64`, `code`) or one of JSON Schema |
-/// | `example = …` | a value as one would give it |
-/// | `enum("a", "b")` | the only texts that it may be |
+/// | `min_len = 1`, `max_len = 40` | limits of the length of a string, list or map |
+/// | `pattern = "^[A-Z]+$"` | a regular expression that a string matches |
+/// | `format = "email"` | the format of a string: `file`, `url`, `email`, `uuid`, `datetime`, `json`, `base64`, `code`, or one of JSON Schema |
+/// | `example = …` | an example value |
+/// | `enum("a", "b")` | the allowed strings |
 /// | `sensitive` | masked in records |
-/// | `inject` | filled by the application, by its name; stands alone |
-/// | `input` | this one struct is the whole input; stands alone |
+/// | `inject` | filled by the application, by name; excludes other keys |
+/// | `input` | this struct is the whole input; excludes other keys |
 ///
-/// A parameter `&mut T` or `&T` with `#[state(…)]` is a part of a document that is kept between calls; `T` has a JSON
-/// form and a default, which is what it is when nothing is kept yet. What the function makes of it is committed when it
-/// has succeeded, and thrown away otherwise. The options:
+/// A parameter `&mut T` or `&T` with `#[state(…)]` is a part of a stored document; `T` has a JSON form and a default, the
+/// value of a missing document. A change is committed if the function succeeds, else discarded. The keys:
 ///
-/// | option | meaning |
+/// | key | meaning |
 /// |---|---|
-/// | `id = "counters/{owner}"` | the document: `{owner}` is whom the call belongs to, `{scope}` its run or conversation, any other name in braces the argument of that name; each fills a whole part between `/` |
-/// | `path = "/by_name/{name}"` | the part of the document that the function sees, as a JSON pointer (all of it) |
-/// | `existing` | the document must be there already: without it the call fails with `NOT_FOUND` |
+/// | `id = "counters/{owner}"` | the document id: `{owner}` is the owner of the call, `{scope}` its run or conversation, any other name in braces an argument; each fills a whole segment between `/` |
+/// | `path = "/by_name/{name}"` | the JSON pointer of the part that the function gets (the whole document) |
+/// | `existing` | a missing document is `NOT_FOUND` |
 ///
-/// A default or an example that does not fit, a pattern that is none, and a limit on a type that it says nothing of are
-/// errors when the tool is registered.
+/// An invalid default, example, pattern or limit is an error when the tool is registered.
 #[proc_macro_attribute]
 pub fn tool(options: TokenStream, item: TokenStream) -> TokenStream {
     function::expand(options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// Makes a resource of a function: something that can be read by its address.
+/// Defines a resource from a function: content that a client reads by URI.
 ///
-/// The first thing in the attribute is the pattern of the addresses, `#[resource("notes://{user}")]`; the parameters of the
-/// function are filled from the parts in braces, and `Ctx` and `Inject<T>` as those of a tool. Further options:
-/// `mime_types("text/plain")`, `tags("a", "b")`, and those of [`macro@tool`].
+/// The first item of the attribute is the URI pattern, `#[resource("notes://{user}")]`. The parts in braces fill the
+/// parameters of the function; `Ctx` and `Inject<T>` work as in a tool. Further keys: `mime_types("text/plain")`, and those
+/// of [`macro@tool`].
 #[proc_macro_attribute]
 pub fn resource(options: TokenStream, item: TokenStream) -> TokenStream {
     function::resource(options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// Makes a prompt of a function: text, or messages, that a caller asks for by name.
+/// Defines a prompt from a function: text or messages that a client requests by name.
 ///
-/// The parameters are the prompt's arguments; the options are those of [`macro@tool`], such as `tags("a")`.
+/// The parameters are the arguments of the prompt; the keys are those of [`macro@tool`].
 #[proc_macro_attribute]
 pub fn prompt(options: TokenStream, item: TokenStream) -> TokenStream {
     function::prompt(options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// Makes tools of the methods of an `impl` block that have `#[tool]`; they share the value, behind an `Arc`.
+/// Defines tools from the methods of an `impl` block that have `#[tool]`. The tools share the value behind an `Arc`.
 ///
 /// `#[tools(category = "…", group = "…")]` sets both for all of them. The methods take `&self`.
 #[proc_macro_attribute]
@@ -109,8 +118,9 @@ pub fn tools(options: TokenStream, item: TokenStream) -> TokenStream {
     group::expand(options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// Makes a struct or an enum a parameter or a result of tools: it derives `Serialize`, `Deserialize` and `JsonSchema`
-/// with the right paths, so that no further crate is needed.
+/// Derives `Serialize`, `Deserialize` and `JsonSchema` for a parameter or result of tools.
+///
+/// The derives use the right paths, so that no further crate is needed.
 #[proc_macro_attribute]
 pub fn data(options: TokenStream, item: TokenStream) -> TokenStream {
     data::expand(&options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()

@@ -32,7 +32,7 @@ struct Order {
 }
 
 /// Work out what pieces of an article cost together, in euros.
-#[tool(read_only, idempotent)]
+#[tool(policy(read_only, idempotent))]
 async fn quote(
     /** The article's name. */
     article: String,
@@ -51,7 +51,7 @@ async fn quote(
 }
 
 /// Look up how many pieces of an article there are.
-#[tool(read_only, idempotent)]
+#[tool(policy(read_only, idempotent))]
 async fn stock(
     /** The article's name. */
     article: String,

@@ -20,7 +20,7 @@ struct Chain {
 }
 
 /// Find the number below a limit whose Collatz chain is the longest.
-#[tool(placement = "worker", read_only, idempotent, timeout = "30s")]
+#[tool(cpu_bound, timeout_s = 30, policy(read_only, idempotent))]
 fn longest_chain(
     ctx: &Ctx,
     /// The limit.
@@ -46,7 +46,7 @@ fn longest_chain(
 }
 
 /// Tell that the program is there, whatever its workers do.
-#[tool(read_only)]
+#[tool(policy(read_only))]
 fn are_you_there() -> bool {
     true
 }

@@ -8,7 +8,7 @@
 use toolpost::{ToolError, Toolbox, tool};
 
 /// Add numbers.
-#[tool(read_only, idempotent)]
+#[tool(policy(read_only, idempotent))]
 fn add(
     /// The numbers.
     #[arg(min_len = 1)]
@@ -18,7 +18,7 @@ fn add(
 }
 
 /// Divide one number by another.
-#[tool(read_only, idempotent)]
+#[tool(policy(read_only, idempotent))]
 fn divide(
     /// What is divided.
     a: f64,
@@ -34,7 +34,7 @@ fn divide(
 }
 
 /// Raise a number to a power.
-#[tool(read_only, idempotent)]
+#[tool(policy(read_only, idempotent))]
 fn power(
     /// The number.
     base: f64,

@@ -29,7 +29,7 @@ fn count(#[state(id = "things", path = "/{what}")] have: &mut i64, what: String,
 }
 
 /// Count the primes below a number, in a process of its own.
-#[tool(placement = "worker")]
+#[tool(cpu_bound)]
 fn primes(below: u64) -> serde_json::Value {
     let is_prime = |n: &u64| (2..=n.isqrt()).all(|d| !n.is_multiple_of(d));
     json!({ "primes": (2..below).filter(is_prime).count(), "process": std::process::id() })

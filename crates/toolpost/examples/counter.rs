@@ -10,7 +10,7 @@ use std::sync::Arc;
 use toolpost::{Store, ToolError, Toolbox, tool};
 
 /// Add to a named counter, and tell how far it is.
-#[tool(conflict = "retry", max_retries = 16, backoff = "5ms..250ms")]
+#[tool(conflict_policy = "retry", max_retries = 16, backoff_initial_ms = 5, backoff_max_ms = 250)]
 fn add(
     #[state(id = "counters/{owner}", path = "/by_name/{name}")] count: &mut i64,
     name: String,

@@ -16,13 +16,13 @@ use toolpost::policy::Approval;
 use toolpost::{Call, Caller, Output, ToolError, ToolSpec, Toolbox, json, tool, tool_fn};
 
 /// Add two numbers.
-#[tool(read_only)]
+#[tool(policy(read_only))]
 async fn add(a: i64, b: i64) -> i64 {
     a + b
 }
 
 /// Forget everything.
-#[tool(destructive)]
+#[tool(policy(destructive))]
 async fn clear() {}
 
 /// A tool whose description somebody else writes.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use toolpost::{Store, ToolError, Toolbox, tool};
 
 /// Write a page at the end of a notebook, and tell its number.
-#[tool(conflict = "retry", max_retries = 16, backoff = "5ms..250ms")]
+#[tool(conflict_policy = "retry", max_retries = 16, backoff_initial_ms = 5, backoff_max_ms = 250)]
 fn write(
     #[state(id = "notebooks/{owner}", path = "/{notebook}")] pages: &mut Vec<String>,
     /// Which notebook.
@@ -28,7 +28,7 @@ fn write(
 }
 
 /// Read all pages of a notebook.
-#[tool(read_only)]
+#[tool(policy(read_only))]
 fn read(
     #[state(id = "notebooks/{owner}", path = "/{notebook}")] pages: &Vec<String>,
     /// Which notebook.
@@ -38,7 +38,7 @@ fn read(
 }
 
 /// Tear a page out of a notebook, and tell what stood there.
-#[tool(destructive)]
+#[tool(policy(destructive))]
 fn tear_out(
     #[state(id = "notebooks/{owner}", path = "/{notebook}")] pages: &mut Vec<String>,
     /// Which notebook.
@@ -57,7 +57,7 @@ fn tear_out(
 }
 
 /// Throw a notebook away, and tell how many pages it had.
-#[tool(destructive)]
+#[tool(policy(destructive))]
 fn throw_away(
     #[state(id = "notebooks/{owner}", path = "/{notebook}")] pages: &mut Vec<String>,
     /// Which notebook.

@@ -18,7 +18,7 @@ use toolpost::port::{Answer, LogLevel, Question, SampleRequest};
 use toolpost::{Ctx, Output, ToolError, ToolProgram, Toolbox, data, json, prompt, resource, tool};
 
 /// Add two numbers.
-#[tool(tags("math"), idempotent, example = r#"{"a": 1, "b": 2}"#)]
+#[tool(tags("math"), examples(r#"{"a": 1, "b": 2}"#), policy(idempotent))]
 async fn add(
     /// The first.
     a: i64,
@@ -52,7 +52,7 @@ async fn greet(
 }
 
 /// Count, and tell how far it is.
-#[tool(mode = "streaming")]
+#[tool(streaming)]
 async fn count(
     ctx: &Ctx,
     /** How far. */
@@ -68,7 +68,7 @@ async fn count(
 }
 
 /// Guess the number that I think of.
-#[tool(mode = "session")]
+#[tool(session_mode)]
 async fn guess(
     ctx: &Ctx,
     #[arg(default = 7)]
@@ -149,7 +149,7 @@ fn check(search: &Search) -> Result<(), ToolError> {
 }
 
 /// Find files by a part of their names.
-#[tool(read_only, pre_validate = check)]
+#[tool(policy(read_only, pre_validate = check))]
 fn find(ctx: &Ctx, #[arg(input)] search: Search) -> Result<Vec<String>, ToolError> {
     let folder = ctx.working_dir().map_or_else(|| PathBuf::from("."), PathBuf::from);
     ctx.log(LogLevel::Debug, format!("looking into {}", folder.display()));

@@ -38,7 +38,7 @@ fn day(city: &str, day: u8) -> Day {
 }
 
 /// Forecast the weather for a city.
-#[tool(read_only, idempotent, cache = "5m", tags("weather"))]
+#[tool(tags("weather"), policy(read_only, idempotent, cache = "5m"))]
 fn forecast(
     /// City name, for example "Oslo".
     #[arg(min_len = 1)]

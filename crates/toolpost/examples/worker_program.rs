@@ -19,26 +19,26 @@ fn here() -> u32 {
 }
 
 /// Tell which process this tool runs in: that of the program is another one.
-#[tool(placement = "worker")]
+#[tool(cpu_bound)]
 fn whereabouts() -> u32 {
     std::process::id()
 }
 
 /// Die in the middle of a call, as a library in C may.
-#[tool(placement = "worker")]
+#[tool(cpu_bound)]
 fn die() -> u32 {
     std::process::abort()
 }
 
 /// Say so, and be busy for a long time without a look at anything.
-#[tool(placement = "worker")]
+#[tool(cpu_bound)]
 fn be_busy(ctx: &Ctx) {
     ctx.progress("busy", 0.0);
     std::thread::sleep(Duration::from_mins(10));
 }
 
 /// Read a file that is missing, in a worker: callers get an id, and the author gets the causes.
-#[tool(placement = "worker")]
+#[tool(cpu_bound)]
 fn lose() -> Result<String, ToolError> {
     lost()
 }

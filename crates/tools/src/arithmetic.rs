@@ -40,16 +40,7 @@ pub struct Calculated {
 /// atan2(y, x), sinh, cosh, tanh, degrees, radians, floor, ceil, trunc, round(x) or round(x, digits), min, max, sum,
 /// mean, median, hypot, gcd, lcm, factorial, comb(n, k). Angles are in radians; halves round to the even digit.
 /// Constants: pi, e, tau.
-#[tool(
-    title = "Calculate",
-    category = "data_processing",
-    group = "maths",
-    tags("maths", "arithmetic", "calculator", "number"),
-    read_only,
-    idempotent,
-    placement = "inline",
-    example = r#"{"expression": "round(principal * (1 + rate)**10, 2)", "variables": {"principal": 1000, "rate": 0.03}}"#
-)]
+#[tool(summary = "Calculate", tags("maths", "arithmetic", "calculator", "number"), examples(r#"{"expression": "round(principal * (1 + rate)**10, 2)", "variables": {"principal": 1000, "rate": 0.03}}"#), policy(category = "data_processing", group = "maths", read_only, idempotent, placement = "inline"))]
 pub fn calculate(
     /// The expression, for example "3 * (2 + sqrt(16)) / 7".
     #[arg(min_len = 1, max_len = 4096)]

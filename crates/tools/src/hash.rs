@@ -29,13 +29,10 @@ fn digest<D: Digest>(bytes: &[u8]) -> Vec<u8> {
 /// Use sha256 or longer unless something asks for another one: md5 and sha1 are broken and tell nothing about who made
 /// a text. blake2b has 64 bytes and blake2s 32, as in Python's hashlib.
 #[tool(
-    title = "Hash text",
-    category = "data_processing",
-    group = "text",
+    summary = "Hash text",
     tags("hash", "digest", "checksum", "md5", "sha256", "blake2"),
-    read_only,
-    idempotent,
-    example = r#"{"text": "hello", "algorithm": "sha256"}"#
+    examples(r#"{"text": "hello", "algorithm": "sha256"}"#),
+    policy(category = "data_processing", group = "text", read_only, idempotent)
 )]
 pub fn hash_text(
     /// The text that the digest is computed of.

@@ -106,15 +106,14 @@ pub struct DataAnalysis {
 /// deviation (divided by n - 1); "descriptive" adds those of a population, quantiles and a histogram. Values that are
 /// missing or not numeric are left out and counted. With `other_data` or `other_column`, the correlation is computed.
 #[tool(
-    title = "Analyze data",
-    category = "data_processing",
-    group = "maths",
+    summary = "Analyze data",
     tags("statistics", "mean", "median", "histogram", "correlation", "csv", "data"),
-    read_only,
-    idempotent,
     max_retries = 0,
-    example = r#"{"data": [1, 2, 3, 4, 5]}"#,
-    example = r#"{"path": "sales.csv", "column": "amount", "analysis": "descriptive"}"#
+    examples(
+        r#"{"data": [1, 2, 3, 4, 5]}"#,
+        r#"{"path": "sales.csv", "column": "amount", "analysis": "descriptive"}"#
+    ),
+    policy(category = "data_processing", group = "maths", read_only, idempotent)
 )]
 #[expect(clippy::too_many_arguments, reason = "each is a parameter of the tool")]
 pub fn analyze_data(

@@ -23,14 +23,14 @@ fn add(a: i64, b: i64) -> i64 {
 }
 
 /// The process and the thread of an async tool.
-#[tool(placement = "worker")]
+#[tool(cpu_bound)]
 async fn process_id() -> u32 {
     tokio::time::sleep(Duration::from_millis(1)).await;
     std::process::id()
 }
 
 /// Start processes that go on whatever happens, and wait for ever.
-#[tool(cpu_bound, timeout = "700ms")]
+#[tool(cpu_bound, timeout_s = 0.7)]
 fn hang(file: String, mark: String) -> u32 {
     // They leave the session, ignore signals, close everything, and write on for as long as they live.
     let script = format!(
@@ -71,7 +71,7 @@ fn deeper(depth: u64) -> u64 {
 }
 
 /// Take a few hundred MiB.
-#[tool(cpu_bound, memory_mib = 96)]
+#[tool(cpu_bound, policy(memory_mib = 96))]
 fn greedy(mebibytes: usize) -> usize {
     std::hint::black_box(vec![1_u8; mebibytes << 20]).len() >> 20
 }
@@ -107,7 +107,7 @@ fn verbs(ctx: &Ctx, prefix: Inject<String>, #[arg(inject)] tenant: String) -> Va
 }
 
 /// Count, by name.
-#[tool(cpu_bound, conflict = "retry", max_retries = 100, backoff = "1ms..5ms")]
+#[tool(cpu_bound, conflict_policy = "retry", max_retries = 100, backoff_initial_ms = 1, backoff_max_ms = 5)]
 fn count(
     #[state(id = "counters", path = "/by_name/{name}")] count: &mut i64,
     name: String,
@@ -119,21 +119,21 @@ fn count(
 }
 
 /// Wait for a file; tell the process.
-#[tool(placement = "worker", timeout = "30s")]
+#[tool(cpu_bound, timeout_s = 30)]
 async fn wait_for(file: String) -> u32 {
     until(|| Path::new(&file).exists()).await;
     std::process::id()
 }
 
 /// The same, with little time.
-#[tool(placement = "worker", timeout = "300ms")]
+#[tool(cpu_bound, timeout_s = 0.3)]
 async fn wait_a_moment(file: String) -> u32 {
     until(|| Path::new(&file).exists()).await;
     std::process::id()
 }
 
 /// Make nested calls at once, all of which wait until all but so many have failed. How many did, and how.
-#[tool(placement = "worker", timeout = "30s")]
+#[tool(cpu_bound, timeout_s = 30)]
 async fn fan_out(ctx: &Ctx, file: String, calls: usize, places: usize) -> Value {
     let mut all: FuturesUnordered<_> =
         (0..calls).map(|_| ctx.call("wait_for", json!({"file": file}))).collect();
@@ -150,7 +150,7 @@ async fn fan_out(ctx: &Ctx, file: String, calls: usize, places: usize) -> Value 
 }
 
 /// Answer, and die when nobody waits for anything.
-#[tool(placement = "worker")]
+#[tool(cpu_bound)]
 async fn die_later(address: String) -> u32 {
     let open = std::net::TcpStream::connect(address).unwrap();
     std::thread::spawn(move || {

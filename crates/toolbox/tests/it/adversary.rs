@@ -15,13 +15,13 @@ use toolpost_testkit::MemoryPort;
 use toolpost_toolbox::Toolbox;
 
 /// One of the tools of these tests.
-#[tool(placement = "inline")]
+#[tool(policy(placement = "inline"))]
 fn add(a: i64, b: i64) -> i64 {
     a + b
 }
 
 /// One of the tools of these tests.
-#[tool(placement = "inline")]
+#[tool(policy(placement = "inline"))]
 fn login(#[arg(sensitive, min_len = 10)] token: String) -> String {
     token
 }
@@ -50,12 +50,12 @@ async fn inner_deny_bypassed() {
     assert!(outer.run("add", json!({"a":1,"b":2})).await.is_err());
 }
 /// One of the tools of these tests.
-#[tool(concurrency = 1)]
+#[tool(policy(concurrency = 1))]
 async fn leaf() {
     tokio::time::sleep(Duration::from_millis(10)).await;
 }
 /// One of the tools of these tests.
-#[tool(timeout = "never")]
+#[tool(policy(no_timeout))]
 async fn relay_leaf(ctx: &Ctx) -> Result<Output, ToolError> {
     tokio::time::sleep(Duration::from_millis(50)).await;
     ctx.call("leaf", json!({})).await
@@ -76,7 +76,7 @@ async fn gate_order_deadlock() {
     .expect("deadlock");
 }
 /// One of the tools of these tests.
-#[tool(concurrency = 1, timeout = "never")]
+#[tool(policy(concurrency = 1, no_timeout))]
 async fn aa(ctx: &Ctx, deep: bool) -> Result<(), ToolError> {
     tokio::time::sleep(Duration::from_millis(20)).await;
     if deep {
@@ -85,7 +85,7 @@ async fn aa(ctx: &Ctx, deep: bool) -> Result<(), ToolError> {
     Ok(())
 }
 /// One of the tools of these tests.
-#[tool(concurrency = 1, timeout = "never")]
+#[tool(policy(concurrency = 1, no_timeout))]
 async fn bb(ctx: &Ctx, deep: bool) -> Result<(), ToolError> {
     tokio::time::sleep(Duration::from_millis(20)).await;
     if deep {
@@ -106,22 +106,22 @@ async fn abba_deadlock() {
     .expect("deadlock");
 }
 /// One of the tools of these tests.
-#[tool(approval = "ask", placement = "inline")]
+#[tool(policy(approval = "ask", placement = "inline"))]
 fn risky() -> i64 {
     1
 }
 /// One of the tools of these tests.
-#[tool(timeout = "100ms")]
+#[tool(timeout_s = 0.1)]
 async fn relay_risky(ctx: &Ctx) -> Result<Output, ToolError> {
     ctx.call("risky", json!({})).await
 }
 /// One of the tools of these tests.
-#[tool(timeout = "100ms")]
+#[tool(timeout_s = 0.1)]
 async fn ask_it(ctx: &Ctx) -> Result<String, ToolError> {
     ctx.ask(Question::text("?")).await.map(|a| format!("{a:?}"))
 }
 /// One of the tools of these tests.
-#[tool(timeout = "100ms")]
+#[tool(timeout_s = 0.1)]
 async fn relay_ask(ctx: &Ctx) -> Result<Output, ToolError> {
     ctx.call("ask_it", json!({})).await
 }
@@ -210,7 +210,7 @@ async fn nested_slow(p: Inject<Probe>) {
     p.ended.store(true, Ordering::SeqCst);
 }
 /// One of the tools of these tests.
-#[tool(timeout = "50ms")]
+#[tool(timeout_s = 0.05)]
 fn blocking_parent(ctx: Ctx) -> Result<Output, ToolError> {
     ctx.wait(ctx.call("nested_slow", json!({})))
 }
@@ -291,7 +291,7 @@ async fn not_started_propagates_and_pays_thrice() {
     assert_eq!(paid.load(Ordering::SeqCst), 1);
 }
 /// One of the tools of these tests.
-#[tool(idempotent)]
+#[tool(policy(idempotent))]
 async fn optional_file(ctx: &Ctx) -> String {
     match ctx.artifact(Artifact::from_bytes("a", "b", vec![1u8])).await {
         Ok(()) => "file".into(),
@@ -365,7 +365,7 @@ async fn unknown_names_cost() {
     assert!(e.message().len() < 100_000);
 }
 /// One of the tools of these tests.
-#[tool(placement = "inline", idempotent, cache = "1h")]
+#[tool(policy(placement = "inline", idempotent, cache = "1h"))]
 fn where_am_i(ctx: &Ctx) -> String {
     format!("{:?}", ctx.working_dir())
 }
@@ -397,7 +397,7 @@ async fn cache_survives_replacement() {
     assert_eq!(tb.run("p", json!({})).await.unwrap().model_text(), "new");
 }
 /// One of the tools of these tests.
-#[tool(idempotent, cache = "1h")]
+#[tool(policy(idempotent, cache = "1h"))]
 async fn cached_file(ctx: &Ctx) -> Result<String, ToolError> {
     ctx.artifact(Artifact::from_bytes("a", "b", vec![1u8])).await?;
     Ok("see the file".into())
@@ -429,13 +429,13 @@ async fn cached_usage_counted_again() {
     assert!(r.cached && r.usage.is_none());
 }
 /// One of the tools of these tests.
-#[tool(placement = "inline")]
+#[tool(policy(placement = "inline"))]
 fn side(n: i64, runs: Inject<AtomicU32>) -> Result<i64, ToolError> {
     runs.fetch_add(1, Ordering::SeqCst);
     if n < 0 { Err(ToolError::not_found("no")) } else { Ok(n) }
 }
 /// One of the tools of these tests.
-#[tool(idempotent, backoff = "1ms..1ms")]
+#[tool(backoff_initial_ms = 1, backoff_max_ms = 1, policy(idempotent))]
 async fn replays(ctx: &Ctx, first: Inject<AtomicBool>) -> Result<(), ToolError> {
     let _ = ctx.call("side", json!({"n": -1})).await; // may fail
     ctx.call("side", json!({"n": 1})).await?; // must not be made twice
@@ -595,7 +595,7 @@ async fn one_caller_fills_the_queue() {
 }
 
 /// One of the tools of these tests.
-#[tool(rate = "1/s", placement = "inline")]
+#[tool(policy(rate = "1/s", placement = "inline"))]
 fn paced_once() {}
 #[tokio::test(start_paused = true)]
 async fn dropped_waiters_burn_slots() {

@@ -42,14 +42,11 @@ struct Station(&'static str);
 ///
 /// For any place on earth.
 #[tool(
-    title = "Weather forecast",
-    category = "weather",
-    group = "outside.sky",
+    summary = "Weather forecast",
     tags("weather", "forecast"),
-    timeout = "10s",
-    idempotent,
-    open_world,
-    example = r#"{"city": "Oslo"}"#
+    timeout_s = 10,
+    examples(r#"{"city": "Oslo"}"#),
+    policy(category = "weather", group = "outside.sky", idempotent, open_world)
 )]
 async fn forecast(
     /// City name, for example "Oslo".
@@ -170,7 +167,7 @@ impl Counter {
     }
 
     /// Read a named counter.
-    #[tool(name = "read_counter", read_only, idempotent)]
+    #[tool(name = "read_counter", policy(read_only, idempotent))]
     async fn read(&self, name: String) -> Result<i64, ToolError> {
         self.peek(&name).ok_or_else(|| ToolError::not_found(format!("no counter `{name}`")))
     }
@@ -223,7 +220,7 @@ fn in_order(range: &Range) -> Result<(), ToolError> {
 }
 
 /// Count the numbers of a range.
-#[tool(placement = "inline", pre_validate = in_order)]
+#[tool(policy(placement = "inline", pre_validate = in_order))]
 fn count(#[arg(input)] range: Range) -> i64 {
     range.to - range.from + 1
 }
@@ -244,7 +241,7 @@ async fn a_struct_can_be_the_whole_input_and_check_itself() {
 }
 
 /// Check forms.
-#[tool(placement = "inline")]
+#[tool(policy(placement = "inline"))]
 fn forms(
     #[arg(format = "url")] address: String,
     #[arg(pattern = "^[A-Z]{2}$", example = "NO")] country: String,
@@ -315,7 +312,7 @@ fn large_default(#[arg(default = 20, max = 14)] days: u8) -> u8 {
 }
 
 /// An example that lacks what is required.
-#[tool(example = r#"{"dais": 3}"#)]
+#[tool(examples(r#"{"dais": 3}"#))]
 fn wrong_example(days: u8) -> u8 {
     days
 }
@@ -345,13 +342,13 @@ struct Login {
 }
 
 /// A misspelt secret.
-#[tool(sensitive("passwort"))]
+#[tool(policy(sensitive("passwort")))]
 fn unknown_secret(#[arg(input)] login: Login) -> bool {
     login.user == login.password
 }
 
 /// Log in.
-#[tool(sensitive("password"))]
+#[tool(policy(sensitive("password")))]
 fn log_in(#[arg(input)] login: Login) -> bool {
     login.user == login.password
 }

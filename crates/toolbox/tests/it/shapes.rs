@@ -13,7 +13,7 @@ use toolpost_testkit::MemoryPort;
 use toolpost_toolbox::Toolbox;
 
 /// Ask for a colour.
-#[tool(timeout = "50ms")]
+#[tool(timeout_s = 0.05)]
 async fn ask_colour(ctx: Ctx) -> Result<String, ToolError> {
     match ctx.ask(Question::text("Which colour?")).await? {
         Answer::Given { value } => Ok(value.as_str().unwrap_or_default().to_owned()),
@@ -22,7 +22,7 @@ async fn ask_colour(ctx: Ctx) -> Result<String, ToolError> {
 }
 
 /// Say hello.
-#[tool(placement = "inline")]
+#[tool(policy(placement = "inline"))]
 fn hello(name: String) -> String {
     format!("hello {name}")
 }
@@ -93,7 +93,7 @@ async fn a_nested_call_runs_on_its_roots_place() {
 }
 
 /// Call yourself.
-#[tool(concurrency = 1)]
+#[tool(policy(concurrency = 1))]
 async fn limited(ctx: &Ctx) -> Result<Output, ToolError> {
     ctx.call("limited", json!({})).await
 }
@@ -148,7 +148,7 @@ async fn notices_never_block_and_files_wait() {
 }
 
 /// Ask, sample, call, hand over a file, and fail the first time.
-#[tool(idempotent, backoff = "1ms..1ms")]
+#[tool(backoff_initial_ms = 1, backoff_max_ms = 1, policy(idempotent))]
 async fn second_time_lucky(ctx: &Ctx, tries: Inject<AtomicU32>) -> Result<String, ToolError> {
     ctx.artifact(Artifact::from_bytes("a.txt", "text/plain", vec![b'a'])).await?;
     let Answer::Given { value } = ctx.ask(Question::text("Who?")).await? else {
@@ -212,7 +212,7 @@ struct Stubborn {
 }
 
 /// Block until the test says so.
-#[tool(timeout = "20ms", concurrency = 1, idempotent)]
+#[tool(timeout_s = 0.02, policy(concurrency = 1, idempotent))]
 fn stubborn(ctx: Ctx, state: Inject<Stubborn>) -> Result<String, ToolError> {
     state.entered.store(true, Ordering::SeqCst);
     while !state.may_end.load(Ordering::SeqCst) {
@@ -258,7 +258,7 @@ async fn a_blocking_tool_past_its_time_keeps_its_place_until_it_ends() {
 }
 
 /// Fail as a dependency does.
-#[tool(idempotent, max_retries = 2, backoff = "1ms..1ms")]
+#[tool(max_retries = 2, backoff_initial_ms = 1, backoff_max_ms = 1, policy(idempotent))]
 async fn flaky(ctx: &Ctx, tries: Inject<AtomicU32>) -> Result<String, ToolError> {
     tries.fetch_add(1, Ordering::SeqCst);
     Err(ToolError::dependency(format!("key {:?}", ctx.idempotency_key())))
@@ -271,7 +271,7 @@ async fn busy() {
 }
 
 /// Tell what arrived.
-#[tool(placement = "inline")]
+#[tool(policy(placement = "inline"))]
 fn arrived(ctx: &Ctx) -> Value {
     json!({
         "call": ctx.id().to_string(),

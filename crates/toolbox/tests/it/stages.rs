@@ -15,7 +15,7 @@ use toolpost_testkit::{FixedClock, MemoryPort};
 use toolpost_toolbox::{Settings, Toolbox};
 
 /// Add two numbers.
-#[tool(placement = "inline", idempotent)]
+#[tool(policy(placement = "inline", idempotent))]
 fn add(
     /// The first.
     a: i64,
@@ -26,7 +26,7 @@ fn add(
 }
 
 /// Count how often it was run.
-#[tool(placement = "inline", idempotent, cache = "30ms")]
+#[tool(policy(placement = "inline", idempotent, cache = "30ms"))]
 fn counted(runs: Inject<AtomicU32>, #[arg(default = "x")] key: String) -> String {
     format!("{key} {}", runs.fetch_add(1, Ordering::SeqCst))
 }
@@ -54,7 +54,7 @@ async fn arguments_are_checked_before_anything_runs() {
 }
 
 /// Delete a note.
-#[tool(destructive, approval = "ask", placement = "inline")]
+#[tool(policy(destructive, approval = "ask", placement = "inline"))]
 fn delete_note(#[arg(sensitive)] token: String) -> String {
     token
 }
@@ -141,11 +141,11 @@ async fn a_full_queue_is_overloaded_and_priorities_overtake() {
 }
 
 /// Be called now and then.
-#[tool(rate = "2/60ms", placement = "inline")]
+#[tool(policy(rate = "2/60ms", placement = "inline"))]
 fn paced() {}
 
 /// Be called one at a time.
-#[tool(concurrency = 1)]
+#[tool(policy(concurrency = 1))]
 async fn alone(ctx: &Ctx, inside: Inject<AtomicU32>) -> bool {
     let _ = ctx;
     let before = inside.fetch_add(1, Ordering::SeqCst);
@@ -195,7 +195,7 @@ async fn the_cache_is_for_the_same_caller_and_arguments_and_ends() {
 }
 
 /// Fail as told.
-#[tool(idempotent, backoff = "1ms..2ms")]
+#[tool(backoff_initial_ms = 1, backoff_max_ms = 2, policy(idempotent))]
 async fn fail(code: Value, tries: Inject<AtomicU32>) -> Result<(), ToolError> {
     tries.fetch_add(1, Ordering::SeqCst);
     let code: Code = serde_json::from_value(code)?;
@@ -225,7 +225,7 @@ async fn only_what_may_work_later_is_retried() {
 }
 
 /// Panic.
-#[tool(placement = "inline")]
+#[tool(policy(placement = "inline"))]
 fn panics(#[arg(default = false)] answer: bool) -> String {
     assert!(answer, "the secret is hunter2");
     String::new()
@@ -265,7 +265,7 @@ async fn the_default_timeout_is_a_minute_and_a_call_can_tighten_it() {
 }
 
 /// Print a lot.
-#[tool(placement = "inline", output_limit = 1000)]
+#[tool(policy(placement = "inline", output_limit = 1000))]
 fn flood(#[arg(default = 100_000)] size: usize) -> Output {
     Output::text("x".repeat(size)).with_payload(size).with_structured(json!({"size": size}))
 }

@@ -1,5 +1,5 @@
 /// Shout.
-#[toolpost::tool(timeout = "10 seconds")]
+#[toolpost::tool(timeout_s = "10 seconds")]
 fn shout() {}
 
 fn main() {}

@@ -1,13 +1,13 @@
 /// Rate.
-#[toolpost::tool(rate = "fast")]
+#[toolpost::tool(policy(rate = "fast"))]
 fn rate() {}
 
 /// Placement.
-#[toolpost::tool(placement = "anywhere")]
+#[toolpost::tool(policy(placement = "anywhere"))]
 fn placement() {}
 
 /// Concurrency.
-#[toolpost::tool(concurrency = 0)]
+#[toolpost::tool(policy(concurrency = 0))]
 fn concurrency() {}
 
 /// Name.
@@ -15,7 +15,7 @@ fn concurrency() {}
 fn first() {}
 
 /// Backoff.
-#[toolpost::tool(backoff = "1s")]
+#[toolpost::tool(backoff_max_ms = "1s")]
 fn backoff() {}
 
 /// Minimum.
@@ -27,11 +27,11 @@ fn minimum(#[arg(min = "one")] x: u8) {}
 fn format(#[arg(format = "emial")] address: String) {}
 
 /// Example.
-#[toolpost::tool(example = "{city: Oslo}")]
+#[toolpost::tool(examples("{city: Oslo}"))]
 fn example(city: String) {}
 
 /// A list is no set of arguments.
-#[toolpost::tool(example = "[1]")]
+#[toolpost::tool(examples("[1]"))]
 fn list(city: String) {}
 
 fn main() {}

@@ -1,5 +1,5 @@
 /// Draw a number.
-#[toolpost::tool(cache = "5m")]
+#[toolpost::tool(policy(cache = "5m"))]
 fn draw() -> u8 {
     4
 }

@@ -1,11 +1,11 @@
 /// Draw a number.
-#[toolpost::tool(memory_mib = 64)]
+#[toolpost::tool(policy(memory_mib = 64))]
 fn draw() -> u8 {
     4
 }
 
 /// Draw another one.
-#[toolpost::tool(placement = "blocking", memory_mib = 64)]
+#[toolpost::tool(policy(placement = "blocking", memory_mib = 64))]
 fn draw_again() -> u8 {
     4
 }

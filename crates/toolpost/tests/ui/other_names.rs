@@ -1,9 +1,9 @@
 /// Shout.
-#[toolpost::tool(conflict_policy = "retry")]
+#[toolpost::tool(timeout = "10s")]
 fn shout0() {}
 
 /// Shout.
-#[toolpost::tool(backoff_initial_ms = 5)]
+#[toolpost::tool(backoff = "5ms..250ms")]
 fn shout1() {}
 
 /// Shout.
@@ -15,11 +15,11 @@ fn shout2() {}
 fn shout3() {}
 
 /// Shout.
-#[toolpost::tool(summary = "Shout")]
+#[toolpost::tool(title = "Shout")]
 fn shout4() {}
 
 /// Shout.
-#[toolpost::tool(session_mode)]
+#[toolpost::tool(mode = "session")]
 fn shout5() {}
 
 /// Shout.
@@ -35,7 +35,19 @@ fn shout7() {}
 fn flag0() {}
 
 /// Shout.
-#[toolpost::tool(idempotent = true)]
+#[toolpost::tool(policy(idempotent = true))]
 fn flag1() {}
+
+/// Tool.
+#[toolpost::tool(read_only)]
+fn read_only() {}
+
+/// Tool.
+#[toolpost::tool(cache = "5m")]
+fn cache() {}
+
+/// Tool.
+#[toolpost::tool(cpu_bound, policy(placement = "blocking"))]
+fn two_placements() {}
 
 fn main() {}

@@ -51,7 +51,7 @@ fn secret(#[state(id = "a/{token}")] x: &mut i64, #[arg(sensitive)] token: Strin
 fn both(#[state(id = "a")] #[arg(default = 1)] x: &mut i64) {}
 
 /// Cached.
-#[toolpost::tool(idempotent, cache = "1s")]
+#[toolpost::tool(policy(idempotent, cache = "1s"))]
 fn cached(#[state(id = "a")] x: &i64) {}
 
 /// Borrowed from nobody.

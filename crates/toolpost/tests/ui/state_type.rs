@@ -17,7 +17,7 @@ fn other(mine: i64) -> i64 {
 }
 
 /// Merges something else.
-#[toolpost::tool(merge = other)]
+#[toolpost::tool(policy(merge = other))]
 fn merges(#[state(id = "a")] x: &mut i64) {
     *x += 1;
 }
@@ -27,7 +27,7 @@ fn text(_: i64, _: i64, _: i64) -> String {
 }
 
 /// Merges to something else.
-#[toolpost::tool(merge = text)]
+#[toolpost::tool(policy(merge = text))]
 fn merges_to_text(#[state(id = "a")] x: &mut i64) {
     *x += 1;
 }

@@ -1,5 +1,5 @@
 /// Shout.
-#[toolpost::tool(timout = "10s")]
+#[toolpost::tool(timout_s = 10)]
 fn shout() {}
 
 fn main() {}

@@ -24,7 +24,7 @@ fn check(_: &Range) -> Result<(), toolpost::ToolError> {
 }
 
 /// Count.
-#[toolpost::tool(pre_validate = check)]
+#[toolpost::tool(policy(pre_validate = check))]
 fn count_from(from: u8) {}
 
 /// Count.

@@ -77,13 +77,11 @@ pub enum CodeExecutionError {
 /// call of this conversation. Files of the working folder are there by name, and files that the code writes into the
 /// current folder are handed to the user. There is 1 GiB of memory, 5 GiB of disk, one processor and an hour of time.
 #[tool(
-    title = "Code execution",
-    category = "code_execution",
-    group = "code",
+    summary = "Code execution",
     tags("code", "python", "sandbox", "execute", "analysis"),
-    destructive,
-    timeout = "61m",
-    example = r#"{"code": "print(sum(range(10)))"}"#
+    timeout_s = 3660,
+    examples(r#"{"code": "print(sum(range(10)))"}"#),
+    policy(category = "code_execution", group = "code", destructive)
 )]
 pub fn code_execution(
     /// The Python code.

@@ -61,13 +61,11 @@ pub struct CodeResult {
 /// A session has a folder of its own, a copy of the working folder when it begins; what it makes comes back with each
 /// call. A session can be forked, to try several ways from one point.
 #[tool(
-    title = "Run code",
-    category = "code_execution",
-    group = "code",
+    summary = "Run code",
     tags("code", "python", "javascript", "bash", "sandbox", "execute"),
-    destructive,
-    timeout = "6m",
-    example = r#"{"language": "python", "code": "sum(range(10))"}"#
+    timeout_s = 360,
+    examples(r#"{"language": "python", "code": "sum(range(10))"}"#),
+    policy(category = "code_execution", group = "code", destructive)
 )]
 pub fn run_code(
     /// The language: "python", "javascript", "typescript", "bash", "sh", "ruby", "perl", "go", "rust", "java", "c", "c++",
@@ -103,13 +101,11 @@ pub fn run_code(
 /// It runs in the working folder, as `run_code` does, and without network. A program that fails is not an error of
 /// this tool: look at `exit_code`, `stderr` and `verdict`.
 #[tool(
-    title = "Run command",
-    category = "code_execution",
-    group = "code",
+    summary = "Run command",
     tags("command", "program", "process", "sandbox", "execute"),
-    destructive,
-    timeout = "6m",
-    example = r#"{"argv": ["grep", "-c", "north", "sales.csv"]}"#
+    timeout_s = 360,
+    examples(r#"{"argv": ["grep", "-c", "north", "sales.csv"]}"#),
+    policy(category = "code_execution", group = "code", destructive)
 )]
 pub fn run_command(
     /// The program and its arguments, for example ["ls", "-l"]. Nothing in them is expanded.

@@ -61,14 +61,11 @@ pub struct Listing {
 ///
 /// Symbolic links are shown and not followed.
 #[tool(
-    title = "List directory",
-    category = "file_system",
-    group = "files",
+    summary = "List directory",
     tags("file", "folder", "directory", "list", "find", "glob"),
-    read_only,
-    idempotent,
     max_retries = 0,
-    example = r#"{"path": ".", "recursive": true, "pattern": "*.csv"}"#
+    examples(r#"{"path": ".", "recursive": true, "pattern": "*.csv"}"#),
+    policy(category = "file_system", group = "files", read_only, idempotent)
 )]
 pub fn list_directory(
     /// Path of the folder, relative to the working folder; "." is the working folder itself.

@@ -187,7 +187,7 @@ impl FileSystemTool {
 #[tools(category = "file_system", group = "file_system")]
 impl FileSystemTool {
     /// List the files that may be read, with their sizes and whether they may be changed.
-    #[tool(read_only, idempotent, max_retries = 0)]
+    #[tool(max_retries = 0, policy(read_only, idempotent))]
     pub fn list(
         &self,
         /// List only what matches, for example "*.csv" for names or "data/**/*.json" for paths.
@@ -221,7 +221,7 @@ impl FileSystemTool {
     }
 
     /// Read a text file of at most 10 MiB, in UTF-8.
-    #[tool(read_only, idempotent, max_retries = 0)]
+    #[tool(max_retries = 0, policy(read_only, idempotent))]
     pub fn read(
         &self,
         /// Path of the file, relative to the root.
@@ -233,7 +233,7 @@ impl FileSystemTool {
     }
 
     /// Write a text file, replacing what it held before. Missing folders are made.
-    #[tool(destructive)]
+    #[tool(policy(destructive))]
     pub fn write(
         &self,
         /// Path of the file, relative to the root.
@@ -249,7 +249,7 @@ impl FileSystemTool {
     }
 
     /// Replace a text in a file. The text must stand there once, exactly as given.
-    #[tool(destructive)]
+    #[tool(policy(destructive))]
     pub fn update(
         &self,
         /// Path of the file, relative to the root.

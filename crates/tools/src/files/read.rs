@@ -33,14 +33,11 @@ pub struct FileText {
 /// The encoding is detected. Long files can be read in pieces with `offset` and `limit`. Files that are not text are
 /// refused: run code to work with those.
 #[tool(
-    title = "Read file",
-    category = "file_system",
-    group = "files",
+    summary = "Read file",
     tags("file", "read", "text", "open"),
-    read_only,
-    idempotent,
     max_retries = 0,
-    example = r#"{"path": "sales.csv"}"#
+    examples(r#"{"path": "sales.csv"}"#),
+    policy(category = "file_system", group = "files", read_only, idempotent)
 )]
 pub fn read_file(
     /// Path of the file, relative to the working folder, for example "data/sales.csv".

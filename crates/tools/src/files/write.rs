@@ -24,12 +24,10 @@ pub struct WrittenFile {
 ///
 /// Symbolic links are never followed. A file that is replaced keeps its permissions.
 #[tool(
-    title = "Write file",
-    category = "file_system",
-    group = "files",
+    summary = "Write file",
     tags("file", "write", "save", "create"),
-    destructive,
-    example = r##"{"path": "report.md", "content": "# Report\n"}"##
+    examples(r##"{"path": "report.md", "content": "# Report\n"}"##),
+    policy(category = "file_system", group = "files", destructive)
 )]
 pub fn write_file(
     /// Path of the file, relative to the working folder, for example "out/report.md".

@@ -70,14 +70,11 @@ mod plain {
     /// A status such as 404 is a result, not an error: look at `status`. Only public addresses are asked, redirects
     /// included. Long bodies are cut; bodies that are no text come in base 64.
     #[tool(
-        title = "HTTP request",
-        category = "communication",
-        group = "web",
+        summary = "HTTP request",
         tags("http", "web", "url", "download", "fetch", "api", "rest"),
-        destructive,
-        open_world,
-        timeout = "6m",
-        example = r#"{"url": "https://api.example.com/items", "params": {"page": 2}}"#
+        timeout_s = 360,
+        examples(r#"{"url": "https://api.example.com/items", "params": {"page": 2}}"#),
+        policy(category = "communication", group = "web", destructive, open_world)
     )]
     #[expect(clippy::too_many_arguments, reason = "each is a parameter of the tool")]
     pub(super) async fn http_request(

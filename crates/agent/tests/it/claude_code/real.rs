@@ -32,7 +32,7 @@ async fn fail() -> Result<String, ToolError> {
 }
 
 /// Ask for a name.
-#[tool(approval = "ask")]
+#[tool(policy(approval = "ask"))]
 async fn careful() -> String {
     "done with care".to_owned()
 }

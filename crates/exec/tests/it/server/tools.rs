@@ -10,7 +10,7 @@ use toolpost::{
 use toolpost_toolbox::Toolbox;
 
 /// Add two numbers.
-#[tool(tags("math"), idempotent, example = r#"{"a": 1, "b": 2}"#)]
+#[tool(tags("math"), examples(r#"{"a": 1, "b": 2}"#), policy(idempotent))]
 async fn add(
     /// The first.
     a: i64,
@@ -51,7 +51,7 @@ async fn order() -> Output {
 }
 
 /// Count, and tell how far it is.
-#[tool(mode = "streaming")]
+#[tool(streaming)]
 async fn count(
     ctx: &Ctx,
     /** How far. */
@@ -70,7 +70,7 @@ async fn count(
 }
 
 /// Guess a number.
-#[tool(mode = "session")]
+#[tool(session_mode)]
 async fn guess(ctx: &Ctx, #[arg(default = 7)] number: u64) -> Result<Output, ToolError> {
     let mut tries = 0;
     let mut question = "Guess.";
@@ -86,7 +86,7 @@ async fn guess(ctx: &Ctx, #[arg(default = 7)] number: u64) -> Result<Output, Too
 }
 
 /// Ask for ever, whatever is answered.
-#[tool(mode = "session")]
+#[tool(session_mode)]
 async fn stubborn(ctx: &Ctx) -> Result<(), ToolError> {
     loop {
         let _ = ctx.ask(Question::text("Again?")).await?;
@@ -94,7 +94,7 @@ async fn stubborn(ctx: &Ctx) -> Result<(), ToolError> {
 }
 
 /// Fill a form.
-#[tool(mode = "session")]
+#[tool(session_mode)]
 async fn form(ctx: &Ctx) -> Result<Output, ToolError> {
     let schema = json!({"type": "object", "properties": {"value": {"type": "string"}}});
     match ctx.ask(Question::with_schema("Fill in.", schema)).await? {
@@ -151,7 +151,7 @@ fn no_path(search: &Search) -> Result<(), ToolError> {
 }
 
 /// Find a file.
-#[tool(pre_validate = no_path)]
+#[tool(policy(pre_validate = no_path))]
 async fn find(ctx: &Ctx, #[arg(input)] search: Search) -> Result<Output, ToolError> {
     ctx.log(LogLevel::Info, "looking");
     let limit = ctx.remaining().map(|left| left.as_secs_f64().ceil());
@@ -163,13 +163,13 @@ async fn find(ctx: &Ctx, #[arg(input)] search: Search) -> Result<Output, ToolErr
 }
 
 /// Delete a thing; it knows what it would do.
-#[tool(dry_run, destructive)]
+#[tool(policy(dry_run, destructive))]
 async fn delete(ctx: &Ctx, thing: String, #[arg(default = false)] dry_run: bool) -> Output {
     Output::json(json!({ "thing": thing, "deleted": !ctx.is_dry_run(), "asked": dry_run }))
 }
 
 /// Sign in.
-#[tool(example = r#"{"user": "ada", "password": "xyz"}"#)]
+#[tool(examples(r#"{"user": "ada", "password": "xyz"}"#))]
 async fn sign_in(
     user: String,
     #[arg(sensitive, min_len = 3)] password: String,
@@ -180,7 +180,7 @@ async fn sign_in(
 }
 
 /// Sleep.
-#[tool(timeout = "1200ms")]
+#[tool(timeout_s = 1.2)]
 async fn sleep(milliseconds: u64, timeout: Option<f64>) -> Result<u64, ToolError> {
     let _ = timeout;
     tokio::time::sleep(Duration::from_millis(milliseconds)).await;

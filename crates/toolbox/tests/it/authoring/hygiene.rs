@@ -23,7 +23,7 @@ async fn names(
 }
 
 /// A keyword.
-#[tool(max_retries = 1, backoff = "1.5s..2.5s")]
+#[tool(max_retries = 1, backoff_initial_ms = 1500, backoff_max_ms = 2500)]
 fn r#match(r#type: String) -> String {
     r#type
 }
@@ -120,13 +120,13 @@ impl Point {
 #[tools]
 impl Point {
     /// Move it.
-    #[tool(placement = "inline")]
+    #[tool(policy(placement = "inline"))]
     fn moved(&self, #[arg(default = Self::ORIGIN)] by: i64, other: Option<Self>) -> Result<Self, ToolError> {
         Ok(Self { x: self.x + by + other.map_or(0, |other| other.x) })
     }
 
     /// Tell how far.
-    #[tool(placement = "inline", pre_validate = Self::is_right)]
+    #[tool(policy(placement = "inline", pre_validate = Self::is_right))]
     fn distance(&self, #[arg(input)] other: Self) -> i64 {
         other.x - self.x
     }

@@ -155,7 +155,7 @@ async fn both(#[state(id = "d")] number: &mut u64, ctx: &Ctx) -> Result<u64, Too
 }
 
 /// Count by hand from a thread, after the call is over.
-#[tool(timeout = "20ms")]
+#[tool(timeout_s = 0.02)]
 fn too_late(ctx: &Ctx) -> Result<u64, ToolError> {
     std::thread::sleep(std::time::Duration::from_millis(300));
     ctx.wait(ctx.state("late")?.replace(&1))
@@ -249,7 +249,7 @@ async fn a_handle_is_worth_nothing_to_a_stranger() {
 }
 
 /// Begin a change and do not wait for its end.
-#[tool(idempotent, backoff = "1ms..1ms")]
+#[tool(backoff_initial_ms = 1, backoff_max_ms = 1, policy(idempotent))]
 async fn hasty(ctx: &Ctx, again: bool) -> Result<u64, ToolError> {
     let document = ctx.state("d")?;
     if ctx.attempt() == 1 {
@@ -282,19 +282,19 @@ async fn what_was_begun_by_hand_is_waited_for_and_recorded() {
 }
 
 /// Look at a document.
-#[tool(idempotent, cache = "1h")]
+#[tool(policy(idempotent, cache = "1h"))]
 async fn look(ctx: &Ctx) -> Result<u64, ToolError> {
     ctx.state("d")?.version().await
 }
 
 /// Look at a document as a parameter.
-#[tool(idempotent)]
+#[tool(policy(idempotent))]
 async fn look_too(#[state(id = "d")] number: &u64) -> u64 {
     *number
 }
 
 /// Let another tool look.
-#[tool(idempotent, cache = "1h")]
+#[tool(policy(idempotent, cache = "1h"))]
 async fn let_look(ctx: &Ctx, tool: String) -> Result<Value, ToolError> {
     Ok(ctx.call(tool, json!({})).await?.structured.unwrap_or_default())
 }

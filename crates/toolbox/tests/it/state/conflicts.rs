@@ -20,7 +20,7 @@ async fn defaults(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inj
 }
 
 /// Add one, with few tries.
-#[tool(conflict = "retry", max_retries = 2, backoff = "10ms..10ms")]
+#[tool(conflict_policy = "retry", max_retries = 2, backoff_initial_ms = 10, backoff_max_ms = 10)]
 async fn few(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<AtomicU32>) -> i64 {
     runs.fetch_add(1, Ordering::SeqCst);
     *number += 1;
@@ -28,7 +28,7 @@ async fn few(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<A
 }
 
 /// Add one, with long waits.
-#[tool(conflict = "retry", backoff = "1s..4s")]
+#[tool(conflict_policy = "retry", backoff_initial_ms = 1000, backoff_max_ms = 4000)]
 async fn patient(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<AtomicU32>) -> i64 {
     runs.fetch_add(1, Ordering::SeqCst);
     *number += 1;
@@ -36,7 +36,7 @@ async fn patient(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inje
 }
 
 /// Add one, or fail.
-#[tool(conflict = "error")]
+#[tool(conflict_policy = "error")]
 async fn strict(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<AtomicU32>) -> i64 {
     runs.fetch_add(1, Ordering::SeqCst);
     *number += 1;
@@ -49,7 +49,7 @@ fn sum(before: i64, mine: i64, theirs: i64) -> i64 {
 }
 
 /// Add one, and what others have added.
-#[tool(merge = sum, max_retries = 3, backoff = "1s..1s")]
+#[tool(max_retries = 3, backoff_initial_ms = 1000, backoff_max_ms = 1000, policy(merge = sum))]
 async fn merges(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<AtomicU32>) -> i64 {
     runs.fetch_add(1, Ordering::SeqCst);
     *number += 1;
@@ -61,7 +61,7 @@ fn refuse(_: i64, mine: i64, theirs: i64) -> Result<i64, ToolError> {
 }
 
 /// Add one, and refuse what others have added.
-#[tool(conflict = "merge", merge = refuse)]
+#[tool(policy(merge = refuse))]
 async fn refuses(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<AtomicU32>) -> i64 {
     runs.fetch_add(1, Ordering::SeqCst);
     *number += 1;
@@ -69,7 +69,7 @@ async fn refuses(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inje
 }
 
 /// Add one, and look elsewhere.
-#[tool(conflict = "error")]
+#[tool(conflict_policy = "error")]
 async fn looks(
     #[state(id = "d", path = "/mine")] number: &mut i64,
     #[state(id = "d", path = "/seen")] seen: &i64,
@@ -81,7 +81,7 @@ async fn looks(
 }
 
 /// Add what is kept elsewhere, and what others have added.
-#[tool(merge = sum)]
+#[tool(policy(merge = sum))]
 async fn adds_seen(
     #[state(id = "d", path = "/mine")] number: &mut i64,
     #[state(id = "d", path = "/seen")] seen: &i64,
@@ -92,7 +92,7 @@ async fn adds_seen(
 }
 
 /// The same, the other way round.
-#[tool(merge = sum)]
+#[tool(policy(merge = sum))]
 async fn sees_and_adds(
     #[state(id = "d", path = "/seen")] seen: &i64,
     #[state(id = "d", path = "/mine")] number: &mut i64,
@@ -295,7 +295,7 @@ async fn write_line(#[state(id = "lines")] lines: &mut Vec<u32>, number: u32) ->
 }
 
 /// Keep a value under a name of its own.
-#[tool(conflict = "error")]
+#[tool(conflict_policy = "error")]
 async fn keep_own(#[state(id = "own", path = "/{name}")] value: &mut u32, name: u32) {
     tokio::task::yield_now().await;
     *value += name;
@@ -328,7 +328,7 @@ async fn calls_that_overlap_are_as_if_they_had_come_one_after_another() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_on_different_parts_never_conflict() {
     let store = Shared::new();
-    // `conflict = "error"` would say if one did.
+    // `conflict_policy = "error"` would say if one did.
     let calls: Vec<Call> = (1..=64).map(|name| Call::new("keep_own", json!({ "name": name }))).collect();
     for reply in at_once(&processes(&store), calls).await {
         reply.result.unwrap();

@@ -21,7 +21,7 @@ struct Counters {
 #[tools(category = "counters")]
 impl Counters {
     /// Add to a named counter.
-    #[tool(conflict = "retry", max_retries = 16, backoff = "5ms..250ms")]
+    #[tool(conflict_policy = "retry", max_retries = 16, backoff_initial_ms = 5, backoff_max_ms = 250)]
     fn add(
         &self,
         /// Not for the schema.
@@ -48,7 +48,7 @@ impl Counters {
     }
 
     /// All counters.
-    #[tool(read_only)]
+    #[tool(policy(read_only))]
     async fn all(&self, #[state(id = "counters/{owner}", path = "/by_name")] counts: &Counts) -> Counts {
         counts.clone()
     }
@@ -185,7 +185,7 @@ async fn fails(#[state(id = "d")] number: &mut i64, how: String) -> Result<Outpu
 }
 
 /// Change it, late.
-#[tool(timeout = "20ms")]
+#[tool(timeout_s = 0.02)]
 fn late(#[state(id = "d")] number: &mut i64, done: Inject<AtomicU32>) -> &'static str {
     std::thread::sleep(Duration::from_millis(700));
     *number += 1;
@@ -240,14 +240,14 @@ struct Numbers {
 }
 
 /// Divide.
-#[tool(placement = "inline")]
+#[tool(policy(placement = "inline"))]
 fn divide(#[state(id = "d", path = "/results")] numbers: &mut Numbers, by: f64) -> u8 {
     numbers.by_name.insert("a/b".into(), 1.0 / by);
     1
 }
 
 /// Keep text.
-#[tool(placement = "inline")]
+#[tool(policy(placement = "inline"))]
 fn keep(#[state(id = "texts/{name}")] kept: &mut String, name: String, text: String) {
     *kept = text;
 }
@@ -438,7 +438,7 @@ async fn while_somebody_is_asked_others_go_on_and_nobody_is_asked_twice() {
 }
 
 /// Tell what would be added.
-#[tool(dry_run)]
+#[tool(policy(dry_run))]
 async fn add_if(#[state(id = "d")] number: &mut i64, by: i64, ctx: &Ctx) -> Result<i64, ToolError> {
     *number += by;
     if ctx.is_dry_run() {
@@ -462,7 +462,7 @@ async fn a_dry_run_of_the_tools_own_sees_state_and_changes_none() {
 }
 
 /// Hold a document for as long as it is told.
-#[tool(timeout = "never")]
+#[tool(policy(no_timeout))]
 async fn hold(#[state(id = "d")] number: &mut i64, seconds: u64) -> i64 {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     *number += 1;
@@ -470,7 +470,7 @@ async fn hold(#[state(id = "d")] number: &mut i64, seconds: u64) -> i64 {
 }
 
 /// Add one, soon.
-#[tool(timeout = "5s")]
+#[tool(timeout_s = 5)]
 async fn soon(#[state(id = "d")] number: &mut i64) -> i64 {
     *number += 1;
     *number

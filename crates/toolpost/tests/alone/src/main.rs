@@ -1,7 +1,7 @@
 use toolpost::{ToolError, Toolbox, json, tool};
 
 /// Forecast the weather for a city.
-#[tool(tags("weather"), timeout = "10s", idempotent)]
+#[tool(tags("weather"), timeout_s = 10, policy(idempotent))]
 async fn forecast(/** City name. */ city: String, #[arg(default = 1, min = 1, max = 14)] days: u8) -> Forecast {
     Forecast { summary: format!("{city}: sun"), days }
 }

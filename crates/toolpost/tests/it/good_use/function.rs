@@ -8,7 +8,7 @@ use toolpost::{Ctx, Inject, Output, ToolError, tool};
 async fn nothing() {}
 
 /// All kinds of parameters.
-#[tool(name = "many-things", timeout = "never", rate = "10/s", concurrency = 2, output_limit = 1024)]
+#[tool(name = "many-things", policy(no_timeout, rate = "10/s", concurrency = 2, output_limit = 1024))]
 fn many(
     /// A number.
     #[arg(min = -1, max = 1.5)]
@@ -32,7 +32,7 @@ async fn io() -> std::io::Result<String> {
 type Answer<T> = Result<T, std::fmt::Error>;
 
 /// An alias, a keyword, and names that the emitted code could have.
-#[tool(backoff = "0.5s..1.5s")]
+#[tool(backoff_initial_ms = 500, backoff_max_ms = 1500)]
 async fn r#match(args: u8, ctx: u8, spec: u8, input: u8) -> Answer<u8> {
     Ok(args + ctx + spec + input)
 }

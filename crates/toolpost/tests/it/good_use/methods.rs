@@ -9,7 +9,7 @@ struct Shop {
 #[tools(category = "shop", group = "shop.orders")]
 impl Shop {
     /// Order something.
-    #[tool(destructive, approval = "ask")]
+    #[tool(policy(destructive, approval = "ask"))]
     async fn order(&self, item: String) -> Result<String, ToolError> {
         Ok(self.price(&item).to_string())
     }

@@ -3,7 +3,7 @@
 use toolpost::{Ctx, Toolbox, prompt, resource, tool};
 
 /// A note.
-#[resource("notes://{user}/{page}", mime_types("text/plain"), tags("notes"), timeout = "1s")]
+#[resource("notes://{user}/{page}", mime_types("text/plain"), tags("notes"), timeout_s = 1)]
 async fn note(user: String, page: u32, ctx: &Ctx) -> String {
     format!("{user} {page} {}", ctx.attempt())
 }
@@ -15,7 +15,7 @@ fn review(text: String, tone: Option<String>) -> String {
 }
 
 /// Count.
-#[tool(mode = "streaming", task = "at_once", dry_run)]
+#[tool(streaming, policy(task = "at_once", dry_run))]
 async fn count(ctx: &Ctx) -> bool {
     ctx.is_dry_run()
 }

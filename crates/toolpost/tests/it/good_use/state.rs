@@ -17,7 +17,7 @@ async fn all(#[state(id = "carts/{owner}")] cart: &Cart) -> usize {
 }
 
 /// Parts of documents, changed and read.
-#[tool(conflict = "retry", max_retries = 3, backoff = "1ms..1s")]
+#[tool(conflict_policy = "retry", max_retries = 3, backoff_initial_ms = 1, backoff_max_ms = 1000)]
 async fn parts(
     #[state(id = "carts/{scope}/{shop}", path = "/by_name/{type}/{page}")] list: &mut Vec<u8>,
     #[state(id = "settings", path = "/a~1b", existing)] settings: &BTreeMap<String, bool>,
@@ -36,7 +36,7 @@ fn larger(_before: i64, mine: i64, theirs: i64) -> i64 {
 }
 
 /// On a thread, with a merge.
-#[tool(merge = larger)]
+#[tool(policy(merge = larger))]
 fn highest(#[state(id = "scores", path = "/{name}")] score: &mut i64, name: String, new: i64) -> i64 {
     *score = new.max(*score);
     *score
@@ -53,7 +53,7 @@ impl Counters {
     }
 
     /// A method.
-    #[tool(conflict = "merge", merge = Self::sum)]
+    #[tool(policy(merge = Self::sum))]
     fn add(
         &self,
         #[state(id = "counters/{owner}", path = "/by_name/{name}")] count: &mut u64,
@@ -64,7 +64,7 @@ impl Counters {
     }
 
     /// Fails rather than running twice.
-    #[tool(conflict = "error")]
+    #[tool(conflict_policy = "error")]
     async fn strict(&self, #[state(id = "counters")] counts: &mut BTreeMap<String, u64>) -> usize {
         counts.len()
     }
