@@ -49,6 +49,13 @@ pub enum Check {
     },
     /// The commands of its README are run, and what the README says that they print must be printed.
     Readme(Readme),
+    /// The Rust program has at most 1.2 times the lines of code of the Python program.
+    Beside {
+        /// The Rust file below the example.
+        rust: &'static str,
+        /// The Python file below the example.
+        python: &'static str,
+    },
     /// A table is there whole.
     Table {
         /// The file below the example.
@@ -62,6 +69,40 @@ pub enum Check {
 
 /// Every example. A folder or program that is not named here is a complaint of `cargo xtask tidy`.
 pub const EXAMPLES: &[Example] = &[
+    Example {
+        path: "examples/seeds",
+        checks: &[
+            beside("stateful.rs", "stateful.py"),
+            program("seed_stateful", &["increment_counter"], 0, "\"new_value\":"),
+            program("seed_stateful", &["add_item", "--item", "a"], 0, "\"item_count\":"),
+            beside("factorials.rs", "factorials.py"),
+            program(
+                "seed_factorials",
+                &["heavy_computation", "{\"numbers\":[5,19]}"],
+                0,
+                "{\"factorials\":[120,121645100408832000]}",
+            ),
+            beside("calculator.rs", "calculator.py"),
+            program("seed_calculator", &["--operation", "divide", "--a", "7", "--b", "2"], 0, "3.5"),
+            program(
+                "seed_calculator",
+                &["--operation", "divide", "--a", "7", "--b", "0"],
+                1,
+                "division by zero",
+            ),
+            beside("secure_code.rs", "secure_code.py"),
+            program("seed_secure_code", &[], 0, "Output: Hello from sandbox!"),
+            beside("process_items.rs", "process_items.py"),
+            program("seed_process_items", &["--stream", "{\"items\":[\"a\",\"b\"]}"], 0, "Processing b..."),
+            beside("weather.rs", "weather.py"),
+            program(
+                "seed_weather",
+                &["script:examples/seeds/weather.yaml"],
+                0,
+                "Today: 20C and sunny in London.",
+            ),
+        ],
+    },
     Example {
         path: "examples/weather",
         checks: &[
@@ -257,6 +298,10 @@ const fn counter(arguments: &'static [&'static str], prints: &'static str) -> Ch
     Check::Example { name: "counter", arguments, status: 0, prints }
 }
 
+const fn beside(rust: &'static str, python: &'static str) -> Check {
+    Check::Beside { rust, python }
+}
+
 const fn program(
     name: &'static str,
     arguments: &'static [&'static str],
@@ -349,6 +394,7 @@ fn one(
             }
             Err(format!("expected that {by} starts it, found no `{name}` there"))
         }
+        Check::Beside { rust, python } => is_as_short(&root.join(path), rust, python),
         Check::Table { file, header, rows } => {
             let file = root.join(path).join(file);
             let text = std::fs::read_to_string(&file)
@@ -362,6 +408,22 @@ fn one(
         }
     };
     done.map(|()| End::Passed)
+}
+
+/// Whether a Rust program has at most 1.2 times the lines of code of a Python program.
+fn is_as_short(folder: &Path, rust: &str, python: &str) -> Result<(), String> {
+    let lines = |file: &str, comment: &str| {
+        let path = folder.join(file);
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with(comment);
+        Ok::<_, String>(text.lines().filter(is_code).count())
+    };
+    let (ours, theirs) = (lines(rust, "//")?, lines(python, "#")?);
+    if ours * 5 <= theirs * 6 {
+        return Ok(());
+    }
+    Err(format!("{rust} has {ours} lines of code, {python} has {theirs}; expected at most 1.2 times as many"))
 }
 
 fn command_ends(root: &Path, log: &Path, command: &[&str], status: i32, prints: &str) -> Result<(), String> {
@@ -413,6 +475,17 @@ mod tests {
         };
         assert_eq!(check("server"), Ok(End::Passed));
         assert!(check("serve").is_err());
+    }
+
+    #[test]
+    fn a_program_may_have_a_fifth_more_lines_of_code_than_its_python() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.py"), "# comment\n\na\nb\nc\nd\ne\n").unwrap();
+        std::fs::write(folder.path().join("a.rs"), "//! comment\na\nb\nc\nd\ne\n\nf\n").unwrap();
+        std::fs::write(folder.path().join("b.rs"), "a\nb\nc\nd\ne\nf\ng\n").unwrap();
+        assert_eq!(is_as_short(folder.path(), "a.rs", "a.py"), Ok(()));
+        let found = "b.rs has 7 lines of code, a.py has 5; expected at most 1.2 times as many";
+        assert_eq!(is_as_short(folder.path(), "b.rs", "a.py"), Err(found.to_owned()));
     }
 
     #[test]
