@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use toolpost_agent::{
     Agent, AgentBuilder, Compaction, CompactionBy, Conversations, NewConversation, RunStopReason,
 };
-use toolpost_llm::{ErrorKind, FunctionModel, ItemView, ModelError, PromptCaching, Request, ModelReply, Turn};
+use toolpost_llm::{
+    ErrorKind, FunctionModel, ItemView, ModelError, ModelReply, PromptCaching, Request, Turn,
+};
 use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 use toolpost_toolbox::{MemoryStore, Toolbox};
 

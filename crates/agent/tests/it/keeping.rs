@@ -385,7 +385,8 @@ async fn a_container_outlives_a_summary_within_its_run() {
     let away = Arc::new(Mutex::new(true));
     let (agent, boxes) = with_fallback(&away);
     // The agent's own model writes no summaries here: the window is that of the run.
-    let summed = Arc::new(FunctionModel::new("summary", |_: &Request| Ok(ModelReply::text("Much was said."))));
+    let summed =
+        Arc::new(FunctionModel::new("summary", |_: &Request| Ok(ModelReply::text("Much was said."))));
     let first = agent.run("One.").finish().await;
     let mut turns = first.turns;
     for prompt in ["Two.", "Three."] {
