@@ -1,7 +1,7 @@
-//! The wires: what providers speak, each behind a [`Codec`].
+//! The wires of the providers, each behind a [`Codec`].
 //!
-//! A wire writes a [`Request`] as a body, folds a stream or reads a body to a [`Response`], and reads errors. It makes
-//! no connection: that is `http`'s. [`Wire`] offers the same to who has recorded traffic and no provider.
+//! A wire encodes a [`Request`] as a body, decodes a stream or a body into a [`Response`], and decodes errors. It opens no
+//! connection. [`Wire`] offers the same for recorded traffic.
 
 mod answer_tool;
 pub(crate) mod anthropic;
@@ -18,7 +18,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use self::answer_tool::ByAnswerTool;
+use self::answer_tool::AnswerToolCodec;
 use self::codec::{Codec, Fold};
 use self::responses::{Dialect, ResponsesCodec};
 use crate::catalog::ModelInfo;
@@ -36,14 +36,14 @@ pub enum Wire {
     GenerateContent,
     /// The OpenAI Responses API.
     Responses,
-    /// The Responses API in the form of xAI.
+    /// The Responses API of xAI.
     XaiResponses,
-    /// Chat Completions, as many servers speak it.
+    /// Chat Completions, of many servers.
     ChatCompletions,
 }
 
 impl Wire {
-    /// Every wire that this crate speaks.
+    /// Every supported wire.
     pub const ALL: &[Self] =
         &[Self::Messages, Self::GenerateContent, Self::Responses, Self::XaiResponses, Self::ChatCompletions];
 
@@ -58,8 +58,7 @@ impl Wire {
         }
     }
 
-    /// The codec for a model, of which this is known. `is_own` says whether the provider itself is asked, and not another
-    /// server that speaks its wire.
+    /// The codec for a model. `is_own` tells the provider itself from other servers with its wire.
     pub(crate) fn codec(self, info: Arc<ModelInfo>, is_own: bool) -> Arc<dyn Codec> {
         let known = Arc::clone(&info);
         let codec: Arc<dyn Codec> = match self {
@@ -67,10 +66,10 @@ impl Wire {
             Self::GenerateContent => Arc::new(gemini::GenerateCodec::new(info)),
             Self::Responses => Arc::new(ResponsesCodec::new(Dialect::OpenAi, info, is_own)),
             Self::XaiResponses => Arc::new(ResponsesCodec::new(Dialect::Xai, info, is_own)),
-            // It has a way with the tool of its own: answers are one message.
+            // This codec implements the answer tool itself, because its answers are one message.
             Self::ChatCompletions => return Arc::new(chat::ChatCodec::new(info)),
         };
-        Arc::new(ByAnswerTool::new(codec, self, known))
+        Arc::new(AnswerToolCodec::new(codec, self, known))
     }
 
     /// The provider's types of the hosted tools in a request.
@@ -81,7 +80,7 @@ impl Wire {
         }
     }
 
-    /// The body that a request to a model at its provider has. An error if the wire lacks what the request needs.
+    /// Encodes a request to a model as a body. An unsupported feature is an error.
     pub fn write_body(self, model: &ModelId, request: &Request, stream: bool) -> Result<RawJson, ModelError> {
         let codec = self.codec(Arc::new(ModelInfo::find(model)), true);
         codec.check(request)?;
@@ -92,14 +91,14 @@ impl Wire {
             .map_err(|error| ModelError::new(ErrorKind::InvalidRequest, error.to_string()).with_model(model))
     }
 
-    /// Reads a whole body of an unsuccessful (`status` at least 400) or successful answer.
+    /// Decodes the body of a successful or unsuccessful (`status` at least 400) answer.
     pub fn read_body(self, model: &ModelId, status: u16, body: &str) -> Result<Response, ModelError> {
         let codec = self.codec(Arc::new(ModelInfo::find(model)), true);
         let body = surrogates::replaced(body);
         if status >= 400 { Err(codec.read_error(status, &body)) } else { codec.read_body(&body) }
     }
 
-    /// A fold for one stream of a model's answer.
+    /// A fold for one stream of a model.
     pub fn fold(self, model: &ModelId) -> WireFold {
         WireFold {
             decoder: Decoder::default(),
@@ -113,7 +112,7 @@ impl Wire {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AnyFold {
     fold: FoldOf,
-    /// An event that ends within a character, until the next one has come, which may have the rest of it.
+    /// An event that ends within a surrogate pair, until the next event arrives.
     held: Option<String>,
 }
 
@@ -162,11 +161,11 @@ impl FoldOf {
 }
 
 impl AnyFold {
-    /// Takes an event in, of which no character is cut any more.
+    /// Decodes an event without split surrogate pairs.
     fn take_whole(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let from = events.len();
         self.fold.inner().take(data, events)?;
-        answer_tool::take_events(events, from, self.fold.wire());
+        answer_tool::convert_events(events, from, self.fold.wire());
         if self.count() > MAX_VALUES {
             let message = format!("the answer has more than {MAX_VALUES} items");
             return Err(ModelError::new(ErrorKind::Protocol, message));
@@ -174,7 +173,7 @@ impl AnyFold {
         Ok(())
     }
 
-    /// Takes the event in that was held back, and gives the next one, each with the halves that it is to have.
+    /// Decodes the held event and returns the next one, with split surrogate pairs joined.
     fn release<'a>(
         &mut self,
         data: &'a str,
@@ -193,7 +192,7 @@ impl Fold for AnyFold {
     fn take(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let data = self.release(data, events)?;
         let replaced = surrogates::replaced(&data);
-        // That something was replaced is rare, and looked into only then.
+        // Replacements are rare, so this is the fast path.
         if matches!(replaced, Cow::Owned(_))
             && surrogates::ends_in_high_surrogate(&data)
             && self.fold.inner().may_continue(&data)
@@ -214,7 +213,7 @@ impl Fold for AnyFold {
         }
         let from = events.len();
         self.fold.inner().end(events)?;
-        answer_tool::take_events(events, from, self.fold.wire());
+        answer_tool::convert_events(events, from, self.fold.wire());
         Ok(())
     }
 
@@ -224,12 +223,12 @@ impl Fold for AnyFold {
 
     fn finish(&mut self) -> Result<Response, ModelError> {
         let mut response = self.fold.inner().finish()?;
-        answer_tool::take_answer(&mut response, self.fold.wire());
+        answer_tool::convert_answer(&mut response, self.fold.wire());
         Ok(response)
     }
 }
 
-/// Reads the bytes of a stream of server-sent events, without a connection.
+/// Decodes a stream of server-sent events, without a connection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WireFold {
     decoder: Decoder,
@@ -238,14 +237,14 @@ pub struct WireFold {
 }
 
 impl WireFold {
-    /// Takes bytes in, cut anywhere, and appends what they complete.
+    /// Decodes bytes, split anywhere, and appends the completed events.
     pub fn feed(&mut self, bytes: &[u8], events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let Self { decoder, fold, .. } = self;
         let fed = decoder.feed(bytes, &mut |data: &str| fold.take(data, events).map_err(Failure::Model));
         fed.map_err(|failure| self.error(failure))
     }
 
-    /// The answer, after the last bytes. An error if it is not complete.
+    /// The answer after the last bytes. An incomplete answer is an error.
     pub fn finish(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<Response, ModelError> {
         let Self { decoder, fold, .. } = self;
         let fed = decoder.finish(&mut |data: &str| fold.take(data, events).map_err(Failure::Model));

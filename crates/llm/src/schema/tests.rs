@@ -291,10 +291,10 @@ fn unchecked_keywords_are_listed_with_their_place() {
     );
     // Branches that differ in a constant are exclusive; others lose `oneOf`.
     let kind = |name: &str| json!({"properties": {"kind": {"const": name}}, "required": ["kind"]});
-    let told = property(json!({"oneOf": [kind("a"), kind("b")]}));
-    assert_eq!(lower(&told, SchemaTarget::OpenAiStrict).unchecked, Vec::<String>::new());
-    let both = property(json!({"oneOf": [kind("a"), kind("a")]}));
-    assert_eq!(lower(&both, SchemaTarget::OpenAiStrict).unchecked, ["`oneOf` at `/properties/p`"]);
+    let exclusive = property(json!({"oneOf": [kind("a"), kind("b")]}));
+    assert_eq!(lower(&exclusive, SchemaTarget::OpenAiStrict).unchecked, Vec::<String>::new());
+    let overlapping = property(json!({"oneOf": [kind("a"), kind("a")]}));
+    assert_eq!(lower(&overlapping, SchemaTarget::OpenAiStrict).unchecked, ["`oneOf` at `/properties/p`"]);
 }
 
 #[test]
@@ -333,16 +333,16 @@ fn hostile_schemas_end_early() {
             .collect::<serde_json::Map<_, _>>()
             .into()
     };
-    let told = json!({"type": "string", "description": "x".repeat(50_000), "default": "y".repeat(50_000)});
+    let text = json!({"type": "string", "description": "x".repeat(50_000), "default": "y".repeat(50_000)});
     let texts = json!({
         "type": "object",
-        "properties": many(8_000, &json!({"$ref": "#/$defs/told"})),
-        "$defs": {"told": told},
+        "properties": many(8_000, &json!({"$ref": "#/$defs/text"})),
+        "$defs": {"text": text},
     });
     let nested_names = json!({
         "type": "object",
         "properties": many(2_000, &json!({"allOf": [{"$ref": "#/$defs/named"}]})),
-        "$defs": {"named": {"allOf": [{"$ref": "#/$defs/told"}], "$defs": many(8_000, &json!({}))}, "told": told},
+        "$defs": {"named": {"allOf": [{"$ref": "#/$defs/text"}], "$defs": many(8_000, &json!({}))}, "text": text},
     });
     let required: Vec<Value> = (0..8_000).map(|number| json!({"required": [number.to_string()]})).collect();
     let names: Vec<String> = (0..12_000).map(|number| number.to_string()).collect();

@@ -1,12 +1,11 @@
-//! Answers that fit a schema, by way of a tool that must be called.
+//! Structured output through a forced tool call.
 //!
-//! Where a provider or a model has no form of its own for a schema, the request gets one more tool, whose arguments are
-//! the answer, and the model must call a tool. What comes back is the text of the answer again, so that nobody else
-//! knows of it. The order for each request: the provider's own form, else this tool where the model can be made to call
-//! one, else what the wire or the caller says in the instructions.
+//! If a provider or model has no native structured output, the request gets an answer tool whose arguments are the answer.
+//! The call becomes text again, so that callers do not notice. Each request uses native structured output, else a forced
+//! call of the answer tool, else instructions of the wire or the caller.
 //!
-//! The provider option `"structured_output"` decides otherwise: `"tool"` asks by the tool, `"native"` never does. It is
-//! not sent.
+//! The provider option `"structured_output"` overrides this: `"tool"` uses the answer tool, `"native"` never does. The
+//! option is not sent.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -26,27 +25,27 @@ use crate::{
 /// The tool whose arguments are the answer.
 pub(crate) const ANSWER_TOOL: &str = "toolpost_answer";
 
-/// The tool of an answer that is no object: it stands in the arguments as [`VALUE`].
+/// The tool of an answer that is not an object. The argument [`VALUE`] has the answer.
 const VALUE_TOOL: &str = "toolpost_answer_value";
 
-/// The parameter of such an answer.
+/// The parameter with such an answer.
 const VALUE: &str = "answer";
 
-/// What the model reads of the tool.
+/// The tool's description.
 pub(crate) const DESCRIPTION: &str = "Gives the final answer. Call it once, with the whole answer.";
 
-/// The provider option that decides.
+/// The provider option that selects the method.
 pub(crate) const STRUCTURED_OUTPUT: &str = "structured_output";
 
-/// A wire whose answers may come by way of the tool.
+/// A codec that adds the answer tool to another one.
 #[derive(Debug)]
-pub(super) struct ByAnswerTool {
+pub(super) struct AnswerToolCodec {
     inner: Arc<dyn Codec>,
     wire: Wire,
     info: Arc<ModelInfo>,
 }
 
-impl ByAnswerTool {
+impl AnswerToolCodec {
     pub(super) fn new(inner: Arc<dyn Codec>, wire: Wire, info: Arc<ModelInfo>) -> Self {
         Self { inner, wire, info }
     }
@@ -57,26 +56,26 @@ impl ByAnswerTool {
             .all(|feature| self.info.has(*feature) != Some(false))
     }
 
-    /// Why the answer comes by way of the tool, and the tool; `None` if it does not.
+    /// The answer tool and the reason for it; `None` if it is not used.
     fn tool_for(&self, request: &Request) -> Option<(String, ToolDefinition)> {
         let Some(OutputFormat::Schema { schema, .. }) = &request.settings.output else { return None };
         let reason = match request.provider_options.get(STRUCTURED_OUTPUT).and_then(Value::as_str) {
-            Some("tool") => "it was asked for".to_owned(),
+            Some("tool") => "as requested".to_owned(),
             Some(_) => return None,
             None if self.info.has(Feature::StructuredOutput) == Some(false) => {
-                format!("{} has no schemas for answers", self.info.id.name)
+                format!("{} has no native structured output", self.info.id.name)
             }
             None => self.inner.native_schema_obstacle(request)?,
         };
-        // Whoever thinks with a budget calls no tool that it must call.
+        // Thinking with a budget excludes forced tool calls.
         if !self.can_force() || matches!(request.settings.thinking, Some(Thinking::Budget(_))) {
             return None;
         }
         Some((reason, definition(&schema.to_value().ok()?)?))
     }
 
-    /// The request as the wire takes it, and what the caller's user should know.
-    fn asked<'a>(&self, request: &'a Request) -> (Cow<'a, Request>, Option<String>) {
+    /// The request with the answer tool, and a notice.
+    fn adapted<'a>(&self, request: &'a Request) -> (Cow<'a, Request>, Option<String>) {
         let tool = self.tool_for(request);
         let has_option = request.provider_options.contains_key(STRUCTURED_OUTPUT);
         let answers = text_item(self.wire, "").is_none() && has_answer_calls(request);
@@ -97,37 +96,37 @@ impl ByAnswerTool {
             };
             request.tools = request.tools.iter().cloned().chain([tool]).collect();
             request.settings.output = None;
-            format!("the answer comes by way of a tool that must be called: {reason}")
+            format!("structured output uses a forced tool call: {reason}")
         });
         (Cow::Owned(request), notice)
     }
 }
 
-impl Codec for ByAnswerTool {
+impl Codec for AnswerToolCodec {
     fn emulates(&self) -> &'static [Feature] {
         if self.can_force() { &[Feature::StructuredOutput] } else { &[] }
     }
 
     fn check(&self, request: &Request) -> Result<(), ModelError> {
-        let refused =
+        let unsupported =
             |message: String| Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
-        check_option(request).or_else(refused)?;
-        let (asked, _) = self.asked(request);
-        if matches!(asked.settings.output, Some(OutputFormat::Schema { .. }))
+        check_option(request).or_else(unsupported)?;
+        let (adapted, _) = self.adapted(request);
+        if matches!(adapted.settings.output, Some(OutputFormat::Schema { .. }))
             && self.info.has(Feature::StructuredOutput) == Some(false)
         {
-            return refused(format!(
-                "`{}` has no schemas for answers, and cannot be made to call a tool with this request: a schema within \
-                 a tool needs references of its own definitions alone, and thinking without a budget",
+            return unsupported(format!(
+                "`{}` has no native structured output, and this request allows no forced tool call: \
+                 use local definitions in the schema, and no thinking budget",
                 self.info.id.name
             ));
         }
-        self.inner.check(&asked)
+        self.inner.check(&adapted)
     }
 
     fn encode(&self, request: &Request, stream: bool) -> Result<Encoded, ModelError> {
-        let (asked, notice) = self.asked(request);
-        let mut encoded = self.inner.encode(&asked, stream)?;
+        let (adapted, notice) = self.adapted(request);
+        let mut encoded = self.inner.encode(&adapted, stream)?;
         encoded.notices.extend(notice);
         Ok(encoded)
     }
@@ -138,7 +137,7 @@ impl Codec for ByAnswerTool {
 
     fn read_body(&self, body: &str) -> Result<Response, ModelError> {
         let mut response = self.inner.read_body(body)?;
-        take_answer(&mut response, self.wire);
+        convert_answer(&mut response, self.wire);
         Ok(response)
     }
 
@@ -147,7 +146,7 @@ impl Codec for ByAnswerTool {
     }
 }
 
-/// That the option is one of its words, and that no tool of the caller has the name of the answer's.
+/// Checks the option, and that no tool of the caller has the name of the answer tool.
 pub(crate) fn check_option(request: &Request) -> Result<(), String> {
     if let Some(mode) = request.provider_options.get(STRUCTURED_OUTPUT)
         && !matches!(mode.as_str(), Some("tool" | "native"))
@@ -157,9 +156,7 @@ pub(crate) fn check_option(request: &Request) -> Result<(), String> {
         ));
     }
     match request.tools.iter().find(|tool| is_answer(&tool.name)) {
-        Some(tool) => {
-            Err(format!("a tool called `{}`: this name is that of answers that fit a schema", tool.name))
-        }
+        Some(tool) => Err(format!("the tool name `{}` is reserved for structured output", tool.name)),
         None => Ok(()),
     }
 }
@@ -168,7 +165,7 @@ fn is_answer(name: &str) -> bool {
     matches!(name, ANSWER_TOOL | VALUE_TOOL)
 }
 
-/// The tool for a schema. `None` if the schema cannot stand within another one.
+/// The answer tool for a schema. `None` if the schema cannot be nested in another one.
 fn definition(schema: &Value) -> Option<ToolDefinition> {
     if is_object(schema) {
         return Some(ToolDefinition::new(ANSWER_TOOL, DESCRIPTION, schema));
@@ -180,11 +177,11 @@ fn definition(schema: &Value) -> Option<ToolDefinition> {
     ]);
     let mut inner = schema.clone();
     if let Value::Object(inner) = &mut inner {
-        // References count from the root: to what else there is of the schema they would no longer lead.
+        // References start at the root: only those to definitions stay valid.
         for definitions in ["$defs", "definitions"] {
             outer.extend(inner.remove_entry(definitions));
         }
-        if !leads_to_definitions(schema) {
+        if !has_definition_references_only(schema) {
             return None;
         }
     }
@@ -192,16 +189,16 @@ fn definition(schema: &Value) -> Option<ToolDefinition> {
     Some(ToolDefinition::new(VALUE_TOOL, DESCRIPTION, &Value::Object(outer)))
 }
 
-/// Whether only objects fit, so that the schema can be that of a tool's arguments.
+/// Whether the schema allows objects only, as for a tool's arguments.
 pub(super) fn is_object(schema: &Value) -> bool {
     schema.get("type").is_some_and(|kind| kind == "object")
         && !["anyOf", "oneOf", "allOf", "$ref"].iter().any(|keyword| schema.get(*keyword).is_some())
 }
 
-/// Whether all references of a schema lead to its definitions.
-fn leads_to_definitions(schema: &Value) -> bool {
-    let mut waiting = vec![schema];
-    while let Some(value) = waiting.pop() {
+/// Whether all references of a schema point to its definitions.
+fn has_definition_references_only(schema: &Value) -> bool {
+    let mut pending = vec![schema];
+    while let Some(value) = pending.pop() {
         match value {
             Value::Object(members) => {
                 let reference = members.get("$ref").and_then(Value::as_str);
@@ -210,16 +207,16 @@ fn leads_to_definitions(schema: &Value) -> bool {
                 {
                     return false;
                 }
-                waiting.extend(members.values());
+                pending.extend(members.values());
             }
-            Value::Array(elements) => waiting.extend(elements),
+            Value::Array(elements) => pending.extend(elements),
             _ => {}
         }
     }
     true
 }
 
-/// The text of an answer that came as the arguments of the tool.
+/// The text of an answer in the arguments of the tool.
 fn text_of(name: &str, arguments: &Result<RawJson, String>) -> String {
     match arguments {
         Ok(raw) => {
@@ -231,8 +228,7 @@ fn text_of(name: &str, arguments: &Result<RawJson, String>) -> String {
     }
 }
 
-/// A wire's JSON of an answer's text. `None` where a call that was the answer stays a call: OpenAI refuses reasoning
-/// whose call is not there.
+/// A wire's JSON of a text. `None` if the call must stay a call: OpenAI rejects reasoning without its call.
 fn text_item(wire: Wire, text: &str) -> Option<RawJson> {
     match wire {
         Wire::Messages => Some(RawJson::from(&json!({"type": "text", "text": text}))),
@@ -241,7 +237,7 @@ fn text_item(wire: Wire, text: &str) -> Option<RawJson> {
     }
 }
 
-/// The item of an answer, if this is one.
+/// The text item of an answer tool's call.
 fn answer_item(item: &Item, wire: Wire) -> Option<Item> {
     let ItemView::ToolCall { name, arguments, .. } = item.view() else { return None };
     let text = is_answer(name).then(|| text_of(name, arguments))?;
@@ -249,8 +245,8 @@ fn answer_item(item: &Item, wire: Wire) -> Option<Item> {
     Some(Item::new(ItemView::Text { text, citations: Vec::new() }, raw))
 }
 
-/// Makes text of the calls that are the answer.
-pub(super) fn take_answer(response: &mut Response, wire: Wire) {
+/// Converts the calls of the answer tool into text.
+pub(super) fn convert_answer(response: &mut Response, wire: Wire) {
     let mut has_answer = false;
     for item in &mut response.items {
         if let Some(answer) = answer_item(item, wire) {
@@ -262,8 +258,8 @@ pub(super) fn take_answer(response: &mut Response, wire: Wire) {
     }
 }
 
-/// The same for events from a position on.
-pub(super) fn take_events(events: &mut VecDeque<ModelEvent>, from: usize, wire: Wire) {
+/// Converts the events from a position on.
+pub(super) fn convert_events(events: &mut VecDeque<ModelEvent>, from: usize, wire: Wire) {
     let is_of_answer = |event: &ModelEvent| match event {
         ModelEvent::ToolCallDelta { name, .. } => is_answer(name),
         ModelEvent::Item(item) => matches!(item.view(), ItemView::ToolCall { name, .. } if is_answer(name)),
@@ -274,7 +270,7 @@ pub(super) fn take_events(events: &mut VecDeque<ModelEvent>, from: usize, wire: 
     }
     for event in events.split_off(from) {
         match event {
-            // What the value stands in is no part of the text: it is shown when it is there.
+            // The wrapper object is not part of the text, so the value is shown when it is complete.
             ModelEvent::ToolCallDelta { name, .. } if name == VALUE_TOOL => {}
             ModelEvent::ToolCallDelta { index, name, fragment, .. } if name == ANSWER_TOOL => {
                 if !fragment.is_empty() {
@@ -297,7 +293,7 @@ pub(super) fn take_events(events: &mut VecDeque<ModelEvent>, from: usize, wire: 
     }
 }
 
-/// The call that an item is which is shown as text, if it is one of the answer's tool.
+/// The id and name of the answer tool's call behind a text item.
 fn call_of(item: &Item) -> Option<(String, String)> {
     if !matches!(item.view(), ItemView::Text { .. }) || !item.raw().get().contains(ANSWER_TOOL) {
         return None;
@@ -314,7 +310,7 @@ fn has_answer_calls(request: &Request) -> bool {
     })
 }
 
-/// Gives results to the calls that were the answer: nobody else will, and every call must have one.
+/// Adds results for the calls of the answer tool, because every call needs one.
 fn answer_calls(turns: &mut Vec<Turn>) {
     let mut answered = Vec::with_capacity(turns.len() + 1);
     let mut due: Vec<ToolResult> = Vec::new();

@@ -19,10 +19,10 @@ use crate::{ErrorKind, ModelError, Request, Response, Thinking, ToolChoice, Turn
 pub(crate) use self::fold::MessageFold;
 pub(crate) use self::tools::hosted_types;
 
-/// The version of the wire that this crate speaks.
+/// The supported version of the wire.
 pub(crate) const VERSION: &str = "2023-06-01";
 
-/// Where features are asked for that are not yet general.
+/// The header for beta features.
 pub(crate) const BETA_HEADER: &str = "anthropic-beta";
 
 /// The wire for one model.
@@ -44,15 +44,16 @@ impl Codec for MessagesCodec {
 
     fn check(&self, request: &Request) -> Result<(), ModelError> {
         if let Some(user) = request.metadata.keys().find(|name| *name != "user_id") {
-            let message = format!("metadata `{user}`: the Anthropic wire takes `user_id` alone");
+            let message =
+                format!("metadata `{user}` is unsupported: the Anthropic wire accepts `user_id` only");
             return Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
         }
-        // A model that decides itself does without thinking then: recorded requests of that kind were answered.
+        // Adaptive thinking works with forced calls, as recorded requests show.
         if matches!(request.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_)))
             && matches!(request.settings.thinking, Some(Thinking::Budget(_)))
         {
-            let message = "a tool that must be called: the Anthropic wire takes none while the model thinks; \
-                           ask without thinking or with adaptive thinking, or let the model decide";
+            let message = "a forced tool call is unsupported with a thinking budget: \
+                           turn thinking off, use adaptive thinking, or set `tool_choice` to `auto`";
             return Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
         }
         for tool in &request.hosted_tools {
@@ -61,8 +62,7 @@ impl Codec for MessagesCodec {
         if !tools::files(request).is_empty()
             && !request.turns.iter().any(|turn| matches!(turn, Turn::User(_)))
         {
-            let message =
-                "files of `code_execution`: expected a user's turn that they can come with, found none";
+            let message = "files of `code_execution` need a user turn: add one";
             return Err(ModelError::new(ErrorKind::InvalidRequest, message).with_model(&self.info.id));
         }
         Ok(())

@@ -1,12 +1,11 @@
-//! Chat Completions, as many servers speak it.
+//! Chat Completions, of many servers.
 //!
-//! The wire has one message for an answer; [`message`] takes it apart into items and puts it together again. What no
-//! message of this wire can carry is an error before anything is sent, or a notice.
+//! An answer of this wire is one message. [`message`] splits it into items and joins them again. Content that the wire
+//! cannot represent is an error before the request, or a notice.
 //!
-//! A server that cannot keep an answer to a schema can be asked by way of a tool: the provider option
-//! `"structured_output": "tool"` replaces `response_format` by a tool that the model must call, and the arguments of
-//! the call are the text of the answer. The option itself is not sent. Models that are known to lack answers of a schema
-//! are asked so without the option; `"structured_output": "native"` forbids it.
+//! The provider option `"structured_output": "tool"` replaces `response_format` by a forced call of the answer tool. Models
+//! without native structured output use the tool by default; `"structured_output": "native"` forbids it. The option is not
+//! sent.
 
 mod body;
 mod chunk;
@@ -42,7 +41,7 @@ impl ChatCodec {
 
 impl Codec for ChatCodec {
     fn emulates(&self) -> &'static [Feature] {
-        // By a tool that must be called: a model without tools has none of it.
+        // The answer tool needs a model with tools.
         if self.info.has(Feature::Tools) == Some(false) { &[] } else { &[Feature::StructuredOutput] }
     }
 
@@ -51,24 +50,22 @@ impl Codec for ChatCodec {
             |message: String| Err(ModelError::new(ErrorKind::Unsupported, message).with_model(&self.info.id));
         if let Some(tool) = request.hosted_tools.iter().find(|tool| !matches!(tool, HostedTool::Raw(_))) {
             return unsupported(format!(
-                "the hosted tool `{}`: the Chat Completions wire has none; use a provider that runs it, or a tool of \
-                 your own",
+                "the Chat Completions wire has no hosted tool `{}`: use another provider or a local tool",
                 tool.name()
             ));
         }
         if let Some(edit) = request.context_edits.first() {
             return unsupported(format!(
-                "`{}` of a long conversation: the Chat Completions wire has no such thing; Anthropic does it, and OpenAI \
-                 sums up",
+                "the Chat Completions wire has no context edit `{}`: use Anthropic, or OpenAI for `compact`",
                 edit.name()
             ));
         }
         check_option(request).or_else(unsupported)?;
-        let said = request.turns.iter().filter_map(|turn| match turn {
+        let parts = request.turns.iter().filter_map(|turn| match turn {
             Turn::User(parts) | Turn::System(parts) => Some(parts),
             _ => None,
         });
-        match said.flatten().find_map(parts::obstacle) {
+        match parts.flatten().find_map(parts::obstacle) {
             Some(message) => unsupported(message),
             None => Ok(()),
         }
@@ -76,8 +73,7 @@ impl Codec for ChatCodec {
 
     fn encode(&self, request: &Request, stream: bool) -> Result<Encoded, ModelError> {
         let (body, notices) = encode::encode(&self.info, request, stream)?;
-        // A base URL of any server says where its version is, as for the library of OpenAI; of the servers with rows
-        // of their own it is known.
+        // The base URL of `openai-compatible` includes the version, as in OpenAI's client library.
         let path = if self.info.id.provider == "openai-compatible" { "" } else { "/v1" };
         Ok(Encoded { path: format!("{path}/chat/completions"), headers: Vec::new(), body, notices })
     }

@@ -1,40 +1,40 @@
-//! The counts in a provider's record of usage.
+//! Reads the counts of a provider's usage record.
 
 use std::collections::BTreeMap;
 
 use crate::fields::Members;
 
-/// Reads counts, and remembers whether one of them could not be read: what an answer costs is then not known.
+/// Reads counts and records whether one was invalid, so that the cost is unknown.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Whether a count is missing that must be there, or one is not a whole number from 0.
+    /// Whether a required count was missing or a count was invalid.
     pub(crate) incomplete: bool,
 }
 
 impl Counts {
-    /// A count that must be there.
-    pub(crate) fn needed(&mut self, record: &Members<'_>, name: &str) -> u64 {
+    /// A required count.
+    pub(crate) fn required(&mut self, record: &Members<'_>, name: &str) -> u64 {
         let count = self.optional(record, name);
         self.incomplete |= count.is_none();
         count.unwrap_or_default()
     }
 
-    /// A count that may be absent or `null`.
+    /// An optional count: absent, `null` or a number.
     pub(crate) fn optional(&mut self, record: &Members<'_>, name: &str) -> Option<u64> {
         self.known(record, name, |record| record.read(name))
     }
 
-    /// A part of the record that may be absent or `null`; then it has no members.
+    /// An optional object of the record; without members if absent or `null`.
     pub(crate) fn part<'a>(&mut self, record: &Members<'a>, name: &str) -> Members<'a> {
         self.known(record, name, |record| record.read(name)).unwrap_or_default()
     }
 
-    /// The parts of a list that may be absent or `null`.
+    /// An optional list of objects.
     pub(crate) fn parts<'a>(&mut self, record: &Members<'a>, name: &str) -> Vec<Members<'a>> {
         self.known(record, name, |record| record.read(name)).unwrap_or_default()
     }
 
-    /// How often hosted tools were used, by the name of each; a part that may be absent or `null`.
+    /// The uses of hosted tools by name, an optional object.
     pub(crate) fn uses(&mut self, record: &Members<'_>, name: &str) -> BTreeMap<String, u64> {
         let uses: Option<BTreeMap<String, Option<u64>>> =
             self.known(record, name, |record| record.read(name));
@@ -49,8 +49,8 @@ impl Counts {
         read: impl FnOnce(&Members<'a>) -> Option<T>,
     ) -> Option<T> {
         let found = read(record);
-        let is_there = record.get(name).is_some_and(|value| value.get() != "null");
-        self.incomplete |= found.is_none() && is_there;
+        let is_present = record.get(name).is_some_and(|value| value.get() != "null");
+        self.incomplete |= found.is_none() && is_present;
         found
     }
 }

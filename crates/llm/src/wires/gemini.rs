@@ -17,8 +17,8 @@ use crate::{ErrorKind, HostedTool, ModelError, Part, Request, Response, Turn};
 
 pub(crate) use self::fold::GenerateFold;
 
-/// The largest seed that the wire can carry: it is a 32-bit integer there.
-const LARGEST_SEED: u64 = i32::MAX as u64;
+/// The largest seed of the wire, a 32-bit integer.
+const MAX_SEED: u64 = i32::MAX as u64;
 
 /// The wire for one model.
 #[derive(Debug)]
@@ -43,19 +43,20 @@ impl GenerateCodec {
                 if !allowed_domains.is_empty() || !blocked_domains.is_empty() =>
             {
                 let name = tool.name();
-                Err(self.unsupported(format!("`{name}`: the Gemini wire cannot limit it to or keep it from domains")))
+                Err(self
+                    .unsupported(format!("`{name}` has no domain filters on the Gemini wire: remove them")))
             }
-            HostedTool::XSearch { .. } => Err(self.unsupported(
-                "the hosted tool `x_search`: only xAI searches X; `web_search` searches the web",
-            )),
+            HostedTool::XSearch { .. } => {
+                Err(self.unsupported("only xAI has the hosted tool `x_search`: use `web_search`"))
+            }
             HostedTool::FileSearch { stores, .. } if stores.is_empty() => {
-                Err(self.unsupported("`file_search`: expected the name of at least one store, found none"))
+                Err(self.unsupported("`file_search` needs at least one store: add its name"))
             }
             HostedTool::CodeExecution { file_ids, .. } if !file_ids.is_empty() => Err(self.unsupported(
-                "`code_execution`: the Gemini wire puts no files into the sandbox by id; attach them to the user's turn",
+                "`code_execution` accepts no file ids on the Gemini wire: attach the files to the user turn",
             )),
             HostedTool::ToolSearch { .. } => {
-                Err(self.unsupported("`tool_search`: Gemini has none; Anthropic and OpenAI have it"))
+                Err(self.unsupported("Gemini has no `tool_search`: use Anthropic or OpenAI"))
             }
             _ => Ok(()),
         }
@@ -65,45 +66,46 @@ impl GenerateCodec {
 impl Codec for GenerateCodec {
     fn native_schema_obstacle(&self, request: &Request) -> Option<String> {
         (!request.tools.is_empty() && !is_modern(&self.info.id.name))
-            .then(|| "models before Gemini 3 take a schema for the answer or tools".to_owned())
+            .then(|| "models before Gemini 3 support a schema or tools, not both".to_owned())
     }
 
     fn check(&self, request: &Request) -> Result<(), ModelError> {
         let name = &self.info.id.name;
-        // The name becomes a part of the address.
-        let fits =
+        // The name is part of the URL.
+        let is_allowed =
             |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'/' | b'@');
         if name.is_empty()
-            || !name.bytes().all(fits)
+            || !name.bytes().all(is_allowed)
             || name.split('/').any(|step| matches!(step, "" | "." | ".."))
         {
             let message = format!(
-                "the model's name: expected letters, digits, `.`, `-`, `_`, `@` and `/`, found `{name}`"
+                "invalid model name: expected letters, digits, `.`, `-`, `_`, `@` and `/`, found `{name}`"
             );
             return Err(ModelError::new(ErrorKind::Configuration, message).with_model(&self.info.id));
         }
         if let Some(name) = request.metadata.keys().next() {
-            return Err(self.unsupported(format!("metadata `{name}`: the Gemini wire takes none")));
+            return Err(
+                self.unsupported(format!("metadata `{name}` is unsupported: the Gemini wire has none"))
+            );
         }
         if let Some(beta) = request.betas.first() {
             return Err(
-                self.unsupported(format!("beta `{beta}`: the Gemini wire has no header for features"))
+                self.unsupported(format!("beta `{beta}` is unsupported: the Gemini wire has no beta header"))
             );
         }
-        if let Some(seed) = request.settings.seed.filter(|seed| *seed > LARGEST_SEED) {
-            return Err(self.unsupported(format!("`seed`: expected at most {LARGEST_SEED}, found {seed}")));
+        if let Some(seed) = request.settings.seed.filter(|seed| *seed > MAX_SEED) {
+            return Err(self.unsupported(format!("`seed`: expected at most {MAX_SEED}, found {seed}")));
         }
         request.hosted_tools.iter().try_for_each(|tool| self.check_hosted(tool))?;
         if let Some(edit) = request.context_edits.first() {
             let name = edit.name();
             return Err(self.unsupported(format!(
-                "`{name}` of a long conversation: Gemini does not do that; Anthropic does, and OpenAI sums up"
+                "Gemini has no context edit `{name}`: use Anthropic, or OpenAI for `compact`"
             )));
         }
         let is_modern = is_modern(name);
         if request.settings.output.is_some() && !request.tools.is_empty() && !is_modern {
-            return Err(self
-                .unsupported("answers in JSON beside tools: models before Gemini 3 take one or the other"));
+            return Err(self.unsupported("models before Gemini 3 support JSON answers or tools, not both"));
         }
         let parts = request.turns.iter().flat_map(|turn| match turn {
             Turn::User(parts) | Turn::System(parts) => parts.iter().collect::<Vec<_>>(),
@@ -111,9 +113,7 @@ impl Codec for GenerateCodec {
             Turn::Assistant(_) => Vec::new(),
         });
         if parts.into_iter().any(|part| matches!(part, Part::ContainerFile { .. })) {
-            return Err(
-                self.unsupported("files for a container: the Gemini wire has no containers; send a document")
-            );
+            return Err(self.unsupported("the Gemini wire has no containers: send files as documents"));
         }
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Codec for GenerateCodec {
     fn encode(&self, request: &Request, stream: bool) -> Result<Encoded, ModelError> {
         let (body, notices) = encode::encode(&self.info, &self.schemas, request)?;
         let name = &self.info.id.name;
-        // Tuned models and the like come with the name of their kind.
+        // The names of tuned models include their collection.
         let kind = if name.contains('/') { "" } else { "models/" };
         let method = if stream { "streamGenerateContent?alt=sse" } else { "generateContent" };
         Ok(Encoded { path: format!("/v1beta/{kind}{name}:{method}"), headers: Vec::new(), body, notices })
@@ -140,8 +140,10 @@ impl Codec for GenerateCodec {
     }
 }
 
-/// Whether a model is of Gemini 3 or later: it takes thinking levels, media in results, and built-in tools beside
-/// functions, and wants a signature on the first call of each step. A name without a number is the newest model.
+/// Whether a model is Gemini 3 or later. A name without a number is the newest model.
+///
+/// These models support thinking levels, media in results, and hosted tools together with functions. They require a
+/// signature on the first call of each step.
 fn is_modern(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or(name);
     let Some(rest) = name.strip_prefix("gemini-") else { return false };
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_generation_stands_in_the_name() {
+    fn the_name_tells_the_generation() {
         for (name, expected) in [
             ("gemini-3-flash-preview", true),
             ("gemini-4-argon", true),

@@ -1,4 +1,4 @@
-//! The Responses API: of OpenAI, and of xAI, which speaks a dialect of it.
+//! The Responses API of OpenAI, and xAI's dialect of it.
 
 mod encode;
 mod error;
@@ -19,12 +19,12 @@ use crate::{
 
 pub(crate) use self::fold::ResponseFold;
 
-/// Whose form of the wire is spoken.
+/// The dialect of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// OpenAI's.
     OpenAi,
-    /// That of xAI: instructions are a message, hosted tools are other ones, custom calls are made by the provider.
+    /// xAI's: instructions are a message, hosted tools differ, and the provider runs custom calls.
     Xai,
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum Dialect {
 pub(crate) struct ResponsesCodec {
     dialect: Dialect,
     info: Arc<ModelInfo>,
-    /// Whether the provider itself is asked.
+    /// Whether the server is the provider itself.
     is_own: bool,
 }
 
@@ -50,7 +50,7 @@ impl Codec for ResponsesCodec {
         if is_object(&schema) {
             return None;
         }
-        // An object in other words is made one; anything else the provider refuses, strict or not.
+        // Lowering converts equivalents of an object; the provider rejects anything else.
         lower(&schema, SchemaTarget::OpenAiStrict).unsupported
     }
 
@@ -66,18 +66,17 @@ impl Codec for ResponsesCodec {
                 continue;
             }
             let (provider, others) = match self.dialect {
-                Dialect::OpenAi => ("OpenAI", "Anthropic does"),
-                Dialect::Xai => ("xAI", "Anthropic does, and OpenAI sums up"),
+                Dialect::OpenAi => ("OpenAI", "use Anthropic"),
+                Dialect::Xai => ("xAI", "use Anthropic, or OpenAI for `compact`"),
             };
-            return unsupported(format!(
-                "`{}` of a long conversation: {provider} does not do that; {others}",
-                edit.name()
-            ));
+            return unsupported(format!("{provider} has no context edit `{}`: {others}", edit.name()));
         }
         if self.dialect == Dialect::Xai
             && let Some(name) = request.metadata.keys().find(|name| *name != "user_id")
         {
-            return unsupported(format!("metadata `{name}`: the xAI wire takes `user_id` alone"));
+            return unsupported(format!(
+                "metadata `{name}` is unsupported: the xAI wire accepts `user_id` only"
+            ));
         }
         self.check_parts(request)
     }
@@ -101,7 +100,7 @@ impl Codec for ResponsesCodec {
 }
 
 impl ResponsesCodec {
-    /// What parts of a conversation the dialect cannot say.
+    /// Checks that the dialect supports the parts of the conversation.
     fn check_parts(&self, request: &Request) -> Result<(), ModelError> {
         let has_code =
             request.hosted_tools.iter().any(|tool| matches!(tool, HostedTool::CodeExecution { .. }));
@@ -113,15 +112,15 @@ impl ResponsesCodec {
             for part in parts {
                 let message = match part {
                     Part::ContainerFile { .. } if self.dialect == Dialect::OpenAi && !has_code => {
-                        "a file for a container: expected the hosted tool `code_execution` in the request"
+                        "container files need the hosted tool `code_execution`: add it to the request"
                     }
                     Part::Document(media)
                         if self.dialect == Dialect::Xai && matches!(media.source, MediaSource::Base64(_)) =>
                     {
-                        "a document sent with the request: this provider takes an address or the id of an uploaded file"
+                        "xAI accepts no inline documents: use a URL or an uploaded file"
                     }
                     Part::Image(media) if matches!(media.source, MediaSource::Text(_)) => {
-                        "an image: expected bytes, an address or the id of an uploaded file, found text"
+                        "invalid image: expected bytes, a URL or an uploaded file, found text"
                     }
                     _ => continue,
                 };
@@ -132,9 +131,10 @@ impl ResponsesCodec {
     }
 }
 
-/// Whether a model of OpenAI reasons: the others refuse to be asked for encrypted reasoning, and these refuse to be told
-/// a temperature. A name that is not known is taken for one of a newer model, and those reason.
-fn reasons(model: &str) -> bool {
+/// Whether a model of OpenAI reasons. An unknown name counts as a newer model, which reasons.
+///
+/// Other models reject requests for encrypted reasoning, and reasoning models reject a temperature.
+fn is_reasoning_model(model: &str) -> bool {
     let name = model.strip_prefix("ft:").unwrap_or(model);
     let plain = ["gpt-3", "gpt-4", "chatgpt-", "davinci", "babbage"];
     !plain.iter().any(|start| name.starts_with(start)) && !name.contains("-chat")
@@ -142,17 +142,17 @@ fn reasons(model: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::reasons;
+    use super::is_reasoning_model;
 
     #[test]
-    fn the_models_that_reason_are_known_by_their_names() {
+    fn names_tell_reasoning_models() {
         for name in
             ["gpt-5.6-sol", "gpt-5-mini", "o3", "o4-mini", "gpt-6-luna", "something-new", "codex-mini"]
         {
-            assert!(reasons(name), "{name}");
+            assert!(is_reasoning_model(name), "{name}");
         }
         for name in ["gpt-4o", "gpt-4.1-nano", "ft:gpt-4o-mini:x", "chatgpt-4o-latest", "gpt-5-chat-latest"] {
-            assert!(!reasons(name), "{name}");
+            assert!(!is_reasoning_model(name), "{name}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! A conversation as messages of one role each, where neighbours of one role are one message.
+//! Writes a conversation as messages, with adjacent parts of one role in one message.
 
 use crate::json::JsonWriter;
 
-/// The messages that are being written.
+/// The state of the messages.
 #[derive(Debug, Default)]
 pub(super) struct Roles {
     /// The role of the open message; empty before the first.
@@ -10,8 +10,7 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// Makes room for an element in the list of this name, of a message of this role: a new one, unless the open one has
-    /// it. Whether it is new.
+    /// Begins an element in the list of a message with this role. True if it starts a new message.
     pub(super) fn begin(&mut self, out: &mut JsonWriter, role: &'static str, list: &'static str) -> bool {
         let is_new = self.role != role;
         if is_new {
@@ -26,7 +25,7 @@ impl Roles {
         is_new
     }
 
-    /// Ends the open message, if there is one.
+    /// Ends the open message.
     pub(super) fn end(&self, out: &mut JsonWriter) {
         if !self.role.is_empty() {
             out.piece("]}");

@@ -1,4 +1,4 @@
-//! Answers that fit a schema where the wire's own form cannot hold the model to it: by way of a tool that must be called.
+//! Structured output through the answer tool, where a wire has no native structured output.
 
 use std::collections::VecDeque;
 
@@ -54,7 +54,7 @@ struct Row {
 }
 
 #[test]
-fn the_form_comes_first_then_the_tool() {
+fn native_structured_output_precedes_the_answer_tool() {
     let with_tool = |mut request: Request| {
         request.tools = vec![look()].into();
         request
@@ -215,13 +215,13 @@ fn the_form_comes_first_then_the_tool() {
         assert_eq!(body["tools"].as_array().map_or(0, Vec::len), tools, "{name}");
         assert!(body.get("structured_output").is_none(), "{name}");
         // What neither form nor tool says, the instructions do.
-        let told = body.to_string().contains("It must fit this JSON Schema");
+        let told = body.to_string().contains("It must match this JSON Schema");
         assert_eq!(told, !form.1 && body.to_string().matches("toolpost_answer").count() == 0, "{name}");
     }
 }
 
 #[test]
-fn an_answer_that_is_no_object_stands_within_one() {
+fn an_answer_that_is_not_an_object_is_wrapped() {
     let schema = json!({
         "type": "array", "items": {"$ref": "#/$defs/City"}, "$defs": {"City": city()},
     });
@@ -242,18 +242,18 @@ fn an_answer_that_is_no_object_stands_within_one() {
     let itself = json!({"type": "array", "items": {"$ref": "#"}});
     let body = written(ANTHROPIC, &asking(&itself));
     assert_eq!(body.get("tools"), None);
-    assert!(body["system"].as_str().unwrap().contains("It must fit this JSON Schema"));
+    assert!(body["system"].as_str().unwrap().contains("It must match this JSON Schema"));
 }
 
 #[test]
-fn what_cannot_be_forced_is_an_error_before_the_request() {
+fn an_impossible_forced_call_is_an_error() {
     let refused =
         |of: (Wire, &str, &str), request: &Request| of.0.write_body(&model(of), request, false).unwrap_err();
     let mut request = asking(&city());
     request.settings.thinking = Some(Thinking::Budget(2_000));
     let error = refused((Wire::Messages, "anthropic", "claude-3-haiku"), &request);
     assert_eq!(error.kind, ErrorKind::Unsupported);
-    assert!(error.message.contains("`claude-3-haiku` has no schemas for answers"), "{error}");
+    assert!(error.message.contains("`claude-3-haiku` has no native structured output"), "{error}");
     for of in [ANTHROPIC, GEMINI, OPENAI, XAI] {
         let mut request = asking(&city());
         request.provider_options.insert("structured_output".into(), "magic".into());
@@ -296,7 +296,7 @@ fn check_answer(answers: &(Response, Vec<ModelEvent>, Response), expected: &str)
 }
 
 #[test]
-fn what_the_tool_is_given_is_the_text_of_the_answer() {
+fn the_arguments_of_the_answer_tool_are_the_text() {
     let block =
         |name: &str, input: Value| json!({"type": "tool_use", "id": "t1", "name": name, "input": input});
     let message = |block: Value| {
@@ -347,7 +347,7 @@ fn what_the_tool_is_given_is_the_text_of_the_answer() {
 }
 
 #[test]
-fn a_call_of_openai_that_was_the_answer_goes_back_with_a_result() {
+fn openai_answer_calls_are_sent_back_with_a_result() {
     let reasoning = json!({"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "e"});
     let call = json!({"type": "function_call", "id": "f", "call_id": "c1", "name": "toolpost_answer_value",
         "arguments": "{\"answer\":[\"Oslo\"]}", "status": "completed"});

@@ -1,4 +1,4 @@
-//! Anthropic's hosted tools, containers and what its models take: what is written, and what recorded answers show.
+//! Anthropic's hosted tools, containers and supported features, in requests and recorded answers.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ fn with_tools(tools: &[HostedTool]) -> Request {
 }
 
 #[test]
-fn hosted_tools_have_the_newest_version_that_the_model_takes() {
+fn hosted_tools_use_the_newest_supported_version() {
     let none: [&str; 0] = [];
     for (model, tools, types) in [
         ("claude-opus-5-5", vec![code(None)], vec!["code_execution_20260521"]),
@@ -92,7 +92,7 @@ fn every_member_of_a_hosted_tool_reaches_the_body() {
 }
 
 #[test]
-fn what_a_model_does_not_take_is_an_error_before_the_request_and_names_those_that_do() {
+fn unsupported_hosted_tools_name_models_that_support_them() {
     let both = HostedTool::WebSearch {
         max_uses: None,
         allowed_domains: vec!["a.example".into()],
@@ -110,13 +110,13 @@ fn what_a_model_does_not_take_is_an_error_before_the_request_and_names_those_tha
             "claude-opus-5-5",
             code(Some("code_execution_20250522")),
             ErrorKind::Unsupported,
-            ["It takes `code_execution_20260521`", "claude-sonnet-4-5"],
+            ["It supports `code_execution_20260521`", "claude-sonnet-4-5"],
         ),
         (
             "claude-opus-4-1",
             code(Some("code_execution_20260120")),
             ErrorKind::Unsupported,
-            ["It takes `code_execution_20250825`", "claude-opus-4-8"],
+            ["It supports `code_execution_20250825`", "claude-opus-4-8"],
         ),
         (
             "claude-opus-5-5",
@@ -148,7 +148,7 @@ async fn sent(model: &str, request: &Request) -> (Value, Option<String>, Vec<Str
 }
 
 #[tokio::test]
-async fn features_that_are_not_general_are_asked_for_in_the_header() {
+async fn beta_features_set_the_header() {
     let raw = |text: &str| HostedTool::Raw(RawJson::parse(text).unwrap());
     let options =
         |value: Value| Request { provider_options: value.as_object().unwrap().clone(), ..Request::new("hi") };
@@ -208,12 +208,12 @@ async fn features_that_are_not_general_are_asked_for_in_the_header() {
 }
 
 #[tokio::test]
-async fn any_json_is_asked_for_in_words() {
+async fn json_mode_becomes_an_instruction() {
     let mut request = Request::new("hi");
     request.settings.output = Some(OutputFormat::Json);
     let (body, _, notices) = sent("claude-opus-5-5", &request).await;
     assert!(body["system"].as_str().unwrap().contains("one JSON value"), "{body}");
-    assert!(notices[0].contains("no mode for JSON"), "{notices:?}");
+    assert!(notices[0].contains("no JSON mode"), "{notices:?}");
     request.system = Some("be kind".into());
     let (body, _, _) = sent("claude-opus-5-5", &request).await;
     let system = body["system"].as_str().unwrap();
@@ -221,14 +221,14 @@ async fn any_json_is_asked_for_in_words() {
 }
 
 #[tokio::test]
-async fn a_schema_that_the_provider_cannot_keep_to_is_told_to_the_model() {
+async fn an_unsupported_schema_becomes_an_instruction() {
     let mut request = Request::new("hi");
     let open = json!({"type": "object", "additionalProperties": {"type": "integer"}});
     request.settings.output = Some(OutputFormat::schema(&open));
     let (body, _, notices) = sent("claude-opus-5-5", &request).await;
     assert!(body.get("output_config").is_none(), "{body}");
     assert!(body["system"].as_str().unwrap().contains(&open.to_string()), "{body}");
-    assert!(notices[0].contains("cannot keep the answer to its schema"), "{notices:?}");
+    assert!(notices[0].contains("cannot enforce the answer's schema"), "{notices:?}");
     // The same of a strict tool, which is then one that is not strict.
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}});
     let strict = |name: &str, schema: &Value| {
@@ -257,7 +257,7 @@ fn answered_in(container: &Value) -> Turn {
 }
 
 #[tokio::test]
-async fn a_conversation_goes_on_in_its_container_until_that_has_ended() {
+async fn a_conversation_reuses_its_container_until_it_expires() {
     let mut request = with_tools(&[code(None)]);
     request.turns.push(answered_in(&json!({"id": "old", "expires_at": "2099-01-01T00:00:00.5Z"})));
     request.turns.push(answered_in(&json!({"id": "c1", "expires_at": "2099-01-01T00:00:00Z"})));
@@ -291,7 +291,7 @@ async fn a_conversation_goes_on_in_its_container_until_that_has_ended() {
 }
 
 #[test]
-fn files_of_the_tool_go_into_the_container_once() {
+fn tool_files_are_uploaded_to_the_container_once() {
     let tool =
         HostedTool::CodeExecution { version: None, file_ids: vec!["f1".into(), "f2".into(), "f1".into()] };
     let mut request = with_tools(&[tool]);
@@ -314,7 +314,7 @@ fn files_of_the_tool_go_into_the_container_once() {
 }
 
 #[tokio::test]
-async fn there_are_never_more_than_four_marks() {
+async fn cache_breakpoints_are_limited_to_four() {
     let marked = |text: &str| {
         let block = json!({"type": "text", "text": text, "cache_control": {"type": "ephemeral"}});
         Part::Raw(RawJson::from(&block))
@@ -353,11 +353,15 @@ async fn there_are_never_more_than_four_marks() {
     let last = body["messages"][0]["content"].as_array().unwrap().last().unwrap();
     assert!(last.get("cache_control").is_some() && body["tools"][0].get("cache_control").is_none(), "{body}");
     let error = body_of("claude-opus-5-5", &request(5, PromptCaching::Automatic)).unwrap_err();
-    assert!(error.kind == ErrorKind::InvalidRequest && error.message.contains("have 5 marks"), "{error}");
+    assert!(
+        error.kind == ErrorKind::InvalidRequest
+            && error.message.contains("has 5 `cache_control` breakpoints"),
+        "{error}"
+    );
 }
 
 #[test]
-fn thinking_goes_back_in_its_order_and_to_other_models_of_the_provider_too() {
+fn thinking_is_sent_back_in_order() {
     let content = json!([
         {"type": "thinking", "thinking": "", "signature": "s1"},
         {"type": "redacted_thinking", "data": "r"},
@@ -590,8 +594,8 @@ fn a_recorded_container_is_used_again() {
 }
 
 #[test]
-fn a_result_is_shown_while_it_streams() {
-    let Some(recordings) = recordings("a_result_is_shown_while_it_streams") else { return };
+fn a_hosted_result_is_shown_while_streaming() {
+    let Some(recordings) = recordings("a_hosted_result_is_shown_while_streaming") else { return };
     let mut shown = 0;
     for recording in &recordings {
         for interaction in &recording.interactions {
@@ -611,7 +615,7 @@ fn a_result_is_shown_while_it_streams() {
 }
 
 #[tokio::test]
-async fn deferred_tools_are_searched_in_the_way_that_is_asked_for() {
+async fn deferred_tools_use_the_requested_search() {
     let tool = |name: &str, deferred: bool| {
         let definition = ToolDefinition::new(name, "Looks.", &json!({"type": "object"}));
         ToolDefinition { deferred, ..definition }
@@ -644,7 +648,7 @@ async fn deferred_tools_are_searched_in_the_way_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_summary_of_the_provider_begins_no_earlier_than_it_takes_and_is_paid_for() {
+async fn compaction_has_a_minimum_trigger_and_is_billed() {
     let mut request = Request::new("hi");
     request.context_edits = vec![ContextEdit::Compact { at_tokens: Some(7) }];
     let (body, _, notices) = sent("claude-opus-5-5", &request).await;

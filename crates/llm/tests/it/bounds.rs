@@ -1,5 +1,4 @@
-//! What a hostile answer may not multiply: small inputs that would be copied with every later event, or for each of many
-//! items.
+//! Limits on hostile answers whose small parts would be copied with every event or item.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -62,7 +61,7 @@ fn check_refused(wire: Wire, events: &[Value], what: &str) {
 }
 
 #[test]
-fn what_each_piece_of_a_call_repeats_is_short() {
+fn repeated_parts_of_a_call_are_bounded() {
     for wire in [Wire::Messages, Wire::Responses, Wire::XaiResponses, Wire::ChatCompletions] {
         check_refused(wire, &call(wire, &"i".repeat(LONG), "look"), "the id of a tool call");
         check_refused(wire, &call(wire, "i", &"n".repeat(1025)), "the name of a tool call");
@@ -84,7 +83,7 @@ fn what_each_piece_of_a_call_repeats_is_short() {
 }
 
 #[test]
-fn ids_made_of_an_answers_id_are_short() {
+fn generated_call_ids_are_short() {
     let parts = json!([
         {"functionCall": {"name": "look", "args": {}}},
         {"executableCode": {"code": "1", "language": "PYTHON", "id": "x".repeat(LONG)}},
@@ -125,7 +124,7 @@ fn usage_is_short() {
 }
 
 #[test]
-fn one_event_has_few_pieces_of_calls_and_an_answer_few_elements() {
+fn call_fragments_and_list_elements_are_bounded() {
     let chat = Wire::ChatCompletions;
     let pieces = |count: usize| {
         let piece = json!({"index": 0, "id": "i", "function": {"name": "look", "arguments": " "}});
@@ -136,7 +135,7 @@ fn one_event_has_few_pieces_of_calls_and_an_answer_few_elements() {
         events.iter().filter(|event| matches!(event, ModelEvent::ToolCallDelta { .. })).count()
     };
     assert_eq!(deltas(&fold(chat, &pieces(1_000)).unwrap().1), 1_001);
-    check_refused(chat, &pieces(1_001), "pieces of calls");
+    check_refused(chat, &pieces(1_001), "call fragments");
 
     let ones = |count: usize| json!(vec![1; count]);
     // What a message is made of counts as its items, and probabilities have a limit of their own.
@@ -165,7 +164,7 @@ fn one_event_has_few_pieces_of_calls_and_an_answer_few_elements() {
 }
 
 #[test]
-fn metadata_of_many_events_is_read_once() {
+fn metadata_of_many_events_is_parsed_once() {
     let event = |metadata: Value| json!({"candidates": [{"index": 0, "groundingMetadata": metadata}]});
     let mut events = vec![event(json!({"big": "x".repeat(8 * 1024 * 1024), "number": -1}))];
     events.extend((0..5_000).map(|number| event(json!({"number": number}))));
@@ -196,7 +195,7 @@ fn cited(body: &Value) -> (usize, usize) {
 }
 
 #[test]
-fn sources_are_given_once_and_not_without_end() {
+fn sources_are_distinct_and_bounded() {
     let body = |texts: usize, chunks: &[Value], supports: &[Value]| {
         json!({"candidates": [{
             "content": {"parts": vec![json!({"text": "t"}); texts]},

@@ -1,4 +1,4 @@
-//! What a model does not take is not sent, and what it lacks is refused before anything is sent.
+//! Unsupported settings are not sent, and unsupported features are errors.
 
 use serde_json::{Value, json};
 use toolpost_llm::{
@@ -26,7 +26,7 @@ async fn asked(name: &str, settings: Settings) -> (Value, Response) {
 }
 
 #[tokio::test]
-async fn settings_that_a_model_does_not_take_are_dropped_with_a_notice() {
+async fn unsupported_settings_are_dropped_with_a_notice() {
     let sampling =
         Settings { temperature: Some(0.5), top_p: Some(0.5), top_k: Some(5), ..Settings::default() };
     let (body, response) = asked("claude-opus-5-5", sampling.clone()).await;
@@ -47,7 +47,7 @@ async fn settings_that_a_model_does_not_take_are_dropped_with_a_notice() {
 }
 
 #[tokio::test]
-async fn effort_and_thinking_become_what_the_model_takes() {
+async fn effort_and_thinking_are_adapted_to_the_model() {
     let effort = |effort: Effort| Settings { effort: Some(effort), ..Settings::default() };
     let thinking = |thinking: Thinking| Settings { thinking: Some(thinking), ..Settings::default() };
     for (name, settings, path, sent, notice) in [
@@ -91,7 +91,7 @@ async fn refused(name: &str, request: Request) -> ModelError {
 }
 
 #[tokio::test]
-async fn a_feature_that_a_model_lacks_is_an_error_that_names_models_which_have_it() {
+async fn an_unsupported_feature_names_models_that_support_it() {
     let tool = ToolDefinition::new("look", "Looks.", &json!({"type": "object"}));
     let plain = Request { tools: vec![tool].into(), ..Request::new("hi") };
     let forced = Request { tool_choice: Some(ToolChoice::Any), ..plain.clone() };
@@ -151,7 +151,7 @@ async fn a_feature_that_a_model_lacks_is_an_error_that_names_models_which_have_i
 }
 
 #[tokio::test]
-async fn a_version_that_a_model_does_not_take_is_refused_with_those_that_it_takes() {
+async fn an_unsupported_tool_version_names_the_supported_ones() {
     let tool =
         HostedTool::CodeExecution { version: Some("code_execution_20260521".into()), file_ids: Vec::new() };
     let request = Request { hosted_tools: vec![tool], ..Request::new("hi") };
@@ -161,7 +161,7 @@ async fn a_version_that_a_model_does_not_take_is_refused_with_those_that_it_take
 }
 
 #[tokio::test]
-async fn pictures_that_a_model_cannot_see_are_refused() {
+async fn images_for_a_model_without_vision_are_rejected() {
     let catalog = toolpost_llm::Catalog::built_in()
         .with_file("m.yaml", "models: [{id: anthropic/claude-blind, features: {images: false}}]")
         .unwrap();

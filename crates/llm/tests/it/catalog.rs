@@ -1,4 +1,4 @@
-//! What the catalog knows, what it costs, and what it keeps from a provider.
+//! The catalog: data, prices and rejected features.
 
 use serde_json::json;
 use toolpost_core::Timestamp;
@@ -28,7 +28,7 @@ fn usd(model: &str, usage: &Usage, day: &str, service: Option<&str>) -> Option<f
 
 /// The figures of the providers' price pages, not of the file's own maker.
 #[test]
-fn prices_are_those_of_the_day_the_length_and_the_service_level() {
+fn date_length_and_service_tier_set_the_price() {
     let both = million_in_and_out();
     let short = Usage { input: 50_000, output: 1_000_000, ..Usage::default() };
     let cached = Usage { cache_read: 1_000_000, ..Usage::default() };
@@ -72,7 +72,7 @@ fn prices_are_those_of_the_day_the_length_and_the_service_level() {
 }
 
 #[test]
-fn uses_of_hosted_tools_cost_too_and_unknown_ones_are_named() {
+fn hosted_tools_have_a_cost_or_are_unpriced() {
     let mut usage = Usage { input: 1_000, ..Usage::default() };
     usage.hosted = [("web_search_requests".into(), 3), ("web_fetch_requests".into(), 2)].into();
     usage.hosted.insert("moon_walks".into(), 1);
@@ -89,7 +89,7 @@ fn uses_of_hosted_tools_cost_too_and_unknown_ones_are_named() {
 }
 
 #[test]
-fn code_is_paid_by_time_with_a_minimum() {
+fn code_execution_is_billed_by_time_with_a_minimum() {
     let price = info("anthropic/claude-opus-5-5").code_execution_price.unwrap();
     let cost = |minutes: u64| price.cost(std::time::Duration::from_mins(minutes));
     assert!((cost(0) - 0.05 * 5.0 / 60.0).abs() < 1e-12 && (cost(120) - 0.1).abs() < 1e-12);
@@ -98,7 +98,7 @@ fn code_is_paid_by_time_with_a_minimum() {
 }
 
 #[test]
-fn what_is_known_of_models_is_what_their_providers_say() {
+fn catalog_data_matches_the_providers() {
     let opus = info("anthropic/claude-opus-5-5-latest");
     assert_eq!(opus.id.name, "claude-opus-5-5-latest");
     assert_eq!(opus.catalog_id, Some(id("anthropic/claude-opus-5-5")));
@@ -130,7 +130,7 @@ fn what_is_known_of_models_is_what_their_providers_say() {
 }
 
 #[test]
-fn a_users_rows_change_members_and_add_models() {
+fn user_rows_change_members_and_add_models() {
     let catalog = Catalog::built_in()
         .with_file(
             "models.yaml",
@@ -160,7 +160,7 @@ fn a_users_rows_change_members_and_add_models() {
 }
 
 #[test]
-fn a_wrong_row_says_what_is_wrong() {
+fn the_error_of_an_invalid_row_names_the_member() {
     for (text, expected) in [
         ("[]", "expected `models:`"),
         ("models: [{}]", "expected an `id`"),

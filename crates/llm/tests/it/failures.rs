@@ -1,4 +1,4 @@
-//! What a provider or a network can do wrong, against a loopback server.
+//! Errors of providers and networks, from a loopback server.
 
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,7 @@ async fn streamed(model: &HostedModel) -> (Vec<ModelEvent>, Result<Response, Mod
 }
 
 #[tokio::test]
-async fn an_answer_comes_in_both_forms_and_the_request_is_as_promised() {
+async fn an_answer_is_the_same_streamed_or_not() {
     let server = LoopbackProvider::start(vec![Reply::json(200, BODY), Reply::events(STREAM)]).unwrap();
     let model = model(&server, options());
     let mut request = Request::new("hi");
@@ -126,7 +126,7 @@ async fn an_answer_comes_in_both_forms_and_the_request_is_as_promised() {
 }
 
 #[tokio::test]
-async fn a_connection_serves_again_after_a_stream() {
+async fn a_connection_is_reused_after_a_stream() {
     let server = LoopbackProvider::start(vec![Reply::events(STREAM), Reply::events(STREAM)]).unwrap();
     let model = model(&server, options());
     for _ in 0..2 {
@@ -136,7 +136,7 @@ async fn a_connection_serves_again_after_a_stream() {
 }
 
 #[tokio::test]
-async fn as_many_connections_are_made_as_there_are_requests_at_once() {
+async fn concurrent_requests_open_one_connection_each() {
     let at_once = 8;
     let server = LoopbackProvider::start_with(|_| Reply::events(STREAM)).unwrap();
     let model = model(&server, options());
@@ -150,7 +150,7 @@ async fn as_many_connections_are_made_as_there_are_requests_at_once() {
 }
 
 #[tokio::test]
-async fn a_stream_in_single_bytes_is_the_same() {
+async fn a_stream_of_single_bytes_decodes_the_same() {
     let replies = vec![Reply::events(STREAM).in_pieces(1, Duration::ZERO), Reply::events(STREAM)];
     let server = LoopbackProvider::start(replies).unwrap();
     let model = model(&server, options());
@@ -158,7 +158,7 @@ async fn a_stream_in_single_bytes_is_the_same() {
 }
 
 #[tokio::test]
-async fn a_refused_request_is_not_tried_again() {
+async fn a_rejected_request_is_not_retried() {
     for (status, name, kind) in [
         (400, "invalid_request_error", ErrorKind::InvalidRequest),
         (401, "authentication_error", ErrorKind::Auth),
@@ -180,7 +180,7 @@ async fn a_refused_request_is_not_tried_again() {
 }
 
 #[tokio::test]
-async fn a_key_that_the_provider_repeats_is_masked() {
+async fn an_api_key_in_an_error_is_masked() {
     let reply = Reply::json(401, error_body("authentication_error", &format!("the key {KEY} is invalid")));
     for error in both_errors(&[reply], &options()).await {
         assert_eq!(error.message, "the key [secret] is invalid");
@@ -189,7 +189,7 @@ async fn a_key_that_the_provider_repeats_is_masked() {
 }
 
 #[tokio::test]
-async fn a_rate_limit_is_waited_for_as_asked() {
+async fn a_rate_limit_is_retried_after_the_requested_wait() {
     for (name, value, least) in
         [("retry-after-ms", "150", 150), ("retry-after", "0.3", 300), ("retry-after", "1", 1_000)]
     {
@@ -206,7 +206,7 @@ async fn a_rate_limit_is_waited_for_as_asked() {
 }
 
 #[tokio::test]
-async fn a_wait_beyond_the_limit_is_the_callers_to_decide() {
+async fn a_wait_beyond_the_limit_is_an_error() {
     let busy =
         Reply::json(429, error_body("rate_limit_error", "come back tomorrow")).header("retry-after", "86400");
     for error in both_errors(&[busy], &options()).await {
@@ -216,7 +216,7 @@ async fn a_wait_beyond_the_limit_is_the_callers_to_decide() {
 }
 
 #[tokio::test]
-async fn an_overloaded_provider_is_tried_again_and_every_attempt_is_listed() {
+async fn an_overloaded_provider_is_retried_and_attempts_are_listed() {
     let server = LoopbackProvider::start(vec![
         Reply::json(529, error_body("overloaded_error", "Overloaded")),
         Reply::json(200, BODY),
@@ -240,7 +240,7 @@ async fn an_overloaded_provider_is_tried_again_and_every_attempt_is_listed() {
 }
 
 #[tokio::test]
-async fn the_providers_word_on_retries_counts() {
+async fn the_retry_header_of_the_provider_counts() {
     let no = Reply::json(529, error_body("overloaded_error", "no")).header("x-should-retry", "false");
     for error in both_errors(&[no], &options()).await {
         assert_eq!(error.details.attempts.len(), 1);
@@ -251,7 +251,7 @@ async fn the_providers_word_on_retries_counts() {
 }
 
 #[tokio::test]
-async fn a_cut_stream_is_an_error_after_the_first_delta_and_a_retry_before() {
+async fn a_truncated_stream_is_retried_only_before_the_first_delta() {
     let after = STREAM.find(" you").unwrap();
     let server =
         LoopbackProvider::start(vec![Reply::events(STREAM).cut_after(after), Reply::events(STREAM)]).unwrap();
@@ -278,7 +278,7 @@ async fn a_cut_stream_is_an_error_after_the_first_delta_and_a_retry_before() {
 }
 
 #[tokio::test]
-async fn a_stream_that_just_stops_is_an_error() {
+async fn a_stream_without_an_end_event_is_an_error() {
     // The transfer ends in order, the message does not: only the fold can tell.
     let short = &STREAM[..STREAM.find("data: {\"type\":\"message_delta").unwrap()];
     let server = LoopbackProvider::start(vec![Reply::events(short)]).unwrap();
@@ -294,7 +294,7 @@ async fn a_last_event_without_its_line_break_counts() {
 }
 
 #[tokio::test]
-async fn what_stands_behind_the_answer_is_not_looked_at() {
+async fn data_after_the_answer_is_ignored() {
     // In one piece with the answer: events are taken one at a time.
     let more = [STREAM.as_bytes(), b"data: \xff\xfe\n\ndata: {\n\n"].concat();
     let server = LoopbackProvider::start(vec![Reply::events(more)]).unwrap();
@@ -318,7 +318,7 @@ async fn an_error_event_inside_the_stream_is_the_providers_error() {
 }
 
 #[tokio::test]
-async fn a_wrong_content_type_is_named() {
+async fn the_error_names_a_wrong_content_type() {
     let page = Reply::new(200, "text/html; charset=utf-8", "<html>login to the wifi</html>");
     for error in both_errors(&[page], &options()).await {
         assert_eq!(error.kind, ErrorKind::Protocol);
@@ -330,7 +330,7 @@ async fn a_wrong_content_type_is_named() {
 }
 
 #[tokio::test]
-async fn a_success_with_an_error_inside_is_an_error() {
+async fn an_error_inside_a_success_is_an_error() {
     let reply = Reply::json(200, error_body("invalid_request_error", "inside"));
     for error in both_errors(&[reply], &options()).await {
         assert_eq!((error.kind, error.message.as_str()), (ErrorKind::InvalidRequest, "inside"));
@@ -344,7 +344,7 @@ async fn a_success_with_an_error_inside_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_stream_is_understood() {
+async fn a_server_without_streaming_is_supported() {
     let server = LoopbackProvider::start(vec![Reply::json(200, BODY)]).unwrap();
     let (events, result) = streamed(&model(&server, options())).await;
     assert_eq!(result.unwrap().text(), "hello you");
@@ -377,7 +377,7 @@ async fn malformed_events_are_errors() {
 }
 
 #[tokio::test]
-async fn a_drip_without_events_ends() {
+async fn a_stream_without_events_times_out() {
     let mut options = once(options());
     options.event_timeout = Duration::from_millis(300);
     options.first_byte_timeout = Duration::from_millis(300);
@@ -398,7 +398,7 @@ async fn a_drip_without_events_ends() {
 }
 
 #[tokio::test]
-async fn a_silent_server_is_given_up_and_tried_again() {
+async fn a_silent_server_is_retried() {
     let mut short = options();
     short.first_byte_timeout = Duration::from_millis(500);
     let server = LoopbackProvider::start(vec![Reply::never(), Reply::json(200, BODY)]).unwrap();
@@ -410,7 +410,7 @@ async fn a_silent_server_is_given_up_and_tried_again() {
 }
 
 #[tokio::test]
-async fn everything_together_has_a_limit() {
+async fn the_total_timeout_covers_all_attempts() {
     let mut options = options();
     options.total_timeout = Duration::from_millis(400);
     options.retry.max_retries = 1_000;
@@ -427,7 +427,7 @@ async fn everything_together_has_a_limit() {
 }
 
 #[tokio::test]
-async fn an_answer_has_a_largest_size() {
+async fn the_size_of_an_answer_is_bounded() {
     let mut options = once(options());
     options.max_answer_bytes = 300;
     for reply in [Reply::json(200, BODY.to_owned() + &" ".repeat(300)), Reply::events(STREAM)] {
@@ -448,7 +448,7 @@ async fn a_redirect_is_not_followed() {
 }
 
 #[tokio::test]
-async fn connections_that_fail_are_told_apart() {
+async fn failed_connections_have_distinct_kinds() {
     // A port that was free a moment ago.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error =
@@ -469,7 +469,7 @@ async fn connections_that_fail_are_told_apart() {
 }
 
 #[tokio::test]
-async fn an_encoding_that_nobody_asked_for_is_named_and_not_tried_again() {
+async fn an_unsupported_encoding_is_named_and_not_retried() {
     for encoding in ["gzip", "br"] {
         let replies = vec![Reply::json(200, BODY).header("content-encoding", encoding); 2];
         let server = LoopbackProvider::start(replies).unwrap();
@@ -483,7 +483,7 @@ async fn an_encoding_that_nobody_asked_for_is_named_and_not_tried_again() {
 }
 
 #[test]
-fn options_do_not_replace_what_the_request_says() {
+fn provider_options_do_not_replace_reserved_fields() {
     for name in ["model", "messages", "input", "contents", "stream"] {
         let mut request = Request::new("hi");
         request.provider_options.insert(name.to_owned(), json!("claude-opus-5-5"));
@@ -494,7 +494,7 @@ fn options_do_not_replace_what_the_request_says() {
 }
 
 #[tokio::test]
-async fn a_key_that_goes_far_without_encryption_is_told_of() {
+async fn an_unencrypted_api_key_has_a_notice() {
     for (base_url, is_told) in
         [("http://192.0.2.1", true), ("http://10.1.2.3", false), ("https://192.0.2.1", false)]
     {
@@ -508,7 +508,7 @@ async fn a_key_that_goes_far_without_encryption_is_told_of() {
 }
 
 #[tokio::test]
-async fn a_retired_model_is_reported_before_it_is_asked() {
+async fn a_retired_model_has_a_notice() {
     for (name, is_retired) in [("claude-2", true), ("claude-opus-5-5", false), ("claude-x", false)] {
         let access = ProviderAccess::new(Secret::new(KEY));
         let access = ProviderAccess { base_url: Some("http://127.0.0.1:1".to_owned()), ..access };
@@ -522,7 +522,7 @@ async fn a_retired_model_is_reported_before_it_is_asked() {
 }
 
 #[tokio::test]
-async fn outward_connections_can_be_forbidden() {
+async fn network_access_can_be_forbidden() {
     for base_url in ["https://api.anthropic.com", "http://10.1.2.3", "http://[2001:db8::1]"] {
         let error = model_at(base_url, options()).respond(&Request::new("hi")).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::NetworkForbidden);
@@ -555,7 +555,7 @@ async fn a_dropped_stream_closes_its_connection() {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_before_the_stream_is_polled_or_when_the_request_is_wrong() {
+async fn nothing_is_sent_before_the_first_poll() {
     let server = LoopbackProvider::start(vec![Reply::events(STREAM)]).unwrap();
     let model = model(&server, options());
     drop(model.stream(&Request::new("hi")));
@@ -571,7 +571,7 @@ async fn nothing_is_sent_before_the_stream_is_polled_or_when_the_request_is_wron
 }
 
 #[test]
-fn a_model_without_a_usable_key_is_refused() {
+fn a_model_without_a_valid_api_key_is_an_error() {
     let open = |key: &str| {
         let client = HttpClient::new(options()).unwrap();
         HostedModel::new(

@@ -1,4 +1,4 @@
-//! Other models when the first cannot be had, and limits of our own.
+//! Fallback models and client-side rate limits.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ async fn all(model: &dyn Model, request: &Request) -> (Vec<ModelEvent>, Option<M
 }
 
 #[tokio::test]
-async fn another_model_answers_at_the_kinds_that_may_pass_elsewhere_and_only_at_those() {
+async fn only_transient_errors_fall_back() {
     for (kind, moves_on) in [
         (ErrorKind::Overloaded, true),
         (ErrorKind::RateLimited { retry_after: None }, true),
@@ -103,14 +103,14 @@ async fn another_model_answers_at_the_kinds_that_may_pass_elsewhere_and_only_at_
 }
 
 #[tokio::test]
-async fn what_was_begun_is_not_begun_again() {
+async fn a_started_item_does_not_restart() {
     let model = FallbackModel::new(Failing::boxed(ErrorKind::Overloaded, true), vec![script("second")]);
     let (events, error) = all(&model, &Request::new("hi")).await;
     assert_eq!((events.len(), error.unwrap().kind), (1, ErrorKind::Overloaded));
 }
 
 #[tokio::test]
-async fn models_that_lack_something_are_passed_over_and_options_stay_with_their_provider() {
+async fn unsupported_fallbacks_are_skipped() {
     let request = Request {
         provider_options: [("x".to_owned(), json!(1))].into_iter().collect(),
         tool_choice: Some(ToolChoice::Any),
@@ -158,7 +158,7 @@ impl Model for Plain {
 }
 
 #[tokio::test]
-async fn what_a_request_can_do_without_passes_no_model_over() {
+async fn optional_features_are_removed_for_a_fallback() {
     let tool = ToolDefinition::new("look", "Looks.", &json!({"type": "object"}));
     let mut request = Request {
         tools: vec![ToolDefinition { deferred: true, ..tool }].into(),
@@ -215,7 +215,7 @@ impl Model for Priced {
 }
 
 #[tokio::test]
-async fn an_answer_costs_what_the_model_takes_that_gave_it() {
+async fn the_answering_model_sets_the_cost() {
     let second = || Priced::boxed("second", 2.0, script("hi"));
     let fails = Priced::boxed("first", 1.0, Failing::boxed(ErrorKind::Overloaded, false));
     for (first, usd) in [(fails, 2.0), (Priced::boxed("first", 1.0, script("hi")), 1.0)] {
@@ -262,7 +262,7 @@ fn respond(model: &Arc<RateLimitedModel>) -> BoxFuture<'static, Result<Response,
 }
 
 #[tokio::test]
-async fn no_more_requests_run_at_once_than_are_allowed() {
+async fn concurrency_is_limited() {
     let (model, _) = slow(ProviderLimits { concurrency: Some(2), ..ProviderLimits::default() });
     let begun = Instant::now();
     let all = futures_util::future::join_all((0..6).map(|_| respond(&model))).await;
@@ -277,7 +277,7 @@ fn read(model: &Arc<RateLimitedModel>) -> BoxFuture<'static, Option<ModelError>>
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_holds_its_place_until_its_end() {
+async fn a_stream_holds_its_permit_until_its_end() {
     let (model, _) = slow(ProviderLimits { concurrency: Some(2), ..ProviderLimits::default() });
     let begun = tokio::time::Instant::now();
     let errors = futures_util::future::join_all((0..6).map(|_| read(&model))).await;
@@ -286,7 +286,7 @@ async fn a_stream_holds_its_place_until_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_answer_used_counts_in_both_forms() {
+async fn usage_counts_streamed_or_not() {
     let used = |streamed: bool| async move {
         let limiter =
             RateLimiter::new(ProviderLimits { tokens_per_minute: Some(600), ..ProviderLimits::default() });
@@ -308,7 +308,7 @@ async fn what_an_answer_used_counts_in_both_forms() {
 }
 
 #[tokio::test]
-async fn a_place_is_free_again_when_a_request_goes_away() {
+async fn a_cancelled_request_releases_its_permit() {
     let (model, _) = slow(ProviderLimits { concurrency: Some(1), ..ProviderLimits::default() });
     // One that runs, and one that waits: both are dropped.
     let mut running = model.stream(&Request::new("hi"));
@@ -320,7 +320,7 @@ async fn a_place_is_free_again_when_a_request_goes_away() {
 }
 
 #[tokio::test]
-async fn the_queue_has_an_end() {
+async fn the_queue_is_bounded() {
     let limits = ProviderLimits { concurrency: Some(1), max_queued: 2, ..ProviderLimits::default() };
     let (model, _) = slow(limits);
     let all = futures_util::future::join_all((0..5).map(|_| respond(&model))).await;
@@ -330,7 +330,7 @@ async fn the_queue_has_an_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_are_spread_over_the_minute_in_the_order_of_coming() {
+async fn requests_are_spread_over_the_minute_in_order() {
     let (model, _) = slow(ProviderLimits { requests_per_minute: Some(20), ..ProviderLimits::default() });
     let begun = tokio::time::Instant::now();
     let mut ends = Vec::new();
@@ -344,7 +344,7 @@ async fn requests_are_spread_over_the_minute_in_the_order_of_coming() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tokens_beyond_the_limit_delay_what_comes_after() {
+async fn excess_tokens_delay_later_requests() {
     let (model, limiter) = slow(ProviderLimits { tokens_per_minute: Some(600), ..ProviderLimits::default() });
     let begun = tokio::time::Instant::now();
     respond(&model).await.unwrap();

@@ -1,11 +1,10 @@
-//! All recorded traffic, wire by wire: every answer parses and folds, goes back as it came, is the same however it is
-//! cut, and takes no harm from what is unknown. What was counted stands in `docs/fidelity.md`.
+//! All recorded traffic by wire: every answer decodes, is sent back unchanged, is the same for every split of its bytes,
+//! and tolerates unknown content. `docs/fidelity.md` has the counts.
 //!
 //! The recordings are those beside the checkout, or any others of the same kind that `TOOLPOST_RECORDINGS` names; the same
 //! is asserted of both. A wire is one [`Dialect`]. What may differ between a recorded request and ours is listed in
 //! `tests/data/fidelity.json`, each with its reason; [`faults`] plants faults that every check must notice.
 
-mod back;
 mod chat;
 mod faults;
 mod gemini;
@@ -14,6 +13,7 @@ mod messages;
 mod report;
 mod requests;
 mod responses;
+mod round_trip;
 mod variants;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -206,7 +206,7 @@ pub(crate) struct Counts {
     pub(crate) unknown_events: usize,
     /// Items by the provider's name for their kind.
     pub(crate) kinds: BTreeMap<String, usize>,
-    pub(crate) back: back::Counts,
+    pub(crate) back: round_trip::Counts,
     pub(crate) history: history::Counts,
     pub(crate) requests: requests::Counts,
     /// One line for each answer that does not do.
@@ -314,7 +314,7 @@ fn check_answer(dialect: &dyn Dialect, interaction: &Interaction, counts: &mut C
                         same("the raw body", &body, &raw)?;
                     }
                     same("the body", &essence, &dialect.essence(&raw))?;
-                    back::check(dialect, &model, &essence, &response, &mut counts.back)?;
+                    round_trip::check(dialect, &model, &essence, &response, &mut counts.back)?;
                 }
                 Err(_) if body.get("error").is_some_and(|error| !error.is_null()) => counts.errors += 1,
                 Err(error) if error.kind == ErrorKind::Refused => counts.errors += 1,
@@ -345,7 +345,7 @@ fn check_stream(
     counts.unknown_events += events.iter().filter(|event| matches!(event, ModelEvent::Unknown(_))).count();
     check_response(dialect, &response, counts)?;
     judge(dialect, model, &lines, &response, &events)?;
-    back::check(dialect, model, &dialect.oracle(&lines), &response, &mut counts.back)?;
+    round_trip::check(dialect, model, &dialect.oracle(&lines), &response, &mut counts.back)?;
     check_noise(dialect, model, text, &response, counts)
 }
 

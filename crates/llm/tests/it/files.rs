@@ -1,4 +1,4 @@
-//! Files that providers keep, against a loopback server and as recorded.
+//! Provider file storage, from a loopback server and recordings.
 
 use std::fs::File;
 use std::io;
@@ -67,7 +67,7 @@ async fn save_outputs(
 }
 
 #[tokio::test]
-async fn an_upload_is_a_form_with_the_file_and_nothing_of_its_name_escapes() {
+async fn an_upload_is_a_form_with_an_escaped_file_name() {
     let (server, files) = start(vec![Reply::json(200, stored("file_1").to_string())]);
     let content = "item,value\napple,30\n--toolpost-\r\n";
     let file = FileUpload::new("a\"b\r\nx-evil: 1.csv", "text/csv", content);
@@ -92,7 +92,7 @@ async fn an_upload_is_a_form_with_the_file_and_nothing_of_its_name_escapes() {
 }
 
 #[tokio::test]
-async fn betas_of_the_access_go_with_every_request() {
+async fn betas_of_the_access_are_sent_with_every_request() {
     let answer = json!({"type": "message", "content": [], "usage": {"input_tokens": 1, "output_tokens": 1}});
     let server = LoopbackProvider::start(vec![
         Reply::json(200, stored("a").to_string()),
@@ -118,7 +118,7 @@ async fn betas_of_the_access_go_with_every_request() {
 }
 
 #[tokio::test]
-async fn pages_follow_each_other_and_an_endless_list_ends() {
+async fn pages_are_followed_up_to_a_limit() {
     let page = |ids: &[&str], rest: Value| {
         let mut page = json!({"data": ids.iter().map(|id| stored(id)).collect::<Vec<_>>()});
         page.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
@@ -150,7 +150,7 @@ async fn pages_follow_each_other_and_an_endless_list_ends() {
 }
 
 #[tokio::test]
-async fn a_download_is_bounded_and_an_attempt_that_has_written_is_the_last() {
+async fn a_download_is_bounded_and_not_retried_after_a_write() {
     let (server, files) = start(vec![
         Reply::json(529, r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#),
         Reply::new(200, "text/csv", "a,b\n1,2\n"),
@@ -182,7 +182,7 @@ async fn a_download_is_bounded_and_an_attempt_that_has_written_is_the_last() {
 }
 
 #[tokio::test]
-async fn failures_are_typed_and_keep_the_key_to_themselves() {
+async fn errors_have_a_kind_and_no_api_key() {
     let missing =
         json!({"type": "error", "error": {"type": "not_found_error", "message": format!("no {KEY}")}});
     let (_server, files) = start(vec![Reply::json(404, missing.to_string())]);
@@ -212,7 +212,7 @@ fn items(content: &Value) -> Vec<Item> {
 }
 
 #[tokio::test]
-async fn what_code_has_made_lands_in_the_folder_and_nowhere_else() {
+async fn output_files_stay_in_the_directory() {
     let result = |ids: &[&str]| {
         let outputs: Vec<Value> =
             ids.iter().map(|id| json!({"type": "bash_code_execution_output", "file_id": id})).collect();
@@ -267,7 +267,7 @@ fn fields(request: &ReceivedRequest) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn openai_and_xai_are_asked_in_their_own_words() {
+async fn openai_and_xai_files_use_their_apis() {
     for (provider, purpose, more) in [
         ("openai", "user_data", json!({"has_more": true, "last_id": "file-1"})),
         ("xai", "assistants", json!({"pagination_token": "t/2"})),
@@ -333,7 +333,7 @@ async fn openai_and_xai_are_asked_in_their_own_words() {
 }
 
 #[tokio::test]
-async fn gemini_is_asked_in_its_own_words() {
+async fn gemini_files_use_its_api() {
     let record = |name: &str| {
         json!({"name": name, "displayName": "data.csv", "sizeBytes": "8", "mimeType": "text/csv",
             "createTime": "2026-11-20T10:00:00Z", "expirationTime": "2026-11-22T10:00:00Z",
@@ -373,7 +373,7 @@ async fn gemini_is_asked_in_its_own_words() {
 }
 
 #[tokio::test]
-async fn files_of_a_container_are_downloaded_from_it() {
+async fn container_files_are_downloaded() {
     let body = json!({"id": "resp_1", "object": "response", "status": "completed", "model": "gpt-x", "output": [
         {"type": "code_interpreter_call", "id": "ci_1", "status": "completed", "container_id": "cntr_1",
             "code": "plot()", "outputs": null},
@@ -398,7 +398,7 @@ async fn files_of_a_container_are_downloaded_from_it() {
 }
 
 #[tokio::test]
-async fn a_download_that_is_given_up_leaves_nothing_behind() {
+async fn a_cancelled_download_leaves_no_file() {
     let slow = Reply::new(200, "text/csv", "x".repeat(100)).in_pieces(10, Duration::from_mins(1));
     let (server, files) = start(vec![slow]);
     let folder = tempfile::tempdir().unwrap();
@@ -413,7 +413,7 @@ async fn a_download_that_is_given_up_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_provider_without_files_says_who_has_them() {
+fn the_error_of_a_provider_without_files_names_others() {
     let client = HttpClient::new(options()).unwrap();
     for provider in toolpost_llm::PROVIDERS {
         let access = ProviderAccess {
@@ -441,15 +441,15 @@ fn plain_form(body: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_upload_is_the_recorded_one() {
+async fn an_upload_matches_the_recording() {
     let Some(folder) = toolpost_testkit::recordings::folder() else {
-        println!("SKIP an_upload_is_the_recorded_one: the recordings are not beside the checkout");
+        println!("SKIP an_upload_matches_the_recording: the recordings are not beside the checkout");
         return;
     };
     let folder = folder.join("pydantic-ai/tests/cassettes/test_code_execution_files_vcr");
     let Ok(found) = std::fs::read_dir(folder) else {
         assert!(!toolpost_testkit::recordings::is_known(), "the recorded uploads are there");
-        println!("SKIP an_upload_is_the_recorded_one: no upload is among the recordings");
+        println!("SKIP an_upload_matches_the_recording: no upload is among the recordings");
         return;
     };
     let mut equal = 0;

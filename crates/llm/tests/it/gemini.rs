@@ -1,4 +1,4 @@
-//! What a request becomes on the Gemini wire, what odd and hostile streams become, and what failures are.
+//! Requests, unusual and hostile streams, and errors of the Gemini wire.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn tool() -> ToolDefinition {
 }
 
 #[test]
-fn a_plain_request_has_its_words_and_nothing_else() {
+fn a_minimal_request_has_a_minimal_body() {
     let expected = json!({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]});
     assert_eq!(body(&new_model(), &Request::new("hi")), expected);
 }
@@ -252,7 +252,7 @@ fn every_setting_reaches_the_body() {
 type Remark = (fn(&mut Request), &'static str);
 
 #[test]
-fn what_the_wire_lacks_is_refused() {
+fn unsupported_requests_are_rejected() {
     let cases: [Remark; 8] = [
         (|r| _ = r.metadata.insert("team".into(), "x".into()), "metadata `team`"),
         (|r| r.betas = vec!["b".into()], "beta `b`"),
@@ -302,7 +302,7 @@ fn what_the_wire_lacks_is_refused() {
 }
 
 #[test]
-fn schemas_are_sent_as_the_provider_takes_them() {
+fn schemas_are_sent_in_the_provider_dialect() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "number", "multipleOf": 2}}});
     let mut request = Request::new("hi");
     request.tools = [ToolDefinition::new("look", "Looks.", &schema)].into();
@@ -318,7 +318,7 @@ fn schemas_are_sent_as_the_provider_takes_them() {
 }
 
 #[test]
-fn results_stand_together_and_media_where_the_model_takes_it() {
+fn results_are_grouped_and_media_nested_if_supported() {
     let image = Part::Image(Media::from_bytes("image/png", b"x"));
     let mut results = vec![ToolResult::text("call-r-0", "look", "a"), ToolResult::text("c2", "look", "b")];
     results[0].content.push(image);
@@ -359,7 +359,7 @@ fn foreign() -> Turn {
 }
 
 #[test]
-fn what_another_provider_said_is_converted_and_its_first_call_is_marked() {
+fn answers_of_other_providers_are_converted_with_a_signature() {
     let mut request = Request::new("hi");
     request.turns.push(foreign());
     let parts = |model: &ModelId| body(model, &request)["contents"][1]["parts"].clone();
@@ -374,7 +374,7 @@ fn what_another_provider_said_is_converted_and_its_first_call_is_marked() {
 }
 
 #[test]
-fn a_call_of_an_older_model_is_marked_and_an_own_one_is_not_touched() {
+fn calls_of_older_models_get_a_placeholder_signature() {
     let call = json!({"functionCall": {"name": "look", "args": {}}});
     let said =
         json!({"candidates": [{"content": {"parts": [call, call]}, "finishReason": "STOP"}]}).to_string();
@@ -423,7 +423,7 @@ fn signatures_stay_on_their_parts() {
 }
 
 #[test]
-fn arguments_in_pieces_become_a_call() {
+fn streamed_arguments_become_a_call() {
     let piece = |call: Value| parts(&json!([{"functionCall": call}]));
     let events = [
         parts(
@@ -471,7 +471,7 @@ fn arguments_in_pieces_become_a_call() {
 }
 
 #[test]
-fn a_stream_ends_with_its_bytes_and_not_with_the_first_reason_to_stop() {
+fn a_stream_ends_with_its_bytes_not_with_the_first_finish_reason() {
     let mut stopped = parts(&json!([{"text": "a"}]));
     stopped["candidates"][0]["finishReason"] = "STOP".into();
     let mut cut = parts(&json!([{"text": "b"}]));
@@ -486,7 +486,7 @@ fn a_stream_ends_with_its_bytes_and_not_with_the_first_reason_to_stop() {
 }
 
 #[test]
-fn reasons_to_stop_are_told_apart() {
+fn stop_reasons_are_distinguished() {
     let call = json!({"functionCall": {"name": "look"}});
     let of = |reason: &str, message: Option<&str>, part: &Value| {
         let candidate =
@@ -513,7 +513,7 @@ fn reasons_to_stop_are_told_apart() {
 }
 
 #[test]
-fn tokens_are_counted_as_everywhere() {
+fn usage_is_counted_as_on_every_wire() {
     let response = read(&json!({
         "candidates": [{"finishReason": "STOP", "groundingMetadata": {"webSearchQueries": ["a", "b"]}}],
         "usageMetadata": {
@@ -530,7 +530,7 @@ fn tokens_are_counted_as_everywhere() {
 }
 
 #[test]
-fn sources_that_come_last_are_on_the_text_in_both_forms() {
+fn late_sources_belong_to_the_text() {
     let mut last = end("STOP");
     last["candidates"][0]["groundingMetadata"] = json!({
         "groundingChunks": [{"web": {"uri": "u", "title": "t"}}],
@@ -567,7 +567,7 @@ fn log_probabilities_of_all_events_are_joined() {
 }
 
 #[test]
-fn what_is_odd_is_kept_or_refused_but_never_a_panic() {
+fn unexpected_input_never_panics() {
     let (response, delivered) = fold(&[
         json!({"brandNew": true}),
         json!({"candidates": [{"index": 1, "content": {"parts": [{"text": "another"}]}}], "responseId": "r"}),
@@ -638,7 +638,7 @@ fn error(code: u16, status: &str, details: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn an_answer_comes_in_both_forms_and_the_request_is_as_promised() {
+async fn an_answer_is_the_same_streamed_or_not() {
     let whole =
         json!({"candidates": [{"content": {"parts": [{"text": "hello you"}]}, "finishReason": "STOP"}]});
     let pieces = [parts(&json!([{"text": "hello "}])), parts(&json!([{"text": "you"}])), end("STOP")];
@@ -657,7 +657,7 @@ async fn an_answer_comes_in_both_forms_and_the_request_is_as_promised() {
 }
 
 #[tokio::test]
-async fn notices_say_what_was_not_sent() {
+async fn unsent_settings_have_notices() {
     let whole = json!({"candidates": [{"content": {"parts": [{"text": "a"}]}, "finishReason": "STOP"}],
         "usageMetadata": {"promptTokenCount": 1}})
     .to_string();
@@ -696,14 +696,14 @@ async fn notices_say_what_was_not_sent() {
             },
             "`max_uses` of `web_search`",
         ),
-        (|r| r.turns.push(Turn::System(vec![Part::text("x")])), "instructions in the midst"),
+        (|r| r.turns.push(Turn::System(vec![Part::text("x")])), "system turns"),
         (|r| r.turns.push(foreign()), "have no thought signature"),
         (
             |r| {
                 let deep = (0..100).fold(json!({}), |inner, _| json!({"properties": {"a": inner}}));
                 r.tools = [ToolDefinition::new("look", "Looks.", &deep)].into();
             },
-            "the schema of `look` was sent as an object of anything",
+            "the schema of `look` was sent as an open object",
         ),
     ];
     for (change, expected) in cases {
@@ -716,7 +716,7 @@ async fn notices_say_what_was_not_sent() {
 }
 
 #[tokio::test]
-async fn a_wait_that_the_body_asks_for_is_kept() {
+async fn the_wait_in_the_body_is_respected() {
     let details = json!([{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "0.2s"}]);
     let busy = Reply::json(429, error(429, "RESOURCE_EXHAUSTED", &details).to_string());
     let pieces = [parts(&json!([{"text": "a"}])), end("STOP")];
@@ -734,7 +734,7 @@ async fn a_wait_that_the_body_asks_for_is_kept() {
 }
 
 #[tokio::test]
-async fn failures_in_the_midst_of_a_stream_are_typed() {
+async fn errors_within_a_stream_have_a_kind() {
     let first = parts(&json!([{"text": "a"}]));
     let mut once = options();
     once.retry.max_retries = 0;
@@ -761,7 +761,7 @@ async fn failures_in_the_midst_of_a_stream_are_typed() {
 }
 
 #[tokio::test]
-async fn nothing_is_tried_again_once_something_was_delivered() {
+async fn nothing_is_retried_after_a_delivered_event() {
     let pieces = [parts(&json!([{"text": "a"}])), error(503, "UNAVAILABLE", &json!([]))];
     let server = LoopbackProvider::start(vec![stream(&pieces), stream(&[end("STOP")])]).unwrap();
     let (_, response) = streamed(&hosted(&server, options()), &Request::new("hi")).await;

@@ -1,4 +1,4 @@
-//! What we write is what the providers' own Python libraries would take: their types, made strict.
+//! Encoded requests match the strict types of the providers' Python libraries.
 #![expect(clippy::disallowed_methods, reason = "the libraries are another language's")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -210,7 +210,7 @@ fn features() -> Vec<(&'static str, Request)> {
 }
 
 #[test]
-fn every_feature_is_what_the_official_types_take() {
+fn every_feature_matches_the_official_types() {
     let mut cases = Vec::new();
     let mut unsupported = 0;
     for (wire, model) in models() {
@@ -228,7 +228,7 @@ fn every_feature_is_what_the_official_types_take() {
             }
         }
     }
-    let Some(judged) = judged("every_feature_is_what_the_official_types_take", &cases) else { return };
+    let Some(judged) = judged("every_feature_matches_the_official_types", &cases) else { return };
     let wrong: Vec<String> = cases
         .iter()
         .zip(judged)
@@ -243,8 +243,8 @@ fn every_feature_is_what_the_official_types_take() {
 const GONE: &[&str] = &["temperature", "top_p", "top_k"];
 
 #[test]
-fn recorded_requests_are_still_what_the_official_types_take() {
-    let test = "recorded_requests_are_still_what_the_official_types_take";
+fn recorded_requests_match_the_official_types() {
+    let test = "recorded_requests_match_the_official_types";
     let Some(found) = of_dialects(test) else { return };
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for (dialect, recordings) in found.dialects {
@@ -299,7 +299,7 @@ fn recorded_requests_are_still_what_the_official_types_take() {
 }
 
 #[test]
-fn the_official_types_refuse_what_is_wrong() {
+fn the_official_types_reject_invalid_bodies() {
     let user = |content: Value| json!({"role": "user", "content": content});
     let cases: Vec<(&'static str, Value)> = vec![
         (
@@ -319,7 +319,7 @@ fn the_official_types_refuse_what_is_wrong() {
     ];
     let cases: Vec<Case> =
         cases.into_iter().map(|(wire, body)| Case { name: String::new(), wire, body }).collect();
-    let Some(judged) = judged("the_official_types_refuse_what_is_wrong", &cases) else { return };
+    let Some(judged) = judged("the_official_types_reject_invalid_bodies", &cases) else { return };
     for (case, answer) in cases.iter().zip(judged) {
         assert!(answer.is_some(), "{}", case.body);
     }

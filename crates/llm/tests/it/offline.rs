@@ -1,4 +1,4 @@
-//! Models that need no network: scripts, recordings, and the recorder.
+//! Models without network: scripts, recordings, and the recorder.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -88,7 +88,7 @@ async fn a_script_streams_word_by_word() {
 }
 
 #[tokio::test]
-async fn an_expectation_that_is_untrue_names_both_sides() {
+async fn a_failed_expectation_names_both_values() {
     let check = async |expect: &str, result: Option<ToolResult>| {
         let text = format!("turns:\n  - text: a\n  - expect: {expect}\n    text: b\n");
         let model = ScriptModel::parse("x.yaml", &text).unwrap();
@@ -126,7 +126,7 @@ async fn an_expectation_that_is_untrue_names_both_sides() {
 }
 
 #[tokio::test]
-async fn a_script_that_is_over_says_so() {
+async fn an_exhausted_script_is_an_error() {
     let model = ScriptModel::parse("one.yaml", "turns:\n  - text: only\n").unwrap();
     let mut request = Request::new("go");
     let first = model.respond(&request).await.unwrap();
@@ -159,7 +159,7 @@ impl Shared {
 }
 
 #[tokio::test]
-async fn what_is_recorded_can_be_replayed() {
+async fn a_recording_can_be_replayed() {
     let written = Shared::default();
     let recorder = Recorder::new(Arc::new(script()), written.clone(), Vec::new());
     let answers = play(&recorder).await;
@@ -177,7 +177,7 @@ async fn what_is_recorded_can_be_replayed() {
 }
 
 #[tokio::test]
-async fn streams_are_recorded_too_and_failures() {
+async fn streams_and_errors_are_recorded() {
     let written = Shared::default();
     let recorder = Recorder::new(Arc::new(script()), written.clone(), Vec::new());
     let streamed = events(&recorder, &Request::new("go")).await;
@@ -206,7 +206,7 @@ async fn streams_are_recorded_too_and_failures() {
 }
 
 #[tokio::test]
-async fn another_request_than_the_recorded_one_is_shown() {
+async fn a_different_request_is_reported_with_its_differences() {
     let written = Shared::default();
     let recorder = Recorder::new(Arc::new(script()), written.clone(), Vec::new());
     recorder.respond(&Request::new("Which region?")).await.unwrap();
@@ -256,7 +256,7 @@ async fn secrets_are_not_recorded() {
 }
 
 #[tokio::test]
-async fn no_place_of_a_recording_has_a_secret() {
+async fn recordings_contain_no_secret() {
     const KEY: &str = "sk-canary-77/x+y";
     let options = |value: serde_json::Value| value.as_object().unwrap().clone();
     let mut request = Request::new(format!("use {KEY}, {}", STANDARD.encode(format!("user:{KEY}"))));
@@ -304,7 +304,7 @@ async fn no_place_of_a_recording_has_a_secret() {
 }
 
 #[tokio::test]
-async fn a_recording_that_cannot_be_written_is_an_error() {
+async fn an_unwritable_recording_is_an_error() {
     struct Full;
     impl Write for Full {
         fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
@@ -323,7 +323,7 @@ async fn a_recording_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
-fn a_wrong_recording_names_the_line() {
+fn the_error_of_an_invalid_recording_names_the_line() {
     for (text, part) in [
         ("", "empty"),
         ("{}\n", "line 1"),
@@ -360,7 +360,7 @@ fn the_router_opens_files_and_providers() {
 }
 
 #[tokio::test]
-async fn a_function_says_what_it_makes_of_the_request() {
+async fn a_function_model_answers_with_its_result() {
     let model = FunctionModel::new("sums", |request: &Request| {
         Ok(match request.tool_results().last() {
             None => ModelReply::text("I add.")
@@ -401,7 +401,7 @@ async fn a_function_says_what_it_makes_of_the_request() {
 }
 
 #[tokio::test]
-async fn the_model_of_schemas_calls_every_tool_once_and_answers() {
+async fn the_schema_model_calls_every_tool_once() {
     let schema = json!({
         "type": "object", "required": ["n"],
         "properties": { "n": { "type": "integer", "minimum": 5 }, "why": { "type": "string" } },

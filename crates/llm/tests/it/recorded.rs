@@ -1,4 +1,4 @@
-//! Every recorded answer of the Messages API parses, folds, and is the same however its bytes are cut.
+//! Every recorded answer of the Messages API decodes, for every split of its bytes.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -222,11 +222,11 @@ fn check_deltas(path: &str, response: &Response, events: &[ModelEvent]) {
 }
 
 #[test]
-fn a_spliced_answer_starts_anew() {
-    let Some(recordings) = recordings("a_spliced_answer_starts_anew") else { return };
+fn a_spliced_answer_restarts() {
+    let Some(recordings) = recordings("a_spliced_answer_restarts") else { return };
     if !recordings::is_known() {
         println!(
-            "SKIP a_spliced_answer_starts_anew: it is about three files that may not be among other recordings"
+            "SKIP a_spliced_answer_restarts: it is about three files that may not be among other recordings"
         );
         return;
     }
@@ -246,8 +246,8 @@ fn a_spliced_answer_starts_anew() {
 }
 
 #[test]
-fn what_is_unknown_is_delivered_and_harms_nothing() {
-    let Some(recordings) = recordings("what_is_unknown_is_delivered_and_harms_nothing") else { return };
+fn unknown_events_are_delivered() {
+    let Some(recordings) = recordings("unknown_events_are_delivered") else { return };
     let unknown = json!({"type": "brand_new_event", "index": 0, "payload": {"x": [1.0, null]}});
     let unknown_delta =
         json!({"type": "content_block_delta", "index": 0, "delta": {"type": "hologram_delta", "h": "x"}});

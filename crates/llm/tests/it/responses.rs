@@ -1,4 +1,4 @@
-//! What a request becomes on the Responses wire, and what odd streams become.
+//! Requests and unusual streams of the Responses wire.
 
 use std::collections::VecDeque;
 
@@ -24,7 +24,7 @@ fn answer(output: &Value) -> Response {
 }
 
 #[test]
-fn a_plain_request_leaves_nothing_with_the_provider() {
+fn a_minimal_request_stores_nothing_at_the_provider() {
     let mut body = body(&Request::new("hi"));
     assert!(body.as_object_mut().unwrap().shift_remove("prompt_cache_key").is_some());
     assert_eq!(
@@ -39,7 +39,7 @@ fn a_plain_request_leaves_nothing_with_the_provider() {
 }
 
 #[test]
-fn instructions_alone_come_with_an_input_and_a_stored_prompt_without() {
+fn instructions_need_input_and_stored_prompts_do_not() {
     let mut request = Request { system: Some("Write a haiku.".into()), ..Request::default() };
     let sent = body(&request);
     assert_eq!(sent["instructions"], "Write a haiku.");
@@ -53,7 +53,7 @@ fn instructions_alone_come_with_an_input_and_a_stored_prompt_without() {
 }
 
 #[test]
-fn hosted_tools_that_the_provider_does_not_count_are_counted_by_kind() {
+fn uncounted_hosted_tools_are_counted_by_type() {
     let list = json!({"type": "mcp_list_tools", "id": "m", "server_label": "s", "tools": []});
     let call = json!({"type": "mcp_call", "id": "c", "name": "f", "server_label": "s", "arguments": "{}"});
     let counted = answer(&json!([list, list, call])).usage.hosted;
@@ -63,7 +63,7 @@ fn hosted_tools_that_the_provider_does_not_count_are_counted_by_kind() {
 
 /// The key that says where the beginning of a prompt is kept: one for a conversation, from its first request on.
 #[test]
-fn a_conversation_keeps_its_place_in_the_cache() {
+fn a_conversation_keeps_its_cache_key() {
     let xai = ModelId::new("xai", "grok-x");
     let keys = |request: &Request| {
         let xai = Wire::XaiResponses.write_body(&xai, request, false).unwrap().to_value().unwrap();
@@ -107,7 +107,7 @@ fn x_search() -> HostedTool {
 }
 
 #[test]
-fn posts_and_collections_are_searched_by_xai_alone() {
+fn only_xai_searches_posts_and_collections() {
     let xai = ModelId::new("xai", "grok-x");
     let mut request = Request::new("hi");
     request.hosted_tools = vec![
@@ -144,7 +144,7 @@ fn posts_and_collections_are_searched_by_xai_alone() {
 }
 
 #[test]
-fn a_search_of_posts_that_cannot_be_is_refused() {
+fn an_invalid_x_search_is_rejected() {
     let xai = ModelId::new("xai", "grok-x");
     let handles = |count: usize| (0..count).map(|number| format!("a{number}")).collect::<Vec<_>>();
     let search = |allowed: usize, blocked: usize, from: &str, to: &str| HostedTool::XSearch {
@@ -156,7 +156,7 @@ fn a_search_of_posts_that_cannot_be_is_refused() {
         videos: false,
     };
     for (tool, says) in [
-        (search(1, 1, "2026-01-01", "2026-01-01"), "found both"),
+        (search(1, 1, "2026-01-01", "2026-01-01"), "not both"),
         (search(11, 0, "2026-01-01", "2026-01-01"), "at most 10 handles, found 11"),
         (search(0, 11, "2026-01-01", "2026-01-01"), "at most 10 handles, found 11"),
         (search(10, 0, "2026-01-02", "2026-01-01"), "2026-01-02 is after `to_date` 2026-01-01"),
@@ -169,7 +169,7 @@ fn a_search_of_posts_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn searches_of_xai_are_shown_with_what_they_found() {
+fn xai_searches_have_their_results() {
     let output = json!([
         {"type": "x_search_call", "id": "x1", "call_id": "", "name": "x_semantic_search", "status": "completed",
          "arguments": "{\"query\":\"rust\"}"},
@@ -249,7 +249,7 @@ fn every_setting_reaches_the_body() {
 }
 
 #[test]
-fn what_the_wire_lacks_is_refused_before_it_is_sent() {
+fn unsupported_requests_are_rejected_before_sending() {
     let mut request = Request::new("hi");
     let (allowed_domains, blocked_domains) = (Vec::new(), Vec::new());
     request.hosted_tools = vec![HostedTool::WebFetch { max_uses: None, allowed_domains, blocked_domains }];
@@ -258,7 +258,7 @@ fn what_the_wire_lacks_is_refused_before_it_is_sent() {
 }
 
 #[test]
-fn models_that_do_not_reason_are_told_how_to_sample() {
+fn models_without_reasoning_get_sampling_settings() {
     let mut request = Request::new("hi");
     (request.settings.temperature, request.settings.top_p) = (Some(0.5), Some(0.25));
     let sent = |wire: Wire, provider: &str, name: &str, request: &Request| {
@@ -275,7 +275,7 @@ fn models_that_do_not_reason_are_told_how_to_sample() {
 }
 
 #[tokio::test]
-async fn settings_that_the_wire_lacks_are_left_out_with_a_notice() {
+async fn settings_the_wire_lacks_are_dropped_with_a_notice() {
     let answer = json!({"object": "response", "status": "completed", "output": [],
         "usage": {"input_tokens": 1, "output_tokens": 1}});
     for provider in ["openai", "xai"] {
@@ -324,7 +324,7 @@ fn another_providers_history_is_converted() {
 }
 
 #[test]
-fn thinking_that_the_provider_has_not_kept_is_left_out() {
+fn thinking_that_the_provider_did_not_store_is_dropped() {
     let output = json!([
         {"type": "reasoning", "id": "rs_1", "summary": []},
         {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]},
@@ -340,7 +340,7 @@ fn thinking_that_the_provider_has_not_kept_is_left_out() {
 }
 
 #[test]
-fn results_look_as_their_calls_demand() {
+fn results_have_the_form_of_their_calls() {
     let output = json!([
         {"type": "custom_tool_call", "id": "c1", "call_id": "call_1", "name": "sql", "input": "select 1"},
         {"type": "function_call", "id": "f1", "call_id": "call_2", "name": "f", "arguments": "{}",
@@ -363,7 +363,7 @@ fn results_look_as_their_calls_demand() {
 }
 
 #[test]
-fn searches_for_tools_and_programs_are_shown_and_go_back_as_they_came() {
+fn tool_searches_and_programs_are_sent_back_unchanged() {
     let tools =
         json!([{"type": "function", "name": "weather"}, {"type": "namespace", "name": "crm", "tools": []}]);
     let raw = [
@@ -418,7 +418,7 @@ fn fold(events: &[Value]) -> (Result<Response, ErrorKind>, VecDeque<ModelEvent>)
 }
 
 #[test]
-fn a_stream_that_says_nothing_twice_is_built_from_its_deltas() {
+fn a_stream_without_repeats_is_built_from_its_deltas() {
     let (response, _) = fold(&[
         json!({"type": "response.output_text.delta", "output_index": 0, "delta": "hel"}),
         json!({"type": "response.output_text.delta", "output_index": 0, "delta": "lo"}),
@@ -428,7 +428,7 @@ fn a_stream_that_says_nothing_twice_is_built_from_its_deltas() {
 }
 
 #[test]
-fn errors_come_in_both_forms_and_a_cut_stream_is_one() {
+fn errors_are_the_same_streamed_or_not() {
     let flat = json!({"type": "error", "code": "rate_limit_exceeded", "message": "slow down"});
     assert_eq!(fold(&[flat]).0.unwrap_err(), ErrorKind::RateLimited { retry_after: None });
     let nested = json!({"type": "error", "error": {"type": "insufficient_quota", "message": "no"}});
@@ -440,7 +440,7 @@ fn errors_come_in_both_forms_and_a_cut_stream_is_one() {
 }
 
 #[test]
-fn an_unfinished_answer_says_why() {
+fn an_unfinished_answer_has_its_reason() {
     let body = json!({"object": "response", "status": "incomplete", "output": [],
         "incomplete_details": {"reason": "max_output_tokens"}});
     let response = Wire::Responses.read_body(&model(), 200, &body.to_string()).unwrap();

@@ -1,4 +1,4 @@
-//! Encryption and proxies, with an authority that nobody knows.
+//! TLS and proxies, with a private certificate authority.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn authority(test: &str, host: &str) -> Option<(tempfile::TempDir, TestAuthority
 }
 
 #[tokio::test]
-async fn a_certificate_is_trusted_if_its_authority_is_named() {
+async fn a_named_certificate_authority_is_trusted() {
     let Some((_folder, made)) = authority("a_certificate_is_trusted", "localhost") else { return };
     let server = LoopbackProvider::start_tls(
         made.server().unwrap(),
@@ -71,7 +71,7 @@ async fn a_certificate_is_trusted_if_its_authority_is_named() {
 }
 
 #[tokio::test]
-async fn a_proxy_carries_encrypted_connections_without_reading_them() {
+async fn a_proxy_tunnels_encrypted_connections() {
     let Some((_folder, made)) = authority("a_proxy_carries", "provider.example") else { return };
     let replies = || vec![Reply::json(200, BODY), Reply::json(200, BODY)];
     let server = LoopbackProvider::start_tls(made.server().unwrap(), replies()).unwrap();

@@ -1,5 +1,4 @@
-//! Our wires through litellm, a server of another house that translates between all of them: what it makes of our
-//! requests must reach each upstream, and what it makes of their answers must fold.
+//! Requests through litellm, a third-party translator: they must reach each upstream, and the answers must decode.
 #![expect(clippy::disallowed_methods, reason = "the server is another language's")]
 
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What an answer has used and costs, on every wire: what a provider does not count has no price.
+//! Usage and cost on every wire: missing counts make the cost unknown.
 
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ fn noon() -> Timestamp {
 }
 
 #[test]
-fn what_is_not_counted_is_unknown_and_never_nothing() {
+fn missing_counts_make_the_cost_unknown() {
     for (wire, provider, name, input, output) in WIRES {
         let model = ModelId::new(provider, name);
         let info = ModelInfo::find(&model);
@@ -124,7 +124,7 @@ fn parts_may_be_absent_or_null() {
 }
 
 #[tokio::test]
-async fn a_notice_says_that_nothing_was_counted() {
+async fn missing_token_counts_have_a_notice() {
     for (wire, provider, name, input, output) in WIRES {
         for (usage, notices) in [(json!({input: 1, output: 1}), 0), (json!({input: -1, output: 1}), 1)] {
             let reply = Reply::json(200, body(wire, Some(&usage)).to_string());
@@ -167,7 +167,7 @@ fn served(wire: Wire, model: &ModelId, level: &Value) -> Response {
 }
 
 #[test]
-fn an_answer_costs_what_the_level_costs_that_it_names() {
+fn the_reported_service_tier_sets_the_cost() {
     let (gpt, opus) = (ModelId::new("openai", "gpt-5.5"), ModelId::new("anthropic", "claude-opus-5-5"));
     let dollars = |cost: Option<Cost>| cost.map(|cost| (cost.usd * 1e6).round() as u64);
     for (wire, model, level, service) in [

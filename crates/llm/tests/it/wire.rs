@@ -1,4 +1,4 @@
-//! What a request becomes on the Anthropic wire, and what a stream of hostile or odd events becomes.
+//! Requests, unusual and hostile streams of the Anthropic wire.
 
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ fn said(content: &str) -> Turn {
 }
 
 #[test]
-fn a_plain_request_has_what_the_wire_demands_and_nothing_else() {
+fn a_minimal_request_has_required_members_only() {
     assert_eq!(
         body(&Request::new("hi")),
         json!({
@@ -117,7 +117,7 @@ fn every_setting_reaches_the_body() {
 }
 
 #[test]
-fn options_of_the_provider_merge() {
+fn provider_options_are_merged() {
     let mut request = Request::new("hi");
     request.settings.thinking = Some(Thinking::Adaptive);
     request.tools = vec![ToolDefinition::new("t", "T.", &json!({"type": "object"}))].into();
@@ -138,7 +138,7 @@ fn options_of_the_provider_merge() {
 }
 
 #[test]
-fn marks_stand_behind_tools_instructions_and_the_last_turn() {
+fn breakpoints_follow_tools_instructions_and_the_last_turn() {
     let mut request = Request::new("hi");
     request.system = Some("be kind".into());
     request.tools =
@@ -155,7 +155,7 @@ fn marks_stand_behind_tools_instructions_and_the_last_turn() {
 }
 
 #[test]
-fn an_answer_keeps_its_bytes_on_its_way_back() {
+fn an_answer_is_sent_back_byte_for_byte() {
     let block = r#"{"type":"tool_use","id":"t1","name":"t","input":{"z":1.0,"a":1e2,"n":123456789012345678901234567890},"new":[null]}"#;
     let unknown = r#"{"type":"hologram","z":0.10,"a":{}}"#;
     let mut request = Request::new("hi");
@@ -165,7 +165,7 @@ fn an_answer_keeps_its_bytes_on_its_way_back() {
 }
 
 #[test]
-fn neighbours_of_one_role_are_one_message_and_empty_texts_stay_behind() {
+fn adjacent_parts_of_one_role_are_one_message() {
     let mut request = Request::new("hi");
     request
         .turns
@@ -191,7 +191,7 @@ fn neighbours_of_one_role_are_one_message_and_empty_texts_stay_behind() {
 }
 
 #[test]
-fn media_have_their_blocks() {
+fn media_become_blocks() {
     let request = Request {
         turns: vec![Turn::User(vec![
             Part::Image(Media::from_bytes("image/png", b"\x89PNG")),
@@ -218,7 +218,7 @@ fn media_have_their_blocks() {
 }
 
 #[tokio::test]
-async fn what_another_provider_said_is_converted() {
+async fn answers_of_other_providers_are_converted() {
     let model =
         ScriptModel::parse("x", "turns:\n  - text: hello\n    calls: [{tool: t, args: {n: 1.0}}]\n").unwrap();
     let mut turn = model.respond(&Request::new("hi")).await.unwrap().to_turn();
@@ -272,7 +272,7 @@ fn streamed_arguments_keep_every_digit() {
 }
 
 #[test]
-fn arguments_that_are_no_object_keep_their_text_and_can_go_back() {
+fn arguments_that_are_not_an_object_keep_their_text() {
     for text in ["{\"path\": \"a.tx", "[1, 2]", "7", "{} {}", "\"x\""] {
         let response = folded(&call(&[text]), "max_tokens");
         assert_eq!(response.stop, StopReason::MaxTokens);
@@ -298,13 +298,13 @@ fn text_delta(index: u64, text: &str) -> Value {
 }
 
 #[test]
-fn blocks_may_grow_at_the_same_time_and_stay_open_at_the_end() {
+fn blocks_may_interleave_and_stay_open() {
     let events = [text_start(0), text_start(1), text_delta(1, "b"), text_delta(0, "a"), text_delta(1, "c")];
     assert_eq!(folded(&events, "end_turn").text(), "<a<bc");
 }
 
 #[test]
-fn blocks_that_share_an_index_follow_each_other() {
+fn blocks_may_share_an_index() {
     let stop = json!({"type": "content_block_stop", "index": 0});
     let events = [
         text_start(0),
@@ -332,7 +332,7 @@ fn a_message_may_start_with_its_content() {
 }
 
 #[test]
-fn pauses_containers_and_compactions_are_understood() {
+fn pauses_containers_and_compactions_are_decoded() {
     let compaction = [
         json!({"type": "content_block_start", "index": 0, "content_block": {"type": "compaction", "content": null}}),
         json!({"type": "content_block_delta", "index": 0,
@@ -354,7 +354,7 @@ fn pauses_containers_and_compactions_are_understood() {
 }
 
 #[test]
-fn hostile_streams_end_in_errors_and_not_in_long_waits() {
+fn hostile_streams_end_early_with_errors() {
     // Every event adds members to the message, up to more than any message has.
     let members = |from: u64| {
         let members = (from..from + 900).map(|number| (format!("k{number}"), json!(0)));

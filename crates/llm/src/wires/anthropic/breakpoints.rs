@@ -1,64 +1,67 @@
-//! The marks that tell the provider what to keep in its cache: never more than it takes.
+//! Cache breakpoints, limited to the provider's maximum.
 
 use memchr::memmem;
 use serde_json::Value;
 
 use crate::{ErrorKind, ModelError, ModelId, PromptCaching};
 
-/// The most marks that the provider takes in one request, the automatic one included.
-pub(super) const MOST: usize = 4;
+/// The most breakpoints of a request, including the automatic one.
+pub(super) const MAX_BREAKPOINTS: usize = 4;
 
-/// `None` if a body has no more marks than the provider takes; else how many of ours there is room for beside the
-/// request's own. An error if those alone are too many.
-pub(super) fn room_for_ours(
+/// The number of our breakpoints that fit besides the request's own; `None` if all fit.
+///
+/// It is an error if the request's own breakpoints exceed the maximum.
+pub(super) fn remaining(
     body: &[u8],
     caching: &PromptCaching,
     model: &ModelId,
 ) -> Result<Option<usize>, ModelError> {
-    // In a string the quotes would be escaped. Names of a schema's properties are told apart below.
-    if memmem::find_iter(body, b"\"cache_control\"").count() <= MOST {
+    // Quotes within strings are escaped. Property names of schemas are excluded below.
+    if memmem::find_iter(body, b"\"cache_control\"").count() <= MAX_BREAKPOINTS {
         return Ok(None);
     }
     let Ok(body) = serde_json::from_slice::<Value>(body) else { return Ok(None) };
     let all = count(&body);
-    if all <= MOST {
+    if all <= MAX_BREAKPOINTS {
         return Ok(None);
     }
     let ours = match caching {
         PromptCaching::Off => 0,
         PromptCaching::Automatic | PromptCaching::AutomaticFor(_) => 1,
-        // After the tools, the instructions and the last turn, as far as there are such.
+        // After the tools, the instructions and the last turn, if present.
         PromptCaching::Breakpoints(_) => {
-            let takes_mark =
+            let can_have_breakpoint =
                 |tool: &Value| tool.get("input_schema").is_some() && tool.get("defer_loading").is_none();
-            let has_tool = body["tools"].as_array().into_iter().flatten().any(takes_mark);
+            let has_tool = body["tools"].as_array().into_iter().flatten().any(can_have_breakpoint);
             1 + usize::from(body["system"].is_array()) + usize::from(has_tool)
         }
     };
     match all.saturating_sub(ours) {
-        theirs @ 0..=MOST => Ok(Some(MOST - theirs)),
+        theirs @ 0..=MAX_BREAKPOINTS => Ok(Some(MAX_BREAKPOINTS - theirs)),
         theirs => {
             let message = format!(
-                "the request's own parts and options have {theirs} marks `cache_control`: expected at most {MOST}. Take \
-                 some away, or leave the marks to `prompt_caching`"
+                "the request has {theirs} `cache_control` breakpoints, more than {MAX_BREAKPOINTS}: \
+                 remove some, or use `prompt_caching`"
             );
             Err(ModelError::new(ErrorKind::InvalidRequest, message).with_model(model))
         }
     }
 }
 
-/// The marks of a body, where the provider looks for them.
+/// Counts the breakpoints of a body.
 fn count(body: &Value) -> usize {
-    let on = |object: &Value| usize::from(object.get("cache_control").is_some_and(|mark| !mark.is_null()));
+    let on = |object: &Value| {
+        usize::from(object.get("cache_control").is_some_and(|breakpoint| !breakpoint.is_null()))
+    };
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let mut marks = on(body);
-    marks += list(&body["system"]).iter().chain(&list(&body["tools"])).map(on).sum::<usize>();
+    let mut count = on(body);
+    count += list(&body["system"]).iter().chain(&list(&body["tools"])).map(on).sum::<usize>();
     for message in list(&body["messages"]) {
         for block in list(&message["content"]) {
-            marks += on(&block);
-            marks += list(&block["content"]).iter().map(on).sum::<usize>();
-            marks += list(&block["source"]["content"]).iter().map(on).sum::<usize>();
+            count += on(&block);
+            count += list(&block["content"]).iter().map(on).sum::<usize>();
+            count += list(&block["source"]["content"]).iter().map(on).sum::<usize>();
         }
     }
-    marks
+    count
 }

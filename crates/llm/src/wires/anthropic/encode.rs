@@ -1,4 +1,4 @@
-//! A request as the body of the Messages API.
+//! Encodes a request as the body of the Messages API.
 
 use std::borrow::Cow;
 
@@ -20,48 +20,48 @@ use crate::{
     ToolResult, Turn,
 };
 
-/// The wire demands a limit of output tokens; this one every model can give.
+/// The wire requires a limit of output tokens. Every model supports this one.
 const DEFAULT_MAX_TOKENS: u32 = 4_096;
 
-/// The least tokens of input from which on the provider sums a conversation up.
-const LEAST_COMPACT_TOKENS: u64 = 50_000;
+/// The minimum input tokens that trigger compaction.
+const MIN_COMPACT_TOKENS: u64 = 50_000;
 
-/// What a model is told that must answer with JSON of no schema: the wire has a form for schemas alone.
+/// The instruction to answer with JSON: the wire has no JSON mode without a schema.
 const ANSWER_WITH_JSON: &str = "Answer with one JSON value and nothing else: no explanation before or after it, and no code fence around it.";
 
-/// Writes the body, and says what the caller's user should know about it. A feature that the wire lacks is an error.
+/// Encodes the body, with notices for the user.
 pub(super) fn encode(
     info: &ModelInfo,
     request: &Request,
     stream: bool,
 ) -> Result<(JsonWriter, Vec<String>), ModelError> {
-    let (out, notices) = encode_with(info, request, stream, breakpoints::MOST)?;
-    let Some(room) = breakpoints::room_for_ours(out.as_bytes(), &request.settings.prompt_caching, &info.id)?
+    let (out, notices) = encode_with(info, request, stream, breakpoints::MAX_BREAKPOINTS)?;
+    let Some(room) = breakpoints::remaining(out.as_bytes(), &request.settings.prompt_caching, &info.id)?
     else {
         return Ok((out, notices));
     };
     let (out, mut notices) = encode_with(info, request, stream, room)?;
     notices.push(format!(
-        "the request brings {} of the {} marks that the provider takes for its cache: fewer of ours were set",
-        breakpoints::MOST - room,
-        breakpoints::MOST
+        "the request has {} of at most {} cache breakpoints: fewer automatic breakpoints were set",
+        breakpoints::MAX_BREAKPOINTS - room,
+        breakpoints::MAX_BREAKPOINTS
     ));
     Ok((out, notices))
 }
 
-/// The body, with at most so many marks for the provider's cache beside the request's own.
+/// Encodes the body with at most this number of cache breakpoints besides the request's own.
 fn encode_with(
     info: &ModelInfo,
     request: &Request,
     stream: bool,
-    marks: usize,
+    max_breakpoints: usize,
 ) -> Result<(JsonWriter, Vec<String>), ModelError> {
     let mut encoder = Encoder {
         out: JsonWriter::for_turns(request.turns.len()),
         info,
         model: &info.id,
         strict: StrictBudget::anthropic(),
-        marks,
+        max_breakpoints,
         files: tools::files(request),
         roles: Roles::default(),
         last_block: None,
@@ -77,14 +77,14 @@ struct Encoder<'a> {
     out: JsonWriter,
     info: &'a ModelInfo,
     model: &'a ModelId,
-    /// What the provider still allows of strict schemas.
+    /// The remaining budget of strict schemas.
     strict: StrictBudget,
-    /// How many marks for the provider's cache may be set.
-    marks: usize,
-    /// Files that go into the container with the first words of the user.
+    /// The number of cache breakpoints that may be set.
+    max_breakpoints: usize,
+    /// Files for the container, sent with the first user turn.
     files: Vec<&'a str>,
     roles: Roles,
-    /// Where the last block of the conversation begins.
+    /// The start of the conversation's last block.
     last_block: Option<usize>,
     notices: Notices,
 }
@@ -95,43 +95,43 @@ impl<'a> Encoder<'a> {
         self.out.piece("{");
         self.out.text("model", &self.model.name);
         self.out.put("max_tokens", &max_tokens(settings.max_output_tokens, settings.thinking.as_ref()))?;
-        let mark = match &settings.prompt_caching {
+        let breakpoint = match &settings.prompt_caching {
             PromptCaching::Off => None,
-            PromptCaching::Automatic | PromptCaching::AutomaticFor(_) if self.marks == 0 => None,
+            PromptCaching::Automatic | PromptCaching::AutomaticFor(_) if self.max_breakpoints == 0 => None,
             PromptCaching::Automatic => {
                 self.out.json("cache_control", r#"{"type":"ephemeral"}"#);
                 None
             }
             PromptCaching::AutomaticFor(lifetime) => {
-                self.out.json("cache_control", lasting(*lifetime));
+                self.out.json("cache_control", cache_control(*lifetime));
                 None
             }
-            PromptCaching::Breakpoints(lifetime) => Some(lasting(*lifetime)),
+            PromptCaching::Breakpoints(lifetime) => Some(cache_control(*lifetime)),
         };
         if stream {
             self.out.json("stream", "true");
         }
-        let (answer_schema, asked) = self.answer(settings.output.as_ref());
+        let (answer_schema, instruction) = self.answer(settings.output.as_ref());
         let system = request.system.as_deref().filter(|text| !text.trim().is_empty());
-        let system: Option<Cow<'_, str>> = match (system, asked) {
-            (Some(system), Some(asked)) => Some(format!("{system}\n\n{asked}").into()),
-            (None, Some(asked)) => Some(asked.into()),
+        let system: Option<Cow<'_, str>> = match (system, instruction) {
+            (Some(system), Some(instruction)) => Some(format!("{system}\n\n{instruction}").into()),
+            (None, Some(instruction)) => Some(instruction.into()),
             (system, None) => system.map(Cow::Borrowed),
         };
         if let Some(system) = system.as_deref() {
-            match mark.filter(|_| self.marks > 2) {
+            match breakpoint.filter(|_| self.max_breakpoints > 2) {
                 None => self.out.text("system", system),
-                Some(mark) => {
+                Some(breakpoint) => {
                     self.out.json("system", r#"[{"type":"text","text":"#);
                     self.out.string(system);
-                    self.out.json("cache_control", mark);
+                    self.out.json("cache_control", breakpoint);
                     self.out.piece("}]");
                 }
             }
         }
         self.container(request);
-        self.tools(request, mark.filter(|_| self.marks > 1))?;
-        self.messages(&request.turns, mark.filter(|_| self.marks > 0))?;
+        self.tools(request, breakpoint.filter(|_| self.max_breakpoints > 1))?;
+        self.messages(&request.turns, breakpoint.filter(|_| self.max_breakpoints > 0))?;
         if let Some(value) = settings.temperature {
             self.out.put("temperature", &value)?;
         }
@@ -145,7 +145,7 @@ impl<'a> Encoder<'a> {
             self.out.put("stop_sequences", &settings.stop)?;
         }
         if settings.seed.is_some() {
-            self.notices.add("`seed` was not sent: the Anthropic wire has no seeds");
+            self.notices.add("`seed` was not sent: the Anthropic wire has no seed");
         }
         match &settings.thinking {
             None => {}
@@ -169,36 +169,33 @@ impl<'a> Encoder<'a> {
         self.out.change(0, |body| merge_options(body, &request.provider_options))
     }
 
-    /// Names the container that the conversation's hosted code has run in.
+    /// Writes the container of the conversation's hosted code.
     fn container(&mut self, request: &Request) {
         if !tools::has_hosted(request) {
             return;
         }
         match container::of_request(request, &self.model.provider, SystemClock.timestamp()) {
-            Container::Unsaid => {}
-            // The caller's own words on the container, such as skills, join the id.
-            Container::Named(id) if request.provider_options.contains_key("container") => {
+            Container::None => {}
+            // The id is merged with the caller's container options, such as skills.
+            Container::Reused(id) if request.provider_options.contains_key("container") => {
                 self.out.json("container", "{");
                 self.out.text("id", id);
                 self.out.piece("}");
             }
-            Container::Named(id) => self.out.text("container", id),
-            Container::Ended { id, at } => self.notices.add(format!(
-                "the container `{id}` of this conversation ended at {at}: hosted code begins in a new one, without its \
-                 files"
+            Container::Reused(id) => self.out.text("container", id),
+            Container::Expired { id, at } => self.notices.add(format!(
+                "the container `{id}` of this conversation expired at {at}: hosted code starts in a new one, without its files"
             )),
         }
     }
 
-    /// The schema that the answer must fit, as the provider takes it, and what the model is told instead where the
-    /// provider cannot keep it to that.
+    /// The answer's schema in the provider's dialect, or an instruction if the provider cannot enforce it.
     fn answer(&mut self, output: Option<&OutputFormat>) -> (Option<Value>, Option<String>) {
         match output {
             None => (None, None),
             Some(OutputFormat::Json) => {
                 self.notices.add(
-                    "the Anthropic wire has no mode for JSON without a schema: the model was told to answer with JSON \
-                     alone",
+                    "the Anthropic wire has no JSON mode without a schema: an instruction asks for JSON",
                 );
                 (None, Some(ANSWER_WITH_JSON.to_owned()))
             }
@@ -206,26 +203,26 @@ impl<'a> Encoder<'a> {
                 let lowered = lowered(schema);
                 match lowered.and_then(|lowered| self.strict.reserve_answer(&lowered).map(|()| lowered)) {
                     Ok(lowered) => {
-                        self.lost("the answer's schema", &lowered.unchecked);
+                        self.report_unchecked("the answer's schema", &lowered.unchecked);
                         (Some(lowered.schema), None)
                     }
                     Err(reason) => {
                         self.notices.add(format!(
-                            "the provider cannot keep the answer to its schema ({reason}): the model was told the schema"
+                            "the provider cannot enforce the answer's schema ({reason}): an instruction has the schema"
                         ));
-                        (None, Some(format!("{ANSWER_WITH_JSON} It must fit this JSON Schema: {schema}")))
+                        (None, Some(format!("{ANSWER_WITH_JSON} It must match this JSON Schema: {schema}")))
                     }
                 }
             }
         }
     }
 
-    /// Says what of a schema the provider does not check.
-    fn lost(&mut self, of: &str, lost: &[String]) {
-        if let Some((first, others)) = lost.split_first() {
+    /// Reports the keywords of a schema that the provider does not check.
+    fn report_unchecked(&mut self, of: &str, unchecked: &[String]) {
+        if let Some((first, others)) = unchecked.split_first() {
             let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
             self.notices
-                .add(format!("{of}: the provider does not check {first}{more}; the model reads it instead"));
+                .add(format!("{of}: the provider does not check {first}{more}; the description has it"));
         }
     }
 
@@ -236,8 +233,7 @@ impl<'a> Encoder<'a> {
         self.out.json("output_config", "{");
         if let Some(mut effort) = effort {
             if effort == Effort::Minimal {
-                self.notices
-                    .add("effort `minimal` was sent as `low`, the least that the Anthropic wire knows");
+                self.notices.add("effort `minimal` was sent as `low`, the minimum of the Anthropic wire");
                 effort = Effort::Low;
             }
             self.out.text("effort", effort.as_str());
@@ -250,7 +246,7 @@ impl<'a> Encoder<'a> {
         self.out.piece("}");
     }
 
-    /// What the provider does when the conversation gets long.
+    /// Writes the context edits.
     fn context_management(&mut self, edits: &[ContextEdit]) -> Result<(), serde_json::Error> {
         if edits.is_empty() {
             return Ok(());
@@ -262,15 +258,13 @@ impl<'a> Encoder<'a> {
             self.out.text("type", tools::edit_type(edit));
             let (ContextEdit::Compact { at_tokens } | ContextEdit::ClearToolResults { at_tokens, .. }) = edit;
             if let Some(tokens) = at_tokens {
-                let least =
-                    if matches!(edit, ContextEdit::Compact { .. }) { LEAST_COMPACT_TOKENS } else { 0 };
-                if *tokens < least {
-                    self.notices.add(format!(
-                        "`at_tokens` of `compact` was sent as {least}, the least that the provider takes"
-                    ));
+                let min = if matches!(edit, ContextEdit::Compact { .. }) { MIN_COMPACT_TOKENS } else { 0 };
+                if *tokens < min {
+                    self.notices
+                        .add(format!("`at_tokens` of `compact` was sent as {min}, the provider's minimum"));
                 }
                 self.out.json("trigger", r#"{"type":"input_tokens""#);
-                self.out.put("value", &(*tokens).max(least))?;
+                self.out.put("value", &(*tokens).max(min))?;
                 self.out.piece("}");
             }
             if let ContextEdit::ClearToolResults { keep: Some(keep), .. } = edit {
@@ -284,25 +278,29 @@ impl<'a> Encoder<'a> {
         Ok(())
     }
 
-    fn tools(&mut self, request: &Request, mark: Option<&'static str>) -> Result<(), serde_json::Error> {
+    fn tools(
+        &mut self,
+        request: &Request,
+        breakpoint: Option<&'static str>,
+    ) -> Result<(), serde_json::Error> {
         if !request.tools.is_empty() || !request.hosted_tools.is_empty() {
             self.out.json("tools", "[");
             for tool in &request.hosted_tools {
-                // The check has said already what cannot be.
+                // `check` has reported unsupported tools.
                 let kind = tools::tool_type(self.info, tool, request).ok().flatten();
                 tools::write(&mut self.out, tool, kind.as_deref())?;
             }
-            // What is deferred stands in no prompt that could be kept, and takes no mark.
+            // Deferred tools are not in the cached prompt and take no breakpoint.
             let last = request.tools.iter().rposition(|tool| !tool.deferred);
             for (index, definition) in request.tools.iter().enumerate() {
-                self.tool(definition, mark.filter(|_| last == Some(index)))?;
+                self.tool(definition, breakpoint.filter(|_| last == Some(index)))?;
             }
             self.out.piece("]");
         }
         let serial = request.settings.parallel_tool_calls.map(|parallel| !parallel);
         let kind = match (&request.tool_choice, serial) {
             (None, None) => return Ok(()),
-            // Without tools there is nothing to choose from, and the provider refuses a choice.
+            // The provider rejects a tool choice without tools.
             (None, Some(_)) if request.tools.is_empty() => return Ok(()),
             (None | Some(ToolChoice::Auto), _) => "auto",
             (Some(ToolChoice::Any), _) => "any",
@@ -324,7 +322,7 @@ impl<'a> Encoder<'a> {
     fn tool(
         &mut self,
         definition: &ToolDefinition,
-        mark: Option<&'static str>,
+        breakpoint: Option<&'static str>,
     ) -> Result<(), serde_json::Error> {
         let ToolDefinition { name, description, input_schema, provider_options, .. } = definition;
         self.out.comma();
@@ -339,7 +337,7 @@ impl<'a> Encoder<'a> {
             Some(Ok(lowered)) => {
                 self.out.json("input_schema", &lowered.schema.to_string());
                 self.out.json("strict", "true");
-                self.lost(&format!("the strict tool `{name}`"), &lowered.unchecked);
+                self.report_unchecked(&format!("the strict tool `{name}`"), &lowered.unchecked);
             }
             Some(Err(reason)) => {
                 self.out.json("input_schema", input_schema.get());
@@ -356,49 +354,57 @@ impl<'a> Encoder<'a> {
                 provider_options.iter().try_for_each(|(name, value)| tool.put(name, value))
             })?;
         }
-        self.mark(start, mark)
+        self.add_breakpoint(start, breakpoint)
     }
 
-    /// Marks the object from `start` on as the end of what the provider should keep.
-    fn mark(&mut self, start: usize, mark: Option<&'static str>) -> Result<(), serde_json::Error> {
-        let Some(mark) = mark else { return Ok(()) };
+    /// Adds a cache breakpoint to the object from `start` on.
+    fn add_breakpoint(
+        &mut self,
+        start: usize,
+        breakpoint: Option<&'static str>,
+    ) -> Result<(), serde_json::Error> {
+        let Some(breakpoint) = breakpoint else { return Ok(()) };
         self.out.change(start, |object| {
-            object.set("cache_control", RawValue::from_string(mark.to_owned())?);
+            object.set("cache_control", RawValue::from_string(breakpoint.to_owned())?);
             Ok(())
         })
     }
 
-    fn messages(&mut self, turns: &[Turn], mark: Option<&'static str>) -> Result<(), serde_json::Error> {
+    fn messages(
+        &mut self,
+        turns: &[Turn],
+        breakpoint: Option<&'static str>,
+    ) -> Result<(), serde_json::Error> {
         self.out.json("messages", "[");
         for turn in turns {
             match turn {
                 Turn::User(parts) => {
-                    self.said("user", parts);
+                    self.parts("user", parts);
                     for file_id in std::mem::take(&mut self.files) {
                         self.begin_block("user");
                         write_container_file(&mut self.out, file_id);
                     }
                 }
-                Turn::System(parts) => self.said("system", parts),
+                Turn::System(parts) => self.parts("system", parts),
                 Turn::Assistant(turn) => self.assistant(turn),
                 Turn::ToolResults(results) => results.iter().for_each(|result| self.result(result)),
             }
         }
         if let Some(last) = self.last_block {
-            self.mark(last, mark)?;
+            self.add_breakpoint(last, breakpoint)?;
         }
         self.roles.end(&mut self.out);
         self.out.piece("]");
         Ok(())
     }
 
-    /// Begins a block. Neighbours of one role are one message: results must stand right behind the calls, and in front.
+    /// Begins a block. Adjacent blocks of one role are one message, in which results come first.
     fn begin_block(&mut self, role: &'static str) {
         self.roles.begin(&mut self.out, role, "content");
         self.last_block = Some(self.out.len());
     }
 
-    fn said(&mut self, role: &'static str, parts: &[Part]) {
+    fn parts(&mut self, role: &'static str, parts: &[Part]) {
         for part in parts.iter().filter(|part| !is_blank(part)) {
             self.begin_block(role);
             write_part(&mut self.out, part);
@@ -418,16 +424,15 @@ impl<'a> Encoder<'a> {
     }
 
     fn assistant(&mut self, turn: &AssistantTurn) {
-        let is_ours = turn.origin.provider == self.model.provider;
+        let is_own = turn.origin.provider == self.model.provider;
         for item in &turn.items {
-            // The provider itself sends text blocks without text, and refuses them when they come back. White space it takes
-            // beside other blocks.
+            // The provider sends empty text blocks but rejects them in requests. White space is valid besides other blocks.
             if let ItemView::Text { text, .. } = item.view()
                 && (text.is_empty() || turn.items.len() == 1 && text.trim().is_empty())
             {
                 continue;
             }
-            if is_ours {
+            if is_own {
                 self.begin_block("assistant");
                 self.out.piece(item.raw().get());
             } else {
@@ -436,7 +441,7 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// An item of another provider: what it means is kept, what only its provider can read is not.
+    /// Converts an item of another provider. Items that only its provider can read are dropped.
     fn foreign(&mut self, item: &Item, origin: &ModelId) {
         match item.view() {
             ItemView::Text { text, .. } => {
@@ -463,19 +468,19 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// A schema as the provider takes it; an error if it is nested too deep to be read.
-/// Why the provider cannot keep the answer to its schema, if so.
+/// Why the provider cannot enforce the answer's schema, if it cannot.
 pub(super) fn native_schema_obstacle(output: Option<&OutputFormat>) -> Option<String> {
     let Some(OutputFormat::Schema { schema, .. }) = output else { return None };
     lowered(schema).and_then(|lowered| StrictBudget::anthropic().reserve_answer(&lowered)).err()
 }
 
+/// Lowers a schema; an error if it is nested too deeply.
 fn lowered(schema: &RawJson) -> Result<Lowered, String> {
     let schema = schema.to_value().map_err(|error| error.to_string())?;
     Ok(lower(&schema, SchemaTarget::AnthropicStrict))
 }
 
-/// Whether a part is a text without any text, which the provider refuses.
+/// Whether a part is an empty text, which the provider rejects.
 fn is_blank(part: &Part) -> bool {
     matches!(part, Part::Text(text) if text.trim().is_empty())
 }
@@ -524,7 +529,7 @@ fn write_media(out: &mut JsonWriter, block: &'static str, media: &Media) {
     out.piece("}");
 }
 
-/// With a thinking budget and without a limit there must be room for an answer beyond the thinking.
+/// The limit of output tokens. A thinking budget without a limit leaves room for the answer.
 fn max_tokens(limit: Option<u32>, thinking: Option<&Thinking>) -> u32 {
     match (limit, thinking) {
         (Some(limit), _) => limit,
@@ -533,18 +538,18 @@ fn max_tokens(limit: Option<u32>, thinking: Option<&Thinking>) -> u32 {
     }
 }
 
-fn lasting(lifetime: CacheLifetime) -> &'static str {
+fn cache_control(lifetime: CacheLifetime) -> &'static str {
     match lifetime {
         CacheLifetime::FiveMinutes => r#"{"type":"ephemeral","ttl":"5m"}"#,
         CacheLifetime::OneHour => r#"{"type":"ephemeral","ttl":"1h"}"#,
     }
 }
 
-/// The wire takes letters, digits, `_` and `-` in ids; ids of other providers may have more.
+/// A call id of letters, digits, `_` and `-`. Ids of other providers may have more characters.
 fn call_id(id: &str) -> Cow<'_, str> {
-    let fits = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
-    if id.bytes().all(|byte| fits(byte.into())) {
+    let is_allowed = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
+    if id.bytes().all(|byte| is_allowed(byte.into())) {
         return Cow::Borrowed(id);
     }
-    id.chars().map(|character| if fits(character) { character } else { '_' }).collect::<String>().into()
+    id.chars().map(|character| if is_allowed(character) { character } else { '_' }).collect::<String>().into()
 }

@@ -2,10 +2,10 @@
 
 use serde::Deserialize;
 
-use crate::wires::failure::{error, kind_of_status, of_page};
+use crate::wires::failure::{error, error_of_page, kind_of_status};
 use crate::{ErrorKind, ModelError};
 
-/// What stands under `error`.
+/// The member `error`.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct ErrorBody {
     #[serde(rename = "type", default)]
@@ -14,7 +14,7 @@ pub(super) struct ErrorBody {
     message: String,
 }
 
-/// The error of a body of an unsuccessful status.
+/// Decodes the error of an unsuccessful answer.
 pub(super) fn read_error(status: u16, text: &str) -> ModelError {
     #[derive(Deserialize)]
     struct Body {
@@ -27,10 +27,10 @@ pub(super) fn read_error(status: u16, text: &str) -> ModelError {
         error.details.request_id = body.request_id;
         return error;
     }
-    of_page(status, text)
+    error_of_page(status, text)
 }
 
-/// The error of what the provider says, with the status if one came.
+/// Converts the provider's error, with the status if there is one.
 pub(super) fn error_of(status: Option<u16>, body: &ErrorBody) -> ModelError {
     let kind = kind_of_name(body).or_else(|| status.map(kind_of_status)).unwrap_or(ErrorKind::Protocol);
     error(kind, status, &body.message, &body.kind)
@@ -38,13 +38,13 @@ pub(super) fn error_of(status: Option<u16>, body: &ErrorBody) -> ModelError {
 
 fn kind_of_name(body: &ErrorBody) -> Option<ErrorKind> {
     let message = body.message.to_lowercase();
-    let said = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    let mentions = |words: &[&str]| words.iter().any(|word| message.contains(word));
     Some(match body.kind.as_str() {
-        // The wire has no name of its own for a full window or an empty account: only the message tells.
-        "invalid_request_error" if said(&["prompt is too long", "context limit", "context window"]) => {
+        // A full context window and an empty account have no code of their own, only a message.
+        "invalid_request_error" if mentions(&["prompt is too long", "context limit", "context window"]) => {
             ErrorKind::ContextTooLong
         }
-        "invalid_request_error" if said(&["credit balance"]) => ErrorKind::Billing,
+        "invalid_request_error" if mentions(&["credit balance"]) => ErrorKind::Billing,
         "invalid_request_error" => ErrorKind::InvalidRequest,
         "authentication_error" | "permission_error" => ErrorKind::Auth,
         "billing_error" => ErrorKind::Billing,
@@ -80,10 +80,10 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_a_gateway_is_shown_in_part() {
+    fn a_gateway_page_is_excerpted() {
         let error = read_error(502, &format!("<html>{}", "x".repeat(9_000)));
         assert_eq!(error.kind, ErrorKind::Overloaded);
         assert!(error.message.starts_with("<html>x") && error.message.len() == 200);
-        assert_eq!(read_error(401, "").message, "the answer has no text");
+        assert_eq!(read_error(401, "").message, "the answer is empty");
     }
 }

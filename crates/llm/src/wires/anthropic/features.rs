@@ -1,15 +1,15 @@
-//! Which beta header a feature asks for, and which version of a hosted tool is sent: data, with its source.
+//! Beta headers of features and versions of hosted tools.
 //!
-//! The search for tools needs no header.
+//! Tool search needs no beta header.
 //!
 //! Source: the provider's tool reference and release notes, and the official Python client 2.12.0; read on 2026-11-22.
-//! Which versions a model takes is the catalog's to say.
+//! The catalog has the supported versions of each model.
 
 use toolpost_core::{Clock as _, SystemClock};
 
 use crate::catalog::{Catalog, Feature, ModelInfo};
 
-/// Features that are asked for in the beta header: a tool's type or a member of the body, and the header's word.
+/// Beta features: a tool's type or a member of the body, with the value of the beta header.
 const BETAS: &[(&str, &str)] = &[
     ("code_execution_20250522", "code-execution-2025-05-22"),
     ("advisor_20260301", "advisor-tool-2026-03-01"),
@@ -27,27 +27,27 @@ const BETAS: &[(&str, &str)] = &[
     ("speed", "fast-mode-2026-02-01"),
 ];
 
-/// The tool that searches deferred tools by words; the other one, `tool_search_tool_regex_20251119`, by patterns.
+/// The tool search by words. `tool_search_tool_regex_20251119` searches by patterns.
 pub(super) const TOOL_SEARCH: &str = "tool_search_tool_bm25_20251119";
 
-/// How the names of all tools begin that search deferred tools.
-pub(super) const TOOL_SEARCHES: &str = "tool_search_tool_";
+/// The prefix of all tool search types.
+pub(super) const TOOL_SEARCH_PREFIX: &str = "tool_search_tool_";
 
-/// The change by which the provider sums up what was said.
+/// The context edit for compaction.
 pub(super) const COMPACT: &str = "compact_20260112";
 
-/// The change by which the provider leaves old results of tools out.
+/// The context edit that clears tool results.
 pub(super) const CLEAR_TOOL_RESULTS: &str = "clear_tool_uses_20250919";
 
 /// The most models that an error names.
-const MOST_NAMED: usize = 8;
+const MAX_NAMED: usize = 8;
 
-/// The header's word for a feature.
+/// The beta header of a feature.
 pub(super) fn beta(feature: &str) -> Option<&'static str> {
     BETAS.iter().find(|(name, _)| *name == feature).map(|(_, beta)| *beta)
 }
 
-/// The tools whose versions are chosen by the model.
+/// Hosted tools whose version depends on the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Versioned {
     CodeExecution,
@@ -56,7 +56,7 @@ pub(super) enum Versioned {
 }
 
 impl Versioned {
-    /// The name that the tool has in a request.
+    /// The tool's name in a request.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::CodeExecution => "code_execution",
@@ -73,8 +73,8 @@ impl Versioned {
         }
     }
 
-    /// The version that every model takes that takes the tool at all.
-    fn safest(self) -> &'static str {
+    /// The version that every model with the tool supports.
+    fn baseline(self) -> &'static str {
         match self {
             Self::CodeExecution => "code_execution_20250825",
             Self::WebSearch => "web_search_20250305",
@@ -82,8 +82,9 @@ impl Versioned {
         }
     }
 
-    /// The first version that has to do with filtering by code: from it on web tools filter what they find with code,
-    /// which must be of the first such version or later if the request has both.
+    /// The first version with dynamic filtering: web tools filter results with code.
+    ///
+    /// If a request has both, code execution must have its first filtering version too.
     pub(super) fn first_filtering(self) -> &'static str {
         match self {
             Self::CodeExecution => "code_execution_20260120",
@@ -93,42 +94,41 @@ impl Versioned {
     }
 }
 
-/// The newest version of a tool that a model takes, only of those before filtering if so asked; `None` if it takes none.
+/// The newest supported version of a tool, with or without filtering; `None` if there is none.
 pub(super) fn newest(info: &ModelInfo, tool: Versioned, filtering: bool) -> Option<&str> {
     match info.hosted_versions.get(tool.name()) {
         Some(versions) => {
-            let taken = versions.iter().map(String::as_str);
-            taken.filter(|version| filtering || *version < tool.first_filtering()).max()
+            let supported = versions.iter().map(String::as_str);
+            supported.filter(|version| filtering || *version < tool.first_filtering()).max()
         }
         None if info.has(tool.feature()) == Some(false) => None,
-        None => Some(tool.safest()),
+        None => Some(tool.baseline()),
     }
 }
 
-/// Whether a model takes a version of a tool, as far as is known. A version that no model of the catalog takes is newer
-/// than the catalog, and the provider's to judge.
-pub(super) fn takes(info: &ModelInfo, tool: Versioned, version: &str) -> bool {
+/// Whether a model supports a version of a tool. A version that the catalog does not know is left to the provider.
+pub(super) fn supports(info: &ModelInfo, tool: Versioned, version: &str) -> bool {
     match info.hosted_versions.get(tool.name()) {
         Some(versions) => {
-            versions.iter().any(|taken| taken == version) || models_with(info, tool, Some(version)).is_empty()
+            versions.iter().any(|known| known == version) || models_with(info, tool, Some(version)).is_empty()
         }
         None => info.has(tool.feature()) != Some(false),
     }
 }
 
-/// Models of the same provider that take a version of a tool, or any version of it.
+/// Models of the same provider that support a version of a tool, or any version.
 pub(super) fn models_with(info: &ModelInfo, tool: Versioned, version: Option<&str>) -> Vec<String> {
     let now = SystemClock.timestamp();
-    let takes = |other: &ModelInfo| {
+    let supports = |other: &ModelInfo| {
         let versions = other.hosted_versions.get(tool.name()).map(Vec::as_slice).unwrap_or_default();
         other.id.provider == info.id.provider
             && !other.is_retired(now)
-            && versions.iter().any(|taken| version.is_none_or(|version| version == taken))
+            && versions.iter().any(|known| version.is_none_or(|version| version == known))
     };
     let mut names: Vec<String> =
-        Catalog::built_in().models().filter(takes).map(|model| model.id.name).collect();
-    // The last names are the newest as a rule.
+        Catalog::built_in().models().filter(supports).map(|model| model.id.name).collect();
+    // Later names are usually newer.
     names.reverse();
-    names.truncate(MOST_NAMED);
+    names.truncate(MAX_NAMED);
     names
 }

@@ -1,4 +1,4 @@
-//! The stream of the Messages API, folded to the body that it would have been.
+//! Folds a stream of the Messages API into the equivalent body.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -49,37 +49,36 @@ struct Delta<'a> {
     citation: Option<&'a RawValue>,
 }
 
-/// A block that is still growing: its first form, and what was appended to its members.
+/// An open block: its start, and the text appended to its members.
 #[derive(Clone, Debug, PartialEq)]
 struct Block {
-    /// The block's place in the content: blocks stand in the order in which they begin.
-    place: usize,
+    /// The block's position in the content, in order of the starts.
+    position: usize,
     start: Fields,
-    /// Id and name, of a tool call.
+    /// The id and name of a tool call.
     call: Option<(String, String)>,
     text: Option<String>,
     thinking: Option<String>,
     signature: Option<String>,
     input: String,
     citations: Vec<RawJson>,
-    /// Members that a delta gives whole, such as the text of a compaction.
+    /// Members that a delta replaces, such as the text of a compaction.
     members: Fields,
 }
 
-/// One stream of the Messages API.
+/// The fold of one stream of the Messages API.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MessageFold {
     origin: ModelId,
-    /// The message as far as it is known; empty before its start.
+    /// The message so far; `None` before its start.
     message: Option<Fields>,
-    /// What the message says of its usage, if it was read since the message last changed.
+    /// The parsed usage of the message, if it is current.
     usage: Option<Usage>,
-    /// The blocks that are still growing, by the index that their deltas name. In boxes, because a map makes room for
-    /// several at once.
+    /// The open blocks by index. Boxed, because map nodes reserve space for several values.
     open: BTreeMap<u64, Box<Block>>,
-    /// The items of all blocks that have begun, in that order; `None` while the block grows.
+    /// The items of all blocks in order; `None` for an open block.
     items: Vec<Option<Item>>,
-    /// How many of the items were delivered.
+    /// The number of delivered items.
     delivered: usize,
     complete: bool,
 }
@@ -104,14 +103,14 @@ impl MessageFold {
     fn start(&mut self, message: &RawValue, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let fields: Fields = serde_json::from_str(message.get())
             .map_err(|error| self.protocol(format!("message_start: expected a message object: {error}")))?;
-        // A gateway may repeat the start, or splice a second answer in after it lost the first one's source.
+        // A gateway may repeat the start, or switch to a second answer after it lost the first one.
         if !self.items.is_empty() {
             self.open.clear();
             self.items.clear();
             self.delivered = 0;
             events.push_back(ModelEvent::Restarted);
         }
-        // Calls that hosted code makes come whole, in a message that starts with them.
+        // Calls by hosted code arrive complete, in the start of a message.
         for (index, raw) in (0..).zip(fields.read::<Listed<RawJson>>("content").unwrap_or_default().0) {
             let item = item(raw);
             events.extend(deltas_of(index, &item));
@@ -134,7 +133,7 @@ impl MessageFold {
         }
         let start: Fields = serde_json::from_str(block.get())
             .map_err(|error| self.protocol(format!("content block {index}: expected an object: {error}")))?;
-        // Some gateways give every block the same index: the one before is then complete.
+        // Some gateways use the same index for every block: the previous one is then complete.
         if self.open.contains_key(&index) {
             self.close_block(index, events)?;
         }
@@ -146,16 +145,16 @@ impl MessageFold {
             bounds::call(&id, &name).map_err(|what| self.protocol(what))?;
             events.push_back(ModelEvent::ToolCallDelta { index, id, name, fragment: String::new() });
         }
-        // What a start already says is shown too: some servers send short texts whole.
-        let said = |name: &str| start.read::<String>(name).filter(|text| !text.is_empty());
+        // Some servers send a short text complete in the start.
+        let text_of = |name: &str| start.read::<String>(name).filter(|text| !text.is_empty());
         let delta = match kind.as_str() {
-            "text" => said("text").map(|text| ModelEvent::TextDelta { index, text }),
-            "thinking" => said("thinking").map(|text| ModelEvent::ThinkingDelta { index, text }),
+            "text" => text_of("text").map(|text| ModelEvent::TextDelta { index, text }),
+            "thinking" => text_of("thinking").map(|text| ModelEvent::ThinkingDelta { index, text }),
             _ => None,
         };
         events.extend(delta);
         let block = Block {
-            place: self.items.len(),
+            position: self.items.len(),
             start,
             call,
             text: None,
@@ -180,7 +179,9 @@ impl MessageFold {
         let delta: Delta<'_> = serde_json::from_str(raw.get())
             .map_err(|error| self.protocol(format!("delta of content block {index}: {error}")))?;
         let Some(block) = self.open.get_mut(&index) else {
-            return Err(self.protocol(format!("a delta came for content block {index}, which is not open")));
+            return Err(
+                self.protocol(format!("a delta arrived for content block {index}, which is not open"))
+            );
         };
         // A borrowed name is cloned for free.
         let kind = delta.kind.clone();
@@ -194,7 +195,7 @@ impl MessageFold {
                 events.push_back(ModelEvent::ThinkingDelta { index, text: text.into_owned() });
             }
             ("signature_delta", Delta { signature: Some(Text(text)), .. }) => {
-                // A signature comes whole: a second one replaces the first, as in the official client.
+                // A signature arrives complete: a second one replaces the first, as in the official client.
                 block.signature = Some(text.into_owned());
             }
             ("input_json_delta", Delta { partial_json: Some(Text(text)), .. }) => {
@@ -217,7 +218,7 @@ impl MessageFold {
                         block.members.set(name, value.to_owned());
                     }
                     if block.members.len() > fields::MAX_MEMBERS {
-                        let message = format!("content block {index} has more members than any block should");
+                        let message = format!("content block {index} has too many members");
                         return Err(self.protocol(message));
                     }
                 }
@@ -230,28 +231,28 @@ impl MessageFold {
 
     fn close_block(&mut self, index: u64, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let Some(block) = self.open.remove(&index) else {
-            return Err(self.protocol(format!("content block {index} ended and was not open")));
+            return Err(self.protocol(format!("content block {index} ended but was not open")));
         };
-        // A call whose arguments came whole at its start has shown none of them yet.
+        // The arguments of a call may arrive complete in its start.
         if let Some((id, name)) = block.call.as_ref().filter(|_| block.input.is_empty()).cloned()
             && let Some(input) = block.start.get("input").filter(|input| input.get() != "{}")
         {
             events.push_back(ModelEvent::ToolCallDelta { index, id, name, fragment: input.get().to_owned() });
         }
-        let place = block.place;
+        let position = block.position;
         let item =
             block.finish().map_err(|error| self.protocol(format!("content block {index}: {error}")))?;
         let is_hosted =
             matches!(item.view(), ItemView::ServerToolCall { .. } | ItemView::ServerToolResult { .. });
-        self.items[place] = Some(item.clone());
+        self.items[position] = Some(item.clone());
         self.deliver(events);
-        if is_hosted && self.delivered <= place {
+        if is_hosted && self.delivered <= position {
             events.push_back(ModelEvent::Hosted(item));
         }
         Ok(())
     }
 
-    /// Delivers the items that are complete up to the first that still grows.
+    /// Delivers the complete items up to the first open block.
     fn deliver(&mut self, events: &mut VecDeque<ModelEvent>) {
         while let Some(Some(item)) = self.items.get(self.delivered) {
             events.push_back(ModelEvent::Item(item.clone()));
@@ -259,14 +260,14 @@ impl MessageFold {
         }
     }
 
-    /// Takes in what the end of a message says: its stop reason, its usage, anything else beside them.
-    fn change(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        let change: Members<'_> =
+    /// Applies a `message_delta`: stop reason, usage and other members.
+    fn update(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let delta: Members<'_> =
             serde_json::from_str(data).map_err(|error| self.protocol(format!("message_delta: {error}")))?;
         let Some(mut message) = self.message.take() else {
             return Err(self.protocol("message_delta came before message_start"));
         };
-        for (name, value) in change.iter() {
+        for (name, value) in delta.iter() {
             match name {
                 "type" => {}
                 "delta" => {
@@ -275,7 +276,7 @@ impl MessageFold {
                     }
                 }
                 "usage" => {
-                    // The start knows the input, the end the output; both may say either, and the later word counts.
+                    // The start has the input and the end the output. Later values win.
                     let mut usage: Members<'_> = message.read("usage").unwrap_or_default();
                     let later = Members::parse(value.get());
                     for (name, value) in later.iter() {
@@ -291,9 +292,9 @@ impl MessageFold {
             }
         }
         if message.len() > fields::MAX_MEMBERS {
-            return Err(self.protocol("the message has more members than any message should"));
+            return Err(self.protocol("the message has too many members"));
         }
-        self.usage = change.get("usage").map(|_| usage_of(&message));
+        self.usage = delta.get("usage").map(|_| usage_of(&message));
         events.extend(self.usage.clone().map(ModelEvent::Usage));
         self.message = Some(message);
         Ok(())
@@ -306,7 +307,7 @@ impl Fold for MessageFold {
             return Ok(());
         }
         let event: Event<'_> = serde_json::from_str(data)
-            .map_err(|error| self.protocol(format!("an event is not the JSON that was expected: {error}")))?;
+            .map_err(|error| self.protocol(format!("an event has invalid JSON: {error}")))?;
         let kind = event.kind.clone();
         match (&*kind, event) {
             ("content_block_delta", Event { index, delta: Some(delta), .. }) => {
@@ -317,7 +318,7 @@ impl Fold for MessageFold {
             }
             ("content_block_stop", Event { index, .. }) => self.close_block(index, events),
             ("message_start", Event { message: Some(message), .. }) => self.start(message, events),
-            ("message_delta", _) => self.change(data, events),
+            ("message_delta", _) => self.update(data, events),
             ("message_stop", _) => {
                 if self.message.is_none() {
                     return Err(self.protocol("message_stop came before message_start"));
@@ -352,7 +353,7 @@ impl Fold for MessageFold {
     fn finish(&mut self) -> Result<Response, ModelError> {
         let message = self.message.take().filter(|_| self.complete);
         let Some(mut message) = message else {
-            return Err(self.protocol("the stream was cut before the end of the message"));
+            return Err(self.protocol("the stream ended before the message was complete"));
         };
         let items: Vec<Item> = std::mem::take(&mut self.items).into_iter().flatten().collect();
         let content: Vec<&RawJson> = items.iter().map(Item::raw).collect();
@@ -390,16 +391,16 @@ impl Block {
     }
 }
 
-/// Appends to a member, which begins with what the block's start said.
+/// Appends to a member, which starts with the value of the block's start.
 fn append(member: &mut Option<String>, text: &str, start: &Fields, name: &str) {
     member.get_or_insert_with(|| start.read(name).unwrap_or_default()).push_str(text);
 }
 
-/// Reads a message that came as a whole.
+/// Decodes a complete message.
 pub(super) fn read_message(origin: &ModelId, body: &str) -> Result<Response, ModelError> {
     let protocol = |text: String| ModelError::new(ErrorKind::Protocol, text).with_model(origin);
     let message: Fields = serde_json::from_str(body)
-        .map_err(|error| protocol(format!("the body is not the JSON object that was expected: {error}")))?;
+        .map_err(|error| protocol(format!("the body has invalid JSON: {error}")))?;
     match message.read::<String>("type").as_deref() {
         Some("error") => {
             let body: ErrorBody = message.read("error").unwrap_or_default();
@@ -407,7 +408,7 @@ pub(super) fn read_message(origin: &ModelId, body: &str) -> Result<Response, Mod
         }
         Some("message") => {}
         other => {
-            let found = other.map_or_else(|| "no type at all".to_owned(), |kind| format!("`{kind}`"));
+            let found = other.map_or_else(|| "none".to_owned(), |kind| format!("`{kind}`"));
             return Err(protocol(format!("the body's type: expected `message`, found {found}")));
         }
     }
@@ -425,7 +426,7 @@ fn response_of(origin: &ModelId, message: &Fields, items: Vec<Item>, usage: Usag
         Some("pause_turn") => StopReason::Pause,
         Some("model_context_window_exceeded") => StopReason::ContextWindow,
         Some(reason) => StopReason::from(reason),
-        // A message with calls and without a reason waits for their results all the same.
+        // Calls need results even without a stop reason.
         None if items.iter().any(|item| matches!(item.view(), ItemView::ToolCall { .. })) => {
             StopReason::ToolUse
         }
@@ -444,7 +445,7 @@ fn response_of(origin: &ModelId, message: &Fields, items: Vec<Item>, usage: Usag
         stop,
         stop_detail,
         usage,
-        provider_state: super::container::carry(message),
+        provider_state: super::container::provider_state(message),
         notices: Vec::new(),
         raw,
     }
@@ -455,7 +456,7 @@ fn usage_of(message: &Fields) -> Usage {
     let mut counts = Counts::default();
     let details = counts.part(&usage, "output_tokens_details");
     let writes = counts.part(&usage, "cache_creation");
-    // The summary that the provider has written is billed too, and stands in no sum.
+    // The provider's summary is billed, but not part of the sums.
     let summaries: Vec<Members<'_>> = counts
         .parts(&usage, "iterations")
         .into_iter()
@@ -467,8 +468,9 @@ fn usage_of(message: &Fields) -> Usage {
         ("cache_read_input_tokens", false),
         ("cache_creation_input_tokens", false),
     ]
-    .map(|(name, is_needed)| {
-        let own = if is_needed { Some(counts.needed(&usage, name)) } else { counts.optional(&usage, name) };
+    .map(|(name, is_required)| {
+        let own =
+            if is_required { Some(counts.required(&usage, name)) } else { counts.optional(&usage, name) };
         let of = summaries.iter().map(|one| counts.optional(one, name).unwrap_or_default());
         of.fold(own.unwrap_or_default(), u64::saturating_add)
     });

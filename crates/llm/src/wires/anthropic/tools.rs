@@ -1,4 +1,4 @@
-//! Tools that the provider itself runs: which version of each, what it is told, which beta header it asks for.
+//! Hosted tools of the Messages API: versions, parameters, beta headers.
 
 use serde::Deserialize;
 
@@ -7,82 +7,82 @@ use crate::catalog::ModelInfo;
 use crate::json::JsonWriter;
 use crate::{ContextEdit, ErrorKind, HostedTool, ModelError, Part, Request, Turn};
 
-/// The version of one of the request's tools, as the wire says it: `code_execution_20260521`.
+/// The wire's type of a hosted tool: `code_execution_20260521`.
 pub(super) fn tool_type(
     info: &ModelInfo,
     tool: &HostedTool,
     request: &Request,
 ) -> Result<Option<String>, ModelError> {
-    let refused = |kind: ErrorKind, message: String| Err(ModelError::new(kind, message).with_model(&info.id));
-    let (versioned, asked) = match tool {
+    let invalid = |kind: ErrorKind, message: String| Err(ModelError::new(kind, message).with_model(&info.id));
+    let (versioned, requested) = match tool {
         HostedTool::CodeExecution { version, .. } => (Versioned::CodeExecution, version.as_deref()),
         HostedTool::WebSearch { allowed_domains, blocked_domains, .. }
         | HostedTool::WebFetch { allowed_domains, blocked_domains, .. } => {
             if !allowed_domains.is_empty() && !blocked_domains.is_empty() {
-                let message = format!(
-                    "`{}`: the Anthropic wire takes `allowed_domains` or `blocked_domains`, not both",
-                    tool.name()
-                );
-                return refused(ErrorKind::InvalidRequest, message);
+                let message =
+                    format!("`{}` accepts `allowed_domains` or `blocked_domains`, not both", tool.name());
+                return invalid(ErrorKind::InvalidRequest, message);
             }
             let is_search = matches!(tool, HostedTool::WebSearch { .. });
             (if is_search { Versioned::WebSearch } else { Versioned::WebFetch }, None)
         }
         HostedTool::FileSearch { .. } => {
-            let message = "the hosted tool `file_search`: Anthropic has none. Give the files as documents, or put them \
-                           into the container of `code_execution`; OpenAI, Gemini and xAI have file search";
-            return refused(ErrorKind::Unsupported, message.to_owned());
+            let message =
+                "Anthropic has no hosted tool `file_search`: send documents, or use OpenAI, Gemini or xAI";
+            return invalid(ErrorKind::Unsupported, message.to_owned());
         }
         HostedTool::ToolSearch { version } => {
             let version = version.as_deref().unwrap_or(features::TOOL_SEARCH);
-            if !version.starts_with(features::TOOL_SEARCHES) {
+            if !version.starts_with(features::TOOL_SEARCH_PREFIX) {
                 let message = format!(
-                    "the version of `tool_search`: expected one such as `{}`, found `{version}`",
+                    "invalid version of `tool_search`: expected one such as `{}`, found `{version}`",
                     features::TOOL_SEARCH
                 );
-                return refused(ErrorKind::InvalidRequest, message);
+                return invalid(ErrorKind::InvalidRequest, message);
             }
             return Ok(Some(version.to_owned()));
         }
         HostedTool::XSearch { .. } => {
-            let message = "the hosted tool `x_search`: only xAI searches X; `web_search` searches the web";
-            return refused(ErrorKind::Unsupported, message.to_owned());
+            let message = "only xAI has the hosted tool `x_search`: use `web_search`";
+            return invalid(ErrorKind::Unsupported, message.to_owned());
         }
         HostedTool::Raw(_) => return Ok(None),
     };
     let name = versioned.name();
-    let Some(asked) = asked else {
+    let Some(requested) = requested else {
         let filtering = versioned == Versioned::CodeExecution || !has_old_code_execution(request);
         return match features::newest(info, versioned, filtering) {
             Some(version) => Ok(Some(version.to_owned())),
             None => {
                 let others = features::models_with(info, versioned, None).join(", ");
-                let message = format!("the model takes no hosted tool `{name}`. Models that do: {others}");
-                refused(ErrorKind::Unsupported, message)
+                let message =
+                    format!("the model does not support the hosted tool `{name}`. Models that do: {others}");
+                invalid(ErrorKind::Unsupported, message)
             }
         };
     };
-    let is_one = asked.strip_prefix(name).is_some_and(|rest| rest.len() > 1 && rest.starts_with('_'));
-    if !is_one {
+    let is_valid = requested.strip_prefix(name).is_some_and(|rest| rest.len() > 1 && rest.starts_with('_'));
+    if !is_valid {
         let example = versioned.first_filtering();
-        let message = format!("the version of `{name}`: expected one such as `{example}`, found `{asked}`");
-        return refused(ErrorKind::InvalidRequest, message);
+        let message =
+            format!("invalid version of `{name}`: expected one such as `{example}`, found `{requested}`");
+        return invalid(ErrorKind::InvalidRequest, message);
     }
-    if !features::takes(info, versioned, asked) {
+    if !features::supports(info, versioned, requested) {
         let instead = match features::newest(info, versioned, true) {
-            Some(newest) => format!("It takes `{newest}`"),
-            None => "It takes none".to_owned(),
+            Some(newest) => format!("It supports `{newest}`"),
+            None => "It supports none".to_owned(),
         };
-        let others = features::models_with(info, versioned, Some(asked)).join(", ");
+        let others = features::models_with(info, versioned, Some(requested)).join(", ");
         let message = format!(
-            "the model does not take the hosted tool `{asked}`. {instead}; models that take `{asked}`: {others}"
+            "the model does not support the hosted tool `{requested}`. {instead}; models that do: {others}"
         );
-        return refused(ErrorKind::Unsupported, message);
+        return invalid(ErrorKind::Unsupported, message);
     }
-    Ok(Some(asked.to_owned()))
+    Ok(Some(requested.to_owned()))
 }
 
-/// Whether the request asks for a version of code execution in which the newer web tools cannot filter.
+/// Whether the request has a code execution version without support for filtering web tools.
 fn has_old_code_execution(request: &Request) -> bool {
     request.hosted_tools.iter().any(|tool| match tool {
         HostedTool::CodeExecution { version: Some(version), .. } => {
@@ -92,19 +92,19 @@ fn has_old_code_execution(request: &Request) -> bool {
     })
 }
 
-/// The types of all tools that the provider runs for a request, in its words.
+/// The wire's types of all hosted tools of a request.
 pub(crate) fn hosted_types(info: &ModelInfo, request: &Request) -> Vec<String> {
     let of_options = request.provider_options.get("tools").and_then(|tools| tools.as_array());
     let of_options = of_options.into_iter().flatten().filter_map(|tool| tool["type"].as_str());
     let hosted = request.hosted_tools.iter().filter_map(|tool| match tool {
         HostedTool::Raw(raw) => raw.read::<Typed>().ok().map(|typed| typed.kind),
-        // What cannot be sent is refused by the check.
+        // `check` rejects unsupported tools.
         tool => tool_type(info, tool, request).ok().flatten(),
     });
     hosted.chain(of_options.map(str::to_owned)).collect()
 }
 
-/// Writes one hosted tool as a member of the list of tools.
+/// Writes a hosted tool into the list of tools.
 pub(super) fn write(
     out: &mut JsonWriter,
     tool: &HostedTool,
@@ -119,15 +119,15 @@ pub(super) fn write(
     out.piece("{");
     out.text("type", tool_type);
     match tool {
-        // It is called as its version is, without the date.
+        // Its name is the version without the date.
         HostedTool::ToolSearch { .. } => out.text("name", without_date(tool_type)),
         _ => out.text("name", tool.name()),
     }
     if let HostedTool::WebSearch { max_uses, allowed_domains, blocked_domains }
     | HostedTool::WebFetch { max_uses, allowed_domains, blocked_domains } = tool
     {
-        if let Some(most) = max_uses {
-            out.put("max_uses", most)?;
+        if let Some(max) = max_uses {
+            out.put("max_uses", max)?;
         }
         if !allowed_domains.is_empty() {
             out.put("allowed_domains", allowed_domains)?;
@@ -140,7 +140,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// The files that the code execution tool brings along and that no part of the conversation names yet.
+/// The files of the code execution tool that are not in the conversation yet.
 pub(super) fn files(request: &Request) -> Vec<&str> {
     let mut files: Vec<&str> = Vec::new();
     for tool in &request.hosted_tools {
@@ -163,32 +163,31 @@ fn is_named(request: &Request, id: &str) -> bool {
     })
 }
 
-/// Whether the provider runs any tool for the request.
+/// Whether the request has hosted tools.
 pub(super) fn has_hosted(request: &Request) -> bool {
     let own = request.provider_options.get("tools").and_then(|tools| tools.as_array());
     !request.hosted_tools.is_empty() || own.is_some_and(|tools| !tools.is_empty())
 }
 
-/// A tool in the provider's own JSON, as far as its type goes.
+/// The type of a tool in the provider's JSON.
 #[derive(Deserialize)]
 struct Typed {
     #[serde(rename = "type")]
     kind: String,
 }
 
-/// The words of the beta header that the request's features ask for. What the caller asks for in another version
-/// stands instead.
+/// The beta headers of the request's features. The caller's versions take precedence.
 pub(super) fn betas(info: &ModelInfo, request: &Request) -> Vec<&'static str> {
     let mut betas: Vec<&'static str> = Vec::new();
     let types = hosted_types(info, request);
-    let mut asked: Vec<&str> =
+    let mut features: Vec<&str> =
         types.iter().chain(request.provider_options.keys()).map(String::as_str).collect();
     for edit in &request.context_edits {
-        asked.push(edit_type(edit));
+        features.push(edit_type(edit));
     }
-    asked.extend(own_edits(request));
-    for feature in asked {
-        if let Some(beta) = features::beta(feature)
+    features.extend(own_edits(request));
+    for feature in features {
+        if let Some(beta) = self::features::beta(feature)
             && !betas.contains(&beta)
             && !request.betas.iter().any(|own| stem(own) == stem(beta))
         {
@@ -198,7 +197,7 @@ pub(super) fn betas(info: &ModelInfo, request: &Request) -> Vec<&'static str> {
     betas
 }
 
-/// The provider's word for a change of long conversations.
+/// The wire's type of a context edit.
 pub(super) fn edit_type(edit: &ContextEdit) -> &'static str {
     match edit {
         ContextEdit::Compact { .. } => features::COMPACT,
@@ -206,13 +205,13 @@ pub(super) fn edit_type(edit: &ContextEdit) -> &'static str {
     }
 }
 
-/// The changes of long conversations that the caller asks for in the provider's own words.
+/// The types of context edits in the caller's provider options.
 fn own_edits(request: &Request) -> impl Iterator<Item = &str> {
     let edits = request.provider_options.get("context_management").and_then(|own| own["edits"].as_array());
     edits.into_iter().flatten().filter_map(|edit| edit["type"].as_str())
 }
 
-/// A version of a tool without its date.
+/// A tool's type without its date.
 fn without_date(version: &str) -> &str {
     match version.rsplit_once('_') {
         Some((name, date)) if date.len() == 8 && date.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -220,7 +219,7 @@ fn without_date(version: &str) -> &str {
     }
 }
 
-/// A beta's name without its date.
+/// A beta feature without its date.
 fn stem(beta: &str) -> &str {
     beta.len().checked_sub("-2026-01-31".len()).and_then(|end| beta.get(..end)).unwrap_or(beta)
 }

@@ -1,4 +1,4 @@
-//! What a content block of the Messages API means.
+//! Views of the content blocks of the Messages API.
 
 use std::borrow::Cow;
 
@@ -8,11 +8,10 @@ use serde_json::value::RawValue;
 use crate::fields::Members;
 use crate::{Citation, FileRef, HostedOutput, Item, ItemView, RawJson};
 
-/// The key under which the provider wants arguments that are not a JSON object: its documentation asks for a valid
-/// object around the text.
+/// The key for arguments that are not a JSON object, as the provider documents it.
 const NOT_JSON: &str = "INVALID_JSON";
 
-/// The input of a tool call whose arguments the model did not finish, or did not write as a JSON object.
+/// The input of a tool call with incomplete arguments or arguments that are not an object.
 pub(super) fn wrapped_input(text: &str) -> RawJson {
     (&serde_json::json!({ NOT_JSON: text })).into()
 }
@@ -48,7 +47,7 @@ struct Block<'a> {
     citations: Option<&'a RawValue>,
 }
 
-/// A member that should be a string.
+/// Reads a string member.
 fn string(raw: Option<&RawValue>) -> Option<String> {
     raw.and_then(|raw| serde_json::from_str(raw.get()).ok())
 }
@@ -60,7 +59,7 @@ fn view(raw: &str) -> ItemView {
     known(&block).unwrap_or_else(|| ItemView::Other { kind: block.kind.clone().into_owned() })
 }
 
-/// `None` if the kind is unknown, or known but of another shape.
+/// The view of a known block type; `None` for an unknown type or shape.
 fn known(block: &Block<'_>) -> Option<ItemView> {
     Some(match &*block.kind {
         "text" => ItemView::Text { text: string(block.text)?, citations: citations(block.citations) },
@@ -100,7 +99,7 @@ fn arguments(input: &RawValue) -> Result<RawJson, String> {
     Ok(input.into())
 }
 
-/// Where a text is from.
+/// Reads the citations of a text.
 fn citations(raw: Option<&RawValue>) -> Vec<Citation> {
     let list: Vec<Members<'_>> = raw.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
     let citation = |members: &Members<'_>| Citation {
@@ -111,7 +110,7 @@ fn citations(raw: Option<&RawValue>) -> Vec<Citation> {
     list.iter().map(citation).collect()
 }
 
-/// What came of a hosted tool: of an object with everything, or of a list of pages or blocks.
+/// Reads the output of a hosted tool: an object, or a list of pages or blocks.
 fn output(block: &Block<'_>) -> HostedOutput {
     let mut output = HostedOutput {
         is_error: block.is_error.is_some_and(|raw| raw.get() == "true"),
@@ -137,7 +136,7 @@ fn take_members(output: &mut HostedOutput, members: &Members<'_>) {
     for name in ["stdout", "text", "error_message"] {
         output.text.push_str(&members.read::<String>(name).unwrap_or_default());
     }
-    // What the text editor did to a file.
+    // The text editor's change of a file.
     if let Some(lines) = members.read::<Vec<String>>("lines") {
         output.text.push_str(&lines.join("\n"));
     }
@@ -150,7 +149,7 @@ fn take_members(output: &mut HostedOutput, members: &Members<'_>) {
     output.stderr.push_str(&members.read::<String>("stderr").unwrap_or_default());
     output.return_code = members.read("return_code").or(output.return_code);
     if let Some(url) = members.read::<String>("url") {
-        // A fetched page has its title within the document.
+        // The title of a fetched page is in its document.
         let document: Option<Members<'_>> = members.read("content");
         let title = members.read("title").or_else(|| document.and_then(|document| document.read("title")));
         output.sources.push(Citation { url: Some(url), title, file: None });
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_kept_as_other() {
+    fn unknown_blocks_become_other() {
         for (text, kind) in [
             (r#"{"type":"hologram","x":1}"#, "hologram"),
             (r#"{"type":"text","text":7}"#, "text"),

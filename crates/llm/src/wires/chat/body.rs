@@ -1,4 +1,4 @@
-//! A whole answer of Chat Completions.
+//! Decodes a complete answer of Chat Completions.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::fields::{Fields, Listed, Members};
 use crate::wires::counts::Counts;
 use crate::{ErrorKind, Item, ItemView, ModelError, ModelId, RawJson, Response, StopReason, Usage};
 
-/// Reads an answer that came as a whole.
+/// Decodes a complete answer.
 pub(super) fn read_completion(origin: &ModelId, body: &str) -> Result<Response, ModelError> {
     let protocol = |text: String| ModelError::new(ErrorKind::Protocol, text).with_model(origin);
     let completion: Fields = serde_json::from_str(body)
-        .map_err(|error| protocol(format!("the body is not the JSON object that was expected: {error}")))?;
+        .map_err(|error| protocol(format!("the body has invalid JSON: {error}")))?;
     let choices = completion.read::<Listed<&RawValue>>("choices").map(|list| list.0);
-    // Some gateways answer 200 and say in the body what went wrong.
+    // Some gateways answer 200 with an error in the body.
     if choices.as_ref().is_none_or(Vec::is_empty)
         && let Some(error) = error_in(body)
     {
@@ -25,7 +25,7 @@ pub(super) fn read_completion(origin: &ModelId, body: &str) -> Result<Response, 
     let Some(choices) = choices else {
         return Err(protocol("the body's `choices`: expected a list".to_owned()));
     };
-    // Of several answers to one question that with the index 0 is the answer, wherever it stands.
+    // Of several choices, the one with index 0 is the answer.
     let choices = choices.iter().map(|choice| serde_json::from_str::<Fields>(choice.get()));
     let choices = choices
         .collect::<Result<Vec<_>, _>>()
@@ -34,7 +34,7 @@ pub(super) fn read_completion(origin: &ModelId, body: &str) -> Result<Response, 
     let Some(choice) = choices.iter().find(is_first).or(choices.first()) else {
         return Err(protocol("the body's `choices`: expected at least one, found none".to_owned()));
     };
-    // Azure leaves the message out of an answer that its filter has stopped.
+    // Azure omits the message of a filtered answer.
     let is_filtered = choice.read::<String>("finish_reason").is_some_and(|reason| reason == "content_filter");
     let message: Option<Fields> = choice.read("message").or_else(|| is_filtered.then(Fields::default));
     let Some(message) = message else {
@@ -44,7 +44,7 @@ pub(super) fn read_completion(origin: &ModelId, body: &str) -> Result<Response, 
     response_of(origin, &completion, choice, &message, raw).map_err(|error| protocol(error.to_string()))
 }
 
-/// The answer of a completion, its first choice and the message in it.
+/// The response of a completion, its first choice and its message.
 pub(super) fn response_of(
     origin: &ModelId,
     completion: &Fields,
@@ -76,8 +76,7 @@ fn stop_of(choice: &Fields, items: &[Item], is_refused: bool) -> StopReason {
         Some("length" | "max_tokens") => StopReason::MaxTokens,
         Some("content_filter") => StopReason::Refusal,
         _ if is_refused => StopReason::Refusal,
-        // Many servers say `stop` where calls wait for results, or nothing at all; and `tool_calls` for a call that
-        // was the answer itself.
+        // Many servers report `stop` or nothing for pending calls, and `tool_calls` for the answer tool.
         Some("stop" | "tool_calls" | "function_call" | "eos" | "end_turn") | None if has_calls => {
             StopReason::ToolUse
         }
@@ -87,7 +86,7 @@ fn stop_of(choice: &Fields, items: &[Item], is_refused: bool) -> StopReason {
     }
 }
 
-/// The tokens of a completion, in the forms of several servers.
+/// The usage of a completion, in the variants of several servers.
 pub(super) fn usage_of(completion: &Fields) -> Usage {
     let own = completion.get("usage").filter(|usage| usage.get() != "null");
     let hidden = completion.read::<Members<'_>>("x_groq").and_then(|record| record.get("usage"));
@@ -103,9 +102,12 @@ pub(super) fn usage_of(completion: &Fields) -> Usage {
         .unwrap_or_default();
     let cache_write = counts.optional(&of_input, "cache_write_tokens").unwrap_or_default();
     Usage {
-        // The wire counts what came from a cache into the input.
-        input: counts.needed(&usage, "prompt_tokens").saturating_sub(cache_read).saturating_sub(cache_write),
-        output: counts.needed(&usage, "completion_tokens"),
+        // The wire counts cached tokens as input.
+        input: counts
+            .required(&usage, "prompt_tokens")
+            .saturating_sub(cache_read)
+            .saturating_sub(cache_write),
+        output: counts.required(&usage, "completion_tokens"),
         cache_read,
         cache_write,
         cache_write_1h: 0,

@@ -1,4 +1,4 @@
-//! One event of a stream of Chat Completions.
+//! Parses one event of a Chat Completions stream.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -8,10 +8,10 @@ use crate::fields::{Listed, Members, Named, With};
 /// An event, with its choices.
 pub(super) type Chunk<'a> = With<'a, Listed<Choice<'a>>>;
 
-/// A choice, with what it adds to its message.
+/// A choice, with the delta of its message.
 pub(super) type Choice<'a> = With<'a, Delta<'a>>;
 
-/// What a choice adds to its message.
+/// The delta of a choice's message.
 #[derive(Debug, Default, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Delta<'a>(#[serde(borrow)] pub(super) Members<'a>);
@@ -24,14 +24,14 @@ impl Named for Delta<'_> {
     const NAME: &'static str = "delta";
 }
 
-/// Reads an event, in one look at its text unless something is wrong with it. An error says what that is.
+/// Parses an event in one pass, unless it is invalid. The error names the invalid part.
 pub(super) fn read(data: &str) -> Result<Chunk<'_>, String> {
-    serde_json::from_str(data).or_else(|_: serde_json::Error| part_by_part(data))
+    serde_json::from_str(data).or_else(|_: serde_json::Error| read_parts(data))
 }
 
-/// The same with a word for each part. What has failed at the provider may have choices of any form.
-fn part_by_part(data: &str) -> Result<Chunk<'_>, String> {
-    let wrong = |error: serde_json::Error| format!("an event is not the JSON that was expected: {error}");
+/// Parses an event part by part. An event with an error may have choices of any form.
+fn read_parts(data: &str) -> Result<Chunk<'_>, String> {
+    let wrong = |error: serde_json::Error| format!("an event has invalid JSON: {error}");
     let members: Members<'_> = serde_json::from_str(data).map_err(wrong)?;
     let has_failed = members.get("error").is_some_and(|error| error.get() != "null");
     let Some(choices) = members.get("choices").filter(|_| !has_failed) else {

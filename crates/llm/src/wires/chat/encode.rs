@@ -1,11 +1,11 @@
-//! A request as the body of Chat Completions.
+//! Encodes a request as the body of Chat Completions.
 
 use std::collections::HashMap;
 
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
-use super::message::Joined;
+use super::message::MessageBuilder;
 use super::parts::{content_of, result_of};
 use super::{ANSWER_TOOL, DESCRIPTION, STRUCTURED_OUTPUT};
 use crate::catalog::ModelInfo;
@@ -19,13 +19,13 @@ use crate::{
     PromptCaching, Request, Settings, Thinking, ToolChoice, ToolDefinition, Turn,
 };
 
-/// The longest id of a call that every server takes, in bytes.
-const LONGEST_CALL_ID: usize = 40;
+/// The longest call id that every server accepts, in bytes.
+const MAX_CALL_ID: usize = 40;
 
 /// The longest name of an answer's format, in characters.
-const LONGEST_FORMAT_NAME: usize = 64;
+const MAX_FORMAT_NAME: usize = 64;
 
-/// Writes the body, and says what the caller's user should know about it.
+/// Encodes the body, with notices for the user.
 pub(super) fn encode(
     info: &ModelInfo,
     request: &Request,
@@ -40,7 +40,7 @@ pub(super) fn encode(
         model,
         notices: Notices::default(),
         foreign_ids: HashMap::new(),
-        by_tool: mode == Some("tool") || mode.is_none() && wants_schema && lacks_schemas,
+        uses_answer_tool: mode == Some("tool") || mode.is_none() && wants_schema && lacks_schemas,
     };
     encoder
         .body(request, stream)
@@ -48,7 +48,7 @@ pub(super) fn encode(
     Ok((encoder.out, encoder.notices.into_vec()))
 }
 
-/// Writes a conversation alone, as a list of messages, and says what it lost.
+/// Encodes a conversation as a list of messages, with notices about dropped items.
 pub(crate) fn write_messages(
     model: &ModelId,
     system: Option<&str>,
@@ -59,7 +59,7 @@ pub(crate) fn write_messages(
         model,
         notices: Notices::default(),
         foreign_ids: HashMap::new(),
-        by_tool: false,
+        uses_answer_tool: false,
     };
     encoder.out.piece("[");
     encoder.messages(system, turns)?;
@@ -71,10 +71,10 @@ struct Encoder<'a> {
     out: JsonWriter,
     model: &'a ModelId,
     notices: Notices,
-    /// Ids of calls of other providers that are too long here, and what stands for them.
+    /// Replacements of other providers' call ids that are too long.
     foreign_ids: HashMap<String, String>,
-    /// Whether the answer is asked for by way of a tool.
-    by_tool: bool,
+    /// Whether the answer tool is used.
+    uses_answer_tool: bool,
 }
 
 impl Encoder<'_> {
@@ -90,7 +90,7 @@ impl Encoder<'_> {
             self.out.json("stream_options", r#"{"include_usage":true}"#);
         }
         self.tools(request)?;
-        if !self.by_tool {
+        if !self.uses_answer_tool {
             self.format(settings.output.as_ref())?;
         }
         if let Some(limit) = settings.max_output_tokens {
@@ -113,12 +113,10 @@ impl Encoder<'_> {
         }
         self.effort(settings);
         if matches!(settings.prompt_caching, PromptCaching::AutomaticFor(_) | PromptCaching::Breakpoints(_)) {
-            self.notices.add(
-                "how long prompts are cached was not sent: on the Chat Completions wire the server decides alone",
-            );
+            self.notices.add("the cache lifetime was not sent: the Chat Completions wire has none");
         }
         if !request.betas.is_empty() {
-            self.notices.add("`betas` were not sent: the Chat Completions wire has no header for them");
+            self.notices.add("`betas` were not sent: the Chat Completions wire has no beta header");
         }
         self.metadata(&request.metadata)?;
         self.out.piece("}");
@@ -138,11 +136,11 @@ impl Encoder<'_> {
         }
         match settings.thinking {
             Some(Thinking::Budget(_)) => self.notices.add(
-                "the budget for thinking was not sent: the Chat Completions wire has none; set an effort instead",
+                "the thinking budget was not sent: the Chat Completions wire has none; set `effort` instead",
             ),
             Some(Thinking::Off) if settings.effort.is_some() => self
                 .notices
-                .add("`thinking` off was not sent: the Chat Completions wire has one word for both, and `effort` is set"),
+                .add("`thinking` off was not sent: `effort` is set, and the Chat Completions wire has one field for both"),
             _ => {}
         }
     }
@@ -167,10 +165,10 @@ impl Encoder<'_> {
             }
             Some(OutputFormat::Schema { name, schema }) => {
                 let lowered = lower(&schema.to_value()?, self.schema_target());
-                self.tell_lost("the answer", &lowered.unchecked);
+                self.report_unchecked("the answer", &lowered.unchecked);
                 let mut format = json!({"name": format_name(name), "schema": lowered.schema, "strict": true});
-                if let Some(obstacle) = lowered.unsupported {
-                    self.notices.add(format!("the answer's schema was sent without `strict`: {obstacle}"));
+                if let Some(reason) = lowered.unsupported {
+                    self.notices.add(format!("the answer's schema was sent without `strict`: {reason}"));
                     format["strict"] = Value::Bool(false);
                 }
                 self.out.put("response_format", &json!({"type": "json_schema", "json_schema": format}))
@@ -178,7 +176,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// Whose schemas the model takes: routers name its maker in front of its name, and pass schemas on as they are.
+    /// The schema dialect of the model. Routers put the model's vendor into its name and pass schemas on.
     fn schema_target(&self) -> SchemaTarget {
         let name = &self.model.name;
         let is_gemini = name.starts_with("google/")
@@ -186,10 +184,12 @@ impl Encoder<'_> {
         if is_gemini { SchemaTarget::Gemini } else { SchemaTarget::OpenAiStrict }
     }
 
-    fn tell_lost(&mut self, what: &str, lost: &[String]) {
-        if !lost.is_empty() {
-            self.notices
-                .add(format!("of the schema of {what}, the server does not check {}", lost.join(", ")));
+    fn report_unchecked(&mut self, what: &str, unchecked: &[String]) {
+        if !unchecked.is_empty() {
+            self.notices.add(format!(
+                "the server does not check these keywords of the schema of {what}: {}",
+                unchecked.join(", ")
+            ));
         }
     }
 
@@ -204,7 +204,7 @@ impl Encoder<'_> {
             tools.push(self.tool(definition)?);
         }
         let mut choice = request.tool_choice.clone();
-        if self.by_tool
+        if self.uses_answer_tool
             && let Some(output) = &request.settings.output
         {
             let schema = match output {
@@ -225,7 +225,7 @@ impl Encoder<'_> {
         }
         let has_others = request.provider_options.contains_key("tools");
         if tools.is_empty() && !has_others {
-            // Without tools there is nothing to choose from, and servers refuse a choice.
+            // Servers reject a tool choice without tools.
             return Ok(());
         }
         if !tools.is_empty() {
@@ -255,12 +255,12 @@ impl Encoder<'_> {
         }
         if definition.strict {
             let lowered = lower(&input_schema.to_value()?, self.schema_target());
-            self.tell_lost(&format!("the tool `{name}`"), &lowered.unchecked);
+            self.report_unchecked(&format!("the tool `{name}`"), &lowered.unchecked);
             function.put("parameters", &lowered.schema)?;
             match lowered.unsupported {
                 None => function.put("strict", &true)?,
-                Some(obstacle) => {
-                    self.notices.add(format!("the tool `{name}` was sent without `strict`: {obstacle}"));
+                Some(reason) => {
+                    self.notices.add(format!("the tool `{name}` was sent without `strict`: {reason}"));
                 }
             }
         } else {
@@ -271,7 +271,7 @@ impl Encoder<'_> {
         }
         if definition.deferred {
             self.notices.add(format!(
-                "the tool `{name}` was sent from the start: the Chat Completions wire has no search for tools"
+                "the deferred tool `{name}` was sent directly: the Chat Completions wire has no tool search"
             ));
         }
         let mut tool = Fields::default();
@@ -294,16 +294,16 @@ impl Encoder<'_> {
                 }
                 Turn::Assistant(turn) => self.assistant(turn)?,
                 Turn::ToolResults(results) => {
-                    let mut carried = Vec::new();
+                    let mut attachments = Vec::new();
                     for result in results {
-                        let content = result_of(result, &mut carried, &mut self.notices)?;
+                        let content = result_of(result, &mut attachments, &mut self.notices)?;
                         self.begin("tool");
                         let id = self.foreign_ids.get(&result.call_id).unwrap_or(&result.call_id);
                         self.out.text("tool_call_id", id);
                         self.out.json("content", content.get());
                         self.out.piece("}");
                     }
-                    if let Some(content) = content_of(&carried)? {
+                    if let Some(content) = content_of(&attachments)? {
                         self.message("user", &content);
                     }
                 }
@@ -325,22 +325,22 @@ impl Encoder<'_> {
     }
 
     fn assistant(&mut self, turn: &AssistantTurn) -> Result<(), serde_json::Error> {
-        let is_ours = turn.origin.provider == self.model.provider;
-        let mut joined = Joined::default();
+        let is_own = turn.origin.provider == self.model.provider;
+        let mut message = MessageBuilder::default();
         for item in &turn.items {
-            if is_ours {
-                joined.add(item)?;
+            if is_own {
+                message.add(item)?;
                 continue;
             }
             match item.view() {
-                ItemView::Text { text, .. } => joined.add_text(text)?,
+                ItemView::Text { text, .. } => message.add_text(text)?,
                 ItemView::ToolCall { id, name, arguments } => {
                     let arguments = match arguments {
                         Ok(raw) => raw.get(),
                         Err(text) => text,
                     };
                     let id = self.call_id(id);
-                    joined.add_call(&id, name, arguments)?;
+                    message.add_call(&id, name, arguments)?;
                 }
                 ItemView::Thinking { .. }
                 | ItemView::ServerToolCall { .. }
@@ -348,12 +348,12 @@ impl Encoder<'_> {
                 | ItemView::Other { .. } => self.notices.add_dropped_items(&turn.origin),
             }
         }
-        let answered = std::mem::take(&mut joined.answered);
-        if let Some(message) = joined.into_message()? {
+        let answered = std::mem::take(&mut message.answered);
+        if let Some(message) = message.into_message()? {
             self.out.comma();
             self.out.piece(to_raw_value(&message)?.get());
         }
-        // A call that was the answer itself has no result, and every call must have one.
+        // Every call needs a result, also a call of the answer tool.
         for id in answered {
             self.begin("tool");
             self.out.text("tool_call_id", &id);
@@ -363,34 +363,34 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// An id of another provider's call, short enough. The same for the call and for its result.
+    /// A short id for another provider's call, the same for the call and its result.
     fn call_id(&mut self, id: &str) -> String {
-        if id.len() <= LONGEST_CALL_ID {
+        if id.len() <= MAX_CALL_ID {
             return id.to_owned();
         }
         if let Some(known) = self.foreign_ids.get(id) {
             return known.clone();
         }
         let start: String = id.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
-        // The number tells ids with one beginning apart.
+        // The number distinguishes ids with the same beginning.
         let short = format!("call_{start}_{}", self.foreign_ids.len());
         self.foreign_ids.insert(id.to_owned(), short.clone());
         short
     }
 }
 
-/// The member that limits the answer: the models of OpenAI that reason refuse the older one.
+/// The member that limits output tokens. OpenAI's reasoning models reject the older one.
 fn limit_name(model: &str) -> &'static str {
     let name = model.rsplit('/').next().unwrap_or(model);
     let is_newer = ["gpt-5", "gpt-6", "o1", "o3", "o4"].iter().any(|start| name.starts_with(start));
     if is_newer { "max_completion_tokens" } else { "max_tokens" }
 }
 
-/// Servers take letters, digits, `_` and `-` in the name of a format.
+/// A format name of letters, digits, `_` and `-`.
 fn format_name(name: &str) -> String {
     let name: String = name
         .chars()
-        .take(LONGEST_FORMAT_NAME)
+        .take(MAX_FORMAT_NAME)
         .map(
             |letter| if letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-') { letter } else { '_' },
         )

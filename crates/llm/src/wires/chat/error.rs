@@ -1,27 +1,27 @@
-//! The errors of Chat Completions servers, in the forms that they come in.
+//! Decodes the errors of Chat Completions servers, in all their formats.
 
 use serde_json::Value;
 
-use crate::wires::failure::{error, kind_of_status, of_page};
+use crate::wires::failure::{error, error_of_page, kind_of_status};
 use crate::{ErrorKind, ModelError};
 
-/// What a server says of an error.
+/// An error of a server.
 #[derive(Debug, Default)]
-struct Said {
-    /// Its names for the error: `code` and `type`.
-    names: Vec<String>,
-    /// The number that some servers put where the name should be.
+struct ServerError {
+    /// The values of `code` and `type`.
+    codes: Vec<String>,
+    /// A status number that some servers use as the code.
     status: Option<u16>,
     message: String,
 }
 
-/// The error of a body of an unsuccessful status.
+/// Decodes the error of an unsuccessful answer.
 pub(super) fn read_error(status: u16, text: &str) -> ModelError {
-    let said = serde_json::from_str::<Value>(text).ok().and_then(|body| said_in(&body));
-    said.map_or_else(|| of_page(status, text), |said| error_of(Some(status), &said))
+    let error = serde_json::from_str::<Value>(text).ok().and_then(|body| read_body(&body));
+    error.map_or_else(|| error_of_page(status, text), |error| error_of(Some(status), &error))
 }
 
-/// The error in a successful answer or in an event, if it is one.
+/// Decodes an error inside a successful answer or an event.
 pub(super) fn error_in(body: &str) -> Option<ModelError> {
     let body: Value = serde_json::from_str(body).ok()?;
     let body = body.as_object()?;
@@ -30,11 +30,11 @@ pub(super) fn error_in(body: &str) -> Option<ModelError> {
     if !is_error {
         return None;
     }
-    Some(error_of(None, &said_in(&Value::Object(body.clone())).unwrap_or_default()))
+    Some(error_of(None, &read_body(&Value::Object(body.clone())).unwrap_or_default()))
 }
 
-/// Nested, flat, as a text alone, in a list, under `detail`: all of these are sent.
-fn said_in(body: &Value) -> Option<Said> {
+/// Reads an error: nested, flat, a text, a list, or under `detail`.
+fn read_body(body: &Value) -> Option<ServerError> {
     let body = match body {
         Value::Array(list) => list.first()?,
         other => other,
@@ -45,44 +45,50 @@ fn said_in(body: &Value) -> Option<Said> {
         (Some(error), _) => error,
     };
     if let Value::String(text) = error {
-        return Some(Said { message: text.clone(), ..Said::default() });
+        return Some(ServerError { message: text.clone(), ..ServerError::default() });
     }
     if let Value::Array(list) = error {
         let texts: Vec<&str> =
             list.iter().take(10).filter_map(|one| one.get("msg").and_then(Value::as_str)).collect();
-        return Some(Said { message: texts.join("; "), ..Said::default() });
+        return Some(ServerError { message: texts.join("; "), ..ServerError::default() });
     }
     let text = |name: &str| error.get(name).and_then(Value::as_str).map(str::to_owned);
     let mut message = text("message").or_else(|| text("error")).unwrap_or_default();
-    // What a router in between hands on of the server behind it.
+    // A router passes on the error of the server behind it.
     if let Some(raw) = error.pointer("/metadata/raw").and_then(Value::as_str) {
         message = format!("{message}: {raw}");
     }
-    let names: Vec<String> = ["code", "type", "status"].into_iter().filter_map(text).collect();
-    if message.is_empty() && names.is_empty() {
+    let codes: Vec<String> = ["code", "type", "status"].into_iter().filter_map(text).collect();
+    if message.is_empty() && codes.is_empty() {
         return None;
     }
     let number = ["code", "status"].into_iter().find_map(|name| error.get(name).and_then(Value::as_u64));
     let status =
         number.and_then(|number| u16::try_from(number).ok()).filter(|status| (400..600).contains(status));
-    Some(Said { names, status, message })
+    Some(ServerError { codes, status, message })
 }
 
-fn error_of(status: Option<u16>, said: &Said) -> ModelError {
-    let kind = kind_of_words(said)
-        .or_else(|| said.status.or(status).map(kind_of_status))
+fn error_of(status: Option<u16>, server: &ServerError) -> ModelError {
+    let kind = kind_of(server)
+        .or_else(|| server.status.or(status).map(kind_of_status))
         .unwrap_or(ErrorKind::Protocol);
-    let name = said.names.first().cloned().or_else(|| said.status.map(|status| status.to_string()));
-    error(kind, status, &said.message, &name.unwrap_or_default())
+    let name = server.codes.first().cloned().or_else(|| server.status.map(|status| status.to_string()));
+    error(kind, status, &server.message, &name.unwrap_or_default())
 }
 
-fn kind_of_words(said: &Said) -> Option<ErrorKind> {
-    let message = said.message.to_lowercase();
-    let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
-    if says(&["context length", "context window", "context size", "maximum context", "prompt is too long"]) {
+fn kind_of(server: &ServerError) -> Option<ErrorKind> {
+    let message = server.message.to_lowercase();
+    let mentions = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if mentions(&[
+        "context length",
+        "context window",
+        "context size",
+        "maximum context",
+        "prompt is too long",
+    ]) {
         return Some(ErrorKind::ContextTooLong);
     }
-    said.names.iter().find_map(|name| {
+    server.codes.iter().find_map(|name| {
         Some(match name.to_ascii_lowercase().as_str() {
             "context_length_exceeded" | "exceed_context_size_error" => ErrorKind::ContextTooLong,
             "insufficient_quota"
@@ -120,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_read_in_every_form() {
+    fn errors_of_every_format_are_decoded() {
         for (status, text, kind, message, code) in [
             (
                 400,
@@ -167,7 +173,7 @@ mod tests {
             ),
             (401, r#"{"detail":"who are you"}"#, ErrorKind::Auth, "who are you", None),
             (503, "<html>busy", ErrorKind::Overloaded, "<html>busy", None),
-            (500, "", ErrorKind::Overloaded, "the answer has no text", None),
+            (500, "", ErrorKind::Overloaded, "the answer is empty", None),
             (500, "{}", ErrorKind::Overloaded, "{}", None),
         ] {
             let error = read_error(status, text);
@@ -178,12 +184,12 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_a_good_answer_is_one() {
+    fn an_error_in_a_successful_answer_is_found() {
         let error = error_in(r#"{"error":{"message":"busy","code":503},"choices":[]}"#).unwrap();
         assert_eq!(error.kind, ErrorKind::Overloaded);
         assert_eq!(error_in(r#"{"object":"error","message":"x"}"#).unwrap().kind, ErrorKind::Protocol);
-        for no_error in [r#"{"choices":[],"error":null}"#, r#"{"object":"chat.completion"}"#, "7", "x"] {
-            assert!(error_in(no_error).is_none(), "{no_error}");
+        for success in [r#"{"choices":[],"error":null}"#, r#"{"object":"chat.completion"}"#, "7", "x"] {
+            assert!(error_in(success).is_none(), "{success}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The stream of Chat Completions, folded to the body that it would have been.
+//! Folds a Chat Completions stream into the equivalent body.
 
 use std::collections::VecDeque;
 
@@ -8,24 +8,24 @@ use super::ANSWER_TOOL;
 use super::body::{response_of, usage_of};
 use super::chunk::{self, Choice, Chunk};
 use super::error::error_in;
-use super::message::{THINKING, THINKING_PARTS, made_id, text_of_part, thought_in};
+use super::message::{THINKING, THINKING_PARTS, generated_id, text_of_part, thinking_of};
 use crate::fields::{self, Fields, Listed, Members};
 use crate::wires::bounds;
 use crate::wires::codec::Fold;
 use crate::{ErrorKind, ModelError, ModelEvent, ModelId, RawJson, Response};
 
-/// The places of the deltas: the wire has one text, one thinking, and a list of calls.
+/// The indices of deltas: the wire has one text, one thinking and a list of calls.
 const THINKING_INDEX: u64 = 0;
 const TEXT_INDEX: u64 = 1;
 const FIRST_CALL_INDEX: u64 = 2;
 
-/// The most calls of one answer, and the most pieces of calls in one event.
-const MOST_CALLS: usize = 1_000;
+/// The most calls of an answer, and the most call fragments of an event.
+const MAX_CALLS: usize = 1_000;
 
-/// The most elements of all lists of one answer together, such as the probabilities of its tokens.
-const MOST_ELEMENTS: usize = 250_000;
+/// The most elements of all lists of an answer, such as log probabilities.
+const MAX_ELEMENTS: usize = 250_000;
 
-/// A member of the message that is still growing.
+/// An incomplete member of the message.
 #[derive(Clone, Debug, PartialEq)]
 enum Growing {
     /// Texts are appended.
@@ -37,7 +37,7 @@ enum Growing {
 }
 
 impl Growing {
-    /// A member's value, whose elements are taken off those that the answer may still have.
+    /// Parses a member's value and subtracts its list elements from the remaining ones.
     fn of(value: &RawValue, elements_left: &mut usize) -> Result<Self, serde_json::Error> {
         Ok(match value.get().as_bytes().first() {
             Some(b'"') => match serde_json::from_str(value.get()) {
@@ -47,7 +47,7 @@ impl Growing {
             Some(b'[') => match serde_json::from_str::<Vec<&RawValue>>(value.get()) {
                 Ok(list) => {
                     *elements_left = elements_left.checked_sub(list.len()).ok_or_else(|| {
-                        too_much(&format!("the answer's lists have more than {MOST_ELEMENTS} elements"))
+                        limit_error(&format!("the answer's lists have more than {MAX_ELEMENTS} elements"))
                     })?;
                     Self::List(list.into_iter().map(Piece::of).collect())
                 }
@@ -69,23 +69,23 @@ impl Growing {
     }
 }
 
-/// The kind of a part that is thinking, and its member that has the thought.
+/// The type of a thinking part, and its member with the thinking.
 const THOUGHT: &str = "thinking";
 
-/// Members of a part that come in pieces.
-const TEXTS_OF_PARTS: &[&str] = &["text", "summary", "data", "thinking"];
+/// Members of a part that are appended.
+const APPENDED_MEMBERS: &[&str] = &["text", "summary", "data", "thinking"];
 
-/// A part of a list, which later parts of the same kind may go on with.
+/// A part of a list, which later parts of the same type may continue.
 #[derive(Clone, Debug, PartialEq)]
 struct Piece {
-    /// The part as it came; empty once something was appended.
+    /// The unchanged part; empty after an append.
     raw: String,
     fields: Fields,
     kind: String,
     index: Option<u64>,
-    /// The members that something was appended to.
+    /// The appended members.
     texts: Vec<(String, String)>,
-    /// The parts of a thought, which is a list of texts with some servers.
+    /// The parts of the thinking, a list of texts for some servers.
     thought: Option<Vec<Piece>>,
 }
 
@@ -103,13 +103,13 @@ impl Piece {
         }
     }
 
-    /// Whether it is nothing but text.
+    /// Whether the part is plain text.
     fn is_text(&self) -> bool {
         self.kind == "text" && self.fields.len() == 2 && self.fields.get("text").is_some()
     }
 
-    /// Whether a later part is more of this one: it has its index, or both are nothing but text, or nothing but thoughts.
-    fn goes_on_with(&self, later: &Self) -> bool {
+    /// Whether a later part continues this one: same index, or both plain text, or both thinking.
+    fn is_continued_by(&self, later: &Self) -> bool {
         let is_known = |name: &str| ["type", THOUGHT, "closed"].contains(&name);
         let is_thought =
             |piece: &Self| piece.thought.is_some() && piece.fields.iter().all(|(name, _)| is_known(name));
@@ -126,7 +126,7 @@ impl Piece {
             (Some(ours), Some(thought)) => {
                 for piece in thought {
                     match ours.last_mut() {
-                        Some(open) if open.goes_on_with(&piece) => open.append(piece),
+                        Some(open) if open.is_continued_by(&piece) => open.append(piece),
                         _ => ours.push(piece),
                     }
                 }
@@ -136,7 +136,7 @@ impl Piece {
         };
         for (name, value) in later.fields.iter().filter(|(name, _)| !(thought && *name == THOUGHT)) {
             let text =
-                TEXTS_OF_PARTS.contains(&name).then(|| serde_json::from_str::<String>(value.get()).ok());
+                APPENDED_MEMBERS.contains(&name).then(|| serde_json::from_str::<String>(value.get()).ok());
             let Some(text) = text.flatten() else {
                 replace(&mut self.fields, name, value);
                 continue;
@@ -165,7 +165,7 @@ impl Piece {
     }
 }
 
-/// The texts of a thought, if it is nothing else.
+/// The texts of a thinking part, if it has texts only.
 fn parts_of_thought(fields: &Fields) -> Option<Vec<Piece>> {
     let parts: Vec<&RawValue> = serde_json::from_str(fields.get(THOUGHT)?.get()).ok()?;
     let parts: Vec<Piece> = parts.into_iter().map(Piece::of).collect();
@@ -176,10 +176,10 @@ fn parts_of_thought(fields: &Fields) -> Option<Vec<Piece>> {
 fn append_all(list: &mut Vec<Piece>, later: Vec<Piece>) -> Result<(), serde_json::Error> {
     for piece in later {
         match list.last_mut() {
-            Some(open) if open.goes_on_with(&piece) => {
+            Some(open) if open.is_continued_by(&piece) => {
                 open.append(piece);
                 if open.fields.len() > fields::MAX_MEMBERS {
-                    return Err(too_much("a part has more members than any part should"));
+                    return Err(limit_error("a part has too many members"));
                 }
             }
             _ => list.push(piece),
@@ -188,24 +188,24 @@ fn append_all(list: &mut Vec<Piece>, later: Vec<Piece>) -> Result<(), serde_json
     Ok(())
 }
 
-/// The error of something that is JSON, and more of it than can be.
-fn too_much(what: &str) -> serde_json::Error {
+/// The error of JSON that exceeds a limit.
+fn limit_error(what: &str) -> serde_json::Error {
     serde::de::Error::custom(what)
 }
 
-/// A call that is still growing.
+/// An incomplete call.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Call {
-    /// The index that the server gives it, if it gives one.
+    /// The server's index, if any.
     index: Option<u64>,
     id: String,
     name: String,
     arguments: String,
-    /// The arguments, where a server sends them as JSON and not as text.
-    whole_arguments: bool,
-    /// The members of the call but `index` and `function`.
+    /// Whether the server sends the arguments as JSON, not as text.
+    has_json_arguments: bool,
+    /// The members of the call except `index` and `function`.
     members: Fields,
-    /// The members of the function but `name` and `arguments`.
+    /// The members of the function except `name` and `arguments`.
     function: Fields,
 }
 
@@ -219,7 +219,7 @@ impl Call {
             function.set(name, value.to_owned());
         }
         let has_function = function.len() > 0 || !self.arguments.is_empty();
-        if self.whole_arguments {
+        if self.has_json_arguments {
             function.set("arguments", RawValue::from_string(self.arguments.clone())?);
         } else {
             function.put("arguments", &self.arguments)?;
@@ -232,25 +232,25 @@ impl Call {
     }
 }
 
-/// One stream of Chat Completions.
+/// The fold of one Chat Completions stream.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ChatFold {
     origin: ModelId,
-    /// The members of the body but `choices`.
+    /// The members of the body except `choices`.
     completion: Fields,
-    /// The members of the first choice but the message.
+    /// The members of the first choice except the message.
     choice: Fields,
     /// The members of the choice's `logprobs`.
     probabilities: Vec<(String, Growing)>,
-    /// Whether a chunk has come.
-    has_begun: bool,
+    /// Whether a chunk has arrived.
+    has_started: bool,
     message: Vec<(String, Growing)>,
     calls: Vec<Call>,
-    /// How many pieces of calls the event at hand has had.
+    /// The number of call fragments in the current event.
     fragments: usize,
-    /// How many more elements its lists may have.
+    /// The number of list elements that may still be added.
     elements_left: usize,
-    /// The member whose text is shown as thinking: servers that send several repeat themselves.
+    /// The member that is shown as thinking. Servers with several members repeat the text.
     thinking: Option<String>,
     response: Option<Response>,
     complete: bool,
@@ -263,11 +263,11 @@ impl ChatFold {
             completion: Fields::default(),
             choice: Fields::default(),
             probabilities: Vec::new(),
-            has_begun: false,
+            has_started: false,
             message: Vec::new(),
             calls: Vec::new(),
             fragments: 0,
-            elements_left: MOST_ELEMENTS,
+            elements_left: MAX_ELEMENTS,
             thinking: None,
             response: None,
             complete: false,
@@ -289,11 +289,11 @@ impl ChatFold {
             events.push_back(ModelEvent::unknown(data));
             return Ok(());
         };
-        self.has_begun = true;
+        self.has_started = true;
         self.fragments = 0;
         for (name, value) in chunk.iter() {
             match name {
-                // What hides the length of texts is of the event and not of the answer.
+                // `obfuscation` is padding of the event.
                 "choices" | "obfuscation" => {}
                 "object" => {
                     if self.completion.get("object").is_none() {
@@ -304,7 +304,7 @@ impl ChatFold {
                 }
                 "id" => {
                     bounds::answer_id(value).map_err(|what| self.protocol(what))?;
-                    // The first counts: ids of calls are made of it, and some servers give each event another.
+                    // The first id counts: call ids contain it, and some servers change it per event.
                     if self.completion.read::<String>(name).is_none_or(|id| id.is_empty()) {
                         replace(&mut self.completion, name, value);
                     }
@@ -324,11 +324,11 @@ impl ChatFold {
             }
         }
         if self.completion.len() > fields::MAX_MEMBERS {
-            return Err(self.protocol("the answer has more members than any answer should"));
+            return Err(self.protocol("the answer has too many members"));
         }
         for choice in choices.0 {
             if choice.members.read::<u64>("index").unwrap_or_default() > 0 {
-                // Another answer to the same question: the first one is the answer.
+                // Only the first choice is the answer.
                 events.push_back(ModelEvent::unknown(data));
                 continue;
             }
@@ -346,7 +346,7 @@ impl ChatFold {
         }
         for (name, value) in choice.members.iter() {
             match name {
-                // Some servers repeat the whole message beside the last delta.
+                // Some servers repeat the whole message with the last delta.
                 "message" | "delta" => {}
                 "logprobs" => self
                     .add_probabilities(value)
@@ -357,12 +357,12 @@ impl ChatFold {
             }
         }
         if self.choice.len() > fields::MAX_MEMBERS {
-            return Err(self.protocol("a choice has more members than any choice should"));
+            return Err(self.protocol("a choice has too many members"));
         }
         Ok(())
     }
 
-    /// The lists of probabilities grow like the text.
+    /// Appends log probabilities.
     fn add_probabilities(&mut self, value: &RawValue) -> Result<(), serde_json::Error> {
         let Ok(Some(later)) = serde_json::from_str::<Option<Fields>>(value.get()) else {
             replace(&mut self.choice, "logprobs", value);
@@ -397,7 +397,7 @@ impl ChatFold {
                     }
                 }
                 "content" => self.grow_content(value, events)?,
-                // They say of a delta where it belongs, and are no part of the message.
+                // Routing members of the delta are not part of the message.
                 "index" | "channel" => {}
                 _ => {
                     let text = self.grow(name, value)?;
@@ -406,7 +406,7 @@ impl ChatFold {
                     } else if name == THINKING_PARTS && value.get() != "[]" {
                         let parts: Vec<Members<'_>> = serde_json::from_str(value.get()).unwrap_or_default();
                         let text: String = parts.iter().map(text_of_part).collect();
-                        // The member with the text stands in the same delta where there is one.
+                        // A text member in the same delta takes precedence.
                         if !THINKING
                             .iter()
                             .any(|name| delta.get(name).is_some_and(|value| value.get() != "null"))
@@ -418,9 +418,7 @@ impl ChatFold {
             }
         }
         if self.message.len() > fields::MAX_MEMBERS {
-            return Err(Failure::Model(
-                self.protocol("the message has more members than any message should"),
-            ));
+            return Err(Failure::Model(self.protocol("the message has too many members")));
         }
         Ok(())
     }
@@ -429,7 +427,7 @@ impl ChatFold {
         self.message.iter_mut().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
-    /// Shows thinking, of one member only.
+    /// Emits thinking, of one member only.
     fn think(&mut self, name: &str, text: String, events: &mut VecDeque<ModelEvent>) {
         if text.is_empty() || !(THINKING.contains(&name) || name == THINKING_PARTS) {
             return;
@@ -439,7 +437,7 @@ impl ChatFold {
         }
     }
 
-    /// Appends to a member; the text that was appended, if it was text.
+    /// Appends to a member. Returns the text if it was text.
     fn grow(&mut self, name: &str, value: &RawValue) -> Result<Option<String>, serde_json::Error> {
         let new = Growing::of(value, &mut self.elements_left)?;
         let Some(ours) = self.member(name) else {
@@ -473,7 +471,7 @@ impl ChatFold {
         }
     }
 
-    /// The content is a text, for a few servers a list of parts.
+    /// Appends to the content: a text, or a list of parts for some servers.
     fn grow_content(
         &mut self,
         value: &RawValue,
@@ -490,7 +488,7 @@ impl ChatFold {
                             .map(|text| ModelEvent::TextDelta { index: TEXT_INDEX, text }),
                     ),
                     "thinking" | "reasoning" => {
-                        let text = thought_in(part);
+                        let text = thinking_of(part);
                         if !text.is_empty() {
                             events.push_back(ModelEvent::ThinkingDelta { index: THINKING_INDEX, text });
                         }
@@ -523,9 +521,10 @@ impl ChatFold {
         Ok(())
     }
 
-    /// The call that a fragment is of: the one with its index, else its id, else the last; a new one if another id
-    /// comes, since some servers give all calls the same index.
-    fn place_of(&self, fragment: &Members<'_>, id: Option<&str>) -> Option<usize> {
+    /// The call of a fragment: by index, else by id, else the last one.
+    ///
+    /// Another id starts a new call, because some servers use the same index for all calls.
+    fn find_call(&self, fragment: &Members<'_>, id: Option<&str>) -> Option<usize> {
         let index = fragment.read::<u64>("index");
         let place = match (index, id) {
             (Some(index), _) => self.calls.iter().rposition(|call| call.index == Some(index))?,
@@ -551,16 +550,16 @@ impl ChatFold {
         events: &mut VecDeque<ModelEvent>,
     ) -> Result<(), Failure> {
         self.fragments += 1;
-        if self.fragments > MOST_CALLS {
-            let message = format!("an event has more than {MOST_CALLS} pieces of calls");
+        if self.fragments > MAX_CALLS {
+            let message = format!("an event has more than {MAX_CALLS} call fragments");
             return Err(Failure::Model(self.protocol(message)));
         }
         let id = fragment.read::<String>("id").filter(|id| !id.is_empty());
-        let place = match self.place_of(fragment, id.as_deref()) {
+        let place = match self.find_call(fragment, id.as_deref()) {
             Some(place) => place,
-            None if self.calls.len() == MOST_CALLS => {
+            None if self.calls.len() == MAX_CALLS => {
                 return Err(Failure::Model(
-                    self.protocol(format!("the answer has more than {MOST_CALLS} calls")),
+                    self.protocol(format!("the answer has more than {MAX_CALLS} calls")),
                 ));
             }
             None => {
@@ -582,13 +581,13 @@ impl ChatFold {
                             "arguments" => match serde_json::from_str::<String>(value.get()) {
                                 Ok(text) => appended.push_str(&text),
                                 Err(_) => {
-                                    call.whole_arguments = true;
+                                    call.has_json_arguments = true;
                                     appended.push_str(value.get());
                                 }
                             },
                             "name" => {
                                 let text: String = serde_json::from_str(value.get()).unwrap_or_default();
-                                // Most send the name once, some with every fragment, some in pieces.
+                                // Servers send the name once, with every fragment, or in pieces.
                                 if call.name != text {
                                     call.name.push_str(&text);
                                 }
@@ -610,13 +609,13 @@ impl ChatFold {
                 }
             }
         }
-        if call.whole_arguments && !call.arguments.is_empty() && !appended.is_empty() {
-            // JSON that came whole comes whole again.
+        if call.has_json_arguments && !call.arguments.is_empty() && !appended.is_empty() {
+            // JSON arguments are replaced, not appended.
             call.arguments.clear();
         }
         call.arguments.push_str(&appended);
         if call.members.len().max(call.function.len()) > fields::MAX_MEMBERS {
-            return Err(Failure::Model(self.protocol("a call has more members than any call should")));
+            return Err(Failure::Model(self.protocol("a call has too many members")));
         }
         if let Err(what) = bounds::call(&call.id, &call.name) {
             return Err(Failure::Model(self.protocol(what)));
@@ -635,7 +634,7 @@ impl ChatFold {
         let id = match call.id.as_str() {
             "" => {
                 let answer: Option<String> = self.completion.read("id");
-                made_id(&answer.unwrap_or_default(), place)
+                generated_id(&answer.unwrap_or_default(), place)
             }
             id => id.to_owned(),
         };
@@ -654,19 +653,19 @@ impl ChatFold {
         Ok(())
     }
 
-    /// Puts the answer together.
+    /// Completes the answer.
     fn close(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        if !self.has_begun {
-            return Err(self.protocol("the stream ended before the answer began"));
+        if !self.has_started {
+            return Err(self.protocol("the stream ended before the answer started"));
         }
-        let response = self.put_together().map_err(|error| self.protocol(error.to_string()))?;
+        let response = self.build().map_err(|error| self.protocol(error.to_string()))?;
         events.extend(response.items.iter().cloned().map(ModelEvent::Item));
         self.response = Some(response);
         self.complete = true;
         Ok(())
     }
 
-    fn put_together(&mut self) -> Result<Response, serde_json::Error> {
+    fn build(&mut self) -> Result<Response, serde_json::Error> {
         let mut message = Fields::default();
         message.put("role", "assistant")?;
         for (name, value) in &self.message {
@@ -711,7 +710,7 @@ impl Fold for ChatFold {
         self.complete
     }
 
-    /// Some servers end without a word after the reason why the model stopped.
+    /// Completes the answer: some servers end after the finish reason, without `[DONE]`.
     fn end(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let has_reason = self.choice.get("finish_reason").is_some_and(|reason| reason.get() != "null");
         if self.complete || !has_reason { Ok(()) } else { self.close(events) }
@@ -728,12 +727,12 @@ impl Fold for ChatFold {
     fn finish(&mut self) -> Result<Response, ModelError> {
         match self.response.take() {
             Some(response) => Ok(response),
-            None => Err(self.protocol("the stream was cut before the end of the answer")),
+            None => Err(self.protocol("the stream ended before the answer was complete")),
         }
     }
 }
 
-/// What can go wrong with a delta.
+/// An error of a delta.
 enum Failure {
     Json(serde_json::Error),
     Model(ModelError),
@@ -745,7 +744,7 @@ impl From<serde_json::Error> for Failure {
     }
 }
 
-/// A text as a part of the content.
+/// A text part of the content.
 fn text_piece(text: &RawValue) -> Result<Piece, serde_json::Error> {
     let mut fields = Fields::default();
     fields.put("type", "text")?;
@@ -753,7 +752,7 @@ fn text_piece(text: &RawValue) -> Result<Piece, serde_json::Error> {
     Ok(Piece::of(&to_raw_value(&fields)?))
 }
 
-/// Sets a member to what came last; `null` replaces nothing. Whether anything changed.
+/// Replaces a member; `null` replaces nothing. True if it changed.
 fn replace(fields: &mut Fields, name: &str, value: &RawValue) -> bool {
     match fields.get(name) {
         Some(ours) if ours.get() == value.get() || value.get() == "null" => false,

@@ -1,8 +1,8 @@
-//! An answer's message: taken apart into items, put together again.
+//! Splits an answer's message into items, and joins them again.
 //!
-//! An item's raw JSON is a part of the message: `{"content": …}`, `{"tool_calls": [one]}`, or whatever other member
-//! says something. Members that say nothing (`null`, an empty list) ride with the first item. Together the parts are
-//! the message again, member for member, but for `role` and for an id where a server gave a call none.
+//! An item's JSON is a part of the message: `{"content": …}`, `{"tool_calls": [one]}`, or any other member. Empty members
+//! (`null`, an empty list) belong to the first item. The joined parts equal the message, except for `role` and for
+//! generated call ids.
 
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -10,27 +10,26 @@ use super::ANSWER_TOOL;
 use crate::fields::{Fields, Listed, Members};
 use crate::{Citation, Item, ItemView, RawJson};
 
-/// Members that hold the model's thinking as text, the one that counts first. Servers that send several repeat
-/// themselves.
+/// Members with thinking as text, by precedence. Servers with several members repeat the text.
 pub(super) const THINKING: &[&str] = &["reasoning_content", "reasoning", "thinking", "reasoning_text"];
 
-/// The member that holds thinking as a list of parts, some of them signed or encrypted.
+/// The member with thinking as a list of parts, some signed or encrypted.
 pub(super) const THINKING_PARTS: &str = "reasoning_details";
 
-/// Members that belong to the thinking as soon as there is any.
+/// Members that belong to the thinking.
 const WITH_THINKING: &[&str] = &["reasoning_details", "reasoning_signature", "thinking_blocks"];
 
-/// The items of a message. `answer_id` makes ids for calls that have none.
+/// Splits a message into items. Calls without id get one with `answer_id`.
 pub(crate) fn items_of(message: &Fields, answer_id: &str) -> Result<Vec<Item>, serde_json::Error> {
-    let mut silent = Fields::default();
+    let mut empty_members = Fields::default();
     let mut thinking = Fields::default();
     let (mut content, mut calls, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for (name, value) in message.iter() {
         match name {
             "role" => {}
-            // What was cited stands beside the text, and is part of it here.
-            "annotations" => silent.set(name, value.to_owned()),
-            _ if says_nothing(value) => silent.set(name, value.to_owned()),
+            // Annotations belong to the text.
+            "annotations" => empty_members.set(name, value.to_owned()),
+            _ if is_empty_value(value) => empty_members.set(name, value.to_owned()),
             _ if THINKING.contains(&name) || WITH_THINKING.contains(&name) => {
                 thinking.set(name, value.to_owned());
             }
@@ -38,7 +37,7 @@ pub(crate) fn items_of(message: &Fields, answer_id: &str) -> Result<Vec<Item>, s
             "tool_calls" => match serde_json::from_str::<Listed<&RawValue>>(value.get()) {
                 Ok(Listed(list)) => {
                     for (number, call) in list.into_iter().enumerate() {
-                        calls.push(call_item(call, &made_id(answer_id, number))?);
+                        calls.push(call_item(call, &generated_id(answer_id, number))?);
                     }
                 }
                 Err(_) => others.push(other(name, value)?),
@@ -50,7 +49,7 @@ pub(crate) fn items_of(message: &Fields, answer_id: &str) -> Result<Vec<Item>, s
     if thinking.len() > 0 {
         items.push(thinking_item(&thinking)?);
     }
-    if let Some(citations) = message.get("annotations").filter(|value| !says_nothing(value))
+    if let Some(citations) = message.get("annotations").filter(|value| !is_empty_value(value))
         && let Some((ItemView::Text { citations: ours, .. }, _)) = content.first_mut()
     {
         *ours = citations_of(citations);
@@ -59,12 +58,12 @@ pub(crate) fn items_of(message: &Fields, answer_id: &str) -> Result<Vec<Item>, s
     for (view, fields) in parts {
         items.push(Item::new(view, RawJson::of(&fields)?));
     }
-    // Members without a word ride along.
-    if silent.len() > 0
+    // Empty members belong to the first item.
+    if empty_members.len() > 0
         && let Some(first) = items.first_mut()
     {
         let mut fields: Fields = serde_json::from_str(first.raw().get())?;
-        for (name, value) in silent.iter() {
+        for (name, value) in empty_members.iter() {
             fields.set(name, value.to_owned());
         }
         *first = Item::new(first.view().clone(), RawJson::of(&fields)?);
@@ -72,7 +71,7 @@ pub(crate) fn items_of(message: &Fields, answer_id: &str) -> Result<Vec<Item>, s
     Ok(items)
 }
 
-fn says_nothing(value: &RawValue) -> bool {
+fn is_empty_value(value: &RawValue) -> bool {
     matches!(value.get(), "null" | "\"\"" | "[]" | "{}")
 }
 
@@ -103,8 +102,8 @@ fn content_items(value: &RawValue) -> Result<Vec<(ItemView, Fields)>, serde_json
                 ItemView::Text { text: fields.read("text").unwrap_or_default(), citations: Vec::new() }
             }
             "thinking" | "reasoning" => ItemView::Thinking {
-                text: thought_in(&fields),
-                has_signature: fields.get("signature").is_some_and(|value| !says_nothing(value)),
+                text: thinking_of(&fields),
+                has_signature: fields.get("signature").is_some_and(|value| !is_empty_value(value)),
             },
             _ => ItemView::Other { kind },
         };
@@ -113,8 +112,8 @@ fn content_items(value: &RawValue) -> Result<Vec<(ItemView, Fields)>, serde_json
     Ok(items)
 }
 
-/// The thinking of a part of the content: a text, or a list of text parts.
-pub(super) fn thought_in(part: &Members<'_>) -> String {
+/// The thinking of a content part: a text, or a list of text parts.
+pub(super) fn thinking_of(part: &Members<'_>) -> String {
     let text = ["thinking", "text", "reasoning"].into_iter().find_map(|name| part.read::<String>(name));
     text.unwrap_or_else(|| {
         let parts = part.read::<Vec<Members<'_>>>("thinking").unwrap_or_default();
@@ -123,19 +122,19 @@ pub(super) fn thought_in(part: &Members<'_>) -> String {
 }
 
 fn thinking_item(fields: &Fields) -> Result<Item, serde_json::Error> {
-    let said = THINKING.iter().find_map(|name| fields.read::<String>(name).filter(|text| !text.is_empty()));
+    let text = THINKING.iter().find_map(|name| fields.read::<String>(name).filter(|text| !text.is_empty()));
     let parts: Vec<Members<'_>> =
         fields.get(THINKING_PARTS).and_then(|list| serde_json::from_str(list.get()).ok()).unwrap_or_default();
-    let text = said.unwrap_or_else(|| parts.iter().map(text_of_part).collect());
+    let text = text.unwrap_or_else(|| parts.iter().map(text_of_part).collect());
     let is_signed = |part: &Members<'_>| {
-        ["signature", "data"].iter().any(|name| part.get(name).is_some_and(|value| !says_nothing(value)))
+        ["signature", "data"].iter().any(|name| part.get(name).is_some_and(|value| !is_empty_value(value)))
     };
     let has_signature = parts.iter().any(is_signed)
         || ["reasoning_signature", "thinking_blocks"].iter().any(|name| fields.get(name).is_some());
     Ok(Item::new(ItemView::Thinking { text, has_signature }, RawJson::of(fields)?))
 }
 
-/// What a part of `reasoning_details` says.
+/// The text of a part of `reasoning_details`.
 pub(super) fn text_of_part(part: &Members<'_>) -> String {
     ["text", "summary"].into_iter().find_map(|name| part.read(name)).unwrap_or_default()
 }
@@ -168,7 +167,7 @@ fn call_item(call: &RawValue, id: &str) -> Result<(ItemView, Fields), serde_json
     Ok((ItemView::ToolCall { id, name, arguments }, wrapper))
 }
 
-/// The arguments are JSON as text; some servers send them as the JSON itself, or nothing for no arguments.
+/// Parses the arguments: JSON as text. Some servers send JSON directly, or nothing for no arguments.
 fn arguments_of(function: &Fields) -> Result<RawJson, String> {
     let Some(value) = function.get("arguments") else { return Ok(empty()) };
     match serde_json::from_str::<String>(value.get()) {
@@ -185,36 +184,36 @@ fn empty() -> RawJson {
 
 fn citations_of(annotations: &RawValue) -> Vec<Citation> {
     let list: Vec<Members<'_>> = serde_json::from_str(annotations.get()).unwrap_or_default();
-    let cited = list.iter().filter_map(|one| {
+    let citations = list.iter().filter_map(|one| {
         let inner: Members<'_> = one.read("url_citation")?;
         Some(Citation { url: inner.read("url"), title: inner.read("title"), file: None })
     });
-    cited.collect()
+    citations.collect()
 }
 
-/// How much of an id is looked at for its end, in characters.
-const LONGEST_TAIL: usize = 64;
+/// The number of trailing characters of an id that are scanned.
+const MAX_TAIL: usize = 64;
 
-/// The end of an id, short enough to stand in another one.
+/// The end of an id, as part of another id.
 fn tail(id: &str) -> String {
-    // From the back, because each call of the answer asks, and nobody bounds how long an id is.
+    // The scan starts at the end, because ids have no maximum length.
     let letters: Vec<char> =
-        id.chars().rev().take(LONGEST_TAIL).filter(char::is_ascii_alphanumeric).take(12).collect();
+        id.chars().rev().take(MAX_TAIL).filter(char::is_ascii_alphanumeric).take(12).collect();
     letters.into_iter().rev().collect()
 }
 
-/// The id of a call that a server gave none.
-pub(super) fn made_id(answer_id: &str, number: usize) -> String {
+/// The generated id of a call without one.
+pub(super) fn generated_id(answer_id: &str, number: usize) -> String {
     format!("call_{}_{number}", tail(answer_id))
 }
 
-/// A message that is put together from the parts of its items.
+/// A message that is joined from its items.
 #[derive(Debug, Default)]
-pub(super) struct Joined {
+pub(super) struct MessageBuilder {
     members: Fields,
     content: Option<Content>,
     calls: Vec<Box<RawValue>>,
-    /// The ids of calls that were the answer itself: nobody will answer them.
+    /// The ids of the answer tool's calls, which get no result.
     pub(super) answered: Vec<String>,
 }
 
@@ -224,14 +223,14 @@ enum Content {
     Parts(Vec<Box<RawValue>>),
 }
 
-impl Joined {
-    /// Adds the parts of an item of this wire.
+impl MessageBuilder {
+    /// Adds an item of this wire.
     pub(super) fn add(&mut self, item: &Item) -> Result<(), serde_json::Error> {
         let fields: Fields = serde_json::from_str(item.raw().get())?;
         for (name, value) in fields.iter() {
             match name {
                 "content" => self.add_content(value)?,
-                "tool_calls" if !says_nothing(value) => {
+                "tool_calls" if !is_empty_value(value) => {
                     let calls: Vec<Box<RawValue>> = serde_json::from_str(value.get())?;
                     if matches!(item.view(), ItemView::Text { .. }) {
                         let ids = calls.iter().filter_map(|call| {
@@ -299,7 +298,7 @@ impl Joined {
         Ok(())
     }
 
-    /// The members of the message, `role` first; `None` if it says nothing.
+    /// The members of the message, `role` first; `None` if it is empty.
     pub(super) fn into_message(self) -> Result<Option<Fields>, serde_json::Error> {
         let Self { members, content, calls, .. } = self;
         if members.len() == 0 && content.is_none() && calls.is_empty() {
@@ -310,7 +309,7 @@ impl Joined {
         match &content {
             Some(Content::Text(text)) => message.put("content", text)?,
             Some(Content::Parts(parts)) => message.put("content", parts)?,
-            // Servers want the member where there is no call.
+            // Servers require the member if there is no call.
             None if calls.is_empty() => message.put("content", "")?,
             None => {}
         }

@@ -1,4 +1,4 @@
-//! Parts of turns, as the content of messages.
+//! Encodes parts of turns as the content of messages.
 
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
@@ -6,50 +6,50 @@ use serde_json::{Value, json};
 use crate::wires::codec::Notices;
 use crate::{Media, MediaSource, Part, ToolResult};
 
-/// Why a part cannot be sent on this wire.
+/// Why the wire does not support a part, if it does not.
 pub(super) fn obstacle(part: &Part) -> Option<String> {
     let what = match part {
         Part::Text(_) | Part::Raw(_) => return None,
         Part::ContainerFile { file_id } => {
             return Some(format!(
-                "the container file `{file_id}`: the Chat Completions wire has no containers; send the file as a document"
+                "the Chat Completions wire has no containers: send the file `{file_id}` as a document"
             ));
         }
         Part::Image(media) => match media.source {
             MediaSource::Base64(_) | MediaSource::Url(_) => return None,
-            MediaSource::Text(_) => "an image of plain text",
-            MediaSource::FileId(_) => "an image by its file id",
+            MediaSource::Text(_) => "images of plain text",
+            MediaSource::FileId(_) => "images by file id",
         },
         Part::Document(media) => match media.source {
             MediaSource::Base64(_) | MediaSource::Text(_) | MediaSource::FileId(_) => return None,
-            MediaSource::Url(_) => "a document by its address",
+            MediaSource::Url(_) => "documents by URL",
         },
     };
-    Some(format!("{what}: the Chat Completions wire cannot carry it; send the bytes"))
+    Some(format!("the Chat Completions wire does not support {what}: send the bytes"))
 }
 
-/// The content of a message: a text where that will do, else a list.
+/// The content of a message: a text if possible, else a list.
 pub(super) fn content_of(parts: &[Part]) -> Result<Option<Box<RawValue>>, serde_json::Error> {
-    let said: Vec<&Part> =
+    let parts: Vec<&Part> =
         parts.iter().filter(|part| !matches!(part, Part::Text(text) if text.is_empty())).collect();
-    match said.as_slice() {
+    match parts.as_slice() {
         [] => Ok(None),
         [Part::Text(text)] => to_raw_value(text).map(Some),
-        said => {
-            let parts = said.iter().map(|part| written(part)).collect::<Result<Vec<_>, _>>()?;
+        parts => {
+            let parts = parts.iter().map(|part| encode_part(part)).collect::<Result<Vec<_>, _>>()?;
             to_raw_value(&parts).map(Some)
         }
     }
 }
 
-fn written(part: &Part) -> Result<Box<RawValue>, serde_json::Error> {
+fn encode_part(part: &Part) -> Result<Box<RawValue>, serde_json::Error> {
     match part {
         Part::Text(text) => to_raw_value(&json!({"type": "text", "text": text})),
         Part::Image(media) => {
             to_raw_value(&json!({"type": "image_url", "image_url": {"url": address_of(media)}}))
         }
         Part::Document(media) => to_raw_value(&document(media)),
-        // Refused before anything is written.
+        // `obstacle` rejects container files.
         Part::ContainerFile { file_id } => {
             to_raw_value(&json!({"type": "file", "file": {"file_id": file_id}}))
         }
@@ -84,11 +84,12 @@ fn document(media: &Media) -> Value {
     }
 }
 
-/// The content of a tool's result. The wire takes texts alone there: pictures and documents go into `carried`, for a
-/// user's message behind the results.
+/// The content of a tool result, which is text only on this wire.
+///
+/// Images and documents go into `attachments`, for a user message after the results.
 pub(super) fn result_of(
     result: &ToolResult,
-    carried: &mut Vec<Part>,
+    attachments: &mut Vec<Part>,
     notices: &mut Notices,
 ) -> Result<Box<RawValue>, serde_json::Error> {
     let mut parts: Vec<Part> = Vec::new();
@@ -99,21 +100,21 @@ pub(super) fn result_of(
             }
             Part::Image(media) | Part::Document(media) if obstacle(part).is_none() => {
                 parts.push(Part::text(format!("({}: in the next message)", media.media_type)));
-                carried
+                attachments
                     .push(Part::text(format!("From the tool `{}`, call `{}`:", result.name, result.call_id)));
-                carried.push(part.clone());
+                attachments.push(part.clone());
             }
             Part::Image(_) | Part::Document(_) | Part::ContainerFile { .. } => {
                 let what = obstacle(part).unwrap_or_default();
                 notices.add(format!("a part of the result of `{}` was not sent: {what}", result.name));
-                parts.push(Part::text("(a part was left out)"));
+                parts.push(Part::text("(a part was omitted)"));
             }
         }
     }
     if result.is_error {
         mark_as_error(&mut parts);
     }
-    // Several texts are one: not every server takes a list here.
+    // Texts are joined, because not every server accepts a list here.
     if parts.iter().all(|part| matches!(part, Part::Text(_))) {
         let texts: Vec<&str> = parts
             .iter()
@@ -130,13 +131,13 @@ pub(super) fn result_of(
     }
 }
 
-/// The wire has no mark for a failed call, so the text says it, unless it does already.
+/// Marks a failed call in the text, because the wire has no error flag.
 fn mark_as_error(parts: &mut Vec<Part>) {
-    let says_so = parts.iter().any(|part| match part {
+    let is_marked = parts.iter().any(|part| match part {
         Part::Text(text) => text.chars().take(60).collect::<String>().to_lowercase().contains("error"),
         _ => false,
     });
-    if !says_so {
+    if !is_marked {
         match parts.first_mut() {
             Some(Part::Text(text)) => text.insert_str(0, "Error: "),
             _ => parts.insert(0, Part::text("Error")),

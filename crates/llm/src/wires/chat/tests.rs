@@ -21,8 +21,8 @@ fn write(request: &Request) -> Value {
     Wire::ChatCompletions.write_body(&model(), request, false).unwrap().to_value().unwrap()
 }
 
-/// The body, and what was said about it.
-fn told(request: &Request) -> (Value, Vec<String>) {
+/// The body and its notices.
+fn encode(request: &Request) -> (Value, Vec<String>) {
     let info = crate::ModelInfo::find(&model());
     let (body, notices) = super::encode::encode(&info, request, false).unwrap();
     (body.into_raw().unwrap().to_value().unwrap(), notices)
@@ -51,15 +51,15 @@ fn body(message: &Value, reason: &str) -> Value {
     json!({"id": "chatcmpl-1", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": reason}]})
 }
 
-/// The message that goes back of an answer.
-fn given_back(response: &Response) -> Value {
+/// The message of an answer in the next request.
+fn sent_back(response: &Response) -> Value {
     let mut request = Request::new("before");
     request.push_response(response);
     write(&request)["messages"][1].clone()
 }
 
 #[test]
-fn a_message_is_taken_apart_and_put_together_again() {
+fn a_message_survives_splitting_and_joining() {
     let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "look", "arguments": "{\"a\": 1.0}"}, "extra": [1]});
     for (message, kinds) in [
         (json!({"role": "assistant", "content": "Hi", "refusal": null, "annotations": []}), "text"),
@@ -113,7 +113,7 @@ fn a_message_is_taken_apart_and_put_together_again() {
         if expected["content"].is_null() && expected.get("tool_calls").is_none() {
             expected["content"] = "".into();
         }
-        assert_eq!(given_back(&response), expected);
+        assert_eq!(sent_back(&response), expected);
     }
     let cited = read(&body(
         &json!({"content": "See.", "annotations": [{"url_citation": {"url": "u", "title": "t"}}]}),
@@ -124,12 +124,12 @@ fn a_message_is_taken_apart_and_put_together_again() {
 }
 
 #[test]
-fn calls_without_ids_get_the_same_ids_everywhere() {
+fn calls_without_ids_get_stable_ids() {
     let message = json!({"content": "", "tool_calls": [
         {"type": "function", "function": {"name": "a", "arguments": {"x": 1}}},
         {"id": "", "function": {"name": "b", "arguments": ""}}]});
     let response = read(&body(&message, "stop"));
-    assert_eq!(response.stop, StopReason::ToolUse, "calls wait, whatever the server says");
+    assert_eq!(response.stop, StopReason::ToolUse, "pending calls, whatever the server reports");
     let ids: Vec<String> = response
         .tool_calls()
         .map(|item| match item.view() {
@@ -141,13 +141,13 @@ fn calls_without_ids_get_the_same_ids_everywhere() {
         })
         .collect();
     assert_eq!(ids, ["call_chatcmpl1_0", "call_chatcmpl1_1"]);
-    let back = given_back(&response);
+    let back = sent_back(&response);
     assert_eq!([&back["tool_calls"][0]["id"], &back["tool_calls"][1]["id"]], [&ids[0], &ids[1]]);
     assert_eq!(back["tool_calls"][0]["function"]["arguments"], json!({"x": 1}));
 }
 
 #[test]
-fn fragments_of_calls_find_their_call() {
+fn call_fragments_are_assigned_to_their_call() {
     let call = |fragment: Value| json!({"tool_calls": [fragment]});
     let whole = |name: &str, arguments: &str| (name.to_owned(), arguments.to_owned());
     for (deltas, expected) in [
@@ -267,14 +267,14 @@ fn a_stream_folds_to_its_body() {
             _ => None,
         })
         .collect();
-    assert_eq!(thought, "Hm", "each word once, though two members have it");
-    // A server that ends without a word.
-    let (silent, _) = fold(&text.replace("data: [DONE]\n\n", "")).unwrap();
-    assert_eq!(silent, response);
+    assert_eq!(thought, "Hm", "each text once, although two members have it");
+    // A server that omits `[DONE]`.
+    let (unterminated, _) = fold(&text.replace("data: [DONE]\n\n", "")).unwrap();
+    assert_eq!(unterminated, response);
 }
 
 #[test]
-fn content_that_comes_as_a_list_grows_too() {
+fn content_in_parts_is_appended() {
     let part = |text: &str| json!({"content": [{"type": "text", "text": text}]});
     let thought =
         |text: &str| json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}]});
@@ -290,12 +290,12 @@ fn content_that_comes_as_a_list_grows_too() {
         {"type": "text", "text": "abc"},
     ]);
     let choices = response.raw.to_value().unwrap()["choices"].take();
-    assert_eq!(choices[0]["message"]["content"], whole, "as the body would have it");
-    // What is not only text is kept as it came.
+    assert_eq!(choices[0]["message"]["content"], whole, "equivalent to the body");
+    // Parts with other content stay unchanged.
     let cited =
         json!({"content": [{"type": "thinking", "thinking": [{"type": "reference", "reference_ids": [1]}]}]});
-    let (kept, _) = fold(&stream(&[thought("a"), cited.clone(), thought("b")], "stop")).unwrap();
-    let choices = kept.raw.to_value().unwrap()["choices"].take();
+    let (other, _) = fold(&stream(&[thought("a"), cited.clone(), thought("b")], "stop")).unwrap();
+    let choices = other.raw.to_value().unwrap()["choices"].take();
     assert_eq!(choices[0]["message"]["content"][1], cited["content"][0]);
     let (mixed, events) = fold(&stream(&[json!({"content": "x"}), part("y")], "stop")).unwrap();
     assert_eq!(mixed.text(), "xy");
@@ -304,7 +304,7 @@ fn content_that_comes_as_a_list_grows_too() {
 }
 
 #[test]
-fn of_several_answers_that_with_the_index_0_counts_and_counts_may_stand_beside_each_other() {
+fn the_choice_with_index_0_is_the_answer() {
     let choice = |index: u64, text: &str| json!({"index": index, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"});
     let usage =
         json!({"prompt_tokens": 50, "cached_tokens": 40, "completion_tokens": 9, "reasoning_tokens": 7});
@@ -321,7 +321,7 @@ fn of_several_answers_that_with_the_index_0_counts_and_counts_may_stand_beside_e
 }
 
 #[test]
-fn what_is_no_answer_is_an_error() {
+fn invalid_answers_are_errors() {
     let chunk = |text: &str| format!("data: {text}\n\n");
     for (text, kind) in [
         (String::new(), ErrorKind::Protocol),
@@ -356,7 +356,7 @@ fn what_is_no_answer_is_an_error() {
         .map(|number| json!({"tool_calls": [{"index": number, "id": number.to_string(), "function": {"name": "f"}}]}))
         .collect();
     assert!(fold(&stream(&many, "stop")).unwrap_err().message.contains("more than 1000 calls"));
-    // An event of no known kind, and another answer to the same question, change nothing.
+    // Unknown events and further choices change nothing.
     let odd = chunk("{\"object\":\"brand.new\"}")
         + &chunk("{\"choices\":[{\"index\":1,\"delta\":{\"content\":\"z\"}}]}");
     let (response, events) = fold(&(odd + &stream(&[json!({"content": "x"})], "stop"))).unwrap();
@@ -365,7 +365,7 @@ fn what_is_no_answer_is_an_error() {
 }
 
 #[test]
-fn reasons_to_stop_are_understood() {
+fn stop_reasons_are_mapped() {
     for (reason, message, expected) in [
         ("stop", json!({"content": "x"}), StopReason::EndTurn),
         ("length", json!({"content": "x"}), StopReason::MaxTokens),
@@ -416,7 +416,7 @@ fn every_setting_reaches_the_body() {
     request.metadata.insert("team".into(), "t".into());
     request.provider_options.insert("logit_bias".into(), json!({"1": 2}));
     request.betas = vec!["b".into()];
-    let (body, notices) = told(&request);
+    let (body, notices) = encode(&request);
     let closed = json!({"type": "object", "properties": {"a": {"type": ["string", "null"]}}, "required": ["a"], "additionalProperties": false});
     let open = json!({"type": "object", "additionalProperties": {"type": "string"}});
     assert_eq!(
@@ -437,11 +437,9 @@ fn every_setting_reaches_the_body() {
             "reasoning_effort": "low", "user": "u", "metadata": {"team": "t"}, "logit_bias": {"1": 2}
         })
     );
-    for expected in [
-        "`open` was sent without `strict`: properties of any name",
-        "`open` was sent from the start",
-        "`betas`",
-    ] {
+    for expected in
+        ["`open` was sent without `strict`: properties of any name", "`open` was sent directly", "`betas`"]
+    {
         assert!(notices.iter().any(|notice| notice.contains(expected)), "{expected}: {notices:?}");
     }
     assert_eq!(notices.len(), 3);
@@ -463,20 +461,20 @@ fn every_setting_reaches_the_body() {
 }
 
 #[test]
-fn what_is_not_sent_is_said() {
+fn unsent_settings_have_a_notice() {
     let notice = |change: fn(&mut Request)| {
         let mut request = Request::new("x");
         change(&mut request);
-        told(&request)
+        encode(&request)
     };
     let (body, notices) = notice(|request| request.settings.thinking = Some(Thinking::Off));
     assert_eq!((&body["reasoning_effort"], notices.len()), (&json!("none"), 0));
     let (_, notices) = notice(|request| request.settings.thinking = Some(Thinking::Budget(9)));
-    assert!(notices[0].contains("budget for thinking"));
+    assert!(notices[0].contains("thinking budget"));
     let (_, notices) = notice(|request| {
         request.settings.prompt_caching = PromptCaching::Breakpoints(CacheLifetime::OneHour)
     });
-    assert!(notices[0].contains("cached"));
+    assert!(notices[0].contains("cache lifetime"));
     let (body, notices) = notice(|request| {
         let schema = json!({"type": "object", "properties": {"a": {"type": "string", "minLength": 2}}});
         request.settings.output = Some(OutputFormat::schema(&schema));
@@ -496,14 +494,14 @@ fn what_is_not_sent_is_said() {
         items: vec![thinking],
         provider_state: serde_json::Map::new(),
     }));
-    let (body, notices) = told(&request);
-    assert_eq!(body["messages"].as_array().unwrap().len(), 1, "a message of nothing is none");
+    let (body, notices) = encode(&request);
+    assert_eq!(body["messages"].as_array().unwrap().len(), 1, "an empty message is omitted");
     assert!(notices[0].contains("anthropic/claude-x"));
 }
 
 #[test]
-fn what_the_wire_lacks_is_an_error_before_sending() {
-    let refused = |change: &dyn Fn(&mut Request)| {
+fn unsupported_features_are_errors() {
+    let error_of = |change: &dyn Fn(&mut Request)| {
         let mut request = Request::new("x");
         change(&mut request);
         let error = Wire::ChatCompletions.write_body(&model(), &request, false).unwrap_err();
@@ -511,26 +509,24 @@ fn what_the_wire_lacks_is_an_error_before_sending() {
         error.message
     };
     let web = HostedTool::WebSearch { max_uses: None, allowed_domains: vec![], blocked_domains: vec![] };
-    assert!(refused(&|request| request.hosted_tools = vec![web.clone()]).contains("`web_search`"));
-    let said = |part: Part| refused(&|request| request.turns.push(Turn::User(vec![part.clone()])));
-    assert!(said(Part::ContainerFile { file_id: "f".into() }).contains("container file `f`"));
-    assert!(said(Part::Image(Media::from_file_id("image/png", "f"))).contains("image by its file id"));
-    assert!(
-        said(Part::Document(Media::from_url("application/pdf", "u"))).contains("document by its address")
-    );
+    assert!(error_of(&|request| request.hosted_tools = vec![web.clone()]).contains("`web_search`"));
+    let with_part = |part: Part| error_of(&|request| request.turns.push(Turn::User(vec![part.clone()])));
+    assert!(with_part(Part::ContainerFile { file_id: "f".into() }).contains("the file `f`"));
+    assert!(with_part(Part::Image(Media::from_file_id("image/png", "f"))).contains("images by file id"));
+    assert!(with_part(Part::Document(Media::from_url("application/pdf", "u"))).contains("documents by URL"));
     let option = |value: &str| {
         let value = value.to_owned();
-        refused(&move |request| {
+        error_of(&move |request| {
             request.provider_options.insert("structured_output".into(), value.clone().into());
         })
     };
     assert!(option("magic").contains("expected `tool` or `native`"));
     let tool = ToolDefinition::new("toolpost_answer", "", &json!({}));
-    assert!(refused(&|request| request.tools = vec![tool.clone()].into()).contains("`toolpost_answer`"));
+    assert!(error_of(&|request| request.tools = vec![tool.clone()].into()).contains("`toolpost_answer`"));
 }
 
 #[test]
-fn parts_and_results_are_written() {
+fn parts_and_results_are_encoded() {
     let mut request = Request::new("x");
     request.turns = vec![
         Turn::User(vec![
@@ -566,7 +562,7 @@ fn parts_and_results_are_written() {
         ]),
         Turn::System(vec![Part::text("Hurry.")]),
     ];
-    let (body, notices) = told(&request);
+    let (body, notices) = encode(&request);
     let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,YWJj"}});
     let tool = |id: &str, content: Value| json!({"role": "tool", "tool_call_id": id, "content": content});
     assert_eq!(
@@ -587,7 +583,7 @@ fn parts_and_results_are_written() {
             tool("d", "see\n(image/png: in the next message)".into()),
             tool("e", "(application/pdf: in the next message)".into()),
             tool("g", "".into()),
-            tool("h", "(a part was left out)".into()),
+            tool("h", "(a part was omitted)".into()),
             {"role": "user", "content": [
                 {"type": "text", "text": "From the tool `f`, call `d`:"},
                 image,
@@ -598,11 +594,13 @@ fn parts_and_results_are_written() {
         ])
     );
     assert_eq!(notices.len(), 1);
-    assert!(notices[0].contains("of the result of `f` was not sent: a document by its address"));
+    assert!(notices[0].contains(
+        "of the result of `f` was not sent: the Chat Completions wire does not support documents by URL"
+    ));
 }
 
 #[test]
-fn an_answer_by_way_of_a_tool_is_text() {
+fn a_call_of_the_answer_tool_becomes_text() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
     let mut request = Request::new("x");
     request.settings.output = Some(OutputFormat::schema(&schema));
@@ -637,7 +635,7 @@ fn an_answer_by_way_of_a_tool_is_text() {
 }
 
 #[test]
-fn long_streams_take_time_in_proportion() {
+fn long_streams_take_linear_time() {
     let long = |part: fn(usize) -> Value| {
         let deltas: Vec<Value> = (0..4_000).map(part).collect();
         let began = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! Arguments of a function call that come in pieces, each with the path of what it belongs to.
+//! Joins streamed arguments of a function call, whose pieces have a path.
 
 use serde_json::{Map, Value};
 
@@ -6,12 +6,12 @@ use crate::RawJson;
 use crate::fields::Members;
 
 /// The most steps of a path.
-const DEEPEST: usize = 100;
+const MAX_DEPTH: usize = 100;
 
-/// The most elements of lists in one call that come into being only because a later one is named.
-const MOST_SKIPPED: usize = 1_000;
+/// The most list elements of a call that are skipped by a higher index.
+const MAX_SKIPPED: usize = 1_000;
 
-/// The arguments as far as they are known.
+/// The arguments so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Arguments {
     root: Value,
@@ -26,13 +26,13 @@ enum Step {
 }
 
 impl Arguments {
-    /// Takes arguments that come whole.
+    /// Sets complete arguments.
     pub(super) fn set(&mut self, whole: Value) {
         self.root = whole;
         self.open = None;
     }
 
-    /// Takes one piece in. An error says what is wrong with it.
+    /// Adds a piece. The error names the invalid part.
     pub(super) fn take(&mut self, piece: &Members<'_>) -> Result<(), String> {
         let path: String = piece.read("jsonPath").unwrap_or_default();
         let value = if let Some(text) = piece.read::<String>("stringValue") {
@@ -58,14 +58,14 @@ impl Arguments {
         Ok(())
     }
 
-    /// The arguments: an object, empty if nothing came.
+    /// The arguments: an object, empty if there were no pieces.
     pub(super) fn finish(self) -> RawJson {
         let root = if self.root.is_null() { Value::Object(Map::new()) } else { self.root };
         (&root).into()
     }
 }
 
-/// Finds the place of a path, and makes it where it is not there yet.
+/// Finds the value at a path, and creates it if it is missing.
 fn place<'a>(root: &'a mut Value, steps: Vec<Step>, skipped: &mut usize) -> Result<&'a mut Value, String> {
     let mut place = root;
     for step in steps {
@@ -88,8 +88,8 @@ fn place<'a>(root: &'a mut Value, steps: Vec<Step>, skipped: &mut usize) -> Resu
                 };
                 if index >= elements.len() {
                     *skipped = skipped.saturating_add(index - elements.len());
-                    if *skipped > MOST_SKIPPED {
-                        return Err(format!("more than {MOST_SKIPPED} elements of lists are left out"));
+                    if *skipped > MAX_SKIPPED {
+                        return Err(format!("more than {MAX_SKIPPED} list elements are skipped"));
                     }
                     elements.resize(index + 1, Value::Null);
                 }
@@ -100,7 +100,7 @@ fn place<'a>(root: &'a mut Value, steps: Vec<Step>, skipped: &mut usize) -> Resu
     Ok(place)
 }
 
-/// Reads a path such as `$.a[0]['b c']`.
+/// Parses a path such as `$.a[0]['b c']`.
 fn steps(path: &str) -> Result<Vec<Step>, String> {
     let wrong = || {
         format!("expected a path such as `$.a[0].b`, found `{}`", path.chars().take(100).collect::<String>())
@@ -108,8 +108,8 @@ fn steps(path: &str) -> Result<Vec<Step>, String> {
     let mut rest = path.strip_prefix('$').ok_or_else(wrong)?;
     let mut steps = Vec::new();
     while !rest.is_empty() {
-        if steps.len() == DEEPEST {
-            return Err(format!("a path of more than {DEEPEST} steps"));
+        if steps.len() == MAX_DEPTH {
+            return Err(format!("a path of more than {MAX_DEPTH} steps"));
         }
         if let Some(after) = rest.strip_prefix('.') {
             let end = after.find(['.', '[']).unwrap_or(after.len());
@@ -134,7 +134,7 @@ fn steps(path: &str) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// A quoted name and what stands behind its end.
+/// A quoted name and the rest after it.
 fn quoted(text: &str, quote: char) -> Option<(String, &str)> {
     let mut name = String::new();
     let mut characters = text.char_indices();
@@ -177,12 +177,12 @@ mod tests {
     }
 
     #[test]
-    fn elements_that_are_left_out_are_bounded_over_all_pieces() {
+    fn skipped_elements_are_bounded_over_all_pieces() {
         let pieces = [
             r#"{"jsonPath":"$.a[3]","boolValue":true}"#,
             r#"{"jsonPath":"$.b[18446744073709551615]","boolValue":true}"#,
         ];
-        assert!(arguments(&pieces).unwrap_err().contains("more than 1000 elements"));
+        assert!(arguments(&pieces).unwrap_err().contains("more than 1000 list elements"));
     }
 
     #[test]
@@ -192,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn hostile_paths_are_refused() {
-        let deep = format!(r#"{{"jsonPath":"${}","boolValue":true}}"#, ".a".repeat(DEEPEST + 1));
+    fn hostile_paths_are_rejected() {
+        let deep = format!(r#"{{"jsonPath":"${}","boolValue":true}}"#, ".a".repeat(MAX_DEPTH + 1));
         for piece in [
             r#"{"jsonPath":"$.a[99999999999]","boolValue":true}"#,
             r#"{"jsonPath":"$.a[1001]","boolValue":true}"#,

@@ -1,4 +1,4 @@
-//! An answer of `GenerateContent` as a whole.
+//! Decodes a complete answer of `GenerateContent`.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,31 +11,32 @@ use super::view::{Views, cite};
 use crate::fields::{Fields, Listed, Members};
 use crate::wires::codec::Fold as _;
 use crate::wires::counts::Counts;
+use crate::wires::failure::{MAX_CODE, MAX_MESSAGE};
 use crate::{ErrorKind, Item, ItemView, ModelError, ModelId, RawJson, Response, StopReason, Usage};
 
-/// Reads an answer that came as a whole.
+/// Decodes a complete answer.
 pub(super) fn read_body(origin: &ModelId, body: &str) -> Result<Response, ModelError> {
     let protocol = |text: String| ModelError::new(ErrorKind::Protocol, text).with_model(origin);
     if let Some(error) = error_in(None, body) {
         return Err(error.with_model(origin));
     }
-    // A gateway may leave out that events were asked for: the pieces then come in a list.
+    // A gateway may drop the request for events: the answer is then a list of pieces.
     if body.trim_start().starts_with('[') {
         return read_pieces(origin, body);
     }
     let answer: Fields = serde_json::from_str(body)
-        .map_err(|error| protocol(format!("the body is not the JSON object that was expected: {error}")))?;
+        .map_err(|error| protocol(format!("the body has invalid JSON: {error}")))?;
     if let Some(error) = blocked(answer.get("promptFeedback")) {
         return Err(error.with_model(origin));
     }
     let Listed(candidates) = answer.read::<Listed<Fields>>("candidates").unwrap_or_default();
     let Some(candidate) = candidates.into_iter().find(|candidate| index_of(candidate.get("index")) == 0)
     else {
-        return Err(protocol("the body: expected a list of candidates".to_owned()));
+        return Err(protocol("the body has no list of candidates".to_owned()));
     };
     let content: Members<'_> = candidate.read("content").unwrap_or_default();
     let mut views = Views::default();
-    views.of_answer(
+    views.name_answer(
         answer.read("responseId"),
         answer.get("usageMetadata").and_then(|usage| prompt_tokens(usage.get())),
     );
@@ -46,7 +47,7 @@ pub(super) fn read_body(origin: &ModelId, body: &str) -> Result<Response, ModelE
     Ok(response_of(origin, &answer, &candidate, items, raw))
 }
 
-/// The parts of an answer's content, of which there may be none.
+/// The parts of an answer's content, possibly none.
 pub(super) fn read_parts<'a, T: Deserialize<'a>>(content: &Members<'a>) -> Result<Listed<T>, String> {
     match content.get("parts").map(RawValue::get) {
         None | Some("null") => Ok(Listed::default()),
@@ -58,7 +59,7 @@ pub(super) fn read_parts<'a, T: Deserialize<'a>>(content: &Members<'a>) -> Resul
 
 fn read_pieces(origin: &ModelId, body: &str) -> Result<Response, ModelError> {
     let Listed(pieces) = serde_json::from_str::<Listed<&RawValue>>(body).map_err(|error| {
-        let message = format!("the body is not the JSON that was expected: {error}");
+        let message = format!("the body has invalid JSON: {error}");
         ModelError::new(ErrorKind::Protocol, message).with_model(origin)
     })?;
     let mut fold = GenerateFold::new(origin.clone());
@@ -71,23 +72,24 @@ fn read_pieces(origin: &ModelId, body: &str) -> Result<Response, ModelError> {
     fold.finish()
 }
 
-/// The place of a candidate; the first if it has none.
+/// The index of a candidate; 0 if it has none.
 pub(super) fn index_of(raw: Option<&RawValue>) -> u64 {
     raw.and_then(|raw| raw.get().parse().ok()).unwrap_or_default()
 }
 
-/// The error of a prompt that the provider did not let through.
+/// The error of a blocked prompt.
 pub(super) fn blocked(feedback: Option<&RawValue>) -> Option<ModelError> {
     let feedback: Members<'_> = serde_json::from_str(feedback?.get()).ok()?;
     let reason = feedback.read::<String>("blockReason").filter(|reason| !reason.is_empty())?;
     let message = feedback.read::<String>("blockReasonMessage");
     let message = message.unwrap_or_else(|| "the prompt was blocked".to_owned());
-    let mut error = ModelError::new(ErrorKind::Refused, message.chars().take(2_000).collect::<String>());
-    error.details.provider_code = Some(reason.chars().take(100).collect());
+    let mut error =
+        ModelError::new(ErrorKind::Refused, message.chars().take(MAX_MESSAGE).collect::<String>());
+    error.details.provider_code = Some(reason.chars().take(MAX_CODE).collect());
     Some(error)
 }
 
-/// Why an answer ended; empty if that is not said. Servers that are asked to may number the reasons.
+/// The finish reason of an answer; empty if there is none. Some servers send its number.
 pub(super) fn finish_reason(raw: Option<&RawValue>) -> String {
     const NUMBERED: [&str; 12] = [
         "",
@@ -110,7 +112,7 @@ pub(super) fn finish_reason(raw: Option<&RawValue>) -> String {
     }
 }
 
-/// How long the prompt was, by the record of an answer's usage.
+/// The length of the prompt, from an answer's usage.
 pub(super) fn prompt_tokens(usage: &str) -> Option<u64> {
     serde_json::from_str::<Members<'_>>(usage).ok()?.read("promptTokenCount")
 }
@@ -125,7 +127,7 @@ pub(super) fn response_of(
     let word = finish_reason(candidate.get("finishReason"));
     let message = candidate.read::<String>("finishMessage").filter(|message| !message.is_empty());
     let has_calls = items.iter().any(|item| matches!(item.view(), ItemView::ToolCall { .. }));
-    let said = |word: String| match &message {
+    let detail = |word: String| match &message {
         Some(message) => format!("{word}: {message}"),
         None => word,
     };
@@ -139,11 +141,11 @@ pub(super) fn response_of(
         | "IMAGE_SAFETY"
         | "IMAGE_PROHIBITED_CONTENT"
         | "IMAGE_RECITATION"
-        | "MODEL_ARMOR" => (StopReason::Refusal, Some(said(word))),
+        | "MODEL_ARMOR" => (StopReason::Refusal, Some(detail(word))),
         "STOP" | "" if has_calls => (StopReason::ToolUse, None),
         "STOP" => (StopReason::EndTurn, None),
-        // Whatever else the provider makes of its calls: they are there, and want results.
-        _ if has_calls => (StopReason::ToolUse, Some(said(word))),
+        // Calls need results, whatever the finish reason.
+        _ if has_calls => (StopReason::ToolUse, Some(detail(word))),
         _ => (StopReason::Other(word), message),
     };
     Response {
@@ -160,23 +162,25 @@ pub(super) fn response_of(
     }
 }
 
-/// The wire counts thinking beside the answer and cached input within the prompt. It leaves out what is zero, which the
-/// prompt never is.
+/// The usage of an answer.
+///
+/// The wire counts thinking separately from the answer, and cached input as part of the prompt. It omits zero counts, but
+/// the prompt is never empty.
 pub(super) fn usage_of(answer: &Fields, candidate: &Fields) -> Usage {
     let usage: Members<'_> = answer.read("usageMetadata").unwrap_or_default();
     let mut counts = Counts::default();
     let cached = counts.optional(&usage, "cachedContentTokenCount").unwrap_or_default();
     let by_tools = counts.optional(&usage, "toolUsePromptTokenCount").unwrap_or_default();
-    let prompt = counts.needed(&usage, "promptTokenCount").saturating_add(by_tools);
+    let prompt = counts.required(&usage, "promptTokenCount").saturating_add(by_tools);
     let reasoning = counts.optional(&usage, "thoughtsTokenCount");
-    let said = counts.optional(&usage, "candidatesTokenCount").unwrap_or_default();
+    let answer_tokens = counts.optional(&usage, "candidatesTokenCount").unwrap_or_default();
     let grounding: Members<'_> = candidate.read("groundingMetadata").unwrap_or_default();
     let searches =
         grounding.read::<Vec<&RawValue>>("webSearchQueries").map_or(0, |queries| queries.len() as u64);
     let hosted = [("web_search_requests".to_owned(), searches)].into_iter().filter(|(_, count)| *count > 0);
     Usage {
         input: prompt.saturating_sub(cached),
-        output: said.saturating_add(reasoning.unwrap_or_default()),
+        output: answer_tokens.saturating_add(reasoning.unwrap_or_default()),
         cache_read: cached,
         reasoning,
         hosted: hosted.collect::<BTreeMap<_, _>>(),

@@ -1,4 +1,4 @@
-//! A request as the body of `GenerateContent`.
+//! Encodes a request as the body of `GenerateContent`.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::is_modern;
-use super::schemas::{Schemas, Sent};
-use super::view::id_on_wire;
+use super::schemas::{GeminiSchema, Schemas};
+use super::view::provider_id;
 use crate::catalog::ModelInfo;
 use crate::json::JsonWriter;
 use crate::options::merge_options;
@@ -19,17 +19,17 @@ use crate::{
     ToolResult, Turn,
 };
 
-/// What stands for the signature of a call that another model made: the documented text
-/// `skip_thought_signature_validator`, in base64 as the wire has all signatures.
+/// The placeholder for the signature of another model's call: the documented text
+/// `skip_thought_signature_validator`, in base64.
 const NO_SIGNATURE: &str = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I=";
 
-/// The key of arguments that are not a JSON object, which is all that the wire takes.
+/// The key for arguments that are not a JSON object.
 const NOT_JSON: &str = "INVALID_JSON";
 
-/// Where uploaded files are: the wire wants the whole address, and people have the end of it.
+/// The base URL of uploaded files. The wire requires the whole URL; ids are its end.
 const FILES: &str = "https://generativelanguage.googleapis.com/v1beta/";
 
-/// Writes the body, and says what the caller's user should know about it.
+/// Encodes the body, with notices for the user.
 pub(super) fn encode(
     info: &ModelInfo,
     schemas: &Schemas,
@@ -54,10 +54,10 @@ struct Encoder<'a> {
     out: JsonWriter,
     model: &'a ModelId,
     schemas: &'a Schemas,
-    /// Whether the model is of Gemini 3 or later.
+    /// Whether the model is Gemini 3 or later.
     is_modern: bool,
     roles: Roles,
-    /// Whether the content that is being written has a function call: the first of each must be signed.
+    /// Whether the current content has a function call. The first one must be signed.
     has_call: bool,
     notices: Notices,
 }
@@ -75,10 +75,7 @@ impl Encoder<'_> {
         self.tool_config(request);
         self.generation_config(&request.settings)?;
         if !matches!(request.settings.prompt_caching, PromptCaching::Off | PromptCaching::Automatic) {
-            self.notices.add(
-                "how long to keep the prompt was not sent: the Gemini wire keeps prompts by itself, or under a name \
-                 (`cachedContent` in the provider's options)",
-            );
+            self.notices.add("the cache lifetime was not sent: use the provider option `cachedContent`");
         }
         self.out.piece("}");
         if request.provider_options.is_empty() {
@@ -121,9 +118,8 @@ impl Encoder<'_> {
             out.json("thinkingConfig", thinking.get());
         }
         if settings.parallel_tool_calls == Some(false) {
-            self.notices.add(
-                "`parallel_tool_calls` was not sent: the Gemini wire cannot forbid several calls at once",
-            );
+            self.notices
+                .add("`parallel_tool_calls` was not sent: the Gemini wire cannot forbid parallel calls");
         }
         out.piece("}");
         if out.len() > 2 {
@@ -132,7 +128,7 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// How the model thinks: models before Gemini 3 take a number of tokens, later ones a level as well.
+    /// The thinking configuration: a budget before Gemini 3, a level from Gemini 3 on.
     fn thinking(&mut self, settings: &Settings) -> Result<Option<RawJson>, serde_json::Error> {
         let Settings { thinking, effort, .. } = settings;
         let level = self.level(thinking.as_ref(), *effort);
@@ -142,13 +138,13 @@ impl Encoder<'_> {
             (_, Some(level)) => {
                 if let Some(Thinking::Budget(_)) = thinking {
                     self.notices
-                        .add("the thinking budget was not sent: the Gemini wire takes it or an effort");
+                        .add("the thinking budget was not sent: `effort` is set, and the Gemini wire accepts one of them");
                 }
                 out.text("thinkingLevel", level);
             }
             (Some(Thinking::Off), None) => out.json("thinkingBudget", "0"),
             (Some(Thinking::Budget(tokens)), None) => out.put("thinkingBudget", tokens)?,
-            // Later models decide for themselves unless they are told otherwise.
+            // From Gemini 3 on, adaptive thinking is the default.
             (Some(Thinking::Adaptive), None) if !self.is_modern => out.json("thinkingBudget", "-1"),
             (Some(Thinking::Adaptive) | None, None) => {}
         }
@@ -162,17 +158,16 @@ impl Encoder<'_> {
     fn level(&mut self, thinking: Option<&Thinking>, effort: Option<Effort>) -> Option<&'static str> {
         if thinking == Some(&Thinking::Off) {
             if effort.is_some() {
-                self.notices.add("`effort` was not sent: the model is not to think");
+                self.notices.add("`effort` was not sent: thinking is off");
             }
             if self.is_modern {
-                self.notices
-                    .add("thinking was set to `minimal`: models from Gemini 3 on cannot leave it out");
+                self.notices.add("thinking was set to `minimal`: it cannot be off from Gemini 3 on");
             }
             return self.is_modern.then_some("minimal");
         }
         let effort = effort?;
         if !self.is_modern {
-            self.notices.add("`effort` was not sent: models before Gemini 3 take a thinking budget instead");
+            self.notices.add("`effort` was not sent: models before Gemini 3 have a thinking budget instead");
             return None;
         }
         Some(match effort {
@@ -180,7 +175,7 @@ impl Encoder<'_> {
             Effort::Xhigh | Effort::Max => {
                 let word = effort.as_str();
                 self.notices
-                    .add(format!("effort `{word}` was sent as `high`, the most that the Gemini wire knows"));
+                    .add(format!("effort `{word}` was sent as `high`, the maximum of the Gemini wire"));
                 Effort::High.as_str()
             }
         })
@@ -216,7 +211,7 @@ impl Encoder<'_> {
         self.out.json("parametersJsonSchema", &schema.json);
         self.out.piece("}");
         if definition.deferred {
-            self.notices.add("deferred tools were sent whole: the Gemini wire has no search for tools");
+            self.notices.add("deferred tools were sent directly: the Gemini wire has no tool search");
         }
         if provider_options.is_empty() {
             return Ok(());
@@ -225,10 +220,10 @@ impl Encoder<'_> {
             .change(start, |tool| provider_options.iter().try_for_each(|(name, value)| tool.put(name, value)))
     }
 
-    fn schema(&mut self, name: &str, schema: &RawJson) -> Arc<Sent> {
-        let sent = self.schemas.of(schema);
-        if let Some(loss) = &sent.loss {
-            self.notices.add(format!("the schema of `{name}` was sent as an object of anything: {loss}"));
+    fn schema(&mut self, name: &str, schema: &RawJson) -> Arc<GeminiSchema> {
+        let sent = self.schemas.get(schema);
+        if let Some(reason) = &sent.unsupported {
+            self.notices.add(format!("the schema of `{name}` was sent as an open object: {reason}"));
         }
         sent
     }
@@ -239,9 +234,8 @@ impl Encoder<'_> {
             HostedTool::WebSearch { max_uses, .. } | HostedTool::WebFetch { max_uses, .. } => {
                 if max_uses.is_some() {
                     let name = tool.name();
-                    self.notices.add(format!(
-                        "`max_uses` of `{name}` was not sent: the Gemini wire has no such limit"
-                    ));
+                    self.notices
+                        .add(format!("`max_uses` of `{name}` was not sent: the Gemini wire has no limit"));
                 }
                 let is_search = matches!(tool, HostedTool::WebSearch { .. });
                 self.out.piece(if is_search { r#"{"googleSearch":{}}"# } else { r#"{"urlContext":{}}"# });
@@ -257,13 +251,13 @@ impl Encoder<'_> {
             HostedTool::CodeExecution { version, .. } => {
                 if let Some(version) = version {
                     self.notices.add(format!(
-                        "version `{version}` of `code_execution` was not sent: the Gemini wire has one"
+                        "version `{version}` of `code_execution` was not sent: the Gemini wire has no versions"
                     ));
                 }
                 self.out.piece(r#"{"codeExecution":{}}"#);
             }
             HostedTool::Raw(raw) => self.out.piece(raw.get()),
-            // The check has refused them.
+            // `check` rejects these.
             HostedTool::ToolSearch { .. } | HostedTool::XSearch { .. } => {}
         }
         Ok(())
@@ -279,7 +273,7 @@ impl Encoder<'_> {
             Some(ToolChoice::Any | ToolChoice::Tool(_)) => Some("ANY"),
             Some(ToolChoice::None) => Some("NONE"),
         };
-        // Without it the provider refuses its own tools beside functions, and shows nothing that could go back.
+        // Hosted tools together with functions require this setting.
         let combines = self.is_modern && !request.tools.is_empty() && !request.hosted_tools.is_empty();
         if mode.is_none() && !combines {
             return;
@@ -305,13 +299,12 @@ impl Encoder<'_> {
         self.out.json("contents", "[");
         for turn in turns {
             match turn {
-                Turn::User(parts) => self.said(parts),
+                Turn::User(parts) => self.parts(parts),
                 Turn::System(parts) => {
                     self.notices.add(
-                        "instructions in the midst of the conversation were sent as the user's words: the Gemini wire \
-                         has no other place for them",
+                        "system turns within the conversation were sent as user turns: the Gemini wire has none",
                     );
-                    self.said(parts);
+                    self.parts(parts);
                 }
                 Turn::Assistant(turn) => self.assistant(turn)?,
                 Turn::ToolResults(results) => self.results(results),
@@ -322,14 +315,14 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// Begins a part. Neighbours of one role are one content.
+    /// Begins a part. Adjacent parts of one role are one content.
     fn begin_part(&mut self, role: &'static str) {
         if self.roles.begin(&mut self.out, role, "parts") {
             self.has_call = false;
         }
     }
 
-    fn said(&mut self, parts: &[Part]) {
+    fn parts(&mut self, parts: &[Part]) {
         for part in parts {
             self.part(part);
         }
@@ -350,7 +343,7 @@ impl Encoder<'_> {
                 self.begin_part("user");
                 self.out.piece(raw.get());
             }
-            // The check has refused it.
+            // `check` rejects it.
             Part::ContainerFile { .. } => {}
         }
     }
@@ -363,13 +356,13 @@ impl Encoder<'_> {
 
     fn media(&mut self, media: &Media) {
         if media.title.is_some() {
-            self.notices.add("titles of documents were not sent: the Gemini wire has no place for them");
+            self.notices.add("document titles were not sent: the Gemini wire has none");
         }
-        let place = match &media.source {
+        let start = match &media.source {
             MediaSource::Base64(_) | MediaSource::Text(_) => r#"{"inlineData":{"#,
             MediaSource::Url(_) | MediaSource::FileId(_) => r#"{"fileData":{"#,
         };
-        self.out.piece(place);
+        self.out.piece(start);
         if !media.media_type.is_empty() {
             self.out.text("mimeType", &media.media_type);
         }
@@ -384,9 +377,9 @@ impl Encoder<'_> {
         self.out.piece("}}");
     }
 
-    /// Results of calls stand together. What a result cannot hold of media stands behind all of them.
+    /// Writes the results of calls together. Media that a result cannot contain follow after all results.
     fn results(&mut self, results: &[ToolResult]) {
-        let is_held = |part: &Part| match part {
+        let is_nested = |part: &Part| match part {
             Part::Text(_) => true,
             Part::Image(media) | Part::Document(media) => {
                 self.is_modern && matches!(media.source, MediaSource::Base64(_) | MediaSource::Text(_))
@@ -394,15 +387,15 @@ impl Encoder<'_> {
             Part::ContainerFile { .. } | Part::Raw(_) => false,
         };
         let outside: Vec<&Part> =
-            results.iter().flat_map(|result| &result.content).filter(|part| !is_held(part)).collect();
-        let held: Vec<Vec<&Part>> = results
+            results.iter().flat_map(|result| &result.content).filter(|part| !is_nested(part)).collect();
+        let nested: Vec<Vec<&Part>> = results
             .iter()
-            .map(|result| result.content.iter().filter(|part| is_held(part)).collect())
+            .map(|result| result.content.iter().filter(|part| is_nested(part)).collect())
             .collect();
-        for (result, parts) in results.iter().zip(held) {
+        for (result, parts) in results.iter().zip(nested) {
             self.begin_part("user");
             self.out.piece(r#"{"functionResponse":{"#);
-            if let Some(id) = id_on_wire(&result.call_id) {
+            if let Some(id) = provider_id(&result.call_id) {
                 self.out.text("id", id);
             }
             self.out.text("name", &result.name);
@@ -432,13 +425,13 @@ impl Encoder<'_> {
     }
 
     fn assistant(&mut self, turn: &AssistantTurn) -> Result<(), serde_json::Error> {
-        let is_ours = turn.origin.provider == self.model.provider;
+        let is_own = turn.origin.provider == self.model.provider;
         for item in &turn.items {
-            // The provider itself sends texts without text, and refuses them when they come back.
+            // The provider sends empty texts but rejects them in requests.
             if matches!(item.view(), ItemView::Text { text, .. } if text.is_empty()) {
                 continue;
             }
-            if is_ours {
+            if is_own {
                 self.own(item, &turn.origin)?;
             } else {
                 self.foreign(item, &turn.origin);
@@ -454,7 +447,7 @@ impl Encoder<'_> {
         if !matches!(item.view(), ItemView::ToolCall { .. }) || std::mem::replace(&mut self.has_call, true) {
             return Ok(());
         }
-        // An older model may have signed nothing, and this one wants a signature. Its own word is not touched.
+        // An older model may have signed nothing, but this one requires a signature. Its own items stay unchanged.
         if !self.is_modern || origin.name == self.model.name {
             return Ok(());
         }
@@ -470,12 +463,10 @@ impl Encoder<'_> {
     }
 
     fn unsigned(&mut self, origin: &ModelId) {
-        self.notices.add(format!(
-            "calls of {origin} have no thought signature: they were sent with the text that stands for one"
-        ));
+        self.notices.add(format!("calls of {origin} have no thought signature: a placeholder was sent"));
     }
 
-    /// An item of another provider: what it means is kept, what only its provider can read is not.
+    /// Converts an item of another provider. Items that only its provider can read are dropped.
     fn foreign(&mut self, item: &Item, origin: &ModelId) {
         match item.view() {
             ItemView::Text { text, .. } => {
@@ -485,7 +476,7 @@ impl Encoder<'_> {
             ItemView::ToolCall { id, name, arguments } => {
                 self.begin_part("model");
                 self.out.piece(r#"{"functionCall":{"#);
-                if let Some(id) = id_on_wire(id) {
+                if let Some(id) = provider_id(id) {
                     self.out.text("id", id);
                 }
                 self.out.text("name", name);
@@ -509,7 +500,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// Arguments that are no object, in one.
+    /// Wraps arguments that are not an object.
     fn wrapped(&mut self, text: &str) {
         self.out.piece("{");
         self.out.text(NOT_JSON, text);

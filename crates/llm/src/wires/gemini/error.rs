@@ -1,4 +1,4 @@
-//! The errors of `GenerateContent`: a `google.rpc.Status` under `error`.
+//! Decodes the errors of `GenerateContent`: a `google.rpc.Status` under `error`.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use serde_json::value::RawValue;
 
 use crate::fields::Members;
 use crate::http::retry::parse_duration;
-use crate::wires::failure::{error, kind_of_status, of_page};
+use crate::wires::failure::{error, error_of_page, kind_of_status};
 use crate::{ErrorKind, ModelError};
 
-/// The error of a body of an unsuccessful status.
+/// Decodes the error of an unsuccessful answer.
 pub(super) fn read_error(status: u16, text: &str) -> ModelError {
-    error_in(Some(status), text).unwrap_or_else(|| of_page(status, text))
+    error_in(Some(status), text).unwrap_or_else(|| error_of_page(status, text))
 }
 
-/// The error that a body is, alone or first in a list, as a stream without events has it. `None` if it is none.
+/// Decodes an error, alone or first in a list; `None` if the body is not an error.
 pub(super) fn error_in(status: Option<u16>, text: &str) -> Option<ModelError> {
     #[derive(Deserialize)]
     struct Body<'a> {
@@ -30,9 +30,9 @@ pub(super) fn error_in(status: Option<u16>, text: &str) -> Option<ModelError> {
     Some(error_of(status, body.error))
 }
 
-/// The error of what stands under `error`, with the status if one came.
+/// Converts the member `error`, with the status if there is one.
 pub(super) fn error_of(status: Option<u16>, raw: &RawValue) -> ModelError {
-    // A gateway may write a text instead of the status.
+    // A gateway may send a text instead of an object.
     let text = serde_json::from_str::<String>(raw.get()).ok();
     let body: Members<'_> = serde_json::from_str(raw.get()).unwrap_or_default();
     let code = body.read::<u16>("code");
@@ -59,21 +59,21 @@ pub(super) fn error_of(status: Option<u16>, raw: &RawValue) -> ModelError {
 
 fn kind_of_name(name: &str, reason: &str, message: &str, retry_after: Option<Duration>) -> Option<ErrorKind> {
     let message = message.to_lowercase();
-    let said = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    let mentions = |words: &[&str]| words.iter().any(|word| message.contains(word));
     Some(match name {
-        // A wrong key is an invalid argument here: the detail or the message tells.
+        // An invalid API key is an invalid argument here; the detail or the message tells.
         "INVALID_ARGUMENT"
-            if reason.starts_with("API_KEY_") || said(&["api key not valid", "api key expired"]) =>
+            if reason.starts_with("API_KEY_") || mentions(&["api key not valid", "api key expired"]) =>
         {
             ErrorKind::Auth
         }
         "INVALID_ARGUMENT"
-            if said(&["input token count", "exceeds the maximum number of tokens", "context window"]) =>
+            if mentions(&["input token count", "exceeds the maximum number of tokens", "context window"]) =>
         {
             ErrorKind::ContextTooLong
         }
         "FAILED_PRECONDITION" | "PERMISSION_DENIED" | "RESOURCE_EXHAUSTED"
-            if said(&["enable billing", "billing account", "credits are depleted", "prepayment"]) =>
+            if mentions(&["enable billing", "billing account", "credits are depleted", "prepayment"]) =>
         {
             ErrorKind::Billing
         }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_details_say_how_long_to_wait_and_which_quota_is_used_up() {
+    fn details_name_the_wait_and_the_quota() {
         let status = json!({"error": {"code": 429, "message": "Too many.", "status": "RESOURCE_EXHAUSTED", "details": [
             {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{"quotaId": "PerMinute"}]},
             {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.4s"},
@@ -146,11 +146,11 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_a_gateway_is_shown_in_part() {
+    fn a_gateway_page_is_excerpted() {
         let error = read_error(502, &format!("<html>{}", "x".repeat(9_000)));
         assert_eq!(error.kind, ErrorKind::Overloaded);
         assert!(error.message.starts_with("<html>x") && error.message.len() == 200);
-        assert_eq!(read_error(401, "").message, "the answer has no text");
+        assert_eq!(read_error(401, "").message, "the answer is empty");
         assert_eq!(read_error(400, r#"{"error":"no"}"#).message, "no");
     }
 }

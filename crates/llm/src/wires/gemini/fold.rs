@@ -1,7 +1,7 @@
-//! The stream of `GenerateContent`, folded to the body that it would have been.
+//! Folds a stream of `GenerateContent` into the equivalent body.
 //!
-//! Every event is an answer of its own with some parts more. Nothing marks the end: an answer is complete when the bytes
-//! end and a reason to stop was given; one in the midst of the stream, as rounds of hosted code have it, is not the end.
+//! Every event is an answer with additional parts. Nothing marks the end: an answer is complete when the bytes end after a
+//! finish reason. Hosted code execution has finish reasons in the middle of the stream.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -19,10 +19,10 @@ use crate::offline::events::deltas_of;
 use crate::wires::codec::Fold;
 use crate::{ErrorKind, Item, ItemView, ModelError, ModelEvent, ModelId, RawJson, Response};
 
-/// The member of a candidate that has its log probabilities.
+/// The member of a candidate with its log probabilities.
 const PROBABILITIES: &str = "logprobsResult";
 
-/// An event that is nothing but more text, as most are. Any other event does not fit and is read member by member.
+/// An event with text only, the most frequent case. Other events are parsed member by member.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct MoreText<'a> {
@@ -65,33 +65,33 @@ struct TextPart<'a> {
     thought: bool,
 }
 
-/// A part that is still growing.
+/// An open part.
 #[derive(Clone, Debug, PartialEq)]
 enum Open {
-    /// Texts of one kind that came one behind the other, none of them signed.
+    /// Consecutive unsigned texts of one kind.
     Run { thought: bool, text: String },
-    /// A function call whose arguments come in pieces.
+    /// A function call with streamed arguments.
     Call(Box<Call>),
 }
 
-/// A function call as far as it is known.
+/// An incomplete function call.
 #[derive(Clone, Debug, PartialEq)]
 struct Call {
-    /// The members of the part beside the call.
+    /// The members of the part except the call.
     part: Fields,
-    /// The members of the call beside the arguments.
+    /// The members of the call except the arguments.
     members: Fields,
     arguments: Arguments,
     id: String,
     name: String,
 }
 
-/// The log probabilities of an answer. Every event has those of its own tokens.
+/// The log probabilities of an answer. Every event has the ones of its tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Probabilities {
-    /// The values of each list, with commas between them.
+    /// The values of each list, separated by commas.
     lists: Vec<(String, String)>,
-    /// Members that are no lists; each has its last word.
+    /// Other members, with their last values.
     others: Fields,
 }
 
@@ -100,7 +100,7 @@ impl Probabilities {
         for (name, value) in Members::parse(later.get()).iter() {
             let list = value.get().strip_prefix('[').and_then(|text| text.strip_suffix(']')).map(str::trim);
             let Some(values) = list else {
-                keep(&mut self.others, name, value);
+                replace(&mut self.others, name, value);
                 continue;
             };
             match self.lists.iter_mut().find(|(known, _)| known == name) {
@@ -114,7 +114,7 @@ impl Probabilities {
         }
     }
 
-    /// The member that all events together would have; `None` if none of them had one.
+    /// The joined member; `None` if no event had one.
     fn joined(&self) -> Result<Option<Fields>, serde_json::Error> {
         let mut fields = Fields::default();
         for (name, values) in &self.lists {
@@ -127,31 +127,31 @@ impl Probabilities {
     }
 }
 
-/// One stream of `GenerateContent`.
+/// The fold of one stream of `GenerateContent`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct GenerateFold {
     origin: ModelId,
-    /// The members of the answer beside its candidates and its usage; each has its last word.
+    /// The last values of the answer's members except candidates and usage.
     answer: Fields,
-    /// The last word on its usage, which every event has another one of.
+    /// The last usage. Every event has one.
     usage: String,
-    /// The members of the first candidate beside its content.
+    /// The members of the first candidate except its content.
     candidate: Fields,
-    /// Of them, those that came in several events, by name.
+    /// The metadata members that arrived in several events, by name.
     metadata: Vec<(String, Fields)>,
-    /// Its log probabilities.
+    /// The log probabilities.
     probabilities: Probabilities,
-    /// The members of its content beside the parts.
+    /// The members of the content except the parts.
     content: Option<Fields>,
     views: Views,
     open: Option<Open>,
     items: Vec<Item>,
-    /// How many of the items were delivered.
+    /// The number of delivered items.
     delivered: usize,
-    /// How many of the items were delivered or looked at for what is shown before its turn.
-    shown: usize,
-    /// A reason to stop was given.
-    stopped: bool,
+    /// The number of items that were delivered or checked for early display.
+    displayed: usize,
+    /// Whether a finish reason has arrived.
+    has_finished: bool,
     complete: bool,
 }
 
@@ -169,8 +169,8 @@ impl GenerateFold {
             open: None,
             items: Vec::new(),
             delivered: 0,
-            shown: 0,
-            stopped: false,
+            displayed: 0,
+            has_finished: false,
             complete: false,
         }
     }
@@ -185,7 +185,7 @@ impl GenerateFold {
         events: &mut VecDeque<ModelEvent>,
     ) -> Result<(), ModelError> {
         if let Some(usage) = event.usage_metadata {
-            self.keep_usage(usage);
+            self.set_usage(usage);
         }
         for (name, value) in [
             ("modelVersion", event.model_version),
@@ -193,13 +193,13 @@ impl GenerateFold {
             ("createTime", event.create_time),
         ] {
             if let Some(value) = value {
-                keep(&mut self.answer, name, value);
+                replace(&mut self.answer, name, value);
             }
         }
         let [candidate] = event.candidates;
         let content = self.content.get_or_insert_default();
         if let Some(role) = candidate.content.role {
-            keep(content, "role", role);
+            replace(content, "role", role);
         }
         if let Some(index) = candidate.index.filter(|_| self.candidate.get("index").is_none()) {
             self.candidate.put("index", &index).map_err(|error| self.protocol(error.to_string()))?;
@@ -208,12 +208,12 @@ impl GenerateFold {
         self.grow(text, thought, events)
     }
 
-    fn keep_usage(&mut self, usage: &RawValue) {
+    fn set_usage(&mut self, usage: &RawValue) {
         self.usage.clear();
         self.usage.push_str(usage.get());
     }
 
-    /// Appends to the text that is growing, or begins one.
+    /// Appends to the open text, or starts one.
     fn grow(
         &mut self,
         more: Cow<'_, str>,
@@ -238,14 +238,14 @@ impl GenerateFold {
         Ok(())
     }
 
-    /// Takes an event in, whatever it has.
-    fn anything(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    /// Decodes any event.
+    fn take_event(&mut self, data: &str, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let event: Members<'_> = match serde_json::from_str(data) {
             Ok(event) => event,
-            // Some gateways end every stream in this way.
+            // Some gateways end every stream with `[DONE]`.
             Err(_) if data.trim() == "[DONE]" => return Ok(()),
             Err(error) => {
-                return Err(self.protocol(format!("an event is not the JSON that was expected: {error}")));
+                return Err(self.protocol(format!("an event has invalid JSON: {error}")));
             }
         };
         if let Some(error) = event.get("error") {
@@ -263,8 +263,8 @@ impl GenerateFold {
         for (name, value) in event.iter() {
             match name {
                 "candidates" => {}
-                "usageMetadata" => self.keep_usage(value),
-                _ => keep(&mut self.answer, name, value),
+                "usageMetadata" => self.set_usage(value),
+                _ => replace(&mut self.answer, name, value),
             }
         }
         for candidate in event.read::<Listed<&RawValue>>("candidates").unwrap_or_default().0 {
@@ -277,7 +277,7 @@ impl GenerateFold {
         }
         let probabilities = self.probabilities.lists.len() + self.probabilities.others.len();
         if self.answer.len().max(self.candidate.len()).max(probabilities) > fields::MAX_MEMBERS {
-            return Err(self.protocol("the answer has more members than any answer should"));
+            return Err(self.protocol("the answer has too many members"));
         }
         Ok(())
     }
@@ -293,18 +293,18 @@ impl GenerateFold {
             } else if name.ends_with("Metadata") {
                 self.merge_metadata(name, value)?;
             } else {
-                keep(&mut self.candidate, name, value);
+                replace(&mut self.candidate, name, value);
             }
         }
-        self.stopped |= !finish_reason(members.get("finishReason")).is_empty();
+        self.has_finished |= !finish_reason(members.get("finishReason")).is_empty();
         let Some(content) = members.get("content") else { return Ok(()) };
         let content = Members::parse(content.get());
         let ours = self.content.get_or_insert_default();
         for (name, value) in content.iter().filter(|(name, _)| *name != "parts") {
-            keep(ours, name, value);
+            replace(ours, name, value);
         }
         if ours.len() > fields::MAX_MEMBERS {
-            return Err(self.protocol("the content has more members than any content should"));
+            return Err(self.protocol("the content has too many members"));
         }
         let Listed(parts) = read_parts::<&RawValue>(&content).map_err(|what| self.protocol(what))?;
         for part in parts {
@@ -313,7 +313,7 @@ impl GenerateFold {
         Ok(())
     }
 
-    /// Sources may come in several events: each member has its last word. What came before is not read again.
+    /// Merges metadata of several events, such as sources. Later members win.
     fn merge_metadata(&mut self, name: &str, value: &RawValue) -> Result<(), ModelError> {
         let known = self.metadata.iter().position(|(known, _)| known == name);
         let place = match (known, self.candidate.get(name)) {
@@ -334,7 +334,7 @@ impl GenerateFold {
             merged.set(name, value.to_owned());
         }
         if merged.len() > fields::MAX_MEMBERS {
-            return Err(self.protocol(format!("`{name}` has more members than it should")));
+            return Err(self.protocol(format!("`{name}` has too many members")));
         }
         Ok(())
     }
@@ -345,17 +345,17 @@ impl GenerateFold {
         }
         let part = Members::parse(raw.get());
         let call: Option<Members<'_>> = part.read("functionCall");
-        let Some(call) = call else { return self.whole(raw, events) };
+        let Some(call) = call else { return self.complete_part(raw, events) };
         let continues = call.read::<bool>("willContinue").unwrap_or_default();
         let in_pieces = continues || call.get("partialArgs").is_some();
         match (call.read::<String>("name"), &self.open) {
             (None, Some(Open::Call(_))) => {}
-            (Some(_), _) if !in_pieces => return self.whole(raw, events),
+            (Some(_), _) if !in_pieces => return self.complete_part(raw, events),
             (Some(name), _) => {
                 self.close(events)?;
                 self.begin_call(name, &part, &call, events);
             }
-            // The end of a call that never began.
+            // The end of a call without a start.
             (None, _) => {
                 events.push_back(ModelEvent::Unknown(raw.into()));
                 return Ok(());
@@ -383,7 +383,7 @@ impl GenerateFold {
             name: name.clone(),
             fragment: String::new(),
         });
-        // The call keeps its place among the members of the part.
+        // The call keeps its position among the members of the part.
         let mut growing = Fields::default();
         for (name, value) in part.iter() {
             growing.set(name, value.to_owned());
@@ -395,7 +395,7 @@ impl GenerateFold {
     fn grow_call(&mut self, part: &Members<'_>, call: &Members<'_>) -> Result<(), String> {
         let Some(Open::Call(open)) = &mut self.open else { return Ok(()) };
         for (name, value) in part.iter().filter(|(name, _)| *name != "functionCall") {
-            keep(&mut open.part, name, value);
+            replace(&mut open.part, name, value);
         }
         for (name, value) in call.iter() {
             match name {
@@ -412,17 +412,17 @@ impl GenerateFold {
                         open.arguments.set(whole);
                     }
                 }
-                _ => keep(&mut open.members, name, value),
+                _ => replace(&mut open.members, name, value),
             }
         }
         if open.part.len().max(open.members.len()) > fields::MAX_MEMBERS {
-            return Err("more members than any call should have".to_owned());
+            return Err("too many members".to_owned());
         }
         Ok(())
     }
 
-    /// A part that came whole.
-    fn whole(&mut self, raw: &RawValue, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    /// Adds a complete part.
+    fn complete_part(&mut self, raw: &RawValue, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         self.close(events)?;
         let index = self.items.len() as u64;
         let item = self.push(raw.into());
@@ -440,7 +440,7 @@ impl GenerateFold {
         Ok(())
     }
 
-    /// Ends what is growing.
+    /// Closes the open part.
     fn close(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         match self.open.take() {
             None => return Ok(()),
@@ -478,12 +478,13 @@ impl GenerateFold {
 
     fn name_answer(&mut self) {
         if !self.views.is_named() {
-            self.views.of_answer(self.answer.read("responseId"), prompt_tokens(&self.usage));
+            self.views.name_answer(self.answer.read("responseId"), prompt_tokens(&self.usage));
         }
     }
 
-    /// Delivers the items up to the first text: where a text is from is only known at the end. What hosted tools do behind
-    /// it is shown at once.
+    /// Delivers the items up to the first text, whose sources arrive at the end.
+    ///
+    /// Items of hosted tools after it are displayed immediately.
     fn deliver(&mut self, events: &mut VecDeque<ModelEvent>) {
         while let Some(item) = self.items.get(self.delivered) {
             let may_change = matches!(item.view(), ItemView::Text { text, .. } if !text.is_empty());
@@ -493,12 +494,12 @@ impl GenerateFold {
             events.push_back(ModelEvent::Item(item.clone()));
             self.delivered += 1;
         }
-        let waiting = self.items.get(self.shown.max(self.delivered)..).unwrap_or_default();
+        let waiting = self.items.get(self.displayed.max(self.delivered)..).unwrap_or_default();
         let is_hosted = |item: &&Item| {
             matches!(item.view(), ItemView::ServerToolCall { .. } | ItemView::ServerToolResult { .. })
         };
         events.extend(waiting.iter().filter(is_hosted).cloned().map(ModelEvent::Hosted));
-        self.shown = self.items.len();
+        self.displayed = self.items.len();
     }
 }
 
@@ -509,7 +510,7 @@ impl Fold for GenerateFold {
         }
         match serde_json::from_str::<MoreText<'_>>(data) {
             Ok(event) if matches!(event.candidates[0].index, None | Some(0)) => self.more_text(event, events),
-            _ => self.anything(data, events),
+            _ => self.take_event(data, events),
         }
     }
 
@@ -518,7 +519,7 @@ impl Fold for GenerateFold {
     }
 
     fn end(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        if self.complete || !self.stopped {
+        if self.complete || !self.has_finished {
             return Ok(());
         }
         self.close(events)?;
@@ -542,7 +543,7 @@ impl Fold for GenerateFold {
 
     fn finish(&mut self) -> Result<Response, ModelError> {
         if !self.complete {
-            return Err(self.protocol("the stream was cut before the end of the answer"));
+            return Err(self.protocol("the stream ended before the answer was complete"));
         }
         let items = std::mem::take(&mut self.items);
         let raw = self.body(&items).map_err(|error| self.protocol(error.to_string()))?;
@@ -551,7 +552,7 @@ impl Fold for GenerateFold {
 }
 
 impl GenerateFold {
-    /// The body that the stream would have been.
+    /// The body that is equivalent to the stream.
     fn body(&mut self, items: &[Item]) -> Result<RawJson, serde_json::Error> {
         let mut candidate = Fields::default();
         if let Some(mut content) = self.content.take() {
@@ -576,8 +577,8 @@ impl GenerateFold {
     }
 }
 
-/// Keeps a member's last word.
-fn keep(fields: &mut Fields, name: &str, value: &RawValue) {
+/// Sets a member to its last value.
+fn replace(fields: &mut Fields, name: &str, value: &RawValue) {
     if fields.get(name).is_none_or(|old| old.get() != value.get()) {
         fields.set(name, value.to_owned());
     }

@@ -1,4 +1,4 @@
-//! JSON Schemas as Gemini takes them.
+//! JSON Schemas in Gemini's dialect.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,33 +6,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::RawJson;
 use crate::schema::{SchemaTarget, lower};
 
-/// The most schemas that are kept.
-const MOST: usize = 1_000;
+/// The most cached schemas.
+const MAX_CACHED: usize = 1_000;
 
-/// Schemas that were made for the provider, by the caller's text: a conversation sends its tools with every request.
+/// A cache of lowered schemas by source text, because every request of a conversation sends the same tools.
 #[derive(Debug, Default)]
-pub(super) struct Schemas(Mutex<HashMap<String, Arc<Sent>>>);
+pub(super) struct Schemas(Mutex<HashMap<String, Arc<GeminiSchema>>>);
 
-/// A schema as it is sent.
+/// A lowered schema.
 #[derive(Debug)]
-pub(super) struct Sent {
+pub(super) struct GeminiSchema {
     /// The schema.
     pub(super) json: String,
-    /// Why nothing of the caller's schema is left, if that is so.
-    pub(super) loss: Option<String>,
+    /// Why the schema was replaced by an open object, if it was.
+    pub(super) unsupported: Option<String>,
 }
 
 impl Schemas {
-    /// The schema to send for one of the caller's.
-    pub(super) fn of(&self, schema: &RawJson) -> Arc<Sent> {
+    /// The lowered form of a schema.
+    pub(super) fn get(&self, schema: &RawJson) -> Arc<GeminiSchema> {
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sent) = known().get(schema.get()) {
             return Arc::clone(sent);
         }
-        // Nobody else waits while it is made; two may make the same.
-        let sent = Arc::new(made(schema));
+        // The lock is free during lowering, so two threads may lower the same schema.
+        let sent = Arc::new(lowered(schema));
         let mut known = known();
-        if known.len() == MOST {
+        if known.len() == MAX_CACHED {
             known.clear();
         }
         known.insert(schema.get().to_owned(), Arc::clone(&sent));
@@ -40,17 +40,23 @@ impl Schemas {
     }
 }
 
-fn made(schema: &RawJson) -> Sent {
+fn lowered(schema: &RawJson) -> GeminiSchema {
     let value = match schema.to_value() {
         Ok(value) => value,
         Err(error) => {
-            return Sent { json: r#"{"type":"object"}"#.to_owned(), loss: Some(error.to_string()) };
+            return GeminiSchema {
+                json: r#"{"type":"object"}"#.to_owned(),
+                unsupported: Some(error.to_string()),
+            };
         }
     };
-    let lowered = lower(&value, SchemaTarget::Gemini);
-    // What is lost of a schema that is otherwise there stands in its descriptions.
-    let is_bare = lowered.schema == serde_json::json!({"type": "object"}) && lowered.schema != value;
-    Sent { json: lowered.schema.to_string(), loss: lowered.unchecked.into_iter().next().filter(|_| is_bare) }
+    let result = lower(&value, SchemaTarget::Gemini);
+    // The descriptions contain the other unchecked keywords.
+    let is_bare = result.schema == serde_json::json!({"type": "object"}) && result.schema != value;
+    GeminiSchema {
+        json: result.schema.to_string(),
+        unsupported: result.unchecked.into_iter().next().filter(|_| is_bare),
+    }
 }
 
 #[cfg(test)]
@@ -60,25 +66,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_schema_is_made_once() {
+    fn a_schema_is_lowered_once() {
         let schemas = Schemas::default();
         let schema = RawJson::from(
             &json!({"type": "object", "properties": {"a": {"type": "number", "multipleOf": 2}}}),
         );
-        let first = schemas.of(&schema);
-        assert!(Arc::ptr_eq(&first, &schemas.of(&schema)));
-        assert!(!first.json.contains("\"multipleOf\"") && first.loss.is_none(), "{first:?}");
-        for number in 0..=MOST {
-            schemas.of(&RawJson::from(&json!({"type": "object", "title": number.to_string()})));
+        let first = schemas.get(&schema);
+        assert!(Arc::ptr_eq(&first, &schemas.get(&schema)));
+        assert!(!first.json.contains("\"multipleOf\"") && first.unsupported.is_none(), "{first:?}");
+        for number in 0..=MAX_CACHED {
+            schemas.get(&RawJson::from(&json!({"type": "object", "title": number.to_string()})));
         }
-        assert!(schemas.0.lock().unwrap().len() <= MOST);
+        assert!(schemas.0.lock().unwrap().len() <= MAX_CACHED);
     }
 
     #[test]
-    fn a_schema_that_nobody_can_read_is_an_object_of_anything() {
+    fn an_unreadable_schema_becomes_an_open_object() {
         let deep = format!("{}{}", r#"{"not":"#.repeat(500), "}".repeat(500).replacen('}', "{}}", 1));
-        let sent = Schemas::default().of(&RawJson::parse(deep).unwrap());
+        let sent = Schemas::default().get(&RawJson::parse(deep).unwrap());
         assert_eq!(sent.json, r#"{"type":"object"}"#);
-        assert!(sent.loss.is_some());
+        assert!(sent.unsupported.is_some());
     }
 }

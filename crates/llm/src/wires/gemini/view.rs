@@ -1,4 +1,4 @@
-//! What a part of an answer means.
+//! Views of the parts of an answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,38 +8,38 @@ use serde_json::value::RawValue;
 use crate::fields::{Fields, Members};
 use crate::{Citation, FileRef, HostedOutput, Item, ItemView, RawJson};
 
-/// How ids begin that this crate gives to calls which have none. They are never sent: the provider does not know them.
-const OWN_ID: &str = "call-";
+/// The prefix of generated call ids. They are never sent, because the provider does not know them.
+const GENERATED_PREFIX: &str = "call-";
 
-/// The longest id that other ids are made of, in bytes: every item may have a copy.
-const LONGEST_ID: usize = 256;
+/// The longest id that generated ids may contain, in bytes: every item may have a copy.
+const MAX_ID: usize = 256;
 
-/// The most passages of an answer whose sources are looked up, and the most sources that its texts are given.
-const MOST_PASSAGES: usize = 1_000;
+/// The most passages that are looked up, and the most citations of an answer.
+const MAX_PASSAGES: usize = 1_000;
 
-/// The most bytes of sources that an answer's texts are given.
-const MOST_CITED_BYTES: usize = 4 * 1024 * 1024;
+/// The most bytes of an answer's citations.
+const MAX_CITATION_BYTES: usize = 4 * 1024 * 1024;
 
-/// The id of a call as the provider knows it; `None` if it gave none.
-pub(super) fn id_on_wire(id: &str) -> Option<&str> {
-    (!id.is_empty() && !id.starts_with(OWN_ID)).then_some(id)
+/// The provider's id of a call; `None` if the id was generated.
+pub(super) fn provider_id(id: &str) -> Option<&str> {
+    (!id.is_empty() && !id.starts_with(GENERATED_PREFIX)).then_some(id)
 }
 
-/// Whether other ids can be made of this one.
+/// Whether an id is usable in generated ids.
 fn is_usable(id: &str) -> bool {
-    (1..=LONGEST_ID).contains(&id.len())
+    (1..=MAX_ID).contains(&id.len())
 }
 
-/// Views of the parts of one answer, in their order: ids that the provider leaves out follow from the place.
+/// Creates the views of an answer's parts in order, with generated ids for missing ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Views {
-    /// What tells this answer from the others of a conversation.
+    /// A name of the answer that is unique in a conversation.
     answer: String,
-    /// How many calls had no id.
+    /// The number of calls without id.
     calls: usize,
-    /// How many pieces of code had no id.
+    /// The number of code parts without id.
     codes: usize,
-    /// The id of the last piece of code.
+    /// The id of the last code part.
     code: String,
 }
 
@@ -65,10 +65,10 @@ struct Part<'a> {
 }
 
 impl Views {
-    /// Notes what tells the answer from others. The first word counts, so that ids do not change on the way.
-    pub(super) fn of_answer(&mut self, response_id: Option<String>, prompt_tokens: Option<u64>) {
+    /// Sets the name of the answer. The first one counts, so that ids stay the same.
+    pub(super) fn name_answer(&mut self, response_id: Option<String>, prompt_tokens: Option<u64>) {
         if !self.is_named() {
-            // Without an id, the length of the prompt tells: a conversation grows.
+            // Without an id, the length of the prompt is unique: a conversation grows.
             let id = response_id.filter(|id| is_usable(id));
             self.answer = id.or_else(|| prompt_tokens.map(|count| format!("p{count}"))).unwrap_or_default();
         }
@@ -78,9 +78,9 @@ impl Views {
         !self.answer.is_empty()
     }
 
-    /// The id of the next call that has none.
+    /// The generated id of the next call.
     pub(super) fn next_id(&self) -> String {
-        format!("{OWN_ID}{}-{}", self.answer, self.calls)
+        format!("{GENERATED_PREFIX}{}-{}", self.answer, self.calls)
     }
 
     /// The item of the next part.
@@ -89,13 +89,13 @@ impl Views {
         Item::new(view.unwrap_or_else(|| ItemView::Other { kind: kind(raw.get()) }), raw)
     }
 
-    /// `None` if the part is of an unknown kind, or of a known one and another shape.
+    /// The view of a known part; `None` for an unknown kind or shape.
     fn known(&mut self, part: &Part<'_>) -> Option<ItemView> {
         if let Some(text) = part.text {
             let text: String = serde_json::from_str(text.get()).ok()?;
             let has_signature = part.thought_signature.is_some_and(|signature| signature.get() != "\"\"");
             let is_thought = part.thought.is_some_and(|thought| thought.get() == "true");
-            // A signature without a text says nothing to the user.
+            // A signature without text is thinking.
             if is_thought || (text.is_empty() && has_signature) {
                 return Some(ItemView::Thinking { text, has_signature });
             }
@@ -131,7 +131,7 @@ impl Views {
             let outcome: String = result.read("outcome").unwrap_or_default();
             let is_error = outcome != "OUTCOME_OK";
             let text: String = result.read("output").unwrap_or_default();
-            // The wire has one place for what code writes, and for why it failed.
+            // The wire has one member for output and errors.
             let (text, stderr) = if is_error { (String::new(), text) } else { (text, String::new()) };
             return Some(ItemView::ServerToolResult {
                 call_id: call_id.unwrap_or_else(|| self.code.clone()),
@@ -168,7 +168,7 @@ fn empty() -> Box<RawValue> {
     RawValue::from_string("{}".to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
-/// What the provider calls a part: the name of the member that has the data.
+/// The kind of a part: the name of its data member.
 fn kind(raw: &str) -> String {
     let members: Members<'_> = serde_json::from_str(raw).unwrap_or_default();
     let beside = ["thought", "thoughtSignature", "videoMetadata", "partMetadata", "mediaResolution"];
@@ -176,21 +176,21 @@ fn kind(raw: &str) -> String {
     name.to_owned()
 }
 
-/// Puts the sources that a candidate names to the texts that are from them.
+/// Adds the sources of a candidate to the texts that cite them.
 pub(super) fn cite(items: &mut [Item], candidate: &Fields) {
     let grounding: Members<'_> = candidate.read("groundingMetadata").unwrap_or_default();
     let chunks: Vec<Members<'_>> = grounding.read("groundingChunks").unwrap_or_default();
     let mut sources: Vec<Option<Citation>> = chunks.iter().map(source).collect();
     let supports: Vec<Members<'_>> = grounding.read("groundingSupports").unwrap_or_default();
     let texts = Texts::of(items);
-    // Which source goes to which item, each once. Few sources and passages that all name each other are many.
+    // Each source is added once per item.
     let (mut cited, mut order) = (BTreeSet::new(), Vec::new());
-    for support in supports.iter().take(MOST_PASSAGES) {
+    for support in supports.iter().take(MAX_PASSAGES) {
         let segment: Members<'_> = support.read("segment").unwrap_or_default();
         let Some(item) = texts.at(segment.read("partIndex"), segment.read("startIndex")) else { continue };
         let indices: Vec<usize> = support.read("groundingChunkIndices").unwrap_or_default();
         for index in indices.into_iter().filter(|index| sources.get(*index).is_some_and(Option::is_some)) {
-            if cited.len() == MOST_PASSAGES {
+            if cited.len() == MAX_PASSAGES {
                 break;
             }
             if cited.insert((item, index)) {
@@ -201,7 +201,7 @@ pub(super) fn cite(items: &mut [Item], candidate: &Fields) {
     let written: Members<'_> = candidate.read("citationMetadata").unwrap_or_default();
     let written: Vec<Members<'_>> =
         written.read("citationSources").or_else(|| written.read("citations")).unwrap_or_default();
-    for source in written.iter().take(MOST_PASSAGES - order.len()) {
+    for source in written.iter().take(MAX_PASSAGES - order.len()) {
         let Some(item) = texts.at(None, source.read("startIndex")) else { continue };
         let citation = Citation { url: source.read("uri"), title: source.read("title"), file: None };
         if citation != Citation::default() {
@@ -209,22 +209,21 @@ pub(super) fn cite(items: &mut [Item], candidate: &Fields) {
             sources.push(Some(citation));
         }
     }
-    let mut of_items: BTreeMap<usize, Vec<Citation>> = BTreeMap::new();
-    let mut left = MOST_CITED_BYTES;
+    let mut by_item: BTreeMap<usize, Vec<Citation>> = BTreeMap::new();
+    let mut left = MAX_CITATION_BYTES;
     for (item, index) in order {
-        let (Some(Some(citation)), citations) = (sources.get(index), of_items.entry(item).or_default())
-        else {
+        let (Some(Some(citation)), citations) = (sources.get(index), by_item.entry(item).or_default()) else {
             continue;
         };
         if citations.contains(citation) {
             continue;
         }
-        // What is left out here stands in the answer's own JSON all the same.
+        // The answer's JSON still has omitted citations.
         let Some(rest) = left.checked_sub(size_of(citation)) else { continue };
         left = rest;
         citations.push(citation.clone());
     }
-    for (place, more) in of_items {
+    for (place, more) in by_item {
         let ItemView::Text { text, citations } = items[place].view() else { continue };
         let mut citations = citations.clone();
         citations.extend(more);
@@ -233,7 +232,7 @@ pub(super) fn cite(items: &mut [Item], candidate: &Fields) {
     }
 }
 
-/// How many bytes a citation has.
+/// The size of a citation in bytes.
 fn size_of(citation: &Citation) -> usize {
     let file = citation.file.as_ref();
     let texts = [
@@ -246,7 +245,7 @@ fn size_of(citation: &Citation) -> usize {
     texts.into_iter().flatten().map(String::len).sum()
 }
 
-/// Where the texts of an answer are: offsets run through all of them in a stream, and through one in a body.
+/// The positions of an answer's texts. Offsets count over all texts in a stream, and within one text in a body.
 struct Texts(Vec<(usize, u64)>);
 
 impl Texts {
@@ -262,7 +261,7 @@ impl Texts {
         Self(texts.collect())
     }
 
-    /// The item of a passage: the part that is named if it is a text, else the text at the offset, else the last.
+    /// The item of a passage: the named part if it is a text, else the text at the offset, else the last one.
     fn at(&self, part: Option<usize>, offset: Option<u64>) -> Option<usize> {
         if let Some(part) = part.filter(|part| self.0.binary_search_by_key(part, |(place, _)| *place).is_ok())
         {
@@ -332,8 +331,8 @@ mod tests {
     #[test]
     fn calls_without_an_id_get_one_that_is_never_sent() {
         let mut views = Views::default();
-        views.of_answer(Some("r1".into()), Some(9));
-        views.of_answer(Some("r2".into()), None);
+        views.name_answer(Some("r1".into()), Some(9));
+        views.name_answer(Some("r2".into()), None);
         let raw =
             RawJson::parse(r#"{"functionCall":{"name":"t","args":{"x":1.0,"y":123456789012345678901}}}"#)
                 .unwrap();
@@ -346,15 +345,15 @@ mod tests {
             })
             .collect();
         assert_eq!(ids, ["call-r1-0", "call-r1-1"]);
-        assert_eq!(id_on_wire(&ids[0]), None);
-        assert_eq!(id_on_wire("call_7"), Some("call_7"));
+        assert_eq!(provider_id(&ids[0]), None);
+        assert_eq!(provider_id("call_7"), Some("call_7"));
         let mut unnamed = Views::default();
-        unnamed.of_answer(None, Some(42));
+        unnamed.name_answer(None, Some(42));
         assert_eq!(unnamed.next_id(), "call-p42-0");
     }
 
     #[test]
-    fn a_result_of_code_names_the_code_before_it() {
+    fn a_code_result_refers_to_the_code_before_it() {
         let mut views = Views::default();
         let code =
             views.item(RawJson::parse(r#"{"executableCode":{"language":"PYTHON","code":"1"}}"#).unwrap());
@@ -366,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_kept_as_other() {
+    fn unknown_parts_become_other() {
         for (text, kind) in [
             (r#"{"thoughtSignature":"s","hologram":{}}"#, "hologram"),
             (r#"{"inlineData":{"mimeType":"image/png","data":""}}"#, "inlineData"),
@@ -380,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_go_to_the_text_that_is_from_them() {
+    fn sources_are_added_to_their_texts() {
         let mut views = Views::default();
         let parts = [json!({"text": "t", "thought": true}), json!({"text": "abc"}), json!({"text": "def"})];
         let mut items: Vec<Item> = parts.iter().map(|part| views.item(part.into())).collect();

@@ -1,4 +1,4 @@
-//! A request as the body of the Responses API.
+//! Encodes a request as the body of the Responses API.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -7,7 +7,7 @@ use base64::Engine as _;
 use serde_json::Value;
 
 use super::view::kind_of;
-use super::{Dialect, hosted, reasons};
+use super::{Dialect, hosted, is_reasoning_model};
 use crate::catalog::ModelInfo;
 use crate::fields::Members;
 use crate::json::JsonWriter;
@@ -20,16 +20,16 @@ use crate::{
     ToolResult, Turn,
 };
 
-/// The longest id of a call that the wire takes, in characters.
-const LONGEST_CALL_ID: usize = 64;
+/// The longest call id of the wire, in characters.
+const MAX_CALL_ID: usize = 64;
 
-/// How much of each text counts for the key of the prompt's cache, in bytes.
-const LONGEST_KEY_PART: usize = 4096;
+/// The part of each text that counts for the prompt cache key, in bytes.
+const MAX_KEY_PART: usize = 4096;
 
-/// What a hash begins with.
-const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+/// The initial value of the FNV-1a hash.
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// Writes the body, and says what the caller's user should know about it.
+/// Encodes the body, with notices for the user.
 pub(super) fn encode(
     dialect: Dialect,
     info: &ModelInfo,
@@ -42,11 +42,11 @@ pub(super) fn encode(
         dialect,
         model: &info.id,
         is_own,
-        reasons: info.has(Feature::Reasoning).unwrap_or_else(|| reasons(&info.id.name)),
-        // The caller may have the provider keep the answers; it then knows its own items by their ids.
+        is_reasoning: info.has(Feature::Reasoning).unwrap_or_else(|| is_reasoning_model(&info.id.name)),
+        // With `store`, the provider knows its items by their ids.
         is_stored: request.provider_options.get("store").is_some_and(|store| *store == true),
         special_calls: HashMap::new(),
-        own_odd_ids: HashSet::new(),
+        unusual_ids: HashSet::new(),
         notices: Notices::default(),
     };
     encoder.body(request, stream).map_err(|error| {
@@ -55,10 +55,10 @@ pub(super) fn encode(
     Ok((encoder.out, encoder.notices.into_vec()))
 }
 
-/// What the result of a call must look like, where it is not that of a plain function.
+/// The form of a call's result that differs from a plain function's.
 struct SpecialCall<'a> {
     kind: Cow<'a, str>,
-    /// The program of the provider that made the call, which the result must name.
+    /// The hosted program that made the call, which the result must name.
     caller: Option<&'a str>,
 }
 
@@ -66,14 +66,14 @@ struct Encoder<'a> {
     out: JsonWriter,
     dialect: Dialect,
     model: &'a ModelId,
-    /// Whether the provider itself is asked.
+    /// Whether the server is the provider itself.
     is_own: bool,
     /// Whether the model reasons.
-    reasons: bool,
+    is_reasoning: bool,
     is_stored: bool,
     special_calls: HashMap<&'a str, SpecialCall<'a>>,
-    /// Ids of the provider's own calls that would be changed if they came from elsewhere.
-    own_odd_ids: HashSet<&'a str>,
+    /// Unusual ids of the provider's own calls, which stay unchanged.
+    unusual_ids: HashSet<&'a str>,
     notices: Notices,
 }
 
@@ -81,7 +81,7 @@ impl<'a> Encoder<'a> {
     fn body(&mut self, request: &'a Request, stream: bool) -> Result<(), serde_json::Error> {
         self.out.piece("{");
         self.out.text("model", &self.model.name);
-        // Histories are whole: nothing of them is left with the provider.
+        // Requests contain the whole conversation, so the provider stores nothing.
         self.out.json("store", "false");
         self.include(request);
         if stream {
@@ -93,7 +93,7 @@ impl<'a> Encoder<'a> {
         }
         self.tools(request)?;
         self.input(system, &request.turns)?;
-        // Gateways refuse what they cannot pass on, and route by themselves.
+        // Gateways reject the key and have their own routing.
         if self.is_own && request.settings.prompt_caching != PromptCaching::Off {
             self.out.text("prompt_cache_key", &cache_key(request));
         }
@@ -101,7 +101,7 @@ impl<'a> Encoder<'a> {
         self.context_management(&request.context_edits)?;
         self.metadata(request);
         if !request.betas.is_empty() && self.dialect == Dialect::Xai {
-            self.notices.add("`betas` were not sent: the xAI wire has no header for them");
+            self.notices.add("`betas` were not sent: the xAI wire has no beta header");
         }
         self.out.piece("}");
         if request.provider_options.is_empty() {
@@ -110,16 +110,16 @@ impl<'a> Encoder<'a> {
         self.out.change(0, |body| merge_options(body, &request.provider_options))
     }
 
-    /// What the provider only says if it is asked.
+    /// Writes `include`: optional parts of the answer.
     fn include(&mut self, request: &Request) {
-        let mut wanted = Vec::new();
-        // Without it there is no thinking to give back. Models that do not think refuse to be asked.
-        if self.dialect == Dialect::Xai || self.reasons {
-            wanted.push("reasoning.encrypted_content");
+        let mut names = Vec::new();
+        // Later requests need the encrypted thinking. Models without reasoning reject this.
+        if self.dialect == Dialect::Xai || self.is_reasoning {
+            names.push("reasoning.encrypted_content");
         }
         if self.dialect == Dialect::OpenAi {
             for tool in &request.hosted_tools {
-                wanted.push(match tool {
+                names.push(match tool {
                     HostedTool::CodeExecution { .. } => "code_interpreter_call.outputs",
                     HostedTool::WebSearch { .. } => "web_search_call.action.sources",
                     HostedTool::FileSearch { .. } => "file_search_call.results",
@@ -127,11 +127,11 @@ impl<'a> Encoder<'a> {
                 });
             }
         }
-        if wanted.is_empty() {
+        if names.is_empty() {
             return;
         }
         self.out.json("include", "[");
-        for name in wanted {
+        for name in names {
             self.out.comma();
             self.out.string(name);
         }
@@ -160,17 +160,16 @@ impl<'a> Encoder<'a> {
         match settings.prompt_caching {
             PromptCaching::Off | PromptCaching::Automatic => {}
             PromptCaching::AutomaticFor(_) => {
-                self.notices.add("the lifetime of the prompt's cache was not sent: the provider chooses it");
+                self.notices.add("the cache lifetime was not sent: the provider chooses it");
             }
             PromptCaching::Breakpoints(_) => {
-                self.notices
-                    .add("marks for the prompt's cache were not sent: the provider finds them itself");
+                self.notices.add("cache breakpoints were not sent: the provider chooses them");
             }
         }
         Ok(())
     }
 
-    /// What the provider does when the conversation gets long: it knows summaries alone.
+    /// Writes the context edits. The wire has compaction only.
     fn context_management(&mut self, edits: &[ContextEdit]) -> Result<(), serde_json::Error> {
         let Some(ContextEdit::Compact { at_tokens }) = edits.first() else { return Ok(()) };
         self.out.json("context_management", r#"[{"type":"compaction""#);
@@ -182,15 +181,14 @@ impl<'a> Encoder<'a> {
     }
 
     fn sampling(&mut self, settings: &Settings) -> Result<(), serde_json::Error> {
-        // A model of OpenAI that reasons refuses to be told how to sample.
-        let is_free =
-            self.dialect == Dialect::Xai || !self.reasons || settings.thinking == Some(Thinking::Off);
+        // OpenAI's reasoning models reject sampling parameters.
+        let can_sample =
+            self.dialect == Dialect::Xai || !self.is_reasoning || settings.thinking == Some(Thinking::Off);
         for (name, value) in [("temperature", settings.temperature), ("top_p", settings.top_p)] {
             match value {
-                Some(value) if is_free => self.out.put(name, &value)?,
+                Some(value) if can_sample => self.out.put(name, &value)?,
                 Some(_) => {
-                    self.notices
-                        .add(format!("`{name}` was not sent: the model reasons, and takes none then"));
+                    self.notices.add(format!("`{name}` was not sent: reasoning models do not support it"));
                 }
                 None => {}
             }
@@ -199,10 +197,10 @@ impl<'a> Encoder<'a> {
             self.notices.add("`top_k` was not sent: the Responses wire has none");
         }
         if !settings.stop.is_empty() {
-            self.notices.add("`stop` was not sent: the Responses wire has no texts that end an answer");
+            self.notices.add("`stop` was not sent: the Responses wire has no stop sequences");
         }
         if settings.seed.is_some() {
-            self.notices.add("`seed` was not sent: the Responses wire has no seeds");
+            self.notices.add("`seed` was not sent: the Responses wire has no seed");
         }
         Ok(())
     }
@@ -212,19 +210,18 @@ impl<'a> Encoder<'a> {
         let mut summary = None;
         match settings.thinking {
             None => {}
-            Some(Thinking::Off) if self.dialect == Dialect::OpenAi && !self.reasons => {}
+            Some(Thinking::Off) if self.dialect == Dialect::OpenAi && !self.is_reasoning => {}
             Some(Thinking::Off) => {
                 if effort.is_some() {
                     self.notices.add("`effort` was not sent: thinking is off");
                 }
                 effort = Some("none");
             }
-            // Who asks for thinking wants to see it.
+            // A request for thinking includes its summary.
             Some(Thinking::Adaptive) => summary = Some("auto"),
             Some(Thinking::Budget(_)) => {
                 summary = Some("auto");
-                self.notices
-                    .add("the thinking budget was not sent: the Responses wire has `effort` in its place");
+                self.notices.add("the thinking budget was not sent: the Responses wire has `effort` instead");
             }
         }
         if effort.is_none() && summary.is_none() {
@@ -338,9 +335,9 @@ impl<'a> Encoder<'a> {
         if definition.deferred {
             match self.dialect {
                 Dialect::OpenAi => self.out.json("defer_loading", "true"),
-                Dialect::Xai => self
-                    .notices
-                    .add("deferred tools were sent like all others: the xAI wire has no search for tools"),
+                Dialect::Xai => {
+                    self.notices.add("deferred tools were sent directly: the xAI wire has no tool search")
+                }
             }
         }
         self.out.piece("}");
@@ -351,8 +348,7 @@ impl<'a> Encoder<'a> {
             .change(start, |tool| provider_options.iter().try_for_each(|(name, value)| tool.put(name, value)))
     }
 
-    /// Writes a schema, lowered if it is to be strict, and whether it is: without that key the provider takes it for a
-    /// strict one.
+    /// Writes a schema and the member `strict`, which defaults to true. A strict schema is lowered.
     fn schema(
         &mut self,
         member: &'static str,
@@ -366,8 +362,8 @@ impl<'a> Encoder<'a> {
             return Ok(());
         }
         let lowered = lower(&schema.to_value()?, SchemaTarget::OpenAiStrict);
-        if let Some(obstacle) = &lowered.unsupported {
-            self.notices.add(format!("the schema of {owner} was sent without `strict`: {obstacle}"));
+        if let Some(reason) = &lowered.unsupported {
+            self.notices.add(format!("the schema of {owner} was sent without `strict`: {reason}"));
             self.out.json(member, schema.get());
             self.out.json("strict", "false");
             return Ok(());
@@ -378,8 +374,8 @@ impl<'a> Encoder<'a> {
     }
 
     fn input(&mut self, system: Option<&str>, turns: &'a [Turn]) -> Result<(), serde_json::Error> {
-        // A prompt that the provider keeps comes with the input that it has.
-        if system.is_none() && !has_words(self.dialect, turns) {
+        // A stored prompt of the provider has its own input.
+        if system.is_none() && !has_input(self.dialect, turns) {
             return Ok(());
         }
         self.out.json("input", "[");
@@ -389,8 +385,8 @@ impl<'a> Encoder<'a> {
                 self.out.string(system);
                 self.out.piece("}");
             }
-            // The provider refuses instructions without any input, and takes a text without text for one.
-            (Some(_), Dialect::OpenAi) if !has_words(self.dialect, turns) => {
+            // The provider rejects instructions without input, but accepts an empty text.
+            (Some(_), Dialect::OpenAi) if !has_input(self.dialect, turns) => {
                 self.out.piece(r#"{"type":"message","role":"user","content":["#);
                 write_text(&mut self.out, "input_text", "");
                 self.out.piece("]}");
@@ -399,13 +395,13 @@ impl<'a> Encoder<'a> {
         }
         for turn in turns {
             match turn {
-                Turn::User(parts) => self.said("user", parts),
+                Turn::User(parts) => self.message("user", parts),
                 Turn::System(parts) => {
                     let role = match self.dialect {
                         Dialect::OpenAi => "developer",
                         Dialect::Xai => "system",
                     };
-                    self.said(role, parts);
+                    self.message(role, parts);
                 }
                 Turn::Assistant(turn) => self.assistant(turn)?,
                 Turn::ToolResults(results) => results.iter().for_each(|result| self.result(result)),
@@ -415,10 +411,10 @@ impl<'a> Encoder<'a> {
         Ok(())
     }
 
-    fn said(&mut self, role: &'static str, parts: &[Part]) {
+    fn message(&mut self, role: &'static str, parts: &[Part]) {
         let mut is_open = false;
         let dialect = self.dialect;
-        for part in parts.iter().filter(|part| !is_silent(dialect, part)) {
+        for part in parts.iter().filter(|part| !is_omitted(dialect, part)) {
             self.out.comma();
             if !std::mem::replace(&mut is_open, true) {
                 self.out.piece(r#"{"type":"message","role":""#);
@@ -433,26 +429,25 @@ impl<'a> Encoder<'a> {
     }
 
     fn assistant(&mut self, turn: &'a AssistantTurn) -> Result<(), serde_json::Error> {
-        let is_ours = turn.origin.provider == self.model.provider;
+        let is_own = turn.origin.provider == self.model.provider;
         let mut has_lost_thinking = false;
         for item in &turn.items {
-            if !is_ours {
+            if !is_own {
                 self.foreign(item, &turn.origin);
                 continue;
             }
             if self.is_lost(item) {
                 has_lost_thinking = true;
-                self.notices.add(
-                    "thinking without its encrypted form was left out: the provider has not kept it, and reads no other",
-                );
+                self.notices
+                    .add("thinking without its encrypted form was dropped: the provider cannot read it");
                 continue;
             }
-            self.note_call(item);
+            self.record_call(item);
             self.out.comma();
             let start = self.out.len();
             self.out.piece(item.raw().get());
             if has_lost_thinking {
-                // By its id the provider might know that the thinking before it is missing.
+                // With the id, the provider would notice the missing thinking.
                 self.out.change(start, |item| {
                     item.remove("id");
                     Ok(())
@@ -462,7 +457,7 @@ impl<'a> Encoder<'a> {
         Ok(())
     }
 
-    /// Whether an item is thinking that the provider could only look up, and has not kept.
+    /// Whether an item is thinking that only a stored answer would contain.
     fn is_lost(&self, item: &Item) -> bool {
         if self.is_stored || self.dialect != Dialect::OpenAi {
             return false;
@@ -473,14 +468,14 @@ impl<'a> Encoder<'a> {
         content.is_empty()
     }
 
-    /// Notes what the result of a call of our provider must look like.
-    fn note_call(&mut self, item: &'a Item) {
+    /// Records the result form of a call of our provider.
+    fn record_call(&mut self, item: &'a Item) {
         let ItemView::ToolCall { id, .. } = item.view() else { return };
-        if !fits(id) {
-            self.own_odd_ids.insert(id);
+        if !is_valid_id(id) {
+            self.unusual_ids.insert(id);
         }
         let raw = item.raw().get();
-        // Nearly all calls are these, and need no second look.
+        // The fast path: nearly all calls are plain functions.
         if raw.contains("\"function_call\"") && !raw.contains("\"caller\"") {
             return;
         }
@@ -493,7 +488,7 @@ impl<'a> Encoder<'a> {
     fn result(&mut self, result: &ToolResult) {
         let special = self.special_calls.get(result.call_id.as_str());
         let kind = special.map_or("function_call", |special| &*special.kind);
-        let id = if self.own_odd_ids.contains(result.call_id.as_str()) {
+        let id = if self.unusual_ids.contains(result.call_id.as_str()) {
             Cow::Borrowed(result.call_id.as_str())
         } else {
             call_id(&result.call_id)
@@ -531,25 +526,24 @@ impl<'a> Encoder<'a> {
         self.out.piece("}");
     }
 
-    /// What a function returned: a text, or a list if there is more than text. The wire has no place for failures but the
-    /// text.
+    /// Writes a function's output: a text, or a list of parts. The wire has no error flag, so the text marks failures.
     fn output(&mut self, result: &ToolResult) {
         if result.content.iter().all(|part| matches!(part, Part::Text(_))) {
             let text = result.joined_text();
-            let text = if result.is_error { failed(&text) } else { Cow::Borrowed(text.as_str()) };
+            let text = if result.is_error { error_text(&text) } else { Cow::Borrowed(text.as_str()) };
             self.out.text("output", &text);
             return;
         }
         self.out.json("output", "[");
         if result.is_error && !result.content.iter().any(|part| matches!(part, Part::Text(_))) {
-            write_text(&mut self.out, "input_text", &failed(""));
+            write_text(&mut self.out, "input_text", &error_text(""));
         }
         let mut is_first = true;
         for part in result.content.iter().filter(|part| !is_blank(part)) {
             self.out.comma();
             match part {
                 Part::Text(text) if result.is_error && is_first => {
-                    write_text(&mut self.out, "input_text", &failed(text));
+                    write_text(&mut self.out, "input_text", &error_text(text));
                 }
                 part => write_part(&mut self.out, part),
             }
@@ -558,7 +552,7 @@ impl<'a> Encoder<'a> {
         self.out.piece("]");
     }
 
-    /// An item of another provider: what it means is kept, what only its provider can read is not.
+    /// Converts an item of another provider. Items that only its provider can read are dropped.
     fn foreign(&mut self, item: &Item, origin: &ModelId) {
         match item.view() {
             ItemView::Text { text, .. } => {
@@ -589,32 +583,32 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Whether a tool takes free text in place of JSON: the provider's options of its definition say so.
+/// Whether a tool takes free text instead of JSON, by its provider options.
 fn is_custom(definition: &ToolDefinition) -> bool {
     definition.provider_options.get("type").is_some_and(|kind| kind == "custom")
 }
 
-/// Whether a part is a text without any text.
+/// Whether a part is an empty text.
 fn is_blank(part: &Part) -> bool {
     matches!(part, Part::Text(text) if text.trim().is_empty())
 }
 
-/// Whether a part says nothing where it stands: a text without any text, or a file that goes with a hosted tool.
-fn is_silent(dialect: Dialect, part: &Part) -> bool {
+/// Whether a part is omitted from the input: an empty text, or a file that belongs to a hosted tool.
+fn is_omitted(dialect: Dialect, part: &Part) -> bool {
     is_blank(part) || (matches!(part, Part::ContainerFile { .. }) && dialect == Dialect::OpenAi)
 }
 
-/// Whether anything of a conversation is sent.
-fn has_words(dialect: Dialect, turns: &[Turn]) -> bool {
+/// Whether a conversation has any input.
+fn has_input(dialect: Dialect, turns: &[Turn]) -> bool {
     turns.iter().any(|turn| match turn {
-        Turn::User(parts) | Turn::System(parts) => parts.iter().any(|part| !is_silent(dialect, part)),
+        Turn::User(parts) | Turn::System(parts) => parts.iter().any(|part| !is_omitted(dialect, part)),
         Turn::Assistant(turn) => !turn.items.is_empty(),
         Turn::ToolResults(results) => !results.is_empty(),
     })
 }
 
-/// A failure's text, marked as one.
-fn failed(text: &str) -> Cow<'_, str> {
+/// The text of a failure, marked as an error.
+fn error_text(text: &str) -> Cow<'_, str> {
     match text.trim_start().get(..5) {
         Some(start) if start.eq_ignore_ascii_case("error") => Cow::Borrowed(text),
         _ if text.trim().is_empty() => Cow::Borrowed("Error"),
@@ -657,7 +651,7 @@ fn write_text(out: &mut JsonWriter, kind: &'static str, text: &str) {
 
 fn write_document(out: &mut JsonWriter, media: &Media) {
     match &media.source {
-        // The model reads a text all the same, and needs no file for it.
+        // A text document is sent as text.
         MediaSource::Text(text) => {
             let titled = media.title.as_ref().map(|title| format!("{title}\n\n{text}"));
             write_text(out, "input_text", titled.as_deref().unwrap_or(text));
@@ -685,7 +679,7 @@ fn write_document(out: &mut JsonWriter, media: &Media) {
     out.piece("}");
 }
 
-/// Bytes as an address that has them in itself. Base64 has nothing to escape, a media type may have.
+/// Writes bytes as a `data:` URL.
 fn write_data(out: &mut JsonWriter, name: &'static str, media_type: &str, data: &str) {
     out.text(name, &format!("data:{media_type};base64,{data}"));
 }
@@ -694,32 +688,32 @@ fn encoded(text: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(text)
 }
 
-/// Whether the wire takes an id of a call.
-fn fits(id: &str) -> bool {
-    (1..=LONGEST_CALL_ID).contains(&id.len())
+/// Whether the wire accepts a call id.
+fn is_valid_id(id: &str) -> bool {
+    (1..=MAX_CALL_ID).contains(&id.len())
         && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
-/// An id that the wire takes. One of another provider may be longer or have other characters; what is cut or replaced
-/// of it becomes a number, so that two ids stay two.
+/// A valid call id. An invalid id of another provider is shortened, with a hash that keeps it unique.
 fn call_id(id: &str) -> Cow<'_, str> {
-    if fits(id) {
+    if is_valid_id(id) {
         return Cow::Borrowed(id);
     }
-    let hash = hash(FNV_START, id.as_bytes());
+    let hash = hash(FNV_OFFSET, id.as_bytes());
     let start: String = id
         .chars()
         .filter(|character| character.is_ascii_alphanumeric() || matches!(character, '_' | '-'))
-        .take(LONGEST_CALL_ID - 17)
+        .take(MAX_CALL_ID - 17)
         .collect();
     let start = if start.is_empty() { "call".to_owned() } else { start };
     Cow::Owned(format!("{start}_{hash:016x}"))
 }
 
-/// A name for all requests that begin as this one does: the provider sends them to where the beginning is kept. It is
-/// derived from what a conversation has from its first request to its last, so that no caller has to keep one.
+/// The prompt cache key, by which the provider routes requests with the same beginning to the same cache.
+///
+/// It depends only on parts that stay the same during a conversation.
 fn cache_key(request: &Request) -> String {
-    let mut key = hash(FNV_START, head(request.system.as_deref().unwrap_or_default()));
+    let mut key = hash(FNV_OFFSET, head(request.system.as_deref().unwrap_or_default()));
     for tool in request.tools.iter() {
         key = hash(key, tool.name.as_bytes());
     }
@@ -740,12 +734,12 @@ fn cache_key(request: &Request) -> String {
     format!("toolpost-{key:016x}")
 }
 
-/// The beginning of a text, as much of it as counts for the key.
+/// The part of a text that counts for the key.
 fn head(text: &str) -> &[u8] {
-    &text.as_bytes()[..text.len().min(LONGEST_KEY_PART)]
+    &text.as_bytes()[..text.len().min(MAX_KEY_PART)]
 }
 
-/// FNV-1a: the same on every machine and in every process, since a history is written many times.
+/// FNV-1a, which is stable across machines and processes.
 fn hash(start: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -755,7 +749,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_of_calls_are_made_to_fit_and_stay_apart() {
+    fn call_ids_are_valid_and_unique() {
         for id in ["call_1", "toolu_01-x", &"x".repeat(64)] {
             assert_eq!(call_id(id), id);
         }
@@ -763,14 +757,14 @@ mod tests {
             ["a.b", "a:b", "", "functions.look:0", "ü", &"x".repeat(65), &"x".repeat(66), &"é".repeat(500)];
         let mapped: HashSet<String> = odd.iter().map(|id| call_id(id).into_owned()).collect();
         assert_eq!(mapped.len(), odd.len());
-        assert!(mapped.iter().all(|id| fits(id)), "{mapped:?}");
+        assert!(mapped.iter().all(|id| is_valid_id(id)), "{mapped:?}");
     }
 
     #[test]
     fn failures_are_marked_once() {
-        assert_eq!(failed("no such file"), "Error: no such file");
-        assert_eq!(failed("error: no"), "error: no");
-        assert_eq!(failed(" "), "Error");
-        assert_eq!(failed("éééé"), "Error: éééé");
+        assert_eq!(error_text("no such file"), "Error: no such file");
+        assert_eq!(error_text("error: no"), "error: no");
+        assert_eq!(error_text(" "), "Error");
+        assert_eq!(error_text("éééé"), "Error: éééé");
     }
 }

@@ -1,4 +1,4 @@
-//! The errors of the Responses API.
+//! Decodes the errors of the Responses API.
 
 use std::borrow::Cow;
 
@@ -6,10 +6,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::fields::Members;
-use crate::wires::failure::{error, kind_of_status, of_page};
+use crate::wires::failure::{error, error_of_page, kind_of_status};
 use crate::{ErrorKind, ModelError};
 
-/// What a provider says of an error.
+/// An error of the provider.
 #[derive(Debug, Default)]
 pub(super) struct ErrorBody {
     code: String,
@@ -18,8 +18,7 @@ pub(super) struct ErrorBody {
 }
 
 impl ErrorBody {
-    /// Reads an error in any of its forms: an object under `error`, members beside each other, or a text under `error`
-    /// with its code beside it.
+    /// Reads an error in any form: an object under `error`, flat members, or a text under `error` with a code.
     pub(super) fn read(members: &Members<'_>) -> Self {
         if let Some(inner) = members.read::<Members<'_>>("error") {
             return Self::read(&inner);
@@ -34,19 +33,19 @@ impl ErrorBody {
         let kind = text("type");
         Self {
             code: text("code"),
-            // Of an event this is the event's own type.
+            // In an event, this is the type of the event.
             kind: if kind == "error" { String::new() } else { kind },
             message: message.unwrap_or_default(),
         }
     }
 
-    /// Whether nothing was said.
+    /// Whether the error has no content.
     pub(super) fn is_empty(&self) -> bool {
         self.code.is_empty() && self.kind.is_empty() && self.message.is_empty()
     }
 }
 
-/// The error of a body of an unsuccessful status.
+/// Decodes the error of an unsuccessful answer.
 pub(super) fn read_error(status: u16, text: &str) -> ModelError {
     #[derive(Deserialize)]
     struct Body {
@@ -54,33 +53,34 @@ pub(super) fn read_error(status: u16, text: &str) -> ModelError {
         request_id: Option<String>,
     }
     let body = serde_json::from_str::<Members<'_>>(text).ok().map(|members| ErrorBody::read(&members));
-    let Some(body) = body.filter(|body| !body.is_empty()) else { return of_page(status, text) };
+    let Some(body) = body.filter(|body| !body.is_empty()) else { return error_of_page(status, text) };
     let mut error = error_of(Some(status), &body);
     error.details.request_id = serde_json::from_str::<Body>(text).ok().and_then(|body| body.request_id);
     error
 }
 
-/// The error of what the provider says, with the status if one came.
+/// Converts the provider's error, with the status if there is one.
 pub(super) fn error_of(status: Option<u16>, body: &ErrorBody) -> ModelError {
     let kind = kind_of(body).or_else(|| status.map(kind_of_status)).unwrap_or(ErrorKind::Protocol);
     let code = if body.code.is_empty() { &body.kind } else { &body.code };
     error(kind, status, &body.message, code)
 }
 
-/// The code says more than the type, and for some failures only the message tells.
+/// The error kind. The code precedes the type, and some errors are recognized by their message only.
 fn kind_of(body: &ErrorBody) -> Option<ErrorKind> {
     let message = body.message.to_lowercase();
-    let said = |words: &[&str]| words.iter().any(|word| message.contains(word));
-    if said(&["maximum context length", "context window", "maximum prompt length"]) {
+    let mentions = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if mentions(&["maximum context length", "context window", "maximum prompt length"]) {
         return Some(ErrorKind::ContextTooLong);
     }
-    if said(&["incorrect api key", "invalid api key"]) {
+    if mentions(&["incorrect api key", "invalid api key"]) {
         return Some(ErrorKind::Auth);
     }
-    if said(&["model not found", "model does not exist"]) {
+    if mentions(&["model not found", "model does not exist"]) {
         return Some(ErrorKind::NotFound);
     }
-    if said(&["run out of credits", "available credits", "exceeded your current quota", "spending limit"]) {
+    if mentions(&["run out of credits", "available credits", "exceeded your current quota", "spending limit"])
+    {
         return Some(ErrorKind::Billing);
     }
     [&body.code, &body.kind].into_iter().find_map(|name| {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_that_is_a_number_and_a_page_of_a_gateway_are_shown() {
+    fn numeric_codes_and_gateway_pages_are_reported() {
         let error =
             read_error(400, r#"{"error":{"code":77,"message":"x","request_id":"r"},"request_id":"req_1"}"#);
         assert_eq!(error.details.provider_code.as_deref(), Some("77"));
@@ -189,7 +189,7 @@ mod tests {
         let error = read_error(502, &format!("<html>{}", "x".repeat(9_000)));
         assert_eq!(error.kind, ErrorKind::Overloaded);
         assert!(error.message.starts_with("<html>x") && error.message.len() == 200);
-        assert_eq!(read_error(401, "").message, "the answer has no text");
+        assert_eq!(read_error(401, "").message, "the answer is empty");
         assert_eq!(read_error(401, "{}").message, "{}");
     }
 }

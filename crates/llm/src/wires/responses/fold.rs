@@ -1,4 +1,4 @@
-//! The stream of the Responses API, folded to the body that it would have been.
+//! Folds a stream of the Responses API into the equivalent body.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -41,7 +41,7 @@ struct Event<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// Whose text a delta is more of.
+/// The kind of text that a delta continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Output,
@@ -50,7 +50,7 @@ enum Source {
     Thought,
 }
 
-/// A part of a text that came in deltas.
+/// A streamed part of a text.
 #[derive(Clone, Debug, PartialEq)]
 struct Part {
     source: Source,
@@ -59,19 +59,20 @@ struct Part {
     annotations: Vec<RawJson>,
 }
 
-/// A call of the caller's tool that is still growing.
+/// An incomplete call of the caller's tool.
 #[derive(Clone, Debug, PartialEq)]
 struct Call {
     id: String,
     name: String,
     /// Whether the arguments are free text.
     is_custom: bool,
-    /// What came of the arguments.
+    /// The arguments so far.
     arguments: String,
 }
 
-/// An item that has begun, and what its deltas said. The end of the item says everything again, so the deltas count only
-/// where a server leaves it out.
+/// An item that has started, with its deltas.
+///
+/// The end of the item repeats everything. The deltas count only for servers that omit it.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Slot {
     start: Option<RawJson>,
@@ -80,57 +81,57 @@ struct Slot {
     item: Option<Item>,
 }
 
-/// One stream of the Responses API.
+/// The fold of one stream of the Responses API.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ResponseFold {
     dialect: Dialect,
     origin: ModelId,
-    /// The items by their places in the answer.
+    /// The items by position in the answer.
     slots: BTreeMap<u64, Slot>,
-    /// The place of the latest item that an index of the provider names.
-    places: HashMap<u64, u64>,
-    /// The place of the next item to deliver.
+    /// The position of the latest item by the provider's index.
+    positions: HashMap<u64, u64>,
+    /// The position of the next item to deliver.
     next: u64,
-    /// The answer, once the provider has said that it is complete.
+    /// The answer after its end.
     response: Option<Box<Response>>,
 }
 
 impl ResponseFold {
     pub(super) fn new(dialect: Dialect, origin: ModelId) -> Self {
-        Self { dialect, origin, slots: BTreeMap::new(), places: HashMap::new(), next: 0, response: None }
+        Self { dialect, origin, slots: BTreeMap::new(), positions: HashMap::new(), next: 0, response: None }
     }
 
     fn protocol(&self, message: impl Into<String>) -> ModelError {
         ModelError::new(ErrorKind::Protocol, message).with_model(&self.origin)
     }
 
-    /// The place of the item that an event is about: the one that was named, else the latest. A new one if that is
-    /// complete already or none has begun, which servers do that leave out the start of items.
-    fn place(&mut self, index: Option<u64>) -> u64 {
-        let place = match index {
-            Some(index) => self.places.get(&index).copied(),
+    /// The position of an event's item: by index, else the latest one.
+    ///
+    /// It starts a new item if that one is complete or missing, for servers that omit the start of items.
+    fn position(&mut self, index: Option<u64>) -> u64 {
+        let position = match index {
+            Some(index) => self.positions.get(&index).copied(),
             None => self.slots.keys().next_back().copied(),
         };
-        let is_open = |place: &u64| self.slots.get(place).is_some_and(|slot| slot.item.is_none());
-        match place.filter(is_open) {
-            Some(place) => place,
-            None => self.begin(index, Slot::default()),
+        let is_open = |position: &u64| self.slots.get(position).is_some_and(|slot| slot.item.is_none());
+        match position.filter(is_open) {
+            Some(position) => position,
+            None => self.start_item(index, Slot::default()),
         }
     }
 
-    /// Begins an item at the place that the provider names, or behind all others: servers leave the index out, and some
-    /// give every item the same.
-    fn begin(&mut self, index: Option<u64>, slot: Slot) -> u64 {
-        let behind = self.slots.keys().next_back().map_or(0, |last| last + 1);
+    /// Starts an item at the provider's index, or after all others: some servers omit the index or repeat it.
+    fn start_item(&mut self, index: Option<u64>, slot: Slot) -> u64 {
+        let end = self.slots.keys().next_back().map_or(0, |last| last + 1);
         let is_free = |index: &u64| *index <= MAX_VALUES as u64 && !self.slots.contains_key(index);
-        let place = index.filter(is_free).unwrap_or(behind);
-        self.slots.insert(place, slot);
-        self.places.insert(index.unwrap_or(place), place);
-        place
+        let position = index.filter(is_free).unwrap_or(end);
+        self.slots.insert(position, slot);
+        self.positions.insert(index.unwrap_or(position), position);
+        position
     }
 
-    fn slot(&mut self, place: u64) -> &mut Slot {
-        self.slots.entry(place).or_default()
+    fn slot(&mut self, position: u64) -> &mut Slot {
+        self.slots.entry(position).or_default()
     }
 
     fn open_item(
@@ -141,7 +142,7 @@ impl ResponseFold {
     ) -> Result<(), ModelError> {
         let raw = RawJson::from(item);
         let call = match view::item(self.dialect, raw.clone()).view() {
-            // Of the calls that the caller runs only these have arguments that grow.
+            // Only these calls of the caller's tools have streamed arguments.
             ItemView::ToolCall { id, name, .. } => {
                 let is_custom = match &*kind_of(item.get()) {
                     "function_call" => Some(false),
@@ -160,9 +161,9 @@ impl ResponseFold {
         if let Some(call) = &call {
             bounds::call(&call.id, &call.name).map_err(|what| self.protocol(what))?;
         }
-        let begun = call.clone();
-        let place = self.begin(index, Slot { start: Some(raw), call, ..Slot::default() });
-        events.extend(begun.map(|call| call.delta(place, String::new())));
+        let started = call.clone();
+        let position = self.start_item(index, Slot { start: Some(raw), call, ..Slot::default() });
+        events.extend(started.map(|call| call.delta(position, String::new())));
         Ok(())
     }
 
@@ -177,27 +178,27 @@ impl ResponseFold {
             events.push_back(ModelEvent::unknown(data));
             return;
         };
-        let place = self.place(event.output_index);
+        let position = self.position(event.output_index);
         let number = match source {
             Source::Summary => event.summary_index,
             _ => event.content_index,
         };
-        let begins = self.slot(place).grow(source, number.unwrap_or_default(), &text);
+        let is_next_part = self.slot(position).grow(source, number.unwrap_or_default(), &text);
         let text = text.into_owned();
         events.push_back(match source {
-            Source::Output | Source::Refusal => ModelEvent::TextDelta { index: place, text },
-            Source::Summary | Source::Thought if begins => {
-                ModelEvent::ThinkingDelta { index: place, text: format!("{PARAGRAPH}{text}") }
+            Source::Output | Source::Refusal => ModelEvent::TextDelta { index: position, text },
+            Source::Summary | Source::Thought if is_next_part => {
+                ModelEvent::ThinkingDelta { index: position, text: format!("{PARAGRAPH}{text}") }
             }
-            Source::Summary | Source::Thought => ModelEvent::ThinkingDelta { index: place, text },
+            Source::Summary | Source::Thought => ModelEvent::ThinkingDelta { index: position, text },
         });
     }
 
     fn grow_call(&mut self, event: &Event<'_>, data: &str, events: &mut VecDeque<ModelEvent>) {
         let text = read_text(event.delta);
-        let place = self.place(event.output_index);
-        // Arguments of a call that no one has begun cannot be shown: its end will say them.
-        let (Some(Text(text)), Some(call)) = (text, &mut self.slot(place).call) else {
+        let position = self.position(event.output_index);
+        // Arguments of a call without a start are in the end of its item.
+        let (Some(Text(text)), Some(call)) = (text, &mut self.slot(position).call) else {
             events.push_back(ModelEvent::unknown(data));
             return;
         };
@@ -211,29 +212,29 @@ impl ResponseFold {
             (true, true) => format!("{{\"{CUSTOM_INPUT}\":\"{}", escaped(&text)),
             (true, false) => escaped(&text),
         };
-        events.push_back(call.delta(place, fragment));
+        events.push_back(call.delta(position, fragment));
     }
 
     fn annotate(&mut self, event: &Event<'_>) {
-        let place = self.place(event.output_index);
-        let slot = self.slot(place);
+        let position = self.position(event.output_index);
+        let slot = self.slot(position);
         if let (Some(annotation), Some(part)) = (event.annotation, slot.parts.last_mut()) {
             part.annotations.push(annotation.into());
         }
     }
 
     fn close_item(&mut self, index: Option<u64>, raw: RawJson, events: &mut VecDeque<ModelEvent>) {
-        let place = self.place(index);
-        let raw = match self.slot(place).whole(&raw) {
-            Some(whole) => whole,
+        let position = self.position(index);
+        let raw = match self.slot(position).completed(&raw) {
+            Some(completed) => completed,
             None => raw,
         };
-        self.close(place, view::item(self.dialect, raw), events);
+        self.close(position, view::item(self.dialect, raw), events);
     }
 
-    /// Completes an item, shows what its deltas have not shown, and delivers what is in turn.
-    fn close(&mut self, place: u64, item: Item, events: &mut VecDeque<ModelEvent>) {
-        let slot = self.slot(place);
+    /// Completes an item, emits text that its deltas lacked, and delivers items in order.
+    fn close(&mut self, position: u64, item: Item, events: &mut VecDeque<ModelEvent>) {
+        let slot = self.slot(position);
         match (&slot.call, item.view()) {
             (Some(call), ItemView::ToolCall { arguments, .. }) => {
                 if call.arguments.is_empty() {
@@ -241,36 +242,37 @@ impl ResponseFold {
                         Ok(raw) => raw.get(),
                         Err(text) => text,
                     };
-                    events.push_back(call.delta(place, text.to_owned()));
+                    events.push_back(call.delta(position, text.to_owned()));
                 } else if call.is_custom {
-                    events.push_back(call.delta(place, "\"}".to_owned()));
+                    events.push_back(call.delta(position, "\"}".to_owned()));
                 }
             }
-            _ => events.extend(slot.undeltas_of(place, &item)),
+            _ => events.extend(slot.missing_deltas(position, &item)),
         }
         let is_hosted =
             matches!(item.view(), ItemView::ServerToolCall { .. } | ItemView::ServerToolResult { .. });
-        // The item says everything that the deltas said.
+        // The item contains everything from the deltas.
         *slot = Slot { item: Some(item.clone()), ..Slot::default() };
         self.deliver(events, false);
-        if is_hosted && self.next <= place {
+        if is_hosted && self.next <= position {
             events.push_back(ModelEvent::Hosted(item));
         }
     }
 
-    /// Delivers the items that are complete up to the first that is not, or all of them. A place at which no item has begun
-    /// may still get one.
+    /// Delivers the complete items up to the first incomplete one, or all of them at the end.
+    ///
+    /// An empty position may still get an item.
     fn deliver(&mut self, events: &mut VecDeque<ModelEvent>, has_ended: bool) {
-        while let Some((place, slot)) = self.slots.range(self.next..).next()
-            && (has_ended || *place == self.next)
+        while let Some((position, slot)) = self.slots.range(self.next..).next()
+            && (has_ended || *position == self.next)
             && let Some(item) = &slot.item
         {
             events.push_back(ModelEvent::Item(item.clone()));
-            self.next = place + 1;
+            self.next = position + 1;
         }
     }
 
-    /// Takes the answer in as the provider has it at the end.
+    /// Completes the answer with the provider's final response.
     fn end_response(&mut self, raw: &RawValue, events: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let mut members: Members<'_> = serde_json::from_str(raw.get())
             .map_err(|error| self.protocol(format!("the response: expected an object: {error}")))?;
@@ -278,27 +280,27 @@ impl ResponseFold {
             return Err(error.with_model(&self.origin));
         }
         let Listed(output) = members.read::<Listed<&RawValue>>("output").unwrap_or_default();
-        let begun: Vec<u64> = self.slots.keys().copied().collect();
+        let started: Vec<u64> = self.slots.keys().copied().collect();
         for (number, raw) in output.iter().enumerate() {
-            let place = match begun.get(number) {
-                Some(place) => *place,
-                None => self.begin(None, Slot::default()),
+            let position = match started.get(number) {
+                Some(position) => *position,
+                None => self.start_item(None, Slot::default()),
             };
-            if self.slot(place).item.is_none() {
-                self.close(place, view::item(self.dialect, (*raw).into()), events);
+            if self.slot(position).item.is_none() {
+                self.close(position, view::item(self.dialect, (*raw).into()), events);
             }
         }
-        for place in begun.into_iter().skip(output.len()) {
-            let slot = self.slot(place);
+        for position in started.into_iter().skip(output.len()) {
+            let slot = self.slot(position);
             if slot.item.is_none() {
-                let raw = slot.built().map_err(|error| self.protocol(error.to_string()))?;
-                self.close(place, view::item(self.dialect, raw), events);
+                let raw = slot.build().map_err(|error| self.protocol(error.to_string()))?;
+                self.close(position, view::item(self.dialect, raw), events);
             }
         }
         self.deliver(events, true);
         let items: Vec<Item> =
             std::mem::take(&mut self.slots).into_values().filter_map(|slot| slot.item).collect();
-        // Encrypted thinking is encrypted anew for the end of the stream. What was delivered is the answer.
+        // The end of the stream encrypts thinking again. The delivered items are the answer.
         let is_same = items.len() == output.len()
             && items.iter().zip(&output).all(|(item, raw)| item.raw().get() == raw.get());
         let rewritten;
@@ -320,13 +322,13 @@ impl ResponseFold {
 }
 
 impl Call {
-    fn delta(&self, place: u64, fragment: String) -> ModelEvent {
-        ModelEvent::ToolCallDelta { index: place, id: self.id.clone(), name: self.name.clone(), fragment }
+    fn delta(&self, position: u64, fragment: String) -> ModelEvent {
+        ModelEvent::ToolCallDelta { index: position, id: self.id.clone(), name: self.name.clone(), fragment }
     }
 }
 
 impl Slot {
-    /// Appends to a part, and says whether a further one of the model's thinking begins with it.
+    /// Appends to a part. True if it starts a further part.
     fn grow(&mut self, source: Source, index: u64, text: &str) -> bool {
         if let Some(part) = self.parts.last_mut()
             && (part.source, part.index) == (source, index)
@@ -339,10 +341,10 @@ impl Slot {
         is_further
     }
 
-    /// What of a complete item its deltas have not shown: some servers leave out the last ones, or all.
-    fn undeltas_of(&self, place: u64, item: &Item) -> Vec<ModelEvent> {
+    /// The deltas that a complete item lacked: some servers omit the last ones, or all.
+    fn missing_deltas(&self, position: u64, item: &Item) -> Vec<ModelEvent> {
         if self.parts.is_empty() {
-            return deltas_of(place, item);
+            return deltas_of(position, item);
         }
         let rest = |text: &str, separator: &str| {
             let parts: Vec<&str> = self.parts.iter().map(|part| part.text.as_str()).collect();
@@ -351,40 +353,40 @@ impl Slot {
         };
         let delta = match item.view() {
             ItemView::Text { text, .. } => {
-                rest(text, "").map(|text| ModelEvent::TextDelta { index: place, text })
+                rest(text, "").map(|text| ModelEvent::TextDelta { index: position, text })
             }
             ItemView::Thinking { text, .. } => {
-                rest(text, PARAGRAPH).map(|text| ModelEvent::ThinkingDelta { index: place, text })
+                rest(text, PARAGRAPH).map(|text| ModelEvent::ThinkingDelta { index: position, text })
             }
             _ => None,
         };
         delta.into_iter().collect()
     }
 
-    /// The item of what the deltas said, for servers that never say it whole.
-    fn built(&self) -> Result<RawJson, serde_json::Error> {
-        self.built_on(match &self.start {
+    /// Builds the item from its deltas, for servers that omit its end.
+    fn build(&self) -> Result<RawJson, serde_json::Error> {
+        self.build_from(match &self.start {
             Some(start) => serde_json::from_str(start.get()).unwrap_or_default(),
             None => Fields::default(),
         })
     }
 
-    /// The item that its end leaves without the texts that its deltas had: with them. `None` if it has its own.
-    fn whole(&self, end: &RawJson) -> Option<RawJson> {
+    /// Adds the texts of the deltas to an item whose end lacks them. `None` if it has texts.
+    fn completed(&self, end: &RawJson) -> Option<RawJson> {
         if self.parts.is_empty() {
             return None;
         }
         let fields: Fields = serde_json::from_str(end.get()).ok()?;
         let has = |name: &str| fields.get(name).is_some_and(|value| value.get() != "null");
         let is_message = fields.read::<String>("type").is_none_or(|kind| kind == "message");
-        (is_message && !has("content")).then(|| self.built_on(fields).ok()).flatten()
+        (is_message && !has("content")).then(|| self.build_from(fields).ok()).flatten()
     }
 
-    fn built_on(&self, mut fields: Fields) -> Result<RawJson, serde_json::Error> {
-        let texts = |is_wanted: fn(Source) -> bool| {
+    fn build_from(&self, mut fields: Fields) -> Result<RawJson, serde_json::Error> {
+        let texts = |is_included: fn(Source) -> bool| {
             let mut out = JsonWriter::with_capacity(64);
             out.piece("[");
-            for part in self.parts.iter().filter(|part| is_wanted(part.source)) {
+            for part in self.parts.iter().filter(|part| is_included(part.source)) {
                 let (kind, name) = match part.source {
                     Source::Output => ("output_text", "text"),
                     Source::Refusal => ("refusal", "refusal"),
@@ -434,7 +436,7 @@ impl Fold for ResponseFold {
         }
         let event: Event<'_> = match serde_json::from_str(data) {
             Ok(event) => event,
-            Err(error) => return self.odd(data, &error, events),
+            Err(error) => return self.unexpected_shape(data, &error, events),
         };
         match &*event.kind {
             "response.output_text.delta" => self.grow_text(Source::Output, &event, data, events),
@@ -455,16 +457,16 @@ impl Fold for ResponseFold {
                     self.close_item(event.output_index, item.into(), events);
                 }
             }
-            // A gateway may begin anew after it lost the first source.
+            // A gateway may restart after it lost the first source.
             "response.created" if !self.slots.is_empty() => {
                 self.slots.clear();
-                self.places.clear();
+                self.positions.clear();
                 self.next = 0;
                 events.push_back(ModelEvent::Restarted);
             }
             "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled" => {
                 let Some(response) = event.response else {
-                    return Err(self.protocol(format!("`{}` came without a response", event.kind)));
+                    return Err(self.protocol(format!("`{}` has no response", event.kind)));
                 };
                 self.end_response(response, events)?;
             }
@@ -476,7 +478,7 @@ impl Fold for ResponseFold {
         Ok(())
     }
 
-    /// All other events say a text as a whole, and none needs to come behind the last one.
+    /// Only deltas are continued by later events.
     fn may_continue(&self, data: &str) -> bool {
         kind_of(data).ends_with(".delta")
     }
@@ -493,7 +495,7 @@ impl Fold for ResponseFold {
         let response = self.response.take();
         response
             .map(|response| *response)
-            .ok_or_else(|| self.protocol("the stream was cut before the end of the response"))
+            .ok_or_else(|| self.protocol("the stream ended before the answer was complete"))
     }
 }
 
@@ -503,8 +505,8 @@ impl ResponseFold {
         error_of(None, &ErrorBody::read(&members)).with_model(&self.origin)
     }
 
-    /// An event that is not of the shape of the known ones: an unknown one may have any, as long as it is an object.
-    fn odd(
+    /// Handles an event of unexpected shape. Unknown events may have any shape of an object.
+    fn unexpected_shape(
         &self,
         data: &str,
         error: &serde_json::Error,
@@ -512,14 +514,14 @@ impl ResponseFold {
     ) -> Result<(), ModelError> {
         let kind = kind_of(data);
         if kind.is_empty() || is_known(&kind) {
-            return Err(self.protocol(format!("an event is not the JSON that was expected: {error}")));
+            return Err(self.protocol(format!("an event has invalid JSON: {error}")));
         }
         events.push_back(ModelEvent::unknown(data));
         Ok(())
     }
 }
 
-/// Whether an event is one that the fold looks into.
+/// Whether the fold decodes an event type.
 fn is_known(kind: &str) -> bool {
     kind == "error"
         || [
@@ -539,7 +541,7 @@ fn is_known(kind: &str) -> bool {
         .any(|start| kind.starts_with(start))
 }
 
-/// Whether an event tells of progress alone: what it says, the end of its item or of the answer says again.
+/// Whether an event reports progress only, which the end of its item or of the answer repeats.
 fn is_progress(kind: &str) -> bool {
     if matches!(kind, "keepalive" | "ping") {
         return true;
@@ -583,17 +585,17 @@ fn read_text(raw: Option<&RawValue>) -> Option<Text<'_>> {
     serde_json::from_str(raw?.get()).ok()
 }
 
-/// A text as it stands inside a JSON string.
+/// A text as the content of a JSON string.
 fn escaped(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// Reads a response that came as a whole.
+/// Decodes a complete response.
 pub(super) fn read_response(dialect: Dialect, origin: &ModelId, body: &str) -> Result<Response, ModelError> {
     let protocol = |text: String| ModelError::new(ErrorKind::Protocol, text).with_model(origin);
     let members: Members<'_> = serde_json::from_str(body)
-        .map_err(|error| protocol(format!("the body is not the JSON object that was expected: {error}")))?;
+        .map_err(|error| protocol(format!("the body has invalid JSON: {error}")))?;
     if let Some(error) = failure_of(&members) {
         return Err(error.with_model(origin));
     }
@@ -611,7 +613,7 @@ pub(super) fn read_response(dialect: Dialect, origin: &ModelId, body: &str) -> R
     Ok(response_of(origin, &members, items, raw))
 }
 
-/// The error that a response has instead of an answer.
+/// The error of a failed response.
 fn failure_of(response: &Members<'_>) -> Option<ModelError> {
     let has_error = response.get("error").is_some_and(|error| error.get() != "null");
     let status: Option<Text<'_>> = response.read("status");
@@ -641,7 +643,7 @@ fn response_of(origin: &ModelId, response: &Members<'_>, items: Vec<Item>, raw: 
 fn stop_of(response: &Members<'_>, items: &[Item]) -> (StopReason, Option<String>) {
     let status: String = response.read("status").unwrap_or_default();
     match status.as_str() {
-        // Old answers have the first form; servers that only look alike may have none.
+        // Old answers have the first form, and compatible servers may omit the status.
         "complete" | "completed" | "" => {}
         "incomplete" => {
             let details: Members<'_> = response.read("incomplete_details").unwrap_or_default();
@@ -657,10 +659,10 @@ fn stop_of(response: &Members<'_>, items: &[Item]) -> (StopReason, Option<String
     if items.iter().any(|item| matches!(item.view(), ItemView::ToolCall { .. })) {
         return (StopReason::ToolUse, None);
     }
-    // What waits for the caller's word is not a call, and not the end either.
-    let waits =
+    // A pending approval is neither a call nor the end of the turn.
+    let is_pending =
         |item: &&Item| matches!(item.view(), ItemView::Other { kind } if kind == "mcp_approval_request");
-    if items.iter().any(|item| waits(&item)) {
+    if items.iter().any(|item| is_pending(&item)) {
         return (StopReason::Other("mcp_approval_request".to_owned()), None);
     }
     match items.iter().rev().find_map(refusal) {
@@ -669,7 +671,7 @@ fn stop_of(response: &Members<'_>, items: &[Item]) -> (StopReason, Option<String
     }
 }
 
-/// What a message says in place of an answer.
+/// The refusal in a message.
 fn refusal(item: &Item) -> Option<String> {
     if !matches!(item.view(), ItemView::Text { .. }) || !item.raw().get().contains("\"refusal\"") {
         return None;
@@ -686,10 +688,10 @@ fn usage_of(response: &Members<'_>, items: &[Item]) -> Usage {
     let output_details = counts.part(&usage, "output_tokens_details");
     let cache_read = counts.optional(&input_details, "cached_tokens").unwrap_or_default();
     let cache_write = counts.optional(&input_details, "cache_write_tokens").unwrap_or_default();
-    let input = counts.needed(&usage, "input_tokens");
+    let input = counts.required(&usage, "input_tokens");
     let mut hosted = counts.uses(&usage, "server_side_tool_usage_details");
     if hosted.is_empty() {
-        // Where the provider does not count its tools' calls, they are counted here in the same words.
+        // Calls of hosted tools are counted here if the provider does not count them.
         for item in items.iter().filter(|item| matches!(item.view(), ItemView::ServerToolCall { .. })) {
             let kind = kind_of(item.raw().get());
             let plural = if kind.ends_with('s') { "" } else { "s" };
@@ -697,12 +699,12 @@ fn usage_of(response: &Members<'_>, items: &[Item]) -> Usage {
         }
     }
     Usage {
-        // The provider counts cached tokens as input tokens too.
+        // The provider counts cached tokens as input.
         input: input.saturating_sub(cache_read).saturating_sub(cache_write),
-        output: counts.needed(&usage, "output_tokens"),
+        output: counts.required(&usage, "output_tokens"),
         cache_read,
         cache_write,
-        // The provider keeps prompts for other times than an hour.
+        // The provider has no cache lifetime of one hour.
         cache_write_1h: 0,
         reasoning: counts.optional(&output_details, "reasoning_tokens"),
         hosted,

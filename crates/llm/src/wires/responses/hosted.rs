@@ -1,4 +1,4 @@
-//! Tools that the provider itself runs, as the wire has them.
+//! Hosted tools of the Responses API.
 
 use std::collections::HashSet;
 
@@ -7,10 +7,10 @@ use crate::json::JsonWriter;
 use crate::wires::codec::Notices;
 use crate::{HostedTool, Part, Request, Turn};
 
-/// The most accounts that a search of X can be limited to or kept from.
-const MOST_HANDLES: usize = 10;
+/// The most accounts in a filter of X search.
+const MAX_HANDLES: usize = 10;
 
-/// The provider's name for a hosted tool.
+/// The wire's type of a hosted tool.
 pub(super) fn kind(tool: &HostedTool) -> Option<&'static str> {
     Some(match tool {
         HostedTool::WebSearch { .. } => "web_search",
@@ -22,40 +22,38 @@ pub(super) fn kind(tool: &HostedTool) -> Option<&'static str> {
     })
 }
 
-/// What the dialect cannot say of a tool.
+/// Why the dialect does not support a hosted tool, if it does not.
 pub(super) fn obstacle(dialect: Dialect, tool: &HostedTool) -> Option<String> {
     Some(match (tool, dialect) {
         (HostedTool::WebFetch { .. }, _) => {
-            "the hosted tool `web_fetch`: the Responses wire has none; `web_search` opens pages too".to_owned()
-        }
-        (HostedTool::WebSearch { blocked_domains, .. }, Dialect::OpenAi) if !blocked_domains.is_empty() => {
-            "`blocked_domains` of the hosted tool `web_search`: this provider takes `allowed_domains` alone".to_owned()
-        }
-        (HostedTool::CodeExecution { file_ids, .. }, Dialect::Xai) if !file_ids.is_empty() => {
-            "`file_ids` of the hosted tool `code_execution`: this provider takes files as parts of a user's turn"
+            "the Responses wire has no hosted tool `web_fetch`: use `web_search`, which opens pages too"
                 .to_owned()
         }
+        (HostedTool::WebSearch { blocked_domains, .. }, Dialect::OpenAi) if !blocked_domains.is_empty() => {
+            "OpenAI's `web_search` has no `blocked_domains`: use `allowed_domains`".to_owned()
+        }
+        (HostedTool::CodeExecution { file_ids, .. }, Dialect::Xai) if !file_ids.is_empty() => {
+            "xAI's `code_execution` has no `file_ids`: attach the files to the user turn".to_owned()
+        }
         (HostedTool::ToolSearch { .. }, Dialect::Xai) => {
-            "the hosted tool `tool_search`: xAI has none; Anthropic and OpenAI have it".to_owned()
+            "xAI has no hosted tool `tool_search`: use Anthropic or OpenAI".to_owned()
         }
         (HostedTool::XSearch { .. }, Dialect::OpenAi) => {
-            "the hosted tool `x_search`: only xAI searches X; `web_search` searches the web".to_owned()
+            "only xAI has the hosted tool `x_search`: use `web_search`".to_owned()
         }
         (HostedTool::XSearch { allowed_handles, blocked_handles, from_date, to_date, .. }, Dialect::Xai) => {
             if !allowed_handles.is_empty() && !blocked_handles.is_empty() {
                 return Some(
-                    "the hosted tool `x_search`: expected `allowed_handles` or `blocked_handles`, found both".to_owned(),
+                    "`x_search` accepts `allowed_handles` or `blocked_handles`, not both".to_owned(),
                 );
             }
-            let most = allowed_handles.len().max(blocked_handles.len());
-            if most > MOST_HANDLES {
-                return Some(format!(
-                    "the hosted tool `x_search`: expected at most {MOST_HANDLES} handles, found {most}"
-                ));
+            let count = allowed_handles.len().max(blocked_handles.len());
+            if count > MAX_HANDLES {
+                return Some(format!("`x_search` accepts at most {MAX_HANDLES} handles, found {count}"));
             }
             match (from_date, to_date) {
                 (Some(from), Some(to)) if from > to => {
-                    format!("the hosted tool `x_search`: `from_date` {from} is after `to_date` {to}")
+                    format!("invalid dates of `x_search`: `from_date` {from} is after `to_date` {to}")
                 }
                 _ => return None,
             }
@@ -64,7 +62,7 @@ pub(super) fn obstacle(dialect: Dialect, tool: &HostedTool) -> Option<String> {
     })
 }
 
-/// Writes one hosted tool as a member of the list of tools.
+/// Writes a hosted tool into the list of tools.
 pub(super) fn write(
     out: &mut JsonWriter,
     dialect: Dialect,
@@ -88,10 +86,8 @@ pub(super) fn write(
                 out.piece("}");
             }
             if max_uses.is_some() {
-                notices.add(
-                    "`max_uses` of `web_search` was not sent: the Responses wire counts the calls of all hosted tools \
-                     together, as `max_tool_calls` of the provider's options",
-                );
+                notices
+                    .add("`max_uses` of `web_search` was not sent: use the provider option `max_tool_calls`");
             }
         }
         HostedTool::XSearch { allowed_handles, blocked_handles, from_date, to_date, images, videos } => {
@@ -102,28 +98,26 @@ pub(super) fn write(
                     out.put(name, date)?;
                 }
             }
-            for (name, wanted) in
+            for (name, is_enabled) in
                 [("enable_image_understanding", images), ("enable_video_understanding", videos)]
             {
-                if *wanted {
+                if *is_enabled {
                     out.json(name, "true");
                 }
             }
         }
         HostedTool::FileSearch { stores, max_results } => {
             out.put("vector_store_ids", stores)?;
-            if let Some(most) = max_results {
-                out.put("max_num_results", most)?;
+            if let Some(max) = max_results {
+                out.put("max_num_results", max)?;
             }
         }
         HostedTool::CodeExecution { version, file_ids } => {
             if version.is_some() {
-                notices.add(
-                    "`version` of `code_execution` was not sent: the Responses wire has one version alone",
-                );
+                notices.add("`version` of `code_execution` was not sent: the Responses wire has no versions");
             }
             if dialect == Dialect::OpenAi {
-                // The provider goes on in the container of the conversation's earlier calls, if it still lives.
+                // The provider reuses the container of earlier calls, if it has not expired.
                 out.json("container", r#"{"type":"auto""#);
                 put_list(out, "file_ids", &files(request, file_ids))?;
                 out.piece("}");
@@ -131,8 +125,7 @@ pub(super) fn write(
         }
         HostedTool::ToolSearch { version } => {
             if version.is_some() {
-                notices
-                    .add("`version` of `tool_search` was not sent: the Responses wire has one version alone");
+                notices.add("`version` of `tool_search` was not sent: the Responses wire has no versions");
             }
         }
         HostedTool::WebFetch { .. } | HostedTool::Raw(_) => {}
@@ -141,21 +134,21 @@ pub(super) fn write(
     Ok(())
 }
 
-/// The files for a container, of the tool and of the conversation, each once.
-fn files<'a>(request: &'a Request, of_tool: &'a [String]) -> Vec<&'a String> {
-    let of_turns = request.turns.iter().flat_map(|turn| match turn {
+/// The distinct files for the container, of the tool and of the conversation.
+fn files<'a>(request: &'a Request, tool_files: &'a [String]) -> Vec<&'a String> {
+    let turn_files = request.turns.iter().flat_map(|turn| match turn {
         Turn::User(parts) => parts.as_slice(),
         _ => &[],
     });
-    let of_turns = of_turns.filter_map(|part| match part {
+    let turn_files = turn_files.filter_map(|part| match part {
         Part::ContainerFile { file_id } => Some(file_id),
         _ => None,
     });
     let mut seen = HashSet::new();
-    of_tool.iter().chain(of_turns).filter(|id| seen.insert(id.as_str())).collect()
+    tool_files.iter().chain(turn_files).filter(|id| seen.insert(id.as_str())).collect()
 }
 
-/// A member that is a list, unless it is empty.
+/// Writes a list member, unless it is empty.
 fn put_list(
     out: &mut JsonWriter,
     name: &'static str,

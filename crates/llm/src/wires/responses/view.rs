@@ -1,4 +1,4 @@
-//! What an output item of the Responses API means.
+//! Views of the output items of the Responses API.
 
 use std::borrow::Cow;
 
@@ -9,10 +9,10 @@ use super::Dialect;
 use crate::fields::{Members, Text};
 use crate::{Citation, FileRef, HostedOutput, Item, ItemView, RawJson};
 
-/// The member of the arguments under which the free text of a custom tool's call stands.
+/// The argument with the free text of a custom tool's call.
 pub(super) const CUSTOM_INPUT: &str = "input";
 
-/// What stands between two parts of a model's thinking.
+/// The separator between two parts of thinking.
 pub(super) const PARAGRAPH: &str = "\n\n";
 
 /// The item of an output item.
@@ -38,7 +38,7 @@ fn view(dialect: Dialect, raw: &str) -> ItemView {
     known(dialect, &kind, &members).unwrap_or_else(|| ItemView::Other { kind: kind.into_owned() })
 }
 
-/// `None` if the kind is unknown, or known but of another shape.
+/// The view of a known item type; `None` for an unknown type or shape.
 fn known(dialect: Dialect, kind: &str, members: &Members<'_>) -> Option<ItemView> {
     let text = |name: &str| members.read::<String>(name);
     Some(match (kind, dialect) {
@@ -57,7 +57,7 @@ fn known(dialect: Dialect, kind: &str, members: &Members<'_>) -> Option<ItemView
             name: text("name")?,
             arguments: Ok((&serde_json::json!({ CUSTOM_INPUT: text("input")? })).into()),
         },
-        // These are run by the caller, unless they say that a container of the provider ran them.
+        // The caller runs these calls, unless a container of the provider ran them.
         ("shell_call", _) if !in_container(members) => ItemView::ToolCall {
             id: text("call_id")?,
             name: "shell".to_owned(),
@@ -73,7 +73,7 @@ fn known(dialect: Dialect, kind: &str, members: &Members<'_>) -> Option<ItemView
             kind: kind.to_owned(),
             output: Box::new(shell_output(members)),
         },
-        // What the caller is to search, it answers by an item of its own.
+        // The caller answers its own tool searches with an item.
         ("tool_search_call", Dialect::OpenAi) if !is_for_caller(members) => ItemView::ServerToolCall {
             id: text("call_id").or_else(|| text("id"))?,
             name: "tool_search".to_owned(),
@@ -81,12 +81,12 @@ fn known(dialect: Dialect, kind: &str, members: &Members<'_>) -> Option<ItemView
             output: None,
         },
         ("tool_search_output", Dialect::OpenAi) if !is_for_caller(members) => ItemView::ServerToolResult {
-            // The provider gives the searches that it makes no id that both have.
+            // Hosted searches have no common id of call and output.
             call_id: text("call_id").unwrap_or_default(),
             kind: kind.to_owned(),
             output: Box::new(HostedOutput { text: names(members), ..HostedOutput::default() }),
         },
-        // Code of the model that calls tools: the calls name it as their `caller`.
+        // A program of the model calls tools; the calls name it as their `caller`.
         ("program", Dialect::OpenAi) => ItemView::ServerToolCall {
             id: text("call_id")?,
             name: "program".to_owned(),
@@ -120,7 +120,7 @@ fn known(dialect: Dialect, kind: &str, members: &Members<'_>) -> Option<ItemView
             | "shell_call",
             _,
         ) => hosted(kind, members)?,
-        // Whatever xAI calls by a name and arguments is a tool of its own.
+        // Any xAI call with a name is a hosted tool.
         (_, Dialect::Xai) if kind.ends_with("_call") && members.get("name").is_some() => {
             hosted(kind, members)?
         }
@@ -128,7 +128,7 @@ fn known(dialect: Dialect, kind: &str, members: &Members<'_>) -> Option<ItemView
     })
 }
 
-/// Parts of one message are one text: an answer is shown as a whole, and goes back as it came.
+/// The view of a message. Its parts are one text.
 fn message(members: &Members<'_>) -> Option<ItemView> {
     if let Some(text) = members.read::<String>("content") {
         return Some(ItemView::Text { text, citations: Vec::new() });
@@ -136,9 +136,9 @@ fn message(members: &Members<'_>) -> Option<ItemView> {
     let parts: Vec<Members<'_>> = members.read("content")?;
     let (mut text, mut citations) = (String::new(), Vec::new());
     for part in &parts {
-        // A refusal is what the model says instead.
-        let said = part.read::<Text<'_>>("text").or_else(|| part.read("refusal"));
-        text.push_str(&said.unwrap_or_default().0);
+        // A refusal replaces the text.
+        let content = part.read::<Text<'_>>("text").or_else(|| part.read("refusal"));
+        text.push_str(&content.unwrap_or_default().0);
         let annotations: Vec<Members<'_>> = part.read("annotations").unwrap_or_default();
         citations.extend(annotations.iter().map(citation));
     }
@@ -149,7 +149,7 @@ fn citation(annotation: &Members<'_>) -> Citation {
     Citation { url: annotation.read("url"), title: annotation.read("title"), file: file(annotation) }
 }
 
-/// A file that a citation or a search result names.
+/// The file of a citation or a search result.
 fn file(members: &Members<'_>) -> Option<FileRef> {
     Some(FileRef {
         id: members.read("file_id")?,
@@ -158,7 +158,7 @@ fn file(members: &Members<'_>) -> Option<FileRef> {
     })
 }
 
-/// The summaries, and the thinking itself where the provider shows it.
+/// The text of the summaries and of the thinking, if the provider shows it.
 fn thinking(members: &Members<'_>) -> String {
     let parts = |name: &str| members.read::<Vec<Members<'_>>>(name).unwrap_or_default();
     let texts: Vec<String> = parts("summary")
@@ -169,18 +169,18 @@ fn thinking(members: &Members<'_>) -> String {
     texts.join(PARAGRAPH)
 }
 
-/// A call without parameters may come without arguments.
+/// Parses the arguments. A call without parameters may have none.
 fn arguments(text: &str) -> Result<RawJson, String> {
     let text = if text.trim().is_empty() { "{}" } else { text };
     RawJson::parse(text).map_err(|_| text.to_owned())
 }
 
-/// Whether the caller is to search, and not the provider.
+/// Whether the caller runs the search, not the provider.
 fn is_for_caller(members: &Members<'_>) -> bool {
     members.read::<Text<'_>>("execution").is_some_and(|who| who.0 == "client")
 }
 
-/// The names of the tools that were found, one a line.
+/// The names of the found tools, one per line.
 fn names(members: &Members<'_>) -> String {
     let tools: Vec<Members<'_>> = members.read("tools").unwrap_or_default();
     let names: Vec<String> = tools.iter().filter_map(|tool| tool.read("name")).collect();
@@ -210,12 +210,12 @@ fn hosted(kind: &str, members: &Members<'_>) -> Option<ItemView> {
     Some(ItemView::ServerToolCall { id, name, input, output: output(members).map(Box::new) })
 }
 
-/// What came of a tool whose call and result are one item; `None` if nothing is said of it.
+/// The output of a tool whose call and result are one item; `None` if there is none.
 fn output(members: &Members<'_>) -> Option<HostedOutput> {
     let mut output = HostedOutput::default();
     let status: String = members.read("status").unwrap_or_default();
     output.is_error = status == "failed";
-    // Of a search, and of the pages that it found.
+    // Search results and the pages of a search.
     let results: Vec<Members<'_>> = members.read("results").unwrap_or_default();
     let action: Members<'_> = members.read("action").unwrap_or_default();
     let pages: Vec<Members<'_>> = action.read("sources").unwrap_or_default();
@@ -227,7 +227,7 @@ fn output(members: &Members<'_>) -> Option<HostedOutput> {
         });
         append_line(&mut output.text, &result.read::<String>("text").unwrap_or_default());
     }
-    // Of code.
+    // Outputs of code.
     let outputs: Vec<Members<'_>> = members.read("outputs").unwrap_or_default();
     for part in &outputs {
         append_line(&mut output.text, &part.read::<String>("logs").unwrap_or_default());
@@ -235,7 +235,7 @@ fn output(members: &Members<'_>) -> Option<HostedOutput> {
             output.sources.push(Citation { url: Some(url), ..Citation::default() });
         }
     }
-    // Of a tool of a server.
+    // The output of an MCP tool.
     append_line(&mut output.text, &members.read::<String>("output").unwrap_or_default());
     match members.get("error").map(RawValue::get) {
         None | Some("null") => {}
@@ -243,14 +243,14 @@ fn output(members: &Members<'_>) -> Option<HostedOutput> {
             output.is_error = true;
             let members: Members<'_> = serde_json::from_str(error).unwrap_or_default();
             output.error_code = members.read("code");
-            let said = members.read("message").or_else(|| serde_json::from_str::<String>(error).ok());
-            append_line(&mut output.stderr, &said.unwrap_or_else(|| error.to_owned()));
+            let message = members.read("message").or_else(|| serde_json::from_str::<String>(error).ok());
+            append_line(&mut output.stderr, &message.unwrap_or_else(|| error.to_owned()));
         }
     }
     (output != HostedOutput::default()).then_some(output)
 }
 
-/// What commands in a container of the provider wrote, and how the last one ended.
+/// The output of commands in a container of the provider, with the exit status of the last one.
 fn shell_output(members: &Members<'_>) -> HostedOutput {
     let mut output = HostedOutput::default();
     let parts: Vec<Members<'_>> = members.read("output").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Planted faults, each of which the checks must notice: a check that cannot fail says nothing.
+//! Planted faults that the checks must detect: a check that cannot fail proves nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use toolpost_testkit::recordings::{self, Answer, Interaction, Recording};
 
 use super::requests::{allowed, built};
 use super::{
-    Dialect, answered, back, fold, in_lines, judge, kind_of, model_of, of_dialects, requests, value,
+    Dialect, answered, fold, in_lines, judge, kind_of, model_of, of_dialects, requests, round_trip, value,
 };
 
 /// The deepest place at which a fault is planted.
@@ -94,10 +94,10 @@ impl Planted {
 fn in_what_goes_back(dialect: &dyn Dialect, interaction: &Interaction, planted: &mut Planted) {
     let Some((essence, response)) = answered(dialect, interaction) else { return };
     let expected = dialect.expected(&essence, &mut Vec::new());
-    let Ok(sent) = back::sent(dialect, &model_of(dialect, interaction), &response) else { return };
+    let Ok(sent) = round_trip::sent(dialect, &model_of(dialect, interaction), &response) else { return };
     let mut check = |place: String, altered: &[Value]| {
-        let is_fault = !back::wrong(dialect, &sent, altered).is_empty();
-        if is_fault && planted.is_new(&place) && back::wrong(dialect, &expected, altered).is_empty() {
+        let is_fault = !round_trip::wrong(dialect, &sent, altered).is_empty();
+        if is_fault && planted.is_new(&place) && round_trip::wrong(dialect, &expected, altered).is_empty() {
             planted.missed.push(place);
         }
     };

@@ -1,7 +1,6 @@
-//! What recorded clients gave back of an answer, beside what the provider said and what we give back.
+//! Compares what recorded clients sent back of an answer with the provider's answer and ours.
 //!
-//! Where a client differs from us, the provider's own words decide: what we have as the provider said it, the client has
-//! changed. Anything else is our loss.
+//! Where a client differs from us, the provider's answer decides: any difference on our side is our loss.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What was counted, as `docs/fidelity.md`.
+//! Writes the counts to `docs/fidelity.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! The Responses API, of OpenAI (and who else speaks its form of it) and of xAI.
+//! The Responses API of OpenAI, compatible servers, and xAI.
 
 use std::collections::BTreeMap;
 

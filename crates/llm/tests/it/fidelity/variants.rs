@@ -1,4 +1,4 @@
-//! Known traffic as other recorders might have kept it: everything that was counted must be counted again.
+//! Recorded traffic in the formats of other recorders: the counts must stay the same.
 
 use std::path::Path;
 

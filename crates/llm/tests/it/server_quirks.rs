@@ -1,4 +1,4 @@
-//! What some servers do in their own way: seen in recorded traffic, here in its shortest form.
+//! Deviations of servers, from recorded traffic in its shortest form.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ fn fold(wire: Wire, events: &[&str]) -> Response {
 }
 
 #[test]
-fn where_a_delta_belongs_is_no_part_of_the_message() {
+fn routing_members_are_not_part_of_the_message() {
     let response = fold(
         Wire::ChatCompletions,
         &[
@@ -34,7 +34,7 @@ fn where_a_delta_belongs_is_no_part_of_the_message() {
 }
 
 #[test]
-fn null_as_a_text_is_no_arguments() {
+fn null_text_means_no_arguments() {
     let body = r#"{"id":"c","choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"null"}}]},"finish_reason":"tool_calls"}]}"#;
     let response = Wire::ChatCompletions.read_body(&ModelId::new("groq", "llama"), 200, body).unwrap();
     let arguments = response.items.iter().find_map(|item| match item.view() {
@@ -45,7 +45,7 @@ fn null_as_a_text_is_no_arguments() {
 }
 
 #[test]
-fn an_end_without_content_does_not_lose_what_was_said() {
+fn an_end_without_content_keeps_the_deltas() {
     for end in ["", r#","content":null"#] {
         let done = format!(
             r#"{{"type":"response.output_item.done","output_index":0,"item":{{"type":"message","id":"m","role":"assistant"{end}}}}}"#
@@ -94,7 +94,7 @@ fn completed(output: &[Value]) -> String {
 }
 
 #[test]
-fn items_come_in_the_answers_order_in_whatever_order_they_end() {
+fn items_are_delivered_in_order() {
     let call =
         |name: &str| json!({"type": "function_call", "call_id": name, "name": name, "arguments": "{}"});
     let search = json!({"type": "web_search_call", "id": "ws", "status": "completed"});
@@ -118,7 +118,7 @@ fn items_come_in_the_answers_order_in_whatever_order_they_end() {
 }
 
 #[test]
-fn items_without_an_index_or_with_gaps_come_in_their_order() {
+fn items_without_index_or_with_gaps_keep_their_order() {
     let message = |text: &str| json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]});
     let output = [message("a"), message("b"), message("c")];
     for indexes in [[0, 0, 0], [0, 2, 4], [7, 8, 9], [u64::MAX, 1, 3]] {
@@ -132,7 +132,7 @@ fn items_without_an_index_or_with_gaps_come_in_their_order() {
 }
 
 #[test]
-fn text_that_no_delta_had_is_shown_at_the_end_of_its_item() {
+fn text_without_deltas_is_shown_at_the_end_of_its_item() {
     let item = json!({"type": "message", "content": [{"type": "output_text", "text": "Got it, thanks"}]});
     let delta = json!({"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "Got it"});
     let events = [
@@ -150,7 +150,7 @@ fn text_that_no_delta_had_is_shown_at_the_end_of_its_item() {
 }
 
 #[test]
-fn blocks_that_end_in_another_order_come_in_the_answers_order() {
+fn interleaved_blocks_are_delivered_in_order() {
     let start = |index: u64, block: Value| {
         json!({"type": "content_block_start", "index": index, "content_block": block}).to_string()
     };
@@ -174,7 +174,7 @@ fn blocks_that_end_in_another_order_come_in_the_answers_order() {
 }
 
 #[test]
-fn an_answer_of_bedrock_is_a_message() {
+fn a_bedrock_answer_is_a_message() {
     let body = r#"{"id":"msg_bdrk_1","type":"message","role":"assistant","model":"claude-3-haiku","content":[{"type":"text","text":"hi"}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":3,"output_tokens":1}}"#;
     let model = ModelId::new("anthropic", "us.anthropic.claude-3-haiku-v1:0");
     let response = Wire::Messages.read_body(&model, 200, body).unwrap();
@@ -182,7 +182,7 @@ fn an_answer_of_bedrock_is_a_message() {
 }
 
 #[test]
-fn an_answer_that_a_filter_stopped_has_no_message() {
+fn a_filtered_answer_may_lack_its_message() {
     let body = r#"{"id":"c","choices":[{"index":0,"finish_reason":"content_filter","content_filter_results":{}}],"usage":{"prompt_tokens":3,"completion_tokens":0}}"#;
     let model = ModelId::new("openai-compatible", "gpt");
     let response = Wire::ChatCompletions.read_body(&model, 200, body).unwrap();
@@ -193,7 +193,7 @@ fn an_answer_that_a_filter_stopped_has_no_message() {
 }
 
 #[test]
-fn the_first_id_of_a_stream_is_that_of_the_answer() {
+fn the_first_id_of_a_stream_counts() {
     let response = fold(
         Wire::ChatCompletions,
         &[
@@ -208,7 +208,7 @@ fn the_first_id_of_a_stream_is_that_of_the_answer() {
 }
 
 #[test]
-fn reasons_may_be_numbered() {
+fn finish_reasons_may_be_numbers() {
     let model = ModelId::new("gemini", "model-x");
     for (reason, stop) in
         [("1", StopReason::EndTurn), ("2", StopReason::MaxTokens), ("3", StopReason::Refusal)]
@@ -224,7 +224,7 @@ fn reasons_may_be_numbered() {
 }
 
 #[test]
-fn a_router_gets_the_schemas_of_the_models_maker() {
+fn a_router_gets_the_schema_dialect_of_the_vendor() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "object", "nullable": true, "properties": {"b": {"type": "integer", "format": "int32"}}, "required": ["b"]}}, "required": ["a"]});
     let mut request = Request::new("hi");
     let mut tool = ToolDefinition::new("f", "does", &schema);

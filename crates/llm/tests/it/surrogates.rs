@@ -1,4 +1,4 @@
-//! Halves of characters (`\ud83d` alone) in answers: nothing beside them is lost.
+//! Unpaired surrogates (`\ud83d`) in answers: nothing else is lost.
 
 use std::collections::VecDeque;
 
@@ -122,7 +122,7 @@ fn shown_and_said(wire: Wire, events: &[&str]) -> (String, String) {
 }
 
 #[test]
-fn a_character_that_is_cut_between_two_events_is_whole() {
+fn a_surrogate_pair_split_between_events_is_joined() {
     for (wire, begin, first, second, end) in CUT {
         let text = "hi \u{1f600} there".to_owned();
         assert_eq!(shown_and_said(wire, &[begin, first, second, end]), (text.clone(), text), "{wire:?}");
@@ -130,7 +130,7 @@ fn a_character_that_is_cut_between_two_events_is_whole() {
 }
 
 #[test]
-fn half_a_character_that_nothing_goes_on_with_is_shown_for_what_it_is() {
+fn an_unpaired_surrogate_is_replaced() {
     for (wire, begin, first, _, end) in CUT {
         // Its second half never comes: neither before another event nor before the end.
         let ending =
@@ -149,7 +149,7 @@ fn half_a_character_that_nothing_goes_on_with_is_shown_for_what_it_is() {
 }
 
 #[test]
-fn streams_keep_all_else() {
+fn streams_keep_other_content() {
     for (wire, events) in STREAMS {
         let mut fold = wire.fold(&ModelId::new(wire.as_str(), "some-model"));
         let mut delivered = VecDeque::new();
@@ -161,7 +161,7 @@ fn streams_keep_all_else() {
 }
 
 #[test]
-fn bodies_keep_all_else() {
+fn bodies_keep_other_content() {
     for (wire, body) in [
         (
             Wire::Messages,

@@ -1,7 +1,6 @@
-//! What a model said goes back in our next request as the provider wrote it.
+//! The next request contains an answer as the provider wrote it.
 //!
-//! The provider's items are read from the recording alone. What is changed on purpose is said by [`Dialect::expected`];
-//! everything else must be there, value for value.
+//! The recording has the provider's items. [`Dialect::expected`] lists intended changes; everything else must be equal.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Answers that say something odd, in the words of each wire, over a loopback server: in both forms the same.
+//! Unusual answers of each wire, streamed or not, from a loopback server.
 
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -153,7 +153,7 @@ async fn both(provider: &'static Provider, arguments: &str, tokens: i64) -> Resp
 }
 
 #[tokio::test]
-async fn arguments_that_are_no_json_are_the_callers_to_refuse() {
+async fn invalid_arguments_are_passed_to_the_caller() {
     for provider in PROVIDERS {
         let fine = both(provider, r#"{"a":1}"#, 7).await;
         let ItemView::ToolCall { arguments, .. } = fine.items[0].view() else { panic!("{fine:?}") };
@@ -174,7 +174,7 @@ async fn arguments_that_are_no_json_are_the_callers_to_refuse() {
 }
 
 #[tokio::test]
-async fn counts_below_nothing_count_nothing() {
+async fn negative_counts_do_not_underflow() {
     for provider in PROVIDERS {
         for tokens in [-5, i64::MIN] {
             let response = both(provider, "{}", tokens).await;
@@ -186,7 +186,7 @@ async fn counts_below_nothing_count_nothing() {
 }
 
 #[tokio::test]
-async fn an_answer_that_begins_twice_is_said_once() {
+async fn a_repeated_start_does_not_repeat_the_answer() {
     for provider in PROVIDERS {
         let (_, said) = call(provider.wire, r#"{"a":1}"#, 7);
         let once = streamed(provider, vec![events(&said)], 0).await.1.unwrap();
@@ -198,7 +198,7 @@ async fn an_answer_that_begins_twice_is_said_once() {
 }
 
 #[tokio::test]
-async fn a_stream_without_its_end_is_an_error_on_every_wire() {
+async fn a_truncated_stream_is_an_error_on_every_wire() {
     for provider in PROVIDERS {
         let (_, said) = call(provider.wire, r#"{"a":1}"#, 7);
         for end in 0..said.len() - 1 {
@@ -209,7 +209,7 @@ async fn a_stream_without_its_end_is_an_error_on_every_wire() {
 }
 
 #[tokio::test]
-async fn a_gateway_is_told_nothing_that_only_the_provider_takes() {
+async fn a_gateway_gets_no_provider_extensions() {
     for provider in responses() {
         let (body, _) = call(provider.wire, "{}", 7);
         let server = LoopbackProvider::start(vec![Reply::json(200, body.to_string())]).unwrap();
@@ -237,7 +237,7 @@ fn ended(status: &str, more: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_failed_response_is_its_error_in_both_forms() {
+async fn a_failed_response_is_an_error_streamed_or_not() {
     for (code, kind) in [
         ("server_error", ErrorKind::Overloaded),
         ("rate_limit_exceeded", ErrorKind::RateLimited { retry_after: None }),
@@ -262,7 +262,7 @@ async fn a_failed_response_is_its_error_in_both_forms() {
 }
 
 #[tokio::test]
-async fn an_error_in_the_stream_is_tried_again_before_the_first_word_alone() {
+async fn an_error_in_the_stream_is_retried_only_before_the_first_delta() {
     let flat = json!({"type": "error", "code": "server_error", "message": "busy", "sequence_number": 1});
     let nested = json!({"type": "error", "error": {"type": "server_error", "code": null, "message": "busy"}});
     let failed = json!({"type": "response.failed",
@@ -290,7 +290,7 @@ async fn an_error_in_the_stream_is_tried_again_before_the_first_word_alone() {
 }
 
 #[tokio::test]
-async fn an_answer_that_was_not_ended_says_why() {
+async fn an_incomplete_answer_has_its_reason() {
     for (status, more, stop) in [
         ("incomplete", json!({"incomplete_details": {"reason": "max_output_tokens"}}), StopReason::MaxTokens),
         ("incomplete", json!({"incomplete_details": {"reason": "content_filter"}}), StopReason::Refusal),

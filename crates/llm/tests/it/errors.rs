@@ -1,4 +1,4 @@
-//! What can go wrong on every wire alike, against a loopback server: each provider's codec must say it in the same way.
+//! Errors that every wire must report in the same way, from a loopback server.
 
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ fn refusals(status: u16) -> [Reply; 2] {
 }
 
 #[tokio::test]
-async fn statuses_have_their_kinds_on_every_wire() {
+async fn statuses_have_the_same_kind_on_every_wire() {
     for (status, kind) in [
         (401, ErrorKind::Auth),
         (403, ErrorKind::Auth),
@@ -92,7 +92,7 @@ async fn statuses_have_their_kinds_on_every_wire() {
 }
 
 #[tokio::test]
-async fn a_wait_that_only_the_body_names_counts() {
+async fn a_wait_in_the_body_counts() {
     let body = r#"{"error":{"code":429,"message":"quota","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"0.05s"}]}}"#;
     let mut options = options();
     options.retry.max_retries = 2;
@@ -113,7 +113,7 @@ async fn a_wait_that_only_the_body_names_counts() {
 }
 
 #[tokio::test]
-async fn an_empty_account_is_not_asked_again() {
+async fn an_empty_account_is_not_retried() {
     let body = r#"{"error":{"code":"insufficient_quota","type":"insufficient_quota","message":"no credit"}}"#;
     let mut options = options();
     options.retry.max_retries = 2;
@@ -129,7 +129,7 @@ async fn an_empty_account_is_not_asked_again() {
 }
 
 #[tokio::test]
-async fn answers_that_are_none_are_errors_of_the_wire() {
+async fn invalid_answers_are_protocol_errors() {
     for (name, reply) in [
         ("half of a body", Reply::json(200, r#"{"id":"x","content":[{"type":"te"#)),
         ("another type", Reply::new(200, "text/html", "<html>welcome</html>")),
@@ -150,7 +150,7 @@ async fn answers_that_are_none_are_errors_of_the_wire() {
 }
 
 #[tokio::test]
-async fn a_success_with_an_error_inside_is_an_error() {
+async fn an_error_inside_a_success_is_an_error() {
     let error = r#"{"type":"error","error":{"type":"overloaded_error","code":503,"status":"UNAVAILABLE","message":"busy"}}"#;
     let body = Reply::json(200, error);
     for (reply, is_stream) in [(body, false), (Reply::events(format!("data: {error}\n\n")), true)] {
@@ -165,7 +165,7 @@ async fn a_success_with_an_error_inside_is_an_error() {
 }
 
 #[tokio::test]
-async fn silence_and_drips_end() {
+async fn silent_and_dripping_servers_time_out() {
     let quick = HttpOptions {
         first_byte_timeout: Duration::from_millis(200),
         event_timeout: Duration::from_millis(200),
@@ -185,7 +185,7 @@ async fn silence_and_drips_end() {
 }
 
 #[tokio::test]
-async fn whole_answers_that_drip_or_never_end_are_given_up() {
+async fn dripping_and_endless_bodies_time_out() {
     let slow = HttpOptions {
         event_timeout: Duration::from_secs(5),
         total_timeout: Duration::from_millis(400),
@@ -203,7 +203,7 @@ async fn whole_answers_that_drip_or_never_end_are_given_up() {
 }
 
 #[tokio::test]
-async fn times_without_an_end_are_none() {
+async fn overflowing_timeouts_mean_no_limit() {
     let longest = HttpOptions {
         connect_timeout: Duration::MAX,
         first_byte_timeout: Duration::MAX,
@@ -228,7 +228,7 @@ async fn times_without_an_end_are_none() {
 }
 
 #[test]
-fn the_limits_are_those_that_are_promised() {
+fn the_limits_match_the_documentation() {
     let usual = HttpOptions::default();
     let seconds = [usual.connect_timeout, usual.first_byte_timeout, usual.event_timeout, usual.total_timeout]
         .map(|limit| limit.as_secs());
@@ -238,7 +238,7 @@ fn the_limits_are_those_that_are_promised() {
 }
 
 #[tokio::test]
-async fn answers_have_a_largest_size_and_a_greatest_count() {
+async fn answers_are_bounded_in_size_and_count() {
     let small = HttpOptions { max_answer_bytes: 1_000, ..options() };
     for reply in [Reply::json(200, " ".repeat(2_000)), Reply::events(": ping\n\n".repeat(500))] {
         for (form, error) in errors(&reply, &small).await {
@@ -277,7 +277,7 @@ async fn answers_have_a_largest_size_and_a_greatest_count() {
 }
 
 #[tokio::test]
-async fn addresses_that_do_not_answer_are_told_apart() {
+async fn connection_errors_have_distinct_kinds() {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let nobody = listener.local_addr().unwrap();
     drop(listener);
