@@ -39,12 +39,6 @@ impl Agent {
         AgentBuilder(AgentConfig::new(model, toolbox))
     }
 
-    /// Starts an agent that runs the real Claude Code; see [`claude_code`](crate::claude_code).
-    #[cfg(feature = "claude-code")]
-    pub fn claude_code() -> crate::claude_code::ClaudeCodeBuilder {
-        crate::claude_code::ClaudeCode::builder()
-    }
-
     /// The same agent with another model. [`Run::with_model`](crate::Run::with_model) does it for one run.
     #[must_use]
     pub fn with_model(&self, model: Arc<dyn Model>) -> Self {

@@ -3,9 +3,6 @@
 //! An [`Agent`] is immutable and can run many times at once. A [`Run`] owns its conversation, its limits and its record.
 //! Read the module `run` first: it is the whole loop, top to bottom.
 //!
-//! The module `claude_code` (feature `claude-code`) runs the real Claude Code with these tools and returns the same
-//! record.
-//!
 //! # Invariants
 //!
 //! - The loop ends, with a [`RunStopReason`]. Requests to the model default to at most 25, and a detected loop is warned
@@ -28,8 +25,6 @@
 
 mod agent;
 mod answer_schema;
-#[cfg(feature = "claude-code")]
-pub mod claude_code;
 mod compaction;
 mod config;
 mod delegate;

@@ -15,10 +15,10 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use toolpost::agent::claude_code::{ClaudeCodeError, Credential, Executor};
 use toolpost::call::Secret;
+use toolpost::claude_code::{ClaudeCode, ClaudeCodeError, Credential, Executor};
 use toolpost::toolbox::ToolboxBuilder;
-use toolpost::{Agent, ToolError, Toolbox, json, tool, worker_entry, workers};
+use toolpost::{ToolError, Toolbox, json, tool, worker_entry, workers};
 
 /// Count things.
 #[tool]
@@ -47,7 +47,7 @@ fn build() -> ToolboxBuilder {
 
 async fn converse(executor: Executor, turns: &[String], toolbox: Toolbox) -> Result<bool, ClaudeCodeError> {
     let variable = |name: &str| std::env::var(name).ok();
-    let mut claude = Agent::claude_code().executor(executor);
+    let mut claude = ClaudeCode::builder().executor(executor);
     if let Some(token) = variable("CLAUDE_CODE_OAUTH_TOKEN") {
         claude = claude.credential(Credential::OauthToken(Secret::new(token)));
     } else if let Some(key) = variable("ANTHROPIC_API_KEY") {

@@ -37,7 +37,7 @@
 //! - [`main`] turns a toolbox into an executable; `worker_entry` runs tools in worker processes (feature `workers`).
 //! - One module per topic: [`call`], [`error`], [`output`], [`policy`], [`port`], [`record`], [`resources`], [`schema`],
 //!   [`spec`], [`state`], [`time`], [`toolbox`], [`gateway`]; [`extend`] has the traits for custom tools and sources.
-//! - One module per feature: `agent`, `builtin` (feature `tools`), `exec`, `mcp`, `model` (feature `llm`), `sandbox`;
+//! - One module per feature: `agent`, `builtin` (feature `tools`), `claude_code`, `exec`, `mcp`, `model` (feature `llm`), `sandbox`;
 //!   `full` enables all of them.
 //!
 //! # Invariants
@@ -217,6 +217,10 @@ pub mod model;
 /// The agentic loop.
 #[cfg(feature = "agent")]
 pub use toolpost_agent as agent;
+
+/// The real Claude Code as an agent.
+#[cfg(feature = "claude-code")]
+pub use toolpost_claude_code as claude_code;
 
 /// The Model Context Protocol: servers and clients.
 #[cfg(feature = "mcp")]

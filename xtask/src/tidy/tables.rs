@@ -89,14 +89,21 @@ pub const LAYERS: &[Layer] = &[
     Layer {
         package: "toolpost-agent",
         folder: "crates/agent",
+        may_use: Only(&["toolpost-core", "toolpost-toolbox", "toolpost-llm"]),
+        reason: "hides the loop between model and tools",
+    },
+    Layer {
+        package: "toolpost-claude-code",
+        folder: "crates/claude-code",
         may_use: Only(&[
             "toolpost-core",
             "toolpost-toolbox",
+            "toolpost-agent",
             "toolpost-llm",
             "toolpost-mcp",
             "toolpost-sandbox",
         ]),
-        reason: "hides the loop between model and tools",
+        reason: "hides the program of another maker, which runs its own loop",
     },
     Layer {
         package: "toolpost-flow",

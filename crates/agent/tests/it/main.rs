@@ -1,21 +1,11 @@
 //! The loop from outside, with scripted models and a loopback provider.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
-#![cfg_attr(
-    all(feature = "claude-code", target_os = "linux"),
-    expect(clippy::panic, clippy::print_stdout, reason = "tests that say what they skip and found")
-)]
 
 // The attribute macros emit paths that begin with `::toolpost`.
 extern crate toolpost_core as toolpost;
 
 mod caching;
-#[cfg(all(feature = "claude-code", target_os = "linux"))]
-mod claude_code;
 mod compaction;
-#[cfg(all(feature = "claude-code", target_os = "linux"))]
-#[path = "../../../sandbox/tests/it/docker/daemon.rs"]
-#[expect(dead_code, reason = "what the tests of the sandbox need of it")]
-mod daemon;
 mod ends;
 mod family;
 mod guards;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use toolpost_agent::claude_code::PermissionMode;
+use toolpost_claude_code::PermissionMode;
 use toolpost_llm::{CodeExecutionMode, Effort, ToolChoice};
 
 use super::{

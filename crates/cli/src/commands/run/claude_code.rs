@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use toolpost_agent::Agent;
-use toolpost_agent::claude_code::{
-    ClaudeCodeError, ClaudeCodeErrorKind, ClaudeCodeOutput, ClaudeCodeTurn, Credential, Executor,
+use toolpost_claude_code::{
+    ClaudeCode, ClaudeCodeError, ClaudeCodeErrorKind, ClaudeCodeOutput, ClaudeCodeTurn, Credential, Executor,
 };
 use toolpost_core::{RunId, RunRecord, Secret};
 use toolpost_sandbox::{Host, Language};
@@ -56,7 +55,7 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     })?;
     let own = &args.claude;
     let port = TerminalPort::new(printer, &args.work.permission, store.clone());
-    let mut builder = Agent::claude_code()
+    let mut builder = ClaudeCode::builder()
         .executor(executor)
         .credential(credential)
         .connect(SERVER, Arc::new(toolbox))

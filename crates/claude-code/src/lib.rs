@@ -1,19 +1,18 @@
-//! The real Claude Code as an agent: the program of its makers, with our tools, in a place of our choice.
+//! The real Claude Code as an agent, with tools of a toolbox, in a sandbox, a container or a plain process.
 //!
-//! [`Agent::claude_code`](crate::Agent::claude_code) begins. A [`ClaudeCode`] is a description; [`ClaudeCode::run`] starts
+//! A [`ClaudeCode`] is a description; [`ClaudeCode::run`] starts
 //! the program for one prompt, [`ClaudeCode::start`] gives a [`ClaudeCodeSession`] that stays warm for many. Connected toolboxes stay
 //! in this process and are served to the program with a token that nobody else has, so that state, workers, approvals and
 //! records are what they are everywhere.
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use toolpost_agent::Agent;
-//! use toolpost_agent::claude_code::{Credential, Executor};
+//! use toolpost_claude_code::{ClaudeCode, Credential, Executor};
 //! use toolpost_core::Secret;
 //! use toolpost_toolbox::Toolbox;
 //!
 //! # async fn example(toolbox: Toolbox, token: String) -> Result<(), Box<dyn std::error::Error>> {
-//! let claude = Agent::claude_code()
+//! let claude = ClaudeCode::builder()
 //!     .executor(Executor::sandbox("/opt/claude-code/claude"))
 //!     .credential(Credential::OauthToken(Secret::new(token)))
 //!     .model("sonnet")
@@ -39,6 +38,10 @@
 //!   denied, a login that is refused.
 //! - Every line has a bound, and every wait a limit or a cancellation. The program dies with the session, and everything
 //!   that it started dies with it.
+//! - Deliberately absent: a loop of its own. The program runs the model; this crate starts it, serves it tools and folds
+//!   its events.
+
+#![forbid(unsafe_code)]
 
 mod connection;
 mod error;
@@ -69,7 +72,8 @@ use self::settings::Settings;
 pub struct ClaudeCode(Settings);
 
 impl ClaudeCode {
-    pub(crate) fn builder() -> ClaudeCodeBuilder {
+    /// Starts a description. [`ClaudeCodeBuilder::build`] checks it.
+    pub fn builder() -> ClaudeCodeBuilder {
         ClaudeCodeBuilder::new()
     }
 

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use toolpost_agent::RunStopReason;
-use toolpost_agent::claude_code::{
+use toolpost_claude_code::{
     ClaudeCode, ClaudeCodeErrorKind, ClaudeCodeOutput, ClaudeCodeTurn, Connection, Credential, ErrorClass,
     Executor,
 };
 use toolpost_core::{Cancellation, Event, Secret};
 
-use super::{KEY, claude};
+use crate::{KEY, claude};
 
 /// A program that is a shell script.
 struct Played {
@@ -272,8 +272,7 @@ async fn nothing_is_started_without_a_credential_or_with_a_server_that_is_not_th
     let marker = tempfile::tempdir().unwrap();
     let started = marker.path().join("started");
     let played = Played::new(&format!("touch {}", started.display()));
-    let without =
-        toolpost_agent::Agent::claude_code().executor(Executor::process(played.path())).build().unwrap();
+    let without = ClaudeCode::builder().executor(Executor::process(played.path())).build().unwrap();
     let outcome = without.run("do it").await;
     assert_eq!(kind(&outcome), ClaudeCodeErrorKind::CredentialMissing);
     assert_eq!(outcome.error.unwrap().class(), ErrorClass::Configuration);
@@ -368,7 +367,7 @@ exit 1"#,
         .append_system("be kind")
         .own_tools(["Read", "Grep"])
         .allow(["Read"])
-        .permission_mode(toolpost_agent::claude_code::PermissionMode::Plan)
+        .permission_mode(toolpost_claude_code::PermissionMode::Plan)
         .max_iterations(3)
         .max_cost_usd(1.5)
         .port(Arc::new(toolpost_core::NoPort))

@@ -14,7 +14,7 @@ use super::error::{ClaudeCodeError, ClaudeCodeErrorKind, foreign};
 use super::event::{Block, Ended, Event, Piece, ToolResult};
 use super::session::ClaudeCodeTurn;
 use super::settings::Settings;
-use crate::RunStopReason;
+use toolpost_agent::RunStopReason;
 
 /// The most uses of tools that are kept of one turn.
 const MAX_USES: usize = 10_000;

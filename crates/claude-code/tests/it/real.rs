@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toolpost::tool;
-use toolpost_agent::claude_code::{
+use toolpost_claude_code::{
     ClaudeCodeBuilder, ClaudeCodeErrorKind, ClaudeCodeOutput, Connection, Executor, HookDecision, Hooks,
     ToolUse,
 };
@@ -16,7 +16,7 @@ use toolpost_testkit::messages;
 use toolpost_testkit::provider::LoopbackProvider;
 use toolpost_toolbox::Toolbox;
 
-use super::{KEY, claude, program};
+use crate::{KEY, claude, program};
 
 /// Add to a counter.
 #[tool]
@@ -310,7 +310,7 @@ async fn the_owner_is_asked_for_what_is_not_allowed_and_for_what_a_toolbox_asks(
             .build()
             .unwrap();
         let outcome = agent.run("call mcp__calc__careful {}").await;
-        assert_eq!(outcome.error.as_ref().map(toolpost_agent::claude_code::ClaudeCodeError::kind), error);
+        assert_eq!(outcome.error.as_ref().map(toolpost_claude_code::ClaudeCodeError::kind), error);
         let asked = owner.asked.lock().unwrap().clone();
         // First whether Claude Code may use it, then what the toolbox itself wants to know.
         let expected: &[&str] =

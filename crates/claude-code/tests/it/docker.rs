@@ -5,14 +5,13 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use toolpost_agent::Agent;
-use toolpost_agent::claude_code::{ClaudeCodeErrorKind, Executor};
+use toolpost_claude_code::{ClaudeCode, ClaudeCodeErrorKind, Executor};
 use toolpost_sandbox::docker::image::{CLAUDE_CODE_PROGRAM, Recipe};
 use toolpost_sandbox::docker::{Docker, DockerHost, Options};
 
-use super::real::{calls_our_tools, model, starts_servers_and_says_what_is_wrong, toolbox, with};
-use super::{KEY, claude, program};
 use crate::daemon::Daemon;
+use crate::real::{calls_our_tools, model, starts_servers_and_says_what_is_wrong, toolbox, with};
+use crate::{KEY, claude, program};
 
 const IMAGE: &str = "toolpost/claude-code:test";
 
@@ -86,7 +85,7 @@ async fn a_container_calls_our_tools_and_leaves_nothing() {
     let Some(daemon) = daemon("a_container_calls_our_tools_and_leaves_nothing") else { return };
     // Nothing is made without a credential.
     let (model, toolbox) = (model(), toolbox());
-    let nobody = Agent::claude_code().executor(executor(&daemon.host)).build().unwrap();
+    let nobody = ClaudeCode::builder().executor(executor(&daemon.host)).build().unwrap();
     assert_eq!(nobody.run("hi").await.error.unwrap().kind(), ClaudeCodeErrorKind::CredentialMissing);
     let missing = Options::new("toolpost/none:here").spares(0);
     let missing = Executor::container("claude", Arc::new(Docker::connect(&daemon.host, missing).unwrap()));
