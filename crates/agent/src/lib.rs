@@ -27,6 +27,7 @@ mod agent;
 mod answer_schema;
 mod compaction;
 mod config;
+mod conversation_compaction;
 mod delegate;
 mod dynamic;
 mod guardrail;
@@ -45,6 +46,7 @@ mod team;
 
 pub use self::agent::{Agent, AgentBuilder};
 pub use self::compaction::{Compaction, CompactionBy};
+pub use self::conversation_compaction::Compacted;
 pub use self::delegate::AgentTool;
 pub use self::dynamic::Dynamic;
 pub use self::guardrail::{CallVerdict, Guardrail, TextVerdict};
@@ -52,7 +54,7 @@ pub use self::history::merge_turns;
 pub use self::limits::{RunLimits, WrapUp};
 pub use self::listeners::UsageSink;
 pub use self::memory::{
-    Compacted, Conversation, ConversationSummary, Conversations, Exchange, Forked, NewConversation, RunStats,
+    Conversation, ConversationSummary, Conversations, Exchange, Forked, NewConversation, RunStats,
     RunSummary, Runs, StoredRun,
 };
 pub use self::port::{CallingModel, ModelPort};

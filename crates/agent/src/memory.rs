@@ -1,22 +1,25 @@
-//! What outlives a run: conversations that can be gone on with, and runs that can be looked at and played again.
+//! Stored conversations and runs.
 //!
-//! Both are kept in a [`DocStore`](toolpost_core::DocStore): a document says where a conversation or run stands, and each
-//! of its changes carries, as its event, what was added. So nothing is written twice, a commit is all or nothing, and a
-//! killed process leaves what it had committed: at most the answer that was being made is lost.
+//! Both are documents of a [`DocStore`](toolpost_core::DocStore). The document has the current figures; the event of each
+//! change has what was added. Nothing is written twice, and a commit is atomic: a killed process loses at most the answer
+//! in progress.
 //!
-//! What is kept is scrubbed of the secrets that the stores are told, in all the forms that a [`Scrubber`] knows.
+//! A [`Scrubber`] masks the secrets of a store in everything stored, in all forms that it knows.
 //!
 //! [`Scrubber`]: toolpost_llm::Scrubber
 
 mod backlog;
 mod conversation;
 mod conversations;
+mod head;
 mod keeper;
+mod latest;
 mod ledger;
 mod runs;
 
 pub(crate) use self::conversation::Ended;
-pub use self::conversation::{Compacted, Conversation, Exchange};
-pub use self::conversations::{ConversationSummary, Conversations, Forked, NewConversation};
+pub use self::conversation::{Conversation, Exchange};
+pub use self::conversations::{Conversations, NewConversation};
+pub use self::head::{ConversationSummary, Forked};
 pub(crate) use self::keeper::Keeper;
 pub use self::runs::{RunStats, RunSummary, Runs, StoredRun};

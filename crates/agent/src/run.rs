@@ -355,7 +355,7 @@ impl Running<'_> {
             Verdict::Fine => {}
             Verdict::Stop(stop) => return Err(stop),
             Verdict::Warn(warning) => {
-                self.note(&format!("the model repeats itself: {warning}"));
+                self.note(&format!("detected loop: {warning}"));
                 // What is paused must be sent back as it is.
                 if !matches!(self.request.turns.last(), Some(Turn::Assistant(_))) {
                     self.request.turns.push(Turn::user(format!("{FROM_THE_PROGRAM} {warning}")));

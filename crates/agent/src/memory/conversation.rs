@@ -1,4 +1,4 @@
-//! One conversation that is kept.
+//! One stored conversation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,32 +7,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolpost_core::{
-    Clock, Code, Document, RunId, RunRecord, ScopeId, SystemClock, Timestamp, ToolError, Usage, to_json,
+    Clock, Code, Document, RunId, RunRecord, ScopeId, SystemClock, Timestamp, ToolError, to_json,
 };
 use toolpost_llm::{CodeExecutionMeter, ItemView, Part, ToolResult, Turn};
 use toolpost_toolbox::ToolSession;
 
 use super::backlog::Backlog;
-use super::conversations::{ConversationSummary, Forked, remember_last};
+use super::head::{ConversationSummary, Head, shortened};
+use super::latest::set_latest;
 use super::ledger::Ledger;
-use crate::compaction::middle;
-use crate::meter::Meter;
-use crate::run_context::RunContext;
 use crate::spend::Spent;
-use crate::{Agent, RunLimits};
 
-/// The version of the format of a head.
-pub(super) const VERSION: u8 = 1;
-/// The most bytes of JSON that all turns of a conversation have together, those that were compacted included.
-const MOST_BYTES: u64 = 64 * 1024 * 1024;
-/// How long a title is, in characters.
-const TITLE: usize = 80;
-
-/// A conversation that is kept after every answer and after every tool's result. Cheap to clone; clones are the same
-/// conversation.
+/// Bytes of JSON of all turns of a conversation, compacted ones included.
+const MAX_BYTES: u64 = 64 * 1024 * 1024;
+/// A conversation that is persisted after every answer and every tool result. Clones are the same conversation.
 ///
-/// One run at a time goes on with it. When two do, in this process or in another, whoever comes second can no longer save
-/// what it adds, and its record says so: fork the conversation instead.
+/// One run at a time can continue it. Of two concurrent runs, in this process or in another, the second one can no longer
+/// persist its turns, and its record has a notice. Fork the conversation for concurrent runs.
 #[derive(Clone)]
 pub struct Conversation(Arc<Inner>);
 
@@ -42,169 +33,40 @@ struct Inner {
     state: Mutex<State>,
 }
 
-/// All that was added, whether it is kept already or not.
+/// All turns, persisted or not.
 struct State {
     turns: Vec<Turn>,
-    /// Results for the calls of the last turn, for whoever goes on without the run that waits for them.
+    /// Results for pending calls of the last turn, for a run that continues without resuming.
     open: Vec<ToolResult>,
     exchanges: Vec<Exchange>,
-    /// How often something was added, as far as this handle and its clones know.
+    /// The number of changes by this handle and its clones.
     edition: u64,
 }
 
-/// A prompt of a conversation and what came of it.
+/// A prompt of a conversation with the turns that followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Exchange {
     /// The run that answered.
     pub run: RunId,
-    /// When the prompt was kept.
+    /// When the prompt was persisted.
     pub at: Timestamp,
-    /// Where it begins, as an index of the turns.
+    /// The index of its first turn.
     pub first_turn: usize,
 }
 
-/// What making a conversation shorter has done.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Compacted {
-    /// How many turns became a summary.
-    pub turns: usize,
-    /// What writing it consumed.
-    pub usage: Usage,
-    /// What that cost in US dollars; `None` is unknown.
-    pub cost_usd: Option<f64>,
-}
-
-/// Where a conversation stands.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Head {
-    pub(super) v: u8,
-    pub(super) title: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) folder: Option<String>,
-    pub(super) model: String,
-    pub(super) created: Timestamp,
-    pub(super) updated: Timestamp,
-    pub(super) turns: usize,
-    pub(super) prompts: usize,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) last_run: Option<RunId>,
-    pub(super) usage: Usage,
-    pub(super) cost_usd: f64,
-    /// Whether the cost of some run is not known.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(super) cost_unknown: bool,
-    /// What was consumed before the last run, if that one has waited: its figures come once more when it is over.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    before_waiting: Option<Box<Before>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) forked_from: Option<Forked>,
-    /// What the next request to a provider carries, by provider: the id of a container, for one.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) carry: BTreeMap<String, Map<String, Value>>,
-    /// The tools that the conversation has loaded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) tool_session: Option<Value>,
-    /// For how long containers have run code, so that one that is gone on in is not billed anew.
-    #[serde(default, skip_serializing_if = "CodeExecutionMeter::is_empty")]
-    pub(super) code_meter: CodeExecutionMeter,
-    pub(super) bytes: u64,
-}
-
-fn count(usage: &mut Usage, (cost_usd, is_unknown): (&mut f64, &mut bool), spent: &Spent) {
-    usage.add(&spent.usage);
-    match spent.cost_usd {
-        Some(cost) => *cost_usd += cost,
-        None => *is_unknown = true,
-    }
-}
-
-/// What a conversation had consumed before a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Before {
-    run: RunId,
-    usage: Usage,
-    cost_usd: f64,
-    cost_unknown: bool,
-}
-
-impl Head {
-    /// Counts what was consumed by no run.
-    fn spend(&mut self, spent: &Spent) {
-        if let Some(before) = &mut self.before_waiting {
-            count(&mut before.usage, (&mut before.cost_usd, &mut before.cost_unknown), spent);
-        }
-        count(&mut self.usage, (&mut self.cost_usd, &mut self.cost_unknown), spent);
-    }
-
-    /// Counts what a run has consumed, in the place of what it had when it waited.
-    fn spend_in_all(&mut self, run: RunId, spent: &Spent, waits: bool) {
-        match self.before_waiting.take() {
-            Some(before) if before.run == run => {
-                self.usage = before.usage;
-                (self.cost_usd, self.cost_unknown) = (before.cost_usd, before.cost_unknown);
-            }
-            _ => {}
-        }
-        if waits {
-            let (usage, cost_usd, cost_unknown) = (self.usage.clone(), self.cost_usd, self.cost_unknown);
-            self.before_waiting = Some(Box::new(Before { run, usage, cost_usd, cost_unknown }));
-        }
-        count(&mut self.usage, (&mut self.cost_usd, &mut self.cost_unknown), spent);
-    }
-
-    pub(super) fn new(title: Option<&str>, folder: Option<String>) -> Self {
-        let now = SystemClock.timestamp();
-        Self {
-            v: VERSION,
-            title: title.map(shortened).unwrap_or_default(),
-            folder,
-            model: String::new(),
-            created: now,
-            updated: now,
-            turns: 0,
-            prompts: 0,
-            last_run: None,
-            usage: Usage::default(),
-            cost_usd: 0.0,
-            cost_unknown: false,
-            before_waiting: None,
-            forked_from: None,
-            carry: BTreeMap::new(),
-            tool_session: None,
-            code_meter: CodeExecutionMeter::new(),
-            bytes: 0,
-        }
-    }
-
-    /// Reads the head of a conversation.
-    pub(super) fn read(document: &Document) -> Result<Self, ToolError> {
-        let head = Self::deserialize(&*document.value).map_err(|error| error.to_string());
-        match head {
-            Ok(head) if head.v == VERSION => Ok(head),
-            Ok(head) => Err(format!("v: expected {VERSION}, found {}", head.v)),
-            Err(error) => Err(error),
-        }
-        .map_err(|what| {
-            ToolError::new(Code::Dependency, format!("`{}` cannot be read: {what}", document.id))
-                .suggest("It is damaged, or a newer program wrote it: delete it, or use that program.")
-        })
-    }
-}
-
-/// What was added to a conversation.
+/// A change of a conversation.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Entry {
-    /// More turns, and results for the calls of the last one if its run waits.
+    /// New turns, and results for pending calls of the last one.
     Turns {
         run: RunId,
         turns: Vec<Turn>,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         open: Vec<ToolResult>,
     },
-    /// Some turns took the place of others.
+    /// Turns that replace others.
     Splice { run: RunId, from: usize, to: usize, turns: Vec<Turn> },
 }
 
@@ -217,9 +79,9 @@ impl State {
         self.edition += 1;
         match entry {
             Entry::Turns { run, turns, open } => {
-                // What mends the conversation is of the prompt before.
-                let mending = matches!(turns.first(), Some(Turn::ToolResults(_)));
-                self.begin(run, at, self.turns.len() + usize::from(mending));
+                // Results that complete the last turn belong to the prompt before.
+                let completes = matches!(turns.first(), Some(Turn::ToolResults(_)));
+                self.begin(run, at, self.turns.len() + usize::from(completes));
                 self.turns.extend(turns);
                 self.open = open;
             }
@@ -230,7 +92,7 @@ impl State {
         }
     }
 
-    /// What comes now belongs to a run.
+    /// Starts an exchange unless the run already has one.
     fn begin(&mut self, run: RunId, at: Timestamp, first_turn: usize) {
         if self.exchanges.last().is_none_or(|last| last.run != run) {
             self.exchanges.push(Exchange { run, at, first_turn });
@@ -251,9 +113,8 @@ impl State {
         }
     }
 
-    /// The turns, every call of the last answer with a result: a run that waits has left it without some, and one that
-    /// was cut off while its tools ran without any.
-    fn mended(&self) -> Vec<Turn> {
+    /// The turns, with a result for every call: a paused run leaves some calls without a result, a killed one all.
+    fn complete_turns(&self) -> Vec<Turn> {
         let mut turns = self.turns.clone();
         let Some(Turn::Assistant(turn)) = turns.last() else { return turns };
         let calls = turn.items.iter().filter_map(|item| match item.view() {
@@ -268,7 +129,7 @@ impl State {
                     ..ToolResult::text(
                         id,
                         name,
-                        "The run was cut off before the tool's result was kept; the tool may have run.",
+                        "The run was interrupted before the result was stored; the tool may have run.",
                     )
                 })
             })
@@ -291,7 +152,7 @@ impl Conversation {
         Self(Arc::new(Inner { backlog, id, state: Mutex::new(state) }))
     }
 
-    /// Reads one, as far as its first `prompts` prompts and their answers.
+    /// Reads a conversation, up to its first `prompts` prompts and their answers.
     pub(super) async fn read(
         ledger: Ledger,
         id: ScopeId,
@@ -314,31 +175,31 @@ impl Conversation {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing is left half done behind it.
+        // No panic leaves a partial change.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its name, which is also that of the scope that its calls belong to.
+    /// The id, which is also the scope of its tool calls.
     pub fn id(&self) -> ScopeId {
         self.0.id
     }
 
-    /// Where it stands.
+    /// A summary: title, figures, times.
     pub fn summary(&self) -> ConversationSummary {
         ConversationSummary::of(self.0.id, &self.0.backlog.head())
     }
 
-    /// All turns, every tool call with its result.
+    /// All turns, with a result for every tool call.
     pub fn turns(&self) -> Vec<Turn> {
-        self.state().mended()
+        self.state().complete_turns()
     }
 
-    /// Its prompts, oldest first.
+    /// The prompts, oldest first.
     pub fn exchanges(&self) -> Vec<Exchange> {
         self.state().exchanges.clone()
     }
 
-    /// The tools that it has loaded.
+    /// The loaded tools.
     pub fn tool_session(&self) -> Option<ToolSession> {
         let session = self.0.backlog.head().tool_session?;
         serde_json::from_value(session).ok()
@@ -356,14 +217,13 @@ impl Conversation {
     /// The turns to continue from, and the edition that they are of.
     pub(crate) fn turns_to_continue(&self) -> (Vec<Turn>, u64) {
         let state = self.state();
-        (state.mended(), state.edition)
+        (state.complete_turns(), state.edition)
     }
 
-    /// Gives it another title, of at most 80 characters. Default: the beginning of the first prompt.
+    /// Sets the title, of at most 80 characters. Defaults to the beginning of the first prompt.
     ///
     /// # Errors
-    /// `CONFLICT` if somebody else has gone on with the conversation, and those of the store: then it is written with what
-    /// is kept next.
+    /// `CONFLICT` if another run changed the conversation, and errors of the store: then the next write includes the title.
     pub async fn set_title(&self, title: &str) -> Result<(), ToolError> {
         let backlog = &self.0.backlog;
         let title = shortened(&backlog.ledger().scrubber().scrub(title.to_owned()));
@@ -379,19 +239,22 @@ impl Conversation {
         self.flush().await
     }
 
-    /// Which edition this is: another one with everything that is added.
+    /// Counts spending outside of runs.
+    pub(crate) fn spend(&self, spent: Spent) {
+        self.0.backlog.push(None, move |head| head.spend(&spent));
+    }
+
+    /// The edition, which every change increments.
     pub(crate) fn edition(&self) -> u64 {
         self.state().edition
     }
 
-    /// Takes the turns that came since the last time, to be kept with the next [`flush`](Self::flush). Returns the edition
-    /// that the conversation is then.
+    /// Adds the turns since the last change; the next [`flush`](Self::flush) persists them. Returns the new edition.
     ///
     /// # Errors
-    /// `CONFLICT` if somebody has added to the conversation since an edition, so that turns are only ever added to those
-    /// that they follow; `LIMIT` if that is more than can be kept.
-    pub(super) fn add_turns(&self, edition: u64, run: RunId, turns: &[Turn]) -> Result<u64, ToolError> {
-        let mut state = self.still(edition)?;
+    /// `CONFLICT` if the conversation changed since the edition, `LIMIT` if it would exceed its maximum size.
+    pub(crate) fn add_turns(&self, edition: u64, run: RunId, turns: &[Turn]) -> Result<u64, ToolError> {
+        let mut state = self.state_at(edition)?;
         match turns.get(state.turns.len()..) {
             Some(new) if !new.is_empty() => {
                 let entry = Entry::Turns { run, turns: new.to_vec(), open: Vec::new() };
@@ -401,8 +264,8 @@ impl Conversation {
         }
     }
 
-    /// Puts turns in the place of others, in the same way.
-    pub(super) fn splice(
+    /// Replaces turns, in the same way.
+    pub(crate) fn splice(
         &self,
         edition: u64,
         run: RunId,
@@ -410,24 +273,24 @@ impl Conversation {
         turn: &Turn,
         spent: Option<Spent>,
     ) -> Result<u64, ToolError> {
-        let mut state = self.still(edition)?;
+        let mut state = self.state_at(edition)?;
         let entry = Entry::Splice { run, from: range.0, to: range.1, turns: vec![turn.clone()] };
         self.add(&mut state, entry, move |head| spent.iter().for_each(|spent| head.spend(spent)))
     }
 
-    /// Takes what is left of a run that is over, or that waits, in the same way.
+    /// Adds the remaining turns and the figures of a run that ended or paused, in the same way.
     pub(super) fn finish(&self, edition: u64, ended: &Ended<'_>) -> Result<u64, ToolError> {
-        let mut state = self.still(edition)?;
+        let mut state = self.state_at(edition)?;
         let new = ended.turns.get(state.turns.len()..).unwrap_or_default();
         let run = ended.record.id;
         let entry = Entry::Turns { run, turns: new.to_vec(), open: ended.open.clone() };
         let spent = Spent { usage: ended.record.usage.clone(), cost_usd: ended.record.cost_usd };
         let session = ended.session.map(to_json).transpose()?;
-        let (model, waits) = (ended.record.model.clone(), !ended.open.is_empty());
+        let (model, is_paused) = (ended.record.model.clone(), !ended.open.is_empty());
         let (carry, meter) = (ended.carry.clone(), ended.code_meter.clone().compacted());
         self.add(&mut state, entry, move |head| {
             head.model.clone_from(&model);
-            head.spend_in_all(run, &spent, waits);
+            head.spend_for_run(run, &spent, is_paused);
             for (provider, carry) in carry.iter().filter(|(_, carry)| !carry.is_empty()) {
                 head.carry.entry(provider.clone()).or_default().extend(carry.clone());
             }
@@ -438,117 +301,76 @@ impl Conversation {
         })
     }
 
-    /// Makes sure that a run that has waited is still what was added last.
+    /// Checks that a paused run is still the latest change.
     ///
     /// # Errors
-    /// `CONFLICT` if it is not, and those of the store.
+    /// `CONFLICT` if it is not, and errors of the store.
     pub(super) async fn check_waiting(&self, run: RunId, turns: &[Turn]) -> Result<(), ToolError> {
         {
             let state = self.state();
             let is_last = state.exchanges.last().is_none_or(|last| last.run == run);
-            // A summary may have made it shorter since.
+            // A summary may have replaced turns since.
             let follows = match state.turns.last() {
-                Some(kept) => match turns.get(state.turns.len() - 1) {
-                    Some(turn) => self.as_kept(kept)? == self.as_kept(turn)?,
+                Some(stored) => match turns.get(state.turns.len() - 1) {
+                    Some(turn) => self.as_stored(stored)? == self.as_stored(turn)?,
                     None => false,
                 },
                 None => true,
             };
             if !is_last || !follows {
-                return Err(gone_on(run));
+                return Err(superseded(run));
             }
         }
-        self.0.backlog.check().await.map_err(|error| gone_on_if_conflict(error, run))
+        self.0.backlog.check().await.map_err(|error| superseded_if_conflict(error, run))
     }
 
-    /// A turn as it is kept, without secrets; however its numbers are written.
-    fn as_kept(&self, turn: &Turn) -> Result<Value, ToolError> {
+    /// A turn as stored: without secrets, with normalized numbers.
+    fn as_stored(&self, turn: &Turn) -> Result<Value, ToolError> {
         Ok(serde_json::from_str(&self.0.backlog.ledger().text(turn)?)?)
     }
 
-    /// Takes over the conversation for a run that has waited: nobody else can add to what was there before. Returns the
-    /// edition that the conversation is then.
+    /// Claims the conversation for a resumed run, so that no other run can continue the same turns. Returns the new edition.
     ///
     /// # Errors
-    /// `CONFLICT` if somebody else was faster, and those of the store.
+    /// `CONFLICT` if another run was faster, and errors of the store.
     pub(super) async fn claim(&self, edition: u64, run: RunId) -> Result<u64, ToolError> {
-        let added = self.still(edition).and_then(|mut state| {
+        let added = self.state_at(edition).and_then(|mut state| {
             self.add(&mut state, Entry::Turns { run, turns: Vec::new(), open: Vec::new() }, |_| ())
         });
         let claimed = match added {
             Ok(edition) => self.flush().await.map(|()| edition),
             Err(error) => Err(error),
         };
-        claimed.map_err(|error| gone_on_if_conflict(error, run))
+        claimed.map_err(|error| superseded_if_conflict(error, run))
     }
 
-    /// Writes what was added and is not written yet: because the store could not take it, or because nobody has waited for
-    /// it, as for what a summary has cost that was given up.
+    /// Writes pending changes: those that the store rejected, and those of dropped futures.
     ///
     /// # Errors
-    /// `CONFLICT` if somebody else has gone on with the conversation, and those of the store: then the next time goes on
-    /// from there.
+    /// `CONFLICT` if another run changed the conversation, and errors of the store: then the next call continues there.
     pub async fn flush(&self) -> Result<(), ToolError> {
         self.0.backlog.flush(|_| ()).await
     }
 
-    /// Says that it is the one of its folder that was used last.
+    /// Marks it as the latest conversation of its directory.
     pub(super) async fn touch(&self) -> Result<(), ToolError> {
         match self.0.backlog.head().folder {
-            Some(folder) => remember_last(self.0.backlog.ledger(), &folder, self.0.id).await,
+            Some(folder) => set_latest(self.0.backlog.ledger(), &folder, self.0.id).await,
             None => Ok(()),
         }
     }
 
-    /// Makes it shorter now, as it would be when it comes near to the model's window: with the agent's
-    /// [`Compaction`](crate::Compaction), or the default one. `None` if there was nothing that a summary could replace.
-    /// What it consumes counts for the conversation, also if nothing comes of it; where nobody waits for its end,
-    /// [`flush`](Self::flush) or the next run keeps that.
-    ///
-    /// # Errors
-    /// `DEPENDENCY` if the model could not write the summary, `CONFLICT` if somebody has gone on with the conversation
-    /// meanwhile, and those of the store: then the summary is written with what is kept next.
-    pub async fn compact(&self, agent: &Agent) -> Result<Option<Compacted>, ToolError> {
-        let compaction = agent.0.compaction.clone().unwrap_or_default();
-        let (edition, turns) = {
-            let state = self.state();
-            (state.edition, state.mended())
-        };
-        let last = self.exchanges().last().map(|exchange| exchange.run);
-        let Some(((from, to), run)) = middle(&turns, compaction.keep_turns).zip(last) else {
-            return Ok(None);
-        };
-        let writer = compaction.model.as_ref().unwrap_or(&agent.0.model);
-        let window = compaction.window_of(&**writer);
-        let mut paid = Paid::by(self);
-        let mut meter = Meter::new(&paid.context, writer, agent.0.pricing.as_ref());
-        let summary = compaction.summary(&mut meter, turns.get(from..to).unwrap_or_default(), window).await;
-        drop(meter);
-        let spent = paid.context.spent();
-        let added = match summary {
-            Ok(turn) => self
-                .add_turns(edition, run, &turns)
-                .and_then(|edition| self.splice(edition, run, (from, to), &turn, Some(spent.clone()))),
-            Err(error) => Err(ToolError::dependency(format!("the summary could not be written: {error}"))),
-        };
-        paid.is_counted = added.is_ok();
-        drop(paid);
-        self.flush().await?;
-        added?;
-        Ok(Some(Compacted { turns: to - from, usage: spent.usage, cost_usd: spent.cost_usd }))
-    }
-
-    /// The state, if nobody has added anything since an edition.
-    fn still(&self, edition: u64) -> Result<MutexGuard<'_, State>, ToolError> {
+    /// The state, if it did not change since an edition.
+    fn state_at(&self, edition: u64) -> Result<MutexGuard<'_, State>, ToolError> {
         let state = self.state();
         if state.edition == edition {
             return Ok(state);
         }
-        Err(ToolError::conflict("another run has gone on with the conversation since this one began")
-            .suggest("Fork the conversation for runs at the same time."))
+        Err(ToolError::conflict("another run changed the conversation since this one began")
+            .suggest("Fork the conversation for concurrent runs."))
     }
 
-    /// Adds an entry, which changes the head in this way too. Returns the edition that the conversation is then.
+    /// Adds an entry and changes the head. Returns the new edition.
     fn add(
         &self,
         state: &mut State,
@@ -559,11 +381,11 @@ impl Conversation {
         let text = backlog.ledger().text(&entry)?;
         let length = text.len() as u64;
         let bytes = backlog.head().bytes.saturating_add(length);
-        if bytes > MOST_BYTES {
+        if bytes > MAX_BYTES {
             return Err(ToolError::limit(format!(
-                "the conversation has {bytes} bytes with what is to be added, and at most {MOST_BYTES} are kept"
+                "the conversation would have {bytes} bytes; the maximum is {MAX_BYTES}"
             ))
-            .suggest("Begin a new one."));
+            .suggest("Start a new conversation."));
         }
         let title = match &entry {
             Entry::Turns { turns, .. } => title(turns, backlog.ledger()),
@@ -588,8 +410,8 @@ impl Conversation {
         Ok(state.edition)
     }
 
-    /// Keeps all of it under its name, for a conversation that is a copy of another.
-    pub(super) async fn keep_copy(&self, exchanges: &[Exchange], turns: &[Turn]) -> Result<(), ToolError> {
+    /// Persists all exchanges of a forked conversation.
+    pub(super) async fn persist_copy(&self, exchanges: &[Exchange], turns: &[Turn]) -> Result<(), ToolError> {
         for (index, exchange) in exchanges.iter().enumerate() {
             let end = exchanges.get(index + 1).map_or(turns.len(), |next| next.first_turn);
             self.add_turns(self.edition(), exchange.run, turns.get(..end).unwrap_or(turns))?;
@@ -598,55 +420,31 @@ impl Conversation {
     }
 }
 
-fn gone_on(run: RunId) -> ToolError {
+fn superseded(run: RunId) -> ToolError {
     ToolError::conflict(format!(
-        "the conversation was gone on with since the run `{run}` waits: its calls are answered for there, as not carried out"
+        "the conversation continued after the run `{run}` paused: its pending calls did not run"
     ))
-    .suggest("Say it again as a new prompt. On its own, without the conversation, the run can still be gone on with.")
+    .suggest("Send the request as a new prompt, or resume the run without the conversation.")
 }
 
-fn gone_on_if_conflict(error: ToolError, run: RunId) -> ToolError {
-    if error.code() == Code::Conflict { gone_on(run) } else { error }
+fn superseded_if_conflict(error: ToolError, run: RunId) -> ToolError {
+    if error.code() == Code::Conflict { superseded(run) } else { error }
 }
 
-/// What is spent for a conversation by no run. It counts there, also if nobody waits for what it was spent for.
-struct Paid<'a> {
-    conversation: &'a Conversation,
-    context: Arc<RunContext>,
-    /// Whether it came with something else.
-    is_counted: bool,
-}
-
-impl<'a> Paid<'a> {
-    fn by(conversation: &'a Conversation) -> Self {
-        let context = Arc::new(RunContext::new(&RunLimits::default(), None));
-        Self { conversation, context, is_counted: false }
-    }
-}
-
-impl Drop for Paid<'_> {
-    fn drop(&mut self) {
-        let spent = self.context.spent();
-        if !self.is_counted && spent != Spent::default() {
-            self.conversation.0.backlog.push(None, move |head| head.spend(&spent));
-        }
-    }
-}
-
-/// What a run leaves that is over, or that waits.
+/// The result of a run that ended or paused.
 pub(crate) struct Ended<'a> {
     pub(crate) record: &'a RunRecord,
     pub(crate) turns: &'a [Turn],
-    /// Results for the calls of the last turn, for whoever goes on without the run; none if it does not wait.
+    /// Results for pending calls of the last turn, for a run that continues without resuming.
     pub(crate) open: Vec<ToolResult>,
-    /// What the next requests to providers carry, by provider.
+    /// Provider state beyond the turns, by provider name.
     pub(crate) carry: &'a BTreeMap<String, Map<String, Value>>,
-    /// The time that the providers' code was billed for in the conversation.
+    /// Billed code execution time of the conversation.
     pub(crate) code_meter: &'a CodeExecutionMeter,
     pub(crate) session: Option<&'a ToolSession>,
 }
 
-/// The beginning of the first prompt, without secrets: a part of one would not be known for it.
+/// The beginning of the first prompt. Secrets are masked before truncation, since a part of a secret is not detected.
 fn title(turns: &[Turn], ledger: &Ledger) -> String {
     let texts = turns.iter().filter_map(|turn| match turn {
         Turn::User(parts) => parts.iter().find_map(|part| match part {
@@ -657,18 +455,6 @@ fn title(turns: &[Turn], ledger: &Ledger) -> String {
     });
     let text = texts.into_iter().next().unwrap_or_default();
     shortened(&ledger.scrubber().scrub(text.to_owned()))
-}
-
-/// One line of bounded length, without what a terminal would take for a command.
-pub(super) fn shortened(text: &str) -> String {
-    let words = text.split_whitespace().take(TITLE).collect::<Vec<_>>().join(" ");
-    let visible = words.chars().filter(|character| !character.is_control());
-    let mut title: String = visible.clone().take(TITLE).collect();
-    if visible.count() > TITLE {
-        title.pop();
-        title.push('…');
-    }
-    title
 }
 
 impl fmt::Debug for Conversation {

@@ -14,7 +14,7 @@ use toolpost_llm::{
 };
 
 use super::backlog::Backlog;
-use super::conversation::shortened;
+use super::head::shortened;
 use super::ledger::{Ledger, MOST_LISTED};
 use crate::spend::Spent;
 

@@ -1,6 +1,7 @@
-//! Runs that get nowhere: the same again and again, in one of its many forms.
+//! Detection of loops: runs that repeat themselves.
 //!
-//! Everything is counted as it comes, by hashes: an iteration costs the same however long the run is.
+//! Every pattern counts per subject, such as a call, in one map. One table has the counts at which the model is warned and
+//! the run ends. Subjects are hashes, so that the cost of an iteration does not grow with the run.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,287 +12,276 @@ use toolpost_core::{Code, Output, ToolError};
 
 use crate::RunStopReason;
 
-/// The longest cycle of answers that is looked for.
+/// The longest detected cycle, in answers.
 const MAX_PERIOD: usize = 8;
-/// How many different calls, results and texts are remembered: a hostile model must not fill the memory.
+/// Counts, results and texts that a run remembers, so that a hostile model cannot exhaust the memory.
 const MAX_REMEMBERED: usize = 65_536;
-/// How much of a text is kept to see whether the next one only goes on from it, in bytes.
+/// Bytes of the last text that a run remembers.
 const MAX_TEXT: usize = 65_536;
-/// Texts shorter than this say too little to be called the beginning of another, in bytes.
+/// Bytes that a text needs before a longer one counts as its continuation.
 const MIN_TEXT: usize = 16;
 
-/// A call that was made, and what came of it.
+/// A call and its result.
 pub(super) struct Seen<'a> {
     pub(super) tool: &'a str,
     pub(super) arguments: &'a Value,
     pub(super) result: Result<&'a Output, &'a ToolError>,
-    /// Whether there is such a tool.
+    /// Whether the tool exists.
     pub(super) exists: bool,
-    /// Whether the tool only looks.
     pub(super) is_read_only: bool,
 }
 
-/// What is to be done about repetition.
+/// The consequence of repetition.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Verdict {
     Fine,
-    /// The model is told.
+    /// The model reads this warning.
     Warn(String),
     Stop(RunStopReason),
 }
 
-/// What a run has repeated so far.
+/// What can repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Pattern {
+    /// Calls of unknown tools alone.
+    UnknownTools,
+    /// Timeouts of one tool.
+    Timeouts,
+    /// Failures of one call.
+    FailingCall,
+    /// One call: two for each repeated result, one for each other result.
+    SameCall,
+    /// Answers with the same or growing text, and nothing else new.
+    Narration,
+    /// Rounds of a cycle of this many answers.
+    Cycle(usize),
+    /// Answers whose calls return nothing new.
+    NoProgress,
+}
+
+impl Pattern {
+    /// The counts at which the model is warned and the run ends, as multiples of the threshold.
+    const fn limits(self) -> (u32, u32) {
+        match self {
+            Self::SameCall => (4, 6),
+            Self::NoProgress => (2, 3),
+            _ => (1, 2),
+        }
+    }
+
+    const fn stop(self) -> RunStopReason {
+        match self {
+            Self::UnknownTools => RunStopReason::UnknownTool,
+            Self::Timeouts => RunStopReason::ToolTimeouts,
+            Self::FailingCall => RunStopReason::RepeatedError,
+            Self::SameCall => RunStopReason::RepeatedCall,
+            Self::Narration => RunStopReason::Narration,
+            Self::Cycle(_) => RunStopReason::Cycle,
+            Self::NoProgress => RunStopReason::NoProgress,
+        }
+    }
+
+    /// The warning for the model, about a tool if the pattern has one.
+    fn warning(self, tool: &str, count: u32) -> String {
+        let tool = tool.get(..tool.floor_char_boundary(64)).unwrap_or_default();
+        match self {
+            Self::UnknownTools => "None of the tools that you call exists. Call only tools that you were given, or answer without one.".to_owned(),
+            Self::Timeouts => format!("`{tool}` has taken too long {count} times in a row. Ask less of it at once, or do without it."),
+            Self::FailingCall => format!("`{tool}` has failed {count} times with the same arguments. Change the arguments, use another tool, or answer with what there is."),
+            Self::SameCall => format!("`{tool}` has been called again and again with the same arguments. What it said stands above: go on from it."),
+            Self::Narration => "You say the same again and again. Do the next step, or give your answer.".to_owned(),
+            Self::Cycle(period) => format!("You have done the same {period} steps {count} times in turn, with the same results. Do something else, or answer with what there is."),
+            Self::NoProgress => "The last calls have brought nothing new. Try something else, or answer with what there is.".to_owned(),
+        }
+    }
+}
+
+/// The repetition of a run so far.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Watch {
-    /// How often each call has failed since it last succeeded.
-    failures: HashMap<u64, u32>,
-    /// Each call, with the hash of its last result and how often it was made: twice for each time that told the same
-    /// again, once for each time that told something else.
-    calls: HashMap<u64, (u64, u32)>,
-    /// How often each tool has timed out since it last did not.
-    timeouts: HashMap<u64, u32>,
-    /// What tools have told.
-    told: HashSet<u64>,
-    /// What the model has said.
-    said: HashSet<u64>,
+    /// The count of each pattern and subject.
+    counts: HashMap<u64, u32>,
+    /// The hash of the last result of each call.
+    results: HashMap<u64, u64>,
+    /// The hashes of all results and texts.
+    known: HashSet<u64>,
     last_text: String,
     /// The latest iterations, newest first.
     latest: VecDeque<u64>,
-    /// For each period, how many iterations in a row were the same as the one a period before.
-    matches: [u32; MAX_PERIOD + 1],
-    /// Iterations in a row without anything new, with the same or growing text, and with unknown tools alone.
-    stale: u32,
-    narration: u32,
-    unknown: u32,
     #[serde(skip)]
     now: Now,
 }
 
-/// The iteration that is being looked at.
+/// The current iteration.
 #[derive(Clone, Debug, Default)]
 struct Now {
     calls: HashSet<u64>,
+    timed_out: HashSet<u64>,
     signature: u64,
     has_calls: bool,
     has_news: bool,
     has_new_result: bool,
     has_known_tool: bool,
-    text: bool,
-    is_same: bool,
-    has_grown: bool,
-    timed_out: HashSet<u64>,
+    has_text: bool,
+    is_same_text: bool,
+    is_grown_text: bool,
     warning: Option<String>,
     stop: Option<RunStopReason>,
 }
 
-impl Now {
-    /// Looks at a counter that has gone from `before` to `after`.
-    fn look(
-        &mut self,
-        before: u32,
-        after: u32,
-        warn: u32,
-        end: u32,
-        stop: RunStopReason,
-        what: impl FnOnce() -> String,
-    ) {
-        if after >= end {
-            self.stop.get_or_insert(stop);
-        } else if before < warn && after >= warn && self.warning.is_none() {
-            self.warning = Some(what());
-        }
-    }
-}
-
 impl Watch {
-    /// Looks at what an answer says.
+    /// Observes the text of an answer.
     pub(super) fn answer(&mut self, text: &str) {
         let text = text.trim();
         if text.is_empty() {
             return;
         }
-        self.now.text = true;
-        self.now.has_grown = self.last_text.len() >= MIN_TEXT
+        self.now.has_text = true;
+        self.now.is_grown_text = self.last_text.len() >= MIN_TEXT
             && text.len() > self.last_text.len()
             && text.starts_with(&self.last_text);
-        self.now.is_same = !remember(&mut self.said, hash_of(&text));
+        self.now.is_same_text = !remember(&mut self.known, hash_of(&("text", text)));
         self.last_text.clear();
         self.last_text.push_str(text.get(..text.floor_char_boundary(MAX_TEXT)).unwrap_or_default());
     }
 
-    /// Looks at a call of the answer.
+    /// Observes a call of the answer.
     pub(super) fn call(&mut self, seen: &Seen<'_>, threshold: u32) {
         let tool = hash_of(&seen.tool);
         let call = hash_of(&(tool, canonical(seen.arguments)));
         let result = hash_of(&(tool, result_hash(seen.result)));
-        let is_new_result = remember(&mut self.told, result);
-        let is_new_call = !self.calls.contains_key(&call);
+        let is_new_result = remember(&mut self.known, hash_of(&("result", result)));
+        let is_new_call = !self.results.contains_key(&call);
         let now = &mut self.now;
         now.has_calls = true;
         now.has_known_tool |= seen.exists;
         now.has_new_result |= is_new_result;
         now.has_news |= is_new_result || (seen.result.is_ok() && is_new_call && !seen.is_read_only);
-        // In any order: what is called at once has none.
+        // Parallel calls have no order, so the signature ignores it.
         now.signature = now.signature.wrapping_add(hash_of(&(call, result)));
-        // The same call twice in one answer is one.
+        // The same call twice in one answer counts once.
         if !now.calls.insert(call) {
             return;
         }
-        self.count_timeout(tool, seen, threshold);
-        self.count_failure(call, seen, threshold);
-        self.count_call(call, result, seen, threshold);
+        let is_timeout = matches!(seen.result, Err(error) if error.code() == Code::Timeout);
+        if !is_timeout || self.now.timed_out.insert(tool) {
+            let step = is_timeout.then_some(1);
+            self.count(Pattern::Timeouts, tool, step, threshold, seen.tool);
+        }
+        let has_failed = seen.result.is_ok_and(|output| output.status() == toolpost_core::Status::Error)
+            || seen.result.is_err();
+        self.count(Pattern::FailingCall, call, has_failed.then_some(1), threshold, seen.tool);
+        if is_new_call && self.results.len() >= MAX_REMEMBERED {
+            return;
+        }
+        let is_same = self.results.insert(call, result).is_none_or(|last| last == result);
+        self.count(Pattern::SameCall, call, Some(if is_same { 2 } else { 1 }), threshold, seen.tool);
     }
 
-    fn count_timeout(&mut self, tool: u64, seen: &Seen<'_>, threshold: u32) {
-        if !matches!(seen.result, Err(error) if error.code() == Code::Timeout) {
-            self.timeouts.remove(&tool);
-            return;
-        }
-        if !self.now.timed_out.insert(tool) || !has_room(&self.timeouts, tool) {
-            return;
-        }
-        let count = self.timeouts.entry(tool).or_default();
-        *count = count.saturating_add(1);
-        let warning = || {
-            format!(
-                "`{}` has taken too long {count} times in a row. Ask less of it at once, or do without it.",
-                short(seen.tool)
-            )
-        };
-        self.now.look(
-            *count - 1,
-            *count,
-            threshold,
-            threshold.saturating_mul(2),
-            RunStopReason::ToolTimeouts,
-            warning,
-        );
-    }
-
-    fn count_failure(&mut self, call: u64, seen: &Seen<'_>, threshold: u32) {
-        if seen.result.is_ok_and(|output| output.status() != toolpost_core::Status::Error) {
-            self.failures.remove(&call);
-            return;
-        }
-        if !has_room(&self.failures, call) {
-            return;
-        }
-        let count = self.failures.entry(call).or_default();
-        *count = count.saturating_add(1);
-        let warning = || {
-            format!(
-                "`{}` has failed {count} times with the same arguments. Change the arguments, use another tool, or answer with what there is.",
-                short(seen.tool)
-            )
-        };
-        self.now.look(
-            *count - 1,
-            *count,
-            threshold,
-            threshold.saturating_mul(2),
-            RunStopReason::RepeatedError,
-            warning,
-        );
-    }
-
-    fn count_call(&mut self, call: u64, result: u64, seen: &Seen<'_>, threshold: u32) {
-        if !has_room(&self.calls, call) {
-            return;
-        }
-        let (last, count) = self.calls.entry(call).or_insert((result, 0));
-        let before = *count;
-        *count = count.saturating_add(if *last == result { 2 } else { 1 });
-        *last = result;
-        let warning = || {
-            format!(
-                "`{}` has been called again and again with the same arguments. What it said stands above: go on from it.",
-                short(seen.tool)
-            )
-        };
-        let (warn, end) = (threshold.saturating_mul(4), threshold.saturating_mul(6));
-        self.now.look(before, *count, warn, end, RunStopReason::RepeatedCall, warning);
-    }
-
-    /// Closes the iteration, and says what is to be done.
+    /// Ends the iteration.
     pub(super) fn judge(&mut self, threshold: u32) -> Verdict {
-        let mut now = std::mem::take(&mut self.now);
-        let (twice, thrice) = (threshold.saturating_mul(2), threshold.saturating_mul(3));
-        let unknown = count(&mut self.unknown, now.has_calls && !now.has_known_tool, now.has_calls);
-        // First what says most: a tool that does not exist also fails, and brings nothing new.
-        if self.unknown >= twice {
+        let now = std::mem::take(&mut self.now);
+        self.now = Now { warning: now.warning, stop: now.stop, ..Now::default() };
+        // A pattern grows, ends, or is not affected by this iteration.
+        let step = |grows: bool, is_affected: bool| if grows { Some(1) } else { (!is_affected).then_some(0) };
+        let unknown = step(now.has_calls && !now.has_known_tool, now.has_calls);
+        let (_, unknown) = self.count(Pattern::UnknownTools, 0, unknown, threshold, "");
+        // An unknown tool also fails and returns nothing new; this reason is the most specific one.
+        if unknown >= threshold.saturating_mul(2) {
+            self.now = Now::default();
             return Verdict::Stop(RunStopReason::UnknownTool);
         }
-        now.look(unknown, self.unknown, threshold, twice, RunStopReason::UnknownTool, || {
-            "None of the tools that you call exists. Call only tools that you were given, or answer without one.".to_owned()
-        });
-        let narrates = now.text && ((now.is_same && !now.has_news) || (now.has_grown && !now.has_new_result));
-        let narration = count(&mut self.narration, narrates, now.text || now.has_news);
-        now.look(narration, self.narration, threshold, twice, RunStopReason::Narration, || {
-            "You say the same again and again. Do the next step, or give your answer.".to_owned()
-        });
-        let is_cycle = now.has_calls && self.look_for_cycle(&mut now, threshold);
-        // A cycle brings nothing new either.
+        let narrates = now.has_text
+            && ((now.is_same_text && !now.has_news) || (now.is_grown_text && !now.has_new_result));
+        let narration = step(narrates, now.has_text || now.has_news);
+        self.count(Pattern::Narration, 0, narration, threshold, "");
+        let is_cycle = now.has_calls && self.count_cycles(now.signature, threshold);
+        let stale = step(now.has_calls && !now.has_news, now.has_calls);
+        let (before, after) = self.add(Pattern::NoProgress, 0, stale);
+        // A cycle also returns nothing new.
         let stop = if is_cycle { RunStopReason::Cycle } else { RunStopReason::NoProgress };
-        let stale = count(&mut self.stale, now.has_calls && !now.has_news, now.has_calls);
-        now.look(stale, self.stale, twice, thrice, stop, || {
-            "The last calls have brought nothing new. Try something else, or answer with what there is."
-                .to_owned()
-        });
-        match (now.stop, now.warning) {
+        self.apply(Pattern::NoProgress, stop, (before, after), threshold, "");
+        let Now { stop, warning, .. } = std::mem::take(&mut self.now);
+        match (stop, warning) {
             (Some(stop), _) => Verdict::Stop(stop),
             (None, Some(warning)) => Verdict::Warn(warning),
             (None, None) => Verdict::Fine,
         }
     }
 
-    /// Whether the run goes in circles.
-    fn look_for_cycle(&mut self, now: &mut Now, threshold: u32) -> bool {
+    /// Counts the rounds of cycles of every period. Returns whether one reached the threshold.
+    fn count_cycles(&mut self, signature: u64, threshold: u32) -> bool {
         let mut is_cycle = false;
-        let constant = self.latest.front() == Some(&now.signature);
+        // The same answer repeated is a cycle of any period; the calls count it.
+        let is_constant = self.latest.front() == Some(&signature);
         for period in 1..=MAX_PERIOD {
-            let is_same = self.latest.get(period - 1) == Some(&now.signature);
-            let Some(matches) = self.matches.get_mut(period) else { continue };
+            let is_same = self.latest.get(period - 1) == Some(&signature);
+            let (before, after) = self.add(Pattern::Cycle(period), 0, is_same.then_some(1));
             let rounds = |matches: u32| (matches / period as u32).saturating_add(u32::from(matches > 0));
-            let before = rounds(*matches);
-            *matches = if is_same { matches.saturating_add(1) } else { 0 };
-            let after = rounds(*matches);
-            // The same over and over is a cycle of any length; that is counted by call.
-            if period > 1 && !constant {
+            let (before, after) = (rounds(before), rounds(after));
+            if period > 1 && !is_constant {
                 is_cycle |= after >= threshold;
-                now.look(before, after, threshold, threshold.saturating_mul(2), RunStopReason::Cycle, || {
-                    format!("You have done the same {period} steps {after} times in turn, with the same results. Do something else, or answer with what there is.")
-                });
+                self.apply(Pattern::Cycle(period), RunStopReason::Cycle, (before, after), threshold, "");
             }
         }
-        self.latest.push_front(now.signature);
+        self.latest.push_front(signature);
         self.latest.truncate(MAX_PERIOD);
         is_cycle
     }
-}
 
-/// Counts one more of a kind in a row, or ends the row. Gives the count before.
-fn count(counter: &mut u32, is_one_more: bool, ends_otherwise: bool) -> u32 {
-    let before = *counter;
-    if is_one_more {
-        *counter = counter.saturating_add(1);
-    } else if ends_otherwise {
-        *counter = 0;
+    /// Counts a pattern and applies its limits.
+    fn count(
+        &mut self,
+        pattern: Pattern,
+        subject: u64,
+        step: Option<u32>,
+        threshold: u32,
+        tool: &str,
+    ) -> (u32, u32) {
+        let counts = self.add(pattern, subject, step);
+        self.apply(pattern, pattern.stop(), counts, threshold, tool);
+        counts
     }
-    before
+
+    /// Adds to the count of a pattern and a subject; `None` resets it. Returns the counts before and after.
+    fn add(&mut self, pattern: Pattern, subject: u64, step: Option<u32>) -> (u32, u32) {
+        let key = hash_of(&(pattern, subject));
+        let before = self.counts.get(&key).copied();
+        let after =
+            step.map(|step| before.unwrap_or_default().saturating_add(step)).filter(|after| *after > 0);
+        match after {
+            Some(after) if before.is_some() || self.counts.len() < MAX_REMEMBERED => {
+                self.counts.insert(key, after);
+            }
+            Some(_) => return (0, 0),
+            None => drop(self.counts.remove(&key)),
+        }
+        (before.unwrap_or_default(), after.unwrap_or_default())
+    }
+
+    /// Ends the run or warns the model if a count reached a limit of its pattern. The first reason counts.
+    fn apply(
+        &mut self,
+        pattern: Pattern,
+        stop: RunStopReason,
+        (before, after): (u32, u32),
+        threshold: u32,
+        tool: &str,
+    ) {
+        let (warn, end) = pattern.limits();
+        let (warn, end) = (threshold.saturating_mul(warn), threshold.saturating_mul(end));
+        if after >= end {
+            self.now.stop.get_or_insert(stop);
+        } else if before < warn && after >= warn {
+            self.now.warning.get_or_insert_with(|| pattern.warning(tool, after));
+        }
+    }
 }
 
-fn has_room<V>(map: &HashMap<u64, V>, key: u64) -> bool {
-    map.len() < MAX_REMEMBERED || map.contains_key(&key)
-}
-
-/// Whether something is seen for the first time. What finds no room is taken as known.
+/// Whether a hash is new. If the set is full, no hash is new.
 fn remember(seen: &mut HashSet<u64>, hash: u64) -> bool {
     seen.len() < MAX_REMEMBERED && seen.insert(hash)
-}
-
-fn short(name: &str) -> &str {
-    name.get(..name.floor_char_boundary(64)).unwrap_or_default()
 }
 
 fn hash_of(value: &impl Hash) -> u64 {
@@ -300,7 +290,7 @@ fn hash_of(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// A hash of JSON by meaning: the order of members does not count, nor how a number is written.
+/// A hash of JSON by value: member order and number formats do not matter.
 fn canonical(value: &Value) -> u64 {
     match value {
         Value::Null => 1,
@@ -308,7 +298,7 @@ fn canonical(value: &Value) -> u64 {
         Value::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
             (Some(number), _, _) => hash_of(&(3, number)),
             (_, Some(number), _) => hash_of(&(4, number)),
-            // Up to here every whole number has one form as a float.
+            // Below this bound, floats represent integers exactly.
             (_, _, Some(number)) if number.fract() == 0.0 && number.abs() < 9e15 => {
                 hash_of(&(3, number as i64))
             }
@@ -323,7 +313,7 @@ fn canonical(value: &Value) -> u64 {
     }
 }
 
-/// A hash of what a call came to, as a model sees it, without what differs each time.
+/// A hash of a result as the model reads it, without ids and times.
 fn result_hash(result: Result<&Output, &ToolError>) -> u64 {
     match result {
         Err(error) => hash_of(&(0, error.code(), error.message())),
@@ -334,7 +324,7 @@ fn result_hash(result: Result<&Output, &ToolError>) -> u64 {
                 if let toolpost_core::Content::Image { data, .. }
                 | toolpost_core::Content::Audio { data, .. } = content
                 {
-                    // The size and both ends tell pictures apart well enough.
+                    // The size and both ends distinguish images well enough.
                     let head = data.floor_char_boundary(1024.min(data.len()));
                     let tail = data.ceil_char_boundary(data.len().saturating_sub(1024));
                     (data.len(), data.get(..head), data.get(tail..)).hash(&mut hasher);
@@ -369,10 +359,10 @@ mod tests {
         }
     }
 
-    /// A tool, its argument and its answer.
+    /// A tool, its argument and its result.
     type Call<'a> = (&'a str, i64, Result<&'a str, &'a str>);
 
-    /// What becomes of iterations, each of calls (tool, arguments, answer) and a text.
+    /// The verdicts of iterations, each with calls and a text.
     fn verdicts(iterations: &[(&[Call<'_>], &str)]) -> Vec<Verdict> {
         let mut watch = Watch::default();
         let judged = iterations.iter().map(|(calls, text)| {
@@ -397,7 +387,7 @@ mod tests {
         judged.collect()
     }
 
-    /// After how many iterations the model is first warned, and after how many the run ends.
+    /// The iteration of the first warning, and that of the end.
     fn ends(verdicts: &[Verdict]) -> (Option<usize>, Option<(usize, RunStopReason)>) {
         let warned = verdicts.iter().position(|verdict| matches!(verdict, Verdict::Warn(_)));
         let stopped = verdicts.iter().enumerate().find_map(|(index, verdict)| match verdict {
@@ -408,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_repetition_is_warned_of_and_then_ended() {
+    fn each_pattern_is_warned_of_and_then_ended() {
         type Step = (&'static [Call<'static>], &'static str);
         const SAME: &[Step] = &[(&[("do", 1, Ok("ok"))], "")];
         const ERROR: &[Step] = &[(&[("do", 1, Err("no"))], "")];
@@ -432,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_for_what_is_not_there_is_no_progress() {
+    fn a_search_without_matches_is_no_progress() {
         let calls: Vec<_> = (0..20).map(|n| [("look", n, Ok("no matches"))]).collect();
         let iterations: Vec<_> = calls.iter().map(|calls| (calls.as_slice(), "")).collect();
         assert_eq!(ends(&verdicts(&iterations)), (Some(7), Some((10, RunStopReason::NoProgress))));
@@ -443,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_something_that_changes_is_allowed_twice_as_often() {
+    fn polling_with_changing_results_counts_half() {
         let texts: Vec<String> = (0..30).map(|n| format!("{n} %")).collect();
         let calls: Vec<_> = texts.iter().map(|text| [("look", 1, Ok(text.as_str()))]).collect();
         let iterations: Vec<_> = calls.iter().map(|calls| (calls.as_slice(), "")).collect();
@@ -457,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_a_state_that_somebody_has_changed_stay_in_their_bounds() {
+    fn counters_of_a_changed_state_stay_in_their_bounds() {
         fn most(value: &mut Value) {
             match value {
                 Value::Number(count) if count.as_u64().is_some_and(|count| count < 1_000) => {
@@ -493,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_only_grows_is_narration_even_when_it_is_written_down() {
+    fn growing_text_is_narration_even_if_a_tool_stores_it() {
         let texts: Vec<String> = (1..20).map(|n| "I am thinking about it. ".repeat(n)).collect();
         let calls: Vec<_> = (0..20).map(|n| [("note", n, Ok("noted"))]).collect();
         let iterations: Vec<_> =

@@ -517,7 +517,7 @@ async fn a_run_that_waits_goes_on_in_its_conversation_once_and_is_counted_once()
         for late in [&conversation, &before] {
             let again = resume(&agent, &state, late).await;
             let RunStopReason::NotClaimed(why) = &again.stop else { panic!("{:?}", again.stop) };
-            assert!(why.contains("the conversation was gone on with"), "{why}");
+            assert!(why.contains("the conversation continued after the run"), "{why}");
         }
         assert_eq!(paid.load(Ordering::Relaxed), 2);
         assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), second.turns);
@@ -555,7 +555,10 @@ async fn another_prompt_answers_for_the_calls_that_wait_and_their_run_goes_on_no
             let run = agent.resume(state.clone(), decisions.clone()).unwrap();
             let again = run.with_conversation(late).persist_to(&runs).allow_second_resume().finish().await;
             let RunStopReason::NotClaimed(why) = &again.stop else { panic!("{:?}", again.stop) };
-            assert!(why.contains("the conversation was gone on with") && why.contains("new prompt"), "{why}");
+            assert!(
+                why.contains("the conversation continued after the run") && why.contains("new prompt"),
+                "{why}"
+            );
         }
         assert_eq!(paid.load(Ordering::Relaxed), 0);
         assert_eq!(runs.load(first.record.id).await.unwrap().summary, waiting, "it waits as before");

@@ -127,7 +127,7 @@ async fn every_trap_has_its_reason_and_its_price() {
         let warnings = outcome.turns.iter().filter(told).count();
         let pauses = turns[0].contains("pause");
         assert!(pauses || (1..=2).contains(&warnings), "{name}: {warnings}");
-        let noted = |notice: &String| notice.starts_with("the model repeats itself: ");
+        let noted = |notice: &String| notice.starts_with("detected loop: ");
         assert!(outcome.record.notices.iter().any(noted), "{name}");
     }
 }
