@@ -417,7 +417,7 @@ async fn what_the_provider_has_found_goes_back_as_it_came() {
     let error = refused.error.unwrap();
     assert_eq!((refused.stop, error.kind.clone()), (RunStopReason::ModelError, ErrorKind::Unsupported));
     assert!(
-        error.message.contains("has no tool_search") && error.message.contains("claude-opus-5-5"),
+        error.message.contains("(`tool_search`)") && error.message.contains("claude-opus-5-5"),
         "{error}"
     );
     for (provider, name) in

@@ -213,7 +213,7 @@ async fn what_an_answer_says_beside_itself_is_told_once() {
     let outcome = agent.run("hi").finish().await;
     assert_eq!(outcome.stop, RunStopReason::EndTurn, "{:?}", outcome.error);
     let told = told.lock().unwrap();
-    let of_tokens = told.iter().filter(|notice| notice.contains("how many tokens")).count();
+    let of_tokens = told.iter().filter(|notice| notice.contains("token counts")).count();
     assert_eq!(of_tokens, 1, "{told:?}");
 }
 
@@ -228,7 +228,7 @@ async fn a_call_that_waits_for_an_approval_at_the_provider_is_told_of() {
     assert!(!outcome.record.success, "{:?}", outcome.stop);
     let told = &outcome.record.notices;
     let has = |part: &str| told.iter().any(|notice| notice.contains(part));
-    assert!(has("`close` of the MCP server `tickets`") && has("require_approval"), "{told:?}");
+    assert!(has("`close` on the MCP server `tickets`") && has("require_approval"), "{told:?}");
 }
 
 #[tokio::test]
