@@ -213,7 +213,7 @@ async fn what_an_answer_says_beside_itself_is_told_once() {
     let outcome = agent.run("hi").finish().await;
     assert_eq!(outcome.stop, RunStopReason::EndTurn, "{:?}", outcome.error);
     let told = told.lock().unwrap();
-    let of_tokens = told.iter().filter(|notice| notice.contains("valid token counts")).count();
+    let of_tokens = told.iter().filter(|notice| notice.contains("token counts")).count();
     assert_eq!(of_tokens, 1, "{told:?}");
 }
 

@@ -154,7 +154,7 @@ pub(crate) fn compaction() {
         ["run", "-p", "x", "--compaction", "provider", "--model", "anthropic/claude-3-5-sonnet", "--json"];
     let error = provider.env.run(words).exit(2).error();
     assert_eq!(error["code"], "UNSUPPORTED");
-    assert!(error["message"].as_str().unwrap().contains("Models that have it: "), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("Models that support it: "), "{error}");
     provider.env.run(["run", "-p", "x", "--compaction", "off", "--no-compaction"]).exit(2);
     provider.env.run(["run", "-p", "x", "--compaction", "never"]).exit(2);
     assert!(provider.bodies().is_empty());
