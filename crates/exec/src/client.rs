@@ -369,7 +369,7 @@ impl ToolSource for Executables {
             match &result {
                 Ok(output) => {
                     record.status = output.status();
-                    record.content_bytes = output.model_text().len();
+                    record.content_bytes = output.to_text().len();
                 }
                 Err(error) => {
                     record.status = Status::Error;

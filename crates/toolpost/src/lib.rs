@@ -20,7 +20,7 @@
 //! async fn main() -> Result<(), ToolError> {
 //!     let toolbox = Toolbox::builder().tool(forecast).build()?;
 //!     let output = toolbox.run("forecast", json!({ "city": "Oslo" })).await?;
-//!     assert_eq!(output.model_text(), "Oslo: sun for 1 days");
+//!     assert_eq!(output.to_text(), "Oslo: sun for 1 days");
 //!
 //!     let error = toolbox.run("forecast", json!({ "city": "Oslo", "days": 30 })).await.unwrap_err();
 //!     assert_eq!(error.message(), "/days: expected at most 14, found 30");

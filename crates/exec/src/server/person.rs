@@ -11,7 +11,7 @@ use crate::protocol::dialect::Notice;
 pub(super) fn result(output: &Output) -> String {
     let text = match &output.structured {
         Some(value) if output.content.is_empty() => readable(value),
-        _ => output.model_text().into_owned(),
+        _ => output.to_text().into_owned(),
     };
     let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     visible(&text) + end

@@ -260,7 +260,7 @@ mod tests {
         let toolbox = Toolbox::builder().tool(tool).build().unwrap();
         let mut call = Call::new("look", json!({}));
         call.options.timeout = Some(call_timeout);
-        toolbox.call(call).await.result.unwrap().model_text().into_owned()
+        toolbox.call(call).await.result.unwrap().to_text().into_owned()
     }
 
     #[tokio::test]
@@ -327,7 +327,7 @@ mod tests {
             .await
             .result
             .unwrap()
-            .model_text()
+            .to_text()
             .into_owned()
     }
 

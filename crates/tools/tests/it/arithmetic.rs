@@ -92,7 +92,7 @@ async fn rounded_values_say_so() {
     let third = bench.value("calculate", json!({"expression": "1/3"})).await;
     assert_eq!(third["fraction"], "1/3");
     let output = bench.run("calculate", json!({"expression": "1/3"})).await.unwrap();
-    assert_eq!(output.model_text(), "0.3333333333333333 (exactly 1/3)");
+    assert_eq!(output.to_text(), "0.3333333333333333 (exactly 1/3)");
 }
 
 #[tokio::test]

@@ -80,7 +80,7 @@ async fn the_first_run_is_ordinary_and_the_next_ones_are_forked() {
     let record = reply.record.sandbox.as_ref().unwrap();
     assert!(record["report"]["notes"].to_string().contains("cold"), "{record}");
     let output = reply.result.unwrap();
-    assert!(!output.model_text().contains("cold"), "{}", output.model_text());
+    assert!(!output.to_text().contains("cold"), "{}", output.to_text());
 }
 
 #[tokio::test]

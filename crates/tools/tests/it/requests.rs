@@ -56,7 +56,7 @@ async fn a_request_is_a_get_and_its_answer_is_whole() {
     let url = format!("{}/a?b=c", server.base_url());
     let reply = bench(local()).reply("http_request", json!({ "url": url })).await;
     let output = reply.result.unwrap();
-    assert_eq!(output.model_text(), "HTTP 200 OK\ncontent-type: text/plain\n\nhello");
+    assert_eq!(output.to_text(), "HTTP 200 OK\ncontent-type: text/plain\n\nhello");
     let mut value = output.structured.unwrap();
     assert!(value["elapsed_ms"].take().is_u64());
     assert_eq!(
@@ -137,7 +137,7 @@ async fn a_long_body_is_cut_and_says_so() {
         let server = LoopbackProvider::start(vec![Reply::events(body)]).unwrap();
         let output =
             bench(settings.clone()).run("http_request", json!({ "url": server.base_url() })).await.unwrap();
-        let text = output.model_text().into_owned();
+        let text = output.to_text().into_owned();
         let value = output.structured.unwrap();
         assert_eq!(value["truncated"], truncated);
         assert!(value["body"].as_str().unwrap().starts_with(expected), "{value}");

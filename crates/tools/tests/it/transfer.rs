@@ -26,7 +26,7 @@ async fn the_latest_value_that_fits_is_held() {
     assert_eq!(invoice.to_json().unwrap(), json!(null));
     toolbox.run("transfer", json!({ "customer": "Ada", "cents": 1 })).await.unwrap();
     let said = toolbox.run("transfer", json!({ "customer": "Ada", "cents": 250 })).await.unwrap();
-    assert!(said.model_text().contains("in place of"), "{}", said.model_text());
+    assert!(said.to_text().contains("in place of"), "{}", said.to_text());
     let refused = toolbox.run("transfer", json!({ "customer": "Bob", "cents": -1 })).await.unwrap_err();
     assert_eq!((refused.code(), &refused.context()["pointer"]), (Code::InvalidInput, &json!("/cents")));
     assert_eq!(invoice.get(), Some(Invoice { customer: "Ada".into(), cents: 250 }));

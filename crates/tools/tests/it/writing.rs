@@ -14,7 +14,7 @@ async fn a_new_file_and_a_replaced_one_are_told_apart() {
     let value = bench.value("write_file", json!({"path": "a.txt", "content": "é"})).await;
     assert_eq!(value, json!({"path": "a.txt", "bytes": 2, "created": true, "backup": null}));
     let output = bench.run("write_file", json!({"path": "a.txt", "content": "two"})).await.unwrap();
-    assert_eq!(output.model_text(), "Replaced a.txt (3 bytes); the earlier file is a.txt.backup");
+    assert_eq!(output.to_text(), "Replaced a.txt (3 bytes); the earlier file is a.txt.backup");
     assert_eq!(output.structured.unwrap()["created"], false);
     assert_eq!(bench.read("a.txt").await, "two");
 }

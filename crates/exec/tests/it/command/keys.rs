@@ -220,7 +220,7 @@ async fn a_tool_that_only_reads_cannot_write_and_another_hands_over_its_files() 
     assert_eq!(run("read_only = true").text().await, "refused\n");
     assert!(!folder.path().join("made").exists());
     let output = run("").output().await;
-    assert_eq!(output.model_text(), "written\n");
+    assert_eq!(output.to_text(), "written\n");
     assert_eq!(output.artifacts.len(), 1);
     assert_eq!((output.artifacts[0].name.as_str(), output.artifacts[0].size), ("made", 5));
     assert_eq!(std::fs::read(folder.path().join("made")).unwrap(), b"text\n");
@@ -527,7 +527,7 @@ async fn secrets_go_round_the_command_line_and_are_masked_in_output_and_record()
     };
     let args = json!({ "token": "canary-7c1f" });
     let reply = Run::new(&text(0), args.clone()).reply().await;
-    assert_eq!(reply.result.unwrap().model_text(), "same\n[secret]\n");
+    assert_eq!(reply.result.unwrap().to_text(), "same\n[secret]\n");
     let record = serde_json::to_string(&*reply.record).unwrap();
     assert!(!record.contains("canary"), "{record}");
     let reply = Run::new(&text(3), args.clone()).reply().await;
