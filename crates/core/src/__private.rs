@@ -457,7 +457,7 @@ pub fn decode<T: ToolParameter>(
 /// An error type of a tool function.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the error of a tool",
-        label = "is not an error",
+    label = "is not an error",
     note = "implement `std::error::Error` for it, or fail with `toolpost::ToolError`"
 )]
 pub trait ToolFailure {
@@ -522,7 +522,7 @@ impl<T> StateSlot<T> {
 
 /// A return type of a `merge` function.
 #[diagnostic::on_unimplemented(
-        message = "the `merge` function returns `{Self}`",
+    message = "the `merge` function returns `{Self}`",
     label = "expected `{T}` or a `Result` with it",
     note = "write `fn(before: {T}, mine: {T}, theirs: {T}) -> {T}`"
 )]

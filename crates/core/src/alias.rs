@@ -63,7 +63,7 @@ impl Alias {
             let target = self.parameters.get(name).unwrap_or(name);
             if target != name && given.contains_key(target) {
                 return Err(ToolError::invalid_input(format!(
-                        "`{name}` and `{target}` are the same argument; both are given"
+                    "`{name}` and `{target}` are the same argument; both are given"
                 ))
                 .with("pointer", format!("/{name}"))
                 .suggest(format!("Omit `{name}`.")));
@@ -92,7 +92,7 @@ impl Alias {
     /// Why the alias is invalid for a tool with these parameters.
     pub(crate) fn invalid_reason(&self, is_parameter: impl Fn(&str) -> bool) -> Option<String> {
         if let Err(message) = check_tool_name(&self.name) {
-                return Some(format!("alias `{}`: {message}", self.name));
+            return Some(format!("alias `{}`: {message}", self.name));
         }
         let named = self.parameters.values().chain(self.arguments.keys());
         let unknown = named.into_iter().find(|name| !is_parameter(name))?;

@@ -46,9 +46,7 @@ pub trait Host: Send + Sync {
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample, ToolError>>;
     /// Directories that the caller works in. Default: `PRECONDITION`.
     fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, ToolError>> {
-        Box::pin(async {
-                Err(ToolError::precondition("this host does not know the caller's directories"))
-        })
+        Box::pin(async { Err(ToolError::precondition("this host does not know the caller's directories")) })
     }
     /// Runs a nested call.
     fn nested(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply>;
@@ -59,7 +57,7 @@ pub trait Host: Send + Sync {
     /// `PRECONDITION` if this host has no document store.
     fn state(&self, index: usize) -> Result<StateView, ToolError> {
         let _ = index;
-            Err(no_document_store())
+        Err(no_document_store())
     }
 
     /// Sets the new value of a `#[state]` parameter, committed when the attempt succeeds.
@@ -68,7 +66,7 @@ pub trait Host: Send + Sync {
     /// `PRECONDITION` as [`state`](Self::state), `CANCELLED` if the caller abandoned the attempt.
     fn set_state(&self, index: usize, value: Value) -> Result<(), ToolError> {
         let _ = (index, value);
-            Err(no_document_store())
+        Err(no_document_store())
     }
 
     /// The document store of this call, and a timer for waits on it.
@@ -76,13 +74,12 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// `PRECONDITION` if this host has no document store.
     fn documents(self: Arc<Self>) -> Result<(Arc<dyn DocStore>, Sleep), ToolError> {
-            Err(no_document_store())
+        Err(no_document_store())
     }
 }
 
 fn no_document_store() -> ToolError {
-    ToolError::precondition("this host has no document store")
-        .suggest("Run the tool through a toolbox.")
+    ToolError::precondition("this host has no document store").suggest("Run the tool through a toolbox.")
 }
 
 /// The context of a call. Cheap to clone; a tool declares a `Ctx` or `&Ctx` parameter to get it.
@@ -241,7 +238,7 @@ impl Ctx {
     ///
     /// The id may hold `{owner}` and `{scope}`, as in `#[state]`; other text cannot imitate them. A change is committed
     /// immediately, whatever the outcome of the call. For a change that commits with the call, use a `#[state]`
-    /// parameter. A retry of the tool repeats the change: make it idempotent, or set `policy(on_conflict = "error")`
+    /// parameter. A retry of the tool repeats the change: make it idempotent, or set `conflict_policy = "error"`
     /// and no retries.
     ///
     /// # Errors
@@ -287,7 +284,7 @@ impl Ctx {
         calls: impl IntoIterator<Item = (T, Value)>,
         concurrency: usize,
     ) -> Vec<Result<Output, ToolError>> {
-            let mut results = self.start_calls(calls, concurrency).collect::<Vec<_>>().await;
+        let mut results = self.start_calls(calls, concurrency).collect::<Vec<_>>().await;
         results.sort_unstable_by_key(|(index, _)| *index);
         results.into_iter().map(|(_, result)| result).collect()
     }
@@ -302,7 +299,7 @@ impl Ctx {
         concurrency: usize,
     ) -> Result<Vec<Output>, ToolError> {
         let mut outputs = self
-                    .start_calls(calls, concurrency)
+            .start_calls(calls, concurrency)
             .map(|(index, result)| result.map(|output| (index, output)))
             .try_collect::<Vec<_>>()
             .await?;
@@ -322,11 +319,11 @@ impl Ctx {
             .enumerate()
             .collect();
         let host = Arc::clone(&self.0);
-            let start = move |(index, call)| {
+        let start = move |(index, call)| {
             let reply = Arc::clone(&host).nested(call);
             async move { (index, reply.await.result) }
         };
-            stream::iter(calls).map(start).buffer_unordered(concurrency.max(1))
+        stream::iter(calls).map(start).buffer_unordered(concurrency.max(1))
     }
 
     /// The injected value of a type, from the call or the toolbox.
@@ -346,7 +343,7 @@ impl Ctx {
         let value = value.unwrap_or(&Value::Null);
         T::deserialize(value).map_err(|error| match value {
             Value::Null => not_provided(&format!("the value `{name}`"), "provide_named(name, value)"),
-                    _ => ToolError::internal(format!("the injected value `{name}` has the wrong type: {error}")),
+            _ => ToolError::internal(format!("the injected value `{name}` has the wrong type: {error}")),
         })
     }
 

@@ -17,23 +17,23 @@ const UNITS: [(&str, u64); 6] = [
 /// A message with the text, the expected format and an example.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let invalid =
-            || format!("`{text}` is not a duration; write a number and a unit, such as 250ms, 10s or 1m30s");
+        || format!("`{text}` is not a duration; write a number and a unit, such as 250ms, 10s or 1m30s");
     let mut rest = text.trim();
     let mut micros = 0_u64;
     if rest.is_empty() {
-            return Err(invalid());
+        return Err(invalid());
     }
     while !rest.is_empty() {
-            let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(invalid)?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(invalid)?;
         let (number, tail) = rest.split_at(digits);
         let letters = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(letters);
-            let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(invalid)?;
-            let value: f64 = number.parse().map_err(|_| invalid())?;
+        let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(invalid)?;
+        let value: f64 = number.parse().map_err(|_| invalid())?;
         let part = value * *scale as f64;
-            // The bound prevents overflow when a duration is added to an instant.
+        // The bound prevents overflow when a duration is added to an instant.
         if !(0.0..=3.2e15).contains(&part) {
-                    return Err(format!("`{text}` is too long; the maximum duration is 100 years"));
+            return Err(format!("`{text}` is too long; the maximum duration is 100 years"));
         }
         micros = micros.saturating_add(part as u64);
         rest = tail;

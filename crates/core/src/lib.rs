@@ -31,7 +31,6 @@ mod hex;
 mod id;
 pub mod import;
 mod inject;
-mod wrappers;
 mod output;
 mod parameter;
 mod policy;
@@ -51,6 +50,7 @@ mod suggest;
 mod task;
 mod tool;
 mod values;
+mod wrappers;
 
 #[doc(hidden)]
 pub mod __private;
@@ -68,7 +68,6 @@ pub use self::event::{Event, EventSink, UsageEvent};
 pub use self::hex::hex;
 pub use self::id::{CallId, RunId, ScopeId};
 pub use self::inject::{Inject, Values};
-pub use self::wrappers::{exclude_parameters, with_mock};
 pub use self::output::{Artifact, ArtifactData, Content, Evidence, IntoOutput, Output, Partial, Payload};
 pub use self::parameter::{ParameterType, object_schema};
 pub use self::policy::{Approval, Placement, Policy, Rate, Retry, Timeout};
@@ -90,13 +89,14 @@ pub use self::state::{
     StateDoc, StateSpec, StateValue, StateView, Write, check_document_id, check_pointer, escape_pointer,
     pointers_overlap, state_conflict, to_json,
 };
-pub use self::status::{SourceState, SourceStatus, HiddenDefinition};
+pub use self::status::{HiddenDefinition, SourceState, SourceStatus};
 pub use self::suggest::{did_you_mean, suggestions};
 pub use self::task::{TaskRecord, TaskStore, TaskUse};
 pub use self::tool::{
     IntoTool, IntoTools, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn, typed_tool_fn,
 };
 pub use self::values::has_more_values_than;
+pub use self::wrappers::{exclude_parameters, with_mock};
 pub use schemars::JsonSchema;
 
 /// A boxed future that can move between threads, the return type of object-safe async traits.

@@ -341,7 +341,9 @@ pub(crate) fn resource_spec(
     let pattern: UriPattern = pattern.parse().map_err(invalid)?;
     for name in spec.input_schema.required() {
         if !pattern.parameters().any(|parameter| parameter == name) {
-            return Err(invalid(format!("its pattern `{pattern}` lacks the required parameter `{{{name}}}`")));
+            return Err(invalid(format!(
+                "its pattern `{pattern}` lacks the required parameter `{{{name}}}`"
+            )));
         }
     }
     let mut resource = ResourceSpec::new(pattern, spec.summary());

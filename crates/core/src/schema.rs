@@ -152,7 +152,7 @@ impl Schema {
             let options = jsonschema::options()
                 .with_draft(Draft::Draft202012)
                 .should_validate_formats(true)
-                    .with_pattern_options(PatternOptions::fancy_regex().backtrack_limit(MAX_BACKTRACKS));
+                .with_pattern_options(PatternOptions::fancy_regex().backtrack_limit(MAX_BACKTRACKS));
             let validator = FORMATS
                 .into_iter()
                 .fold(options, |options, (name, is_in)| options.with_format(name, is_in))
@@ -175,8 +175,10 @@ impl Schema {
         if compiled.steps.are_within(MAX_CHECKS, &self.value, value) {
             return Ok(compiled);
         }
-        Err(ToolError::invalid_input("the value is too large or too deeply nested for its schema (over 1,000,000 checks)")
-            .suggest("Send less at once, or nest it less deeply."))
+        Err(ToolError::invalid_input(
+            "the value is too large or too deeply nested for its schema (over 1,000,000 checks)",
+        )
+        .suggest("Send less at once, or nest it less deeply."))
     }
 
     /// Whether a value matches the schema.

@@ -265,7 +265,9 @@ impl ToolSpec {
             return invalid(message);
         }
         if self.description.trim().is_empty() {
-            return invalid("it has no description; describe it, so that a model knows when to call it".into());
+            return invalid(
+                "it has no description; describe it, so that a model knows when to call it".into(),
+            );
         }
         let schema = self.input_schema.as_value();
         if schema.get("type").and_then(Value::as_str) != Some("object") {
@@ -294,7 +296,9 @@ impl ToolSpec {
             return invalid(format!("the sensitive argument `{name}` is not a parameter"));
         }
         if self.policy.cache.is_some() && !self.annotations.idempotent {
-            return invalid("only an idempotent tool can be cached; add `idempotent`, or remove `cache`".into());
+            return invalid(
+                "only an idempotent tool can be cached; add `idempotent`, or remove `cache`".into(),
+            );
         }
         if let Some(message) = self.invalid_state() {
             return invalid(message);

@@ -41,7 +41,9 @@ pub trait Tool: Send + Sync {
         theirs: Option<&Value>,
     ) -> Result<Value, ToolError> {
         let _ = (before, mine, theirs);
-        Err(ToolError::conflict("another writer changed the same value, and the tool has no `merge` function"))
+        Err(ToolError::conflict(
+            "another writer changed the same value, and the tool has no `merge` function",
+        ))
     }
 
     /// Answers in mock mode without effects; nested calls are mocked as well.
@@ -224,7 +226,7 @@ pub trait ToolGroup {
 /// A value that converts into several tools: a [`ToolGroup`], or an iterator of tools.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither a group of tools nor an iterator of them",
-        note = "put `#[toolpost::tools]` on an `impl` block of the type, or pass a list of `Arc<dyn Tool>`"
+    note = "put `#[toolpost::tools]` on an `impl` block of the type, or pass a list of `Arc<dyn Tool>`"
 )]
 pub trait IntoTools<Kind> {
     /// Converts the value.

@@ -31,7 +31,10 @@ impl Prefilled {
         }
         // The caller's arguments are valid already, so an error concerns an injected value.
         self.full_schema.check(&filled).map_err(|error| {
-            ToolError::internal(format!("an injected value does not fit the tool's schema: {}", error.message()))
+            ToolError::internal(format!(
+                "an injected value does not fit the tool's schema: {}",
+                error.message()
+            ))
         })?;
         Ok(Args::from(filled))
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 use tokio::runtime::Handle;
-use toolpost_core::{BoxFuture, Code, TaskRecord, RetryAdvice, TaskStore, Timestamp, ToolError};
+use toolpost_core::{BoxFuture, Code, RetryAdvice, TaskRecord, TaskStore, Timestamp, ToolError};
 
 use crate::{fault, schema};
 

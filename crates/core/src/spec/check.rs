@@ -71,7 +71,10 @@ fn parameter(name: &str, property: &Map<String, Value>, definitions: Option<&Val
         // Compiled alone: the whole schema is compiled when the tool is first called.
         let alone = Schema::new(json!({ "type": "string", "pattern": pattern }));
         if let Err(error) = alone.is_valid(&Value::Null) {
-            return Some(format!("the pattern {pattern} of parameter `{name}` is invalid: {}", error.message()));
+            return Some(format!(
+                "the pattern {pattern} of parameter `{name}` is invalid: {}",
+                error.message()
+            ));
         }
     }
     let default = property.get("default").map(|value| ("the default", value));
@@ -146,7 +149,10 @@ fn call_obviously_matches(schema: &Value, args: &Value) -> bool {
     let (Some(schema), Some(args)) = (schema.as_object(), args.as_object()) else { return false };
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return false };
     let known = |name: &String, value| {
-        properties.get(name).and_then(Value::as_object).is_some_and(|property| obviously_matches(property, value))
+        properties
+            .get(name)
+            .and_then(Value::as_object)
+            .is_some_and(|property| obviously_matches(property, value))
     };
     args.iter().all(|(name, value)| known(name, value))
         && schema.iter().all(|(keyword, limit)| match keyword.as_str() {

@@ -145,9 +145,9 @@ fn argument(name: &str, args: &Args, schema: &Schema) -> Result<String, ToolErro
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Bool(flag)) => Ok(flag.to_string()),
         Some(Value::Number(number)) if !number.is_f64() => Ok(number.to_string()),
-        Some(Value::Null) | None => Err(ToolError::missing_param(format!(
-            "argument `{name}` is missing; it selects the document"
-        ))),
+        Some(Value::Null) | None => {
+            Err(ToolError::missing_param(format!("argument `{name}` is missing; it selects the document")))
+        }
         Some(_) => Err(ToolError::invalid_input(format!(
             "argument `{name}` selects the document, so it must be a string or an integer"
         ))),

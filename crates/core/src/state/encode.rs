@@ -26,7 +26,8 @@ pub fn to_json(value: &(impl Serialize + ?Sized)) -> Result<Value, ToolError> {
             .rev()
             .fold(String::new(), |pointer, name| pointer + "/" + &escape_pointer(name));
         let place = if pointer.is_empty() { "the value" } else { &pointer };
-        ToolError::internal(format!("JSON cannot represent {place}: {}", error.message)).with("pointer", pointer)
+        ToolError::internal(format!("JSON cannot represent {place}: {}", error.message))
+            .with("pointer", pointer)
     })
 }
 

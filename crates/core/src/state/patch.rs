@@ -161,7 +161,9 @@ impl Patch {
                     let value = at(document, from).ok_or_else(|| misplaced(from, "missing"))?;
                     copied += memory(value);
                     if copied > MAX_COPIED {
-                        return Err(ToolError::limit(format!("the patch copies more than {MAX_COPIED} bytes")));
+                        return Err(ToolError::limit(format!(
+                            "the patch copies more than {MAX_COPIED} bytes"
+                        )));
                     }
                     let value = value.clone();
                     add(document, path, value)?;

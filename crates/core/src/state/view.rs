@@ -12,9 +12,9 @@ use crate::ToolError;
 
 /// A type that can be state: serializable, with a default as its initial value.
 #[diagnostic::on_unimplemented(
-        message = "`{Self}` cannot be state",
-        label = "needs serde support and a default",
-        note = "put `#[toolpost::data]` and `#[derive(Default)]` on the type, or use one with both, such as `i64` or `Vec<String>`"
+    message = "`{Self}` cannot be state",
+    label = "needs serde support and a default",
+    note = "put `#[toolpost::data]` and `#[derive(Default)]` on the type, or use one with both, such as `i64` or `Vec<String>`"
 )]
 pub trait StateValue: Serialize + DeserializeOwned + Default {}
 

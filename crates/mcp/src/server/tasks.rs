@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio::sync::{OnceCell, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use toolpost_core::{
-    Call, Cancellation, Clock as _, TaskRecord, SystemClock, TaskStore, Timestamp, ToolError, ToolSpec,
+    Call, Cancellation, Clock as _, SystemClock, TaskRecord, TaskStore, Timestamp, ToolError, ToolSpec,
     format_duration,
 };
 

@@ -13,8 +13,8 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use toolpost_core::{
-    BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, RetryAdvice, SourceState, SourceStatus,
-    ToolError, ToolSource, ToolSpec, HiddenDefinition,
+    BoxFuture, Call, Caller, HiddenDefinition, Output, PromptSpec, Reply, ResourceSpec, RetryAdvice,
+    SourceState, SourceStatus, ToolError, ToolSource, ToolSpec,
 };
 
 use self::table::{Route, Table};

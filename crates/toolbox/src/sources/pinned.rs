@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 use toolpost_core::{
-    BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, SourceState, SourceStatus, ToolError,
-    ToolSource, ToolSpec, HiddenDefinition,
+    BoxFuture, Call, Caller, HiddenDefinition, Output, PromptSpec, Reply, ResourceSpec, SourceState,
+    SourceStatus, ToolError, ToolSource, ToolSpec,
 };
 
 use super::definition::{Definition, Kind};

@@ -120,10 +120,7 @@ async fn timeout_stops_the_code() {
     arguments["timeout"] = 0.5.into();
     let output = bench.run("run_code", arguments).await.unwrap();
     assert!(start.elapsed() < Duration::from_secs(10));
-    assert!(
-        output.to_text().contains("begun") && output.to_text().contains("time limit"),
-        "{output:?}"
-    );
+    assert!(output.to_text().contains("begun") && output.to_text().contains("time limit"), "{output:?}");
     let value = output.structured.unwrap();
     assert_eq!((&value["verdict"]["kind"], &value["exit_code"]), (&json!("timeout"), &json!(null)));
     assert_eq!(value["verdict"]["limit_ms"], 500);
@@ -158,11 +155,7 @@ async fn files_of_the_working_folder_are_there_and_new_ones_stay() {
         }
         output => output.unwrap(),
     };
-    assert!(
-        output.to_text().contains("files: plot.txt (11 bytes, text/plain)"),
-        "{}",
-        output.to_text()
-    );
+    assert!(output.to_text().contains("files: plot.txt (11 bytes, text/plain)"), "{}", output.to_text());
     let value = output.structured.clone().unwrap();
     let file = &value["artifacts"][0];
     assert_eq!((file["name"].as_str(), file["size"].as_u64()), (Some("plot.txt"), Some(11)));

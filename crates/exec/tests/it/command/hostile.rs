@@ -94,7 +94,7 @@ async fn a_path_stays_beneath_the_working_directory() {
     // Defaults, calls without a working directory, and the format instead of the type are checked as well.
     let list = "type = \"array\"\nitems = { type = \"string\", format = \"file\" }";
     let list = text(list, "").replace("\"/etc/hostname\"", "[\"a\", \"/etc/hostname\"]");
-    let none = text("type = \"file\"", "working_folder = \"none\"\n");
+    let none = text("type = \"file\"", "working_directory = \"none\"\n");
     for (run, pointer) in [
         (Run::new(&file, json!({})).folder(&root), "/x"),
         (Run::new(&file, json!({})), "/x"),

@@ -191,20 +191,20 @@ description = "W."
 }
 
 #[tokio::test]
-async fn a_working_folder_is_required_optional_or_never_shown() {
-    if !has_sandbox("a_working_folder_is_required_optional_or_never_shown") {
+async fn a_working_directory_is_required_optional_or_never_shown() {
+    if !has_sandbox("a_working_directory_is_required_optional_or_never_shown") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("here"), "").unwrap();
     let text = |key: &str| bash("ls", "", &format!("read_only = true\n{key}"));
     for (key, expected) in
-        [("", "here\n"), ("working_folder = \"required\"", "here\n"), ("working_folder = \"none\"", "")]
+        [("", "here\n"), ("working_directory = \"required\"", "here\n"), ("working_directory = \"none\"", "")]
     {
         assert_eq!(Run::new(&text(key), json!({})).folder(folder.path()).text().await, expected, "{key}");
     }
     assert_eq!(Run::new(&text(""), json!({})).text().await, "");
-    let error = Run::new(&text("working_folder = \"required\""), json!({})).error().await;
+    let error = Run::new(&text("working_directory = \"required\""), json!({})).error().await;
     assert_eq!(error.code(), Code::Precondition);
     assert!(error.suggestion().unwrap().contains("--workdir"), "{error}");
 }

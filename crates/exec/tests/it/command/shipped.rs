@@ -387,19 +387,19 @@ async fn find() {
     let paths = |args: Value| bench.column("find", args, "path");
     assert_eq!(paths(json!({ "larger_than": 4096, "kind": "file" })).await, ["./deep/er/b.csv"]);
     assert_eq!(paths(json!({ "kind": "link" })).await, ["./link"]);
-    assert_eq!(paths(json!({ "kind": "folder", "folder": "deep" })).await, ["deep", "deep/er"]);
+    assert_eq!(paths(json!({ "kind": "directory", "directory": "deep" })).await, ["deep", "deep/er"]);
     assert_eq!(paths(json!({ "path": "*/er/*" })).await, ["./deep/er/b.csv"]);
     assert_eq!(paths(json!({ "name": "c*" })).await, ["./deep/c\nd.txt"]);
     assert_eq!(paths(json!({ "changed_within_days": 1, "kind": "file" })).await.len(), 3);
     assert_eq!(paths(json!({ "name": "-delete" })).await, Vec::<String>::new());
     for folder in ["-delete", "(", "!"] {
         assert_eq!(
-            bench.error("find", json!({ "folder": folder })).await.code(),
+            bench.error("find", json!({ "directory": folder })).await.code(),
             Code::InvalidInput,
             "{folder}"
         );
     }
-    assert_eq!(bench.error("find", json!({ "folder": "none" })).await.code(), Code::InvalidPath);
+    assert_eq!(bench.error("find", json!({ "directory": "none" })).await.code(), Code::InvalidPath);
 }
 
 #[tokio::test]

@@ -44,10 +44,10 @@ fn every_mistake_has_its_line_and_a_sentence() {
         ),
         ("read_only = true\ndestructive = true", "cannot be `destructive`"),
         (
-            "working_folder = \"requird\"",
+            "working_directory = \"requird\"",
             "expected one of required, optional, none, found `requird`; did you mean `required`?",
         ),
-        ("directory = \"a\"\nworking_folder = \"none\"", "`working_folder` is `none`"),
+        ("directory = \"a\"\nworking_directory = \"none\"", "`working_directory` is `none`"),
         ("title = \" \"", "x.toml:8: tool[0].title: expected text, found none"),
         (
             "[tool.env]\nLD_PRELOAD = \"x\"",

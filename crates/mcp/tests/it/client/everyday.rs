@@ -270,10 +270,7 @@ async fn a_task_is_asked_for_until_it_is_done_and_cancelled_when_nobody_waits() 
         let mut task = Call::new("task", json!({ "polls": 2, "asks": true }));
         task.port = Arc::clone(&port) as Arc<dyn Port>;
         let output = client.call(task).await.result.unwrap();
-        assert!(
-            output.to_text().contains("finished") && output.to_text().contains("true"),
-            "{output:?}"
-        );
+        assert!(output.to_text().contains("finished") && output.to_text().contains("true"), "{output:?}");
         let told: Vec<_> = port.heard().progress.iter().map(|told| told.message.clone()).collect();
         assert_eq!(told, ["1 to go", "0 to go"]);
     }

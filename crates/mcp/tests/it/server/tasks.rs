@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use toolpost_core::{
-    Answer, BoxFuture, Call, TaskRecord, Output, ParameterType, Question, Reply, Secret, TaskStore, TaskUse,
+    Answer, BoxFuture, Call, Output, ParameterType, Question, Reply, Secret, TaskRecord, TaskStore, TaskUse,
     ToolError, ToolSource, ToolSpec, tool_fn,
 };
 use toolpost_mcp::server::{Builder, Running, Server};

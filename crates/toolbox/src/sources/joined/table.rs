@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
-use toolpost_core::{ToolError, ToolSpec, HiddenDefinition};
+use toolpost_core::{HiddenDefinition, ToolError, ToolSpec};
 
 use super::{Collisions, Seat};
 use crate::sources::{Finding, Namespaced, inspect, shown};
