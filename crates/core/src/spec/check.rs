@@ -202,15 +202,15 @@ mod tests {
         for (property, expected) in [
             (
                 json!({"type": "integer", "maximum": 14, "default": 20}),
-                "the default of the parameter `x` does not fit it: expected at most 14, found 20",
+                "the default of parameter `x` is invalid: expected at most 14, found 20",
             ),
             (
                 json!({"type": "string", "default": 1}),
-                "the default of the parameter `x` does not fit it: expected string, found integer (1)",
+                "the default of parameter `x` is invalid: expected string, found integer (1)",
             ),
             (
                 json!({"type": "string", "minLength": 2, "examples": ["ab", "a"]}),
-                "an example of the parameter `x` does not fit it: expected at least 2 characters, found \"a\"",
+                "an example of parameter `x` is invalid: expected at least 2 characters, found \"a\"",
             ),
             (json!({"type": "string", "format": "email", "default": "nobody"}), "in the format `email`"),
             (json!({"type": "string", "enum": ["a"], "default": "b"}), "expected one of a, found \"b\""),
@@ -225,12 +225,12 @@ mod tests {
                 json!({"additionalProperties": {"type": "number"}, "default": {"a": "b"}}),
                 "expected number, found",
             ),
-            (json!({"additionalProperties": false, "default": {"a": 1}}), "does not fit it"),
+            (json!({"additionalProperties": false, "default": {"a": 1}}), "is invalid: expected"),
             (json!({"$ref": "#/$defs/Small", "default": 4}), "expected at most 3, found 4"),
-            (json!({"type": "string", "pattern": "("}), "the pattern \"(\" of the parameter `x` is not one"),
-            (json!({"type": "integer", "minLength": 1}), "`minLength` of the parameter `x` has no effect"),
-            (json!({"type": "string", "maximum": 1}), "`maximum` of the parameter `x` has no effect"),
-            (json!({"type": ["array", "null"], "pattern": "a"}), "it is of type array or null"),
+            (json!({"type": "string", "pattern": "("}), "the pattern \"(\" of parameter `x` is invalid"),
+            (json!({"type": "integer", "minLength": 1}), "`minLength` of parameter `x` has no effect"),
+            (json!({"type": "string", "maximum": 1}), "`maximum` of parameter `x` has no effect"),
+            (json!({"type": ["array", "null"], "pattern": "a"}), "its type is array or null"),
             (json!({"type": "integer", "minimum": 2, "maximum": 1}), "`minimum` 2 is above `maximum` 1"),
         ] {
             let error = spec(&property).check().unwrap_err();
@@ -276,7 +276,7 @@ mod tests {
         }
         for args in [json!({"x": "one"}), json!(null), json!([])] {
             let error = spec.clone().example(json!({"x": 1}), None).example(args, None).check().unwrap_err();
-            assert!(error.message.starts_with("example 2 does not fit its parameters"), "{error}");
+            assert!(error.message.starts_with("example 2 does not match its parameters"), "{error}");
         }
     }
 }

@@ -300,15 +300,15 @@ mod tests {
         for (id, path, expected) in [
             ("", "", "empty"),
             ("a//b", "", "empty"),
-            ("a/@bob", "", "begin the parts of owners"),
-            ("+x", "", "begin the parts of owners"),
+            ("a/@bob", "", "reserved for owners"),
+            ("+x", "", "reserved for owners"),
             ("a{owner}", "", "braces"),
             ("{}", "", "braces"),
             ("a/{x", "", "braces"),
             ("a\n", "", "control"),
-            ("a", "b", "begins with `/`"),
+            ("a", "b", "start with `/`"),
             ("a", "/~", "`~0`"),
-            ("a", "/{owner}", "in the name of a document"),
+            ("a", "/{owner}", "in a document id"),
         ] {
             let error = spec(id, path).check().unwrap_err();
             assert!(error.contains(expected), "{id} {path}: {error}");

@@ -520,13 +520,13 @@ mod tests {
     fn unsupported_values_are_errors_with_a_pointer() {
         let infinite = All { shapes: vec![Shape::Unit, Shape::Pair(1.0, f32::INFINITY)], ..all(0) };
         for (result, pointer, expected) in [
-            (to_json(&f64::NAN), "", "the value has no JSON form: expected a finite number, found NaN"),
+            (to_json(&f64::NAN), "", "JSON cannot represent the value: expected a finite number, found NaN"),
             (to_json(&all([1.0, f64::NAN])), "/by_name/a~1b/1", "expected a finite number, found NaN"),
             (to_json(&infinite), "/shapes/1/Pair/1", "found inf"),
             (to_json(&[Shape::New(f64::NEG_INFINITY)]), "/0/New", "found -inf"),
             (to_json(&Shape::Named { side: f64::NAN, of: None }), "/Named/side", "found NaN"),
-            (to_json(&all(BTreeMap::from([(7, "x")]))), "/by_name/a~1b", "expected a text as a key, found 7"),
-            (to_json(&BTreeMap::from([((1, 2), 3)])), "", "expected a text as a key, found a list"),
+            (to_json(&all(BTreeMap::from([(7, "x")]))), "/by_name/a~1b", "expected a string as a key, found 7"),
+            (to_json(&BTreeMap::from([((1, 2), 3)])), "", "expected a string as a key, found a list"),
             (to_json(&[u128::MAX]), "/0", "at most 64 bits"),
         ] {
             let error = result.unwrap_err();

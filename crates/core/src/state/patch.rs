@@ -416,7 +416,7 @@ mod tests {
     #[test]
     fn invalid_patches_are_rejected_by_index() {
         for (value, expected) in [
-            (json!({}), "list of operations"),
+            (json!({}), "array of operations"),
             (json!([{"op": "add", "path": "/a", "value": 1}, {"op": "put", "path": "/a"}]), "operation 2"),
             (json!([{"op": "remove"}]), "operation 1"),
             (json!([{"op": "remove", "path": "a"}]), "not a JSON pointer"),
@@ -479,7 +479,7 @@ mod tests {
             assert!(made.is_empty());
         }
         for (document, pointer, expected) in [
-            (json!({"a": "text"}), "/a/b", "/a: expected an object to put `b` into, found a text"),
+            (json!({"a": "text"}), "/a/b", "/a: expected an object to put `b` into, found a string"),
             (json!([1]), "/1", "the whole document: expected an object to put `1` into, found a list"),
         ] {
             let error = Patch::default().set(&mut document.clone(), pointer, json!(7)).unwrap_err();

@@ -301,7 +301,7 @@ mod tests {
             assert_eq!(Template::parse(template).unwrap().pieces, expected, "{template}");
         }
         for wrong in ["{", "}", "a{b", "{a}}", "a}b"] {
-            assert!(Template::parse(wrong).unwrap_err().contains("written twice"), "{wrong}");
+            assert!(Template::parse(wrong).unwrap_err().contains("double a literal brace"), "{wrong}");
         }
     }
 }

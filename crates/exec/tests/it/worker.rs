@@ -404,9 +404,9 @@ async fn state_is_kept_by_the_process_that_calls() {
 #[tokio::test]
 async fn a_program_that_knows_nothing_of_workers_is_one_error() {
     for (program, arguments, words) in [
-        ("/bin/true", vec![], "ended before it was ready"),
+        ("/bin/true", vec![], "exited before it was ready"),
         ("/bin/sleep", vec!["1000"], "not ready within 300 ms"),
-        ("/bin/sh", vec!["-c", "while :; do echo garbage; done"], "ended before it was ready"),
+        ("/bin/sh", vec!["-c", "while :; do echo garbage; done"], "exited before it was ready"),
         ("/bin/nothing", vec![], ""),
     ] {
         let mut settings = WorkerSettings::new(program);

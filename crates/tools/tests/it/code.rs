@@ -57,7 +57,7 @@ async fn value_output_and_exit_code_come_back() {
     let value = bench.value("run_code", python("print('::result [1, 2]')")).await;
     assert_eq!(value["value"], json!([1, 2]));
     let silent = bench.run("run_code", python("pass")).await.unwrap();
-    assert_eq!(silent.to_text(), "The program ended well and printed nothing.");
+    assert_eq!(silent.to_text(), "The program succeeded without output.");
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn code_that_fails_is_a_result() {
     assert_eq!((&value["exit_code"], &value["verdict"]), (&json!(3), &json!({"kind": "exit", "code": 3})));
     let output = bench.run("run_code", python("1 / 0")).await.unwrap();
     assert!(output.to_text().contains("ZeroDivisionError"), "{}", output.to_text());
-    assert!(output.to_text().ends_with("The program ended with exit code 1."), "{}", output.to_text());
+    assert!(output.to_text().ends_with("The program exited with status 1."), "{}", output.to_text());
     let value = bench.value("run_code", python("def (")).await;
     assert!(value["stderr"].as_str().unwrap().contains("SyntaxError"), "{value}");
 }
@@ -120,7 +120,7 @@ async fn timeout_stops_the_code() {
     arguments["timeout"] = 0.5.into();
     let output = bench.run("run_code", arguments).await.unwrap();
     assert!(start.elapsed() < Duration::from_secs(10));
-    assert!(output.to_text().contains("begun") && output.to_text().contains("time limit"), "{output:?}");
+    assert!(output.to_text().contains("begun") && output.to_text().contains("timed out"), "{output:?}");
     let value = output.structured.unwrap();
     assert_eq!((&value["verdict"]["kind"], &value["exit_code"]), (&json!("timeout"), &json!(null)));
     assert_eq!(value["verdict"]["limit_ms"], 500);
@@ -222,7 +222,7 @@ async fn a_flood_of_output_is_cut_in_the_log_and_in_the_result() {
     assert!(stdout.starts_with("0\n1\n") && stdout.ends_with("999999\n") && stdout.contains("dropped"));
     let heard = port.heard().log;
     assert!(heard.len() <= 4096, "{}", heard.len());
-    assert!(heard.last().unwrap().message.contains("more output follows"), "{:?}", heard.last());
+    assert!(heard.last().unwrap().message.contains("further output"), "{:?}", heard.last());
 }
 
 #[tokio::test]
@@ -316,7 +316,7 @@ async fn the_limits_of_the_operator_hold() {
     let test = "the_limits_of_the_operator_hold";
     let few = settings(|settings| {
         settings.limits = settings.limits.clone().with_stdout(100).with_wall(Duration::from_millis(700));
-        settings.longest_timeout = Duration::from_secs(2);
+        settings.max_timeout = Duration::from_secs(2);
     });
     let Some(bench) = bench_with(test, few) else { return };
     let value = bench.value("run_code", python("print('x' * 10_000)")).await;

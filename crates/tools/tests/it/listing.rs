@@ -73,13 +73,13 @@ async fn links_are_not_followed_out() {
 }
 
 #[tokio::test]
-async fn too_many_entries_are_cut_and_it_is_said() {
+async fn too_many_entries_are_truncated_with_a_note() {
     let bench = Bench::new();
     for index in 0..10_050 {
         bench.put(&format!("f{index:05}"), "");
     }
     let output = bench.run("list_directory", json!({})).await.unwrap();
-    assert!(output.to_text().ends_with("give a pattern]\n"));
+    assert!(output.to_text().ends_with("use a pattern]\n"));
     let listing = output.structured.unwrap();
     assert_eq!((paths(&listing).len(), &listing["truncated"]), (10_000, &json!(true)));
     assert_eq!(paths(&listing)[9999], "f09999");

@@ -98,7 +98,7 @@ async fn a_copy_goes_by_the_paths_of_its_original() {
     call.arguments = json!({"path": copy.path().join("a.txt")}).into();
     let error = bench.toolbox.call(call).await.result.unwrap_err();
     assert_eq!(error.code(), Code::InvalidPath);
-    assert!(error.message().contains("outside the working folder `/srv/project`"), "{error}");
+    assert!(error.message().contains("outside the working directory `/srv/project`"), "{error}");
 }
 
 #[tokio::test]

@@ -127,7 +127,7 @@ async fn bodies_are_text_where_they_can_be() {
 }
 
 #[tokio::test]
-async fn a_long_body_is_cut_and_says_so() {
+async fn a_long_body_is_truncated_with_a_note() {
     let mut settings = local();
     settings.max_body_bytes = 5;
     for (body, expected, truncated) in
@@ -141,7 +141,7 @@ async fn a_long_body_is_cut_and_says_so() {
         let value = output.structured.unwrap();
         assert_eq!(value["truncated"], truncated);
         assert!(value["body"].as_str().unwrap().starts_with(expected), "{value}");
-        assert_eq!(text.contains("[cut: only the first 5 bytes"), truncated, "{text}");
+        assert_eq!(text.contains("[truncated to the first 5 bytes"), truncated, "{text}");
     }
 }
 
@@ -188,7 +188,7 @@ async fn a_name_is_checked_by_what_it_stands_for_and_connected_to_nothing_else()
     settings.addresses.insert("service.example".into(), vec!["127.0.0.1".parse().unwrap()]);
     let error = refused(settings.clone(), &url).await;
     assert_eq!(error.context()["rule"], "loopback");
-    assert!(error.message().contains("`service.example` stands for 127.0.0.1"), "{error}");
+    assert!(error.message().contains("`service.example` resolves to 127.0.0.1"), "{error}");
     settings.addresses.get_mut("service.example").unwrap().insert(0, "93.184.216.34".parse().unwrap());
     let error = refused(settings.clone(), &url).await;
     assert_eq!(

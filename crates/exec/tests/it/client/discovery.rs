@@ -98,7 +98,7 @@ async fn what_programs_tell_is_kept_by_time_and_size() {
     let tools =
         source().path(programs.path().join("c")).cache(cache.path().join("file/sub")).discover().await;
     assert_eq!(names(&tools).await, ["t"]);
-    assert!(shown(&tools)[0].contains("could not be kept"), "{:?}", shown(&tools));
+    assert!(shown(&tools)[0].contains("cannot write the manifest cache"), "{:?}", shown(&tools));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,6 +151,6 @@ async fn a_manifest_that_fails_leaves_a_tool_that_takes_anything() {
     let body = r#"[ "$2" = --manifest ] && { echo Traceback >&2; exit 1; }
 printf '{"status":"success","result":%s}\n' "$2""#;
     let source = source().path(programs.write("p", &shell(&discovery, body))).discover().await;
-    assert!(shown(&source)[0].contains("`t`: its schema is not known"), "{:?}", shown(&source));
+    assert!(shown(&source)[0].contains("`t`: its schema is unknown"), "{:?}", shown(&source));
     assert_eq!(value(&call(&source, "t", json!({"x": 1})).await), json!({"x": 1}));
 }

@@ -301,13 +301,13 @@ async fn output_becomes_what_its_format_says() {
         (
             "format = \"json\"",
             "{",
-            "DEPENDENCY: the output of `cat` is not what its description says: it is not one JSON value",
+            "DEPENDENCY: the output of `cat` does not match its description: it is not one JSON value",
         ),
         ("format = \"json\"\nlimit_bytes = 4", "\"1234567890\"", "LIMIT: `cat` printed more than 4 bytes"),
         (
             "format = \"json_lines\"",
             "1 x",
-            "DEPENDENCY: the output of `cat` is not what its description says: it is not JSON",
+            "DEPENDENCY: the output of `cat` does not match its description: it is not JSON",
         ),
         (
             "format = \"captures\"\npattern = '^(?<n>\\d+)'\nsingle = true",
@@ -317,7 +317,7 @@ async fn output_becomes_what_its_format_says() {
         (
             "format = \"captures\"\npattern = '^(?<n>.*)$'\ntypes = { n = \"integer\" }",
             "1.5",
-            "DEPENDENCY: the output of `cat` is not what its description says: `n`: expected a whole number, found \"1.5\"",
+            "DEPENDENCY: the output of `cat` does not match its description: `n`: expected an integer, found \"1.5\"",
         ),
         (
             "format = \"fields\"\ncolumns = [\"a\"]\ntypes = { a = \"boolean\" }",
@@ -401,9 +401,9 @@ means = "PERMISSION"
     assert_eq!(run("echo denied >&2; exit 0").value().await, items(&json!([]), false));
     assert_eq!(run("exit 9").error().await.code(), Code::Conflict, "a rule of the file");
     let error = run("echo bad >&2; exit 4").error().await;
-    assert_eq!((error.code(), error.message()), (Code::Dependency, "`bash` ended with exit status 4: bad"));
+    assert_eq!((error.code(), error.message()), (Code::Dependency, "`bash` exited with status 4: bad"));
     let error = run("exit 4").error().await;
-    assert_eq!(error.message(), "`bash` ended with exit status 4 and said nothing");
+    assert_eq!(error.message(), "`bash` exited with status 4 and printed no error");
     let error = run("kill -SEGV $$").error().await;
     assert_eq!((error.code(), error.message()), (Code::Dependency, "`bash` was ended by signal 11"));
 }
@@ -430,7 +430,7 @@ async fn a_program_that_is_too_old_is_refused_with_what_to_do() {
     );
     assert_eq!(error.suggestion(), Some("Install a newer one: get it."));
     let error = Run::new(&text("1", r"other (\S+)"), json!({})).error().await;
-    assert!(error.message().contains("did not tell its version"), "{error}");
+    assert!(error.message().contains("reported no version"), "{error}");
     // Without `args` it is asked by `--version`.
     let bash_itself = bash("echo hi", "[version]\nminimum = \"99\"\npattern = 'version (\\d+\\.\\d+)'", "");
     let error = Run::new(&bash_itself, json!({})).error().await;
@@ -574,7 +574,7 @@ async fn the_folder_of_a_call_tells_nothing_of_the_host() {
     {
         let error = run(place).error().await;
         assert_eq!(error.code(), Code::InvalidPath, "{place}: {error}");
-        assert_eq!(error.message(), format!("`{place}` is no folder beneath the working folder"));
+        assert_eq!(error.message(), format!("`{place}` is not a directory beneath the working directory"));
     }
 }
 

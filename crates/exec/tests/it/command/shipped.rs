@@ -196,7 +196,7 @@ async fn revisions_are_no_paths() {
     for args in [json!({ "from": "a", "to": "b" }), json!({ "from": "a", "paths": ["b"] })] {
         let error = bench.error("git_diff", args).await;
         assert_eq!(error.code(), Code::Precondition, "{error}");
-        assert!(error.message().contains("not the top of a Git repository"), "{error}");
+        assert!(error.message().contains("not the root of a Git repository"), "{error}");
     }
 }
 
@@ -206,7 +206,7 @@ async fn git() {
     for tool in ["git_log", "git_show", "git_diff", "git_status"] {
         let error = bench.error(tool, json!({})).await;
         assert_eq!(error.code(), Code::Precondition, "{tool} {error}");
-        assert!(error.message().contains("not the top of a Git repository"), "{tool} {error}");
+        assert!(error.message().contains("not the root of a Git repository"), "{tool} {error}");
     }
 
     bench.host("git", &["init", "-q", "-b", "main"]);

@@ -76,7 +76,7 @@ fn every_command_line_prints_what_the_table_says() {
 #[test]
 fn help_reads_like_a_command_line() {
     let help = run(toolbox(), &["--help"], std::io::empty());
-    for part in ["Usage: demo TOOL", "Tools:\n  add ", "Commands:", "--resident", "Exit status:"] {
+    for part in ["Usage: demo TOOL", "Tools:\n  add ", "Commands:", "--resident", "Exit code:"] {
         assert!(help.output.contains(part), "{part}: {}", help.output);
     }
     assert_eq!(help.output, run(toolbox(), &[], std::io::empty()).output);
@@ -130,7 +130,7 @@ fn deep_and_odd_input_is_refused() {
     let ended = run(toolbox(), &["add", "-"], std::io::Cursor::new(vec![0xff, 0xfe]));
     assert!(ended.output.contains("INVALID_INPUT"), "{ended:?}");
     let ended = run(toolbox(), &["add", "-"], std::io::Cursor::new("[1]"));
-    assert!(ended.output.contains("no object"), "{ended:?}");
+    assert!(ended.output.contains("not a JSON object"), "{ended:?}");
 }
 
 #[test]
