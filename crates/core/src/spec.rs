@@ -501,7 +501,10 @@ mod tests {
         let heavy =
             json!({"type": "object", "properties": {"p": {"$ref": "#/$defs/M0"}}, "$defs": definitions});
         let error = ToolSpec::new("a", "A.").input(heavy.clone()).check().unwrap_err();
-        assert!(error.message.contains("its input schema is too complex: more than 50000 schemas"), "{error}");
+        assert!(
+            error.message.contains("its input schema is too complex: more than 50000 schemas"),
+            "{error}"
+        );
         let error = ToolSpec::new("a", "A.").output(heavy.clone()).check().unwrap_err();
         assert!(error.message.contains("its output schema"), "{error}");
         let error = Schema::new(heavy).is_valid(&json!({"p": 1})).unwrap_err();

@@ -525,7 +525,11 @@ mod tests {
             (to_json(&infinite), "/shapes/1/Pair/1", "found inf"),
             (to_json(&[Shape::New(f64::NEG_INFINITY)]), "/0/New", "found -inf"),
             (to_json(&Shape::Named { side: f64::NAN, of: None }), "/Named/side", "found NaN"),
-            (to_json(&all(BTreeMap::from([(7, "x")]))), "/by_name/a~1b", "expected a string as a key, found 7"),
+            (
+                to_json(&all(BTreeMap::from([(7, "x")]))),
+                "/by_name/a~1b",
+                "expected a string as a key, found 7",
+            ),
             (to_json(&BTreeMap::from([((1, 2), 3)])), "", "expected a string as a key, found a list"),
             (to_json(&[u128::MAX]), "/0", "at most 64 bits"),
         ] {

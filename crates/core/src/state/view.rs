@@ -133,10 +133,7 @@ mod tests {
         assert_eq!(view(1, json!({"a": 1}), "/a").decode::<i64>().unwrap(), 1);
         assert_eq!(view(1, json!(null), "").decode::<Option<u8>>().unwrap(), None);
         let error = view(1, json!({"a": "x"}), "/a").decode::<i64>().unwrap_err();
-        assert!(
-            error.message().starts_with("the document `d` at `/a` does not fit"),
-            "{error}"
-        );
+        assert!(error.message().starts_with("the document `d` at `/a` does not fit"), "{error}");
     }
 
     #[test]

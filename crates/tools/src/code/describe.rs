@@ -191,16 +191,10 @@ mod tests {
             (Verdict::Exit { code: 3 }, "The program exited with status 3."),
             (Verdict::Signal { signal: 11 }, "The program was ended by SIGSEGV: a bad memory access."),
             (Verdict::Timeout { limit_ms: 2000 }, "Stopped: it timed out after 2.0 s."),
-            (
-                Verdict::Memory { limit: 512 << 20 },
-                "Stopped: it exceeded its limit of 512 MiB memory.",
-            ),
+            (Verdict::Memory { limit: 512 << 20 }, "Stopped: it exceeded its limit of 512 MiB memory."),
             (Verdict::Idle { limit_ms: 2000 }, "Stopped: it was idle for 2.0 s, the limit."),
             (Verdict::Inodes { limit: 9 }, "Failed: it exceeded its limit of 9 files and directories."),
-            (
-                Verdict::FileSize { limit: 2048 },
-                "Stopped: a file exceeded the size limit of 2 KiB.",
-            ),
+            (Verdict::FileSize { limit: 2048 }, "Stopped: a file exceeded the size limit of 2 KiB."),
             (Verdict::Output { limit: 2048 }, "Stopped: it printed more than 2 KiB."),
             (
                 Verdict::Interrupted { by: Interruption::Wall },

@@ -116,9 +116,11 @@ pub fn run_command(
     ctx: &Ctx,
 ) -> Result<WithText<CodeResult>, ToolError> {
     if argv.first().is_none_or(String::is_empty) {
-        return Err(ToolError::invalid_input("`argv` names no program; expected a program and its arguments")
-            .with("pointer", "/argv")
-            .suggest("Write, for example, [\"ls\", \"-l\"]."));
+        return Err(ToolError::invalid_input(
+            "`argv` names no program; expected a program and its arguments",
+        )
+        .with("pointer", "/argv")
+        .suggest("Write, for example, [\"ls\", \"-l\"]."));
     }
     run(&Program::argv(argv), timeout, stdin, ctx)
 }

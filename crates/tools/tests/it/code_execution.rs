@@ -52,7 +52,10 @@ async fn a_conversation_keeps_variables_and_files_and_its_results_are_the_hosted
     // Files that other programs execute are withheld, with a note.
     let code = "import os\nos.makedirs('.git/hooks')\nopen('.git/hooks/pre-commit', 'w').write('x')";
     let refused = value(&bench, &scope, code).await;
-    assert!(refused["stderr"].as_str().unwrap().contains("was not written to the working directory"), "{refused}");
+    assert!(
+        refused["stderr"].as_str().unwrap().contains("was not written to the working directory"),
+        "{refused}"
+    );
     assert!(!bench.path(".git").exists());
     let failed = value(&bench, &scope, "print('so far')\n1 / 0").await;
     assert_eq!((&failed["type"], &failed["stdout"]), (&json!("code_execution_result"), &json!("so far\n")));

@@ -60,12 +60,7 @@ const ROWS: &[(&str, &str, Code, &str)] = &[
         Code::Dependency,
         "recursion limit",
     ),
-    (
-        "one endless line",
-        "exec tr '\\0' x < /dev/zero",
-        Code::Limit,
-        "a line above 4 MiB or 500000 values",
-    ),
+    ("one endless line", "exec tr '\\0' x < /dev/zero", Code::Limit, "a line above 4 MiB or 500000 values"),
     (
         "many values",
         "printf '{\"status\":\"success\",\"result\":[0'; head -c 1200000 /dev/zero | tr '\\0' , | sed 's/,/,{}/g'; echo ']}'",

@@ -197,20 +197,14 @@ fn the_file_itself_is_checked() {
             description("p", "progam = 1", ""),
             "x.toml:4: progam: unknown key `progam`; did you mean `program`?",
         ),
-        (
-            description("p", "args = [\"{x}\"]", X),
-            "x.toml:4: args[0]: expected a parameter name, found `x`",
-        ),
+        (description("p", "args = [\"{x}\"]", X), "x.toml:4: args[0]: expected a parameter name, found `x`"),
         (
             description("p", "[sandbox]\nlevel = \"strikt\"", ""),
             "x.toml:5: sandbox.level: unknown level `strikt`, did you mean `strict`?",
         ),
         (description("p", "[sandbox]\nreadable = [\"a\"]", ""), "expected an absolute path, found `a`"),
         (description("p", "[sandbox]\nmemory_mib = 0", ""), "expected an integer of at least 1"),
-        (
-            description("p", "[sandbox]\nnet = true", ""),
-            "unknown key `net`; did you mean `network`?",
-        ),
+        (description("p", "[sandbox]\nnet = true", ""), "unknown key `net`; did you mean `network`?"),
         (description("p", "[version]\nminimum = \"x\"\npattern = '(a)'", ""), "expected numbers with dots"),
         (description("p", "[version]\nminimum = \"1\"\npattern = 'a'", ""), "the pattern has no group"),
         (description("p", "", "x = "), "x.toml:8: "),
