@@ -1,4 +1,4 @@
-//! Declares the switch that makes this crate behave as on a host that is not Linux, for a check of that side.
+//! Declares the cfg that simulates a host other than Linux.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(toolpost_simulate_other_host)");

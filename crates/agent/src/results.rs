@@ -152,7 +152,7 @@ fn sentence(error: &ToolError, call: CallId) -> String {
 
 fn parts(output: &Output, call: CallId) -> Vec<Part> {
     let mut parts: Vec<Part> = if output.content.is_empty() {
-        vec![Part::text(output.model_text())]
+        vec![Part::text(output.to_text())]
     } else {
         output.content.iter().map(part).collect()
     };

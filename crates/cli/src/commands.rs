@@ -162,7 +162,7 @@ pub(crate) async fn upstream(
 
 /// The Pythons that a command with many calls keeps ready, unless the settings say that there are none.
 fn code_pool(config: &Config) -> Result<Option<CodePool>, Failure> {
-    let Some(children) = config.spares("code.pool", CodePool::CHILDREN) else { return Ok(None) };
+    let Some(children) = config.spares("code.pool", CodePool::DEFAULT_CHILDREN) else { return Ok(None) };
     let pool = CodePool::new().children(children).preload(preload(config));
     pool.check()?;
     Ok(Some(pool))

@@ -95,7 +95,7 @@ const IN_OPTIONS: [(&str, &str); 13] = [
     ("`Identity::issuer`, `--issuer`", "`--issuer`"),
     (" (`HttpSettings::no_network`)", ""),
     (" (`ClientBuilder::no_network`)", ""),
-    ("; the operator can raise `HttpSettings::longest_timeout`", ""),
+    ("; the operator can raise `HttpSettings::max_timeout`", ""),
     ("; the operator can raise `CodeSettings::sessions`", ""),
     ("; the agent's owner can raise `RunLimits::completions`", ""),
     (": `SearchSettings` has none", ""),

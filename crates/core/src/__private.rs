@@ -1,4 +1,4 @@
-//! What the attribute macros emit calls to. Not for hands; may change at any time.
+//! Targets of the code that the attribute macros generate. Unstable: may change in any release.
 
 pub use schemars;
 pub use serde;
@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{ParameterType, Schema, StateValue, StateView, to_json};
 
-/// What an attribute says of a parameter.
+/// A parameter as its attribute describes it.
 #[derive(Debug, Default)]
 pub struct Parameter {
     /// The parameter's name.
@@ -96,7 +96,7 @@ impl InputBuilder {
         self.properties.insert(parameter.name.into(), schema);
     }
 
-    /// What limits the length of a value: a text has characters, a list items, a map properties.
+    /// The keyword that bounds a value's length: characters of a string, items of an array, properties of an object.
     fn length_keyword(&self, keyword: &'static str, schema: &Value) -> &'static str {
         let is = |name: &str| self.allows(schema, name, 0);
         match keyword {
@@ -111,7 +111,7 @@ impl InputBuilder {
     fn keyword_value(&self, keyword: &str, mut value: Value, schema: &Value) -> Value {
         match (keyword, &mut value) {
             ("format", Value::String(name)) => ParameterType::format_for(name).into(),
-            // What may be left out may be `null` too, whatever else it may be.
+            // An optional parameter also accepts `null`, even when the attribute lists its values.
             ("enum", Value::Array(values)) if self.allows(schema, "null", 0) => {
                 values.push(Value::Null);
                 value
@@ -120,7 +120,7 @@ impl InputBuilder {
         }
     }
 
-    /// Whether a schema says that a value may be of a type.
+    /// Whether a schema allows a type.
     fn allows(&self, schema: &Value, name: &str, depth: usize) -> bool {
         if depth > 8 {
             return false;
@@ -156,7 +156,7 @@ impl InputBuilder {
     }
 }
 
-/// Takes out what says nothing to a validator or a model: Rust's number formats, titles of types, the dialect.
+/// Removes keywords that neither a validator nor a model needs: Rust number formats, `$schema`.
 fn tidy(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
@@ -176,7 +176,7 @@ fn tidy(schema: &mut Value) {
     }
 }
 
-/// The schema of a type that is the whole input of a tool.
+/// The input schema of a tool whose parameters are the fields of one type.
 pub fn input_schema<T: ToolParameter>() -> Arc<Schema> {
     let mut schema = generator().into_root_schema_for::<T>().to_value();
     tidy(&mut schema);
@@ -189,15 +189,15 @@ pub fn input_schema<T: ToolParameter>() -> Arc<Schema> {
     Arc::new(Schema::new(schema))
 }
 
-/// The spec of a resource whose tool is described by `spec`.
+/// Describes a resource that a tool reads.
 ///
 /// # Errors
-/// The pattern is none, or does not name the arguments that the tool needs.
+/// The URI pattern is invalid, or its placeholders differ from the tool's required parameters.
 pub fn resource_spec(spec: &ToolSpec, pattern: &str, mime_types: &[&str]) -> Result<ResourceSpec, SpecError> {
     crate::resource::resource_spec(spec, pattern, mime_types)
 }
 
-/// What can be a parameter of a tool.
+/// A type that can be a parameter of a tool.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a parameter of a tool",
     label = "neither part of the schema nor injected",
@@ -209,14 +209,14 @@ pub trait ToolParameter: DeserializeOwned + JsonSchema {}
 #[diagnostic::do_not_recommend]
 impl<T: DeserializeOwned + JsonSchema> ToolParameter for T {}
 
-/// What can be the result of a tool: it has a schema, so that callers know what comes.
+/// A type that a tool can return, with its JSON Schema.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the result of a tool",
     label = "has no JSON form",
     note = "put `#[toolpost::data]` on the type, or return `toolpost::Output`"
 )]
 pub trait ToolAnswer {
-    /// The schema of the result, `None` if it says nothing.
+    /// The schema of the result; `None` if it constrains nothing.
     fn output_schema() -> Option<Arc<Schema>>;
 }
 
@@ -230,29 +230,29 @@ impl<T: JsonSchema> ToolAnswer for T {
     }
 }
 
-/// Each output may hold something else.
+/// An `Output` has no fixed schema.
 impl ToolAnswer for Output {
     fn output_schema() -> Option<Arc<Schema>> {
         None
     }
 }
 
-// What follows tells types apart by what they are, not by their names: a method of the type itself goes before one of
-// a trait, so that an alias of `Result` is a `Result`, and a user's own `Ctx` is an argument.
+// The types below distinguish types, not names: an inherent method takes precedence over a trait's method. An alias of
+// `Result` is therefore a `Result`, and a user's own type `Ctx` is an ordinary argument.
 
 /// The type that a tool function returns.
 #[derive(Debug)]
 pub struct Return<T>(PhantomData<fn() -> T>);
 
 impl<T> Return<T> {
-    /// Of this type.
+    /// Creates the marker.
     pub const fn of() -> Self {
         Self(PhantomData)
     }
 }
 
 impl<T, E> Return<Result<T, E>> {
-    /// The schema of what stands in `Ok`.
+    /// The schema of the type in `Ok`.
     pub fn output_schema(&self) -> Option<Arc<Schema>>
     where
         T: ToolAnswer,
@@ -261,7 +261,7 @@ impl<T, E> Return<Result<T, E>> {
     }
 }
 
-/// The schema of whatever is no `Result`.
+/// The schema of a return type other than `Result`.
 pub trait PlainReturn<T> {
     /// The schema of the value.
     fn output_schema(&self) -> Option<Arc<Schema>>
@@ -278,7 +278,7 @@ impl<T> PlainReturn<T> for Return<T> {
     }
 }
 
-/// What a tool function has returned.
+/// The value that a tool function returned.
 #[derive(Debug)]
 pub struct Returned<T>(pub T);
 
@@ -296,7 +296,7 @@ impl<T, E> Returned<Result<T, E>> {
     }
 }
 
-/// What is no `Result` as an output.
+/// Converts a return value other than `Result` into an output.
 pub trait PlainReturned<T> {
     /// The value as an output.
     ///
@@ -321,21 +321,21 @@ impl<T> PlainReturned<T> for Returned<T> {
 pub struct Slot<T>(PhantomData<fn() -> T>);
 
 impl<T> Slot<T> {
-    /// Of this type.
+    /// Creates the marker.
     pub const fn of() -> Self {
         Self(PhantomData)
     }
 }
 
 impl<T> Slot<Option<T>> {
-    /// An `Option` may be left out.
+    /// An `Option` is optional.
     pub const fn is_optional(&self) -> bool {
         true
     }
 }
 
 impl Slot<Ctx> {
-    /// It is not in the schema.
+    /// A `Ctx` is not part of the schema.
     pub fn describe(&self, _input: &mut InputBuilder, _parameter: Parameter) {}
 
     /// The context of the call.
@@ -362,13 +362,13 @@ impl Slot<Ctx> {
 }
 
 impl<T: Send + Sync + 'static> Slot<Inject<T>> {
-    /// It is not in the schema.
+    /// An injected value is not part of the schema.
     pub fn describe(&self, _input: &mut InputBuilder, _parameter: Parameter) {}
 
     /// The injected value.
     ///
     /// # Errors
-    /// `PRECONDITION` if nobody provided it.
+    /// `PRECONDITION` if the application does not provide it.
     pub fn take(
         &self,
         _args: &Args,
@@ -382,25 +382,25 @@ impl<T: Send + Sync + 'static> Slot<Inject<T>> {
     /// The injected value.
     ///
     /// # Errors
-    /// `PRECONDITION` if nobody provided it.
+    /// `PRECONDITION` if the application does not provide it.
     pub fn fill(&self, ctx: &Ctx) -> Result<Inject<T>, ToolError> {
         ctx.inject()
     }
 }
 
-/// A parameter that the caller gives.
+/// A parameter that the caller passes.
 pub trait ArgumentSlot<T> {
-    /// Only an `Option` may be left out.
+    /// Only an `Option` is optional.
     fn is_optional(&self) -> bool {
         false
     }
 
-    /// Adds it to the schema.
+    /// Adds the parameter to the schema.
     fn describe(&self, input: &mut InputBuilder, parameter: Parameter)
     where
         T: ToolParameter;
 
-    /// Decodes it, or its default when it is absent.
+    /// Decodes the argument, or uses its default.
     ///
     /// # Errors
     /// `MISSING_PARAM` or `INVALID_INPUT`.
@@ -437,7 +437,7 @@ impl<T> ArgumentSlot<T> for Slot<T> {
     }
 }
 
-/// Decodes one argument, or its default when it is absent.
+/// Decodes an argument, or uses its default.
 ///
 /// # Errors
 /// `MISSING_PARAM` or `INVALID_INPUT`.
@@ -448,22 +448,20 @@ pub fn decode<T: ToolParameter>(
 ) -> Result<T, ToolError> {
     match default {
         Some(default) if args.get(name).is_none() => T::deserialize(&default()).map_err(|error| {
-            ToolError::internal(format!(
-                "the default of the parameter `{name}` does not fit its type: {error}"
-            ))
+            ToolError::internal(format!("the default of parameter `{name}` does not fit its type: {error}"))
         }),
         _ => args.decode(name),
     }
 }
 
-/// What a tool function may fail with.
+/// An error type of a tool function.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the error of a tool",
-    label = "is no error",
+    label = "is not an error",
     note = "implement `std::error::Error` for it, or fail with `toolpost::ToolError`"
 )]
 pub trait ToolFailure {
-    /// As what callers, records and models understand.
+    /// Converts the error.
     fn into_tool_error(self) -> ToolError;
 }
 
@@ -474,7 +472,7 @@ impl<E: Into<ToolError>> ToolFailure for E {
     }
 }
 
-/// Turns any error that a tool function may answer with into a [`ToolError`].
+/// Converts an error of a tool function into a [`ToolError`].
 pub fn into_error(error: impl ToolFailure) -> ToolError {
     error.into_tool_error()
 }
@@ -485,14 +483,14 @@ pub struct StateSlot<T> {
     index: usize,
     view: StateView,
     value: T,
-    /// What a value is kept as, if it is another one. It knows the bounds, so that an error about them is shown once.
+    /// Returns the new JSON value if the value changed. A function pointer, so that a missing bound is reported once.
     changed: fn(&StateView, &T) -> Result<Option<Value>, ToolError>,
 }
 
-/// The part of a document that the `#[state]` parameter of this place sees.
+/// Loads the part of a document that a `#[state]` parameter sees.
 ///
 /// # Errors
-/// `INTERNAL` if what is kept does not fit the type.
+/// `INTERNAL` if the stored value does not fit the type.
 pub fn load_state<T: StateValue>(ctx: &Ctx, index: usize) -> Result<StateSlot<T>, ToolError> {
     let view = ctx.state_view(index)?;
     let value = view.decode()?;
@@ -500,21 +498,21 @@ pub fn load_state<T: StateValue>(ctx: &Ctx, index: usize) -> Result<StateSlot<T>
 }
 
 impl<T> StateSlot<T> {
-    /// To read it.
+    /// Reads the value.
     pub fn get(&self) -> &T {
         &self.value
     }
 
-    /// To change it.
+    /// Changes the value.
     pub fn get_mut(&mut self) -> &mut T {
         &mut self.value
     }
 
-    /// Notes what has become of it, if it is not what it was.
+    /// Writes the value back if it changed.
     ///
     /// # Errors
-    /// `INTERNAL` with the JSON pointer of what has no JSON form.
-    pub fn keep(&self, ctx: &Ctx) -> Result<(), ToolError> {
+    /// `INTERNAL` with the JSON pointer of a value that JSON cannot represent.
+    pub fn write_back(&self, ctx: &Ctx) -> Result<(), ToolError> {
         match (self.changed)(&self.view, &self.value)? {
             Some(value) => ctx.set_state(self.index, value),
             None => Ok(()),
@@ -522,14 +520,14 @@ impl<T> StateSlot<T> {
     }
 }
 
-/// What a function that merges state may answer with.
+/// A return type of a `merge` function.
 #[diagnostic::on_unimplemented(
-    message = "the function of `merge` answers with `{Self}`",
+    message = "the `merge` function returns `{Self}`",
     label = "expected `{T}` or a `Result` with it",
     note = "write `fn(before: {T}, mine: {T}, theirs: {T}) -> {T}`"
 )]
 pub trait Merged<T> {
-    /// As a result.
+    /// Converts the value into a result.
     fn into_merged(self) -> Result<T, ToolError>;
 }
 
@@ -545,10 +543,10 @@ impl<T, E: ToolFailure> Merged<T> for Result<T, E> {
     }
 }
 
-/// Makes one value of two with a function of the tool; what is not there is the default.
+/// Merges two versions of a value with the tool's function; a missing value is the type's default.
 ///
 /// # Errors
-/// The function's own; `INTERNAL` when a value does not fit the type or has no JSON form.
+/// Those of the function; `INTERNAL` when a value does not fit the type or JSON cannot represent it.
 pub fn merge<T: StateValue, M: Merged<T>>(
     function: impl FnOnce(T, T, T) -> M,
     before: Option<&Value>,

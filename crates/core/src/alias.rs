@@ -1,4 +1,4 @@
-//! Other names of a tool.
+//! Aliases of tools.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 
 use crate::{Args, BoxFuture, Ctx, IntoTool, Output, Tool, ToolError, ToolSpec, check_tool_name};
 
-/// Another name by which a tool can be called, such as one that it had elsewhere.
+/// An alternative name of a tool.
 ///
-/// An alias is not listed and has no policy of its own: a call by it becomes a call of the tool before anything is
-/// checked, permitted or recorded.
+/// An alias is not listed and has no policy of its own. The toolbox replaces it by the tool's name before it checks,
+/// permits or records the call.
 ///
 /// ```
 /// # use toolpost_core::Alias;
@@ -22,53 +22,53 @@ use crate::{Args, BoxFuture, Ctx, IntoTool, Output, Tool, ToolError, ToolSpec, c
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alias {
-    /// The other name.
+    /// The alias.
     pub name: String,
-    /// Names of arguments by this alias, and what they are called by the tool.
+    /// Argument names of the alias and the tool's names for them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
-    /// Arguments that this alias stands for.
+    /// Arguments that the alias sets.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub arguments: Map<String, Value>,
 }
 
 impl Alias {
-    /// A name that only stands for another.
+    /// An alias without argument changes.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), parameters: BTreeMap::new(), arguments: Map::new() }
     }
 
-    /// An argument is called `here` by this alias, and `there` by the tool.
+    /// Renames an argument: `from` in calls by this alias, `to` in the tool.
     #[must_use]
-    pub fn parameter(mut self, here: impl Into<String>, there: impl Into<String>) -> Self {
-        self.parameters.insert(here.into(), there.into());
+    pub fn parameter(mut self, from: impl Into<String>, to: impl Into<String>) -> Self {
+        self.parameters.insert(from.into(), to.into());
         self
     }
 
-    /// An argument that is always given. A call that gives another value for it is refused.
+    /// Sets an argument. A call with another value for it is rejected.
     #[must_use]
     pub fn argument(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.arguments.insert(name.into(), value.into());
         self
     }
 
-    /// The arguments as the tool takes them. What is no object stays what it is: the schema refuses it.
+    /// Rewrites arguments for the tool. A value that is not an object stays as it is, and the schema rejects it.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if an argument is given by both of its names, or contradicts what the alias stands for.
+    /// `INVALID_INPUT` if both names of an argument are given, or a value contradicts the alias.
     pub fn rewrite(&self, arguments: &Value) -> Result<Value, ToolError> {
         let Value::Object(given) = arguments else { return Ok(arguments.clone()) };
         let mut rewritten = Map::with_capacity(given.len() + self.arguments.len());
         for (name, value) in given {
-            let there = self.parameters.get(name).unwrap_or(name);
-            if there != name && given.contains_key(there) {
+            let target = self.parameters.get(name).unwrap_or(name);
+            if target != name && given.contains_key(target) {
                 return Err(ToolError::invalid_input(format!(
-                    "`{name}` and `{there}` are the same argument, and both are given"
+                    "`{name}` and `{target}` are the same argument; both are given"
                 ))
                 .with("pointer", format!("/{name}"))
-                .suggest(format!("Leave `{name}` out.")));
+                .suggest(format!("Omit `{name}`.")));
             }
-            rewritten.insert(there.clone(), value.clone());
+            rewritten.insert(target.clone(), value.clone());
         }
         for (name, value) in &self.arguments {
             match rewritten.get(name) {
@@ -78,29 +78,29 @@ impl Alias {
                 Some(same) if same == value => {}
                 Some(_) => {
                     return Err(ToolError::invalid_input(format!(
-                        "`{name}` is always {value} in a call by the name `{}`",
+                        "the alias `{}` sets `{name}` to {value}",
                         self.name
                     ))
                     .with("pointer", format!("/{name}"))
-                    .suggest("Leave it out, or call the tool by its own name."));
+                    .suggest("Omit it, or call the tool by its own name."));
                 }
             }
         }
         Ok(rewritten.into())
     }
 
-    /// What is wrong with it, given the names of the tool's parameters.
-    pub(crate) fn contradiction(&self, is_parameter: impl Fn(&str) -> bool) -> Option<String> {
+    /// Why the alias is invalid for a tool with these parameters.
+    pub(crate) fn invalid_reason(&self, is_parameter: impl Fn(&str) -> bool) -> Option<String> {
         if let Err(message) = check_tool_name(&self.name) {
-            return Some(format!("its alias `{}`: {message}", self.name));
+            return Some(format!("alias `{}`: {message}", self.name));
         }
         let named = self.parameters.values().chain(self.arguments.keys());
         let unknown = named.into_iter().find(|name| !is_parameter(name))?;
-        Some(format!("its alias `{}` names the argument `{unknown}`, which it does not have", self.name))
+        Some(format!("alias `{}` sets the unknown argument `{unknown}`", self.name))
     }
 }
 
-/// A tool with further names.
+/// A tool with aliases.
 struct Aliased {
     tool: Arc<dyn Tool>,
     spec: Arc<ToolSpec>,
@@ -124,7 +124,7 @@ impl Tool for Aliased {
     }
 }
 
-/// The same tool, which can also be called by these names.
+/// Adds aliases to a tool.
 pub fn with_aliases<Kind>(
     tool: impl IntoTool<Kind>,
     aliases: impl IntoIterator<Item = Alias>,

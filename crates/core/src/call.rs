@@ -1,4 +1,4 @@
-//! One call, as a front makes it.
+//! A call, as a front creates it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,34 +11,34 @@ use serde_json::{Map, Value};
 
 use crate::{CallId, Cancellation, EventSink, NoPort, Port, Scope, Values};
 
-/// Who calls: the front, and whom it speaks for.
+/// The caller: a front, its user and its client program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Caller {
-    /// Such as `cli`, `agent` or `library`.
+    /// The front, such as `cli`, `agent` or `library`.
     pub front: Cow<'static, str>,
-    /// A user name or a client id, when the front knows one.
+    /// The user name or client id, if the front knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Arc<str>>,
-    /// The program that asks, such as `claude-code`, when the front is told. It is what the program says of itself:
-    /// nothing that is permitted depends on it.
+    /// The client program, such as `claude-code`, if the front knows it. The program names itself, so no permission
+    /// depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<Arc<str>>,
 }
 
 impl Caller {
-    /// A front that speaks for nobody in particular.
+    /// A front without a user.
     pub const fn new(front: &'static str) -> Self {
         Self { front: Cow::Borrowed(front), identity: None, program: None }
     }
 
-    /// Says whom it speaks for.
+    /// Sets the user.
     #[must_use]
     pub fn with_identity(mut self, identity: impl Into<Arc<str>>) -> Self {
         self.identity = Some(identity.into());
         self
     }
 
-    /// Says which program asks.
+    /// Sets the client program.
     #[must_use]
     pub fn with_program(mut self, program: impl Into<Arc<str>>) -> Self {
         self.program = Some(program.into());
@@ -46,18 +46,18 @@ impl Caller {
     }
 }
 
-/// Which of the waiting calls goes first.
+/// The order of queued calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
-    /// After everything else.
+    /// After all other calls.
     Low,
-    /// As usual.
+    /// The default.
     #[default]
     Normal,
-    /// Before what is usual.
+    /// Before normal calls.
     High,
-    /// Before everything else.
+    /// Before all other calls.
     Critical,
 }
 
@@ -75,67 +75,67 @@ impl std::str::FromStr for Priority {
     }
 }
 
-/// What a caller asks for beyond the arguments. It can only tighten what policy allows.
+/// Options of a call. They can only tighten the policy.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CallOptions {
-    /// How long one attempt may run: the shorter of this and the policy's counts.
+    /// Timeout of one attempt; the policy's applies if it is shorter.
     pub timeout: Option<Duration>,
-    /// How many further attempts: the fewer of this and the policy's count.
+    /// Number of retries; the policy's applies if it is smaller.
     pub retries: Option<u32>,
-    /// Neither read from the cache nor write to it.
+    /// Neither reads nor writes the cache.
     pub no_cache: bool,
-    /// Check everything and tell what would be done; run nothing but a tool that says it has a dry run of its own
+    /// Validates everything and reports the plan. Runs only tools with a dry run of their own
     /// ([`ToolSpec::dry_run`](crate::ToolSpec)).
     pub dry_run: bool,
-    /// Check the arguments and run nothing, whatever the tool says.
+    /// Validates the arguments and runs nothing.
     pub validate: bool,
-    /// Answer from the tool's examples or output schema instead of running it.
+    /// Answers from the tool's examples or output schema without running it.
     pub mock: bool,
-    /// Tools may tell more of what they do.
+    /// Asks tools for detailed output.
     pub verbose: bool,
-    /// The sandbox level that the caller asks for, by name. Tools that run code use the stricter of it and their own.
+    /// Requested sandbox level. Tools that run code use it if it is stricter than their own.
     pub level: Option<String>,
-    /// The folder to work in; else the scope's.
+    /// Working directory; defaults to the scope's.
     pub working_dir: Option<PathBuf>,
-    /// Facts that are written to the record as they are.
+    /// Facts that the record stores unchanged.
     pub metadata: Map<String, Value>,
 }
 
-/// One call, owned: made by a front, tightened by a toolbox, travelling to wherever the tool lives.
+/// One call: a front creates it, each toolbox may tighten it, the tool's host receives it.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Call {
-    /// Its name.
+    /// Its id.
     pub id: CallId,
-    /// The call that it was made from.
+    /// The parent call.
     pub parent: Option<CallId>,
-    /// How many calls stand above it.
+    /// Number of ancestors.
     pub depth: u8,
-    /// The tool's name.
+    /// Tool name.
     pub tool: String,
-    /// The arguments, as they came.
+    /// Arguments as received.
     pub arguments: Arc<Value>,
-    /// Who calls.
+    /// The caller.
     pub caller: Caller,
-    /// The run or conversation that it belongs to.
+    /// The run or conversation of the call.
     pub scope: Option<Scope>,
-    /// When it must be over, waiting included.
+    /// Deadline, queueing included.
     pub deadline: Option<Instant>,
-    /// Asked when it shall stop.
+    /// Cancels the call.
     pub cancellation: Cancellation,
-    /// Which of the waiting calls goes first.
+    /// Its order among queued calls.
     pub priority: Priority,
-    /// Two calls with the same key are one to the outside world.
+    /// Calls with the same key have one external effect.
     pub idempotency_key: Option<String>,
-    /// What is asked for beyond the arguments.
+    /// Options beyond the arguments.
     pub options: CallOptions,
-    /// A toolbox in front of this one has asked for approval and has counted the call. Only code of this process can
-    /// say so: it never comes in over a wire, and it does not lift what this toolbox's operator denies.
+    /// A toolbox in front already obtained approval and counted the call. Only code of this process sets it, no wire
+    /// does, and it does not override what this toolbox's operator denies.
     pub approved: bool,
-    /// Values that are injected into tools, for this call alone.
+    /// Values injected into tools for this call.
     pub values: Values,
-    /// What the caller can do while the tool runs.
+    /// The caller's side of the call while the tool runs.
     pub port: Arc<dyn Port>,
     /// Receives the events of this call and of its nested calls, beside the sink of the toolbox.
     pub events: Option<EventSink>,
@@ -166,14 +166,14 @@ impl Call {
         }
     }
 
-    /// Says who calls.
+    /// Sets the caller.
     #[must_use]
     pub fn with_caller(mut self, caller: Caller) -> Self {
         self.caller = caller;
         self
     }
 
-    /// Says what the caller can do while the tool runs.
+    /// Sets the caller's port.
     #[must_use]
     pub fn with_port(mut self, port: Arc<dyn Port>) -> Self {
         self.port = port;
@@ -187,57 +187,57 @@ impl Call {
         self
     }
 
-    /// Says which run or conversation it belongs to.
+    /// Sets the run or conversation.
     #[must_use]
     pub fn with_scope(mut self, scope: Scope) -> Self {
         self.scope = Some(scope);
         self
     }
 
-    /// Says when it must be over.
+    /// Sets the deadline.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// Says how it is stopped.
+    /// Sets the cancellation.
     #[must_use]
     pub fn with_cancellation(mut self, cancellation: Cancellation) -> Self {
         self.cancellation = cancellation;
         self
     }
 
-    /// Says how urgent it is.
+    /// Sets the priority.
     #[must_use]
     pub fn with_priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Says that it is one with all calls of the same key.
+    /// Sets the idempotency key.
     #[must_use]
     pub fn with_idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.idempotency_key = Some(key.into());
         self
     }
 
-    /// Injects a value by its type, for this call and those nested in it.
+    /// Injects a value by its type into this call and its nested calls.
     #[must_use]
     pub fn provide<T: Send + Sync + 'static>(mut self, value: T) -> Self {
         self.values.provide(value);
         self
     }
 
-    /// Injects a value by its name, for this call and those nested in it.
+    /// Injects a value by name into this call and its nested calls.
     #[must_use]
     pub fn provide_named(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.values.provide_named(name, value);
         self
     }
 
-    /// A call made from within this one: caller, scope, deadline, cancellation, priority, values, port and options
-    /// are inherited, its metadata among them; the idempotency key is not.
+    /// A nested call. It inherits caller, scope, deadline, cancellation, priority, values, port and options with their
+    /// metadata, but not the idempotency key.
     #[must_use]
     pub fn nested(&self, tool: impl Into<String>, arguments: impl Into<Arc<Value>>) -> Self {
         Self {
@@ -255,7 +255,7 @@ impl Call {
 
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Arguments may hold secrets: only the record, which masks them, shows them.
+        // Arguments may hold secrets. Only the record shows them, masked.
         f.debug_struct("Call")
             .field("id", &self.id)
             .field("parent", &self.parent)

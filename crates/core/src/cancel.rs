@@ -1,4 +1,4 @@
-//! Asking work to stop.
+//! Cancellation of running work.
 
 use std::fmt;
 use std::pin::Pin;
@@ -19,31 +19,31 @@ struct Waiting {
     wakers: Vec<(u64, Waker)>,
 }
 
-/// A request to stop that many can hold: whoever has one may ask, whoever works may look.
+/// A cancellation token, shared by the side that cancels and the side that works.
 ///
-/// Asking is final. A [`child`](Self::child) is stopped with its parent, but not the other way round.
-/// [`Cancellation::never`] costs nothing and can never be asked.
+/// Cancellation is final. A parent cancels its [`child`](Self::child)ren; a child never cancels its parent.
+/// [`Cancellation::never`] allocates nothing and cannot be cancelled.
 #[derive(Clone, Default)]
 pub struct Cancellation(Option<Arc<Shared>>);
 
 impl Cancellation {
-    /// A new one that nobody has asked yet.
+    /// A new token.
     pub fn new() -> Self {
         Self(Some(Arc::default()))
     }
 
-    /// One that is never asked.
+    /// A token that cannot be cancelled.
     pub const fn never() -> Self {
         Self(None)
     }
 
-    /// One of its own, which also stops when `self` does.
+    /// A token that `self` also cancels.
     #[must_use]
     pub fn child(&self) -> Self {
         Self(Some(Arc::new(Shared { parent: self.0.is_some().then(|| self.clone()), ..Shared::default() })))
     }
 
-    /// Asks. Returns false for [`Cancellation::never`], which cannot be asked.
+    /// Cancels the token. Returns false for [`Cancellation::never`].
     pub fn cancel(&self) -> bool {
         let Some(shared) = &self.0 else { return false };
         shared.requested.store(true, Ordering::Release);
@@ -54,19 +54,19 @@ impl Cancellation {
         true
     }
 
-    /// Whether anybody asked.
+    /// Whether the token is cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.as_ref().is_some_and(|shared| {
             shared.requested.load(Ordering::Acquire) || shared.parent.as_ref().is_some_and(Self::is_cancelled)
         })
     }
 
-    /// Waits until somebody asks; for ever, if nobody does.
+    /// Waits for the cancellation; forever if none comes.
     pub fn cancelled(&self) -> Cancelled {
         Cancelled { token: self.clone(), keys: Vec::new() }
     }
 
-    /// This one, its parent, its parent's parent…
+    /// This token and its ancestors.
     fn lineage(&self) -> impl Iterator<Item = &Arc<Shared>> {
         std::iter::successors(self.0.as_ref(), |shared| {
             shared.parent.as_ref().and_then(|parent| parent.0.as_ref())
@@ -76,7 +76,7 @@ impl Cancellation {
 
 impl Shared {
     fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
-        // A list of wakers is whole after any panic.
+        // A panic cannot leave a list of wakers half changed.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -91,7 +91,7 @@ impl fmt::Debug for Cancellation {
 #[derive(Debug)]
 pub struct Cancelled {
     token: Cancellation,
-    /// Our place in the waiting list of each one in the lineage, in its order.
+    /// Our key in the waiting list of each token of the lineage, in its order.
     keys: Vec<u64>,
 }
 
@@ -117,7 +117,7 @@ impl Future for Cancelled {
             }
         }
         self.keys = keys;
-        // Somebody may have asked between the look and the registration.
+        // The token may have been cancelled before the registration.
         if self.token.is_cancelled() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn never_cannot_be_asked() {
+    fn never_cannot_be_cancelled() {
         assert!(!Cancellation::never().cancel());
         assert!(Cancellation::never().child().cancel());
     }

@@ -1,4 +1,4 @@
-//! Time, as a value that tests can replace.
+//! Clocks that tests can replace, and timestamps.
 
 use std::fmt;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -95,7 +95,7 @@ fn parse(text: &str) -> Option<Timestamp> {
     Some(Timestamp(seconds * 1_000_000 + micros))
 }
 
-/// Where time comes from. [`SystemClock`] everywhere but in tests.
+/// A source of time: [`SystemClock`], or a fixed clock in tests.
 pub trait Clock: Send + Sync + fmt::Debug {
     /// A monotonic instant, for deadlines and durations.
     fn instant(&self) -> Instant;

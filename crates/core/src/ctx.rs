@@ -1,4 +1,4 @@
-//! What a tool sees of its call.
+//! The context of a call, as a tool sees it.
 
 use std::fmt;
 use std::path::Path;
@@ -20,163 +20,160 @@ use crate::{
     ToolError, Values,
 };
 
-/// What stands behind a [`Ctx`]: implemented by whoever runs calls, and by nobody else.
+/// The call path behind a [`Ctx`]. Only a toolbox or a worker implements it.
 pub trait Host: Send + Sync {
-    /// The call, as it was tightened.
+    /// The tightened call.
     fn call(&self) -> &Call;
-    /// Which attempt this is, from 1.
+    /// Number of the attempt, from 1.
     fn attempt(&self) -> u32;
-    /// When the attempt ends, if it does.
+    /// Deadline of the attempt.
     fn deadline(&self) -> Option<Instant>;
     /// Values injected for all calls.
     fn values(&self) -> &Values;
-    /// Waits until the tool shall stop.
+    /// Waits for the cancellation.
     fn cancelled(&self) -> Cancelled;
-    /// Whether the tool shall stop.
+    /// Whether the call is cancelled.
     fn is_cancelled(&self) -> bool;
-    /// Passes progress on. Must not block.
+    /// Forwards progress. Must not block.
     fn progress(&self, progress: Progress);
-    /// Passes a log line on. Must not block.
+    /// Forwards a log line. Must not block.
     fn log(&self, line: LogLine);
-    /// Passes a file on.
+    /// Forwards a file.
     fn artifact(&self, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>>;
-    /// Asks whoever is behind the caller.
+    /// Asks the user behind the caller.
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<Answer, ToolError>>;
-    /// Asks the caller's model.
+    /// Requests a completion from the caller's model.
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample, ToolError>>;
-    /// The places that the caller works in. Default: `PRECONDITION`.
+    /// Directories that the caller works in. Default: `PRECONDITION`.
     fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, ToolError>> {
-        Box::pin(async {
-            Err(ToolError::precondition("whoever runs this call does not know where its caller works"))
-        })
+        Box::pin(async { Err(ToolError::precondition("this host does not know the caller's directories")) })
     }
-    /// Makes a nested call.
+    /// Runs a nested call.
     fn nested(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply>;
 
-    /// What the `#[state]` parameter of this place among them sees, from 0.
+    /// The document view of the `#[state]` parameter with this index.
     ///
     /// # Errors
-    /// `PRECONDITION` if there is none: whoever runs the call keeps no documents.
+    /// `PRECONDITION` if this host has no document store.
     fn state(&self, index: usize) -> Result<StateView, ToolError> {
         let _ = index;
-        Err(no_documents())
+        Err(no_document_store())
     }
 
-    /// Notes what the `#[state]` parameter of this place shall become when the attempt has succeeded.
+    /// Sets the new value of a `#[state]` parameter, committed when the attempt succeeds.
     ///
     /// # Errors
-    /// `PRECONDITION` as [`state`](Self::state), `CANCELLED` if nobody waits for the attempt any more.
+    /// `PRECONDITION` as [`state`](Self::state), `CANCELLED` if the caller abandoned the attempt.
     fn set_state(&self, index: usize, value: Value) -> Result<(), ToolError> {
         let _ = (index, value);
-        Err(no_documents())
+        Err(no_document_store())
     }
 
-    /// Where documents are kept, as this call may use it, and how to wait there.
+    /// The document store of this call, and a timer for waits on it.
     ///
     /// # Errors
-    /// `PRECONDITION` if whoever runs the call keeps no documents.
+    /// `PRECONDITION` if this host has no document store.
     fn documents(self: Arc<Self>) -> Result<(Arc<dyn DocStore>, Sleep), ToolError> {
-        Err(no_documents())
+        Err(no_document_store())
     }
 }
 
-fn no_documents() -> ToolError {
-    ToolError::precondition("whoever runs this call keeps no documents")
-        .suggest("Run the tool through a toolbox.")
+fn no_document_store() -> ToolError {
+    ToolError::precondition("this host has no document store").suggest("Run the tool through a toolbox.")
 }
 
-/// What a tool sees of its call. Cheap to clone; a tool that wants it takes a `Ctx` or `&Ctx` parameter.
+/// The context of a call. Cheap to clone; a tool declares a `Ctx` or `&Ctx` parameter to get it.
 #[derive(Clone)]
 pub struct Ctx(Arc<dyn Host>);
 
 impl Ctx {
-    /// For whoever runs calls: see [`Host`].
+    /// Wraps a [`Host`].
     pub fn from_host(host: Arc<dyn Host>) -> Self {
         Self(host)
     }
 
-    /// The call's name.
+    /// The call's id.
     pub fn id(&self) -> CallId {
         self.0.call().id
     }
 
-    /// How many calls it is nested in.
+    /// Nesting depth of the call.
     pub fn depth(&self) -> u8 {
         self.0.call().depth
     }
 
-    /// Who calls.
+    /// The caller.
     pub fn caller(&self) -> &Caller {
         &self.0.call().caller
     }
 
-    /// The run or conversation that the call belongs to.
+    /// The run or conversation of the call.
     pub fn scope(&self) -> Option<&Scope> {
         self.0.call().scope.as_ref()
     }
 
-    /// Which attempt this is, from 1.
+    /// Number of the attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.0.attempt()
     }
 
-    /// When the tool must be done.
+    /// Deadline of the attempt.
     pub fn deadline(&self) -> Option<Instant> {
         self.0.deadline()
     }
 
-    /// How much time is left; `None` if there is no end.
+    /// Time to the deadline; `None` without a deadline.
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether the tool shall stop. Blocking code looks here now and then.
+    /// Whether the call is cancelled. Blocking code checks this periodically.
     pub fn is_cancelled(&self) -> bool {
         self.0.is_cancelled()
     }
 
-    /// Waits until the tool shall stop.
+    /// Waits for the cancellation.
     pub fn cancelled(&self) -> Cancelled {
         self.0.cancelled()
     }
 
-    /// Two calls with the same key are one to the outside world.
+    /// Calls with the same key have one external effect.
     pub fn idempotency_key(&self) -> Option<&str> {
         self.0.call().idempotency_key.as_deref()
     }
 
-    /// Whether the caller wants to know more of what is done.
+    /// Whether the caller asks for detailed output.
     pub fn is_verbose(&self) -> bool {
         self.0.call().options.verbose
     }
 
-    /// Whether only to tell what would be done. A tool is called for a dry run when its spec says that it has one.
+    /// Whether this is a dry run: report the plan, change nothing. Only tools whose spec declares a dry run see it.
     pub fn is_dry_run(&self) -> bool {
         self.0.call().options.dry_run
     }
 
-    /// Whether answers are made up: a tool sees it only in its [`mock`](crate::Tool::mock).
+    /// Whether answers are mocked. Only [`Tool::mock`](crate::Tool::mock) sees it.
     pub fn is_mock(&self) -> bool {
         self.0.call().options.mock
     }
 
-    /// The folder to work in.
+    /// The working directory.
     pub fn working_dir(&self) -> Option<&Path> {
         let call = self.0.call();
         call.options.working_dir.as_deref().or_else(|| call.scope.as_ref()?.working_dir())
     }
 
-    /// The sandbox level that the caller asked for, by name.
+    /// The sandbox level that the caller requests.
     pub fn level(&self) -> Option<&str> {
         self.0.call().options.level.as_deref()
     }
 
-    /// Facts that the caller gave along.
+    /// Facts that the caller attached.
     pub fn metadata(&self) -> &Map<String, Value> {
         &self.0.call().options.metadata
     }
 
-    /// Tells how far it has come, `percent` from 0 to 100. Returns at once.
+    /// Reports progress, `percent` from 0 to 100. Returns immediately.
     pub fn progress(&self, message: impl Into<String>, percent: impl Into<Option<f64>>) {
         self.0.progress(Progress {
             message: message.into(),
@@ -185,33 +182,32 @@ impl Ctx {
         });
     }
 
-    /// Writes a line to the caller's log. Returns at once.
+    /// Writes a line to the caller's log. Returns immediately.
     pub fn log(&self, level: LogLevel, message: impl Into<String>) {
         self.0.log(LogLine { level, message: message.into() });
     }
 
-    /// Hands over a file and waits until it is taken.
+    /// Delivers a file to the caller and waits for its acceptance.
     ///
-    /// When the attempt can be repeated, files are kept back and handed over when it has succeeded.
+    /// If the attempt can be retried, files are delivered after it succeeds.
     ///
     /// # Errors
-    /// `PRECONDITION` if the caller takes no files, `LIMIT` if there are too many.
+    /// `PRECONDITION` if the caller accepts no files, `LIMIT` if there are too many.
     pub async fn artifact(&self, artifact: Artifact) -> Result<(), ToolError> {
         self.0.artifact(artifact).await
     }
 
-    /// Asks whoever is behind the caller and waits for the answer, at most 10 minutes by default.
+    /// Asks the user behind the caller, with a timeout of 10 minutes by default.
     ///
-    /// While it waits, the call holds no permit and its time does not run. If the tool is run again, it gets the same
-    /// answer again without anybody being asked.
+    /// Meanwhile the call holds no permit and its timeout is paused. A retry of the tool gets the recorded answer.
     ///
     /// # Errors
-    /// `PRECONDITION` if the caller cannot answer, `TIMEOUT` if it does not.
+    /// `PRECONDITION` if the caller cannot answer, `TIMEOUT` if the caller does not answer.
     pub async fn ask(&self, question: Question) -> Result<Answer, ToolError> {
         self.0.ask(question).await
     }
 
-    /// Asks the caller's model for a completion. If the tool is run again, it gets the same completion again.
+    /// Requests a completion from the caller's model. A retry of the tool gets the recorded completion.
     ///
     /// # Errors
     /// `PRECONDITION` if the caller has no model.
@@ -219,93 +215,91 @@ impl Ctx {
         self.0.sample(request).await
     }
 
-    /// The places that the caller works in, such as an open project.
+    /// Directories that the caller works in, such as an open project.
     ///
     /// # Errors
-    /// `PRECONDITION` if the caller does not say.
+    /// `PRECONDITION` if the caller does not report them.
     pub async fn roots(&self) -> Result<Vec<Root>, ToolError> {
         self.0.roots().await
     }
 
-    /// Calls another tool. It runs on this call's permit; its record becomes a child of this call's. If the tool is
-    /// run again, a nested call that succeeded is not made again.
+    /// Calls another tool with this call's permit. Its record is a child of this call's record.
+    ///
+    /// A retry of this tool reuses nested calls that succeeded.
     ///
     /// # Errors
-    /// Those of the other tool; `LIMIT` beyond 8 levels; `PRECONDITION` if it would wait for itself.
+    /// Those of the other tool; `LIMIT` beyond 8 levels; `PRECONDITION` if the call would wait for itself.
     pub async fn call(&self, tool: impl Into<String>, arguments: Value) -> Result<Output, ToolError> {
         let call = self.0.call().nested(tool, arguments);
         Arc::clone(&self.0).nested(call).await.result
     }
 
-    /// A document, to read it and change it by hand.
+    /// Opens a document for manual reads and changes.
     ///
-    /// The name may hold `{owner}` and `{scope}`, as in `#[state]`; no other text can make such a part. A change is
-    /// committed at once, whatever becomes of the call; what is to stand or fall with the call is a `#[state]`
-    /// parameter. When the tool runs again, after a failed attempt or because somebody else has changed its `#[state]`,
-    /// the change is made again: make one that may be made twice, or set `conflict_policy = "error"` and no retries.
+    /// The id may hold `{owner}` and `{scope}`, as in `#[state]`; other text cannot imitate them. A change is committed
+    /// immediately, whatever the outcome of the call. For a change that commits with the call, use a `#[state]`
+    /// parameter. A retry of the tool repeats the change: make it idempotent, or set `conflict_policy = "error"`
+    /// and no retries.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if the text names no document, `PRECONDITION` if it needs a scope and there is none.
+    /// `INVALID_INPUT` if the id is invalid, `PRECONDITION` if it needs a scope and the call has none.
     pub fn state(&self, id: &str) -> Result<StateDoc, ToolError> {
         let id = resolve_id(id, self.0.call())?;
         let (store, sleep) = Arc::clone(&self.0).documents()?;
         Ok(StateDoc::new(store, id)?.with_sleep(sleep))
     }
 
-    /// Keeps a value in a new document of the call's owner, and returns the handle that names it.
+    /// Stores a value in a new document of the call's owner and returns its handle.
     ///
-    /// The document is `KIND/{owner}/HANDLE`: a tool with `#[state(id = "KIND/{owner}/{handle}", existing)]` sees it when
-    /// its argument `handle` is the handle. The handle has 128 random bits, and is worth nothing to anybody else: for
-    /// them there is no such document. As with [`state`](Self::state), a tool that runs again makes another one; the
-    /// document of the attempt before stays, with a handle that nobody knows.
+    /// The document is `KIND/{owner}/HANDLE`. A tool with `#[state(id = "KIND/{owner}/{handle}", existing)]` sees it
+    /// through its argument `handle`. The handle has 128 random bits and works for its owner only. As with
+    /// [`state`](Self::state), a retry of the tool creates another document, and the first one stays unused.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if `kind` cannot begin the name of a document; those of the store.
+    /// `INVALID_INPUT` if `kind` cannot start a document id; those of the store.
     pub async fn mint(&self, kind: &str, value: &(impl Serialize + ?Sized)) -> Result<String, ToolError> {
         let handle = crate::random_hex(16)?;
         self.state(&format!("{kind}/{{owner}}/{handle}"))?.replace(value).await?;
         Ok(handle)
     }
 
-    /// The `#[state]` parameter of this place, for the attribute macros.
+    /// The view of a `#[state]` parameter, for the attribute macros.
     #[doc(hidden)]
     pub fn state_view(&self, index: usize) -> Result<StateView, ToolError> {
         self.0.state(index)
     }
 
-    /// What the `#[state]` parameter of this place shall become, for the attribute macros.
+    /// Sets the value of a `#[state]` parameter, for the attribute macros.
     #[doc(hidden)]
     pub fn set_state(&self, index: usize, value: Value) -> Result<(), ToolError> {
         self.0.set_state(index, value)
     }
 
-    /// Calls several tools, at most `concurrency` of them at once (at least one). The results are in the order of the
-    /// calls, and one that fails stops no other.
+    /// Calls several tools, at most `concurrency` at once (at least one). Returns the results in the order of the calls.
     ///
-    /// Each is a [`call`](Self::call): they are begun in their order, so that a tool that is run again finds the
-    /// answers of those that succeeded.
+    /// A failure stops no other call. Each call is a [`call`](Self::call). They start in order, so that a retry of
+    /// the tool reuses the answers of those that succeeded.
     pub async fn call_all<T: Into<String>>(
         &self,
         calls: impl IntoIterator<Item = (T, Value)>,
         concurrency: usize,
     ) -> Vec<Result<Output, ToolError>> {
-        let mut results = self.begun(calls, concurrency).collect::<Vec<_>>().await;
+        let mut results = self.start_calls(calls, concurrency).collect::<Vec<_>>().await;
         results.sort_unstable_by_key(|(index, _)| *index);
         results.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// As [`call_all`](Self::call_all), but the first failure ends it: calls that still run are stopped, and those that
-    /// wait are not begun.
+    /// Like [`call_all`](Self::call_all), but the first failure cancels the other calls.
     ///
     /// # Errors
-    /// That of the call that failed first.
+    /// That of the call that fails first.
     pub async fn try_call_all<T: Into<String>>(
         &self,
         calls: impl IntoIterator<Item = (T, Value)>,
         concurrency: usize,
     ) -> Result<Vec<Output>, ToolError> {
         let mut outputs = self
-            .begun(calls, concurrency)
+            .start_calls(calls, concurrency)
             .map(|(index, result)| result.map(|output| (index, output)))
             .try_collect::<Vec<_>>()
             .await?;
@@ -313,8 +307,8 @@ impl Ctx {
         Ok(outputs.into_iter().map(|(_, output)| output).collect())
     }
 
-    /// The results of calls with their places, as they come.
-    fn begun<T: Into<String>>(
+    /// The results of calls with their indices, in order of completion.
+    fn start_calls<T: Into<String>>(
         &self,
         calls: impl IntoIterator<Item = (T, Value)>,
         concurrency: usize,
@@ -325,36 +319,36 @@ impl Ctx {
             .enumerate()
             .collect();
         let host = Arc::clone(&self.0);
-        let begin = move |(index, call)| {
+        let start = move |(index, call)| {
             let reply = Arc::clone(&host).nested(call);
             async move { (index, reply.await.result) }
         };
-        stream::iter(calls).map(begin).buffer_unordered(concurrency.max(1))
+        stream::iter(calls).map(start).buffer_unordered(concurrency.max(1))
     }
 
-    /// The injected value of a type: the call's own, or the toolbox's.
+    /// The injected value of a type, from the call or the toolbox.
     ///
     /// # Errors
-    /// `PRECONDITION` if nobody provided it.
+    /// `PRECONDITION` if neither provides it.
     pub fn inject<T: Send + Sync + 'static>(&self) -> Result<Inject<T>, ToolError> {
         find([&self.0.call().values, self.0.values()])
     }
 
-    /// The injected value of a name: the call's own, or the toolbox's.
+    /// The injected value with a name, from the call or the toolbox.
     ///
     /// # Errors
-    /// `PRECONDITION` if nobody provided it; `INTERNAL` if it does not fit.
+    /// `PRECONDITION` if neither provides it; `INTERNAL` if it does not fit the type.
     pub fn inject_named<T: DeserializeOwned>(&self, name: &str) -> Result<T, ToolError> {
         let value = self.0.call().values.get_named(name).or_else(|| self.0.values().get_named(name));
         let value = value.unwrap_or(&Value::Null);
         T::deserialize(value).map_err(|error| match value {
             Value::Null => not_provided(&format!("the value `{name}`"), "provide_named(name, value)"),
-            _ => ToolError::internal(format!("the injected value `{name}` does not fit: {error}")),
+            _ => ToolError::internal(format!("the injected value `{name}` has the wrong type: {error}")),
         })
     }
 
-    /// Waits for a future from blocking code, such as `ctx.wait(ctx.ask(question))`. It blocks the thread: only for
-    /// tools that are placed `blocking`.
+    /// Blocks the thread until a future completes, such as `ctx.wait(ctx.ask(question))`. Only for tools with the
+    /// placement `blocking`.
     pub fn wait<F: Future>(&self, future: F) -> F::Output {
         struct Unpark(std::thread::Thread);
         impl Wake for Unpark {

@@ -1,4 +1,4 @@
-//! Durations as people write them: `250ms`, `10s`, `1m30s`, `2h`.
+//! Durations as text: `250ms`, `10s`, `1m30s`, `2h`.
 
 use std::time::Duration;
 
@@ -11,29 +11,29 @@ const UNITS: [(&str, u64); 6] = [
     ("d", 86_400_000_000),
 ];
 
-/// Reads `250ms`, `10s`, `1.5s`, `1m30s`, `2h`; units are us, ms, s, m, h and d.
+/// Parses `250ms`, `10s`, `1.5s`, `1m30s`, `2h`; units are us, ms, s, m, h and d.
 ///
 /// # Errors
-/// A sentence that names the text, what was expected, and an example.
+/// A message with the text, the expected format and an example.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong =
-        || format!("`{text}` is not a duration: expected a number and a unit, such as 250ms, 10s or 1m30s");
+    let invalid =
+        || format!("`{text}` is not a duration; write a number and a unit, such as 250ms, 10s or 1m30s");
     let mut rest = text.trim();
     let mut micros = 0_u64;
     if rest.is_empty() {
-        return Err(wrong());
+        return Err(invalid());
     }
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(invalid)?;
         let (number, tail) = rest.split_at(digits);
         let letters = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(letters);
-        let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
-        let value: f64 = number.parse().map_err(|_| wrong())?;
+        let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(invalid)?;
+        let value: f64 = number.parse().map_err(|_| invalid())?;
         let part = value * *scale as f64;
-        // A century is enough, and keeps later additions to an instant from overflowing.
+        // The bound prevents overflow when a duration is added to an instant.
         if !(0.0..=3.2e15).contains(&part) {
-            return Err(format!("`{text}` is too long: a duration may be at most 100 years"));
+            return Err(format!("`{text}` is too long; the maximum duration is 100 years"));
         }
         micros = micros.saturating_add(part as u64);
         rest = tail;
@@ -41,7 +41,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_micros(micros))
 }
 
-/// Writes a duration the way people read it: `850 µs`, `12 ms`, `3.2 s`, `2 min 5 s`.
+/// Formats a duration for people: `850 µs`, `12 ms`, `3.2 s`, `2 min 5 s`.
 pub fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     if seconds < 0.001 {
@@ -55,7 +55,7 @@ pub fn format_duration(duration: Duration) -> String {
     }
 }
 
-/// The shortest text that [`parse_duration`] reads back as the same duration: `10s`, `250ms`, `1500us`.
+/// The shortest text that [`parse_duration`] parses to the same duration: `10s`, `250ms`, `1500us`.
 fn exact(duration: Duration) -> String {
     let micros = duration.as_micros();
     match micros {
@@ -66,7 +66,7 @@ fn exact(duration: Duration) -> String {
     }
 }
 
-/// Serialises a duration as text, such as `10s`.
+/// Serializes a duration as text, such as `10s`.
 pub(crate) mod text {
     use super::{Duration, exact, parse_duration};
     use serde::{Deserialize, Deserializer, Serializer};
@@ -80,7 +80,7 @@ pub(crate) mod text {
     }
 }
 
-/// The same for a duration that may be absent.
+/// Serializes an optional duration as text.
 pub(crate) mod optional_text {
     use super::{Duration, exact, parse_duration};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn parses_durations() {
         assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(parse_duration("1m30s"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_what_people_read() {
+    fn formats_durations_for_people() {
         assert_eq!(format_duration(Duration::from_micros(850)), "850 µs");
         assert_eq!(format_duration(Duration::from_millis(12)), "12 ms");
         assert_eq!(format_duration(Duration::from_millis(3210)), "3.2 s");

@@ -1,25 +1,25 @@
-//! The wire form of a result, as seed systems speak it: `{"status":"success","result":{…}}`.
+//! The toolable envelope of a result: `{"status":"success","result":{…}}`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{CallId, Code, Output, ToolError};
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// All was done.
+    /// Complete.
     Success,
-    /// Nothing was done, or not enough.
+    /// Failed.
     Error,
-    /// Some of many things were done.
+    /// Some of several items succeeded.
     Partial,
 }
 
 /// The wire form of a result: one JSON object with a `status`.
 ///
-/// - success: `{"status":"success","result":{…}}`; a result that is not an object stands under `result.result`.
+/// - success: `{"status":"success","result":{…}}`; a result that is not an object is under `result.result`.
 /// - error: `{"status":"error","error":{"code","message","recoverable","suggestion"?,"context"?}}`
 /// - partial: `{"status":"partial","result":{…},"summary":{"total","succeeded","failed","recoverable_failures"},
 ///   "errors":[{"code","message","recoverable"}]}`
@@ -27,7 +27,7 @@ pub enum Status {
 #[serde(transparent)]
 pub struct Envelope(Value);
 
-/// The codes that the wire does not know are told as the nearest that it does.
+/// Maps a code to the nearest one of the wire.
 fn wire_code(code: Code) -> Code {
     match code {
         Code::Overloaded | Code::Limit => Code::Dependency,
@@ -52,7 +52,7 @@ fn wire_error(error: &ToolError) -> Value {
 }
 
 impl Envelope {
-    /// Of a call's outcome. What is inside an `INTERNAL` error is replaced by the call's id.
+    /// The envelope of an outcome. The details of an `INTERNAL` error are replaced by the call's id.
     pub fn new(call: CallId, outcome: &Result<Output, ToolError>) -> Self {
         match outcome {
             Err(error) => Self(json!({ "status": "error", "error": wire_error(&error.public(call)) })),
@@ -116,7 +116,7 @@ mod tests {
             envelope(&Ok(Output::json(json!(3)))),
             json!({"status": "success", "result": {"result": 3}})
         );
-        // A tool's own `status` is data, never taken for an envelope.
+        // A tool's own field `status` is data, not an envelope.
         let order = json!({"status": "shipped"});
         assert_eq!(envelope(&Ok(Output::json(order.clone()))), json!({"status": "success", "result": order}));
     }

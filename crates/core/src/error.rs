@@ -1,4 +1,4 @@
-//! What a tool says when it could not do what it was asked.
+//! The error of a tool call.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -8,41 +8,41 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The kind of an error. The first six can be mended by the caller, the others cannot.
+/// The kind of an error. The caller can fix the first six; it cannot fix the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[non_exhaustive]
 pub enum Code {
-    /// An argument has the wrong type, form or value.
+    /// An argument has the wrong type, format or value.
     InvalidInput,
-    /// A required argument is not there.
+    /// A required argument is missing.
     MissingParam,
-    /// A path does not exist, is of the wrong kind, or lies outside what the tool may see.
+    /// A path is missing, has the wrong type, or is outside the permitted directories.
     InvalidPath,
-    /// The thing asked for does not exist: a tool, a record, a page.
+    /// The requested tool, record or page does not exist.
     NotFound,
-    /// Somebody else changed the same thing.
+    /// Another writer changed the same value.
     Conflict,
-    /// Something must be done, set or connected first.
+    /// A required step, setting or connection is missing.
     Precondition,
-    /// It took longer than it may.
+    /// The operation timed out.
     Timeout,
-    /// Policy, approval or the sandbox says no.
+    /// Policy, approval or the sandbox denies it.
     Permission,
     /// A defect in the tool.
     Internal,
-    /// Something the tool depends on did not work.
+    /// A dependency of the tool failed.
     Dependency,
-    /// Too much is waiting already.
+    /// The queue is full.
     Overloaded,
-    /// A budget or a size limit was reached.
+    /// A budget or a size limit is reached.
     Limit,
-    /// The caller asked to stop.
+    /// The caller cancelled the call.
     Cancelled,
 }
 
 impl Code {
-    /// Whether the caller can mend its request.
+    /// Whether the caller can fix its request.
     pub const fn is_recoverable(self) -> bool {
         matches!(
             self,
@@ -55,7 +55,7 @@ impl Code {
         )
     }
 
-    /// The name on the wire, such as `INVALID_INPUT`.
+    /// The wire name, such as `INVALID_INPUT`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::InvalidInput => "INVALID_INPUT",
@@ -81,24 +81,24 @@ impl fmt::Display for Code {
     }
 }
 
-/// Whether the same request may work later.
+/// Whether a retry of the same request may succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RetryAdvice {
-    /// It will fail again.
+    /// A retry fails as well.
     Never,
-    /// It may work, after this wait at the earliest.
+    /// A retry may succeed, after this wait at the earliest.
     After(Duration),
-    /// It certainly did not start (a queue was full, a connection was refused), so that even a request that must
-    /// not run twice may be sent again, after this wait at the earliest.
+    /// The request never started: a queue was full or a connection was refused. Even a request that is not idempotent
+    /// may be retried, after this wait at the earliest.
     NotStarted(Duration),
 }
 
-/// An error of a call: a code, a sentence, and what the caller can do about it.
+/// The error of a call: a code, a message, and a suggestion for the caller.
 ///
-/// It is not a [`std::error::Error`], so that `?` turns any error into one with the code `INTERNAL`; the cause chain
-/// stays here for records and logs, and a model or a remote caller gets [`ToolError::public`].
+/// It does not implement [`std::error::Error`], so that `?` converts any error into one with the code `INTERNAL`.
+/// The cause chain is for records and logs; a model or a remote caller gets [`ToolError::public`].
 ///
 /// ```
 /// # use toolpost_core::{Code, ToolError};
@@ -137,7 +137,7 @@ macro_rules! constructors {
     };
 }
 
-/// Puts every text within a value through a function.
+/// Applies a function to every string in a value.
 fn change_texts(value: &mut Value, change: &impl Fn(&str) -> String) {
     match value {
         Value::String(text) => *text = change(text),
@@ -148,7 +148,7 @@ fn change_texts(value: &mut Value, change: &impl Fn(&str) -> String) {
 }
 
 impl ToolError {
-    /// An error with a code and a sentence.
+    /// Creates an error with a code and a message.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self(Box::new(Fields {
             code,
@@ -162,42 +162,42 @@ impl ToolError {
     }
 
     constructors! {
-        /// An argument has the wrong type, form or value.
+        /// An argument has the wrong type, format or value.
         invalid_input => InvalidInput;
-        /// A required argument is not there.
+        /// A required argument is missing.
         missing_param => MissingParam;
-        /// A path does not exist, is of the wrong kind, or lies outside what the tool may see.
+        /// A path is missing, has the wrong type, or is outside the permitted directories.
         invalid_path => InvalidPath;
-        /// The thing asked for does not exist.
+        /// The requested thing does not exist.
         not_found => NotFound;
-        /// Somebody else changed the same thing.
+        /// Another writer changed the same value.
         conflict => Conflict;
-        /// Something must be done, set or connected first.
+        /// A required step, setting or connection is missing.
         precondition => Precondition;
-        /// It took longer than it may.
+        /// The operation timed out.
         timeout => Timeout;
-        /// Policy, approval or the sandbox says no.
+        /// Policy, approval or the sandbox denies it.
         permission => Permission;
         /// A defect in the tool.
         internal => Internal;
-        /// Something the tool depends on did not work.
+        /// A dependency of the tool failed.
         dependency => Dependency;
-        /// Too much is waiting already.
+        /// The queue is full.
         overloaded => Overloaded;
-        /// A budget or a size limit was reached.
+        /// A budget or a size limit is reached.
         limit => Limit;
-        /// The caller asked to stop.
+        /// The caller cancelled the call.
         cancelled => Cancelled;
     }
 
-    /// Adds what to do next, as a sentence.
+    /// Adds a suggestion: one sentence on what to do next.
     #[must_use]
     pub fn suggest(mut self, suggestion: impl Into<String>) -> Self {
         self.0.suggestion = Some(suggestion.into());
         self
     }
 
-    /// Adds [`suggest`](Self::suggest)ed text when there is any.
+    /// Adds a suggestion if there is one.
     #[must_use]
     pub fn suggest_maybe(self, suggestion: Option<String>) -> Self {
         match suggestion {
@@ -206,28 +206,28 @@ impl ToolError {
         }
     }
 
-    /// Adds a fact for programs, such as the JSON pointer of the argument at fault.
+    /// Adds a fact for programs, such as the JSON pointer of the invalid argument.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.0.context.insert(key.to_owned(), value.into());
         self
     }
 
-    /// Says whether the same request may work later.
+    /// Sets the retry advice.
     #[must_use]
     pub fn retry(mut self, advice: RetryAdvice) -> Self {
         self.0.retry = Some(advice);
         self
     }
 
-    /// Adds the error that led to this one.
+    /// Adds the cause.
     #[must_use]
     pub fn caused_by(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.cause = Some(Arc::from(cause.into()));
         self
     }
 
-    /// Adds the texts of the errors that led to this one, outermost first: [`causes`](Self::causes) of another process.
+    /// Adds causes as text, outermost first, such as the [`causes`](Self::causes) from another process.
     #[must_use]
     pub fn with_causes(self, causes: Vec<String>) -> Self {
         let chain = causes
@@ -241,36 +241,35 @@ impl ToolError {
         }
     }
 
-    /// The same error with every text put through a function; facts that are larger than a limit, in bytes of JSON,
-    /// are left out.
+    /// Applies a function to every string of the error, and drops a context larger than `limit` bytes of JSON.
     #[must_use]
-    pub fn shortened(mut self, change: impl Fn(&str) -> String, limit: usize) -> Self {
+    pub fn map_text(mut self, change: impl Fn(&str) -> String, limit: usize) -> Self {
         let fields = &mut *self.0;
         fields.message = change(&fields.message);
         fields.suggestion = fields.suggestion.as_deref().map(&change);
         if serde_json::to_string(&fields.context).map_or(0, |text| text.len()) > limit {
-            fields.context = Map::from_iter([("left_out".to_owned(), true.into())]);
+            fields.context = Map::from_iter([("omitted".to_owned(), true.into())]);
         }
         fields.context.values_mut().for_each(|value| change_texts(value, &change));
         self
     }
 
-    /// The kind.
+    /// The code.
     pub fn code(&self) -> Code {
         self.0.code
     }
 
-    /// The sentence.
+    /// The message.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// Whether the caller can mend its request.
+    /// Whether the caller can fix its request.
     pub fn is_recoverable(&self) -> bool {
         self.0.recoverable
     }
 
-    /// What to do next.
+    /// The suggestion.
     pub fn suggestion(&self) -> Option<&str> {
         self.0.suggestion.as_deref()
     }
@@ -280,25 +279,24 @@ impl ToolError {
         &self.0.context
     }
 
-    /// Whether a program that the tool runs failed itself: it ended with the status `exit_code`, or by the signal
-    /// `signal`, of the facts. Nothing was unreachable.
+    /// Whether a program of the tool failed: the context has its `exit_code` or its `signal`.
     pub fn is_program_failure(&self) -> bool {
         self.0.code == Code::Dependency
             && ["exit_code", "signal"].iter().any(|fact| self.0.context.contains_key(*fact))
     }
 
-    /// Whether the same request may work later; `None` if nobody said, and the code decides.
+    /// The retry advice; `None` leaves the decision to the code.
     pub fn retry_advice(&self) -> Option<RetryAdvice> {
         self.0.retry
     }
 
-    /// The error as one of the standard library, with its cause as the source, for threads and for libraries that want
-    /// one. `?` makes a `Box<dyn Error>` of it by itself.
+    /// Converts the error into a standard library error whose source is the cause. `?` converts it into a
+    /// `Box<dyn Error>` as well.
     pub fn into_boxed(self) -> Box<dyn StdError + Send + Sync> {
         Box::new(Boxed(self))
     }
 
-    /// The causes, outermost first, as text. For records and logs only.
+    /// The messages of the causes, outermost first. For records and logs only.
     pub fn causes(&self) -> Vec<String> {
         let first = self.0.cause.as_deref().map(|cause| cause as &dyn StdError);
         std::iter::successors(first, |&error| error.source())
@@ -307,21 +305,21 @@ impl ToolError {
             .collect()
     }
 
-    /// What a model or a remote caller may see: an `INTERNAL` error keeps its facts to itself and names the record.
+    /// The part that a model or a remote caller may see. An `INTERNAL` error names only the record.
     #[must_use]
     pub fn public(&self, call: crate::CallId) -> Self {
         if self.0.code != Code::Internal {
             return Self(Box::new(Fields { cause: None, ..(*self.0).clone() }));
         }
-        Self::internal(format!("the tool failed inside; the details are in the record of call {call}"))
+        Self::internal(format!("the tool failed internally; see the record of call {call}"))
             .with("call", call.to_string())
     }
 }
 
-/// The longest chain of causes.
+/// Maximum length of a chain of causes.
 const MAX_CAUSES: usize = 16;
 
-/// A cause of which only the text is known.
+/// A cause known only by its message.
 #[derive(Debug)]
 struct TextCause {
     text: String,
@@ -340,7 +338,7 @@ impl StdError for TextCause {
     }
 }
 
-/// A [`ToolError`] as an error of the standard library, for an application that takes any.
+/// A [`ToolError`] as a standard library error.
 #[derive(Debug)]
 struct Boxed(ToolError);
 
@@ -356,7 +354,7 @@ impl StdError for Boxed {
     }
 }
 
-/// So that `?` works in an application's function that returns `Result<_, Box<dyn Error>>`.
+/// Lets `?` work in a function that returns `Result<_, Box<dyn Error>>`.
 impl From<ToolError> for Box<dyn StdError> {
     fn from(error: ToolError) -> Self {
         Box::new(Boxed(error))
@@ -382,7 +380,7 @@ impl fmt::Display for ToolError {
 }
 
 impl fmt::Debug for ToolError {
-    /// For people: what a `main` that returns one prints. `{:#?}` shows all fields.
+    /// The output of a `main` that returns the error. `{:#?}` prints all fields.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if f.alternate() {
             return f
@@ -396,7 +394,7 @@ impl fmt::Debug for ToolError {
                 .finish_non_exhaustive();
         }
         write!(f, "{self}")?;
-        // The first cause is often the message itself.
+        // The first cause often repeats the message.
         self.causes()
             .iter()
             .filter(|cause| **cause != self.0.message)
@@ -405,7 +403,7 @@ impl fmt::Debug for ToolError {
 }
 
 impl PartialEq for ToolError {
-    /// Equal when everything that travels is equal; the cause chain does not.
+    /// Compares all serialized fields; the cause chain is not one.
     fn eq(&self, other: &Self) -> bool {
         let key = |error: &Self| {
             let fields = &error.0;

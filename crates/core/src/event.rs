@@ -1,4 +1,4 @@
-//! What happens, as it happens: one vocabulary for calls and runs.
+//! Events of calls and runs.
 
 use std::sync::Arc;
 
@@ -7,95 +7,95 @@ use serde_json::{Map, Value};
 
 use crate::{Artifact, CallId, CallRecord, LogLine, Progress, RunId, RunRecord, ToolError, Usage};
 
-/// Something that happened. As JSON, each has a `type`; fields are only ever added.
+/// An event. Its JSON form has a `type`; new versions only add fields.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type")]
 #[non_exhaustive]
 pub enum Event {
-    /// A run begins.
+    /// A run started.
     #[serde(rename = "run.started")]
     RunStarted {
         /// The run.
         run: RunId,
-        /// The run that it was made from, by an agent that is a tool.
+        /// The parent run, if an agent that is a tool started this one.
         #[serde(skip_serializing_if = "Option::is_none")]
         parent: Option<RunId>,
         /// The model.
         model: String,
-        /// The tools that it is offered.
+        /// The tools offered to the model.
         tools: Vec<String>,
     },
-    /// The model is asked.
+    /// A model request started.
     #[serde(rename = "turn.started")]
     TurnStarted {
         /// The run.
         run: RunId,
-        /// Which time, from 1.
+        /// Number of the request, from 1.
         iteration: u32,
     },
-    /// The model wrote a piece of text.
+    /// A piece of the model's text.
     #[serde(rename = "text.delta")]
     TextDelta {
         /// The run.
         run: RunId,
-        /// The piece.
+        /// The text.
         text: String,
     },
-    /// The model wrote a piece of its reasoning.
+    /// A piece of the model's reasoning.
     #[serde(rename = "thinking.delta")]
     ThinkingDelta {
         /// The run.
         run: RunId,
-        /// The piece.
+        /// The text.
         text: String,
     },
-    /// The model has answered.
+    /// A model response finished.
     #[serde(rename = "turn.finished")]
     TurnFinished {
         /// The run.
         run: RunId,
-        /// Which time, from 1.
+        /// Number of the request, from 1.
         iteration: u32,
-        /// Why it stopped writing.
+        /// The stop reason.
         stop_reason: String,
-        /// What it consumed.
+        /// Token usage.
         usage: Usage,
     },
-    /// A model has consumed something: one for each answer, and one for all completions that a tool call asked for.
+    /// Token usage: one event per response, and one for all completions of a tool call.
     #[serde(rename = "usage")]
     Usage(UsageEvent),
-    /// The provider runs one of its own tools for an answer.
+    /// A hosted tool of the provider started.
     #[serde(rename = "hosted.started")]
     HostedStarted {
         /// The run.
         run: RunId,
         /// The provider's id of the call.
         id: String,
-        /// The tool, by the provider's name, such as `bash_code_execution`.
+        /// The provider's name of the tool, such as `bash_code_execution`.
         tool: String,
-        /// What the tool was given, such as code or a query; absent if the provider does not say so.
+        /// The tool's input, such as code or a query; absent if the provider does not report it.
         #[serde(skip_serializing_if = "Option::is_none")]
         input: Option<Arc<Value>>,
     },
-    /// A tool that the provider runs itself has a result. Not every provider tells of one.
+    /// A hosted tool of the provider finished. Not every provider reports this.
     #[serde(rename = "hosted.finished")]
     HostedFinished {
         /// The run.
         run: RunId,
         /// The provider's id of the call.
         id: String,
-        /// The tool, by the provider's name; where the call is not known, the kind of result.
+        /// The provider's name of the tool; for an unknown call, the kind of result.
         tool: String,
-        /// What came of it, as far as the provider says: `is_error`, `error_code`, `text`, `stderr`, `return_code`, `files`
-        /// and `sources`.
+        /// The result, as far as the provider reports it: `is_error`, `error_code`, `text`, `stderr`, `return_code`,
+        /// `files` and `sources`.
         output: Arc<Value>,
     },
-    /// A tool is called.
+    /// A tool call started.
     #[serde(rename = "call.started")]
     CallStarted {
         /// The call.
         call: CallId,
-        /// The call that it was made from.
+        /// The parent call.
         #[serde(skip_serializing_if = "Option::is_none")]
         parent: Option<CallId>,
         /// The tool.
@@ -103,16 +103,16 @@ pub enum Event {
         /// Its arguments, secrets masked.
         arguments: Arc<Value>,
     },
-    /// A tool tells how far it has come.
+    /// A tool reported progress.
     #[serde(rename = "call.progress")]
     CallProgress {
         /// The call.
         call: CallId,
-        /// How far.
+        /// The progress.
         #[serde(flatten)]
         progress: Progress,
     },
-    /// A tool writes to the log.
+    /// A tool logged a line.
     #[serde(rename = "call.log")]
     CallLog {
         /// The call.
@@ -121,7 +121,7 @@ pub enum Event {
         #[serde(flatten)]
         line: LogLine,
     },
-    /// A tool made a file.
+    /// A tool delivered a file.
     #[serde(rename = "call.artifact")]
     CallArtifact {
         /// The call.
@@ -129,59 +129,60 @@ pub enum Event {
         /// The file.
         artifact: Artifact,
     },
-    /// A tool is run again.
+    /// A tool is retried.
     #[serde(rename = "call.retry")]
     CallRetry {
         /// The call.
         call: CallId,
-        /// The attempt that failed, from 1.
+        /// The failed attempt, from 1.
         attempt: u32,
-        /// Why.
+        /// Its error.
         error: ToolError,
-        /// The wait before the next, in milliseconds.
+        /// The wait before the next attempt, in milliseconds.
         wait_ms: u64,
     },
-    /// A call is over.
+    /// A call finished.
     #[serde(rename = "call.finished")]
     CallFinished {
-        /// Everything that is kept of it.
+        /// Its record.
         record: Arc<CallRecord>,
     },
-    /// Something that the owner should know.
+    /// A message for the operator.
     #[serde(rename = "notice")]
     Notice {
-        /// As a sentence.
+        /// The message.
         message: String,
     },
-    /// A run is over.
+    /// A run finished.
     #[serde(rename = "run.finished")]
     RunFinished {
-        /// Everything that is kept of it.
+        /// Its record.
         record: Arc<RunRecord>,
     },
 }
 
-/// What an answer of a model has consumed, one that failed or was given up among them, or all completions that a tool call
-/// asked for, or what a tool says that it has consumed itself. The sum of a run's events is what its record says.
+/// Usage of a model response, of all completions of a tool call, or of a tool that reports its own.
+///
+/// Failed and abandoned responses count. The sum over a run's events equals the usage of its record.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UsageEvent {
     /// The run.
     pub run: RunId,
-    /// Which time the run has asked its model, from 1. The answer that sums a run up has the number of the last one.
+    /// Number of the model request in the run, from 1. The final summary has the number of the last request.
     pub iteration: u32,
-    /// The model that answered or was asked, such as `anthropic/claude-opus-5`; the tool, where only that says something.
+    /// The model, such as `anthropic/claude-opus-5`; the tool, if only the tool reports usage.
     pub model: String,
-    /// What it consumed, as far as that was told.
+    /// Token usage, as far as it is reported.
     pub usage: Usage,
-    /// What that cost in US dollars; absent is unknown.
+    /// Cost in US dollars; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
-    /// How many tools the answer asks for.
+    /// Number of tool calls in the response.
     pub tool_calls: u32,
-    /// What the run's caller wants to have with it.
+    /// Metadata of the run's caller.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
 }
 
-/// Who is told of events. It is called where they happen and must return at once.
+/// Receives events. Runs where they occur and must return immediately.
 pub type EventSink = Arc<dyn Fn(&Event) + Send + Sync>;

@@ -1,8 +1,8 @@
-//! Bytes as text.
+//! Hexadecimal text.
 
 use std::fmt::Write as _;
 
-/// Bytes as lower-case hexadecimal digits, as digests are written.
+/// Formats bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: impl AsRef<[u8]>) -> String {
     let bytes = bytes.as_ref();
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {

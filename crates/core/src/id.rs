@@ -1,8 +1,7 @@
-//! Identifiers: 48 bits of milliseconds since 1970 and 80 random bits, so that they sort by time of making. Those of one
-//! process sort strictly in the order in which they were made, whatever its clock says; those of several processes that
-//! were made in the same millisecond have an order too, the same for whoever compares them.
+//! Identifiers: 48 bits of milliseconds since 1970 and 80 random bits.
 //!
-//! They name things and are not secrets; whoever needs an unguessable handle makes one of its own.
+//! Ids sort by creation time. Ids of one process sort strictly in creation order, whatever the clock does. Ids of
+//! several processes from the same millisecond have an arbitrary but stable order. Ids are not secrets.
 
 use std::cell::Cell;
 use std::fmt;
@@ -42,7 +41,7 @@ fn new_bits() -> u128 {
 /// The latest id of this process.
 static LATEST: Mutex<u128> = Mutex::new(0);
 
-/// These bits if they sort behind the latest ones, else the bits that come next.
+/// These bits if they sort after the latest id, else the next ones.
 fn after(latest: u128, bits: u128) -> u128 {
     if bits > latest { bits } else { latest.wrapping_add(1) }
 }
@@ -74,7 +73,7 @@ macro_rules! id {
         pub struct $name(u128);
 
         impl $name {
-            /// A new id, unique for all practical purposes.
+            /// A new unique id.
             #[expect(clippy::new_without_default, reason = "a default that differs each time would surprise")]
             pub fn new() -> Self {
                 Self(new_bits())
@@ -118,17 +117,17 @@ macro_rules! id {
 }
 
 id!(
-    /// Names one call of a tool.
+    /// The id of a tool call.
     CallId,
     "call"
 );
 id!(
-    /// Names one run of an agent or a workflow.
+    /// The id of a run of an agent or a workflow.
     RunId,
     "run"
 );
 id!(
-    /// Names a scope: a run or a conversation that calls belong to.
+    /// The id of a scope: a run or a conversation.
     ScopeId,
     "scope"
 );
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_one_millisecond_and_of_a_clock_that_goes_back_sort_as_they_were_made() {
+    fn ids_of_one_process_sort_by_creation_when_the_clock_stands_or_goes_back() {
         let ids: Vec<_> = (0..10_000).map(|_| CallId::new()).collect();
         assert!(ids.is_sorted_by(|a, b| a < b && a.to_string() < b.to_string()));
         for (latest, bits, next) in [(7, 9, 9), (7, 7, 8), (7, 3, 8)] {
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_text_is_refused() {
+    fn invalid_text_is_rejected() {
         for text in ["", "abc", "zzzzzzzzzzzzzzzzzzzzzzzzzz", "0000000000000000000000000u"] {
             assert!(text.parse::<CallId>().is_err(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! Values that a tool gets from the application and never from a model.
+//! Values that the application injects into tools.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
@@ -10,13 +10,13 @@ use serde_json::Value;
 
 use crate::ToolError;
 
-/// A parameter of this type is filled by the application: it is not in the schema and cannot come from arguments.
+/// A parameter that the application fills. It is not in the schema, and no argument can set it.
 ///
 /// It dereferences to the value.
 pub struct Inject<T>(Arc<T>);
 
 impl<T> Inject<T> {
-    /// Wraps a value; for tests that call a tool's function directly.
+    /// Wraps a value, for tests that call a tool function directly.
     pub fn new(value: impl Into<Arc<T>>) -> Self {
         Self(value.into())
     }
@@ -42,7 +42,7 @@ impl<T> fmt::Debug for Inject<T> {
     }
 }
 
-/// Injected values, by type and by name. Empty ones cost nothing; clones share until one is changed.
+/// Injected values by type and by name. Empty values allocate nothing; clones share until one changes.
 #[derive(Clone, Default)]
 pub struct Values(Option<Arc<Inner>>);
 
@@ -57,39 +57,39 @@ impl Values {
         Arc::make_mut(self.0.get_or_insert_default())
     }
 
-    /// Adds a value by its type; one of the same type is replaced.
+    /// Adds a value by its type, replacing one of the same type.
     pub fn provide<T: Send + Sync + 'static>(&mut self, value: T) {
         self.change().by_type.insert(TypeId::of::<T>(), Arc::new(value));
     }
 
-    /// Adds a value that others share, by its type.
+    /// Adds a shared value by its type.
     pub fn provide_shared<T: Send + Sync + 'static>(&mut self, value: Arc<T>) {
         self.change().by_type.insert(TypeId::of::<T>(), value);
     }
 
-    /// Adds a value by a name; one of the same name is replaced.
+    /// Adds a value by name, replacing one of the same name.
     pub fn provide_named(&mut self, name: impl Into<String>, value: impl Into<Value>) {
         self.change().by_name.insert(name.into(), value.into());
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// The value of this type.
+    /// The value of a type.
     pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         Arc::clone(self.0.as_ref()?.by_type.get(&TypeId::of::<T>())?).downcast().ok()
     }
 
-    /// The value of this name.
+    /// The value with a name.
     pub fn get_named(&self, name: &str) -> Option<&Value> {
         self.0.as_ref()?.by_name.get(name)
     }
 }
 
 impl fmt::Debug for Values {
-    /// Names only: the values may be secret.
+    /// Prints names only: values may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = self.0.as_deref();
         let mut names: Vec<&str> =
@@ -102,13 +102,13 @@ impl fmt::Debug for Values {
     }
 }
 
-/// The error of a tool whose value nobody provided.
+/// The error for a missing injected value.
 pub(crate) fn not_provided(what: &str, how: &str) -> ToolError {
-    ToolError::precondition(format!("the tool needs {what}, and the application did not provide it"))
+    ToolError::precondition(format!("the tool needs {what}, which the application does not provide"))
         .suggest(format!("Provide it with `{how}` on the toolbox or on the call."))
 }
 
-/// Finds a value by type: the call's own first, then the toolbox's.
+/// Finds a value by type, in order of the sources.
 pub(crate) fn find<T: Send + Sync + 'static>(sources: [&Values; 2]) -> Result<Inject<T>, ToolError> {
     sources
         .into_iter()

@@ -1,21 +1,20 @@
-//! The contracts of Toolpost: what a tool is, what a call is, what comes back, and how it is recorded.
+//! The contracts of Toolpost: tools, calls, results and records.
 //!
-//! Whoever understands [`Tool`], [`Call`], [`Ctx`], [`Output`] and [`CallRecord`] understands the system. A value
-//! travels forward: a *front* (a shell, an agent loop, another machine) makes a [`Call`]; the toolbox checks it and
-//! makes a [`Ctx`]; the [`Tool`] answers with an [`Output`] or a [`ToolError`]; the toolbox writes a [`CallRecord`]
-//! and hands the front a [`Reply`].
+//! A *front* (a shell, an agent loop, another machine) creates a [`Call`]. The toolbox validates the call and creates a
+//! [`Ctx`]. The [`Tool`] returns an [`Output`] or a [`ToolError`]. The toolbox writes a [`CallRecord`] and returns a
+//! [`Reply`] to the front.
 //!
 //! # Invariants
 //!
-//! - No I/O, no async runtime, no environment, no `unsafe`. Time comes through a [`Clock`].
-//! - Knows no provider, no protocol and no process: their names do not occur here.
-//! - Only a call path makes a [`Ctx`] (by implementing [`Host`]); a tool only receives one.
-//! - A [`ToolError`] is not a [`std::error::Error`], so that `?` in a tool takes any error; its cause chain is for
-//!   the record and the log, never for a model.
-//! - Everything that is stored or framed carries a version `v`.
+//! - No I/O, no async runtime, no environment, no `unsafe`. Time comes from a [`Clock`].
+//! - No provider, protocol or process is named here.
+//! - Only a call path creates a [`Ctx`], by implementing [`Host`].
+//! - A [`ToolError`] is not a [`std::error::Error`], so that `?` in a tool converts any error. Its cause chain is for
+//!   records and logs, never for a model.
+//! - Every stored or framed value carries a version `v`.
 #![forbid(unsafe_code)]
 
-// The attribute macros emit paths that begin with `::toolpost`; inside this crate that is this crate.
+// The attribute macros emit paths that begin with `::toolpost`, which is this crate here.
 extern crate self as toolpost;
 
 mod alias;
@@ -32,7 +31,6 @@ mod hex;
 mod id;
 pub mod import;
 mod inject;
-mod narrowed;
 mod output;
 mod parameter;
 mod policy;
@@ -52,6 +50,7 @@ mod suggest;
 mod task;
 mod tool;
 mod values;
+mod wrappers;
 
 #[doc(hidden)]
 pub mod __private;
@@ -69,7 +68,6 @@ pub use self::event::{Event, EventSink, UsageEvent};
 pub use self::hex::hex;
 pub use self::id::{CallId, RunId, ScopeId};
 pub use self::inject::{Inject, Values};
-pub use self::narrowed::{exclude_parameters, with_mock};
 pub use self::output::{Artifact, ArtifactData, Content, Evidence, IntoOutput, Output, Partial, Payload};
 pub use self::parameter::{ParameterType, object_schema};
 pub use self::policy::{Approval, Placement, Policy, Rate, Retry, Timeout};
@@ -91,16 +89,17 @@ pub use self::state::{
     StateDoc, StateSpec, StateValue, StateView, Write, check_document_id, check_pointer, escape_pointer,
     pointers_overlap, state_conflict, to_json,
 };
-pub use self::status::{SourceState, SourceStatus, Withheld};
+pub use self::status::{HiddenDefinition, SourceState, SourceStatus};
 pub use self::suggest::{did_you_mean, suggestions};
-pub use self::task::{KeptTask, TaskStore, TaskUse};
+pub use self::task::{TaskRecord, TaskStore, TaskUse};
 pub use self::tool::{
     IntoTool, IntoTools, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn, typed_tool_fn,
 };
 pub use self::values::has_more_values_than;
+pub use self::wrappers::{exclude_parameters, with_mock};
 pub use schemars::JsonSchema;
 
-/// A boxed future that can move between threads: what object-safe async traits answer with.
+/// A boxed future that can move between threads, the return type of object-safe async traits.
 pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 pub use toolpost_macros::{data, prompt, resource, tool, tools};

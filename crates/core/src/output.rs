@@ -1,4 +1,4 @@
-//! What a tool answers with.
+//! The output of a tool.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{Status, ToolError, Usage};
 
-/// One piece of what a model gets to see.
+/// One content block for a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -22,27 +22,27 @@ pub enum Content {
         /// The text.
         text: String,
     },
-    /// A picture.
+    /// An image.
     Image {
-        /// Such as `image/png`.
+        /// The media type, such as `image/png`.
         media_type: String,
-        /// The bytes, in base 64.
+        /// The bytes in base64.
         data: String,
     },
-    /// Sound.
+    /// Audio.
     Audio {
-        /// Such as `audio/wav`.
+        /// The media type, such as `audio/wav`.
         media_type: String,
-        /// The bytes, in base 64.
+        /// The bytes in base64.
         data: String,
     },
-    /// Something that can be fetched by its address.
+    /// A resource with a URI.
     Resource {
-        /// The address.
+        /// The URI.
         uri: String,
-        /// Such as `text/plain`.
+        /// The media type, such as `text/plain`.
         media_type: String,
-        /// Its text, when it is here already.
+        /// Its embedded text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         text: Option<String>,
     },
@@ -54,12 +54,12 @@ pub enum Content {
 }
 
 impl Content {
-    /// A text.
+    /// A text block.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }
     }
 
-    /// A picture from its bytes.
+    /// An image block.
     pub fn image(media_type: impl Into<String>, bytes: &[u8]) -> Self {
         Self::Image {
             media_type: media_type.into(),
@@ -68,14 +68,14 @@ impl Content {
     }
 }
 
-/// The bytes of an artefact, or where they lie.
+/// The bytes of an artifact, or their path.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum ArtifactData {
     /// The bytes.
     Bytes(Arc<[u8]>),
-    /// A file of the operator's machine.
+    /// A file on the operator's machine.
     Path(PathBuf),
-    /// Neither: this only says that there was a file, as records do.
+    /// No data, as in a record.
     #[default]
     Absent,
 }
@@ -90,31 +90,31 @@ impl fmt::Debug for ArtifactData {
     }
 }
 
-/// A file that a call made.
+/// A file that a call creates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
     /// Its name, a relative path without `..`.
     pub name: String,
-    /// Such as `image/png`.
+    /// Its media type, such as `image/png`.
     pub media_type: String,
     /// Its size in bytes.
     pub size: u64,
-    /// Its SHA-256 in hexadecimal digits, when it is known.
+    /// Its SHA-256 in hexadecimal digits, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// Its bytes, or where they lie. Never sent to a model, never in a record.
+    /// Its data. Never sent to a model, never in a record.
     #[serde(skip)]
     pub data: ArtifactData,
 }
 
 impl Artifact {
-    /// What a record keeps of it: everything but its bytes.
+    /// The artifact without its bytes, as a record stores it.
     #[must_use]
     pub fn without_data(self) -> Self {
         Self { data: ArtifactData::Absent, ..self }
     }
 
-    /// From bytes.
+    /// Creates an artifact from bytes.
     pub fn from_bytes(
         name: impl Into<String>,
         media_type: impl Into<String>,
@@ -136,12 +136,12 @@ impl Artifact {
 pub struct Payload(Arc<dyn Any + Send + Sync>);
 
 impl Payload {
-    /// Takes any value in.
+    /// Wraps any value.
     pub fn new<T: Any + Send + Sync>(value: T) -> Self {
         Self(Arc::new(value))
     }
 
-    /// The value, if it is of this type.
+    /// The value, if it has this type.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         Arc::clone(&self.0).downcast().ok()
     }
@@ -153,12 +153,12 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// Says that some of many things were done.
+/// The counts of a partial success.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Partial {
-    /// How many were done.
+    /// How many items succeeded.
     pub succeeded: usize,
-    /// Why the others were not.
+    /// The errors of the other items.
     pub errors: Vec<ToolError>,
 }
 
@@ -173,32 +173,32 @@ impl Partial {
     }
 }
 
-/// Facts that the record keeps beside the answer.
+/// Facts for the record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evidence {
-    /// What the sandbox measured and enforced.
+    /// Measurements and limits of the sandbox.
     pub sandbox: Option<Value>,
-    /// What a model that the tool used has consumed.
+    /// Usage of a model that the tool called.
     pub usage: Option<Usage>,
-    /// What that cost in US dollars, where the tool knows.
+    /// Cost of that model in US dollars, if known.
     pub cost_usd: Option<f64>,
 }
 
-/// What a tool answers with. Most tools return a plain value and never name this type.
+/// The output of a tool. Most tools return a plain value instead.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Output {
-    /// For the model. When it is empty, the model gets the structured value.
+    /// Content for the model. If empty, the model gets the structured value.
     pub content: Vec<Content>,
     /// The value that the output schema describes.
     pub structured: Option<Value>,
-    /// For the application only.
+    /// A value for the application only.
     pub payload: Option<Payload>,
-    /// Files that were made.
+    /// Files that the call created.
     pub artifacts: Vec<Artifact>,
-    /// Set when only some of many things were done.
+    /// Set if only some of several items succeeded.
     pub partial: Option<Partial>,
-    /// For the record.
+    /// Facts for the record.
     pub evidence: Option<Box<Evidence>>,
 }
 
@@ -208,23 +208,23 @@ impl Output {
         Self { content: vec![Content::text(text)], ..Self::default() }
     }
 
-    /// A value; the model gets it as JSON.
+    /// A JSON value for the model.
     pub fn json(value: Value) -> Self {
         Self { structured: (!value.is_null()).then_some(value), ..Self::default() }
     }
 
-    /// A value that can be serialised; the model gets it as JSON.
+    /// A serializable value, which the model gets as JSON.
     ///
     /// # Errors
-    /// `INTERNAL` when the value has no JSON form.
+    /// `INTERNAL` if JSON cannot represent the value.
     pub fn from_serialize(value: &impl Serialize) -> Result<Self, ToolError> {
         let value = serde_json::to_value(value).map_err(|error| {
-            ToolError::internal(format!("the result has no JSON form: {error}")).caused_by(error)
+            ToolError::internal(format!("JSON cannot represent the result: {error}")).caused_by(error)
         })?;
         Ok(Self::json(value))
     }
 
-    /// Adds a piece for the model.
+    /// Adds content for the model.
     #[must_use]
     pub fn with_content(mut self, content: Content) -> Self {
         self.content.push(content);
@@ -238,14 +238,14 @@ impl Output {
         self
     }
 
-    /// Sets the value that only the application gets.
+    /// Sets the value for the application.
     #[must_use]
     pub fn with_payload<T: Any + Send + Sync>(mut self, value: T) -> Self {
         self.payload = Some(Payload::new(value));
         self
     }
 
-    /// Adds a file that was made.
+    /// Adds a file.
     #[must_use]
     pub fn with_artifact(mut self, artifact: Artifact) -> Self {
         self.artifacts.push(artifact);
@@ -259,20 +259,20 @@ impl Output {
         self
     }
 
-    /// Says that only some things were done.
+    /// Marks the output as a partial success.
     #[must_use]
     pub fn with_partial(mut self, partial: Partial) -> Self {
         self.partial = Some(partial);
         self
     }
 
-    /// How the call ended.
+    /// The status of the call.
     pub fn status(&self) -> Status {
         self.partial.as_ref().map_or(Status::Success, Partial::status)
     }
 
-    /// The text that a model reads: the texts among the content, or the structured value as JSON.
-    pub fn model_text(&self) -> Cow<'_, str> {
+    /// The text for a model: the text blocks, or the structured value as JSON.
+    pub fn to_text(&self) -> Cow<'_, str> {
         if self.content.is_empty() {
             return match &self.structured {
                 None => Cow::Borrowed(""),
@@ -298,27 +298,27 @@ impl Output {
         Cow::Owned(pieces.join("\n"))
     }
 
-    /// The structured value, or the text for the model as a string.
+    /// The structured value, or the text for the model.
     pub fn result_value(&self) -> Value {
         match &self.structured {
             Some(value) => value.clone(),
             None if self.content.is_empty() => Value::Null,
-            None => Value::String(self.model_text().into_owned()),
+            None => Value::String(self.to_text().into_owned()),
         }
     }
 }
 
-/// What a tool function may return: an [`Output`], or any value with a JSON form.
+/// A return type of a tool function: an [`Output`], or any serializable value.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the result of a tool",
     label = "has no JSON form",
     note = "put `#[toolpost::data]` on the type, or return `toolpost::Output`"
 )]
 pub trait IntoOutput {
-    /// Turns the value into an output.
+    /// Converts the value into an output.
     ///
     /// # Errors
-    /// `INTERNAL` when the value has no JSON form.
+    /// `INTERNAL` if JSON cannot represent the value.
     fn into_output(self) -> Result<Output, ToolError>;
 }
 
@@ -336,7 +336,7 @@ impl IntoOutput for Output {
 }
 
 impl Serialize for Payload {
-    /// A payload is never written: its place says only that there was one.
+    /// Writes `true`: a payload is never serialized.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bool(true)
     }
@@ -349,12 +349,12 @@ mod tests {
 
     #[test]
     fn the_model_reads_content_or_the_value() {
-        assert_eq!(Output::json(json!({"a": 1})).model_text(), r#"{"a":1}"#);
-        assert_eq!(Output::json(json!("hi")).model_text(), "hi");
-        assert_eq!(Output::text("seen").with_structured(json!(1)).model_text(), "seen");
-        assert_eq!(().into_output().unwrap().model_text(), "");
+        assert_eq!(Output::json(json!({"a": 1})).to_text(), r#"{"a":1}"#);
+        assert_eq!(Output::json(json!("hi")).to_text(), "hi");
+        assert_eq!(Output::text("seen").with_structured(json!(1)).to_text(), "seen");
+        assert_eq!(().into_output().unwrap().to_text(), "");
         let two = Output::text("a").with_content(Content::Json { value: json!([1]) });
-        assert_eq!(two.model_text(), "a\n[1]");
+        assert_eq!(two.to_text(), "a\n[1]");
     }
 
     #[test]

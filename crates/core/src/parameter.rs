@@ -1,21 +1,21 @@
-//! The words for parameter types that people use, and the JSON Schemas that they stand for.
+//! Names of parameter types and their JSON Schemas.
 
 use std::str::FromStr;
 
 use serde_json::{Map, Value, json};
 
-/// A parameter type by its everyday name.
+/// A parameter type by its common name.
 ///
 /// | name | JSON Schema |
 /// |---|---|
 /// | `string` `integer` `number` `boolean` `array` `object` `null` | the type of that name |
 /// | `any` | no restriction |
-/// | `file` | a string: a path without a NUL character, not empty |
+/// | `file` | a string: a non-empty path without a NUL character |
 /// | `url` | a string with format `uri` |
 /// | `email` `uuid` | a string of that format |
 /// | `datetime` | a string with format `date-time` (RFC 3339) |
 /// | `json` | a string that parses as JSON |
-/// | `base64` | a string in base 64 |
+/// | `base64` | a string in base64 |
 /// | `code` | a string without a NUL character |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ParameterType {
@@ -53,7 +53,7 @@ pub enum ParameterType {
     Code,
 }
 
-/// Name, type and, for strings of a special form, the format that is checked.
+/// Name, type, and the format of a string type.
 const TABLE: [(&str, ParameterType, Option<&str>); 16] = [
     ("string", ParameterType::String, None),
     ("integer", ParameterType::Integer, None),
@@ -74,12 +74,12 @@ const TABLE: [(&str, ParameterType, Option<&str>); 16] = [
 ];
 
 impl ParameterType {
-    /// The everyday name.
+    /// The common name.
     pub fn name(self) -> &'static str {
         TABLE.iter().find(|(_, kind, _)| *kind == self).map_or("any", |(name, ..)| name)
     }
 
-    /// The JSON Schema that it stands for.
+    /// The JSON Schema of the type.
     pub fn schema(self) -> Value {
         match TABLE.iter().find(|(_, kind, _)| *kind == self) {
             None | Some((_, Self::Any, _)) => json!({}),
@@ -88,7 +88,7 @@ impl ParameterType {
         }
     }
 
-    /// The JSON Schema format for a format's name, everyday or standard: `url` is `uri`, `datetime` is `date-time`.
+    /// The JSON Schema format for a common or standard name: `url` is `uri`, `datetime` is `date-time`.
     pub fn format_for(name: &str) -> &str {
         TABLE.iter().find(|(known, ..)| *known == name).and_then(|(.., format)| *format).unwrap_or(name)
     }
@@ -101,25 +101,26 @@ impl FromStr for ParameterType {
         TABLE.iter().find(|(name, ..)| *name == text).map(|(_, kind, _)| *kind).ok_or_else(|| {
             let names = TABLE.map(|(name, ..)| name);
             let hint = crate::did_you_mean(text, names).unwrap_or_default();
-            format!("`{text}` is not a parameter type: expected one of {}. {hint}", names.join(", "))
+            format!("`{text}` is not a parameter type; expected one of {}. {hint}", names.join(", "))
         })
     }
 }
 
-/// What kind of value it is, for messages.
+/// The kind of a value, for messages.
 pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
         Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
         Value::Object(_) => "an object",
     }
 }
 
-/// The schema of an object with these parameters: the name of each, its schema, and whether it must be there. A closed
-/// one has no others.
+/// The schema of an object with these properties: name, schema, and whether the property is required.
+///
+/// A closed object allows no other properties.
 pub fn object_schema<'a>(
     parameters: impl IntoIterator<Item = (&'a str, &'a Value, bool)>,
     is_closed: bool,

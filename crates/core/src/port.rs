@@ -1,4 +1,4 @@
-//! What a caller can do for a tool while it runs.
+//! The caller's side of a running call.
 
 use std::sync::Arc;
 
@@ -7,56 +7,56 @@ use serde_json::Value;
 
 use crate::{Artifact, BoxFuture, CallId, DocStore, Output, ToolError, Usage};
 
-/// How far a call has come.
+/// Progress of a call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// What is being done.
+    /// The current step.
     pub message: String,
-    /// From 0 to 100, when it is known.
+    /// From 0 to 100, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<f64>,
-    /// Which attempt this is, from 1.
+    /// Number of the attempt, from 1.
     #[serde(default)]
     pub attempt: u32,
 }
 
-/// How much a log line matters.
+/// Severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogLevel {
     /// Every step.
     Trace,
-    /// What helps to find a defect.
+    /// Debugging details.
     Debug,
-    /// What a person may want to follow.
+    /// Information for users.
     Info,
-    /// What may be wrong.
+    /// A possible problem.
     Warn,
-    /// What is wrong.
+    /// An error.
     Error,
 }
 
 /// A line for the caller's log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LogLine {
-    /// How much it matters.
+    /// Its severity.
     pub level: LogLevel,
-    /// What happened.
+    /// The message.
     pub message: String,
 }
 
-/// Why somebody is asked.
+/// The purpose of a question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum QuestionKind {
-    /// The tool needs to know something.
+    /// The tool needs input.
     Input {
-        /// The JSON Schema of the answer; any text if there is none.
+        /// JSON Schema of the answer; without one, any text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         schema: Option<Value>,
     },
-    /// The call itself is to be approved.
+    /// The call needs approval.
     Approval {
         /// The tool.
         tool: String,
@@ -65,31 +65,31 @@ pub enum QuestionKind {
     },
 }
 
-/// A question to whoever is behind the caller.
+/// A question to the user behind the caller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Question {
-    /// The question, as a sentence.
+    /// The text of the question, one sentence.
     pub message: String,
-    /// Why it is asked.
+    /// Its purpose.
     #[serde(flatten)]
     pub kind: QuestionKind,
-    /// What the answer is called, where the front names answers; the front finds a name if there is none.
+    /// Field name of the answer, for fronts that name answers; by default the front chooses one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
 impl Question {
-    /// A question that any text answers.
+    /// A question with a free-text answer.
     pub fn text(message: impl Into<String>) -> Self {
         Self { message: message.into(), kind: QuestionKind::Input { schema: None }, name: None }
     }
 
-    /// A question whose answer fits a JSON Schema.
+    /// A question whose answer must fit a JSON Schema.
     pub fn with_schema(message: impl Into<String>, schema: Value) -> Self {
         Self { message: message.into(), kind: QuestionKind::Input { schema: Some(schema) }, name: None }
     }
 
-    /// Names the answer.
+    /// Sets the field name of the answer.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
@@ -101,35 +101,35 @@ impl Question {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
-    /// Yes, or the value that was asked for (`true` for an approval).
+    /// Yes, or the requested value (`true` for an approval).
     Given {
         /// The value.
         value: Value,
     },
-    /// No: the question was seen and not answered.
+    /// The user declined to answer.
     Declined,
 }
 
-/// A completion that the caller's model is asked for.
+/// A request for a completion from the caller's model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SampleRequest {
     /// The prompt.
     pub prompt: String,
-    /// Instructions that stand before it.
+    /// System instructions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
-    /// The longest answer, in tokens.
+    /// Maximum length of the answer, in tokens.
     pub max_tokens: u32,
-    /// From 0 to 2; the model's default if there is none.
+    /// Sampling temperature, 0 to 2; defaults to the model's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// Texts that end the answer.
+    /// Stop sequences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stop_sequences: Vec<String>,
 }
 
 impl SampleRequest {
-    /// A prompt with the customary limit of 1,000 tokens.
+    /// A prompt with a limit of 1,000 tokens.
     pub fn new(prompt: impl Into<String>) -> Self {
         Self {
             prompt: prompt.into(),
@@ -141,78 +141,77 @@ impl SampleRequest {
     }
 }
 
-/// The completion.
+/// A completion.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// The text.
     pub content: String,
-    /// What it cost.
+    /// Token usage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
 }
 
-/// A place that the caller works in, such as an open project.
+/// A directory or project that the caller works in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Root {
-    /// Its address, mostly `file://` and a path.
+    /// Its URI, usually `file://` and a path.
     pub uri: String,
-    /// What people call it.
+    /// Its display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// What became of a notice that nobody waits for.
+/// The fate of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// It is on its way.
+    /// Sent.
     Delivered,
-    /// A newer one took its place.
+    /// Replaced by a newer one.
     Coalesced,
-    /// There was no room for it.
+    /// Dropped: the buffer was full.
     Dropped,
 }
 
-/// What a caller can do for a tool while it runs. Each call brings its own.
+/// The caller's side of a running call. Each call has its own.
 ///
-/// `progress` and `log` return at once, whatever the caller does. `artifact` waits until the caller has taken the
-/// file. `ask` and `sample` wait for an answer. What a caller cannot do it answers with `PRECONDITION`, never with
-/// silence; that is also what the default methods do.
+/// `progress` and `log` return immediately. `artifact` waits until the caller accepts the file. `ask` and `sample` wait
+/// for an answer. A caller reports a missing capability with `PRECONDITION`, as the default methods do.
 pub trait Port: Send + Sync {
-    /// Tells how far a call has come. Must not block.
+    /// Receives progress. Must not block.
     fn progress(&self, call: CallId, progress: Progress) -> Delivery {
         let _ = (call, progress);
         Delivery::Dropped
     }
 
-    /// Takes a log line. Must not block.
+    /// Receives a log line. Must not block.
     fn log(&self, call: CallId, line: LogLine) -> Delivery {
         let _ = (call, line);
         Delivery::Dropped
     }
 
-    /// Whether [`artifact`](Self::artifact) takes files at all, so that a tool can be told before it makes any.
+    /// Whether [`artifact`](Self::artifact) accepts files, so that a tool can know before it creates one.
     fn takes_artifacts(&self) -> bool {
         false
     }
 
-    /// Takes a file.
+    /// Accepts a file.
     fn artifact(&self, call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
         let _ = (call, artifact);
-        Box::pin(async { Err(cannot("take artefacts while a call runs")) })
+        Box::pin(async { Err(cannot("accept artifacts during a call")) })
     }
 
-    /// Asks whoever is behind the caller.
+    /// Asks the user behind the caller.
     fn ask<'a>(&'a self, call: CallId, question: &'a Question) -> BoxFuture<'a, Result<Answer, ToolError>> {
         let _ = (call, question);
         Box::pin(async { Err(cannot("answer questions")) })
     }
 
-    /// Whether [`call`](Self::call) makes calls at all. Whoever runs the tool asks only for tools that it does not have.
+    /// Whether [`call`](Self::call) works. The host uses it only for tools that it does not have itself.
     fn takes_calls(&self) -> bool {
         false
     }
 
-    /// Calls a tool on the caller's side, for a tool that calls one.
+    /// Calls a tool on the caller's side.
     fn call<'a>(
         &'a self,
         call: CallId,
@@ -223,34 +222,34 @@ pub trait Port: Send + Sync {
         Box::pin(async { Err(cannot("call other tools")) })
     }
 
-    /// The documents that the caller keeps for the tools that it calls; without any, whoever runs them keeps their own.
+    /// The caller's document store; without one, the host uses its own.
     fn documents(&self) -> Option<Arc<dyn DocStore>> {
         None
     }
 
-    /// Asks the caller's model for a completion.
+    /// Requests a completion from the caller's model.
     fn sample<'a>(
         &'a self,
         call: CallId,
         request: &'a SampleRequest,
     ) -> BoxFuture<'a, Result<Sample, ToolError>> {
         let _ = (call, request);
-        Box::pin(async { Err(cannot("complete prompts for a tool")) })
+        Box::pin(async { Err(cannot("sample from a model")) })
     }
 
-    /// The places that the caller works in.
+    /// Directories that the caller works in.
     fn roots(&self, call: CallId) -> BoxFuture<'_, Result<Vec<Root>, ToolError>> {
         let _ = call;
-        Box::pin(async { Err(cannot("say where it works")) })
+        Box::pin(async { Err(cannot("list its roots")) })
     }
 }
 
 fn cannot(verb: &str) -> ToolError {
     ToolError::precondition(format!("this caller cannot {verb}"))
-        .suggest("Call the tool from a front that can, or give it what it needs as an argument.")
+        .suggest("Use a front that can, or pass the value as an argument.")
 }
 
-/// A caller that can do nothing but wait.
+/// A caller without capabilities.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoPort;
 

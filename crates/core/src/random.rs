@@ -1,16 +1,15 @@
-//! Names that nobody can guess.
+//! Unguessable names.
 
 use crate::{ToolError, hex};
 
-/// So many bytes of the system's random numbers, in hexadecimal digits: 16 for a name that nobody can guess, 32 for a
-/// token.
+/// Random bytes of the operating system in hexadecimal digits: 16 for an unguessable name, 32 for a token.
 ///
 /// # Errors
-/// `DEPENDENCY` if the system has none.
+/// `DEPENDENCY` if the system provides no random numbers.
 pub fn random_hex(bytes: usize) -> Result<String, ToolError> {
     let mut random = vec![0_u8; bytes];
     getrandom::fill(&mut random).map_err(|error| {
-        ToolError::dependency("the system gave no random numbers").caused_by(error.to_string())
+        ToolError::dependency("the system has no random numbers").caused_by(error.to_string())
     })?;
     Ok(hex(random))
 }
@@ -20,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_another_one_of_the_length_that_was_asked_for() {
+    fn each_has_the_requested_length_and_differs() {
         let (one, other) = (random_hex(16).unwrap(), random_hex(16).unwrap());
         assert_ne!(one, other);
         assert!(one.len() == 32 && one.bytes().all(|byte| byte.is_ascii_hexdigit()));

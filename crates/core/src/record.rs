@@ -1,4 +1,4 @@
-//! What is kept of every call and every run.
+//! Records of calls and runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,29 +11,30 @@ use crate::{Artifact, CallId, Caller, RunId, ScopeId, Status, Timestamp, ToolErr
 /// The version of the record format.
 const VERSION: u8 = 1;
 
-/// What a model consumed.
+/// Usage of a model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
-    /// Tokens read, those from the cache included.
+    /// Input tokens, cached ones included.
     pub input_tokens: u64,
-    /// Tokens written, reasoning included.
+    /// Output tokens, reasoning included.
     pub output_tokens: u64,
-    /// Of the tokens read, those that came from the provider's cache.
+    /// Input tokens read from the provider's cache.
     pub cache_read_tokens: u64,
-    /// Of the tokens read, those that were written to the provider's cache.
+    /// Input tokens written to the provider's cache.
     pub cache_write_tokens: u64,
-    /// Of the tokens written, those of reasoning, when the provider says so.
+    /// Output tokens of reasoning, if the provider reports them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_tokens: Option<u64>,
-    /// The seconds of a provider's containers for code that are billed, with the least time of each. The provider does not
-    /// tell: this is an estimate, and the hours that an account has free are not taken off.
+    /// Billed seconds of a provider's code containers, with the minimum charge of each.
+    ///
+    /// An estimate: the provider does not report it, and an account's free hours are not subtracted.
     #[serde(skip_serializing_if = "is_zero")]
     pub hosted_code_seconds: u64,
 }
 
 impl Usage {
-    /// Adds another's figures to these.
+    /// Adds another usage to this one.
     pub fn add(&mut self, other: &Self) {
         self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
@@ -45,13 +46,13 @@ impl Usage {
         }
     }
 
-    /// Tokens read and written.
+    /// Input and output tokens.
     pub fn total_tokens(&self) -> u64 {
         self.input_tokens.saturating_add(self.output_tokens)
     }
 }
 
-/// A duration in a record: milliseconds with microsecond decimals.
+/// Serializes a duration as milliseconds with microsecond decimals.
 mod milliseconds {
     use std::time::Duration;
 
@@ -72,94 +73,94 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// The versions of a document before and after a call.
+/// Versions of a document before and after a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateVersions {
-    /// The document's name.
+    /// The document's id.
     pub document: String,
-    /// The version that the call saw, or whose change its own was added to.
+    /// The version that the call read, or onto which its change was rebased.
     pub before: u64,
-    /// The version that it made; the same if it changed nothing.
+    /// The version that the call committed; the same if it changed nothing.
     pub after: u64,
 }
 
-/// What is kept of one call, wherever it was made and wherever it ran.
+/// The record of a call, whatever its front and its host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallRecord {
-    /// The version of this format.
+    /// Version of this format.
     pub v: u8,
     /// The call.
     pub id: CallId,
-    /// The call that it was made from.
+    /// The parent call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<CallId>,
     /// The tool's name.
     pub tool: Arc<str>,
-    /// Where the tool comes from, such as `local`.
+    /// The tool's source, such as `local`.
     pub source: Arc<str>,
-    /// Who called.
+    /// The caller.
     pub caller: Caller,
     /// The run or conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<ScopeId>,
-    /// The arguments, secrets masked; absent when they were too large to keep.
+    /// The arguments, secrets masked; absent if they were too large to store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Arc<Value>>,
-    /// How it ended.
+    /// The outcome.
     pub status: Status,
-    /// Why it failed.
+    /// The error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ToolError>,
     /// The causes of the error, outermost first. Never sent to a model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<String>,
-    /// How many bytes of text the model got.
+    /// Bytes of text sent to the model.
     pub content_bytes: usize,
     /// Whether there was a value for the application only.
     #[serde(default, skip_serializing_if = "is_false")]
     pub payload: bool,
-    /// Files that were made.
+    /// Files that the call created.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
-    /// When it was made.
+    /// When the call was created.
     pub started: Timestamp,
-    /// From then to the answer, in milliseconds.
+    /// Duration until the answer, in milliseconds.
     #[serde(rename = "duration_ms", with = "milliseconds")]
     pub duration: Duration,
-    /// Of that, the wait for permits, in milliseconds.
+    /// Part of the duration spent waiting for permits, in milliseconds.
     #[serde(rename = "queue_wait_ms", with = "milliseconds")]
     pub queue_wait: Duration,
-    /// How often the tool was run.
+    /// Number of attempts.
     pub attempts: u32,
     /// Whether the answer came from the cache.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cached: bool,
-    /// Whether the answer was made up by mock mode.
+    /// Whether the answer is a mock.
     #[serde(default, skip_serializing_if = "is_false")]
     pub mock: bool,
-    /// Whether a blocking tool still ran when its caller was told.
+    /// Whether a blocking tool still ran when the caller got the answer.
     #[serde(default, skip_serializing_if = "is_false")]
     pub still_running: bool,
-    /// Progress and log lines that found no room.
+    /// Number of dropped progress and log lines.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped_notices: u64,
-    /// The documents that the call has seen or changed, and their versions.
+    /// Documents that the call read or changed, and their versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub state: Vec<StateVersions>,
-    /// What the sandbox measured and enforced.
+    /// Measurements and limits of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Value>,
-    /// What a model that the tool used has consumed.
+    /// Usage of a model that the tool called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// What that cost in US dollars; absent is unknown, never nothing.
+    /// Cost of that model in US dollars; absent means unknown, not zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
-    /// Facts that the caller gave along.
+    /// Facts that the caller attached.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
-    /// The calls that were made from it.
+    /// Nested calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<Arc<CallRecord>>,
 }
@@ -170,7 +171,7 @@ fn is_zero(value: &u64) -> bool {
 }
 
 impl CallRecord {
-    /// A record of a call that has just begun; the rest is filled in as it goes.
+    /// The record of a call that starts now.
     pub fn begin(call: &crate::Call, tool: Arc<str>, source: Arc<str>, started: Timestamp) -> Self {
         Self {
             v: VERSION,
@@ -205,65 +206,65 @@ impl CallRecord {
     }
 }
 
-/// What is kept of one run of an agent.
+/// The record of a run of an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RunRecord {
-    /// The version of this format.
+    /// Version of this format.
     pub v: u8,
     /// The run.
     pub id: RunId,
-    /// The run that it was made from, by an agent that is a tool.
+    /// The parent run, if an agent that is a tool started this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<RunId>,
-    /// The model that answered, such as `anthropic/claude-opus-5`.
+    /// The model, such as `anthropic/claude-opus-5`.
     pub model: String,
-    /// Whether the run reached an answer.
+    /// Whether the run finished with an answer.
     pub success: bool,
-    /// Why it stopped, such as `end_turn` or `max_iterations`.
+    /// The stop reason, such as `end_turn` or `max_iterations`.
     pub stop_reason: String,
-    /// The answer. Of a run that ended without one, what was said last.
+    /// The answer; without one, the model's last text.
     pub response: String,
-    /// Whether the response sums up what a run has done that came to a limit.
+    /// Whether the response is a summary, written after the run reached a limit.
     #[serde(default, skip_serializing_if = "is_false")]
     pub wrapped_up: bool,
-    /// Why it failed.
+    /// The error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Value>,
-    /// When it began.
+    /// When the run started.
     pub started: Timestamp,
-    /// How long it took, in milliseconds.
+    /// Duration in milliseconds.
     #[serde(default)]
     pub duration_ms: f64,
-    /// The same in seconds, as the seed systems have it.
+    /// Duration in seconds, as in the seed systems.
     pub execution_time: f64,
-    /// How often the model was asked.
+    /// Number of model requests.
     pub iterations: u32,
-    /// The names of the tools that were called, each once, in order of first use.
+    /// Names of the tools used, without duplicates, in order of first use.
     pub tools_used: Vec<String>,
-    /// Every call.
+    /// All calls.
     pub tool_calls: Vec<Arc<CallRecord>>,
-    /// What the model consumed.
+    /// Usage of the model.
     pub usage: Usage,
-    /// What it cost in US dollars, where somebody says so; absent is unknown, never nothing.
+    /// Cost in US dollars; absent means unknown, not zero.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
-    /// The runs that were made from it: of agents that were its tools, or that had the conversation before.
+    /// Child runs: of agents that were tools, or that had the conversation before a handoff.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<Arc<RunRecord>>,
-    /// The container that it ran in, if it ran in one.
+    /// The container of the run, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
-    /// Files that were made.
+    /// Files that the run created.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
-    /// What the run's owner should know, such as that the model's words are scripted.
+    /// Messages for the operator, such as that the model is scripted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
 }
 
 impl RunRecord {
-    /// A record of a run that has just begun; the rest is filled in as it goes.
+    /// The record of a run that starts now.
     pub fn begin(id: RunId, model: String, started: Timestamp) -> Self {
         Self {
             v: VERSION,
@@ -290,7 +291,7 @@ impl RunRecord {
         }
     }
 
-    /// Sets how long it took.
+    /// Sets the duration.
     pub fn set_duration(&mut self, duration: Duration) {
         self.duration_ms = duration.as_micros() as f64 / 1000.0;
         self.execution_time = duration.as_secs_f64();

@@ -1,4 +1,4 @@
-//! What can be read by its address, and prompts that can be rendered by their name.
+//! Resources with URIs, and prompts.
 
 use std::fmt;
 
@@ -8,22 +8,23 @@ use serde_json::{Map, Value};
 use crate::spec::digest_of;
 use crate::{SpecError, Tool, ToolSpec};
 
-/// The longest address that is matched, and the longest pattern, in bytes.
+/// Maximum length of a URI and of a pattern, in bytes.
 const MAX_URI: usize = 8 << 10;
-/// The most parameters of one pattern.
+/// Maximum number of parameters in a pattern.
 const MAX_PARAMETERS: usize = 32;
 
-/// A piece of a pattern.
+/// A part of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
-    /// This very text.
+    /// Literal text.
     Literal(String),
-    /// One or more characters other than `/`, under this name.
+    /// A named placeholder for one or more characters other than `/`.
     Parameter(String),
 }
 
-/// The addresses of a resource: `file:///{name}` stands for each address in which `{name}` is one or more characters
-/// other than `/`. All else is literal, and the whole address must fit. A parameter takes as much as it can.
+/// A URI pattern, such as `file:///{name}`, in which `{name}` matches one or more characters other than `/`.
+///
+/// All other text is literal, and the whole URI must match. A placeholder matches greedily.
 ///
 /// ```
 /// # use toolpost_core::UriPattern;
@@ -40,12 +41,12 @@ pub struct UriPattern {
 }
 
 impl UriPattern {
-    /// Its text.
+    /// The text of the pattern.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The names of its parameters, in their order.
+    /// The parameter names, in order.
     pub fn parameters(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Parameter(name) => Some(name.as_str()),
@@ -53,14 +54,14 @@ impl UriPattern {
         })
     }
 
-    /// The values of the parameters, as arguments by name, if the address fits. Addresses above 8 KiB never fit.
+    /// The values of the parameters, if the URI matches. URIs above 8 KiB never match.
     pub fn matches(&self, uri: &str) -> Option<Map<String, Value>> {
         const NONE: usize = usize::MAX;
         if uri.len() > MAX_URI {
             return None;
         }
-        // From the last piece back: where a piece that begins at a place ends, at the furthest, if the rest fits too.
-        // No pattern takes longer than its length times that of the address.
+        // From the last piece backwards: for each position, the furthest end of the piece at which the rest still matches.
+        // The cost is bounded by the pattern's length times the URI's length.
         let places = uri.len() + 1;
         let mut fits: Vec<bool> = (0..places).map(|place| place == uri.len()).collect();
         let mut ends: Vec<Vec<usize>> = Vec::with_capacity(self.pieces.len());
@@ -121,16 +122,16 @@ impl std::str::FromStr for UriPattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = |reason: &str| Err(format!("`{}` is no pattern of addresses: {reason}", shown(text)));
+        let invalid = |reason: &str| Err(format!("`{}` is not a URI pattern: {reason}", shown(text)));
         if text.is_empty() || text.len() > MAX_URI {
-            return wrong("expected 1 to 8192 bytes");
+            return invalid("expected 1 to 8192 bytes");
         }
         let mut pieces: Vec<Piece> = Vec::new();
         let mut names: Vec<&str> = Vec::new();
         let mut rest = text;
         while let Some(open) = rest.find('{') {
             let (literal, parameter) = rest.split_at(open);
-            // A brace around anything but a name is literal, as in the original grammar.
+            // A brace that does not enclose a name is literal, as in the original grammar.
             let name = parameter.get(1..).and_then(|inside| inside.split_once('}')).map(|(name, _)| name);
             let Some(name) = name.filter(|name| is_name(name)) else {
                 let (all, after) = rest.split_at(open + 1);
@@ -139,10 +140,10 @@ impl std::str::FromStr for UriPattern {
                 continue;
             };
             if names.contains(&name) {
-                return wrong(&format!("the parameter `{name}` occurs twice"));
+                return invalid(&format!("the parameter `{name}` occurs twice"));
             }
             if names.len() == MAX_PARAMETERS {
-                return wrong("expected at most 32 parameters");
+                return invalid("expected at most 32 parameters");
             }
             names.push(name);
             push_literal(&mut pieces, literal);
@@ -168,7 +169,7 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// The beginning of a text that may be long.
+/// The start of a text, for messages.
 fn shown(text: &str) -> String {
     text.chars().take(80).flat_map(char::escape_debug).collect()
 }
@@ -193,28 +194,28 @@ impl fmt::Display for UriPattern {
     }
 }
 
-/// What can be read by its address: a file, a record, a page. Pure data.
+/// The definition of a resource: a file, a record or a page with a URI.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ResourceSpec {
-    /// Its addresses.
+    /// Pattern of its URIs.
     pub uri_pattern: UriPattern,
-    /// What it is, in one sentence.
+    /// One sentence about the resource.
     #[serde(default)]
     pub summary: String,
-    /// The media types that it may have, such as `text/plain`.
+    /// Its possible media types, such as `text/plain`.
     #[serde(default)]
     pub mime_types: Vec<String>,
-    /// Words to find it by.
+    /// Search tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Facts for others, such as where it comes from.
+    /// Metadata, such as its origin.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub meta: Map<String, Value>,
 }
 
 impl ResourceSpec {
-    /// A resource of these addresses.
+    /// A resource with these URIs.
     pub fn new(uri_pattern: UriPattern, summary: impl Into<String>) -> Self {
         Self {
             uri_pattern,
@@ -225,7 +226,7 @@ impl ResourceSpec {
         }
     }
 
-    /// The SHA-256 of everything that a caller relies on, in hexadecimal digits; the order of keys does not count.
+    /// SHA-256 of the definition in hexadecimal digits, independent of the order of keys.
     pub fn digest(&self) -> String {
         digest_of(self)
     }
@@ -234,32 +235,32 @@ impl ResourceSpec {
 /// A parameter of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptArgument {
-    /// Its name.
+    /// Parameter name.
     pub name: String,
-    /// What it is.
+    /// Description.
     #[serde(default)]
     pub description: String,
-    /// Whether it may be left out.
+    /// Whether the parameter is optional.
     #[serde(default)]
     pub optional: bool,
 }
 
-/// A prompt that can be rendered by its name. Pure data.
+/// The definition of a prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PromptSpec {
-    /// Its name.
+    /// Prompt name.
     pub name: String,
-    /// What it is for, in one sentence.
+    /// One sentence about the prompt.
     #[serde(default)]
     pub summary: String,
-    /// Its parameters. Their values are given as an object.
+    /// Its parameters.
     #[serde(default)]
     pub arguments: Vec<PromptArgument>,
-    /// Words to find it by.
+    /// Search tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Facts for others, such as where it comes from.
+    /// Metadata, such as its origin.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub meta: Map<String, Value>,
 }
@@ -288,34 +289,34 @@ impl PromptSpec {
         self
     }
 
-    /// The SHA-256 of everything that a caller relies on, in hexadecimal digits; the order of keys does not count.
+    /// SHA-256 of the definition in hexadecimal digits, independent of the order of keys.
     pub fn digest(&self) -> String {
         digest_of(self)
     }
 }
 
-/// A tool that reads: what `#[resource]` makes of a function. Its arguments are the parameters of the pattern.
+/// A tool that reads a resource, as `#[resource]` creates it. Its arguments are the pattern's parameters.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a resource",
     label = "expected a resource",
     note = "put `#[toolpost::resource(\"scheme://{{name}}\")]` on the function"
 )]
 pub trait Resource: Tool {
-    /// What is known before it is read. Asked once, at registration.
+    /// The definition, requested once at registration.
     ///
     /// # Errors
-    /// The pattern is none, or does not name the arguments that the tool needs.
+    /// The URI pattern is invalid, or its placeholders differ from the tool's required parameters.
     fn resource_spec(&self) -> Result<ResourceSpec, SpecError>;
 }
 
-/// A tool that writes a prompt: what `#[prompt]` makes of a function.
+/// A tool that renders a prompt, as `#[prompt]` creates it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a prompt",
     label = "expected a prompt",
     note = "put `#[toolpost::prompt]` on the function"
 )]
 pub trait Prompt: Tool {
-    /// What is known before it is rendered. Asked once, at registration. Default: as the spec of the tool says it.
+    /// The definition, requested once at registration. Default: derived from the tool's spec.
     fn prompt_spec(&self) -> PromptSpec {
         let spec = self.spec();
         let mut prompt = PromptSpec::new(spec.name.clone(), spec.summary());
@@ -330,18 +331,18 @@ pub trait Prompt: Tool {
     }
 }
 
-/// The spec of a resource whose tool is described by `spec`.
+/// Describes a resource that a tool reads.
 pub(crate) fn resource_spec(
     spec: &ToolSpec,
     pattern: &str,
     mime_types: &[&str],
 ) -> Result<ResourceSpec, SpecError> {
-    let wrong = |message: String| SpecError { tool: spec.name.clone(), message };
-    let pattern: UriPattern = pattern.parse().map_err(wrong)?;
+    let invalid = |message: String| SpecError { tool: spec.name.clone(), message };
+    let pattern: UriPattern = pattern.parse().map_err(invalid)?;
     for name in spec.input_schema.required() {
         if !pattern.parameters().any(|parameter| parameter == name) {
-            return Err(wrong(format!(
-                "its addresses `{pattern}` have no part `{{{name}}}`, and it needs one"
+            return Err(invalid(format!(
+                "its pattern `{pattern}` lacks the required parameter `{{{name}}}`"
             )));
         }
     }
@@ -357,7 +358,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn addresses_fit_as_the_regex_of_the_original_does() {
+    fn uris_match_as_with_the_original_regex() {
         for (pattern, uri, expected) in [
             ("notes://all", "notes://all", Some(json!({}))),
             ("notes://all", "notes://all/", None),

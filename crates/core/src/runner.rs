@@ -1,19 +1,19 @@
-//! Where calls run that do not run in this process.
+//! Calls in other processes.
 
 use std::sync::Arc;
 
 use crate::{BoxFuture, Cancellation, Host, Output, ToolError, ToolSpec};
 
-/// Runs the calls of tools whose placement is [`Placement::Worker`](crate::Placement::Worker) in other processes.
+/// Runs calls of tools with [`Placement::Worker`](crate::Placement::Worker) in other processes.
 pub trait Runner: Send + Sync {
-    /// Runs one attempt of the host's call, with arguments that fit the schema.
+    /// Runs one attempt of the host's call with validated arguments.
     ///
-    /// When it is asked to stop, its answer comes after the process, and everything that the process started, is dead.
-    /// Dropping the future kills them too, without waiting.
+    /// After a cancellation, the future completes when the process and its children are dead. Dropping the future kills
+    /// them without waiting.
     ///
     /// # Errors
-    /// Those of the tool; `DEPENDENCY` or `LIMIT` if the process died, and with it only this call; `PRECONDITION` if
-    /// there can be no such process.
+    /// Those of the tool; `DEPENDENCY` or `LIMIT` if the process died, which affects this call only; `PRECONDITION` if
+    /// the process cannot start.
     fn run<'a>(
         &'a self,
         spec: &'a ToolSpec,

@@ -1,4 +1,4 @@
-//! JSON Schema 2020-12: compiled on first use, formats asserted, errors that a model can act on.
+//! JSON Schema 2020-12: lazy compilation, asserted formats, errors that a model can act on.
 
 mod graph;
 mod steps;
@@ -13,19 +13,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use self::steps::{MOST_CHECKS, MOST_EXPLAINED, Steps};
+use self::steps::{MAX_CHECKS, MAX_EXPLAINED, Steps};
 use crate::{Code, ToolError, suggestions};
 
-/// How many problems one check reports: a hostile value must not make a megabyte of complaints.
+/// Maximum number of problems in one report.
 const MAX_PROBLEMS: usize = 16;
-/// How many names one complaint lists.
+/// Maximum number of names in one problem.
 const MAX_NAMES: usize = 8;
-/// How often a pattern that looks around may go back within one text.
-const MOST_BACKTRACKS: usize = 100_000;
-/// How much of a value a complaint quotes, in characters.
+/// Maximum number of backtracking steps of a pattern on one text.
+const MAX_BACKTRACKS: usize = 100_000;
+/// Maximum length of a quoted value, in characters.
 const MAX_QUOTE: usize = 80;
 
-/// A JSON Schema and, from its first use on, its compiled validator.
+/// A JSON Schema with its validator, compiled on first use.
 pub struct Schema {
     value: Value,
     compiled: OnceLock<Result<Compiled, String>>,
@@ -36,20 +36,20 @@ struct Compiled {
     steps: Steps,
 }
 
-/// One way in which a value does not fit its schema.
+/// One mismatch between a value and its schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where: the JSON pointer of the value, empty for the whole.
+    /// JSON pointer of the value; empty for the whole value.
     pub pointer: String,
-    /// What was expected, in words.
+    /// The expectation, in words.
     pub expected: String,
-    /// What was found, shortened.
+    /// The value found, truncated.
     pub found: String,
-    /// Set when a required property is not there: its name.
+    /// Name of a missing required property.
     pub missing: Option<String>,
-    /// What may have been meant.
+    /// A correction, such as a similar name.
     pub suggestion: Option<String>,
-    /// Whether [`found`](Self::found) quotes the value, and not only names of properties.
+    /// Whether [`found`](Self::found) quotes the value, not only property names.
     quotes_value: bool,
 }
 
@@ -71,8 +71,8 @@ fn quote(value: &Value) -> String {
     }
 }
 
-/// A name in quotes, not longer than what a complaint quotes.
-fn shortened(name: &str) -> String {
+/// A name in backticks, truncated.
+fn quote_name(name: &str) -> String {
     let short: String = name.chars().take(MAX_QUOTE).collect();
     if short.len() < name.len() { format!("`{short}…`") } else { format!("`{short}`") }
 }
@@ -94,14 +94,14 @@ fn is_path(text: &str) -> bool {
     !text.is_empty() && has_no_nul(text)
 }
 
-/// Which texts are in a format.
+/// A predicate for a format.
 type IsInFormat = fn(&str) -> bool;
 
-/// The formats of our own.
+/// Formats beyond JSON Schema's own.
 const FORMATS: [(&str, IsInFormat); 4] =
     [("json", is_json), ("base64", is_base64), ("code", has_no_nul), ("file", is_path)];
 
-/// Whether a text is in a format of our own; `None` for any other format.
+/// Whether a text matches one of [`FORMATS`]; `None` for any other format.
 pub(crate) fn own_format(name: &str, text: &str) -> Option<bool> {
     FORMATS.iter().find(|(own, _)| *own == name).map(|(_, is_in)| is_in(text))
 }
@@ -113,7 +113,7 @@ impl<'de> Deserialize<'de> for Schema {
 }
 
 impl Schema {
-    /// Takes a JSON Schema in. Nothing is compiled yet.
+    /// Wraps a JSON Schema without compiling it.
     pub fn new(value: Value) -> Self {
         Self { value, compiled: OnceLock::new() }
     }
@@ -128,31 +128,31 @@ impl Schema {
         &self.value
     }
 
-    /// The names of the properties that must be there.
+    /// Names of the required properties.
     pub fn required(&self) -> impl Iterator<Item = &str> {
         let names = self.value.get("required").and_then(Value::as_array);
         names.into_iter().flatten().filter_map(Value::as_str)
     }
 
-    /// Why nothing can be checked against it in bounded time, if so: its references multiply each other.
-    pub(crate) fn objection(&self) -> Option<String> {
-        weight::objection(&self.value)
+    /// Why a check against the schema may take unbounded time: its references multiply.
+    pub(crate) fn unbounded_reason(&self) -> Option<String> {
+        weight::unbounded_reason(&self.value)
     }
 
-    /// Why this is no JSON Schema that a value can be checked against; `None` if it is one.
+    /// Why this is not a valid JSON Schema; `None` if it is valid.
     pub fn defect(&self) -> Option<&str> {
         self.compile().as_ref().err().map(String::as_str)
     }
 
     fn compile(&self) -> &Result<Compiled, String> {
         self.compiled.get_or_init(|| {
-            if let Some(reason) = weight::objection(&self.value) {
+            if let Some(reason) = weight::unbounded_reason(&self.value) {
                 return Err(reason);
             }
             let options = jsonschema::options()
                 .with_draft(Draft::Draft202012)
                 .should_validate_formats(true)
-                .with_pattern_options(PatternOptions::fancy_regex().backtrack_limit(MOST_BACKTRACKS));
+                .with_pattern_options(PatternOptions::fancy_regex().backtrack_limit(MAX_BACKTRACKS));
             let validator = FORMATS
                 .into_iter()
                 .fold(options, |options, (name, is_in)| options.with_format(name, is_in))
@@ -164,42 +164,42 @@ impl Schema {
 
     fn compiled(&self) -> Result<&Compiled, ToolError> {
         self.compile().as_ref().map_err(|reason| {
-            ToolError::internal(format!("the tool's JSON Schema is not valid: {reason}"))
-                .suggest("This is a defect of the tool: mend its schema.")
+            ToolError::internal(format!("the tool's JSON Schema is invalid: {reason}"))
+                .suggest("This is a defect of the tool: fix its schema.")
         })
     }
 
-    /// What checks a value, if that takes bounded time.
+    /// The validator, if it checks the value in bounded time.
     fn compiled_for(&self, value: &Value) -> Result<&Compiled, ToolError> {
         let compiled = self.compiled()?;
-        if compiled.steps.are_within(MOST_CHECKS, &self.value, value) {
+        if compiled.steps.are_within(MAX_CHECKS, &self.value, value) {
             return Ok(compiled);
         }
         Err(ToolError::invalid_input(
-            "the value is too large or nested too deeply for its schema, which would apply more than 1,000,000 times \
-             to what is in it",
+            "the value is too large or too deeply nested for its schema (over 1,000,000 checks)",
         )
         .suggest("Send less at once, or nest it less deeply."))
     }
 
-    /// Whether a value fits.
+    /// Whether a value matches the schema.
     ///
     /// # Errors
-    /// `INTERNAL` when the schema itself is not valid; `INVALID_INPUT` when the check would take too long: more than
-    /// 1,000,000 applications of a schema to the value and to what is in it.
+    /// `INTERNAL` if the schema is invalid; `INVALID_INPUT` if the check needs more than 1,000,000 applications of a schema
+    /// to the value and its parts.
     pub fn is_valid(&self, value: &Value) -> Result<bool, ToolError> {
         Ok(self.compiled_for(value)?.validator.is_valid(value))
     }
 
-    /// In which ways a value does not fit, at most 16. Only that it does not, where more would take too long to say:
-    /// more than 200,000 applications of a schema.
+    /// The mismatches of a value, at most 16.
+    ///
+    /// If an explanation needs more than 200,000 applications of a schema, it is one general problem.
     ///
     /// # Errors
     /// Those of [`is_valid`](Self::is_valid).
     pub fn problems(&self, value: &Value) -> Result<Vec<Problem>, ToolError> {
         let Compiled { validator, steps } = self.compiled_for(value)?;
-        if !steps.are_within(MOST_EXPLAINED, &self.value, value) {
-            let misfit = (!validator.is_valid(value)).then(|| Problem {
+        if !steps.are_within(MAX_EXPLAINED, &self.value, value) {
+            let mismatch = (!validator.is_valid(value)).then(|| Problem {
                 pointer: String::new(),
                 expected: "a value that fits the schema; it is too large or nested too deeply to say where it does not"
                     .to_owned(),
@@ -208,23 +208,23 @@ impl Schema {
                 suggestion: None,
                 quotes_value: true,
             });
-            return Ok(misfit.into_iter().collect());
+            return Ok(mismatch.into_iter().collect());
         }
         Ok(validator.iter_errors(value).take(MAX_PROBLEMS).map(|error| self.problem(&error)).collect())
     }
 
-    /// Checks arguments: an error names the JSON pointer, what was expected, what was found, and what may be meant.
+    /// Checks arguments. The error has the JSON pointer, the expectation, the value and a correction.
     ///
     /// # Errors
-    /// `MISSING_PARAM` when a required property is not there, else `INVALID_INPUT`.
+    /// `MISSING_PARAM` for a missing required property, else `INVALID_INPUT`.
     pub fn check(&self, value: &Value) -> Result<(), ToolError> {
         self.check_hiding(value, &[])
     }
 
-    /// The same, but nothing of the properties named in `sensitive` is quoted.
+    /// Checks arguments without quoting the properties named in `sensitive`.
     ///
     /// # Errors
-    /// `MISSING_PARAM` when a required property is not there, else `INVALID_INPUT`.
+    /// `MISSING_PARAM` for a missing required property, else `INVALID_INPUT`.
     pub fn check_hiding(&self, value: &Value, sensitive: &[String]) -> Result<(), ToolError> {
         if self.is_valid(value)? {
             return Ok(());
@@ -241,7 +241,7 @@ impl Schema {
         }
         let Some(first) = problems.iter().find(|problem| problem.missing.is_some()).or(problems.first())
         else {
-            return Err(ToolError::invalid_input("the arguments do not fit the tool's schema"));
+            return Err(ToolError::invalid_input("the arguments do not match the tool's schema"));
         };
         let code = if first.missing.is_some() { Code::MissingParam } else { Code::InvalidInput };
         let others = problems.iter().filter(|problem| *problem != first);
@@ -255,7 +255,7 @@ impl Schema {
             .suggest_maybe(problems.iter().find_map(|problem| problem.suggestion.clone())))
     }
 
-    /// The names of the properties that the schema's object, at this pointer into the schema, declares.
+    /// Names of the properties that the object with this schema pointer declares.
     fn property_names(&self, schema_pointer: &str) -> Vec<&str> {
         let holder = schema_pointer.rsplit_once('/').map_or("", |(holder, _)| holder);
         self.value
@@ -303,7 +303,7 @@ impl Schema {
                 };
                 problem.quotes_value = false;
                 let names: Vec<String> =
-                    unexpected.iter().take(MAX_NAMES).map(|name| shortened(name)).collect();
+                    unexpected.iter().take(MAX_NAMES).map(|name| quote_name(name)).collect();
                 problem.found = names.join(", ");
                 if unexpected.len() > MAX_NAMES {
                     // Writing to a string cannot fail.
@@ -344,7 +344,7 @@ impl Schema {
     }
 }
 
-/// What the keywords that limit a value ask for, in words.
+/// The expectation of a keyword, in words.
 fn expectation(kind: &ValidationErrorKind, schema_pointer: &str) -> String {
     match kind {
         ValidationErrorKind::Minimum { limit } => format!("at least {limit}"),
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_parameter_is_named_with_its_meaning() {
+    fn a_missing_parameter_is_reported_with_its_description() {
         let error = weather().check(&json!({})).unwrap_err();
         assert_eq!(error.code(), Code::MissingParam);
         assert_eq!(error.message(), "`city` is missing: expected City name");
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_type_names_pointer_expected_and_found() {
+    fn a_wrong_type_is_reported_with_pointer_expectation_and_value() {
         let error = weather().check(&json!({"city": "Oslo", "days": "three"})).unwrap_err();
         assert_eq!(error.code(), Code::InvalidInput);
         assert_eq!(error.message(), r#"/days: expected integer, found string ("three")"#);
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_parameters_and_values_get_a_suggestion() {
+    fn misspelled_parameters_and_values_get_a_suggestion() {
         let error = weather().check(&json!({"city": "Oslo", "dyas": 3})).unwrap_err();
         assert_eq!(error.suggestion(), Some("Did you mean `days`?"));
         assert_eq!(error.context()["pointer"], "/dyas");
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn complaints_are_bounded() {
+    fn problems_are_bounded() {
         let schema = Schema::new(json!({"type": "array", "items": {"type": "integer"}}));
         let value = json!(vec!["x".repeat(10_000); 1000]);
         assert_eq!(schema.problems(&value).unwrap().len(), MAX_PROBLEMS);
@@ -434,22 +434,22 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_is_none_is_the_tools_defect() {
+    fn an_invalid_schema_is_the_tools_defect() {
         let error = Schema::new(json!({"type": "strnig"})).check(&json!(1)).unwrap_err();
         assert_eq!(error.code(), Code::Internal);
     }
 
     #[test]
-    fn what_is_wrong_with_a_schema_is_said_of_the_schema() {
+    fn a_schema_error_names_the_schema() {
         let defect = |value: Value| Schema::new(value).defect().map(str::to_owned);
         assert_eq!(defect(json!({"type": "string"})), None);
         let told = defect(json!({"type": "strnig"})).unwrap();
         assert!(told.contains("strnig") && told.contains("/type") && !told.contains("tool"), "{told}");
     }
 
-    /// Each everyday type accepts what it should and refuses what it should.
+    /// Each common type accepts valid values and rejects invalid ones.
     #[test]
-    fn everyday_types_are_really_checked() {
+    fn common_types_are_checked() {
         let table = [
             ("string", json!("a"), json!(1)),
             ("integer", json!(1), json!(1.5)),

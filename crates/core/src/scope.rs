@@ -1,4 +1,4 @@
-//! What belongs to one run or one conversation.
+//! Scopes: runs and conversations.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{ScopeId, ToolError};
 
-/// A run or a conversation that calls belong to: who owns it, where it works, how much it may do.
+/// A run or a conversation: its owner, its working directory and its quota of calls.
 ///
 /// Cheap to clone; all clones are the same scope.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ struct Inner {
     owned: Owned,
 }
 
-/// What lives as long as the scope, one value of each type.
+/// Values that live as long as the scope, one per type.
 #[derive(Clone, Default)]
 struct Owned(Arc<Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>>);
 
@@ -36,7 +36,7 @@ impl fmt::Debug for Owned {
 }
 
 impl Scope {
-    /// A new scope of an owner: a user name, a client id, or whatever the front knows.
+    /// A new scope. The owner is a user name, a client id, or another name that the front knows.
     pub fn new(owner: impl Into<String>) -> Self {
         Self(Arc::new(Inner {
             id: ScopeId::new(),
@@ -62,41 +62,42 @@ impl Scope {
         Self(Arc::new(inner))
     }
 
-    /// The same with the id that it has elsewhere: a call that comes from another process belongs to the same scope here.
+    /// Sets the id, for a scope from another process.
     #[must_use]
     pub fn with_id(self, id: ScopeId) -> Self {
         self.change(|inner| inner.id = id)
     }
 
-    /// Sets the folder that its tools work in. To be called before the first call.
+    /// Sets the working directory of its tools. Call it before the first call.
     #[must_use]
     pub fn with_working_dir(self, path: impl Into<PathBuf>) -> Self {
         self.change(|inner| inner.working_dir = Some(path.into()))
     }
 
-    /// Sets how many calls may be made in it, nested ones included. To be called before the first call.
+    /// Sets the maximum number of calls, nested ones included. Call it before the first call.
     #[must_use]
     pub fn with_max_calls(self, calls: u64) -> Self {
         self.change(|inner| inner.max_calls = Some(calls))
     }
 
-    /// Its name.
+    /// The scope's id.
     pub fn id(&self) -> ScopeId {
         self.0.id
     }
 
-    /// Whose it is.
+    /// The scope's owner.
     pub fn owner(&self) -> &str {
         &self.0.owner
     }
 
-    /// The folder that its tools work in.
+    /// The working directory of its tools.
     pub fn working_dir(&self) -> Option<&std::path::Path> {
         self.0.working_dir.as_deref()
     }
 
-    /// The scope's own value of a type, made if it has none yet: what its calls share and no other scope gets, such as
-    /// live sessions by their names. It is dropped with the last clone of the scope.
+    /// The scope's value of a type, created on first use, such as its live sessions by name.
+    ///
+    /// All calls of the scope share it, and the last clone of the scope drops it.
     pub fn own<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
         let mut owned = self.0.owned.0.lock().unwrap_or_else(PoisonError::into_inner);
         let held = owned.get(&TypeId::of::<T>()).cloned().and_then(|value| value.downcast().ok());
@@ -110,13 +111,13 @@ impl Scope {
     /// Counts one call against the quota.
     ///
     /// # Errors
-    /// `LIMIT` when the quota is used up.
+    /// `LIMIT` when the quota is exhausted.
     pub fn count_call(&self) -> Result<(), ToolError> {
         let before = self.0.calls.fetch_add(1, Ordering::Relaxed);
         match self.0.max_calls {
             Some(limit) if before >= limit => {
-                Err(ToolError::limit(format!("this run may make {limit} calls, and all are made"))
-                    .suggest("Raise the limit on calls, or answer with what there is."))
+                Err(ToolError::limit(format!("this run reached its limit of {limit} calls"))
+                    .suggest("Raise the limit, or answer with the results so far."))
             }
             _ => Ok(()),
         }
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_scope_owns_is_shared_by_its_clones_and_goes_with_the_last() {
+    fn clones_share_a_scopes_values_and_the_last_drops_them() {
         let scope = Scope::new("ada");
         let first = scope.own(|| Mutex::new(1));
         *first.lock().unwrap() = 2;

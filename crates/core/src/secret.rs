@@ -1,4 +1,4 @@
-//! Text that must not be seen.
+//! Secrets and their masking.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,28 +6,29 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-/// What stands where a secret was.
+/// Replaces a secret in a text.
 pub(crate) const MASK: &str = "[secret]";
 
-/// A piece of a secret is masked by itself if it is longer than this, in bytes: a shorter one stands in every text.
-const SHORT: usize = 4;
+/// A line or number of a secret is masked by itself if it is longer than this, in bytes: shorter ones are common.
+const MIN_PIECE: usize = 4;
 
-/// The most pieces of one argument that are masked by themselves.
+/// Maximum number of separately masked pieces of one argument.
 const MAX_PIECES: usize = 1_000;
 
-/// A key, a token or a password: shown as `[secret]` by every formatter and serialiser.
+/// A key, token or password. Every formatter and serializer writes `[secret]`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// Takes the text in; white space around it (a final newline of a file) is removed.
+    /// Wraps a text without its surrounding white space, such as a file's final newline.
     pub fn new(text: impl AsRef<str>) -> Self {
         Self(text.as_ref().trim().into())
     }
 
-    /// What must not be seen of a sensitive argument, the longest first: its whole text, the texts and numbers within a
-    /// list or an object, and each line of a text with several that is longer than 4 bytes. Of one argument at most
-    /// 1,000 such pieces are told, besides the whole. Nothing for null, true and false, and for an empty text.
+    /// The secrets in a sensitive argument, longest first.
+    ///
+    /// They are the whole text, the strings and numbers of a list or an object, and lines longer than 4 bytes, at most
+    /// 1,000 of these pieces. Null, booleans and empty texts contain none.
     pub fn of_argument(value: &Value) -> Vec<Self> {
         let mut pieces: Vec<String> = Vec::new();
         match value {
@@ -43,7 +44,7 @@ impl Secret {
             .iter()
             .flat_map(|text| text.lines())
             .map(str::trim)
-            .filter(|line| line.len() > SHORT)
+            .filter(|line| line.len() > MIN_PIECE)
             .take(MAX_PIECES)
             .map(str::to_owned)
             .collect();
@@ -54,12 +55,12 @@ impl Secret {
         pieces.into_iter().map(Self::new).collect()
     }
 
-    /// The text itself, for the one place that sends it.
+    /// The text, for the code that sends it.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// `text` with every occurrence of the secret masked, as it is and as it stands inside a JSON string.
+    /// Masks the secret in a text, both plain and as part of a JSON string.
     pub fn scrub(&self, text: &str) -> String {
         if self.0.is_empty() {
             return text.to_owned();
@@ -71,12 +72,12 @@ impl Secret {
     }
 }
 
-/// Several secrets that are masked together. Default none.
+/// Several secrets that are masked together. Default: none.
 #[derive(Clone, Debug, Default)]
 pub struct Masks(Arc<[Secret]>);
 
 impl Masks {
-    /// Masks these secrets. An empty one is left out.
+    /// Masks these secrets; empty ones are ignored.
     pub fn new(secrets: impl IntoIterator<Item = Secret>) -> Self {
         let mut all: Vec<Secret> = secrets.into_iter().filter(|secret| !secret.expose().is_empty()).collect();
         // A longer one may contain a shorter one.
@@ -84,17 +85,17 @@ impl Masks {
         Self(all.into())
     }
 
-    /// Whether there is nothing to mask.
+    /// Whether there are no secrets.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A text with every secret masked.
+    /// Masks every secret in a text.
     pub fn text(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, secret| secret.scrub(&text))
     }
 
-    /// The same for bytes. Those that hold no secret stay as they are, text or not.
+    /// Masks every secret in bytes. Bytes without a secret stay unchanged, even if they are not UTF-8.
     pub fn bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
         if self.is_empty() {
             return bytes;
@@ -104,7 +105,7 @@ impl Masks {
         if masked == *text { bytes } else { masked.into_bytes() }
     }
 
-    /// The same for the end of a longer output: a secret whose beginning is missing is dropped with what stands before it.
+    /// Masks the end of a longer output, and drops a start that may be the rest of a secret.
     pub fn tail(&self, bytes: Vec<u8>) -> Vec<u8> {
         let longest = self.0.first().map_or(0, |secret| secret.expose().len());
         let mut masked = self.bytes(bytes);
@@ -113,14 +114,14 @@ impl Masks {
     }
 }
 
-/// The texts within a value, and the numbers that are no short ones.
+/// Collects the strings of a value, and its numbers longer than [`MIN_PIECE`].
 fn leaves(value: &Value, found: &mut Vec<String>) {
     if found.len() > MAX_PIECES {
         return;
     }
     match value {
         Value::String(text) => found.push(text.clone()),
-        Value::Number(number) => found.extend(Some(number.to_string()).filter(|text| text.len() > SHORT)),
+        Value::Number(number) => found.extend(Some(number.to_string()).filter(|text| text.len() > MIN_PIECE)),
         Value::Array(items) => items.iter().for_each(|item| leaves(item, found)),
         Value::Object(fields) => fields.values().for_each(|item| leaves(item, found)),
         Value::Null | Value::Bool(_) => {}

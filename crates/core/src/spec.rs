@@ -1,4 +1,4 @@
-//! What is known of a tool before it is called.
+//! The definition of a tool.
 
 mod check;
 
@@ -12,121 +12,119 @@ use sha2::{Digest, Sha256};
 
 use crate::{Alias, OnConflict, ParameterType, Policy, Schema, StateSpec, TaskUse, hex};
 
-/// The longest tool name: what every provider and protocol takes.
+/// Maximum length of a tool name, which every provider and protocol accepts.
 const MAX_NAME: usize = 64;
 
-/// Why a tool cannot be registered.
+/// Why a tool definition is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
-    /// The tool, as far as it has a name.
+    /// The tool's name, possibly empty.
     pub tool: String,
-    /// What is wrong and what was expected.
+    /// The defect and the expectation.
     pub message: String,
 }
 
 impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the tool `{}` cannot be registered: {}", self.tool, self.message)
+        write!(f, "the tool `{}` is invalid: {}", self.tool, self.message)
     }
 }
 
 impl std::error::Error for SpecError {}
 
-/// What a caller may assume of a tool's effects. All are hints of the tool's author, not promises of the toolbox.
+/// Hints about a tool's effects. The author gives them; the toolbox does not guarantee them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Annotations {
-    /// It changes nothing.
+    /// The tool changes nothing.
     pub read_only: bool,
-    /// It may destroy something.
+    /// The tool may destroy data.
     pub destructive: bool,
-    /// The same call twice does no more than once.
+    /// Repeating a call has no further effect.
     pub idempotent: bool,
-    /// It reaches beyond this machine.
+    /// The tool reaches beyond this machine.
     pub open_world: bool,
 }
 
-/// What happens between a call and its end.
+/// The interaction during a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// One answer.
     #[default]
     Unary,
-    /// Progress, log lines and files while it runs, then one answer.
+    /// Progress, log lines and files during the call, then one answer.
     Streaming,
-    /// Questions and answers in turn, then one answer.
+    /// Questions and answers, then one result.
     Session,
 }
 
-/// A call as the tool's author would make it.
+/// An example call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Example {
     /// The arguments.
     pub args: Value,
-    /// What comes back; mock mode answers with it.
+    /// The output, which mock mode returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
 }
 
-/// What is known of a tool before it is called. Pure data; what is written reads back with the same
-/// [`digest`](Self::digest).
+/// The definition of a tool. Serialization preserves its [`digest`](Self::digest).
 #[derive(Clone, Debug, Deserialize)]
 #[non_exhaustive]
 pub struct ToolSpec {
     /// `^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`
     pub name: String,
-    /// Other names by which it can be called; they are not listed.
+    /// Aliases; they are not listed.
     #[serde(default)]
     pub aliases: Vec<Alias>,
-    /// For people.
+    /// Display name.
     #[serde(default)]
     pub title: Option<String>,
-    /// What it does and when to use it; the first line is the [summary](Self::summary).
+    /// What the tool does and when to use it; the first line is the [summary](Self::summary).
     pub description: String,
     /// A JSON Schema 2020-12 of type object.
     pub input_schema: Arc<Schema>,
     /// The JSON Schema of the structured output.
     #[serde(default)]
     pub output_schema: Option<Arc<Schema>>,
-    /// Calls as the author would make them.
+    /// Example calls.
     #[serde(default)]
     pub examples: Vec<Example>,
-    /// Such as `file_system`.
+    /// Category, such as `file_system`.
     #[serde(default)]
     pub category: Option<String>,
-    /// Dotted, such as `crm.contacts`.
+    /// Dotted group, such as `crm.contacts`.
     #[serde(default)]
     pub group: Option<String>,
-    /// Words to find it by.
+    /// Search tags.
     #[serde(default)]
     pub tags: Vec<String>,
     /// Hints about its effects.
     #[serde(default)]
     pub annotations: Annotations,
-    /// What happens between a call and its end.
+    /// The interaction during a call.
     #[serde(default)]
     pub mode: Mode,
-    /// Whether a call may outlive the request that made it.
+    /// Whether a call may outlive its request.
     #[serde(default)]
     pub task: TaskUse,
-    /// Whether it has a dry run of its own: it is called for one too, and looks at
-    /// [`Ctx::is_dry_run`](crate::Ctx::is_dry_run).
+    /// Whether the tool implements dry runs itself, by checking [`Ctx::is_dry_run`](crate::Ctx::is_dry_run).
     #[serde(default)]
     pub dry_run: bool,
-    /// What it asks of the call path.
+    /// The tool's policy.
     #[serde(default)]
     pub policy: Policy,
-    /// The parts of documents that it sees, in the order of its parameters.
+    /// The document parts of its `#[state]` parameters, in order.
     #[serde(default)]
     pub state: Vec<StateSpec>,
-    /// Names of values that are injected and can never be arguments.
+    /// Names of injected values, which cannot be arguments.
     #[serde(default)]
     pub injected: Vec<String>,
-    /// Names of arguments that are masked in records.
+    /// Names of arguments that records mask.
     #[serde(default)]
     pub sensitive: Vec<String>,
-    /// Facts for others, such as the name at its origin.
+    /// Metadata, such as the tool's original name.
     #[serde(default)]
     pub meta: Map<String, Value>,
 }
@@ -134,7 +132,7 @@ pub struct ToolSpec {
 /// Checks a tool name.
 ///
 /// # Errors
-/// A sentence that says what was expected.
+/// The expected form.
 pub fn check_tool_name(name: &str) -> Result<(), String> {
     let mut bytes = name.bytes();
     let good = bytes.next().is_some_and(|first| first.is_ascii_alphabetic())
@@ -143,11 +141,11 @@ pub fn check_tool_name(name: &str) -> Result<(), String> {
     if good {
         return Ok(());
     }
-    Err("a tool's name begins with a letter and has at most 64 letters, digits, `_` or `-`".to_owned())
+    Err("a tool name starts with a letter and has at most 64 letters, digits, `_` or `-`".to_owned())
 }
 
 impl ToolSpec {
-    /// A tool without parameters. Names are checked when the tool is registered.
+    /// A tool without parameters. Registration validates the name.
     pub fn new(name: impl Into<String>, description: impl Into<String>) -> Self {
         let empty = json!({ "type": "object", "properties": {}, "additionalProperties": false });
         Self {
@@ -173,13 +171,13 @@ impl ToolSpec {
         }
     }
 
-    /// Adds a required parameter of an everyday type.
+    /// Adds a required parameter.
     #[must_use]
     pub fn parameter(self, name: &str, kind: ParameterType, description: &str) -> Self {
         self.add_parameter(name, kind, description, true)
     }
 
-    /// Adds a parameter that may be left out.
+    /// Adds an optional parameter.
     #[must_use]
     pub fn optional_parameter(self, name: &str, kind: ParameterType, description: &str) -> Self {
         self.add_parameter(name, kind, description, false)
@@ -200,42 +198,42 @@ impl ToolSpec {
         self
     }
 
-    /// Sets the whole input schema.
+    /// Sets the input schema.
     #[must_use]
     pub fn input(mut self, schema: Value) -> Self {
         self.input_schema = Arc::new(Schema::new(schema));
         self
     }
 
-    /// Sets the schema of the structured output.
+    /// Sets the output schema.
     #[must_use]
     pub fn output(mut self, schema: Value) -> Self {
         self.output_schema = Some(Arc::new(Schema::new(schema)));
         self
     }
 
-    /// Sets what it asks of the call path.
+    /// Sets the policy.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// Says what happens between a call and its end.
+    /// Sets the interaction mode.
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Says whether a call may outlive the request that made it.
+    /// Sets whether a call may outlive its request.
     #[must_use]
     pub fn task(mut self, task: TaskUse) -> Self {
         self.task = task;
         self
     }
 
-    /// Sets the hints about its effects.
+    /// Sets the hints about effects.
     #[must_use]
     pub fn annotations(mut self, annotations: Annotations) -> Self {
         self.annotations = annotations;
@@ -254,70 +252,72 @@ impl ToolSpec {
         self.description.lines().next().unwrap_or_default()
     }
 
-    /// Checks that it does not contradict itself: its names, its policy, and the keywords, defaults and examples of its
-    /// parameters; and that its schemas can be checked in bounded time: at most 50,000 schemas apply to one value. Patterns, and schemas of values that do not plainly fit, are compiled for it.
+    /// Validates the definition: names, policy, and the keywords, defaults and examples of parameters.
+    ///
+    /// At most 50,000 schemas may apply to one value. Patterns are compiled, and so are schemas of defaults and examples
+    /// that do not obviously match.
     ///
     /// # Errors
-    /// What is wrong, for whoever registers the tool.
+    /// The first defect.
     pub fn check(&self) -> Result<(), SpecError> {
-        let wrong = |message: String| Err(SpecError { tool: self.name.clone(), message });
+        let invalid = |message: String| Err(SpecError { tool: self.name.clone(), message });
         if let Err(message) = check_tool_name(&self.name) {
-            return wrong(message);
+            return invalid(message);
         }
         if self.description.trim().is_empty() {
-            return wrong(
-                "it has no description: say what it does, so that a model knows when to call it".into(),
+            return invalid(
+                "it has no description; describe it, so that a model knows when to call it".into(),
             );
         }
         let schema = self.input_schema.as_value();
         if schema.get("type").and_then(Value::as_str) != Some("object") {
-            return wrong("its input schema must have `\"type\": \"object\"`".into());
+            return invalid("its input schema must have `\"type\": \"object\"`".into());
         }
         for (which, schema) in [("input", Some(&self.input_schema)), ("output", self.output_schema.as_ref())]
         {
-            if let Some(reason) = schema.and_then(|schema| schema.objection()) {
-                return wrong(format!("nothing can be checked against its {which} schema: {reason}"));
+            if let Some(reason) = schema.and_then(|schema| schema.unbounded_reason()) {
+                return invalid(format!("its {which} schema is too complex: {reason}"));
             }
         }
         let properties = schema.get("properties").and_then(Value::as_object);
         let declared = |name: &str| properties.is_some_and(|properties| properties.contains_key(name));
         if let Some(name) = self.injected.iter().find(|name| declared(name)) {
-            return wrong(format!("`{name}` is injected and cannot be an argument too"));
+            return invalid(format!("`{name}` is injected and cannot also be an argument"));
         }
         for alias in &self.aliases {
             if alias.name == self.name {
-                return wrong(format!("its alias `{}` is its name", alias.name));
+                return invalid(format!("its alias `{}` is its own name", alias.name));
             }
-            if let Some(message) = alias.contradiction(declared) {
-                return wrong(message);
+            if let Some(message) = alias.invalid_reason(declared) {
+                return invalid(message);
             }
         }
         if let Some(name) = self.sensitive.iter().find(|name| !declared(name)) {
-            return wrong(format!("the sensitive argument `{name}` is not among its parameters"));
+            return invalid(format!("the sensitive argument `{name}` is not a parameter"));
         }
         if self.policy.cache.is_some() && !self.annotations.idempotent {
-            return wrong("only an idempotent tool can be cached: add `idempotent`, or drop `cache`".into());
+            return invalid(
+                "only an idempotent tool can be cached; add `idempotent`, or remove `cache`".into(),
+            );
         }
-        if let Some(message) = self.wrong_state() {
-            return wrong(message);
+        if let Some(message) = self.invalid_state() {
+            return invalid(message);
         }
         if self.policy.concurrency == Some(0) {
-            return wrong("a concurrency of 0 would never run it".into());
+            return invalid("a concurrency of 0 would block every call".into());
         }
-        check::contradiction(self).map_or(Ok(()), wrong)
+        check::invalid_reason(self).map_or(Ok(()), invalid)
     }
 
-    /// What is wrong with its state, if anything is.
-    fn wrong_state(&self) -> Option<String> {
+    /// Why its state is invalid.
+    fn invalid_state(&self) -> Option<String> {
         if self.policy.cache.is_some() && !self.state.is_empty() {
-            return Some(
-                "it has state, so that its answers change and cannot be cached: drop `cache`".into(),
-            );
+            return Some("a tool with state cannot be cached; remove `cache`".into());
         }
         let properties = self.input_schema.as_value().get("properties").and_then(Value::as_object);
         let merges = self.policy.conflict.as_ref().is_some_and(|policy| policy.action == OnConflict::Merge);
         if merges && self.state.iter().filter(|state| state.writes).count() != 1 {
-            return Some("a conflict can be merged if exactly one part of one document is changed".into());
+            return Some("`merge` needs exactly one writable `#[state]` parameter".into());
         }
         self.state.iter().find_map(|state| {
             let unknown = |name: &&str| !properties.is_some_and(|known| known.contains_key(*name));
@@ -327,22 +327,22 @@ impl ToolSpec {
                 .err()
                 .or_else(|| {
                     let name = state.arguments().find(unknown)?;
-                    Some(format!("`{{{name}}}` in the state `{}` is not among its parameters", state.id))
+                    Some(format!("`{{{name}}}` in the state `{}` is not a parameter", state.id))
                 })
                 .or_else(|| {
                     let name = state.arguments().find(secret)?;
-                    Some(format!("`{name}` is sensitive, and the name of a document is not kept secret"))
+                    Some(format!("`{name}` is sensitive, so it cannot be part of a document id"))
                 })
         })
     }
 
-    /// The SHA-256 of everything that a caller relies on, in hexadecimal digits; the order of keys does not count.
+    /// SHA-256 of the definition in hexadecimal digits, independent of the order of keys.
     pub fn digest(&self) -> String {
         digest_of(self)
     }
 }
 
-/// The SHA-256 of a definition as JSON, whatever the order of its keys.
+/// SHA-256 of a definition as JSON, independent of the order of keys.
 pub(crate) fn digest_of(definition: &impl Serialize) -> String {
     let mut hasher = Sha256::new();
     let value = serde_json::to_value(definition).unwrap_or_default();
@@ -350,7 +350,7 @@ pub(crate) fn digest_of(definition: &impl Serialize) -> String {
     hex(hasher.finalize())
 }
 
-/// Feeds a JSON value with its keys in order, so that equal values have equal digests.
+/// Hashes a JSON value with its keys in order, so that equal values have equal digests.
 fn feed(hasher: &mut Sha256, value: &Value) {
     match value {
         Value::Object(map) => {
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn a_spec_round_trips() {
         let mut spec = ToolSpec::new("a", "A.\n\nMore.")
             .parameter("n", crate::ParameterType::Integer, "N.")
             .output(json!({"type": "integer"}))
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_refused() {
+    fn contradictions_are_rejected() {
         let mut spec = ToolSpec::new("a", "A.").parameter("user", ParameterType::String, "Who.");
         assert!(spec.check().is_ok());
         spec.injected.push("user".into());
@@ -490,7 +490,7 @@ mod tests {
         spec.policy.cache = Some(std::time::Duration::from_secs(1));
         assert!(spec.check().unwrap_err().message.contains("idempotent"));
         assert!(ToolSpec::new("a", " ").check().is_err());
-        // Each definition names the next one twice: checking a value would take 2^40 checks.
+        // Each definition references the next one twice: a check would take 2^40 steps.
         let mut definitions: serde_json::Map<String, Value> = (0..40)
             .map(|level| {
                 let next = json!({"$ref": format!("#/$defs/M{}", level + 1)});
@@ -501,7 +501,10 @@ mod tests {
         let heavy =
             json!({"type": "object", "properties": {"p": {"$ref": "#/$defs/M0"}}, "$defs": definitions});
         let error = ToolSpec::new("a", "A.").input(heavy.clone()).check().unwrap_err();
-        assert!(error.message.contains("its input schema: more than 50000 schemas"), "{error}");
+        assert!(
+            error.message.contains("its input schema is too complex: more than 50000 schemas"),
+            "{error}"
+        );
         let error = ToolSpec::new("a", "A.").output(heavy.clone()).check().unwrap_err();
         assert!(error.message.contains("its output schema"), "{error}");
         let error = Schema::new(heavy).is_valid(&json!({"p": 1})).unwrap_err();

@@ -7,9 +7,9 @@ use crate::ToolError;
 
 /// A check that runs directly before each start of a program.
 ///
-/// A program is named by its path, and the file may change between the time at which it was approved and its start.
-/// The caller that starts programs calls [`StartCheck::check`] as the last step before each start, restarts included. What
-/// changes in the time between the check and the kernel's own look at the file is not noticed.
+/// The executable may change between its approval and its start. The caller that starts programs calls
+/// [`StartCheck::check`] as the last step before each start, restarts included. A change between the check and the
+/// kernel's own read of the file goes undetected.
 #[derive(Clone)]
 pub struct StartCheck(Arc<dyn Fn() -> Result<(), ToolError> + Send + Sync>);
 

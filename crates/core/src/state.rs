@@ -1,4 +1,4 @@
-//! Versioned documents: what tools keep from one call to the next.
+//! Versioned documents: the state of tools.
 
 mod address;
 mod conflict;
@@ -26,20 +26,20 @@ use crate::{BoxFuture, CallId, Timestamp, ToolError};
 /// A document at one version.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Document {
-    /// Its name.
+    /// The document's id.
     pub id: String,
-    /// How many commits made it what it is; 0 if none did.
+    /// Number of commits; 0 if there are none.
     pub version: u64,
-    /// What it holds; null if nothing was ever committed.
+    /// Its value; null before the first commit.
     pub value: Arc<Value>,
 }
 
-/// One document of a commit: what it was made from and what it shall become.
+/// One document of a commit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Write {
-    /// The document's name.
+    /// The document's id.
     pub id: String,
-    /// The version that the change was made from: it must still be the newest.
+    /// The version that the change is based on, which must be the latest.
     pub base: u64,
     /// The change, as a JSON Patch (RFC 6902) of the base.
     pub patch: Value,
@@ -47,55 +47,54 @@ pub struct Write {
     pub value: Arc<Value>,
 }
 
-/// What is committed at once: all of it or nothing.
+/// An atomic change of one or more documents.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Commit {
     /// The changed documents, each once.
     pub writes: Vec<Write>,
-    /// Other documents that the changes were made from, with the version that was read: it must still be the newest.
-    /// Without a write nothing is checked.
+    /// Other documents that the change depends on, with the versions read, which must be the latest. Without a write,
+    /// nothing is checked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reads: Vec<(String, u64)>,
-    /// The call that made the change.
+    /// The call that makes the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallId>,
-    /// Why, for whoever reads the history: stored with each change.
+    /// The reason, stored with each change in the history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<Value>,
 }
 
-/// How many lists and objects may lie in each other in a document. Whoever reads JSON text back refuses 128, and what is
-/// sent or stored lies in a few more.
-const MOST_LEVELS: usize = 100;
+/// Maximum nesting depth of a document. JSON parsers reject 128, and frames and records add a few levels.
+const MAX_LEVELS: usize = 100;
 
 impl Commit {
-    /// Whether it can be read again: a store refuses what is nested too deeply, before it keeps it.
+    /// Checks that the commit is not nested too deeply to be parsed again.
     ///
     /// # Errors
-    /// `LIMIT` if a document, a change or the event has more than 100 levels of lists and objects.
+    /// `LIMIT` if a document, a change or the event has more than 100 levels of arrays and objects.
     pub fn check_depth(&self) -> Result<(), ToolError> {
         let too_deep = |what: String| {
-            Err(ToolError::limit(format!("{what} has more than {MOST_LEVELS} levels of lists and objects"))
-                .with("limit", MOST_LEVELS)
-                .suggest("Make it flatter, or keep the parts in documents of their own."))
+            Err(ToolError::limit(format!("{what} has more than {MAX_LEVELS} levels of arrays and objects"))
+                .with("limit", MAX_LEVELS)
+                .suggest("Flatten it, or store the parts in separate documents."))
         };
         for write in &self.writes {
-            if is_deeper(&write.value, MOST_LEVELS) {
+            if is_deeper(&write.value, MAX_LEVELS) {
                 return too_deep(format!("the document `{}`", write.id));
             }
-            // A patch is a list of objects, with values in them.
-            if is_deeper(&write.patch, MOST_LEVELS + 2) {
+            // A patch is an array of objects that contain values.
+            if is_deeper(&write.patch, MAX_LEVELS + 2) {
                 return too_deep(format!("the change of the document `{}`", write.id));
             }
         }
         match &self.event {
-            Some(event) if is_deeper(event, MOST_LEVELS) => too_deep("the event of a commit".into()),
+            Some(event) if is_deeper(event, MAX_LEVELS) => too_deep("the event of a commit".into()),
             _ => Ok(()),
         }
     }
 }
 
-/// Goes no deeper than it has to.
+/// Whether a value has more levels; stops at the first that does.
 fn is_deeper(value: &Value, levels: usize) -> bool {
     match value {
         Value::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),
@@ -104,47 +103,47 @@ fn is_deeper(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// What became of a commit.
+/// The result of a commit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Committed {
-    /// All is stored. The new versions, in the order of the writes.
+    /// All changes are stored. The new versions, in the order of the writes.
     Done(Vec<u64>),
-    /// Nothing is stored: these documents, written or read, have another version than the change was made from.
+    /// Nothing is stored: these documents, written or read, have newer versions.
     Conflict(Vec<Document>),
 }
 
-/// One change of a document, as the history keeps it.
+/// One change in a document's history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// The version that it made.
+    /// The new version.
     pub version: u64,
-    /// When it was committed.
+    /// Commit time.
     pub at: Timestamp,
-    /// The call that made it.
+    /// The call that made the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallId>,
-    /// The change, as a JSON Patch of the version before.
+    /// The change, as a JSON Patch of the previous version.
     pub patch: Value,
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<Value>,
 }
 
-/// Where documents are kept. Several processes may share one.
+/// A store of versioned documents. Several processes may share one.
 ///
-/// A commit that was answered with [`Committed::Done`] is durable as far as the store is.
+/// A commit answered with [`Committed::Done`] is as durable as the store.
 pub trait DocStore: Send + Sync {
-    /// The newest version of a document; version 0 and null if there is none.
+    /// The latest version of a document; version 0 and null if the document does not exist.
     fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Document, ToolError>>;
 
-    /// Stores changes, if every base and every version that was read is still the newest.
+    /// Commits changes if all written and read versions are the latest.
     fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, ToolError>>;
 
-    /// A document as it was at a version, from 1.
+    /// A document at a version, from 1.
     ///
     /// # Errors
-    /// `NOT_FOUND` if it never had that version, or the store does not keep it any more.
+    /// `NOT_FOUND` if the version does not exist or was removed from the history.
     fn at<'a>(&'a self, id: &'a str, version: u64) -> BoxFuture<'a, Result<Document, ToolError>>;
 
     /// The changes after a version, oldest first, at most `limit`.
@@ -155,7 +154,7 @@ pub trait DocStore: Send + Sync {
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<Change>, ToolError>>;
 
-    /// The documents whose name begins so, by name, without their values, at most `limit`, after a name.
+    /// Ids and versions of documents with an id prefix, sorted by id, at most `limit`, after an id.
     fn list<'a>(
         &'a self,
         prefix: &'a str,
@@ -163,12 +162,12 @@ pub trait DocStore: Send + Sync {
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, u64)>, ToolError>>;
 
-    /// Removes a document with its whole history, for data whose owner wants it gone. Returns whether there was one.
+    /// Removes a document with its history, for an owner's data. Returns whether the document existed.
     ///
     /// # Errors
-    /// `PRECONDITION` from a store that keeps everything; that is the default.
+    /// `PRECONDITION` from an append-only store, which is the default.
     fn forget<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<bool, ToolError>> {
-        let error = ToolError::precondition(format!("the document `{id}` stays: this store removes nothing"));
+        let error = ToolError::precondition(format!("this store cannot remove the document `{id}`"));
         Box::pin(std::future::ready(Err(error)))
     }
 }

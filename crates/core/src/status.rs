@@ -1,74 +1,76 @@
-//! How sources are.
+//! Status of tool sources.
 
 use serde::Serialize;
 
-/// How a source of tools is, as far as is known without asking it. For operators: it names nothing that was secret when
-/// the source was set up, but it names tools that may be closed to a caller; see [`brief`](Self::brief).
+/// Status of a tool source, as far as it is known without a request.
+///
+/// It is for operators: it contains no secret, but it may name tools that are hidden from a caller; see
+/// [`brief`](Self::brief).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SourceStatus {
-    /// Its name.
+    /// The source's name.
     pub name: String,
     /// Whether it can serve calls.
     pub state: SourceState,
-    /// Why it cannot, or why its list could not be read.
+    /// Why the source is unavailable, or why its list is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// How often it has been connected or started.
+    /// Number of connections or starts.
     pub connections: u64,
-    /// How often in a row it could not be.
+    /// Number of failed connections or starts in a row.
     pub failures: u32,
-    /// How many tools it had when it was last listed.
+    /// Number of tools in its latest list.
     pub tools: usize,
-    /// What is listed without its words, and neither run nor read nor rendered, until a person has looked at it. A prompt
-    /// is named `prompt:NAME`, a resource `resource:ADDRESS`.
+    /// Definitions that need an operator's review. They are listed without their text and cannot be used. A prompt is
+    /// `prompt:NAME`, a resource `resource:URI`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub quarantined: Vec<Withheld>,
-    /// Tools that are not listed at all: another source has the name, or the definition contradicts itself.
+    pub quarantined: Vec<HiddenDefinition>,
+    /// Tools that are not listed: their name is taken, or their definition is invalid.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub left_out: Vec<Withheld>,
-    /// What is remarkable in its definitions, as sentences.
+    pub omitted: Vec<HiddenDefinition>,
+    /// Warnings about its definitions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
 }
 
-/// Whether a source can serve calls.
+/// Availability of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum SourceState {
-    /// Nobody has needed it yet.
+    /// Not started: no call needed it yet.
     NotStarted,
-    /// It is being started or connected for the first time.
+    /// Connecting or starting for the first time.
     Starting,
-    /// It can.
-    Well,
-    /// It was there, is gone, and is being connected again.
-    Reviving,
-    /// It could not be started or connected, or not be listed. It may be tried again.
+    /// Available.
+    Ready,
+    /// Reconnecting or restarting after a loss.
+    Reconnecting,
+    /// The connection, the start or the listing failed. A retry is possible.
     Failed,
 }
 
-/// Something that a source has and that is withheld.
+/// A quarantined or omitted definition of a source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Withheld {
+pub struct HiddenDefinition {
     /// Its name.
     pub name: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// What a person can do about it.
+    /// What an operator can do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
-impl Withheld {
-    /// Something that is withheld for a reason.
+impl HiddenDefinition {
+    /// A definition hidden for a reason.
     pub fn new(name: impl Into<String>, reason: impl Into<String>) -> Self {
         Self { name: name.into(), reason: reason.into(), remedy: None }
     }
 
-    /// Says what a person can do about it.
+    /// Sets what an operator can do about it.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
@@ -77,7 +79,7 @@ impl Withheld {
 }
 
 impl SourceStatus {
-    /// A source in a state, of which no more is known.
+    /// The status of a source in a state, without details.
     pub fn new(name: impl Into<String>, state: SourceState) -> Self {
         Self {
             name: name.into(),
@@ -87,13 +89,12 @@ impl SourceStatus {
             failures: 0,
             tools: 0,
             quarantined: Vec::new(),
-            left_out: Vec::new(),
+            omitted: Vec::new(),
             remarks: Vec::new(),
         }
     }
 
-    /// The same without reasons and without the names of anything that it has: what a caller may read to whom a part of
-    /// the source is closed.
+    /// The status without reasons and definition names, for a caller who may not see all of the source.
     #[must_use]
     pub fn brief(self) -> Self {
         Self { connections: self.connections, failures: self.failures, ..Self::new(self.name, self.state) }
@@ -101,14 +102,14 @@ impl SourceStatus {
 }
 
 impl SourceState {
-    /// In words, for a sentence such as "the upstream `calc` is …".
+    /// A phrase for a sentence such as "the upstream `calc` is …".
     pub const fn words(self) -> &'static str {
         match self {
             Self::NotStarted => "not started yet",
             Self::Starting => "starting",
-            Self::Well => "well",
-            Self::Reviving => "away, and is connected again",
-            Self::Failed => "away",
+            Self::Ready => "ready",
+            Self::Reconnecting => "unavailable and reconnecting",
+            Self::Failed => "unavailable",
         }
     }
 }

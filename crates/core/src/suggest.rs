@@ -1,9 +1,9 @@
-//! Did you mean…?
+//! Suggestions for misspelled names.
 
-/// Names longer than this are not compared: the cost is quadratic and nobody misspells a page of text.
-const LONGEST: usize = 64;
+/// Maximum length of a compared name, in characters: the cost is quadratic.
+const MAX_LENGTH: usize = 64;
 
-/// The number of insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
+/// Edit distance: insertions, deletions, replacements and swaps of adjacent characters.
 fn distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.chars().collect();
     let b: Vec<char> = b.chars().collect();
@@ -27,16 +27,16 @@ fn distance(a: &str, b: &str) -> usize {
     rows[a.len()][b.len()]
 }
 
-/// Up to three of `known` that resemble `found`, the nearest first. Case, `-` and `_` do not count.
+/// Up to three of `known` that resemble `found`, nearest first. Case, spaces, `-` and `_` are ignored.
 pub fn suggestions<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let plain = |text: &str| text.to_lowercase().replace(['-', ' '], "_");
     let found = plain(found);
-    if found.is_empty() || found.chars().count() > LONGEST {
+    if found.is_empty() || found.chars().count() > MAX_LENGTH {
         return Vec::new();
     }
     let mut near: Vec<(usize, &str)> = known
         .into_iter()
-        .filter(|name| name.chars().count() <= LONGEST)
+        .filter(|name| name.chars().count() <= MAX_LENGTH)
         .filter_map(|name| {
             let candidate = plain(name);
             let apart = distance(&found, &candidate);
@@ -50,7 +50,7 @@ pub fn suggestions<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) ->
     near.into_iter().map(|(_, name)| name).collect()
 }
 
-/// A sentence such as "Did you mean `read_file`?", when something is near.
+/// A sentence such as "Did you mean `read_file`?", if a name is similar.
 pub fn did_you_mean<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let near = suggestions(found, known);
     let quoted: Vec<String> = near.iter().map(|name| format!("`{name}`")).collect();

@@ -1,4 +1,4 @@
-//! Tools, and sources of tools.
+//! Tools and tool sources.
 
 use std::sync::Arc;
 
@@ -10,30 +10,30 @@ use crate::{
     SourceStatus, ToolError, ToolSpec,
 };
 
-/// Something that can be called. `#[tool]` makes one of a function; implement it by hand for anything else.
+/// A callable tool. `#[tool]` creates one from a function; implement the trait for other cases.
 pub trait Tool: Send + Sync {
-    /// What is known before it is called. Asked once, at registration.
+    /// The definition, requested once at registration.
     fn spec(&self) -> Arc<ToolSpec>;
 
-    /// Runs it, with arguments that fit its input schema.
+    /// Runs the tool with validated arguments.
     fn call<'a>(&'a self, args: &'a Args, ctx: &'a Ctx) -> BoxFuture<'a, Result<Output, ToolError>>;
 
-    /// Looks at arguments that fit the input schema, without running: what `pre_validate` of `#[tool]` names. It is asked
-    /// when a call is only to be checked; a tool that is run sees to it itself. Default: they are good.
+    /// Checks arguments beyond the schema without a run, as `pre_validate` of `#[tool]` does. Default: no check.
+    ///
+    /// The call path uses it for calls that only validate. A tool repeats the check itself when it runs.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The first defect.
     fn pre_validate(&self, args: &Args) -> Result<(), ToolError> {
         let _ = args;
         Ok(())
     }
 
-    /// Makes one value of two that were made of the same one, when the policy of conflicts says `merge`: the value
-    /// before, this call's, and somebody else's; `None` is a value that is not there.
+    /// Merges two concurrent changes of one value under the conflict policy `merge`. `None` means that the value does not
+    /// exist.
     ///
     /// # Errors
-    /// `CONFLICT` if they cannot be made one, and that is what the call fails with. So does a tool that has no function
-    /// for it.
+    /// `CONFLICT` if the values cannot be merged, which is the default. The call fails with this error.
     fn merge_state(
         &self,
         before: Option<&Value>,
@@ -41,83 +41,88 @@ pub trait Tool: Send + Sync {
         theirs: Option<&Value>,
     ) -> Result<Value, ToolError> {
         let _ = (before, mine, theirs);
-        Err(ToolError::conflict("somebody else has changed the same value, and the tool cannot merge them"))
+        Err(ToolError::conflict(
+            "another writer changed the same value, and the tool has no `merge` function",
+        ))
     }
 
-    /// Answers in mock mode, without doing anything: what it calls by its context is made up as well. Default: `None`,
-    /// and the answer is made of the spec's examples or its output schema.
+    /// Answers in mock mode without effects; nested calls are mocked as well.
+    ///
+    /// Default: `None`, which answers from the spec's examples or its output schema.
     fn mock<'a>(&'a self, args: &'a Args, ctx: &'a Ctx) -> Option<BoxFuture<'a, Result<Output, ToolError>>> {
         let _ = (args, ctx);
         None
     }
 
-    /// Texts within the arguments that records and errors must not show, beyond the arguments that the spec calls
-    /// sensitive: a password in an address, one header among many. Default: none. The arguments are not checked yet.
+    /// Secrets within the arguments, beyond the arguments that the spec marks as sensitive: a password in a URL, one header
+    /// among many. Default: none. The arguments are not validated yet.
     fn secrets(&self, arguments: &Value) -> Vec<String> {
         let _ = arguments;
         Vec::new()
     }
 }
 
-/// What a call came to: the answer for the caller and the record of how it was made.
+/// The reply to a call: its result and its record.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// The answer.
+    /// The result for the caller.
     pub result: Result<Output, ToolError>,
-    /// How it was made.
+    /// The record.
     pub record: Arc<CallRecord>,
 }
 
-/// A set of tools that may change and that runs its own calls: another toolbox, a server, a folder of programs.
+/// A dynamic set of tools that runs its own calls: another toolbox, a server, a directory of programs.
 ///
-/// A source owns the schema check, retries and per-tool limits of its tools; the toolbox in front of it owns identity,
-/// permission, budgets and the caller's record. The call's id, parent, scope, deadline, depth and idempotency key
-/// travel to it unchanged.
+/// A source is responsible for validation, retries and per-tool limits; the toolbox in front of it for identity,
+/// permission, budgets and the caller's record. The call's id, parent, scope, deadline, depth and idempotency key reach
+/// the source unchanged.
 pub trait ToolSource: Send + Sync {
-    /// Its name, for records.
+    /// The source's name, for records.
     fn name(&self) -> &str;
 
-    /// The tools that it has now.
+    /// Its current tools.
     fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>>;
 
-    /// Grows with every change of the list, so that whoever keeps a copy can tell that it is old.
+    /// A number that grows with every change of the list, so that a cached copy can be checked.
     fn generation(&self) -> u64;
 
-    /// Runs a call. If it certainly did not start, the error says [`RetryAdvice::NotStarted`](crate::RetryAdvice).
+    /// Runs a call. An error before its start has the advice [`RetryAdvice::NotStarted`](crate::RetryAdvice).
     fn call(&self, call: Call) -> BoxFuture<'_, Reply>;
 
-    /// What can be read from it by address. Default none.
+    /// Its resources. Default: none.
     fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// The prompts that it can render. Default none.
+    /// Its prompts. Default: none.
     fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// Reads a resource for a caller: text, bytes or a structured value. The call's tool is the address, and its caller,
-    /// scope, deadline and port are those of the call. Dropping the future is the cancellation. Default `NOT_FOUND`.
+    /// Reads a resource: text, bytes or a structured value. Default: `NOT_FOUND`.
+    ///
+    /// The call's tool is the URI. Dropping the future cancels the read.
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(async move {
             Err(ToolError::not_found(format!("`{}` has no resource `{}`", self.name(), call.tool)))
         })
     }
 
-    /// Renders a prompt for a caller: text, or a structured value such as messages. The call's tool is the prompt's name,
-    /// its arguments are the prompt's. Dropping the future is the cancellation. Default `NOT_FOUND`.
+    /// Renders a prompt: text, or a structured value such as messages. Default: `NOT_FOUND`.
+    ///
+    /// The call's tool and arguments are the prompt's name and arguments. Dropping the future cancels the rendering.
     fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(async move {
             Err(ToolError::not_found(format!("`{}` has no prompt `{}`", self.name(), call.tool)))
         })
     }
 
-    /// [`read`](Self::read) for whom this source is, or for nobody in particular.
+    /// Calls [`read`](Self::read) for this source's [viewer](Self::viewer).
     fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
         self.read(for_viewer(self.viewer(), uri, Value::Null))
     }
 
-    /// [`render`](Self::render) for whom this source is, or for nobody in particular.
+    /// Calls [`render`](Self::render) for this source's [viewer](Self::viewer).
     fn render_prompt<'a>(
         &'a self,
         name: &'a str,
@@ -126,27 +131,27 @@ pub trait ToolSource: Send + Sync {
         self.render(for_viewer(self.viewer(), name, Value::Object(arguments.clone())))
     }
 
-    /// For whom it is, if [`seen_by`](Self::seen_by) made it for one caller. Default: nobody in particular.
+    /// The caller of a view that [`seen_by`](Self::seen_by) created. Default: none.
     fn viewer(&self) -> Option<&Caller> {
         None
     }
 
-    /// The source as one caller may see it: what it lists, reads and renders. `None`, the default, if that is the same
-    /// for everybody. [`list`](Self::list) has what anybody may see, so that a toolbox in front can take every call; a
-    /// front shows its callers this. Calls carry their caller and are checked by it either way.
+    /// The view of one caller: what that caller may list, read and render. Default: `None`, the same for every caller.
+    ///
+    /// [`list`](Self::list) contains what any caller may see, so that a toolbox in front can route every call. Permission
+    /// checks use the call's caller either way.
     fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
         let _ = caller;
         None
     }
 
-    /// Whether it can serve calls now, for whoever revives it: must be quick, and must not fail for a tool's sake.
-    /// Default: it can.
+    /// Whether the source can serve calls, for the code that reconnects it. Must be quick and independent of single tools.
+    /// Default: ready.
     fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
         Box::pin(async { Ok(()) })
     }
 
-    /// How it is, and how the sources are that it consists of, in their order. Asks nobody and waits for nothing. Default:
-    /// nothing, for a source of which there is nothing to say.
+    /// Status of the source and of its own sources, in order. Sends no request and does not wait. Default: empty.
     fn status(&self) -> Vec<SourceStatus> {
         Vec::new()
     }
@@ -160,12 +165,12 @@ fn for_viewer(viewer: Option<&Caller>, name: &str, arguments: Value) -> Call {
     }
 }
 
-/// Kinds of things that can be turned into a tool; only type inference uses them.
+/// Markers for type inference: kinds of values that convert into tools.
 pub mod marker {
-    /// A tool itself.
+    /// A tool.
     #[derive(Debug)]
     pub struct Itself;
-    /// The function that `#[tool]` leaves in place of the one it was written on.
+    /// The function that `#[tool]` generates in place of the original.
     #[derive(Debug)]
     pub struct Function;
     /// A shared tool.
@@ -174,19 +179,19 @@ pub mod marker {
     /// A group of tools.
     #[derive(Debug)]
     pub struct Group;
-    /// A list of tools, each of a kind.
+    /// A list of tools of one kind.
     #[derive(Debug)]
     pub struct Each<Kind>(std::marker::PhantomData<Kind>);
 }
 
-/// What a toolbox takes as a tool: a [`Tool`], or the name of a function with `#[tool]`.
+/// A value that converts into a tool: a [`Tool`], or the name of a function with `#[tool]`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a tool",
     label = "expected a tool",
     note = "put `#[toolpost::tool]` on the function, or implement `toolpost::Tool`"
 )]
 pub trait IntoTool<Kind> {
-    /// The tool.
+    /// Converts the value.
     fn into_tool(self) -> Arc<dyn Tool>;
 }
 
@@ -208,7 +213,7 @@ impl<T: Tool + 'static, F: FnOnce() -> T> IntoTool<marker::Function> for F {
     }
 }
 
-/// Several tools that share one value: what `#[tools]` makes of an `impl` block.
+/// Several tools that share one value, as `#[tools]` generates from an `impl` block.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a group of tools",
     note = "put `#[toolpost::tools]` on an `impl` block of the type"
@@ -218,13 +223,13 @@ pub trait ToolGroup {
     fn into_tools(self) -> Vec<Arc<dyn Tool>>;
 }
 
-/// What a toolbox takes as several tools: a [`ToolGroup`], or any iterator of tools.
+/// A value that converts into several tools: a [`ToolGroup`], or an iterator of tools.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither a group of tools nor an iterator of them",
-    note = "put `#[toolpost::tools]` on an `impl` block of the type, or give a list of `Arc<dyn Tool>`"
+    note = "put `#[toolpost::tools]` on an `impl` block of the type, or pass a list of `Arc<dyn Tool>`"
 )]
 pub trait IntoTools<Kind> {
-    /// The tools.
+    /// Converts the value.
     fn into_list(self) -> Vec<Arc<dyn Tool>>;
 }
 
@@ -263,7 +268,7 @@ where
     }
 }
 
-/// Makes a tool of a closure, for tools that are only known at run time.
+/// Creates a tool from a closure, for tools that are known only at run time.
 pub fn tool_fn<F, Answer>(spec: ToolSpec, run: F) -> impl Tool + use<F, Answer>
 where
     F: Fn(Args, Ctx) -> Answer + Send + Sync,
@@ -272,8 +277,10 @@ where
     FnTool { spec: Arc::new(spec), run }
 }
 
-/// Makes a tool of a closure over one struct with `#[toolpost::data]`: its fields are the parameters, and its schema
-/// takes the place of the spec's. What stands in `Ok` gives the output schema, if the spec has none.
+/// Creates a tool from a closure over one struct with `#[toolpost::data]`.
+///
+/// The struct's fields are the parameters, and its schema replaces the spec's. The type in `Ok` provides the output
+/// schema if the spec has none.
 ///
 /// ```
 /// # extern crate toolpost_core as toolpost;

@@ -1,10 +1,11 @@
-//! How much is in a JSON text, before it is read.
+//! Estimates of JSON size before parsing.
 
-/// Whether a text, read as JSON, could have more values than this: about one for each mark outside of strings. A text of
-/// 32 MiB can become gigabytes of values; this finds out without reading it.
-pub fn has_more_values_than(text: &[u8], most: usize) -> bool {
-    // Each value takes a byte at least, and most texts are too short for so many.
-    if text.len() <= most {
+/// Whether a JSON text may contain more than `max` values, by a count of its commas and opening brackets.
+///
+/// A text of 32 MiB can become gigabytes of values; this check needs no parsing.
+pub fn has_more_values_than(text: &[u8], max: usize) -> bool {
+    // Each value takes at least one byte, and most texts are short.
+    if text.len() <= max {
         return false;
     }
     let (mut marks, mut in_text, mut escaped) = (0, false, false);
@@ -18,7 +19,7 @@ pub fn has_more_values_than(text: &[u8], most: usize) -> bool {
         }
     }
     // The outermost value has no mark before it.
-    marks >= most
+    marks >= max
 }
 
 #[cfg(test)]

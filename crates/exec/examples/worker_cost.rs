@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde_json::json;
 use toolpost::tool;
 use toolpost_exec::server::{own_input, own_output};
-use toolpost_exec::worker::{MARKER, Settings, Work, Workers, serve};
+use toolpost_exec::worker::{MARKER, WorkerSettings, WorkerTools, Workers, serve};
 use toolpost_toolbox::Toolbox;
 
 /// Add.
@@ -29,7 +29,7 @@ const WARM: usize = 2_000;
 const COLD: usize = 200;
 
 fn toolbox() -> Toolbox {
-    let workers = Workers::new(Settings::new(std::env::current_exe().unwrap()));
+    let workers = Workers::new(WorkerSettings::new(std::env::current_exe().unwrap()));
     Toolbox::builder().tool(add).tool(add_here).runner(workers).build().unwrap()
 }
 
@@ -58,7 +58,7 @@ fn main() {
         return runtime.block_on(async {
             let toolbox = toolbox();
             let values = toolbox.values().clone();
-            let work = Work { tool: Box::new(move |name| toolbox.own_tool(name)), values };
+            let work = WorkerTools { tool: Box::new(move |name| toolbox.own_tool(name)), values };
             serve(work, Box::new(input), Box::new(output)).await;
         });
     }

@@ -19,28 +19,27 @@
 //! # }
 //! ```
 //!
-//! | what a program does | what comes of it |
+//! | a program | the caller gets |
 //! |---|---|
 //! | prints an envelope and exits | its result or its error |
-//! | prints `progress`, `log`, `artifact` lines, or notifications on standard error | the caller's port gets them |
-//! | prints `session_start`, `awaiting_input` | the caller is asked, `Port::ask` |
-//! | prints `sample_request` | the caller's model is asked, `Port::sample` |
-//! | prints a JSON object with another `status` | that object is the result |
-//! | says success and exits with another status than 0 | `DEPENDENCY` |
-//! | prints no envelope, ends in between, hangs, floods | `DEPENDENCY`, `TIMEOUT` or `LIMIT`, with `exit_code` or `signal` and the end of its `stderr` |
+//! | prints `progress`, `log` or `artifact` lines, or notifications on stderr | the notices, on its port |
+//! | prints `session_start` or `awaiting_input` | a question, through `Port::ask` |
+//! | prints `sample_request` | a sampling request, through `Port::sample` |
+//! | prints a JSON object with another `status` | that object as the result |
+//! | reports success and exits with a status other than 0 | `DEPENDENCY` |
+//! | prints no envelope, dies, hangs or floods | `DEPENDENCY`, `TIMEOUT` or `LIMIT`, with `exit_code` or `signal` and the end of its `stderr` |
 //!
 //! # Sensitive arguments
 //!
-//! The arguments of a call stand on the program's command line, which other users of this machine may see. A program that
-//! says `"protocol": "0.1+toolpost.1"` gets those of a tool with sensitive ones over standard input instead, as it does
-//! large ones, and then cannot ask for completions. In dialect 0.1, in 0.2, and in sessions, whose standard input is the
-//! session, there is no other way than the command line: such a tool should take the path of a file with the secret.
+//! Arguments of a call are on the program's command line, which other users of the machine can read. A program with
+//! `"protocol": "0.1+toolpost.1"` gets sensitive and large arguments over standard input instead; such a call cannot
+//! sample. Dialects 0.1 and 0.2 and sessions only have the command line: pass the path of a file with the secret.
 //!
 //! # Limits
 //!
 //! A line of standard output has at most 4 MiB (32 MiB for a process that stays) and 500,000 values.
 //!
-//! Each call is one process in the sandbox. It works in the call's folder, else in an empty one that goes with it.
+//! Each call is one process in the sandbox. It works in the call's working directory, else in an empty temporary one.
 
 mod cache;
 mod call;
@@ -68,22 +67,22 @@ use toolpost_core::{
 use toolpost_sandbox::Workspace;
 
 use self::cache::Cache;
-use self::call::Done;
+use self::call::CallOutcome;
 use self::catalog::{Bound, Catalog};
 use self::program::{Known, Program, Stamp};
-use self::resident::{Residents, Stayed};
-use self::settings::{Origin, Settings};
+use self::resident::Residents;
+use self::settings::Settings;
 
 pub use self::catalog::Diagnostic;
-pub use self::settings::{Collisions, ExecutablesBuilder};
+pub use self::settings::ExecutablesBuilder;
 
-/// The most programs of one folder.
-const MAX_FOLDER: usize = 1_000;
+/// Maximum number of programs in one directory.
+const MAX_PROGRAMS: usize = 1_000;
 
 /// Executables as a source of tools, resources and prompts.
 ///
-/// What it knows of a program is pinned to the file: one that has changed is asked again before it is called, and a tool
-/// that is not the same any more is refused with `CONFLICT`, so that nobody calls what he has not seen.
+/// A program's manifest is pinned to its file. A changed file is discovered again before the next call, and a tool whose
+/// definition changed is rejected with `CONFLICT`.
 #[derive(Debug)]
 pub struct Executables {
     settings: Arc<Settings>,
@@ -91,19 +90,19 @@ pub struct Executables {
     generation: AtomicU64,
     /// Processes that wait for their next call.
     residents: Residents,
-    /// Held by whoever asks programs.
-    asking: tokio::sync::Mutex<()>,
+    /// Serializes refreshes.
+    refreshing: tokio::sync::Mutex<()>,
 }
 
-/// A program that is to be asked, or what is already known of it.
+/// A program to discover.
 struct Candidate {
-    origin: Origin,
+    origin: PathBuf,
     path: PathBuf,
     stamp: Stamp,
 }
 
 impl Executables {
-    /// Says which executables, and how they are run.
+    /// Configures which executables to use and how to run them.
     pub fn builder() -> ExecutablesBuilder {
         ExecutablesBuilder::new()
     }
@@ -114,7 +113,7 @@ impl Executables {
             catalog: RwLock::default(),
             generation: AtomicU64::new(0),
             residents: Residents::default(),
-            asking: tokio::sync::Mutex::default(),
+            refreshing: tokio::sync::Mutex::default(),
         };
         source.refresh().await;
         source
@@ -124,14 +123,14 @@ impl Executables {
         Arc::clone(&self.catalog.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What is wrong with executables and their tools, since they were last asked.
+    /// Problems of executables and their tools, as of the last refresh.
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
         self.catalog().diagnostics.clone()
     }
 
-    /// Looks at all programs again and asks those that are new or have changed.
+    /// Checks all programs, and discovers the new and changed ones.
     pub async fn refresh(&self) {
-        let _asking = self.asking.lock().await;
+        let _refreshing = self.refreshing.lock().await;
         let settings = &self.settings;
         let before = self.catalog();
         let mut diagnostics = Vec::new();
@@ -140,24 +139,24 @@ impl Executables {
 
         let mut known: Vec<Option<Known>> = Vec::with_capacity(candidates.len());
         let mut asked: JoinSet<(usize, Result<Known, ToolError>)> = JoinSet::new();
-        let places = Arc::new(Semaphore::new(settings.parallel));
+        let permits = Arc::new(Semaphore::new(parallel_discoveries()));
         let environment = settings.environment();
         for (index, candidate) in candidates.iter().enumerate() {
             let here = before.programs.iter().find(|program| program.path == candidate.path);
-            let kept = cache.as_ref().and_then(|cache| cache.get(&candidate.path));
-            let old = here.map(|program| &program.known).or(kept);
+            let cached = cache.as_ref().and_then(|cache| cache.get(&candidate.path));
+            let old = here.map(|program| &program.known).or(cached);
             let old = old.filter(|old| old.environment == environment).cloned();
             let (fresh, old) = match old {
-                Some(old) if old.is_whole && old.stamp == candidate.stamp => (Some(old), None),
+                Some(old) if old.is_complete && old.stamp == candidate.stamp => (Some(old), None),
                 old => (None, old),
             };
             if fresh.is_none() {
-                let (settings, places) = (Arc::clone(settings), Arc::clone(&places));
+                let (settings, permits) = (Arc::clone(settings), Arc::clone(&permits));
                 let (path, stamp) = (candidate.path.clone(), candidate.stamp.clone());
                 asked.spawn(async move {
                     // The semaphore is never closed.
-                    let _place = places.acquire().await;
-                    (index, discover::ask(&settings, path, stamp, old).await)
+                    let _permit = permits.acquire().await;
+                    (index, discover::discover(&settings, path, stamp, old).await)
                 });
             }
             known.push(fresh);
@@ -167,7 +166,7 @@ impl Executables {
             let Some(candidate) = candidates.get(index) else { continue };
             match found {
                 Ok(found) => {
-                    if let (true, Some(cache)) = (found.is_whole, &mut cache) {
+                    if let (true, Some(cache)) = (found.is_complete, &mut cache) {
                         cache.put(&candidate.path, &found);
                     }
                     if let Some(slot) = known.get_mut(index) {
@@ -175,22 +174,22 @@ impl Executables {
                     }
                 }
                 Err(error) => {
-                    diagnostics.push(Diagnostic { path: candidate.origin.path.clone(), tool: None, error });
+                    diagnostics.push(Diagnostic { path: candidate.origin.clone(), tool: None, error });
                 }
             }
         }
         for (candidate, known) in candidates.iter().zip(&known) {
             for (tool, error) in known.iter().flat_map(|known| &known.problems) {
-                let (path, error) = (candidate.origin.path.clone(), error.clone());
+                let (path, error) = (candidate.origin.clone(), error.clone());
                 diagnostics.push(Diagnostic { path, tool: tool.clone(), error });
             }
         }
         if let Some(mut cache) = cache
             && let Err(error) = cache.save()
         {
-            let folder = settings.cache.clone().unwrap_or_default();
-            let error = ToolError::dependency(format!("what programs told could not be kept: {error}"));
-            diagnostics.push(Diagnostic { path: folder, tool: None, error });
+            let directory = settings.cache.clone().unwrap_or_default();
+            let error = ToolError::dependency(format!("cannot write the manifest cache: {error}"));
+            diagnostics.push(Diagnostic { path: directory, tool: None, error });
         }
         let programs = candidates
             .into_iter()
@@ -199,7 +198,7 @@ impl Executables {
                 Some(Arc::new(Program { origin: candidate.origin, path: candidate.path, known: known? }))
             })
             .collect();
-        self.replace(Catalog::new(settings, programs, diagnostics));
+        self.replace(Catalog::new(programs, diagnostics));
     }
 
     fn replace(&self, catalog: Catalog) {
@@ -208,7 +207,7 @@ impl Executables {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// The tool of a name, of a program that is still the one that was asked.
+    /// The tool with a name, if its program is unchanged or still has the same definition.
     async fn bound(&self, name: &str) -> Result<Bound, ToolError> {
         let catalog = self.catalog();
         let Some(bound) = catalog.tool(name) else {
@@ -219,23 +218,23 @@ impl Executables {
         if Stamp::of(&bound.program.path)? == bound.program.known.stamp {
             return Ok(bound.clone());
         }
-        // A program that may not start is not asked, and its tools stay known for when it may.
+        // A program that may not start is not discovered, and its tools stay known.
         let check = self.settings.start_check.clone();
         tokio::task::spawn_blocking(move || check.as_ref().map_or(Ok(()), StartCheck::check)).await??;
         self.refresh().await;
-        let path = bound.program.origin.path.display();
+        let path = bound.program.origin.display();
         let catalog = self.catalog();
         match catalog.tool(name) {
             Some(now) if now.spec.digest() == bound.spec.digest() => Ok(now.clone()),
             _ => Err(ToolError::conflict(format!(
-                "`{path}` has changed since its tools were listed, and with it `{name}`"
+                "`{path}` changed since its tools were listed, and so did `{name}`"
             ))
             .suggest("List the tools again before the next call.")),
         }
     }
 
-    async fn run(&self, call: &Call) -> Done {
-        let failed = |error| Done { result: Err(error), artifacts: Vec::new(), sandbox: None };
+    async fn run(&self, call: &Call) -> CallOutcome {
+        let failed = |error| CallOutcome { result: Err(error), artifacts: Vec::new(), sandbox: None };
         let bound = match self.bound(&call.tool).await {
             Ok(bound) => bound,
             Err(error) => return failed(error),
@@ -249,11 +248,10 @@ impl Executables {
             return failed(error);
         }
         if self.settings.resident && bound.program.known.discovery.resident {
-            let Stayed { result, artifacts } =
-                self.residents.run(&self.settings, &bound, call, &arguments).await;
+            let outcome = self.residents.run(&self.settings, &bound, call, &arguments).await;
             let raw = self.settings.granted.raw_names();
             let sandbox = (!raw.is_empty()).then(|| json!({ "raw_variables": raw }));
-            return Done { result, artifacts, sandbox };
+            return CallOutcome { sandbox, ..outcome };
         }
         if call.options.dry_run {
             let declared = spec.input_schema.as_value().pointer("/properties/dry_run").is_some();
@@ -264,7 +262,7 @@ impl Executables {
                     }
                 }
                 let would = json!({ "dry_run": true, "would_execute": arguments });
-                return Done { result: Ok(Output::json(would)), artifacts: Vec::new(), sandbox: None };
+                return CallOutcome { result: Ok(Output::json(would)), artifacts: Vec::new(), sandbox: None };
             }
             if let Some(fields) = arguments.as_object_mut() {
                 fields.insert("dry_run".to_owned(), true.into());
@@ -274,54 +272,56 @@ impl Executables {
     }
 }
 
-/// The programs that the operator named, each once, in their order.
+/// The operator's programs without duplicates, in order.
 fn candidates(settings: &Settings, diagnostics: &mut Vec<Diagnostic>) -> Vec<Candidate> {
     let mut origins = settings.origins.clone();
-    for folder in &settings.folders {
-        match of_folder(folder) {
-            Ok(paths) => origins.extend(paths.into_iter().map(|path| Origin { path, prefix: None })),
-            Err(error) => diagnostics.push(Diagnostic { path: folder.clone(), tool: None, error }),
+    for directory in &settings.directories {
+        match programs_in(directory) {
+            Ok(paths) => origins.extend(paths),
+            Err(error) => diagnostics.push(Diagnostic { path: directory.clone(), tool: None, error }),
         }
     }
     let mut found: Vec<Candidate> = Vec::new();
     for origin in origins {
-        let looked = std::path::absolute(&origin.path)
+        let looked = std::path::absolute(&origin)
             .and_then(|path| path.canonicalize())
             .map_err(|error| {
-                ToolError::dependency(format!(
-                    "the program `{}` cannot be found: {error}",
-                    origin.path.display()
-                ))
+                ToolError::dependency(format!("cannot find the program `{}`: {error}", origin.display()))
             })
             .and_then(|path| Ok((Stamp::of(&path)?, path)));
         match looked {
             Ok((_, path)) if found.iter().any(|candidate| candidate.path == path) => {
-                let error = ToolError::conflict("the same program is named twice; it is taken once");
-                diagnostics.push(Diagnostic { path: origin.path, tool: None, error });
+                let error = ToolError::conflict("this program is named twice and used once");
+                diagnostics.push(Diagnostic { path: origin, tool: None, error });
             }
             Ok((stamp, path)) => found.push(Candidate { origin, path, stamp }),
-            Err(error) => diagnostics.push(Diagnostic { path: origin.path, tool: None, error }),
+            Err(error) => diagnostics.push(Diagnostic { path: origin, tool: None, error }),
         }
     }
     found
 }
 
-/// The programs that lie in a folder.
-fn of_folder(folder: &Path) -> Result<Vec<PathBuf>, ToolError> {
-    let entries = std::fs::read_dir(folder).map_err(|error| {
-        ToolError::invalid_path(format!("the folder `{}` cannot be read: {error}", folder.display()))
+/// The programs in a directory.
+fn programs_in(directory: &Path) -> Result<Vec<PathBuf>, ToolError> {
+    let entries = std::fs::read_dir(directory).map_err(|error| {
+        ToolError::invalid_path(format!("cannot read the directory `{}`: {error}", directory.display()))
     })?;
     let mut paths: Vec<PathBuf> =
         entries.flatten().map(|entry| entry.path()).filter(|path| is_program(path)).collect();
-    if paths.len() > MAX_FOLDER {
+    if paths.len() > MAX_PROGRAMS {
         return Err(ToolError::limit(format!(
-            "the folder `{}` has {} programs, at most {MAX_FOLDER} are taken",
-            folder.display(),
+            "the directory `{}` has {} programs; the maximum is {MAX_PROGRAMS}",
+            directory.display(),
             paths.len()
         )));
     }
     paths.sort();
     Ok(paths)
+}
+
+/// How many programs are discovered in parallel.
+fn parallel_discoveries() -> usize {
+    std::thread::available_parallelism().map_or(4, std::num::NonZero::get).max(4)
 }
 
 fn is_program(path: &Path) -> bool {
@@ -361,7 +361,7 @@ impl ToolSource for Executables {
             let started = SystemClock.timestamp();
             let tool: Arc<str> = call.tool.as_str().into();
             let mut record = CallRecord::begin(&call, tool, self.settings.name.as_str().into(), started);
-            let Done { result, artifacts, sandbox } = self.run(&call).await;
+            let CallOutcome { result, artifacts, sandbox } = self.run(&call).await;
             record.attempts = 1;
             record.duration = begun.elapsed();
             record.artifacts = artifacts;
@@ -369,7 +369,7 @@ impl ToolSource for Executables {
             match &result {
                 Ok(output) => {
                     record.status = output.status();
-                    record.content_bytes = output.model_text().len();
+                    record.content_bytes = output.to_text().len();
                 }
                 Err(error) => {
                     record.status = Status::Error;
@@ -398,13 +398,13 @@ impl ToolSource for Executables {
             let fits = catalog.resources.iter().find(|bound| bound.spec.uri_pattern.matches(uri).is_some());
             let Some(bound) = fits else {
                 let patterns = catalog.resources.iter().map(|bound| bound.spec.uri_pattern.as_str());
-                return Err(ToolError::not_found(format!("no resource fits `{uri}`"))
+                return Err(ToolError::not_found(format!("no resource matches `{uri}`"))
                     .suggest_maybe(did_you_mean(uri, patterns)));
             };
             let program = &bound.program;
             let arguments = ["--resource", uri];
             let wall = self.settings.timeout;
-            discover::answer(&self.settings, &program.path, &arguments, wall, Workspace::Fresh)
+            discover::query(&self.settings, &program.path, &arguments, wall, Workspace::Fresh)
                 .await
                 .map(value_output)
         })
@@ -433,14 +433,14 @@ impl ToolSource for Executables {
             let text = Value::Object(arguments.clone()).to_string();
             let words = ["--prompt", bound.original.as_str(), &text];
             let wall = self.settings.timeout;
-            discover::answer(&self.settings, &program.path, &words, wall, Workspace::Fresh)
+            discover::query(&self.settings, &program.path, &words, wall, Workspace::Fresh)
                 .await
                 .map(value_output)
         })
     }
 }
 
-/// A text is for the model, anything else is a value.
+/// A string becomes text for the model, any other value a structured result.
 fn value_output(value: Value) -> Output {
     match value {
         Value::String(text) => Output::text(text),

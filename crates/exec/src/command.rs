@@ -1,4 +1,4 @@
-//! Programs that know nothing of us, as tools: a TOML file with `kind = "command"` says how one is called.
+//! CLI programs as tools: a TOML file with `kind = "command"` describes how to call one.
 //!
 //! ```toml
 //! kind = "command"
@@ -15,7 +15,7 @@
 //! type = "array"
 //! items = { type = "file" }
 //! minItems = 1
-//! description = "The files, relative to the working folder."
+//! description = "The files, relative to the working directory."
 //!
 //! [tool.output]
 //! format = "captures"
@@ -25,12 +25,12 @@
 //!
 //! # Arguments
 //!
-//! There is no shell. Each entry of `args` becomes exactly one argument; it is left out when a parameter in it is
-//! absent, and repeated when the parameter is a list. `{ when = "recursive", args = ["-r"] }` is there when the
-//! parameter is there and neither `false` nor empty; `is = …` compares, and `otherwise` is the other case.
+//! There is no shell. Each entry of `args` becomes exactly one argument. An entry with an absent parameter is omitted,
+//! and an entry with a list parameter repeats per item. `{ when = "recursive", args = ["-r"] }` applies if the parameter
+//! is present and neither `false` nor empty; `is = …` compares, and `otherwise` is the alternative.
 //!
-//! A value can never become an option: one that begins with `-` is refused unless the entry stands after `--`, has an
-//! option before it (`--name={value}`), or the parameter says `allow_leading_dash = true`.
+//! A value cannot become an option: one that starts with `-` is rejected, unless the entry follows `--`, an option
+//! precedes the value (`--name={value}`), or the parameter sets `allow_leading_dash = true`.
 //!
 //! # Paths
 //!
@@ -38,12 +38,12 @@
 //! part `..` and a symbolic link that leads out are rejected with `INVALID_PATH` before anything starts. A path of any
 //! other kind is a `string`.
 //!
-//! # Where it runs
+//! # Sandbox
 //!
-//! In the sandbox, at level `standard` unless more is asked for, without network, with a clean environment, in the
-//! working folder of the call; a tool that says `read_only` gets that folder read-only. The table `grants`
-//! ([`toolpost_sandbox::Grants`]) adds paths, variables and hosts. `command.schema.json`
-//! ([`COMMAND_SCHEMA`]) has every key.
+//! A tool runs in the sandbox at level `standard` or higher, without network, with a clean environment, in the working
+//! directory of the call. A tool with `read_only` gets that directory read-only. The table `grants`
+//! ([`toolpost_sandbox::Grants`]) adds paths, variables and hosts. `command.schema.json` ([`COMMAND_SCHEMA`]) lists every
+//! key.
 
 mod description;
 mod exit;
@@ -81,10 +81,10 @@ pub struct CommandTools {
 }
 
 impl CommandTools {
-    /// Reads a description. Nothing is started. `origin` says where the text comes from, for errors: a path, a name.
+    /// Parses a description. Nothing is started. `origin` names the text in errors, such as its path.
     ///
     /// # Errors
-    /// What is wrong first, with its line.
+    /// The first problem, with its line.
     pub fn from_toml(text: &str, origin: impl Into<String>) -> Result<Self, DescriptionError> {
         Self::read(text, origin.into(), None)
     }
@@ -92,7 +92,7 @@ impl CommandTools {
     /// Like [`CommandTools::from_toml`], with a check that runs directly before each start of the program.
     ///
     /// # Errors
-    /// What is wrong first, with its line.
+    /// The first problem, with its line.
     pub fn from_toml_checked(
         text: &str,
         origin: impl Into<String>,
@@ -107,15 +107,15 @@ impl CommandTools {
         Ok(Self { origin, digest, commands })
     }
 
-    /// A description that comes with the toolkit, by the name of its program: see [`SHIPPED`].
+    /// A description that is included, by the name of its program: see [`SHIPPED`].
     ///
     /// # Errors
-    /// `NOT_FOUND` with the names that there are.
+    /// `NOT_FOUND` with the available names.
     pub fn shipped(program: &str) -> Result<Self, ToolError> {
         let names = SHIPPED.map(|(name, _)| name);
         let Some((name, text)) = SHIPPED.into_iter().find(|(name, _)| *name == program) else {
             return Err(ToolError::not_found(format!(
-                "no description of `{program}` comes with the toolkit: expected one of {}",
+                "there is no included description of `{program}`; expected one of {}",
                 names.join(", ")
             ))
             .suggest_maybe(did_you_mean(program, names)));
@@ -123,13 +123,13 @@ impl CommandTools {
         Ok(Self::from_toml(text, format!("{name}.toml"))?)
     }
 
-    /// What the description grants its program, by name.
+    /// The grants that the description asks for.
     pub fn grants(&self) -> Grants {
         self.commands.first().map(|command| command.program.grants.clone()).unwrap_or_default()
     }
 
-    /// Sets what the program is granted, in place of what the description says. A level and a working directory among the
-    /// grants win over those of a call. Values of variables are masked in the output.
+    /// Replaces the description's grants. A granted level and working directory override those of a call. Granted variables
+    /// are masked in the output.
     #[must_use]
     pub fn granted(mut self, granted: Granted) -> Self {
         let granted = Arc::new(granted);
@@ -139,30 +139,29 @@ impl CommandTools {
         self
     }
 
-    /// Where the description comes from, as it was given.
+    /// The origin, as passed to the constructor.
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// The SHA-256 of the description's text, in hexadecimal digits: what trust in it is pinned to. Every change counts,
-    /// also of a comment.
+    /// SHA-256 of the description's text in hexadecimal digits, which trust is pinned to. Even a changed comment changes it.
     pub fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// What is known of its tools, in the order of the file.
+    /// The definitions of its tools, in the order of the file.
     pub fn specs(&self) -> Vec<Arc<ToolSpec>> {
         self.commands.iter().map(|command| command.spec()).collect()
     }
 
-    /// The program and its arguments that a call would run. Nothing is started.
+    /// The command line of a call. Nothing is started.
     ///
     /// # Errors
-    /// `NOT_FOUND` for a tool that is not in the description, and what the arguments themselves come to.
+    /// `NOT_FOUND` for an unknown tool, and errors of the arguments.
     pub fn command_line(&self, tool: &str, args: &Args) -> Result<Vec<String>, ToolError> {
         let Some(command) = self.commands.iter().find(|command| command.spec.name == tool) else {
             let names = self.commands.iter().map(|command| command.spec.name.as_str());
-            return Err(ToolError::not_found(format!("there is no tool `{tool}` in `{}`", self.origin))
+            return Err(ToolError::not_found(format!("`{}` has no tool `{tool}`", self.origin))
                 .suggest_maybe(did_you_mean(tool, names)));
         };
         command.command_line(args)

@@ -1,22 +1,23 @@
-//! Executables as tools: the protocol, what a tool program speaks, and how such programs are called.
+//! Executables as tools: the wire protocol, its server half for tool programs, and its client half.
 //!
-//! A tool program is any executable that answers `--discover` with the list of its tools and `TOOL {…}` with an
-//! [`Envelope`](toolpost_core::Envelope). [`protocol`] has every line that goes over the wire, as types: the *dialect
-//! 0.1* that other implementations speak, and our extension of it, the *resident mode*, in which one process serves
-//! many calls.
+//! A tool program is any executable that answers `--discover` with a list of its tools and `TOOL {…}` with an
+//! [`Envelope`](toolpost_core::Envelope). [`protocol`] defines every line of the wire: *dialect 0.1*, which other
+//! implementations speak, and our extension, *resident mode*, in which one process serves many calls.
 //!
 //! # Invariants
 //!
-//! - Every line from the other side is hostile: of bounded length and depth, and a bad one costs one call.
-//! - What dialect 0.1 defines is written exactly as its first implementation writes it; additions are new keys only.
-//! - A frame carries its version `v`; a frame of a version that is not known is refused, never guessed at.
-//! - Nothing here starts a process: the client half asks the sandbox crate to.
+//! - Every line from the other side is untrusted: bounded in length and depth, and an invalid line fails one call.
+//! - Dialect 0.1 is written exactly as its first implementation writes it; extensions are new keys only.
+//! - A frame carries its version `v`; a frame of an unknown version is rejected.
+//! - No process starts here: the client half uses the sandbox crate.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "client")]
 pub mod client;
 #[cfg(feature = "command")]
 pub mod command;
+#[cfg(any(feature = "client", feature = "command"))]
+mod failure;
 pub mod protocol;
 #[cfg(feature = "scaffold")]
 pub mod scaffold;

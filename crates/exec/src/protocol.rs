@@ -1,11 +1,11 @@
-//! The lines of the protocol, as types.
+//! The lines of the protocol as types.
 //!
 //! | module | lines |
 //! |---|---|
-//! | [`dialect`] | what an executable prints for `--discover` and `--manifest`, and the lines of streams, sessions, sampling and notifications: dialect 0.1 |
-//! | [`frame`] | the resident mode: many calls over one process, every line an object with `v` and `id` |
-//! | [`outcome`] | results: envelopes read back, outputs and errors as frames carry them |
-//! | [`line`](mod@line) | lines of bounded length out of bytes |
+//! | [`dialect`] | dialect 0.1: answers to `--discover` and `--manifest`, and the lines of streams, sessions, sampling and notifications |
+//! | [`frame`] | resident mode: many calls over one process, each line an object with `v` and `id` |
+//! | [`outcome`] | results: parsed envelopes, and outputs and errors in frames |
+//! | [`line`](mod@line) | a byte stream as lines of bounded length |
 
 pub mod dialect;
 pub(crate) mod documents;

@@ -1,4 +1,4 @@
-//! New tool programs: a project that passes its own test, offline.
+//! Scaffolds of new tool programs, which pass their own test offline.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write as _};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use toolpost_core::ToolError;
 
-/// The longest name of a project.
+/// Maximum length of a project name.
 const MAX_NAME: usize = 64;
-/// Names that Cargo refuses, or that mean something else in Rust.
-const TAKEN_IN_RUST: [&str; 60] = [
+/// Names that Cargo rejects or that Rust reserves.
+const RESERVED_IN_RUST: [&str; 60] = [
     "abstract",
     "alloc",
     "as",
@@ -72,50 +72,49 @@ const TAKEN_IN_RUST: [&str; 60] = [
     "virtual",
 ];
 
-/// Where a project in Rust gets `toolpost` from.
+/// The `toolpost` dependency of a Rust project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dependency {
-    /// The registry, at least this version.
+    /// A minimum version from the registry.
     Version(String),
-    /// A folder on this machine.
+    /// A directory on this machine.
     Path(PathBuf),
 }
 
-/// What kind of project is made.
+/// The kind of a project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProjectKind {
-    /// A program in Python without any dependency, and its test.
+    /// A Python program without dependencies, and its test.
     Executable,
     /// A Cargo project, and its test.
     Rust(Dependency),
 }
 
-/// A project that was made.
+/// A new project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Project {
-    /// Its folder, as it was given.
-    pub folder: PathBuf,
-    /// Its files, relative to the folder.
+    /// Its directory, as it was passed.
+    pub directory: PathBuf,
+    /// Its files, relative to the directory.
     pub files: Vec<PathBuf>,
-    /// The command line that calls it, to be run in the folder.
+    /// The command line that calls it, relative to the directory.
     pub try_it: Vec<String>,
-    /// The command line of its test, to be run in the folder.
+    /// The command line of its test, relative to the directory.
     pub test: Vec<String>,
 }
 
-/// Makes a project in a folder that does not exist yet, or is empty. Nothing is overwritten; what was made before an
-/// error stays.
+/// Creates a project in a new or empty directory. Nothing is overwritten; files written before an error remain.
 ///
 /// # Errors
-/// `INVALID_INPUT` for a name that cannot be one, `CONFLICT` when the folder has something in it, `PERMISSION`,
-/// `INVALID_PATH` or `DEPENDENCY` when it cannot be written.
-pub fn scaffold(kind: &ProjectKind, name: &str, folder: &Path) -> Result<Project, ToolError> {
+/// `INVALID_INPUT` for an invalid name, `CONFLICT` if the directory is not empty, `PERMISSION`, `INVALID_PATH` or
+/// `DEPENDENCY` if a write fails.
+pub fn scaffold(kind: &ProjectKind, name: &str, directory: &Path) -> Result<Project, ToolError> {
     check_name(kind, name)?;
-    fs::create_dir_all(folder).map_err(|error| failed("make the folder", folder, &error))?;
-    let mut entries = fs::read_dir(folder).map_err(|error| failed("look into", folder, &error))?;
+    fs::create_dir_all(directory).map_err(|error| failed("create the directory", directory, &error))?;
+    let mut entries = fs::read_dir(directory).map_err(|error| failed("read", directory, &error))?;
     if entries.next().is_some() {
-        return Err(ToolError::conflict(format!("the folder `{}` is not empty", folder.display()))
-            .suggest("Name a folder that does not exist yet; nothing is overwritten."));
+        return Err(ToolError::conflict(format!("the directory `{}` is not empty", directory.display()))
+            .suggest("Name a new directory; nothing is overwritten."));
     }
     let dependency = match kind {
         ProjectKind::Executable => String::new(),
@@ -125,7 +124,7 @@ pub fn scaffold(kind: &ProjectKind, name: &str, folder: &Path) -> Result<Project
     for (file, text, is_program) in kind.files() {
         let file = file.replace("{{name}}", name);
         let text = text.replace("{{name}}", name).replace("{{dependency}}", &dependency);
-        write_new(&folder.join(&file), &text, is_program)?;
+        write_new(&directory.join(&file), &text, is_program)?;
         files.push(PathBuf::from(file));
     }
     let words = |words: &[&str]| words.iter().map(|word| word.replace("{{name}}", name)).collect();
@@ -135,11 +134,11 @@ pub fn scaffold(kind: &ProjectKind, name: &str, folder: &Path) -> Result<Project
         }
         ProjectKind::Rust(_) => (&["cargo", "run", "--", "greet", "--name", "Ada"], &["cargo", "test"]),
     };
-    Ok(Project { folder: folder.to_owned(), files, try_it: words(try_it), test: words(test) })
+    Ok(Project { directory: directory.to_owned(), files, try_it: words(try_it), test: words(test) })
 }
 
 impl ProjectKind {
-    /// Name, content, and whether it is executable.
+    /// Name, content, and whether the file is executable.
     fn files(&self) -> Vec<(&'static str, &'static str, bool)> {
         match self {
             Self::Executable => vec![
@@ -159,7 +158,7 @@ impl ProjectKind {
 impl Dependency {
     /// Its line in `Cargo.toml`.
     fn line(&self) -> Result<String, ToolError> {
-        // A JSON string is a TOML string as well.
+        // A JSON string is also a TOML string.
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
         match self {
             Self::Version(version) => Ok(format!("toolpost = {}", quoted(version))),
@@ -181,22 +180,20 @@ fn check_name(kind: &ProjectKind, name: &str) -> Result<(), ToolError> {
     if !is_good {
         let short: String = name.chars().take(MAX_NAME).collect();
         return Err(ToolError::invalid_input(format!(
-            "{short:?} cannot be the name of a project: expected a small letter, then at most {} small letters, \
+            "{short:?} is not a project name; expected a lower-case letter, then at most {} lower-case letters, \
              digits, `_` or `-`",
             MAX_NAME - 1
         )));
     }
-    if matches!(kind, ProjectKind::Rust(_)) && TAKEN_IN_RUST.contains(&name) {
-        return Err(ToolError::invalid_input(format!(
-            "`{name}` means something else in Rust: take another name"
-        )));
+    if matches!(kind, ProjectKind::Rust(_)) && RESERVED_IN_RUST.contains(&name) {
+        return Err(ToolError::invalid_input(format!("`{name}` is reserved in Rust; choose another name")));
     }
     Ok(())
 }
 
 fn write_new(path: &Path, text: &str, is_program: bool) -> Result<(), ToolError> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(|error| failed("make the folder", folder, &error))?;
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory).map_err(|error| failed("create the directory", directory, &error))?;
     }
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
@@ -206,7 +203,7 @@ fn write_new(path: &Path, text: &str, is_program: bool) -> Result<(), ToolError>
     }
     #[cfg(not(unix))]
     let _ = is_program;
-    let mut file = options.open(path).map_err(|error| failed("make the file", path, &error))?;
+    let mut file = options.open(path).map_err(|error| failed("create the file", path, &error))?;
     file.write_all(text.as_bytes()).map_err(|error| failed("write", path, &error))
 }
 
@@ -214,7 +211,7 @@ fn failed(action: &str, path: &Path, error: &std::io::Error) -> ToolError {
     let message = format!("cannot {action} `{}`: {error}", path.display());
     match error.kind() {
         ErrorKind::AlreadyExists => {
-            ToolError::conflict(message).suggest("Nothing is overwritten: take another name.")
+            ToolError::conflict(message).suggest("Nothing is overwritten; choose another name.")
         }
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => ToolError::permission(message),
         ErrorKind::NotADirectory | ErrorKind::NotFound => ToolError::invalid_path(message),

@@ -1,7 +1,7 @@
-//! What a tool program speaks: the server half of the protocol, over given streams.
+//! The server half of the protocol: a tool program, over given streams.
 //!
-//! [`serve`] takes the command line of a program apart and answers it; it does not touch the process that it runs in,
-//! except for `working_dir` where [`Program::owns_process`] says that it may.
+//! [`serve`] parses the command line of a program and answers it. It leaves the process alone, except that `working_dir`
+//! changes its directory if [`Program::owns_process`] is set.
 
 mod descriptor;
 mod flags;
@@ -12,11 +12,12 @@ mod inlet;
 mod input;
 mod oneshot;
 mod outlet;
-mod person;
+
 mod port;
 mod reserved;
 mod resident;
 mod status;
+mod terminal;
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -34,30 +35,29 @@ pub(crate) use self::outlet::Outlet;
 pub(crate) use self::resident::new_call;
 use crate::protocol::dialect::{Discovery, PROTOCOL, PromptEntry, ResourceEntry, ToolEntry};
 
-/// What a tool program is.
+/// A tool program.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Program {
-    /// Its name, as `--discover` and `--help` give it.
+    /// Name, for `--discover` and `--help`.
     pub name: String,
-    /// Its version, as `--discover` and `--version` give it.
+    /// Version, for `--discover` and `--version`.
     pub version: String,
-    /// What it is for, for `--help`. Default: nothing.
+    /// Description, for `--help`. Default: none.
     pub about: Option<String>,
-    /// Whether the process is this program's alone, so that `working_dir` changes its directory. Default: no; the folder
-    /// is then only what the tool's `Ctx::working_dir` says.
+    /// Whether the process belongs to this program, so that `working_dir` changes its directory. Default: no, only
+    /// `Ctx::working_dir` reports it.
     pub owns_process: bool,
-    /// Whether a connection to another machine is an error (`TOOLPOST_NO_NETWORK`). Default: no.
+    /// Whether connections to other machines are errors (`TOOLPOST_NO_NETWORK`). Default: no.
     pub offline: bool,
-    /// Whether a person reads standard output on a terminal: a call then prints its result as text. Default: no.
-    pub for_person: bool,
-    /// Whether whoever starts the program answers `--mcp` and `--mcp-http` itself, so that `--help` names them. Default:
-    /// no.
+    /// Whether standard output is a terminal, so that a call prints its result as text. Default: no.
+    pub for_terminal: bool,
+    /// Whether the process handles `--mcp` and `--mcp-http` itself, so that `--help` lists them. Default: no.
     pub mcp: bool,
 }
 
 impl Program {
-    /// A program of this name and version.
+    /// Creates a program with a name and a version.
     pub fn new(name: impl Into<String>, version: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -65,19 +65,19 @@ impl Program {
             about: None,
             owns_process: false,
             offline: false,
-            for_person: false,
+            for_terminal: false,
             mcp: false,
         }
     }
 }
 
-/// Where a program reads and writes. They are read and written on threads of their own.
+/// The streams of a program, each used by its own thread.
 pub struct Streams {
-    /// Standard input. It is read only when something asks for it.
+    /// Standard input, read on demand.
     pub input: Box<dyn Read + Send>,
-    /// Standard output: the protocol, and nothing else.
+    /// Standard output, for the protocol only.
     pub output: Box<dyn Write + Send>,
-    /// Standard error: notifications.
+    /// Stderr, for notifications.
     pub errors: Box<dyn Write + Send>,
 }
 
@@ -87,7 +87,7 @@ impl std::fmt::Debug for Streams {
     }
 }
 
-/// Everything that a command needs.
+/// The state of a running command.
 pub(crate) struct Server {
     pub(crate) source: Arc<dyn ToolSource>,
     pub(crate) program: Program,
@@ -96,9 +96,9 @@ pub(crate) struct Server {
     pub(crate) input: Arc<Inlet>,
 }
 
-/// Answers one command line of a program and gives its exit status: 0 for success, else see the table in `--help`.
+/// Answers one command line and returns the exit code: 0 for success, else as in `--help`.
 ///
-/// `arguments` are those after the program's name. The last line is written when the future ends.
+/// `arguments` exclude the program's name. The last line is written when the future completes.
 pub async fn serve(
     source: Arc<dyn ToolSource>,
     program: Program,
@@ -114,7 +114,7 @@ pub async fn serve(
     };
     let status = server.answer(arguments).await;
     server.errors.flush().await;
-    // Who reads nothing of the answer cannot have got it.
+    // Success means that the answer was written.
     let written = server.output.flush().await;
     if status == status::OK && !written { status::FAILED } else { status }
 }
@@ -123,18 +123,18 @@ impl Server {
     async fn answer(&self, arguments: Vec<OsString>) -> u8 {
         let specs = match self.source.list().await {
             Ok(specs) => specs,
-            Err(error) => return self.refuse(&error, status::of(&error)).await,
+            Err(error) => return self.reject(&error, status::of(&error)).await,
         };
         let words = match grammar::texts(arguments) {
             Ok(words) => words,
-            Err(error) => return self.refuse(&error, status::USAGE).await,
+            Err(error) => return self.reject(&error, status::USAGE).await,
         };
         let command = grammar::parse(&words, &specs);
         let command = match command {
             Ok(command) => command,
             Err(error) => {
                 let error = if self.lacks_mcp(&words) { without_mcp() } else { error };
-                return self.refuse(&error, status::USAGE).await;
+                return self.reject(&error, status::USAGE).await;
             }
         };
         match command {
@@ -142,7 +142,7 @@ impl Server {
             Command::Version => self.text(format!("{} {}\n", self.program.name, self.program.version)).await,
             Command::Discover => match self.discovery(&specs).await {
                 Ok(discovery) => self.text(format!("{}\n", pretty(&json!(discovery)))).await,
-                Err(error) => self.refuse(&error, status::of(&error)).await,
+                Err(error) => self.reject(&error, status::of(&error)).await,
             },
             Command::Tools => {
                 let names = specs.iter().map(|spec| json!({"name": spec.name, "summary": spec.summary()}));
@@ -156,14 +156,14 @@ impl Server {
                         let list = json!({ key: json!(discovery)[key] });
                         self.text(format!("{}\n", pretty(&list))).await
                     }
-                    Err(error) => self.refuse(&error, status::of(&error)).await,
+                    Err(error) => self.reject(&error, status::of(&error)).await,
                 }
             }
             Command::Resource(uri) => self.value(self.source.read_resource(&uri).await).await,
             Command::Prompt { name, arguments } => {
                 let arguments = match input::object(&arguments) {
                     Ok(arguments) => arguments,
-                    Err(error) => return self.refuse(&error, status::USAGE).await,
+                    Err(error) => return self.reject(&error, status::USAGE).await,
                 };
                 let arguments = arguments.as_object().cloned().unwrap_or_default();
                 self.value(self.source.render_prompt(&name, &arguments).await).await
@@ -178,7 +178,7 @@ impl Server {
         }
     }
 
-    /// What the program has. Without specs the list of tools is empty.
+    /// The program's manifest. Without specs the list of tools is empty.
     pub(crate) async fn discovery(&self, specs: &[Arc<ToolSpec>]) -> Result<Discovery, ToolError> {
         let resources = self.source.resources().await?;
         let prompts = self.source.prompts().await?;
@@ -203,16 +203,17 @@ impl Server {
         self.output.send(format!("{value}\n").into_bytes()).await;
     }
 
-    /// Whether a command line asks for the Model Context Protocol, which this program does not speak.
+    /// Whether a command line requests MCP, which this program was built without.
     fn lacks_mcp(&self, words: &[String]) -> bool {
-        let asks = |word: &String| ["--mcp", "--mcp-http"].contains(&word.split('=').next().unwrap_or(word));
-        !self.program.mcp && words.first().is_some_and(asks)
+        let requests =
+            |word: &String| ["--mcp", "--mcp-http"].contains(&word.split('=').next().unwrap_or(word));
+        !self.program.mcp && words.first().is_some_and(requests)
     }
 
-    /// Writes the envelope of an error; for a person, a sentence on standard error.
-    pub(crate) async fn refuse(&self, error: &ToolError, status: u8) -> u8 {
-        if self.program.for_person {
-            self.errors.send(person::failure(error).into_bytes()).await;
+    /// Writes an error: an envelope, or a message on stderr for a terminal.
+    pub(crate) async fn reject(&self, error: &ToolError, status: u8) -> u8 {
+        if self.program.for_terminal {
+            self.errors.send(terminal::failure(error).into_bytes()).await;
             return status;
         }
         let id = CallId::new();
@@ -224,14 +225,14 @@ impl Server {
         status
     }
 
-    /// Writes what a resource or a prompt gives: the bare value.
+    /// Writes the value of a resource or a prompt without an envelope.
     async fn value(&self, result: Result<Output, ToolError>) -> u8 {
         match result {
             Ok(output) => {
                 self.line(&output.result_value()).await;
                 status::OK
             }
-            Err(error) => self.refuse(&error, status::of(&error)).await,
+            Err(error) => self.reject(&error, status::of(&error)).await,
         }
     }
 }
@@ -241,7 +242,7 @@ fn without_mcp() -> ToolError {
         .suggest("Enable the feature `mcp` of `toolpost`, or run `toolpost serve ./PROGRAM`.")
 }
 
-/// JSON over several lines, indented by two spaces.
+/// JSON on several lines, indented by two spaces.
 fn pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }

@@ -87,7 +87,7 @@ pub(crate) fn spec(
         }
     };
     let states = || parameters.iter().filter(|parameter| matches!(parameter.source, Source::State(_)));
-    let written = states().filter(|parameter| parameter.keep().is_some()).count();
+    let written = states().filter(|parameter| parameter.write_back().is_some()).count();
     options.check_state(states().count(), written)?;
     let notes = parameters.iter().filter_map(|parameter| parameter.note(&spec));
     let changes = options.statements();
@@ -119,7 +119,7 @@ pub(crate) fn call_body(
     let whole = parameters.iter().find(|parameter| matches!(parameter.source, Source::WholeInput));
     let bindings = parameters.iter().map(|parameter| parameter.binding(whole.is_some()));
     let passed = parameters.iter().map(Parameter::passed);
-    let keep: Vec<TokenStream> = parameters.iter().filter_map(Parameter::keep).collect();
+    let write_back: Vec<TokenStream> = parameters.iter().filter_map(Parameter::write_back).collect();
     let wait = signature.asyncness.map(|keyword| {
         let await_keyword = syn::Ident::new("await", keyword.span());
         quote!(.#await_keyword)
@@ -140,22 +140,22 @@ pub(crate) fn call_body(
     let answer = quote_spanned! {return_type(signature)?.map_or_else(Span::mixed_site, at)=>
         ::toolpost::__private::Returned(#run).into_tool_output()
     };
-    let keep = (!keep.is_empty()).then(|| {
+    let write_back = (!write_back.is_empty()).then(|| {
         let answer = local("answer");
         // What a failed attempt made of its state is thrown away.
         quote! {
             if #answer.is_ok() {
-                #(#keep)*
+                #(#write_back)*
             }
         }
     });
-    let answer = match keep {
+    let answer = match write_back {
         None => answer,
-        Some(keep) => {
+        Some(write_back) => {
             let name = local("answer");
             quote! {
                 let #name = #answer;
-                #keep
+                #write_back
                 #name
             }
         }
@@ -173,7 +173,7 @@ pub(crate) fn call_body(
 /// The method that makes one value of two, if the tool says how.
 pub(crate) fn merge(parameters: &[Parameter], options: &ToolOptions) -> Option<TokenStream> {
     let path = options.merge.as_ref()?;
-    let kind = parameters.iter().find_map(|parameter| parameter.keep().map(|_| &parameter.kind))?;
+    let kind = parameters.iter().find_map(|parameter| parameter.write_back().map(|_| &parameter.kind))?;
     let (before, mine, theirs) = (local("before"), local("mine"), local("theirs"));
     let value = quote!(::toolpost::__private::serde_json::Value);
     Some(quote! {

@@ -348,10 +348,10 @@ impl Parameter {
     }
 
     /// The statement that notes what the function has made of it.
-    pub(crate) fn keep(&self) -> Option<TokenStream> {
+    pub(crate) fn write_back(&self) -> Option<TokenStream> {
         let (variable, ctx) = (self.variable(), local("ctx"));
         matches!(self.source, Source::State(State { writes: true, .. }))
-            .then(|| quote!(#variable.keep(#ctx)?;))
+            .then(|| quote!(#variable.write_back(#ctx)?;))
     }
 
     fn state(&self) -> Option<&State> {

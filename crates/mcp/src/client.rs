@@ -291,7 +291,7 @@ impl ToolSource for Client {
             match &result {
                 Ok(output) => {
                     record.status = output.status();
-                    record.content_bytes = output.model_text().len();
+                    record.content_bytes = output.to_text().len();
                     record.artifacts =
                         output.artifacts.iter().cloned().map(toolpost_core::Artifact::without_data).collect();
                 }

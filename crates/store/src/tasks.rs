@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 use tokio::runtime::Handle;
-use toolpost_core::{BoxFuture, Code, KeptTask, RetryAdvice, TaskStore, Timestamp, ToolError};
+use toolpost_core::{BoxFuture, Code, RetryAdvice, TaskRecord, TaskStore, Timestamp, ToolError};
 
 use crate::{fault, schema};
 
@@ -32,14 +32,14 @@ CREATE TABLE tasks (
 /// A file belongs to the process that has it open: another one is refused. Clones are the same file.
 ///
 /// ```
-/// # use toolpost_core::{KeptTask, TaskStore, Timestamp};
+/// # use toolpost_core::{TaskRecord, TaskStore, Timestamp};
 /// # use toolpost_store::TaskFile;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), toolpost_core::ToolError> {
 /// # let folder = tempfile::tempdir()?;
 /// let tasks = TaskFile::open(folder.path().join("tasks.db"))?;
-/// let task = KeptTask { id: "one".into(), until: Timestamp::from_micros(1), body: "half".into() };
-/// tasks.keep(task.clone()).await?;
+/// let task = TaskRecord { id: "one".into(), until: Timestamp::from_micros(1), body: "half".into() };
+/// tasks.put(task.clone()).await?;
 /// assert_eq!(tasks.load("one").await?, Some(task));
 /// # Ok(())
 /// # }
@@ -110,10 +110,10 @@ impl TaskFile {
         }
     }
 
-    fn read(&self, (id, until, body): (String, i64, String)) -> Result<KeptTask, ToolError> {
+    fn read(&self, (id, until, body): (String, i64, String)) -> Result<TaskRecord, ToolError> {
         let body = serde_json::from_str(&body)
             .map_err(|error| fault::corrupt(&self.0.path, &format!("the task `{id}`: {error}")))?;
-        Ok(KeptTask { id, until: Timestamp::from_micros(until.cast_unsigned()), body })
+        Ok(TaskRecord { id, until: Timestamp::from_micros(until.cast_unsigned()), body })
     }
 }
 
@@ -122,9 +122,9 @@ fn columns(row: &Row<'_>) -> rusqlite::Result<(String, i64, String)> {
 }
 
 impl TaskStore for TaskFile {
-    fn keep(&self, task: KeptTask) -> BoxFuture<'_, Result<(), ToolError>> {
+    fn put(&self, task: TaskRecord) -> BoxFuture<'_, Result<(), ToolError>> {
         Box::pin(async move {
-            let KeptTask { id, until, body } = task;
+            let TaskRecord { id, until, body } = task;
             let body = serde_json::to_string(&body)?;
             self.with(move |connection| {
                 let mut statement = connection
@@ -135,7 +135,7 @@ impl TaskStore for TaskFile {
         })
     }
 
-    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<KeptTask>, ToolError>> {
+    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<TaskRecord>, ToolError>> {
         Box::pin(async move {
             let id = id.to_owned();
             let found = self.with(move |connection| {
@@ -164,7 +164,7 @@ impl TaskStore for TaskFile {
         })
     }
 
-    fn all(&self) -> BoxFuture<'_, Result<Vec<KeptTask>, ToolError>> {
+    fn all(&self) -> BoxFuture<'_, Result<Vec<TaskRecord>, ToolError>> {
         Box::pin(async move {
             let rows = self.with(|connection| {
                 let mut statement = connection.prepare("SELECT id, until, body FROM tasks ORDER BY id")?;

@@ -36,7 +36,7 @@ use crate::{MemoryStore, Settings, ToolUsage, ToolboxBuilder, path};
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 /// let toolbox = Toolbox::builder().tool(shout).build()?;
 /// let output = toolbox.run("shout", json!({ "text": "hello" })).await.unwrap();
-/// assert_eq!(output.model_text(), "HELLO");
+/// assert_eq!(output.to_text(), "HELLO");
 /// # Ok::<(), toolpost_core::SpecError>(()) }).unwrap();
 /// ```
 #[derive(Clone)]

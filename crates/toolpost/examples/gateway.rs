@@ -67,8 +67,8 @@ async fn main() -> Result<(), ToolError> {
         }
     }
     let sum = gateway.run("calc__plus", json!({ "a": 20, "b": 22 })).await?;
-    println!("calc__plus: {}", sum.model_text());
-    println!("weather__forecast: {}", gateway.run("weather__forecast", json!({})).await?.model_text());
+    println!("calc__plus: {}", sum.to_text());
+    println!("weather__forecast: {}", gateway.run("weather__forecast", json!({})).await?.to_text());
 
     // The weather changes what it says of itself.
     weather.remove("forecast");
@@ -86,6 +86,6 @@ async fn main() -> Result<(), ToolError> {
     for standing in pinned.standings().await? {
         pinned.approve(&standing.name, &standing.sha256).await?;
     }
-    println!("approved: {}", gateway.run("weather__forecast", json!({})).await?.model_text());
+    println!("approved: {}", gateway.run("weather__forecast", json!({})).await?.to_text());
     Ok(())
 }

@@ -20,7 +20,7 @@
 //! async fn main() -> Result<(), ToolError> {
 //!     let toolbox = Toolbox::builder().tool(forecast).build()?;
 //!     let output = toolbox.run("forecast", json!({ "city": "Oslo" })).await?;
-//!     assert_eq!(output.model_text(), "Oslo: sun for 1 days");
+//!     assert_eq!(output.to_text(), "Oslo: sun for 1 days");
 //!
 //!     let error = toolbox.run("forecast", json!({ "city": "Oslo", "days": 30 })).await.unwrap_err();
 //!     assert_eq!(error.message(), "/days: expected at most 14, found 30");
@@ -151,8 +151,8 @@ pub mod spec {
 /// Versioned documents: changes, commits, conflicts, stores.
 pub mod state {
     pub use toolpost_core::{
-        Change, Commit, Committed, DocStore, Document, KeptTask, OnConflict, Patch, Sleep, StateAddress,
-        StateConflict, StateDoc, StateSpec, StateValue, StateView, TaskStore, Write, check_document_id,
+        Change, Commit, Committed, DocStore, Document, OnConflict, Patch, Sleep, StateAddress, StateConflict,
+        StateDoc, StateSpec, StateValue, StateView, TaskRecord, TaskStore, Write, check_document_id,
         check_pointer, escape_pointer, pointers_overlap, state_conflict, to_json,
     };
     #[cfg(feature = "toolbox")]
@@ -167,8 +167,8 @@ pub mod time {
 /// Traits and types for custom tools, sources of tools, hosts and runners.
 pub mod extend {
     pub use toolpost_core::{
-        Args, BoxFuture, Host, IntoTool, IntoTools, Runner, SourceState, SourceStatus, StartCheck, ToolGroup,
-        ToolSource, Withheld, marker, typed_tool_fn,
+        Args, BoxFuture, HiddenDefinition, Host, IntoTool, IntoTools, Runner, SourceState, SourceStatus,
+        StartCheck, ToolGroup, ToolSource, marker, typed_tool_fn,
     };
 }
 

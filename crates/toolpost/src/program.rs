@@ -131,7 +131,7 @@ impl<T: IntoToolbox, Build: Fn() -> T> ToolProgram<Build> {
         let mut words = std::env::args_os();
         let started_as = words.next().unwrap_or_default();
         let words: Vec<OsString> = words.collect();
-        let for_person = std::io::stdout().is_terminal();
+        let for_terminal = std::io::stdout().is_terminal();
         // From here on, tools cannot write to the protocol output or read the protocol input.
         let output = server::own_output();
         let reads = ["--resident", "--session", "--sample-via", "--mcp"];
@@ -150,7 +150,7 @@ impl<T: IntoToolbox, Build: Fn() -> T> ToolProgram<Build> {
         program.about.clone_from(&self.about);
         program.owns_process = true;
         program.offline = environment::is_offline();
-        program.for_person = for_person;
+        program.for_terminal = for_terminal;
         program.mcp = cfg!(feature = "mcp");
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
             Ok(runtime) => runtime,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use toolpost_core::ToolError;
 use toolpost_exec::server;
-use toolpost_exec::worker::{MARKER, Settings, Work, Workers, serve};
+use toolpost_exec::worker::{MARKER, WorkerSettings, WorkerTools, Workers, serve};
 use tracing::level_filters::LevelFilter;
 
 use crate::program::IntoToolbox;
@@ -77,7 +77,7 @@ fn work<T: IntoToolbox>(build: impl Fn() -> T) -> i32 {
     let status = match toolbox {
         Ok(toolbox) => {
             let values = toolbox.values().clone();
-            let work = Work { tool: Box::new(move |name| toolbox.own_tool(name)), values };
+            let work = WorkerTools { tool: Box::new(move |name| toolbox.own_tool(name)), values };
             runtime.block_on(serve(work, input, output));
             0
         }
@@ -101,7 +101,7 @@ fn failed(reason: &str) -> i32 {
 /// load other code.
 pub fn workers() -> Workers {
     let unavailable = |reason: &str, fix: &str| {
-        Workers::none(
+        Workers::unavailable(
             ToolError::precondition(format!("worker processes are unavailable: {reason}")).suggest(fix),
         )
     };
@@ -126,14 +126,14 @@ pub fn workers() -> Workers {
             "Call `toolpost::worker_entry(build)` first in `main`, before the toolbox is built.",
         );
     }
-    let mut settings = Settings::new(program);
+    let mut settings = WorkerSettings::new(program);
     settings.arguments = vec![ARGUMENT.into()];
     settings.environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, _)| name != MARKER)
         .collect();
     if let Ok(directory) = std::env::current_dir() {
-        settings.folder = directory;
+        settings.directory = directory;
     }
     Workers::new(settings)
 }

@@ -1,4 +1,4 @@
-//! Code and programs in the sandbox.
+//! Tools that run code and programs in the sandbox.
 
 mod describe;
 mod execution;

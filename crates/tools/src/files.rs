@@ -1,7 +1,7 @@
-//! Files and folders beneath a root.
+//! Files and directories beneath a root.
 #![cfg_attr(
     not(all(target_os = "linux", not(toolpost_simulate_other_host))),
-    expect(dead_code, reason = "what is asked for is only looked at where it can be done")
+    expect(dead_code, reason = "used only where the file tools are supported")
 )]
 
 mod budget;
@@ -24,7 +24,7 @@ pub use self::list::{EntryKind, Listing, ListingEntry, list_directory};
 pub use self::permitted::{FilePermission, FileSystemTool, PermittedFile, PermittedFiles};
 pub use self::read::{FileText, read_file};
 pub use self::root::FileRoot;
-pub(crate) use self::root::{Folder, shown};
+pub(crate) use self::root::{Directory, shown};
 pub(crate) use self::text::TextEncoding;
 pub use self::write::{WrittenFile, write_file};
 
@@ -32,38 +32,37 @@ use toolpost::{Ctx, ToolError};
 
 use self::text::{Decoded, decode};
 
-/// What is read of a file, and what its folder said of it.
-struct Found {
+/// The content of a file.
+struct FileContent {
     bytes: Vec<u8>,
-    /// Bytes that the file had when it was opened.
+    /// Size when the file was opened, in bytes.
     size: u64,
 }
 
-/// What is to be written.
-struct Writing<'a> {
+/// A write operation.
+struct Write<'a> {
     bytes: &'a [u8],
     backup: bool,
     atomic: bool,
     create_directories: bool,
 }
 
-/// Writes a file that code has made for its user, also into folders that are not there yet. The same rules hold as for
-/// [`write_file`].
-pub(crate) fn put(folder: &Folder, path: &str, bytes: &[u8]) -> Result<(), ToolError> {
-    let relative = folder.relative(path)?;
-    let writing = Writing { bytes, backup: false, atomic: true, create_directories: true };
-    platform::write(folder, &relative, path, &writing).map(drop)
+/// Writes a file that code created for its user, and creates its parents. The rules of [`write_file`] apply.
+pub(crate) fn put(directory: &Directory, path: &str, bytes: &[u8]) -> Result<(), ToolError> {
+    let relative = directory.relative(path)?;
+    let write = Write { bytes, backup: false, atomic: true, create_directories: true };
+    platform::write(directory, &relative, path, &write).map(drop)
 }
 
-/// What was done to write.
+/// The result of a write operation.
 struct Written {
     created: bool,
-    /// The name of the copy, in the folder of the file.
+    /// Name of the backup, in the file's directory.
     backup: Option<String>,
 }
 
-/// Which entries of a folder are asked for.
-struct Asked<'a> {
+/// Options of a listing.
+struct ListOptions<'a> {
     max_depth: u32,
     include_hidden: bool,
     pattern: Option<&'a pattern::Pattern>,
@@ -71,67 +70,71 @@ struct Asked<'a> {
     is_cancelled: &'a dyn Fn() -> bool,
 }
 
-/// A text file as it was read.
-pub(crate) struct ReadText {
+/// A decoded text file.
+pub(crate) struct TextFile {
     pub(crate) text: String,
-    /// The name of its encoding.
+    /// Name of the encoding.
     encoding: String,
-    /// Some bytes mean nothing in the encoding.
+    /// Whether some bytes are invalid in the encoding.
     lossy: bool,
-    /// Bytes that the file had when it was opened.
+    /// Size when the file was opened, in bytes.
     size: u64,
 }
 
-/// Reads a text file beneath the root of a call, of at most so many bytes; without an encoding it is detected.
+/// Reads a text file of at most `limit` bytes; without an encoding, detects it.
 pub(crate) fn read_text(
     ctx: &Ctx,
     path: &str,
     encoding: Option<TextEncoding>,
     limit: u64,
-) -> Result<ReadText, ToolError> {
-    let folder = Folder::of(ctx)?;
-    let relative = folder.relative(path)?;
-    let found = platform::read(&folder, &relative, path, limit)?;
+) -> Result<TextFile, ToolError> {
+    let directory = Directory::of(ctx)?;
+    let relative = directory.relative(path)?;
+    let found = platform::read(&directory, &relative, path, limit)?;
     let Decoded { text, encoding, lossy } = decode(&found.bytes, encoding).map_err(|reason| {
         let message = format!("`{}` ({}) is not a text file: {reason}", shown(path), megabytes(found.size));
         at_path(ToolError::invalid_path(message), path)
-            .suggest("Run code to work with it, or name its `encoding` if it is text.")
+            .suggest("Run code to process it, or name its `encoding` if it is text.")
     })?;
-    Ok(ReadText { text, encoding, lossy, size: found.size })
+    Ok(TextFile { text, encoding, lossy, size: found.size })
 }
 
 /// Files with their content.
 pub(crate) struct Contents {
-    /// Paths relative to the folder, and bytes.
+    /// Relative paths and bytes.
     pub(crate) files: Vec<(String, Vec<u8>)>,
-    /// How many files are not among them: there were too many, they were too large, or they could not be read.
-    pub(crate) left_out: usize,
+    /// Number of files that are too many, too large or unreadable.
+    pub(crate) omitted: usize,
 }
 
-/// The regular files of a folder, hidden ones left aside: at most so many, of so many bytes together. Links are not
-/// followed, whoever makes them meanwhile.
+/// The regular, visible files of a directory, within limits for their number and total size. Links are not followed.
 pub(crate) fn contents(
-    folder: &Folder,
-    most_files: usize,
-    most_bytes: u64,
+    directory: &Directory,
+    max_files: usize,
+    max_bytes: u64,
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<Contents, ToolError> {
-    let asked =
-        Asked { max_depth: 16, include_hidden: false, pattern: None, max_entries: 10_000, is_cancelled };
-    let (entries, truncated) = platform::list(folder, ".", ".", &asked)?;
-    let mut contents = Contents { files: Vec::new(), left_out: usize::from(truncated) };
-    let mut room = most_bytes;
+    let options = ListOptions {
+        max_depth: 16,
+        include_hidden: false,
+        pattern: None,
+        max_entries: 10_000,
+        is_cancelled,
+    };
+    let (entries, truncated) = platform::list(directory, ".", ".", &options)?;
+    let mut contents = Contents { files: Vec::new(), omitted: usize::from(truncated) };
+    let mut room = max_bytes;
     for entry in entries.into_iter().filter(|entry| entry.kind == EntryKind::File) {
-        if contents.files.len() >= most_files || entry.size > room {
-            contents.left_out += 1;
+        if contents.files.len() >= max_files || entry.size > room {
+            contents.omitted += 1;
             continue;
         }
-        match platform::read(folder, &entry.path, &entry.path, room) {
+        match platform::read(directory, &entry.path, &entry.path, room) {
             Ok(found) => {
                 room -= (found.bytes.len() as u64).min(room);
                 contents.files.push((entry.path, found.bytes));
             }
-            Err(_) => contents.left_out += 1,
+            Err(_) => contents.omitted += 1,
         }
     }
     Ok(contents)

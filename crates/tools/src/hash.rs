@@ -10,13 +10,13 @@ use crate::files::TextEncoding;
 #[data]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextHash {
-    /// The digest, written as `output_format` says.
+    /// The digest in `output_format`.
     pub hash: String,
     /// The algorithm.
     pub algorithm: String,
-    /// How the digest is written.
+    /// Format of the digest.
     pub output_format: String,
-    /// How many bytes of text went in.
+    /// Number of hashed bytes.
     pub bytes: u64,
 }
 
@@ -26,8 +26,8 @@ fn digest<D: Digest>(bytes: &[u8]) -> Vec<u8> {
 
 /// Compute the digest (hash) of a text.
 ///
-/// Use sha256 or longer unless something asks for another one: md5 and sha1 are broken and tell nothing about who made
-/// a text. blake2b has 64 bytes and blake2s 32, as in Python's hashlib.
+/// Use sha256 or longer unless another algorithm is required: md5 and sha1 are broken. blake2b has 64 bytes and blake2s
+/// 32, as in Python's hashlib.
 #[tool(
     summary = "Hash text",
     tags("hash", "digest", "checksum", "md5", "sha256", "blake2"),
@@ -35,20 +35,20 @@ fn digest<D: Digest>(bytes: &[u8]) -> Vec<u8> {
     policy(category = "data_processing", group = "text", read_only, idempotent)
 )]
 pub fn hash_text(
-    /// The text that the digest is computed of.
+    /// The text to hash.
     text: String,
     /// The algorithm, for example "sha256".
     #[arg(default = "sha256", enum("md5", "sha1", "sha256", "sha512", "blake2b", "blake2s"))]
     algorithm: String,
-    /// Name of the encoding that makes bytes of the text, for example "utf-8" or "utf-16le".
+    /// Encoding of the text, for example "utf-8" or "utf-16le".
     #[arg(default = "utf-8")]
     encoding: String,
-    /// How the digest is written: "hex" in lower case, or "base64" with padding.
+    /// Format of the digest: "hex" in lower case, or "base64" with padding.
     #[arg(default = "hex", enum("hex", "base64"))]
     output_format: String,
 ) -> Result<TextHash, ToolError> {
     let bytes = TextEncoding::named(&encoding)?.encode(&text).map_err(|error| {
-        error.with("pointer", "/text").suggest("Hash with the encoding `utf-8`, or leave the character out.")
+        error.with("pointer", "/text").suggest("Use the encoding `utf-8`, or remove the character.")
     })?;
     let digest = match algorithm.as_str() {
         "md5" => digest::<md5::Md5>(&bytes),
@@ -57,7 +57,7 @@ pub fn hash_text(
         "sha512" => digest::<sha2::Sha512>(&bytes),
         "blake2b" => digest::<blake2::Blake2b512>(&bytes),
         "blake2s" => digest::<blake2::Blake2s256>(&bytes),
-        // The schema has let nothing else through.
+        // The schema rejects other values.
         other => return Err(ToolError::internal(format!("the algorithm `{other}` is not implemented"))),
     };
     let hash = if output_format == "base64" {

@@ -1,4 +1,4 @@
-//! Requests to other machines, to those addresses that may be asked.
+//! HTTP requests to permitted addresses.
 
 mod request;
 mod secrets;

@@ -1,33 +1,32 @@
-//! The built-in tools: files beneath a root, arithmetic, statistics, digests, code and programs in the sandbox, and
-//! with the feature `http` requests and searches.
+//! The built-in tools: files, arithmetic, statistics, hashes, code and programs in the sandbox, and with the feature
+//! `http` requests and searches.
 //!
-//! [`builtin`] gives all of them. What the operator decides is injected by type, into the toolbox or into a call:
-//! [`FileRoot`] says which folder is seen, [`CodeSettings`] what code may do. Without them the call's working folder
-//! is the root, and code runs at the best level of the host. With `http`, `HttpSettings` says which addresses beside
-//! public ones may be asked, and `SearchSettings` which engines there are. A call can bring
-//! [`ResourceLimits`](toolpost::import::ResourceLimits), which only tighten.
+//! [`builtin`] returns all of them. The operator's settings are injected by type, on the toolbox or on a call:
+//! [`FileRoot`] sets the root directory, [`CodeSettings`] what code may do. Without them the call's working directory is
+//! the root, and code runs at the best level of the host. With `http`, `HttpSettings` allows non-public addresses, and
+//! `SearchSettings` sets the search engines. A call can tighten limits with
+//! [`ResourceLimits`](toolpost::import::ResourceLimits).
 //!
-//! [`code_execution()`] is not among them: it stands in for the tool of that name that some providers host.
+//! [`code_execution()`] is not built in: it replaces the hosted tool with this name of some providers.
 //!
-//! Two more are made by the application: [`FileSystemTool`] gives files as far as rules permit, [`DataTransferTool`] takes
-//! a typed value out of a conversation.
+//! Applications create two more: [`FileSystemTool`] for files with permission rules, [`DataTransferTool`] for a typed
+//! value from a conversation.
 //!
 //! # Invariants
 //!
-//! - Arguments are hostile. A file is opened by `openat2` beneath its root and nowhere else: no `..`, no absolute path
-//!   and no symbolic link leads out, whatever is renamed meanwhile. Writing follows no link at all.
-//! - A file that is replaced is replaced in one step unless the caller says otherwise; a copy overwrites nothing.
-//! - Reading, listing, calculating and telling output have bounds in bytes, entries, depth and lines, and a result that
-//!   was cut says so.
-//! - What a program does is a result; that it could not be run is an error. Every run tells the record which layers
-//!   confined it.
-//! - A request goes to an address that was checked after its name was looked up, and a redirect is a new request:
-//!   nothing of this machine, its networks or its cloud is asked unless the operator allows the host. Secrets of a
-//!   request are in no record, no error, and on no other server.
-//! - Nothing here starts a process, reads the environment or knows the toolbox that calls it.
+//! - Arguments are untrusted. `openat2` opens files beneath their root: no `..`, no absolute path, no symbolic link and no
+//!   concurrent rename leads out. Writes follow no link.
+//! - Files are replaced atomically by default; a backup overwrites nothing.
+//! - Reads, listings, calculations and output are bounded in bytes, entries, depth and lines. A truncated result says so.
+//! - A program's failure is a result; a program that cannot run is an error. The record has the layers that confined
+//!   each run.
+//! - A request goes to an address that was checked after DNS resolution, and a redirect is checked again. The machine, its
+//!   networks and its cloud are unreachable unless the operator allows the host. Secrets of a request are in no record,
+//!   no error, and on no other server.
+//! - Nothing here starts a process, reads the environment or knows the toolbox.
 //!
-//! Deliberately absent: a way to delete or move files (code can, in the sandbox), `eval` of any kind, and confinement by
-//! comparing paths: where `openat2` is missing the file tools answer `PRECONDITION`.
+//! Deliberately absent: tools to delete or move files (code can, in the sandbox), `eval`, and confinement by path
+//! comparison: without `openat2` the file tools fail with `PRECONDITION`.
 #![forbid(unsafe_code)]
 
 // The attribute macros emit paths that begin with `::toolpost`.
@@ -68,7 +67,7 @@ pub use self::transfer::DataTransferTool;
 pub use self::with_text::WithText;
 pub use toolpost_sandbox::{Level, Limits};
 
-/// The names of the built-in tools, in the order of [`builtin`].
+/// Names of the built-in tools, in the order of [`builtin`].
 pub const BUILTIN_NAMES: [&str; if cfg!(feature = "http") { 10 } else { 8 }] = [
     "read_file",
     "write_file",
@@ -84,9 +83,10 @@ pub const BUILTIN_NAMES: [&str; if cfg!(feature = "http") { 10 } else { 8 }] = [
     "web_search",
 ];
 
-/// The built-in tools, always in the same order. Those that use the network are there with the feature `http`.
-/// Some can also be called by names that they have in other collections of tools: `read_local_file`,
-/// `safe_math_evaluator`, `python_code_executor` and `data_analyzer`.
+/// The built-in tools, in a fixed order; those that use the network need the feature `http`.
+///
+/// Aliases from other tool collections: `read_local_file`, `safe_math_evaluator`, `python_code_executor` and
+/// `data_analyzer`.
 pub fn builtin() -> Vec<Arc<dyn Tool>> {
     vec![
         with_aliases(read_file, [Alias::new("read_local_file").parameter("file_path", "path")]),

@@ -1,4 +1,4 @@
-//! `analyze_data`: statistics of numbers, and of the columns of a table.
+//! `analyze_data`: statistics of numbers and table columns.
 
 mod column;
 mod summary;
@@ -10,101 +10,101 @@ use self::column::{Column, Table};
 use self::summary::{Sample, correlation};
 use crate::files::{self, shown};
 
-/// The largest table that is read, in bytes.
+/// Maximum size of a table, in bytes.
 const MAX_TABLE: u64 = 64 << 20;
-/// The quantiles and the number of stretches of a histogram that `descriptive` gives without being told.
+/// Default quantiles and number of bins of `descriptive`.
 const QUANTILES: [f64; 7] = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95];
 const BINS: usize = 10;
 
-/// A value that is no number.
+/// A value that is not a number.
 #[data]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotANumber {
-    /// Where it stands among the values, from 1.
+    /// Position among the values, from 1.
     pub position: u64,
     /// The value.
     pub value: String,
 }
 
-/// The value below which a part of the numbers lies.
+/// A quantile.
 #[data]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quantile {
-    /// The part, from 0 to 1.
+    /// Probability, from 0 to 1.
     pub probability: f64,
-    /// The value; interpolated where it lies between two numbers.
+    /// Value, interpolated between two numbers.
     pub value: f64,
 }
 
-/// One stretch of a histogram.
+/// A bin of a histogram.
 #[data]
 #[derive(Clone, Debug, PartialEq)]
 pub struct HistogramBin {
-    /// Its lower limit, which belongs to it.
+    /// Lower limit, inclusive.
     pub from: f64,
-    /// Its upper limit, which belongs to the next one; that of the last one belongs to it.
+    /// Upper limit, exclusive except in the last bin.
     pub to: f64,
-    /// How many numbers fall into it.
+    /// Number of values.
     pub count: u64,
 }
 
-/// How two columns go together.
+/// The correlation of two columns.
 #[data]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Correlation {
-    /// What the numbers were compared with.
+    /// The other column.
     pub with: String,
-    /// How many places had a number on both sides.
+    /// Number of positions with a number on both sides.
     pub pairs: u64,
-    /// Pearson's coefficient, from -1 to 1; `null` when one side does not vary or there are fewer than two pairs.
+    /// Pearson's coefficient, from -1 to 1; `null` if a side is constant or there are fewer than two pairs.
     pub pearson: Option<f64>,
 }
 
-/// Statistics of numbers. What has no value, or none that a 64-bit number can hold, is `null`.
+/// Statistics of numbers. A statistic that is undefined or exceeds a 64-bit number is `null`.
 #[data]
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataAnalysis {
-    /// The name of the column, or `data`.
+    /// Column name, or `data`.
     pub column: String,
-    /// How many numbers there are.
+    /// Number of numeric values.
     pub count: u64,
-    /// How many values are missing: `null`, an empty field, or one such as `NA`.
+    /// Number of missing values: `null`, an empty field, or a mark such as `NA`.
     pub missing: u64,
-    /// How many values are something else than a number; they are left out.
+    /// Number of other values, which are ignored.
     pub non_numeric: u64,
     /// The first few of those.
     pub non_numeric_examples: Vec<NotANumber>,
-    /// The sum.
+    /// Sum.
     pub sum: Option<f64>,
-    /// The smallest number.
+    /// Minimum.
     pub min: Option<f64>,
-    /// The largest number.
+    /// Maximum.
     pub max: Option<f64>,
-    /// The arithmetic mean.
+    /// Arithmetic mean.
     pub mean: Option<f64>,
-    /// The median; of an even count, the mean of the two in the middle.
+    /// Median; for an even count, the mean of the middle two.
     pub median: Option<f64>,
-    /// The sample variance: divided by the count less 1.
+    /// Sample variance, divided by the count less 1.
     pub variance: Option<f64>,
-    /// The square root of `variance`.
+    /// Square root of `variance`.
     pub standard_deviation: Option<f64>,
-    /// The variance of a whole population: divided by the count. Only in `descriptive`.
+    /// Population variance, divided by the count. Only in `descriptive`.
     pub population_variance: Option<f64>,
-    /// The square root of `population_variance`. Only in `descriptive`.
+    /// Square root of `population_variance`. Only in `descriptive`.
     pub population_standard_deviation: Option<f64>,
-    /// Quantiles, in the order asked for.
+    /// Quantiles, in the requested order.
     pub quantiles: Vec<Quantile>,
-    /// A histogram over stretches of equal width.
+    /// Histogram with bins of equal width.
     pub histogram: Vec<HistogramBin>,
-    /// The correlation with the other values, when some were given.
+    /// Correlation with the other values, if given.
     pub correlation: Option<Correlation>,
 }
 
 /// Compute statistics of numbers, or of a column of a CSV file.
 ///
-/// Give either `data` or `path`. "basic" gives count, sum, minimum, maximum, mean, median, sample variance and standard
-/// deviation (divided by n - 1); "descriptive" adds those of a population, quantiles and a histogram. Values that are
-/// missing or not numeric are left out and counted. With `other_data` or `other_column`, the correlation is computed.
+/// Pass either `data` or `path`. "basic" computes count, sum, minimum, maximum, mean, median, sample variance and standard
+/// deviation (divided by n - 1); "descriptive" adds population statistics, quantiles and a histogram. Missing and
+/// non-numeric values are ignored and counted. With `other_data` or `other_column`, the correlation is computed.
 #[tool(
     summary = "Analyze data",
     tags("statistics", "mean", "median", "histogram", "correlation", "csv", "data"),
@@ -117,29 +117,29 @@ pub struct DataAnalysis {
 )]
 #[expect(clippy::too_many_arguments, reason = "each is a parameter of the tool")]
 pub fn analyze_data(
-    /// The numbers. null stands for a missing one.
+    /// The numbers; null marks a missing one.
     data: Option<Vec<Value>>,
-    /// Path of a CSV file, relative to the working folder, for example "data/sales.csv".
+    /// Path of a CSV file, relative to the working directory, for example "data/sales.csv".
     path: Option<String>,
-    /// The column of the file: its name, or its number from 1. May be left out if there is only one.
+    /// The column by name, or by number from 1. Optional if the file has only one.
     column: Option<String>,
     /// What to compute: "basic" or "descriptive".
     #[arg(default = "basic", enum("basic", "descriptive"))]
     analysis: String,
-    /// Probabilities from 0 to 1 to compute quantiles for, for example [0.25, 0.5, 0.75].
+    /// Probabilities of quantiles, from 0 to 1, for example [0.25, 0.5, 0.75].
     #[arg(max_len = 100)]
     quantiles: Option<Vec<f64>>,
-    /// Into how many stretches of equal width a histogram divides the numbers.
+    /// Number of histogram bins of equal width.
     #[arg(min = 1, max = 1000)]
     bins: Option<usize>,
-    /// Numbers to correlate `data` with, place by place.
+    /// Numbers to correlate with `data`, by position.
     other_data: Option<Vec<Value>>,
-    /// Another column of the file to correlate the first with, row by row.
+    /// Another column of the file to correlate with, by row.
     other_column: Option<String>,
-    /// Whether the first row of the file holds the names of the columns.
+    /// Whether the first row of the file has the column names.
     #[arg(default = true)]
     header: bool,
-    /// The character between the fields of the file. It is detected when left out: a comma, semicolon, tab or bar.
+    /// The delimiter of the file. By default a comma, semicolon, tab or bar is detected.
     #[arg(min_len = 1, max_len = 1)]
     delimiter: Option<String>,
     ctx: &Ctx,
@@ -155,7 +155,7 @@ pub fn analyze_data(
                 && other.values.len() != data.len()
             {
                 let message = format!(
-                    "`other_data` has {} values, expected as many as `data` has: {}",
+                    "`other_data` has {} values; expected as many as in `data`: {}",
                     other.values.len(),
                     data.len()
                 );
@@ -170,28 +170,28 @@ pub fn analyze_data(
             let read = files::read_text(ctx, &path, None, MAX_TABLE)?;
             let delimiter = delimiter.and_then(|text| text.chars().next());
             let table = Table { text: &read.text, delimiter, has_header: header };
-            let mut wanted = vec![("/column", column.as_deref())];
-            wanted.extend(other_column.as_deref().map(|other| ("/other_column", Some(other))));
-            let mut columns = table.columns(&wanted, &|| ctx.is_cancelled())?.into_iter();
+            let mut requested = vec![("/column", column.as_deref())];
+            requested.extend(other_column.as_deref().map(|other| ("/other_column", Some(other))));
+            let mut columns = table.columns(&requested, &|| ctx.is_cancelled())?.into_iter();
             let (name, first) = columns.next().unwrap_or_default();
             (name, first, columns.next())
         }
         (Some(_), Some(_)) => {
-            return Err(ToolError::invalid_input("`data` and `path` are both given: expected one of them")
+            return Err(ToolError::invalid_input("both `data` and `path` are given; expected one of them")
                 .with("pointer", "/path")
-                .suggest("Leave one of them out."));
+                .suggest("Omit one of them."));
         }
         (None, None) => {
-            return Err(ToolError::missing_param("neither `data` nor `path` is given: expected one of them")
+            return Err(ToolError::missing_param("neither `data` nor `path` is given; expected one of them")
                 .with("pointer", "/data")
-                .suggest("Give the numbers as `data`, or the `path` of a CSV file."));
+                .suggest("Pass the numbers as `data`, or the `path` of a CSV file."));
         }
     };
     let descriptive = analysis == "descriptive";
     let quantiles = quantiles.unwrap_or_else(|| if descriptive { QUANTILES.to_vec() } else { Vec::new() });
     if let Some((index, wrong)) = quantiles.iter().enumerate().find(|(_, part)| !(0.0..=1.0).contains(*part))
     {
-        let message = format!("a quantile's probability lies between 0 and 1, found {wrong}");
+        let message = format!("a quantile's probability must be from 0 to 1, found {wrong}");
         return Err(ToolError::invalid_input(message).with("pointer", format!("/quantiles/{index}")));
     }
     let sample = Sample::new(first.numbers());
@@ -238,9 +238,9 @@ pub fn analyze_data(
     })
 }
 
-/// An argument that belongs to the other way of giving numbers.
+/// The error for an argument of the other source.
 fn misplaced(name: &str, given: &str, needed: &str) -> ToolError {
-    ToolError::invalid_input(format!("`{name}` goes with `{needed}`, and `{given}` is given"))
+    ToolError::invalid_input(format!("`{name}` needs `{needed}`, but `{given}` is given"))
         .with("pointer", format!("/{name}"))
-        .suggest(format!("Leave `{name}` out, or give `{needed}` instead of `{given}`."))
+        .suggest(format!("Omit `{name}`, or pass `{needed}` instead of `{given}`."))
 }

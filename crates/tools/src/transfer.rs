@@ -1,4 +1,4 @@
-//! A typed value out of a conversation.
+//! Transfer of a typed value from a conversation.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,8 +8,8 @@ use serde_json::Value;
 use toolpost::__private::{ToolParameter, input_schema};
 use toolpost::{Ctx, IntoTool, Schema, Tool, ToolError, ToolSpec, check_tool_name, typed_tool_fn};
 
-/// Takes a typed value out of a conversation: the model calls [`DataTransferTool::tool`], the application
-/// [`DataTransferTool::get`]. Clones share the value; the latest one counts.
+/// Transfers a typed value from a conversation: the model calls [`DataTransferTool::tool`], the application
+/// [`DataTransferTool::get`]. Clones share the value, and each transfer replaces it.
 ///
 /// ```
 /// # extern crate toolpost_core as toolpost;
@@ -19,9 +19,9 @@ use toolpost::{Ctx, IntoTool, Schema, Tool, ToolError, ToolSpec, check_tool_name
 /// #[data]
 /// #[derive(Clone)]
 /// struct Invoice {
-///     /// Who is to pay.
+///     /// Customer.
 ///     customer: String,
-///     /// How much, in cents.
+///     /// Amount in cents.
 ///     cents: u64,
 /// }
 ///
@@ -35,12 +35,7 @@ use toolpost::{Ctx, IntoTool, Schema, Tool, ToolError, ToolSpec, check_tool_name
 pub struct DataTransferTool<T> {
     name: Arc<str>,
     description: Arc<str>,
-    held: Arc<Mutex<Held<T>>>,
-}
-
-struct Held<T> {
-    value: Option<T>,
-    transfers: u64,
+    value: Arc<Mutex<Option<T>>>,
 }
 
 impl<T> Clone for DataTransferTool<T> {
@@ -48,90 +43,79 @@ impl<T> Clone for DataTransferTool<T> {
         Self {
             name: Arc::clone(&self.name),
             description: Arc::clone(&self.description),
-            held: Arc::clone(&self.held),
+            value: Arc::clone(&self.value),
         }
     }
 }
 
 impl<T> fmt::Debug for DataTransferTool<T> {
-    /// Without the value, which may be anything.
+    /// Omits the value, which may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataTransferTool").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
 impl<T: ToolParameter + Clone + Send + 'static> DataTransferTool<T> {
-    /// Nothing has been handed over yet. The fields of the type are the parameters of the tool.
+    /// Creates a transfer without a value. The fields of the type are the parameters of the tool.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if no tool can have the name.
+    /// `INVALID_INPUT` for an invalid tool name.
     pub fn new(name: impl Into<String>, description: impl Into<String>) -> Result<Self, ToolError> {
         let name = name.into();
         check_tool_name(&name).map_err(ToolError::invalid_input)?;
-        Ok(Self {
-            name: name.into(),
-            description: description.into().into(),
-            held: Arc::new(Mutex::new(Held { value: None, transfers: 0 })),
-        })
+        Ok(Self { name: name.into(), description: description.into().into(), value: Arc::default() })
     }
 
-    /// The tool for the model. What does not fit the type is refused, and says where; what was held stays.
+    /// The tool for the model. An invalid value is rejected, and the previous one stays.
     pub fn tool(&self) -> Arc<dyn Tool> {
-        let held = Arc::clone(&self.held);
+        let transfer = self.clone();
         let spec = ToolSpec::new(&*self.name, &*self.description);
         typed_tool_fn(spec, move |value: T, _ctx: Ctx| {
-            let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
-            let replaced = held.value.replace(value).is_some();
-            held.transfers = held.transfers.saturating_add(1);
-            let text = if replaced { "Handed over, in place of the earlier one." } else { "Handed over." };
+            let replaced = transfer.lock().replace(value).is_some();
+            let text = if replaced { "Transferred, replacing the earlier value." } else { "Transferred." };
             async move { Ok::<_, ToolError>(text.to_owned()) }
         })
         .into_tool()
     }
 
-    /// What was handed over last.
+    /// The latest value.
     pub fn get(&self) -> Option<T> {
-        self.lock().value.clone()
+        self.lock().clone()
     }
 
-    /// The same, and nothing is held any more.
+    /// Takes the latest value out.
     pub fn take(&self) -> Option<T> {
-        self.lock().value.take()
+        self.lock().take()
     }
 
-    /// Whether something was handed over.
+    /// Whether there is a value.
     pub fn has_data(&self) -> bool {
-        self.lock().value.is_some()
+        self.lock().is_some()
     }
 
-    /// Forgets what was handed over.
+    /// Removes the value.
     pub fn clear(&self) {
-        self.lock().value = None;
+        *self.lock() = None;
     }
 
-    /// How often something was handed over, whatever became of it.
-    pub fn transfers(&self) -> u64 {
-        self.lock().transfers
-    }
-
-    /// What the model sees of the type.
+    /// The JSON Schema of the type.
     pub fn schema(&self) -> Arc<Schema> {
         input_schema::<T>()
     }
 
-    /// What was handed over last, as JSON; null if nothing was.
+    /// The latest value as JSON; null if there is none.
     ///
     /// # Errors
-    /// `INTERNAL` if the type has no form in JSON.
+    /// `INTERNAL` if JSON cannot represent the value.
     pub fn to_json(&self) -> Result<Value, ToolError>
     where
         T: Serialize,
     {
-        Ok(serde_json::to_value(&self.lock().value)?)
+        Ok(serde_json::to_value(&*self.lock())?)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Held<T>> {
-        // Nothing is half done behind this lock.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<T>> {
+        // A panic cannot leave the value half changed.
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,25 +1,25 @@
-//! A structured result beside the text that a model reads.
+//! A structured result with its own text for a model.
 
 use std::borrow::Cow;
 
 use toolpost::__private::schemars::{JsonSchema, Schema, SchemaGenerator};
 use toolpost::{Artifact, Evidence, IntoOutput, Output, ToolError};
 
-/// A structured result, and a text that says the same to a model. The tool's output schema is that of the value.
+/// A structured result with its own text for a model. The tool's output schema is that of the value.
 #[derive(Clone, Debug)]
 pub struct WithText<T> {
-    /// What the output schema describes.
+    /// The structured result.
     pub value: T,
-    /// What a model reads.
+    /// The text for a model.
     pub text: String,
-    /// Files that were made. Default none.
+    /// Files that the call created. Default: none.
     pub artifacts: Vec<Artifact>,
-    /// Facts for the record. Default none.
+    /// Facts for the record. Default: none.
     pub evidence: Option<Evidence>,
 }
 
 impl<T> WithText<T> {
-    /// A value and its text.
+    /// Combines a value and its text.
     pub fn new(value: T, text: impl Into<String>) -> Self {
         Self { value, text: text.into(), artifacts: Vec::new(), evidence: None }
     }

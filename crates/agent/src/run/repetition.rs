@@ -319,7 +319,7 @@ fn result_hash(result: Result<&Output, &ToolError>) -> u64 {
         Err(error) => hash_of(&(0, error.code(), error.message())),
         Ok(output) => {
             let mut hasher = DefaultHasher::new();
-            output.model_text().hash(&mut hasher);
+            output.to_text().hash(&mut hasher);
             for content in &output.content {
                 if let toolpost_core::Content::Image { data, .. }
                 | toolpost_core::Content::Audio { data, .. } = content

@@ -441,7 +441,7 @@ async fn a_call_that_no_run_makes_is_a_run_that_is_kept_with_what_it_consumed() 
     };
     let call = || toolpost::Call::new("adder", json!({ "prompt": "Add." }));
     let reply = tool(&agent(ADDER).build(), &runs).call(call()).await;
-    assert_eq!(reply.result.unwrap().model_text(), "5");
+    assert_eq!(reply.result.unwrap().to_text(), "5");
     assert_eq!(reply.record.usage.as_ref().map(|usage| usage.input_tokens), Some(300));
     assert_eq!(runs.list(None, 9).await.unwrap()[0].usage.input_tokens, 300);
     // What went wrong names the run.

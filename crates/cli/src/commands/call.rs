@@ -121,7 +121,7 @@ fn tool(
             }
             printer.json(&envelope)?;
         }
-        (Format::Text, Ok(output)) => printer.foreign_result(&output.model_text())?,
+        (Format::Text, Ok(output)) => printer.foreign_result(&output.to_text())?,
         // The last event holds the record; an error is told as such.
         (Format::Jsonl, _) | (Format::Text, Err(_)) => {}
     }
@@ -244,7 +244,7 @@ async fn prompt(opened: &Opened, name: &str, words: &[String], printer: &Printer
 /// What is not the answer of a tool: as it is, without an envelope.
 fn told(output: &Output, printer: &Printer) -> Result<Exit, Failure> {
     if printer.is_text() {
-        printer.foreign_result(&output.model_text())?;
+        printer.foreign_result(&output.to_text())?;
     } else {
         printer.json(&output.result_value())?;
     }

@@ -125,7 +125,7 @@ fn missing(sandbox: &Sandbox) -> Result<Vec<String>, Error> {
 
 /// Whether a live Python can be forked for each run, found out by doing it once, and what the settings say about it.
 fn pool(sandbox: &Sandbox, config: &Config) -> Feature {
-    let kept = match config.spares("code.pool", CodePool::CHILDREN) {
+    let kept = match config.spares("code.pool", CodePool::DEFAULT_CHILDREN) {
         Some(number) => format!("Python is forked for each run; `run` keeps {number} ready (`code.pool`)"),
         None => "Python can be forked for each run; `run` starts one each time, because `code.pool` is false"
             .to_owned(),

@@ -28,7 +28,7 @@ pub(crate) fn run(command: &InitCommand, printer: &Printer) -> Result<Exit, Fail
     let project = scaffold(&kind, name, &folder)?;
     if !printer.is_text() {
         printer.json(&json!({
-            "folder": project.folder,
+            "folder": project.directory,
             "files": project.files,
             "try_it": project.try_it,
             "test": project.test,
@@ -39,7 +39,7 @@ pub(crate) fn run(command: &InitCommand, printer: &Printer) -> Result<Exit, Fail
         printer.note(&format!(
             "{} {}",
             paint(GOOD, "made"),
-            paint(HINT, project.folder.join(file).display())
+            paint(HINT, project.directory.join(file).display())
         ));
     }
     if matches!(kind, ProjectKind::Rust(Dependency::Version(_))) {
@@ -49,7 +49,7 @@ pub(crate) fn run(command: &InitCommand, printer: &Printer) -> Result<Exit, Fail
     printer.result(&format!(
         "{}\n  cd {}\n  {}\n  {}",
         paint(STRONG, "Next:"),
-        project.folder.display(),
+        project.directory.display(),
         line(&project.try_it),
         line(&project.test)
     ))?;
@@ -78,7 +78,7 @@ program = \"date\"
 name = \"NAME\"
 description = \"Print the time in a format.\"
 read_only = true
-working_folder = \"none\"
+working_directory = \"none\"
 args = [\"--utc\", \"+{format}\"]
 
 [tool.parameters.format]

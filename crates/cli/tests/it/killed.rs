@@ -64,7 +64,7 @@ fn killed_in_the_middle_of_an_answer() {
 }
 
 #[test]
-fn the_working_folder_of_a_killed_run_goes_away_with_a_later_one() {
+fn the_working_directory_of_a_killed_run_goes_away_with_a_later_one() {
     let model = world(vec![hesitates("Half of"), hesitates("Half of"), says("Done."), says("Done.")]);
     let folders = || -> BTreeSet<PathBuf> {
         let entries = std::fs::read_dir(model.env.path("../tmp")).unwrap();

@@ -132,7 +132,7 @@ pub(crate) fn lazy_targets_start_on_their_first_call_and_status_says_how_each_is
     let answer =
         post(address, "tools/call", json!({ "name": "weather__forecast", "arguments": {} }), "").unwrap();
     assert!(answer.to_string().contains("forecast of weather"), "{answer}");
-    assert_eq!(status(address, "")["sources"][0]["state"], "well");
+    assert_eq!(status(address, "")["sources"][0]["state"], "ready");
     running.signal(Signal::TERM);
     let ready = running.finish().exit(0).json();
     assert_eq!(ready["sources"][0]["state"], "not_started", "{ready}");
@@ -277,7 +277,7 @@ fn an_upstream_process_killed_under_load_loses_no_name_and_no_call_that_may_run_
     println!("{} calls were answered through 3 killed upstreams", answered.load(Ordering::SeqCst));
     life.signal(Signal::KILL);
     drop(life);
-    eventually("it is found out", || status(address, "")["sources"][0]["state"] == "reviving");
+    eventually("it is found out", || status(address, "")["sources"][0]["state"] == "reconnecting");
     assert!(status(address, "")["sources"][0]["reason"].is_string());
     front.signal(Signal::TERM);
     front.finish().exit(0);

@@ -1,19 +1,19 @@
-//! Which schemas apply to what another one applies to: within a schema, by keywords and by references.
+//! The graph of schemas that apply to the same value, by keywords and references.
 
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
-/// Keywords whose values, a schema or several, apply to the same value.
+/// Keywords whose subschemas apply to the same value.
 const IN_PLACE: &[&str] =
     &["allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"];
 
-/// Keywords that name a schema which applies to the same value.
+/// Keywords that reference a schema for the same value.
 const REFERENCES: &[&str] = &["$ref", "$dynamicRef"];
 
-/// Keywords that are checked by a second look at everything that applies.
-const LEFT_OVER: &[&str] = &["unevaluatedProperties", "unevaluatedItems"];
+/// Keywords that need a second pass over all applied schemas.
+const UNEVALUATED: &[&str] = &["unevaluatedProperties", "unevaluatedItems"];
 
-/// A schema, and the resource that it is in: what its references are relative to.
+/// A schema and its resource, the base of its references.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) schema: &'a Value,
@@ -21,37 +21,37 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// The whole of a document.
+    /// The root of a document.
     pub(super) fn root(schema: &'a Value) -> Self {
         Self { schema, resource: schema }
     }
 
-    /// A value within this one.
+    /// A schema inside this one.
     pub(super) fn within(self, schema: &'a Value) -> Self {
         Self { schema, resource: resource_of(schema, self.resource) }
     }
 
-    /// How often what applies in place of this schema is looked at.
-    pub(super) fn looks(self) -> u64 {
-        if LEFT_OVER.iter().any(|keyword| self.schema.get(*keyword).is_some()) { 2 } else { 1 }
+    /// Number of passes over the schemas that apply in place.
+    pub(super) fn passes(self) -> u64 {
+        if UNEVALUATED.iter().any(|keyword| self.schema.get(*keyword).is_some()) { 2 } else { 1 }
     }
 
-    /// What tells this schema from every other one of the document.
+    /// Identifies the schema within its document.
     pub(super) fn id(self) -> usize {
         std::ptr::from_ref(self.schema).addr()
     }
 }
 
-/// A document with what references can name.
+/// A document and the targets of its references.
 pub(super) struct Graph<'a> {
     root: &'a Value,
-    /// The schemas that have an id, by its last segment.
+    /// Schemas with an id, by its last segment.
     resources: Vec<(&'a str, &'a Value)>,
-    /// The schemas that have an anchor.
+    /// Schemas with an anchor.
     anchors: Vec<(&'a str, Place<'a>)>,
-    /// All objects of the document: whatever a reference can point to.
+    /// All objects of the document, the possible targets of references.
     pub(super) objects: Vec<Place<'a>>,
-    /// Whether a schema of it may apply more often to one value than it is written.
+    /// Whether a schema may apply more than once to a value.
     pub(super) may_multiply: bool,
 }
 
@@ -70,7 +70,7 @@ impl<'a> Graph<'a> {
             match place.schema {
                 Value::Object(members) => {
                     graph.may_multiply |=
-                        place.looks() > 1 || REFERENCES.iter().any(|keyword| members.contains_key(*keyword));
+                        place.passes() > 1 || REFERENCES.iter().any(|keyword| members.contains_key(*keyword));
                     if let Some(id) = members.get("$id").and_then(Value::as_str) {
                         graph.resources.push((last_segment(id), place.schema));
                     }
@@ -89,7 +89,7 @@ impl<'a> Graph<'a> {
         graph
     }
 
-    /// The schemas that apply to every value that this one applies to.
+    /// The schemas that apply to every value of this one.
     pub(super) fn in_place(&self, place: Place<'a>) -> Vec<Place<'a>> {
         let Value::Object(members) = place.schema else { return Vec::new() };
         let mut parts = Vec::new();
@@ -108,7 +108,7 @@ impl<'a> Graph<'a> {
         parts
     }
 
-    /// What a reference may be about.
+    /// The possible targets of a reference.
     fn targets(&self, reference: &str, resource: &'a Value) -> Vec<Place<'a>> {
         let (base, fragment) = reference.split_once('#').unwrap_or((reference, ""));
         let fragment = percent_decode_str(fragment).decode_utf8_lossy();
@@ -121,7 +121,7 @@ impl<'a> Graph<'a> {
             return resources.into_iter().map(Place::root).collect();
         }
         if fragment.starts_with('/') {
-            // An id that nobody embedded may be that of the whole.
+            // An unknown id may be that of the root.
             let resources = if resources.is_empty() { vec![self.root] } else { resources };
             return resources.into_iter().filter_map(|resource| pointed_at(resource, &fragment)).collect();
         }
@@ -130,7 +130,7 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// The resource that a value is in: itself, if it has an id.
+/// The resource of a value: the value itself if it has an id.
 fn resource_of<'a>(value: &'a Value, around: &'a Value) -> &'a Value {
     if value.get("$id").is_some_and(Value::is_string) { value } else { around }
 }
@@ -150,7 +150,7 @@ fn pointed_at<'a>(resource: &'a Value, pointer: &str) -> Option<Place<'a>> {
     Some(found)
 }
 
-/// The last segment of an id's path: what a relative reference to it has in common with it.
+/// The last segment of an id's path, which a relative reference shares.
 fn last_segment(id: &str) -> &str {
     let path = id.split('#').next().unwrap_or_default().trim_end_matches('/');
     path.rsplit(['/', ':']).next().unwrap_or_default()

@@ -1,8 +1,8 @@
-//! How many schemas apply to a value and to all that is in it.
+//! Counts how many schemas apply to a value and its parts.
 //!
-//! A schema that refers to itself from two alternatives, which both speak of the same property, applies twice as often
-//! with each level of the value: a value of a hundred bytes is then more checks than any machine makes. Whether that
-//! happens depends on the value, so it is counted before the check, at less than the check itself would take.
+//! A recursive schema with two alternatives for the same property doubles the work with each level of the value: 100
+//! bytes can need more checks than any machine performs. The count depends on the value, so it is taken before the
+//! check, at a lower cost than the check.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -11,23 +11,23 @@ use serde_json::Value;
 
 use super::graph::{Graph, Place};
 
-/// The most schemas that a check applies: to the value and to all that is in it, each as often as it applies.
-pub(super) const MOST_CHECKS: u64 = 1_000_000;
+/// Maximum number of schema applications in a check of a value and its parts.
+pub(super) const MAX_CHECKS: u64 = 1_000_000;
 
-/// The most schemas that are applied to say what is wrong: that is kept in memory for each.
-pub(super) const MOST_EXPLAINED: u64 = 200_000;
+/// Maximum number of schema applications in an explanation, which uses memory for each.
+pub(super) const MAX_EXPLAINED: u64 = 200_000;
 
-/// The longest chain of schemas, each of which applies because the one before does: so deep a check nests.
-const LONGEST_CHAIN: usize = 768;
+/// Maximum length of a chain of applied schemas, which bounds the recursion depth.
+const MAX_CHAIN: usize = 768;
 
-/// What stands for every value that has nothing in it.
+/// Represents any value without parts.
 const LEAF: &Value = &Value::Null;
 
-/// How often the schemas of a document apply.
+/// Counts the applications of a document's schemas.
 pub(super) struct Steps {
-    /// How many of them there are.
+    /// Number of schemas.
     schemas: u64,
-    /// Whether one of them may apply more often than once to a value.
+    /// Whether a schema may apply more than once to a value.
     may_multiply: bool,
 }
 
@@ -37,19 +37,19 @@ impl Steps {
         Self { schemas: graph.objects.len() as u64 + 1, may_multiply: graph.may_multiply }
     }
 
-    /// Whether at most so many schemas apply to a value and to all that is in it.
-    pub(super) fn are_within(&self, most: u64, schema: &Value, value: &Value) -> bool {
-        if !self.may_multiply && self.schemas.saturating_mul(values_in(value)) <= most {
+    /// Whether at most `max` schemas apply to a value and its parts.
+    pub(super) fn are_within(&self, max: u64, schema: &Value, value: &Value) -> bool {
+        if !self.may_multiply && self.schemas.saturating_mul(values_in(value)) <= max {
             return true;
         }
         let graph = Graph::of(schema);
-        let mut count = Count { graph: &graph, numbers: HashMap::new(), nodes: Vec::new(), left: most };
+        let mut count = Count { graph: &graph, numbers: HashMap::new(), nodes: Vec::new(), left: max };
         let root = count.number(Place::root(schema));
         count.apply(root, value, 0).is_some()
     }
 }
 
-/// How many values there are in one, itself among them.
+/// Number of values in a value, itself included.
 fn values_in(value: &Value) -> u64 {
     let mut waiting = vec![value];
     let mut count = 0;
@@ -64,18 +64,18 @@ fn values_in(value: &Value) -> u64 {
     count
 }
 
-/// A schema, and which ones apply because it does, by their numbers.
+/// A schema and the schemas that apply with it, by number.
 struct Node<'a> {
-    /// To the same value, and how often they are looked at.
+    /// Schemas for the same value, and the number of passes.
     parts: Vec<usize>,
-    looks: u64,
-    /// To the members of an object: by their names, to all, and to those without a schema of their own.
+    passes: u64,
+    /// Schemas for the members of an object: by name, for all, and for unnamed ones.
     properties: HashMap<&'a str, usize>,
     members: Vec<usize>,
     others: Vec<usize>,
-    /// To the names of an object's members.
+    /// Schema for the names of members.
     names: Option<usize>,
-    /// To the elements of a list: the first ones, those behind, and all.
+    /// Schemas for the elements of a list: the first ones, the following ones, and all.
     first: Vec<usize>,
     items: Option<usize>,
     elements: Vec<usize>,
@@ -84,7 +84,7 @@ struct Node<'a> {
 struct Count<'g, 'a> {
     graph: &'g Graph<'a>,
     numbers: HashMap<usize, usize>,
-    /// The schemas, and what is known of those that have applied.
+    /// The schemas, with their nodes once they applied.
     nodes: Vec<(Place<'a>, Option<Rc<Node<'a>>>)>,
     left: u64,
 }
@@ -110,11 +110,11 @@ impl<'a> Count<'_, 'a> {
         let first = schema.get("prefixItems").and_then(Value::as_array).into_iter().flatten();
         let node = Rc::new(Node {
             parts: self.graph.in_place(place).into_iter().map(|part| self.number(part)).collect(),
-            looks: place.looks(),
+            passes: place.passes(),
             properties: named("properties")
                 .map(|(name, schema)| (name.as_str(), self.number(place.within(schema))))
                 .collect(),
-            // Which patterns fit a name is not asked: all of them.
+            // Patterns are not matched: assume that all apply.
             members: named("patternProperties")
                 .map(|(_, schema)| self.number(place.within(schema)))
                 .collect(),
@@ -136,14 +136,14 @@ impl<'a> Count<'_, 'a> {
         node
     }
 
-    /// Counts a schema that applies to a value. `None` when there are too many.
+    /// Counts the application of a schema to a value; `None` above the maximum.
     fn apply(&mut self, number: usize, value: &Value, depth: usize) -> Option<()> {
         self.left = self.left.checked_sub(1)?;
-        if depth == LONGEST_CHAIN {
+        if depth == MAX_CHAIN {
             return None;
         }
         let node = self.node(number);
-        for _ in 0..node.looks {
+        for _ in 0..node.passes {
             for part in &node.parts {
                 self.apply(*part, value, depth + 1)?;
             }
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use crate::{Code, Schema};
 
-    /// A value of so many levels, with this at its end.
+    /// A value with this many levels around `end`.
     fn nested(levels: usize, end: Value) -> Value {
         (0..levels).fold(end, |inner, _| json!({"c": inner}))
     }
@@ -200,14 +200,14 @@ mod tests {
         json!({"$ref": "#/$defs/M0", "$defs": definitions})
     }
 
-    /// Two alternatives that both go on with the same property.
+    /// Two alternatives that both recurse into the same property.
     fn twice(next: &Value) -> Value {
         let branch = json!({"type": "object", "properties": {"c": next}});
         json!({"anyOf": [branch, branch]})
     }
 
     #[test]
-    fn what_multiplies_with_the_depth_of_a_value_is_refused_in_bounded_time() {
+    fn work_that_grows_with_depth_is_rejected_in_bounded_time() {
         let itself = |keyword: &str| {
             let branch = json!({"type": "object", "properties": {"c": {"$ref": "#"}}});
             json!({keyword: [branch, branch, {"type": "string"}]})
@@ -242,8 +242,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_checked_fast_and_explained_slowly_has_a_short_explanation() {
-        // Fits fast, since the first alternative does; without one that fits each level has two errors of the next.
+    fn a_fast_check_with_a_slow_explanation_gets_a_short_one() {
+        // The first alternative fits quickly; without it each level has two errors of the next.
         let schema = Schema::new(chain(17, twice));
         assert!(schema.is_valid(&nested(17, json!("end"))).unwrap());
         let problems = schema.problems(&nested(17, json!(1))).unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_does_not_nest_deeper_than_a_thread_bears() {
+    fn a_check_does_not_overflow_the_stack() {
         let deep = |levels: usize, next: Value| {
             (0..levels).fold(next, |inner, _| json!({"allOf": [{"description": "one more"}, inner]}))
         };
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn everyday_recursion_and_large_values_are_checked() {
+    fn common_recursion_and_large_values_are_checked() {
         let tree = json!({
             "$ref": "#/$defs/Node",
             "$defs": {"Node": {

@@ -1,7 +1,7 @@
-//! How many schemas apply to one value.
+//! Counts how many schemas apply to one value.
 //!
-//! `allOf` and its kin apply further schemas to the same value, and a reference can be named many times: a few kilobytes
-//! of definitions, of which each names the next one twice, are more checks than any machine makes.
+//! `allOf` and similar keywords apply further schemas to the same value, and references can repeat. A few kilobytes of
+//! definitions that each reference the next one twice need more checks than any machine performs.
 
 use std::collections::HashMap;
 
@@ -9,41 +9,39 @@ use serde_json::Value;
 
 use super::graph::{Graph, Place};
 
-/// The most schemas that may apply to one value.
-const HEAVIEST: u64 = 50_000;
+/// Maximum number of schemas that may apply to one value.
+const MAX_WEIGHT: u64 = 50_000;
 
-/// The longest chain of schemas and references that may apply to one value.
-const LONGEST_CHAIN: usize = 256;
+/// Maximum length of a chain of schemas and references that apply to one value.
+const MAX_CHAIN: usize = 256;
 
-/// What has no end, or one that is too far.
-const ENDLESS: (u64, usize) = (u64::MAX, LONGEST_CHAIN);
+/// The weight of a chain that is endless or too long.
+const ENDLESS: (u64, usize) = (u64::MAX, MAX_CHAIN);
 
-/// Why checks against a schema would take too long, if they would.
-pub(super) fn objection(schema: &Value) -> Option<String> {
+/// Why checks against a schema may take unbounded time.
+pub(super) fn unbounded_reason(schema: &Value) -> Option<String> {
     let graph = Graph::of(schema);
     if !graph.may_multiply {
         return None;
     }
     let mut weights = Weights { graph: &graph, known: HashMap::new() };
-    let heaviest = graph.objects.iter().map(|place| weights.of(*place, 0).0).max()?;
-    (heaviest > HEAVIEST).then(|| {
+    let weight = graph.objects.iter().map(|place| weights.of(*place, 0).0).max()?;
+    (weight > MAX_WEIGHT).then(|| {
         format!(
-            "more than {HEAVIEST} schemas, or a chain of them without an end, would apply to one value, because of \
-             references that name each other within `allOf` and its kin, or of `unevaluatedProperties` and its kin \
-             within each other; name each once"
+            "more than {MAX_WEIGHT} schemas apply to one value, because references in `allOf` or \
+             `unevaluatedProperties` repeat or form a cycle; reference each schema once"
         )
     })
 }
 
 struct Weights<'g, 'a> {
     graph: &'g Graph<'a>,
-    /// What is known of a schema; `None` while it is being found out.
+    /// Weights by schema; `None` while a weight is being computed.
     known: HashMap<usize, Option<(u64, usize)>>,
 }
 
 impl<'a> Weights<'_, 'a> {
-    /// How many schemas apply to a value that this one applies to, and how long the longest chain of them is. More than
-    /// can be if there is no end to it.
+    /// The number of schemas that apply with this one and the length of their longest chain, or [`ENDLESS`].
     fn of(&mut self, place: Place<'a>, depth: usize) -> (u64, usize) {
         if !place.schema.is_object() {
             return (1, 1);
@@ -51,7 +49,7 @@ impl<'a> Weights<'_, 'a> {
         match self.known.get(&place.id()) {
             Some(Some(known)) => return *known,
             Some(None) => return ENDLESS,
-            None if depth == LONGEST_CHAIN => return ENDLESS,
+            None if depth == MAX_CHAIN => return ENDLESS,
             None => {}
         }
         self.known.insert(place.id(), None);
@@ -61,8 +59,8 @@ impl<'a> Weights<'_, 'a> {
             weight = weight.saturating_add(more);
             chain = chain.max(longer);
         }
-        weight = weight.saturating_mul(place.looks());
-        let known = if chain >= LONGEST_CHAIN { ENDLESS } else { (weight.saturating_add(1), chain + 1) };
+        weight = weight.saturating_mul(place.passes());
+        let known = if chain >= MAX_CHAIN { ENDLESS } else { (weight.saturating_add(1), chain + 1) };
         self.known.insert(place.id(), Some(known));
         known
     }
@@ -74,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// Definitions of which each names the next one twice, in one of the ways of naming.
+    /// Definitions that each reference the next one twice.
     fn doubling(levels: usize, next: fn(usize) -> Value, more: fn(usize) -> Value) -> Value {
         let mut definitions = Map::new();
         for level in 0..levels {
@@ -89,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_multiplies_is_refused_however_it_is_named() {
+    fn multiplying_references_are_rejected_in_every_form() {
         let nothing: fn(usize) -> Value = |_| json!({});
         let pointer: fn(usize) -> Value = |level| json!({"$ref": format!("#/$defs/M{level}")});
         let mut relative =
@@ -141,13 +139,13 @@ mod tests {
                 json!({"$defs": {"a": {"not": {"$ref": "#/$defs/b"}}, "b": {"anyOf": [{"$ref": "#/$defs/a"}]}}}),
             ),
         ] {
-            let objection = objection(&schema);
+            let objection = unbounded_reason(&schema);
             assert!(objection.is_some_and(|text| text.contains("50000 schemas")), "{name}");
         }
     }
 
     #[test]
-    fn what_is_written_out_or_goes_down_is_taken() {
+    fn written_out_and_nested_schemas_are_accepted() {
         let pointer: fn(usize) -> Value = |level| json!({"$ref": format!("#/$defs/M{level}")});
         for schema in [
             doubling(10, pointer, |_| json!({"type": "string"})),
@@ -164,7 +162,7 @@ mod tests {
             json!({"$ref": "https://example.com/elsewhere"}),
             json!({"properties": {"$ref": {"type": "string"}, "allOf": {"type": "array"}, "not": true}}),
         ] {
-            assert_eq!(objection(&schema), None, "{schema}");
+            assert_eq!(unbounded_reason(&schema), None, "{schema}");
         }
     }
 }

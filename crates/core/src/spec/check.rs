@@ -1,4 +1,4 @@
-//! Whether the keywords, defaults and examples of a tool's parameters fit each other.
+//! Consistency of the keywords, defaults and examples of a tool's parameters.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::ToolSpec;
 use crate::Schema;
 use crate::schema::own_format;
 
-/// Keywords, and the types that they say something of.
+/// Keywords and the types that they constrain.
 const KEYWORDS: [(&[&str], &[&str]); 4] = [
     (&["minimum", "maximum"], &["integer", "number"]),
     (&["minLength", "maxLength", "pattern"], &["string"]),
@@ -14,7 +14,7 @@ const KEYWORDS: [(&[&str], &[&str]); 4] = [
     (&["minProperties", "maxProperties"], &["object"]),
 ];
 
-/// Pairs of limits of which the first may not be above the second.
+/// Pairs of a lower and an upper limit.
 const LIMITS: [(&str, &str); 4] = [
     ("minimum", "maximum"),
     ("minLength", "maxLength"),
@@ -22,8 +22,8 @@ const LIMITS: [(&str, &str); 4] = [
     ("minProperties", "maxProperties"),
 ];
 
-/// What is wrong with the parameters, if anything is.
-pub(super) fn contradiction(spec: &ToolSpec) -> Option<String> {
+/// Why the parameters are invalid.
+pub(super) fn invalid_reason(spec: &ToolSpec) -> Option<String> {
     let schema = spec.input_schema.as_value();
     let definitions = schema.get("$defs");
     let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
@@ -32,10 +32,10 @@ pub(super) fn contradiction(spec: &ToolSpec) -> Option<String> {
         .find_map(|(name, property)| parameter(name, property, definitions))
         .or_else(|| {
             let examples = spec.examples.iter().enumerate();
-            let mut unclear = examples.filter(|(_, example)| !call_fits_plainly(schema, &example.args));
+            let mut unclear = examples.filter(|(_, example)| !call_obviously_matches(schema, &example.args));
             unclear.find_map(|(index, example)| {
-                misfit(&spec.input_schema, &example.args)
-                    .map(|reason| format!("example {} does not fit its parameters: {reason}", index + 1))
+                mismatch(&spec.input_schema, &example.args)
+                    .map(|reason| format!("example {} does not match its parameters: {reason}", index + 1))
             })
         })
 }
@@ -53,7 +53,7 @@ fn parameter(name: &str, property: &Map<String, Value>, definitions: Option<&Val
         {
             let (of, types) = (of.join(" or "), types.join(" or "));
             return Some(format!(
-                "`{keyword}` of the parameter `{name}` has no effect: it is of type {types}, and `{keyword}` limits {of}"
+                "`{keyword}` of parameter `{name}` has no effect: its type is {types}, but `{keyword}` limits {of}"
             ));
         }
     }
@@ -63,16 +63,16 @@ fn parameter(name: &str, property: &Map<String, Value>, definitions: Option<&Val
             && low > high
         {
             return Some(format!(
-                "nothing fits the parameter `{name}`: `{least}` {low} is above `{most}` {high}"
+                "no value fits parameter `{name}`: `{least}` {low} is above `{most}` {high}"
             ));
         }
     }
     if let Some(pattern) = property.get("pattern") {
-        // A pattern of its own: the rest of the schema is compiled when the tool is first called.
+        // Compiled alone: the whole schema is compiled when the tool is first called.
         let alone = Schema::new(json!({ "type": "string", "pattern": pattern }));
         if let Err(error) = alone.is_valid(&Value::Null) {
             return Some(format!(
-                "the pattern {pattern} of the parameter `{name}` is not one: {}",
+                "the pattern {pattern} of parameter `{name}` is invalid: {}",
                 error.message()
             ));
         }
@@ -80,20 +80,20 @@ fn parameter(name: &str, property: &Map<String, Value>, definitions: Option<&Val
     let default = property.get("default").map(|value| ("the default", value));
     let examples = property.get("examples").and_then(Value::as_array).into_iter().flatten();
     let values = default.into_iter().chain(examples.map(|value| ("an example", value)));
-    for (what, value) in values.filter(|(_, value)| !fits_plainly(property, value)) {
+    for (what, value) in values.filter(|(_, value)| !obviously_matches(property, value)) {
         let mut alone = property.clone();
         if let Some(definitions) = definitions {
             alone.insert("$defs".to_owned(), definitions.clone());
         }
-        if let Some(reason) = misfit(&Schema::new(Value::Object(alone)), value) {
-            return Some(format!("{what} of the parameter `{name}` does not fit it: {reason}"));
+        if let Some(reason) = mismatch(&Schema::new(Value::Object(alone)), value) {
+            return Some(format!("{what} of parameter `{name}` is invalid: {reason}"));
         }
     }
     None
 }
 
-/// In which way a value does not fit a schema.
-fn misfit(schema: &Schema, value: &Value) -> Option<String> {
+/// The first mismatch between a value and a schema.
+fn mismatch(schema: &Schema, value: &Value) -> Option<String> {
     match schema.problems(value) {
         Ok(problems) => problems.first().map(|problem| {
             if problem.missing.is_some() || !problem.pointer.is_empty() {
@@ -106,56 +106,58 @@ fn misfit(schema: &Schema, value: &Value) -> Option<String> {
     }
 }
 
-/// Whether a value certainly fits, by everyday keywords alone: most do, and compiling a schema costs more than all else
-/// of a registration.
-fn fits_plainly(property: &Map<String, Value>, value: &Value) -> bool {
-    property.iter().all(|(keyword, said)| match keyword.as_str() {
+/// Whether a value matches by common keywords alone. Most do, and compilation dominates the cost of registration.
+fn obviously_matches(property: &Map<String, Value>, value: &Value) -> bool {
+    property.iter().all(|(keyword, limit)| match keyword.as_str() {
         "description" | "title" | "default" | "examples" => true,
-        "type" => match said {
+        "type" => match limit {
             Value::Array(kinds) => kinds.iter().any(|kind| is_of_type(kind, value)),
             kind => is_of_type(kind, value),
         },
-        "minimum" => value.as_f64().zip(said.as_f64()).is_some_and(|(number, least)| number >= least),
-        "maximum" => value.as_f64().zip(said.as_f64()).is_some_and(|(number, most)| number <= most),
-        "minLength" => length(value).zip(said.as_u64()).is_some_and(|(length, least)| length >= least),
-        "maxLength" => length(value).zip(said.as_u64()).is_some_and(|(length, most)| length <= most),
-        "minItems" => items(value).zip(said.as_u64()).is_some_and(|(items, least)| items >= least),
-        "maxItems" => items(value).zip(said.as_u64()).is_some_and(|(items, most)| items <= most),
-        "enum" => said.as_array().is_some_and(|values| values.contains(value)),
-        // A format says something of texts alone.
+        "minimum" => value.as_f64().zip(limit.as_f64()).is_some_and(|(number, least)| number >= least),
+        "maximum" => value.as_f64().zip(limit.as_f64()).is_some_and(|(number, most)| number <= most),
+        "minLength" => length(value).zip(limit.as_u64()).is_some_and(|(length, least)| length >= least),
+        "maxLength" => length(value).zip(limit.as_u64()).is_some_and(|(length, most)| length <= most),
+        "minItems" => items(value).zip(limit.as_u64()).is_some_and(|(items, least)| items >= least),
+        "maxItems" => items(value).zip(limit.as_u64()).is_some_and(|(items, most)| items <= most),
+        "enum" => limit.as_array().is_some_and(|values| values.contains(value)),
+        // A format constrains strings only.
         "format" => match value {
-            Value::String(text) => said.as_str().and_then(|format| own_format(format, text)) == Some(true),
-            _ => said.is_string(),
+            Value::String(text) => limit.as_str().and_then(|format| own_format(format, text)) == Some(true),
+            _ => limit.is_string(),
         },
-        "items" => value.as_array().into_iter().flatten().all(|item| part_fits_plainly(said, item)),
-        // Beside names that have schemas of their own it says something else: `properties` is none of these keywords.
+        "items" => value.as_array().into_iter().flatten().all(|item| part_obviously_matches(limit, item)),
+        // `properties` is not handled here, so this applies to every member.
         "additionalProperties" => {
-            value.as_object().into_iter().flatten().all(|(_, member)| part_fits_plainly(said, member))
+            value.as_object().into_iter().flatten().all(|(_, member)| part_obviously_matches(limit, member))
         }
         _ => false,
     })
 }
 
-/// The same for a part of a value.
-fn part_fits_plainly(schema: &Value, part: &Value) -> bool {
+/// Whether a part of a value obviously matches.
+fn part_obviously_matches(schema: &Value, part: &Value) -> bool {
     match schema {
         Value::Bool(is_any) => *is_any,
-        Value::Object(keywords) => fits_plainly(keywords, part),
+        Value::Object(keywords) => obviously_matches(keywords, part),
         _ => false,
     }
 }
 
-/// The same for all arguments of a call.
-fn call_fits_plainly(schema: &Value, args: &Value) -> bool {
+/// Whether all arguments of a call obviously match.
+fn call_obviously_matches(schema: &Value, args: &Value) -> bool {
     let (Some(schema), Some(args)) = (schema.as_object(), args.as_object()) else { return false };
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return false };
     let known = |name: &String, value| {
-        properties.get(name).and_then(Value::as_object).is_some_and(|property| fits_plainly(property, value))
+        properties
+            .get(name)
+            .and_then(Value::as_object)
+            .is_some_and(|property| obviously_matches(property, value))
     };
     args.iter().all(|(name, value)| known(name, value))
-        && schema.iter().all(|(keyword, said)| match keyword.as_str() {
+        && schema.iter().all(|(keyword, limit)| match keyword.as_str() {
             "type" | "properties" | "additionalProperties" | "description" | "title" | "$defs" => true,
-            "required" => said.as_array().is_some_and(|names| {
+            "required" => limit.as_array().is_some_and(|names| {
                 names.iter().all(|name| name.as_str().is_some_and(|name| args.contains_key(name)))
             }),
             _ => false,
@@ -196,19 +198,19 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_fit_is_refused_and_named() {
+    fn contradictions_are_rejected_by_name() {
         for (property, expected) in [
             (
                 json!({"type": "integer", "maximum": 14, "default": 20}),
-                "the default of the parameter `x` does not fit it: expected at most 14, found 20",
+                "the default of parameter `x` is invalid: expected at most 14, found 20",
             ),
             (
                 json!({"type": "string", "default": 1}),
-                "the default of the parameter `x` does not fit it: expected string, found integer (1)",
+                "the default of parameter `x` is invalid: expected string, found integer (1)",
             ),
             (
                 json!({"type": "string", "minLength": 2, "examples": ["ab", "a"]}),
-                "an example of the parameter `x` does not fit it: expected at least 2 characters, found \"a\"",
+                "an example of parameter `x` is invalid: expected at least 2 characters, found \"a\"",
             ),
             (json!({"type": "string", "format": "email", "default": "nobody"}), "in the format `email`"),
             (json!({"type": "string", "enum": ["a"], "default": "b"}), "expected one of a, found \"b\""),
@@ -223,12 +225,12 @@ mod tests {
                 json!({"additionalProperties": {"type": "number"}, "default": {"a": "b"}}),
                 "expected number, found",
             ),
-            (json!({"additionalProperties": false, "default": {"a": 1}}), "does not fit it"),
+            (json!({"additionalProperties": false, "default": {"a": 1}}), "is invalid: expected"),
             (json!({"$ref": "#/$defs/Small", "default": 4}), "expected at most 3, found 4"),
-            (json!({"type": "string", "pattern": "("}), "the pattern \"(\" of the parameter `x` is not one"),
-            (json!({"type": "integer", "minLength": 1}), "`minLength` of the parameter `x` has no effect"),
-            (json!({"type": "string", "maximum": 1}), "`maximum` of the parameter `x` has no effect"),
-            (json!({"type": ["array", "null"], "pattern": "a"}), "it is of type array or null"),
+            (json!({"type": "string", "pattern": "("}), "the pattern \"(\" of parameter `x` is invalid"),
+            (json!({"type": "integer", "minLength": 1}), "`minLength` of parameter `x` has no effect"),
+            (json!({"type": "string", "maximum": 1}), "`maximum` of parameter `x` has no effect"),
+            (json!({"type": ["array", "null"], "pattern": "a"}), "its type is array or null"),
             (json!({"type": "integer", "minimum": 2, "maximum": 1}), "`minimum` 2 is above `maximum` 1"),
         ] {
             let error = spec(&property).check().unwrap_err();
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_taken() {
+    fn consistent_parameters_are_accepted() {
         for property in [
             json!({"type": "integer", "minimum": 1, "maximum": 14, "default": 14, "examples": [1]}),
             json!({"type": "integer", "default": 1.0}),
@@ -274,7 +276,7 @@ mod tests {
         }
         for args in [json!({"x": "one"}), json!(null), json!([])] {
             let error = spec.clone().example(json!({"x": 1}), None).example(args, None).check().unwrap_err();
-            assert!(error.message.starts_with("example 2 does not fit its parameters"), "{error}");
+            assert!(error.message.starts_with("example 2 does not match its parameters"), "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which document and which part of it a call means: templates, and what stands in them.
+//! Addresses of document parts, and their templates.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -9,17 +9,17 @@ use serde_json::Value;
 use super::pointer::{check_pointer, escape_pointer};
 use crate::{Args, Call, Schema, ToolError};
 
-/// The longest name of a document, in bytes.
+/// Maximum length of a document id, in bytes.
 const MAX_ID: usize = 256;
 
-/// Checks the name of a document: 1 to 256 bytes without control characters.
+/// Checks a document id: 1 to 256 bytes without control characters.
 ///
 /// # Errors
 /// `INVALID_INPUT`.
 pub fn check_document_id(id: &str) -> Result<(), ToolError> {
     if id.is_empty() || id.len() > MAX_ID || id.chars().any(char::is_control) {
         return Err(ToolError::invalid_input(format!(
-            "the name of a document has 1 to {MAX_ID} bytes and no control characters, and this one has {} bytes",
+            "a document id has 1 to {MAX_ID} bytes and no control characters; this one has {} bytes",
             id.len()
         )));
     }
@@ -29,29 +29,29 @@ pub fn check_document_id(id: &str) -> Result<(), ToolError> {
 /// A part of a document.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StateAddress {
-    /// The document's name.
+    /// The document's id.
     pub document: String,
-    /// The part, as a JSON pointer; empty for all of it.
+    /// JSON pointer of the part; empty for the whole document.
     pub pointer: String,
 }
 
-/// What a `#[state]` parameter sees: templates of a document and of a part of it.
+/// The template of a `#[state]` parameter: a document and a part of it.
 ///
-/// Both are split at `/`. A part in braces is filled in: `{owner}` by whom the call belongs to (the owner of its scope,
-/// else the caller's identity; nobody in particular has documents of its own), `{scope}` by the run or conversation,
-/// and the name of an argument by its value. Whatever a caller gives stays within its part, and no argument can make
-/// the part of an owner or of a scope: those begin with `@` and `+`, which nothing else can.
+/// Both templates are split at `/`, and parts in braces are filled in. `{owner}` is the owner of the call's scope, else
+/// the caller's identity; callers without an identity share one owner. `{scope}` is the run or conversation. Any other
+/// name is an argument. An argument stays within its part and cannot imitate an owner or a scope: those start with `@`
+/// and `+`, which arguments escape.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateSpec {
-    /// The document, such as `counters/{owner}`.
+    /// Document id, such as `counters/{owner}`.
     pub id: String,
-    /// The part, as a JSON pointer, such as `/by_name/{name}`; empty for all of it.
+    /// JSON pointer of the part, such as `/by_name/{name}`; empty for the whole document.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub path: String,
-    /// Whether it is changed. What is only seen must still be as it was when the change is committed.
+    /// Whether the tool may change the part. A part that is only read must be unchanged at commit.
     #[serde(default)]
     pub writes: bool,
-    /// Whether the document must be there already, for documents that the server names.
+    /// Whether the document must exist, for documents that a server names.
     #[serde(default)]
     pub existing: bool,
 }
@@ -71,7 +71,7 @@ impl<'a> Part<'a> {
             Some("scope") => Ok(Self::Scope),
             Some(name) if !name.is_empty() && !name.contains(['{', '}']) => Ok(Self::Argument(name)),
             None if !text.contains(['{', '}']) => Ok(Self::Literal(text)),
-            _ => Err(format!("`{text}`: braces stand around a whole part between `/`, such as `{{owner}}`")),
+            _ => Err(format!("`{text}`: braces must enclose a whole part between `/`, such as `{{owner}}`")),
         }
     }
 }
@@ -80,7 +80,7 @@ fn id_parts(template: &str) -> Result<Vec<Part<'_>>, String> {
     let parts = template.split('/').map(|text| match Part::read(text)? {
         Part::Literal("") => Err("a part between `/` is empty".to_owned()),
         Part::Literal(text) if text.starts_with(['@', '+']) => Err(format!(
-            "`{text}`: `@` and `+` begin the parts of owners and scopes; write `{{owner}}` or `{{scope}}`"
+            "`{text}`: `@` and `+` are reserved for owners and scopes; write `{{owner}}` or `{{scope}}`"
         )),
         Part::Literal(text) if text.contains(char::is_control) => Err("it has control characters".to_owned()),
         part => Ok(part),
@@ -91,13 +91,13 @@ fn id_parts(template: &str) -> Result<Vec<Part<'_>>, String> {
 fn path_parts(template: &str) -> Result<Vec<Part<'_>>, String> {
     check_pointer(template)?;
     let parts = template.split('/').skip(1).map(|text| match Part::read(text)? {
-        Part::Owner | Part::Scope => Err(format!("`{text}` stands in the name of a document, not in a path")),
+        Part::Owner | Part::Scope => Err(format!("`{text}` belongs in a document id, not in a path")),
         part => Ok(part),
     });
     parts.collect()
 }
 
-/// A text as one part of a document's name: nothing in it can end the part or look like another kind of part.
+/// Escapes a text as one part of a document id, so that it cannot end the part or imitate another kind.
 fn escaped(text: &str) -> Cow<'_, str> {
     if text.is_empty() {
         return "%".into();
@@ -132,36 +132,36 @@ fn owner_part(call: &Call) -> String {
 
 fn scope_part(call: &Call) -> Result<String, ToolError> {
     let scope = call.scope.as_ref().ok_or_else(|| {
-        ToolError::precondition("the document belongs to a run or a conversation, and this call is in none")
-            .suggest("Make the call within a scope.")
+        ToolError::precondition("the document belongs to a scope, but this call has none")
+            .suggest("Make the call in a run or a conversation.")
     })?;
     Ok(format!("+{}", scope.id()))
 }
 
-/// The text of an argument that names something; its default if it was left out.
+/// The text of an argument, or its default.
 fn argument(name: &str, args: &Args, schema: &Schema) -> Result<String, ToolError> {
     let default = || schema.as_value().get("properties")?.get(name)?.get("default");
     match args.get(name).or_else(default) {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Bool(flag)) => Ok(flag.to_string()),
         Some(Value::Number(number)) if !number.is_f64() => Ok(number.to_string()),
-        Some(Value::Null) | None => Err(ToolError::missing_param(format!(
-            "the argument `{name}` is missing, and it says which document the tool works on"
-        ))),
+        Some(Value::Null) | None => {
+            Err(ToolError::missing_param(format!("argument `{name}` is missing; it selects the document")))
+        }
         Some(_) => Err(ToolError::invalid_input(format!(
-            "the argument `{name}` says which document the tool works on: expected a text or a whole number"
+            "argument `{name}` selects the document, so it must be a string or an integer"
         ))),
     }
     .map_err(|error| error.with("pointer", format!("/{}", escape_pointer(name))))
 }
 
-/// The document that a template means for a call, without arguments.
+/// The document id of a template without arguments.
 pub(crate) fn resolve_id(template: &str, call: &Call) -> Result<String, ToolError> {
     let parts = id_parts(template)
-        .map_err(|why| ToolError::invalid_input(format!("`{template}` names no document: {why}")))?;
+        .map_err(|why| ToolError::invalid_input(format!("`{template}` is not a document id: {why}")))?;
     build_id(&parts, call, |name| {
         Err(ToolError::invalid_input(format!(
-            "`{template}` names no document: `{{{name}}}` is neither `{{owner}}` nor `{{scope}}`"
+            "`{template}` is not a document id: `{{{name}}}` is neither `{{owner}}` nor `{{scope}}`"
         )))
     })
 }
@@ -185,7 +185,7 @@ fn build_id(
 }
 
 impl StateSpec {
-    /// The arguments that it is filled with.
+    /// Names of the arguments in the templates.
     pub fn arguments(&self) -> impl Iterator<Item = &str> {
         let named = |text| match Part::read(text) {
             Ok(Part::Argument(name)) => Some(name),
@@ -194,10 +194,10 @@ impl StateSpec {
         self.id.split('/').chain(self.path.split('/')).filter_map(named)
     }
 
-    /// Checks both templates.
+    /// Validates both templates.
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// The first defect.
     pub fn check(&self) -> Result<(), String> {
         let of =
             |what: &str, template: &str, why: String| format!("the {what} `{template}` of a state: {why}");
@@ -206,18 +206,18 @@ impl StateSpec {
         Ok(())
     }
 
-    /// What it means for a call.
+    /// The address for a call.
     ///
     /// # Errors
-    /// `MISSING_PARAM` and `INVALID_INPUT` when an argument cannot name anything, `PRECONDITION` when it needs a scope
-    /// and the call has none.
+    /// `MISSING_PARAM` and `INVALID_INPUT` for an unusable argument, `PRECONDITION` if the template needs a scope and the
+    /// call has none.
     pub fn resolve(&self, call: &Call, schema: &Schema) -> Result<StateAddress, ToolError> {
         let args = Args::new(std::sync::Arc::clone(&call.arguments));
         let of_argument = |name: &str| argument(name, &args, schema);
-        let wrong = ToolError::internal;
-        let document = build_id(&id_parts(&self.id).map_err(wrong)?, call, of_argument)?;
+        let internal = ToolError::internal;
+        let document = build_id(&id_parts(&self.id).map_err(internal)?, call, of_argument)?;
         let mut pointer = String::new();
-        for part in path_parts(&self.path).map_err(wrong)? {
+        for part in path_parts(&self.path).map_err(internal)? {
             pointer.push('/');
             match part {
                 Part::Literal(text) => pointer.push_str(text),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_is_an_error_at_its_argument() {
+    fn unusable_arguments_are_reported_by_name() {
         let call = |arguments| Call::new("t", arguments);
         for (id, call, code, pointer) in [
             ("a/{name}", call(json!({})), Code::MissingParam, Some("/name")),
@@ -300,15 +300,15 @@ mod tests {
         for (id, path, expected) in [
             ("", "", "empty"),
             ("a//b", "", "empty"),
-            ("a/@bob", "", "begin the parts of owners"),
-            ("+x", "", "begin the parts of owners"),
+            ("a/@bob", "", "reserved for owners"),
+            ("+x", "", "reserved for owners"),
             ("a{owner}", "", "braces"),
             ("{}", "", "braces"),
             ("a/{x", "", "braces"),
             ("a\n", "", "control"),
-            ("a", "b", "begins with `/`"),
+            ("a", "b", "start with `/`"),
             ("a", "/~", "`~0`"),
-            ("a", "/{owner}", "in the name of a document"),
+            ("a", "/{owner}", "in a document id"),
         ] {
             let error = spec(id, path).check().unwrap_err();
             assert!(error.contains(expected), "{id} {path}: {error}");
@@ -316,9 +316,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever two callers give, their documents differ when their owners or their arguments do.
+        /// Documents of two callers differ when their owners or their arguments do.
         #[test]
-        fn no_argument_reaches_what_is_anothers(
+        fn no_argument_reaches_another_owners_document(
             owners in ("[a/@+%{}é-]{0,4}", "[a/@+%{}é-]{0,4}"), names in ("[a/@+%{}é\n-]{0,5}", "[a/@+%{}é\n-]{0,5}"),
         ) {
             let call = |owner: &str, name: &str| {

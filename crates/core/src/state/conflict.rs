@@ -1,4 +1,4 @@
-//! What happens when somebody else has changed the same part of a document.
+//! Conflicts between writers of a document.
 
 use std::time::Duration;
 
@@ -6,35 +6,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration;
 
-/// What a tool does when somebody else has changed what it read.
+/// The reaction to a state conflict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnConflict {
-    /// It runs again on what is there now, also if it is not idempotent. Nothing of its `#[state]` parameters of the
-    /// attempt before is kept, and it is told again what it was answered. What it did otherwise stays and is done again:
-    /// a document changed by [`Ctx::state`](crate::Ctx::state) is changed twice, and [`Ctx::mint`](crate::Ctx::mint)
-    /// makes another handle.
+    /// Retries the tool on the latest version, even if it is not idempotent. Its `#[state]` changes are discarded, and
+    /// questions get their recorded answers. Other effects are repeated: [`Ctx::state`](crate::Ctx::state) changes a
+    /// document twice, and [`Ctx::mint`](crate::Ctx::mint) creates a second handle.
     #[default]
     Retry,
     /// The call fails with `CONFLICT`.
     Error,
-    /// [`Tool::merge_state`](crate::Tool::merge_state) makes one value of both.
+    /// Merges both values with [`Tool::merge_state`](crate::Tool::merge_state).
     Merge,
 }
 
-/// What happens when somebody else has changed the part of a document that a tool saw. A change elsewhere in the
-/// document is no conflict.
+/// The policy for state conflicts: another writer changed the part of a document that the tool read.
+///
+/// A change elsewhere in the document is no conflict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StateConflict {
-    /// What is done.
+    /// The reaction.
     pub action: OnConflict,
-    /// How often it is done for one call, before the call fails with `CONFLICT`. Default: 16.
+    /// Maximum number of retries or merges per call. Default: 16.
     pub max_retries: u32,
-    /// The wait before the second attempt; it doubles each time. Default: 5 ms.
+    /// Wait before the first retry; it doubles each time. Default: 5 ms.
     #[serde(with = "duration::text")]
     pub initial: Duration,
-    /// The longest wait. Default: 250 ms.
+    /// Maximum wait. Default: 250 ms.
     #[serde(with = "duration::text")]
     pub maximum: Duration,
 }
@@ -51,7 +51,7 @@ impl Default for StateConflict {
 }
 
 impl StateConflict {
-    /// The wait after so many conflicts, from 1: half to all of what it has doubled to, by a random number.
+    /// The wait after this many conflicts, from 1, with jitter between 50 and 100 %.
     pub fn delay(&self, conflicts: u32, random: u64) -> Duration {
         let doublings = conflicts.saturating_sub(1).min(31);
         let whole = self.initial.saturating_mul(1 << doublings).min(self.maximum);
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wait_doubles_up_to_the_longest_and_half_of_it_is_chance() {
+    fn the_wait_doubles_up_to_the_maximum_with_jitter() {
         let policy = StateConflict::default();
         let most = |conflicts| policy.delay(conflicts, 1024).as_micros();
         let least = |conflicts| policy.delay(conflicts, 0).as_micros();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_back_as_written() {
+    fn a_conflict_policy_round_trips() {
         let text = r#"{"action":"merge","max_retries":3,"initial":"1ms","maximum":"2s"}"#;
         let policy: StateConflict = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&policy).unwrap(), text);

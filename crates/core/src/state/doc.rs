@@ -1,4 +1,4 @@
-//! A document, for whoever changes it by hand.
+//! A handle for manual reads and changes of a document.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,14 +16,13 @@ use super::{
 use crate::id::random;
 use crate::{BoxFuture, ToolError};
 
-/// How to wait without blocking the thread.
+/// An async sleep function.
 pub type Sleep = fn(Duration) -> BoxFuture<'static, ()>;
 
-/// One document of a store: read it, change it, look back.
+/// One document of a store: read it, change it, inspect its history.
 ///
-/// A tool gets it from [`Ctx::state`](crate::Ctx::state), an application from its toolbox. A change is committed when
-/// the method that makes it has returned, whatever becomes of the call; what is to stand or fall with the call is a
-/// `#[state]` parameter.
+/// A tool gets it from [`Ctx::state`](crate::Ctx::state), an application from its toolbox. Each change commits
+/// immediately, whatever the outcome of the call. For a change that commits with the call, use a `#[state]` parameter.
 #[derive(Clone)]
 pub struct StateDoc {
     store: Arc<dyn DocStore>,
@@ -33,37 +32,36 @@ pub struct StateDoc {
 }
 
 impl StateDoc {
-    /// A document of a store. Without [`with_sleep`](Self::with_sleep), a change is tried again without a wait.
+    /// Opens a document of a store. Without [`with_sleep`](Self::with_sleep), retries do not wait.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if the name has not 1 to 256 bytes, or has control characters.
+    /// `INVALID_INPUT` if the id does not have 1 to 256 bytes, or has control characters.
     pub fn new(store: Arc<dyn DocStore>, id: impl Into<String>) -> Result<Self, ToolError> {
         let id = id.into();
         check_document_id(&id)?;
         Ok(Self { store, id, conflict: StateConflict::default(), sleep: None })
     }
 
-    /// Says how to wait between two tries.
+    /// Sets the sleep between retries.
     #[must_use]
     pub fn with_sleep(mut self, sleep: Sleep) -> Self {
         self.sleep = Some(sleep);
         self
     }
 
-    /// Says what [`change`](Self::change) does when somebody else has changed the document in the meantime. There is
-    /// nothing to merge with here: `merge` is as `error`.
+    /// Sets the conflict policy of [`change`](Self::change). `merge` acts like `error` here.
     #[must_use]
     pub fn on_conflict(mut self, conflict: StateConflict) -> Self {
         self.conflict = conflict;
         self
     }
 
-    /// Its name.
+    /// The document's id.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The newest version, with its number. Nothing that is done to it changes the document.
+    /// A copy of the latest version.
     ///
     /// # Errors
     /// Those of the store.
@@ -71,7 +69,7 @@ impl StateDoc {
         self.store.load(&self.id).await
     }
 
-    /// What it holds now; null if it was never written.
+    /// The latest value; null before the first commit.
     ///
     /// # Errors
     /// Those of the store.
@@ -79,7 +77,7 @@ impl StateDoc {
         Ok(self.get_snapshot().await?.value)
     }
 
-    /// How many commits made it what it is now.
+    /// The latest version number.
     ///
     /// # Errors
     /// Those of the store.
@@ -87,10 +85,10 @@ impl StateDoc {
         Ok(self.get_snapshot().await?.version)
     }
 
-    /// What it holds now, as a value of its own; the default if it was never written.
+    /// The latest value, decoded; the type's default before the first commit.
     ///
     /// # Errors
-    /// `INTERNAL` if it does not fit the type, and those of the store.
+    /// `INTERNAL` if the value does not fit the type, and those of the store.
     pub async fn clone_state<T: DeserializeOwned + Default>(&self) -> Result<T, ToolError> {
         let document = self.get_snapshot().await?;
         if document.version == 0 {
@@ -99,12 +97,11 @@ impl StateDoc {
         decode(&document.value, &StateAddress { document: document.id, pointer: String::new() })
     }
 
-    /// Applies a change that was made from a version. If the document is newer by now, the change is carried over to
-    /// it, unless somebody else has changed the same part. Returns the new version; a change of nothing makes none.
+    /// Applies a patch of a version, rebased onto the latest version. Returns the new version; an empty patch creates none.
     ///
     /// # Errors
-    /// `CONFLICT` if somebody else has changed the same part, `PRECONDITION` with the pointer if the change does not
-    /// fit, `NOT_FOUND` if the store does not keep that version any more.
+    /// `CONFLICT` if another writer changed the same part, `PRECONDITION` with the pointer if the patch does not apply,
+    /// `NOT_FOUND` if the base version was removed.
     pub async fn apply_changes(&self, base_version: u64, changes: &Patch) -> Result<u64, ToolError> {
         let base = self.at(base_version).await?;
         let mut conflicts = 0;
@@ -116,7 +113,7 @@ impl StateDoc {
                 changes.rebase(&base.value, &newest.value)
             };
             let value = value.map_err(|error| error.with("document", self.id.as_str()))?;
-            // Somebody else was faster, and then the change may still be apart from theirs.
+            // Another writer was faster; the next iteration tries to rebase.
             match self.commit(&newest, value).await? {
                 Ok(version) => return Ok(version),
                 Err(newest) => self.back_off(&mut conflicts, newest.version).await?,
@@ -124,13 +121,14 @@ impl StateDoc {
         }
     }
 
-    /// Changes the document: the function gets what it holds (null if it was never written) and makes of it what it
-    /// shall hold. If somebody else was faster, it is called again on what is there then, as the
-    /// [policy](Self::on_conflict) says. Returns what the function returned, and the version that holds its change.
+    /// Changes the document with a function of its value (null before the first commit).
+    ///
+    /// After a conflict, the function runs again on the latest value, as the [policy](Self::on_conflict) says. Returns the
+    /// function's result and the version with its change.
     ///
     /// # Errors
-    /// The function's own, then nothing is changed; `CONFLICT` when somebody else was faster too often; `LIMIT` when
-    /// the document would be too large.
+    /// Those of the function, which changes nothing then; `CONFLICT` after too many retries; `LIMIT` if the document is too
+    /// large.
     pub async fn change<T>(
         &self,
         mut change: impl FnMut(&mut Value) -> Result<T, ToolError>,
@@ -153,10 +151,10 @@ impl StateDoc {
         }
     }
 
-    /// Makes it hold a value, whatever it held. Its version grows by one, as with every change.
+    /// Replaces the value.
     ///
     /// # Errors
-    /// `INTERNAL` with the JSON pointer of what has no JSON form, and those of [`change`](Self::change).
+    /// `INTERNAL` with the JSON pointer of a value that JSON cannot represent, and those of [`change`](Self::change).
     pub async fn replace(&self, value: &(impl Serialize + ?Sized)) -> Result<u64, ToolError> {
         let new = to_json(value)?;
         let ((), version) = self
@@ -168,10 +166,10 @@ impl StateDoc {
         Ok(version)
     }
 
-    /// The document as it was at a version.
+    /// The document at a version.
     ///
     /// # Errors
-    /// `NOT_FOUND` if it never had that version, or the store does not keep it any more.
+    /// `NOT_FOUND` if the version does not exist or was removed from the history.
     pub async fn at(&self, version: u64) -> Result<Document, ToolError> {
         if version == 0 {
             return Ok(Document { id: self.id.clone(), version, value: Arc::default() });
@@ -187,7 +185,7 @@ impl StateDoc {
         self.store.log(&self.id, after, limit).await
     }
 
-    /// The change that leads from one version to another, in either direction.
+    /// The patch from one version to another, in either direction.
     ///
     /// # Errors
     /// `NOT_FOUND` as [`at`](Self::at).
@@ -196,7 +194,7 @@ impl StateDoc {
         Ok(Patch::diff(&from.value, &to.value))
     }
 
-    /// Commits a value that was made of a document; the newest document if somebody else was faster.
+    /// Commits a new value; returns the latest document after a conflict.
     async fn commit(&self, base: &Document, value: Value) -> Result<Result<u64, Document>, ToolError> {
         let patch = Patch::diff(&base.value, &value);
         if patch.is_empty() {
@@ -226,14 +224,14 @@ impl StateDoc {
     }
 }
 
-/// The error of a change that somebody else has overtaken.
+/// The error of a change after another writer's commit.
 pub fn state_conflict(document: &str, version: u64) -> ToolError {
     ToolError::conflict(format!(
-        "somebody else has changed the document `{document}` in the meantime: it is at version {version} now"
+        "another writer changed the document `{document}`; its version is now {version}"
     ))
     .with("document", document)
     .with("version", version)
-    .suggest("Read it again and repeat the call.")
+    .suggest("Read the document again and repeat the call.")
 }
 
 impl fmt::Debug for StateDoc {

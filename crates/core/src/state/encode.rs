@@ -1,4 +1,4 @@
-//! Values as JSON, exactly: what JSON cannot hold is an error that names its place, never a null or another key.
+//! Strict conversion of values to JSON: an unsupported value is an error with its pointer.
 
 use std::fmt::{self, Display};
 
@@ -9,16 +9,15 @@ use serde_json::{Map, Number, Value};
 use super::pointer::escape_pointer;
 use crate::ToolError;
 
-/// How `serde_json` marks a value that is JSON text already.
+/// The struct name by which `serde_json` marks raw JSON text.
 const RAW: &str = "$serde_json::private::RawValue";
 
-/// A value as JSON.
+/// Converts a value to JSON.
 ///
-/// Unlike `serde_json::to_value` it never changes what it is given: a number that is not finite and a key that is no
-/// text are errors.
+/// Unlike `serde_json::to_value`, it never alters a value: a non-finite number and a key that is not a string are errors.
 ///
 /// # Errors
-/// `INTERNAL` with the JSON pointer of what has no JSON form, since only the code that made it can mend it.
+/// `INTERNAL` with the JSON pointer of a value that JSON cannot represent: only the tool's code can fix it.
 pub fn to_json(value: &(impl Serialize + ?Sized)) -> Result<Value, ToolError> {
     value.serialize(Encoder).map_err(|error| {
         let pointer = error
@@ -27,15 +26,16 @@ pub fn to_json(value: &(impl Serialize + ?Sized)) -> Result<Value, ToolError> {
             .rev()
             .fold(String::new(), |pointer, name| pointer + "/" + &escape_pointer(name));
         let place = if pointer.is_empty() { "the value" } else { &pointer };
-        ToolError::internal(format!("{place} has no JSON form: {}", error.message)).with("pointer", pointer)
+        ToolError::internal(format!("JSON cannot represent {place}: {}", error.message))
+            .with("pointer", pointer)
     })
 }
 
-/// What has no JSON form.
+/// A value that JSON cannot represent.
 #[derive(Debug)]
 struct EncodeError {
     message: String,
-    /// Where it is: innermost name first.
+    /// Names on the path to the value, innermost first.
     names: Vec<String>,
 }
 
@@ -75,12 +75,20 @@ fn number(value: f64) -> Encoded {
 }
 
 fn too_large(value: impl Display) -> EncodeError {
-    EncodeError::new(format!("expected a whole number of at most 64 bits, found {value}"))
+    EncodeError::new(format!("expected an integer of at most 64 bits, found {value}"))
 }
 
-/// A value under the name of its variant.
+/// A value under its variant's name.
 fn tagged(variant: &'static str, value: Value) -> Value {
     Value::Object(Map::from_iter([(variant.to_owned(), value)]))
+}
+
+macro_rules! values {
+    ($($method:ident: $kind:ty),* $(,)?) => {
+        $(fn $method(self, value: $kind) -> Encoded {
+            Ok(value.into())
+        })*
+    };
 }
 
 impl Serializer for Encoder {
@@ -94,45 +102,14 @@ impl Serializer for Encoder {
     type SerializeStruct = Fields;
     type SerializeStructVariant = Fields;
 
-    fn serialize_bool(self, value: bool) -> Encoded {
-        Ok(value.into())
+    values! {
+        serialize_bool: bool, serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64,
+        serialize_u8: u8, serialize_u16: u16, serialize_u32: u32, serialize_u64: u64, serialize_str: &str,
+        serialize_bytes: &[u8],
     }
-
-    fn serialize_i8(self, value: i8) -> Encoded {
-        Ok(value.into())
-    }
-
-    fn serialize_i16(self, value: i16) -> Encoded {
-        Ok(value.into())
-    }
-
-    fn serialize_i32(self, value: i32) -> Encoded {
-        Ok(value.into())
-    }
-
-    fn serialize_i64(self, value: i64) -> Encoded {
-        Ok(value.into())
-    }
-
     fn serialize_i128(self, value: i128) -> Encoded {
         let small = i64::try_from(value).map(Value::from);
         small.or_else(|_| u64::try_from(value).map(Value::from)).map_err(|_| too_large(value))
-    }
-
-    fn serialize_u8(self, value: u8) -> Encoded {
-        Ok(value.into())
-    }
-
-    fn serialize_u16(self, value: u16) -> Encoded {
-        Ok(value.into())
-    }
-
-    fn serialize_u32(self, value: u32) -> Encoded {
-        Ok(value.into())
-    }
-
-    fn serialize_u64(self, value: u64) -> Encoded {
-        Ok(value.into())
     }
 
     fn serialize_u128(self, value: u128) -> Encoded {
@@ -149,14 +126,6 @@ impl Serializer for Encoder {
 
     fn serialize_char(self, value: char) -> Encoded {
         Ok(value.to_string().into())
-    }
-
-    fn serialize_str(self, value: &str) -> Encoded {
-        Ok(value.into())
-    }
-
-    fn serialize_bytes(self, value: &[u8]) -> Encoded {
-        Ok(value.into())
     }
 
     fn serialize_none(self) -> Encoded {
@@ -194,7 +163,7 @@ impl Serializer for Encoder {
     }
 
     fn serialize_seq(self, length: Option<usize>) -> Result<List, EncodeError> {
-        // The length is a hint, and may be a lie.
+        // The length is only a hint.
         Ok(List { items: Vec::with_capacity(length.unwrap_or(0).min(4096)), variant: None })
     }
 
@@ -261,56 +230,26 @@ impl List {
     }
 }
 
-impl ser::SerializeSeq for List {
-    type Ok = Value;
-    type Error = EncodeError;
+macro_rules! sequences {
+    ($($name:ident::$method:ident),* $(,)?) => {
+        $(impl ser::$name for List {
+            type Ok = Value;
+            type Error = EncodeError;
 
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
-        self.push(value)
-    }
+            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+                self.push(value)
+            }
 
-    fn end(self) -> Encoded {
-        Ok(self.finish())
-    }
+            fn end(self) -> Encoded {
+                Ok(self.finish())
+            }
+        })*
+    };
 }
 
-impl ser::SerializeTuple for List {
-    type Ok = Value;
-    type Error = EncodeError;
-
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
-        self.push(value)
-    }
-
-    fn end(self) -> Encoded {
-        Ok(self.finish())
-    }
-}
-
-impl ser::SerializeTupleStruct for List {
-    type Ok = Value;
-    type Error = EncodeError;
-
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
-        self.push(value)
-    }
-
-    fn end(self) -> Encoded {
-        Ok(self.finish())
-    }
-}
-
-impl ser::SerializeTupleVariant for List {
-    type Ok = Value;
-    type Error = EncodeError;
-
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
-        self.push(value)
-    }
-
-    fn end(self) -> Encoded {
-        Ok(self.finish())
-    }
+sequences! {
+    SerializeSeq::serialize_element, SerializeTuple::serialize_element, SerializeTupleStruct::serialize_field,
+    SerializeTupleVariant::serialize_field,
 }
 
 struct Entries {
@@ -344,7 +283,7 @@ impl ser::SerializeMap for Entries {
 struct Fields {
     map: Map<String, Value>,
     variant: Option<&'static str>,
-    /// The one field holds JSON text.
+    /// The only field holds JSON text.
     raw: bool,
 }
 
@@ -373,51 +312,40 @@ impl Fields {
     }
 }
 
-impl ser::SerializeStruct for Fields {
-    type Ok = Value;
-    type Error = EncodeError;
+macro_rules! structs {
+    ($($name:ident),*) => {
+        $(impl ser::$name for Fields {
+            type Ok = Value;
+            type Error = EncodeError;
 
-    fn serialize_field<T: Serialize + ?Sized>(
-        &mut self,
-        key: &'static str,
-        value: &T,
-    ) -> Result<(), EncodeError> {
-        self.insert(key, value)
-    }
+            fn serialize_field<T: Serialize + ?Sized>(
+                &mut self,
+                key: &'static str,
+                value: &T,
+            ) -> Result<(), EncodeError> {
+                self.insert(key, value)
+            }
 
-    fn end(self) -> Encoded {
-        self.finish()
-    }
+            fn end(self) -> Encoded {
+                self.finish()
+            }
+        })*
+    };
 }
 
-impl ser::SerializeStructVariant for Fields {
-    type Ok = Value;
-    type Error = EncodeError;
+structs!(SerializeStruct, SerializeStructVariant);
 
-    fn serialize_field<T: Serialize + ?Sized>(
-        &mut self,
-        key: &'static str,
-        value: &T,
-    ) -> Result<(), EncodeError> {
-        self.insert(key, value)
-    }
-
-    fn end(self) -> Encoded {
-        self.finish()
-    }
-}
-
-/// Keys are texts, and names of variants.
+/// Encodes keys: strings and unit variants.
 struct KeyEncoder;
 
-fn no_key(found: impl Display) -> EncodeError {
-    EncodeError::new(format!("expected a text as a key, found {found}"))
+fn invalid_key(found: impl Display) -> EncodeError {
+    EncodeError::new(format!("expected a string as a key, found {found}"))
 }
 
-macro_rules! no_keys {
+macro_rules! invalid_keys {
     ($($method:ident: $kind:ty),* $(,)?) => {
         $(fn $method(self, value: $kind) -> Result<String, EncodeError> {
-            Err(no_key(value))
+            Err(invalid_key(value))
         })*
     };
 }
@@ -433,7 +361,7 @@ impl Serializer for KeyEncoder {
     type SerializeStruct = Impossible<String, EncodeError>;
     type SerializeStructVariant = Impossible<String, EncodeError>;
 
-    no_keys! {
+    invalid_keys! {
         serialize_bool: bool, serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64,
         serialize_i128: i128, serialize_u8: u8, serialize_u16: u16, serialize_u32: u32, serialize_u64: u64,
         serialize_u128: u128, serialize_f32: f32, serialize_f64: f64,
@@ -448,11 +376,11 @@ impl Serializer for KeyEncoder {
     }
 
     fn serialize_bytes(self, _value: &[u8]) -> Result<String, EncodeError> {
-        Err(no_key("bytes"))
+        Err(invalid_key("bytes"))
     }
 
     fn serialize_none(self) -> Result<String, EncodeError> {
-        Err(no_key("nothing"))
+        Err(invalid_key("nothing"))
     }
 
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<String, EncodeError> {
@@ -460,11 +388,11 @@ impl Serializer for KeyEncoder {
     }
 
     fn serialize_unit(self) -> Result<String, EncodeError> {
-        Err(no_key("nothing"))
+        Err(invalid_key("nothing"))
     }
 
     fn serialize_unit_struct(self, name: &'static str) -> Result<String, EncodeError> {
-        Err(no_key(name))
+        Err(invalid_key(name))
     }
 
     fn serialize_unit_variant(
@@ -491,15 +419,15 @@ impl Serializer for KeyEncoder {
         variant: &'static str,
         _value: &T,
     ) -> Result<String, EncodeError> {
-        Err(no_key(variant))
+        Err(invalid_key(variant))
     }
 
     fn serialize_seq(self, _length: Option<usize>) -> Result<Self::SerializeSeq, EncodeError> {
-        Err(no_key("a list"))
+        Err(invalid_key("a list"))
     }
 
     fn serialize_tuple(self, _length: usize) -> Result<Self::SerializeTuple, EncodeError> {
-        Err(no_key("a list"))
+        Err(invalid_key("a list"))
     }
 
     fn serialize_tuple_struct(
@@ -507,7 +435,7 @@ impl Serializer for KeyEncoder {
         name: &'static str,
         _length: usize,
     ) -> Result<Self::SerializeTupleStruct, EncodeError> {
-        Err(no_key(name))
+        Err(invalid_key(name))
     }
 
     fn serialize_tuple_variant(
@@ -517,11 +445,11 @@ impl Serializer for KeyEncoder {
         variant: &'static str,
         _length: usize,
     ) -> Result<Self::SerializeTupleVariant, EncodeError> {
-        Err(no_key(variant))
+        Err(invalid_key(variant))
     }
 
     fn serialize_map(self, _length: Option<usize>) -> Result<Self::SerializeMap, EncodeError> {
-        Err(no_key("a map"))
+        Err(invalid_key("a map"))
     }
 
     fn serialize_struct(
@@ -529,7 +457,7 @@ impl Serializer for KeyEncoder {
         name: &'static str,
         _length: usize,
     ) -> Result<Self::SerializeStruct, EncodeError> {
-        Err(no_key(name))
+        Err(invalid_key(name))
     }
 
     fn serialize_struct_variant(
@@ -539,7 +467,7 @@ impl Serializer for KeyEncoder {
         variant: &'static str,
         _length: usize,
     ) -> Result<Self::SerializeStructVariant, EncodeError> {
-        Err(no_key(variant))
+        Err(invalid_key(variant))
     }
 }
 
@@ -579,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_can_hold_is_as_everybody_else_writes_it() {
+    fn values_encode_as_with_serde_json() {
         assert_eq!(to_json(&all("x")).unwrap(), serde_json::to_value(all("x")).unwrap());
         let nested = serde_json::json!({"a": [1, 2.5, null, {"b": "c"}]});
         assert_eq!(to_json(&nested).unwrap(), nested);
@@ -589,16 +517,20 @@ mod tests {
     }
 
     #[test]
-    fn what_json_cannot_hold_is_an_error_at_its_place() {
+    fn unsupported_values_are_errors_with_a_pointer() {
         let infinite = All { shapes: vec![Shape::Unit, Shape::Pair(1.0, f32::INFINITY)], ..all(0) };
         for (result, pointer, expected) in [
-            (to_json(&f64::NAN), "", "the value has no JSON form: expected a finite number, found NaN"),
+            (to_json(&f64::NAN), "", "JSON cannot represent the value: expected a finite number, found NaN"),
             (to_json(&all([1.0, f64::NAN])), "/by_name/a~1b/1", "expected a finite number, found NaN"),
             (to_json(&infinite), "/shapes/1/Pair/1", "found inf"),
             (to_json(&[Shape::New(f64::NEG_INFINITY)]), "/0/New", "found -inf"),
             (to_json(&Shape::Named { side: f64::NAN, of: None }), "/Named/side", "found NaN"),
-            (to_json(&all(BTreeMap::from([(7, "x")]))), "/by_name/a~1b", "expected a text as a key, found 7"),
-            (to_json(&BTreeMap::from([((1, 2), 3)])), "", "expected a text as a key, found a list"),
+            (
+                to_json(&all(BTreeMap::from([(7, "x")]))),
+                "/by_name/a~1b",
+                "expected a string as a key, found 7",
+            ),
+            (to_json(&BTreeMap::from([((1, 2), 3)])), "", "expected a string as a key, found a list"),
             (to_json(&[u128::MAX]), "/0", "at most 64 bits"),
         ] {
             let error = result.unwrap_err();

@@ -1,4 +1,4 @@
-//! Changes of documents as JSON Patches (RFC 6902).
+//! JSON Patches (RFC 6902) of documents.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -9,10 +9,10 @@ use super::pointer::{
 use crate::ToolError;
 use crate::parameter::kind;
 
-/// How much memory `copy` may take in one patch, about, in bytes.
-const MOST_COPIED: usize = 64 << 20;
+/// Maximum memory for the `copy` operations of a patch, in bytes, approximately.
+const MAX_COPIED: usize = 64 << 20;
 
-/// One step of a change.
+/// One operation of a patch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 enum Operation {
@@ -24,32 +24,31 @@ enum Operation {
     Test { path: String, value: Value },
 }
 
-/// A change of a document, as a JSON Patch (RFC 6902).
+/// A JSON Patch (RFC 6902) of a document.
 ///
-/// A patch that was made by [`diff`](Self::diff) has only `add`, `remove` and `replace`; one that was read may have all
-/// six operations.
+/// [`diff`](Self::diff) creates only `add`, `remove` and `replace`; a parsed patch may contain all six operations.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Patch(Vec<Operation>);
 
 impl Patch {
-    /// Reads a patch, such as `[{"op": "replace", "path": "/a", "value": 1}]`.
+    /// Parses a patch, such as `[{"op": "replace", "path": "/a", "value": 1}]`.
     ///
     /// # Errors
-    /// `INVALID_INPUT` that says which operation is none.
+    /// `INVALID_INPUT` with the index of the invalid operation.
     pub fn parse(patch: &Value) -> Result<Self, ToolError> {
-        let wrong = |index: usize, why: String| {
-            ToolError::invalid_input(format!("operation {} of the patch is none: {why}", index + 1))
+        let invalid = |index: usize, why: String| {
+            ToolError::invalid_input(format!("operation {} of the patch is invalid: {why}", index + 1))
                 .with("pointer", format!("/{index}"))
         };
         let operations = patch
             .as_array()
-            .ok_or_else(|| ToolError::invalid_input("a patch is a list of operations, as in RFC 6902"))?;
+            .ok_or_else(|| ToolError::invalid_input("a patch must be an array of operations (RFC 6902)"))?;
         let read = operations.iter().enumerate().map(|(index, operation)| {
             let operation =
-                Operation::deserialize(operation).map_err(|error| wrong(index, error.to_string()))?;
+                Operation::deserialize(operation).map_err(|error| invalid(index, error.to_string()))?;
             for pointer in operation.pointers() {
-                check_pointer(pointer).map_err(|why| wrong(index, why))?;
+                check_pointer(pointer).map_err(|why| invalid(index, why))?;
             }
             Ok(operation)
         });
@@ -58,17 +57,18 @@ impl Patch {
 
     /// The patch as JSON.
     pub fn to_value(&self) -> Value {
-        // Nothing in it can fail: its keys are texts and its numbers came from JSON.
+        // Cannot fail: all keys are strings and all numbers came from JSON.
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// Whether it changes nothing.
+    /// Whether the patch has no operations.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The change that makes one document of another. The time is linear in their size; a list is compared from both
-    /// ends, so that one more item at its beginning is one operation.
+    /// The patch from one document to another, in linear time.
+    ///
+    /// Arrays are compared from both ends, so that an insertion at the start is one operation.
     pub fn diff(from: &Value, to: &Value) -> Self {
         let mut patch = Self::default();
         patch.compare(&mut String::new(), from, to);
@@ -119,17 +119,17 @@ impl Patch {
         }
     }
 
-    /// The document after the change. The one before stays as it is, also when the change fails in the middle.
+    /// Applies the patch to a copy of a document, which stays unchanged on failure.
     ///
     /// # Errors
-    /// `PRECONDITION` with the pointer when a place is not there or a `test` fails; `LIMIT` when copies multiply.
+    /// `PRECONDITION` with the pointer if a location is missing or a `test` fails; `LIMIT` if copies multiply.
     pub fn apply(&self, document: &Value) -> Result<Value, ToolError> {
         let mut document = document.clone();
         self.apply_to(&mut document)?;
         Ok(document)
     }
 
-    /// Applies several changes in turn, as a history keeps them.
+    /// Applies the patches of a history in order.
     ///
     /// # Errors
     /// Those of [`parse`](Self::parse) and [`apply`](Self::apply).
@@ -142,7 +142,7 @@ impl Patch {
         Ok(document)
     }
 
-    /// What fails in the middle has changed what was before it.
+    /// Applies the patch in place; a failure leaves the earlier operations applied.
     fn apply_to(&self, document: &mut Value) -> Result<(), ToolError> {
         let mut copied = 0;
         for operation in &self.0 {
@@ -152,17 +152,17 @@ impl Patch {
                 Operation::Replace { path, value } => *place(document, path)? = value.clone(),
                 Operation::Move { from, path } => {
                     if path.len() > from.len() && pointers_overlap(from, path) {
-                        return Err(misplaced(path, "a value cannot be moved into itself"));
+                        return Err(misplaced(path, "cannot move a value into itself"));
                     }
                     let value = remove(document, from)?;
                     add(document, path, value)?;
                 }
                 Operation::Copy { from, path } => {
-                    let value = at(document, from).ok_or_else(|| misplaced(from, "there is nothing"))?;
+                    let value = at(document, from).ok_or_else(|| misplaced(from, "missing"))?;
                     copied += memory(value);
-                    if copied > MOST_COPIED {
+                    if copied > MAX_COPIED {
                         return Err(ToolError::limit(format!(
-                            "a patch may copy {MOST_COPIED} bytes, and this one copies more"
+                            "the patch copies more than {MAX_COPIED} bytes"
                         )));
                     }
                     let value = value.clone();
@@ -170,7 +170,7 @@ impl Patch {
                 }
                 Operation::Test { path, value } => {
                     if at(document, path) != Some(value) {
-                        return Err(misplaced(path, "it is not what the patch tests for"));
+                        return Err(misplaced(path, "the value differs from the patch's test"));
                     }
                 }
             }
@@ -178,28 +178,28 @@ impl Patch {
         Ok(())
     }
 
-    /// Whether two changes of the same document could disturb each other: one touches what the other touches, or both
-    /// touch the same list in a way that moves its items.
+    /// Whether two patches of the same document may conflict: one touches a location of the other, or both move items of
+    /// the same array.
     pub fn overlaps(&self, other: &Self) -> bool {
         let touched: Vec<&str> = other.touched().collect();
         self.touched().any(|one| touched.iter().any(|other| pointers_overlap(one, other)))
     }
 
-    /// Applies a change that was made of one document to a newer version of it, if nothing that the change touches
-    /// has changed since: the result is then the same as if it had been made of the newer version.
+    /// Applies a patch of one version to a newer version, if the newer version left everything that the patch touches
+    /// unchanged.
     ///
     /// # Errors
-    /// `CONFLICT` when both changed the same place.
+    /// `CONFLICT` if both changed the same location.
     pub fn rebase(&self, base: &Value, newest: &Value) -> Result<Value, ToolError> {
         if self.overlaps(&Self::diff(base, newest)) {
-            return Err(ToolError::conflict("somebody else changed the same part of the document")
-                .suggest("Read it again and repeat the change."));
+            return Err(ToolError::conflict("another writer changed the same part of the document")
+                .suggest("Read the document again and repeat the change."));
         }
         self.apply(newest)
     }
 
-    /// What it reads or changes. Adding and removing an item moves those behind it, so that the whole list is meant;
-    /// without the document a number may be a name as well, and the larger place is taken.
+    /// The locations that the patch reads or changes. An insertion or removal moves later items, so it touches the whole
+    /// array. A numeric name may be an index, so it counts as one.
     fn touched(&self) -> impl Iterator<Item = &str> {
         fn list_of(path: &str) -> &str {
             match path.rsplit_once('/') {
@@ -218,11 +218,10 @@ impl Patch {
             .flatten()
     }
 
-    /// Puts a value at a place of a document, and notes the change. What lies on the way there and is not there yet, or
-    /// is null, becomes an object.
+    /// Sets a value in a document and records the operation. Missing and null parents become objects.
     ///
     /// # Errors
-    /// `PRECONDITION` with the pointer of whatever is in the way.
+    /// `PRECONDITION` with the pointer of a parent that is not an object.
     pub(super) fn set(&mut self, document: &mut Value, pointer: &str, value: Value) -> Result<(), ToolError> {
         let mut reached = String::new();
         let mut here = document;
@@ -230,7 +229,7 @@ impl Patch {
         while let Some(name) = rest.next() {
             let next = format!("{reached}/{}", escape_pointer(&name));
             if child(here, &name).is_some() {
-                here = child_mut(here, &name).ok_or_else(|| misplaced(&next, "there is nothing"))?;
+                here = child_mut(here, &name).ok_or_else(|| misplaced(&next, "missing"))?;
                 reached = next;
                 continue;
             }
@@ -278,7 +277,7 @@ impl Operation {
     }
 }
 
-/// Does something with the pointer of a part.
+/// Runs a function with the pointer of a part.
 fn within(pointer: &mut String, name: &str, work: impl FnOnce(&mut String)) {
     let length = pointer.len();
     pointer.push('/');
@@ -290,12 +289,12 @@ fn within(pointer: &mut String, name: &str, work: impl FnOnce(&mut String)) {
 fn place<'a>(document: &'a mut Value, pointer: &str) -> Result<&'a mut Value, ToolError> {
     names(pointer)
         .try_fold(document, |value, name| child_mut(value, &name))
-        .ok_or_else(|| misplaced(pointer, "there is nothing"))
+        .ok_or_else(|| misplaced(pointer, "missing"))
 }
 
-/// The value that a place lies in, and its name there.
+/// The parent of a location, and the location's name in it.
 fn parent<'a>(document: &'a mut Value, pointer: &str) -> Result<(&'a mut Value, String), ToolError> {
-    let (before, _) = pointer.rsplit_once('/').ok_or_else(|| misplaced(pointer, "it lies in nothing"))?;
+    let (before, _) = pointer.rsplit_once('/').ok_or_else(|| misplaced(pointer, "it has no parent"))?;
     let name = names(pointer).last().unwrap_or_default().into_owned();
     Ok((place(document, before)?, name))
 }
@@ -312,11 +311,11 @@ fn add(document: &mut Value, pointer: &str, value: Value) -> Result<(), ToolErro
         Value::Array(items) => {
             let length = items.len();
             let index = index(&name, length + 1)
-                .ok_or_else(|| misplaced(pointer, &format!("the list has {length} items")))?;
+                .ok_or_else(|| misplaced(pointer, &format!("the array has {length} items")))?;
             items.insert(index, value);
         }
         other => {
-            let what = format!("expected an object or a list to add to, found {}", kind(other));
+            let what = format!("expected an object or an array to add to, found {}", kind(other));
             return Err(misplaced(pointer, &what));
         }
     }
@@ -333,10 +332,10 @@ fn remove(document: &mut Value, pointer: &str) -> Result<Value, ToolError> {
         Value::Array(items) => index(&name, items.len()).map(|index| items.remove(index)),
         _ => None,
     };
-    removed.ok_or_else(|| misplaced(pointer, "there is nothing to remove"))
+    removed.ok_or_else(|| misplaced(pointer, "nothing to remove"))
 }
 
-/// About how many bytes of memory a value takes: its texts and names, and a little for each value in it.
+/// Approximate memory of a value in bytes: its strings and names, and a constant per value.
 fn memory(value: &Value) -> usize {
     64 + match value {
         Value::String(text) => text.len(),
@@ -358,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_do_what_the_standard_says() {
+    fn operations_follow_the_rfc() {
         let before = json!({"a": {"b": 1}, "list": [1, 2, 3], "a/b": 0});
         for (operations, after) in [
             (
@@ -393,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_change_names_its_place_and_changes_nothing() {
+    fn a_failed_patch_names_the_location_and_changes_nothing() {
         let document = json!({"a": 1, "list": [1]});
         for (operation, pointer) in [
             (json!({"op": "remove", "path": "/b"}), "/b"),
@@ -415,9 +414,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_patch_is_refused_by_number() {
+    fn invalid_patches_are_rejected_by_index() {
         for (value, expected) in [
-            (json!({}), "list of operations"),
+            (json!({}), "array of operations"),
             (json!([{"op": "add", "path": "/a", "value": 1}, {"op": "put", "path": "/a"}]), "operation 2"),
             (json!([{"op": "remove"}]), "operation 1"),
             (json!([{"op": "remove", "path": "a"}]), "not a JSON pointer"),
@@ -428,11 +427,11 @@ mod tests {
     }
 
     #[test]
-    fn copies_cannot_multiply_without_end() {
+    fn copies_are_bounded() {
         let doubling: Vec<Value> =
             (0..64).map(|step| json!({"op": "copy", "from": "", "path": format!("/{step}")})).collect();
         assert_eq!(patch(&json!(doubling)).apply(&json!({})).unwrap_err().code(), Code::Limit);
-        // Few values, and much in each.
+        // Few values with much text each.
         let large = json!({"text": "x".repeat(1 << 20), "list": []});
         let copies = |times| vec![json!({"op": "copy", "from": "/text", "path": "/list/-"}); times];
         assert_eq!(patch(&json!(copies(65))).apply(&large).unwrap_err().code(), Code::Limit);
@@ -462,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_finds_its_place_and_makes_the_way_there() {
+    fn set_creates_missing_parents() {
         for (before, pointer, after) in [
             (json!(null), "/by_name/a", json!({"by_name": {"a": 7}})),
             (json!({"by_name": {"b": 1}}), "/by_name/a", json!({"by_name": {"b": 1, "a": 7}})),
@@ -480,7 +479,7 @@ mod tests {
             assert!(made.is_empty());
         }
         for (document, pointer, expected) in [
-            (json!({"a": "text"}), "/a/b", "/a: expected an object to put `b` into, found a text"),
+            (json!({"a": "text"}), "/a/b", "/a: expected an object to put `b` into, found a string"),
             (json!([1]), "/1", "the whole document: expected an object to put `1` into, found a list"),
         ] {
             let error = Patch::default().set(&mut document.clone(), pointer, json!(7)).unwrap_err();
@@ -504,7 +503,7 @@ mod tests {
         })
     }
 
-    /// A document and two variants of it, alike enough that changes are often apart.
+    /// A document and two variants, similar enough that changes are often disjoint.
     fn any_variants() -> impl Strategy<Value = (Value, Value, Value)> {
         let fields = || prop::collection::vec(any_value(), 4);
         let which = || prop::collection::vec(any::<bool>(), 4);
@@ -523,7 +522,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_patch_of_a_diff_makes_the_target(from in any_value(), to in any_value()) {
+        fn a_diff_produces_its_target(from in any_value(), to in any_value()) {
             let patch = Patch::diff(&from, &to);
             prop_assert_eq!(patch.apply(&from).unwrap(), to.clone());
             prop_assert_eq!(Patch::parse(&patch.to_value()).unwrap(), patch.clone());
@@ -531,7 +530,7 @@ mod tests {
         }
 
         #[test]
-        fn a_rebased_change_is_as_if_it_had_been_made_later((base, mine, theirs) in any_variants()) {
+        fn a_rebased_patch_equals_serial_execution((base, mine, theirs) in any_variants()) {
             let (my_change, their_change) = (Patch::diff(&base, &mine), Patch::diff(&base, &theirs));
             if let Ok(rebased) = my_change.rebase(&base, &theirs) {
                 // Serial execution in either order.
@@ -543,7 +542,7 @@ mod tests {
         }
 
         #[test]
-        fn setting_a_place_is_its_patch(document in any_value(), value in any_value(), pointer in "(/[a-c01]{1,2}){0,3}") {
+        fn set_equals_its_patch(document in any_value(), value in any_value(), pointer in "(/[a-c01]{1,2}){0,3}") {
             let (mut changed, mut patch) = (document.clone(), Patch::default());
             if patch.set(&mut changed, &pointer, value.clone()).is_ok() {
                 prop_assert_eq!(at(&changed, &pointer), Some(&value));

@@ -1,4 +1,4 @@
-//! JSON pointers (RFC 6901): names of places in a document.
+//! JSON pointers (RFC 6901).
 
 use std::borrow::Cow;
 
@@ -6,22 +6,22 @@ use serde_json::Value;
 
 use crate::ToolError;
 
-/// One name as a part of a pointer.
+/// Escapes a name as one part of a pointer.
 pub fn escape_pointer(name: &str) -> Cow<'_, str> {
     if name.contains(['~', '/']) { name.replace('~', "~0").replace('/', "~1").into() } else { name.into() }
 }
 
-/// Checks a pointer: empty, or parts that each begin with `/`, with `~` only as `~0` and `~1`.
+/// Checks a pointer: empty, or parts that each start with `/`, with `~` only as `~0` and `~1`.
 ///
 /// # Errors
-/// A sentence that says what was expected.
+/// The expected form.
 pub fn check_pointer(pointer: &str) -> Result<(), String> {
-    let wrong = |what: &str| Err(format!("`{pointer}` is not a JSON pointer: {what}"));
+    let invalid = |what: &str| Err(format!("`{pointer}` is not a JSON pointer: {what}"));
     if !pointer.is_empty() && !pointer.starts_with('/') {
-        return wrong("it is empty or begins with `/`");
+        return invalid("it must be empty or start with `/`");
     }
     if pointer.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1'])) {
-        return wrong("`~` is written `~0`, and `/` in a name `~1`");
+        return invalid("escape `~` as `~0`, and `/` in a name as `~1`");
     }
     Ok(())
 }
@@ -33,19 +33,19 @@ pub(super) fn names(pointer: &str) -> impl Iterator<Item = Cow<'_, str>> {
     })
 }
 
-/// Whether one of two places is the other or lies in it.
+/// Whether two locations are equal or one contains the other.
 pub fn pointers_overlap(one: &str, other: &str) -> bool {
     let (short, long) = if one.len() <= other.len() { (one, other) } else { (other, one) };
     long.strip_prefix(short).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The index that a name is in a list of this length: digits, without a zero in front.
+/// Parses a name as an index below a length: digits without a leading zero.
 pub(super) fn index(name: &str, length: usize) -> Option<usize> {
     let plain = name.bytes().all(|byte| byte.is_ascii_digit()) && (name == "0" || !name.starts_with('0'));
     name.parse().ok().filter(|index| plain && *index < length)
 }
 
-/// A part of a value, if it is there.
+/// A member or an item of a value.
 pub(super) fn child<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     match value {
         Value::Object(map) => map.get(name),
@@ -54,7 +54,7 @@ pub(super) fn child<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     }
 }
 
-/// A part of a value, to change it.
+/// A member or an item of a value, mutable.
 pub(super) fn child_mut<'a>(value: &'a mut Value, name: &str) -> Option<&'a mut Value> {
     match value {
         Value::Object(map) => map.get_mut(name),
@@ -66,12 +66,12 @@ pub(super) fn child_mut<'a>(value: &'a mut Value, name: &str) -> Option<&'a mut 
     }
 }
 
-/// What stands at a place, if anything does.
+/// The value at a location.
 pub(super) fn at<'a>(document: &'a Value, pointer: &str) -> Option<&'a Value> {
     names(pointer).try_fold(document, |value, name| child(value, &name))
 }
 
-/// An error about a place in a document.
+/// The error for a location in a document.
 pub(super) fn misplaced(pointer: &str, what: &str) -> ToolError {
     let place = if pointer.is_empty() { "the whole document" } else { pointer };
     ToolError::precondition(format!("{place}: {what}")).with("pointer", pointer)
@@ -83,7 +83,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn places_overlap_when_one_lies_in_the_other() {
+    fn locations_overlap_when_one_contains_the_other() {
         for (one, other, expected) in [
             ("", "/a", true),
             ("", "", true),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_any_kind_can_be_reached() {
+    fn any_name_can_be_reached() {
         let document = json!({"a/b": {"~": [{"": 1}]}, "0": "zero"});
         for (pointer, expected) in [
             ("/a~1b/~0/0/", Some(json!(1))),

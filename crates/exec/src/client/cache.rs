@@ -1,4 +1,4 @@
-//! What programs told of themselves, kept in a file.
+//! A file cache of manifests.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::program::Known;
 
-/// The version of the file.
+/// Version of the file format.
 const VERSION: u32 = 1;
-/// The file in the operator's folder.
+/// Name of the file in the cache directory.
 const NAME: &str = "executables-v1.json";
-/// The largest file that is read or written, in bytes.
+/// Maximum size of the file, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
-/// The most programs that are kept.
+/// Maximum number of cached programs.
 const MAX_PROGRAMS: usize = 10_000;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ struct File {
     programs: BTreeMap<String, Known>,
 }
 
-/// The file as it was read, and what is new.
+/// The cached manifests.
 #[derive(Debug)]
 pub(super) struct Cache {
     path: PathBuf,
@@ -32,14 +32,14 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// Reads the file. One that is missing, corrupted, too large or of another version is an empty one.
-    pub(super) fn open(folder: &Path) -> Self {
-        let path = folder.join(NAME);
+    /// Reads the file. A missing, corrupt, too large or outdated file is an empty cache.
+    pub(super) fn open(directory: &Path) -> Self {
+        let path = directory.join(NAME);
         let programs = read(&path).unwrap_or_default();
         Self { path, programs, changed: false }
     }
 
-    /// What the program at a path told when it was last asked.
+    /// The manifest of the program at a path.
     pub(super) fn get(&self, path: &Path) -> Option<&Known> {
         self.programs.get(path.to_str()?)
     }
@@ -52,7 +52,7 @@ impl Cache {
         }
     }
 
-    /// Writes what is new, in one step, so that nobody ever reads half a file.
+    /// Writes a changed cache atomically.
     pub(super) fn save(&mut self) -> std::io::Result<()> {
         if !self.changed {
             return Ok(());
@@ -62,16 +62,16 @@ impl Cache {
         let text = serde_json::to_vec(&file)?;
         self.programs = file.programs;
         if text.len() as u64 > MAX_BYTES {
-            return Err(std::io::Error::other("what programs tell of themselves is more than 64 MiB"));
+            return Err(std::io::Error::other("the manifests have more than 64 MiB"));
         }
-        if let Some(folder) = self.path.parent() {
-            std::fs::create_dir_all(folder)?;
+        if let Some(directory) = self.path.parent() {
+            std::fs::create_dir_all(directory)?;
         }
         let temporary = self.path.with_extension(format!("{}.tmp", std::process::id()));
         std::fs::write(&temporary, text)?;
         let renamed = std::fs::rename(&temporary, &self.path);
         if renamed.is_err() {
-            // Nothing of it is of use.
+            // Ignored: the file is useless either way.
             let _ = std::fs::remove_file(&temporary);
         }
         self.changed = renamed.is_err();

@@ -1,4 +1,4 @@
-//! From what programs told to tools with names of their own.
+//! The catalog: unique names for the tools of all programs.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -12,27 +12,26 @@ use toolpost_core::{
 };
 
 use super::program::{Program, excerpt};
-use super::settings::{Collisions, Settings};
 use crate::protocol::dialect::{PromptEntry, ResourceEntry, ToolEntry};
 
-/// The longest name: what every provider takes.
+/// Maximum length of a tool name, which every provider accepts.
 const MAX_NAME: usize = 64;
-/// The longest description, in characters.
+/// Maximum length of a description, in characters.
 const MAX_DESCRIPTION: usize = 16_000;
-/// The largest schema, in bytes of JSON.
+/// Maximum size of a schema, in bytes of JSON.
 const MAX_SCHEMA: usize = 256 << 10;
-/// The longest name of a prompt, in bytes.
+/// Maximum length of a prompt name, in bytes.
 const MAX_PROMPT_NAME: usize = 256;
 
-/// What is wrong with an executable, or with one of its tools. It costs only that.
+/// A problem of an executable or one of its tools, which does not affect the others.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Diagnostic {
-    /// The executable or the folder, as the operator named it.
+    /// The executable or directory, as the operator named it.
     pub path: PathBuf,
-    /// The tool, resource or prompt; none if it is about all of it.
+    /// The tool, resource or prompt; `None` if the whole program is affected.
     pub tool: Option<String>,
-    /// What is wrong.
+    /// The problem.
     pub error: ToolError,
 }
 
@@ -46,23 +45,23 @@ impl std::fmt::Display for Diagnostic {
     }
 }
 
-/// A tool, and whose it is.
+/// A tool with its program.
 #[derive(Clone, Debug)]
 pub(super) struct Bound {
     pub(super) spec: Arc<ToolSpec>,
-    /// Its name at the program.
+    /// Its name in the program.
     pub(super) original: String,
     pub(super) program: Arc<Program>,
 }
 
-/// A resource, and whose it is.
+/// A resource with its program.
 #[derive(Clone, Debug)]
 pub(super) struct BoundResource {
     pub(super) spec: Arc<ResourceSpec>,
     pub(super) program: Arc<Program>,
 }
 
-/// A prompt, and whose it is.
+/// A prompt with its program.
 #[derive(Clone, Debug)]
 pub(super) struct BoundPrompt {
     pub(super) spec: Arc<PromptSpec>,
@@ -70,7 +69,7 @@ pub(super) struct BoundPrompt {
     pub(super) program: Arc<Program>,
 }
 
-/// Everything that there is at one time.
+/// All tools, resources and prompts at one time.
 #[derive(Debug, Default)]
 pub(super) struct Catalog {
     pub(super) programs: Vec<Arc<Program>>,
@@ -82,16 +81,12 @@ pub(super) struct Catalog {
 }
 
 impl Catalog {
-    /// Of programs in their order.
-    pub(super) fn new(
-        settings: &Settings,
-        programs: Vec<Arc<Program>>,
-        diagnostics: Vec<Diagnostic>,
-    ) -> Self {
+    /// Builds the catalog of programs, in order.
+    pub(super) fn new(programs: Vec<Arc<Program>>, diagnostics: Vec<Diagnostic>) -> Self {
         let mut catalog = Self { programs, diagnostics, ..Self::default() };
-        catalog.add_tools(settings);
+        catalog.add_tools();
         catalog.add_resources();
-        catalog.add_prompts(settings);
+        catalog.add_prompts();
         catalog
     }
 
@@ -101,67 +96,50 @@ impl Catalog {
 
     fn report(&mut self, program: &Program, tool: Option<&str>, error: ToolError) {
         self.diagnostics.push(Diagnostic {
-            path: program.origin.path.clone(),
+            path: program.origin.clone(),
             tool: tool.map(|name| excerpt(name.as_bytes(), 80)),
             error,
         });
     }
 
-    fn add_tools(&mut self, settings: &Settings) {
+    fn add_tools(&mut self) {
         let programs = self.programs.clone();
-        let mut named: Vec<(String, &ToolEntry, &Arc<Program>)> = Vec::new();
         for program in &programs {
             let mut own = HashSet::new();
             for entry in &program.known.discovery.tools {
                 if !own.insert(entry.name.as_str()) {
                     let error =
-                        ToolError::conflict("the program has two tools of this name; the first is taken");
+                        ToolError::conflict("the program has two tools with this name; the first is used");
                     self.report(program, Some(&entry.name), error);
                     continue;
                 }
-                named.push((with_prefix(program.origin.prefix.as_deref(), &entry.name), entry, program));
-            }
-        }
-        let fitting: Vec<String> = named.iter().map(|(name, ..)| fit(name)).collect();
-        let mut taken: HashMap<String, usize> = HashMap::new();
-        for name in &fitting {
-            *taken.entry(name.clone()).or_default() += 1;
-        }
-        for ((name, entry, program), fitting) in named.into_iter().zip(fitting) {
-            let collides = taken.get(&fitting).is_some_and(|count| *count > 1);
-            let (name, fitting) = if collides && settings.collisions == Collisions::Prefix {
-                let name = with_prefix(Some(&program_name(program)), &entry.name);
-                let fitting = fit(&name);
-                (name, fitting)
-            } else {
-                (name, fitting)
-            };
-            if let Some(other) = self.tool(&fitting) {
-                let mut message =
-                    format!("`{}` has a tool of this name already", other.program.origin.path.display());
-                if other.original != entry.name {
-                    // Only what was made of the names is equal.
-                    let _ = write!(message, ": its `{}` is `{fitting}` too", other.original);
-                }
-                let error = ToolError::conflict(message).suggest(
-                    "Give one of the programs a prefix, or let names that collide get that of their program in front.",
-                );
-                self.report(program, Some(&entry.name), error);
-                continue;
-            }
-            match spec(entry, program, &name, &fitting) {
-                Ok((spec, problem)) => {
-                    self.by_name.insert(fitting, self.tools.len());
-                    self.tools.push(Bound {
-                        spec: Arc::new(spec),
-                        original: entry.name.clone(),
-                        program: Arc::clone(program),
-                    });
-                    if let Some(problem) = problem {
-                        self.report(program, Some(&entry.name), problem);
+                let fitting = fit(&entry.name);
+                if let Some(other) = self.tool(&fitting) {
+                    let mut message =
+                        format!("`{}` already has a tool with this name", other.program.origin.display());
+                    if other.original != entry.name {
+                        // Different names of the programs map to the same name.
+                        let _ = write!(message, ": its `{}` also maps to `{fitting}`", other.original);
                     }
+                    let error =
+                        ToolError::conflict(message).suggest("Rename the tool in one of the programs.");
+                    self.report(program, Some(&entry.name), error);
+                    continue;
                 }
-                Err(error) => self.report(program, Some(&entry.name), error),
+                match spec(entry, program, &fitting) {
+                    Ok((spec, problem)) => {
+                        self.by_name.insert(fitting, self.tools.len());
+                        self.tools.push(Bound {
+                            spec: Arc::new(spec),
+                            original: entry.name.clone(),
+                            program: Arc::clone(program),
+                        });
+                        if let Some(problem) = problem {
+                            self.report(program, Some(&entry.name), problem);
+                        }
+                    }
+                    Err(error) => self.report(program, Some(&entry.name), error),
+                }
             }
         }
     }
@@ -174,8 +152,8 @@ impl Catalog {
                         let same = |bound: &&BoundResource| bound.spec.uri_pattern == spec.uri_pattern;
                         if let Some(other) = self.resources.iter().find(same) {
                             let error = ToolError::conflict(format!(
-                                "`{}` has a resource of these addresses already",
-                                other.program.origin.path.display()
+                                "`{}` already has a resource with this URI pattern",
+                                other.program.origin.display()
                             ));
                             self.report(&program, Some(&entry.uri_pattern), error);
                             continue;
@@ -189,28 +167,19 @@ impl Catalog {
         }
     }
 
-    fn add_prompts(&mut self, settings: &Settings) {
+    fn add_prompts(&mut self) {
         for program in self.programs.clone() {
             for entry in &program.known.discovery.prompts {
-                let mut name = with_prefix(program.origin.prefix.as_deref(), &entry.name);
-                let exists = |name: &str, prompts: &[BoundPrompt]| {
-                    prompts
-                        .iter()
-                        .find(|bound| bound.spec.name == name)
-                        .map(|bound| Arc::clone(&bound.program))
-                };
-                if exists(&name, &self.prompts).is_some() && settings.collisions == Collisions::Prefix {
-                    name = with_prefix(Some(&program_name(&program)), &entry.name);
-                }
-                if let Some(other) = exists(&name, &self.prompts) {
+                let same = |bound: &&BoundPrompt| bound.spec.name == entry.name;
+                if let Some(other) = self.prompts.iter().find(same) {
                     let error = ToolError::conflict(format!(
-                        "`{}` has a prompt of this name already",
-                        other.origin.path.display()
+                        "`{}` already has a prompt with this name",
+                        other.program.origin.display()
                     ));
                     self.report(&program, Some(&entry.name), error);
                     continue;
                 }
-                match prompt(entry, name) {
+                match prompt(entry) {
                     Ok(spec) => self.prompts.push(BoundPrompt {
                         spec: Arc::new(spec),
                         original: entry.name.clone(),
@@ -223,21 +192,16 @@ impl Catalog {
     }
 }
 
-fn with_prefix(prefix: Option<&str>, name: &str) -> String {
-    prefix.map_or_else(|| name.to_owned(), |prefix| format!("{prefix}__{name}"))
-}
-
-/// What stands in front of names that collide: the prefix, the file's name, or what the program calls itself.
+/// A name for a program: its file's name, or the name that it reports.
 fn program_name(program: &Program) -> String {
-    if let Some(prefix) = &program.origin.prefix {
-        return prefix.clone();
-    }
     let stem = program.path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     stem.unwrap_or_else(|| program.known.discovery.name.clone())
 }
 
-/// A name that every provider takes: itself if it fits; else its letters, digits, `_` and `-`, the others as `_`, with
-/// eight digits of its SHA-256 behind, so that different names stay different and the same one is always the same.
+/// Maps a name to one that every provider accepts.
+///
+/// A valid name stays. In any other name, invalid characters become `_`, and eight digits of its SHA-256 are appended,
+/// so that different names stay different.
 fn fit(name: &str) -> String {
     if check_tool_name(name).is_ok() {
         return name.to_owned();
@@ -253,49 +217,48 @@ fn fit(name: &str) -> String {
     fitting
 }
 
-/// The spec of a tool, and what had to be left out of it.
+/// The spec of a tool, and the reason for omitted parts of it.
 fn spec(
     entry: &ToolEntry,
     program: &Program,
-    name: &str,
     fitting: &str,
 ) -> Result<(ToolSpec, Option<ToolError>), ToolError> {
     if let Some(schema) = &entry.schema {
         if !schema.is_object() {
-            return Err(ToolError::dependency("its schema is no JSON Schema: expected an object"));
+            return Err(ToolError::dependency("its schema is not a JSON Schema: expected an object"));
         }
         let size = schema.to_string().len();
         if size > MAX_SCHEMA {
-            return Err(ToolError::limit(format!("its schema has {size} bytes, at most 256 KiB are taken")));
+            return Err(ToolError::limit(format!("its schema has {size} bytes; the maximum is 256 KiB")));
         }
     }
     let mut spec = entry.to_spec();
     fitting.clone_into(&mut spec.name);
     if spec.description.trim().is_empty() {
         spec.description =
-            format!("`{name}` of the program `{}`, which says nothing about it.", program_name(program));
+            format!("`{}` of the program `{}`, without a description.", entry.name, program_name(program));
     }
     if spec.description.chars().count() > MAX_DESCRIPTION {
         spec.description = spec.description.chars().take(MAX_DESCRIPTION).collect();
     }
     if spec.input_schema.as_value().get("type").is_none() {
-        // A schema that says nothing of it takes objects too, and arguments are one.
+        // A schema without a type accepts objects as well, and arguments are an object.
         let mut schema = spec.input_schema.as_value().clone();
         if let Some(fields) = schema.as_object_mut() {
             fields.insert("type".to_owned(), "object".into());
         }
         spec = spec.input(schema);
     }
-    // A program can ask for more care, never for less.
+    // A program may tighten its approval, never loosen it.
     if spec.policy.approval == Some(Approval::Allow) {
         spec.policy.approval = None;
     }
     spec.policy.placement = toolpost_core::Placement::default();
     spec.policy.conflict = None;
-    let told = &program.known.discovery;
+    let discovery = &program.known.discovery;
     spec.meta.insert("executable".to_owned(), program.path.to_string_lossy().into());
-    spec.meta.insert("program".to_owned(), excerpt(told.name.as_bytes(), 200).into());
-    spec.meta.insert("program_version".to_owned(), excerpt(told.version.as_bytes(), 200).into());
+    spec.meta.insert("program".to_owned(), excerpt(discovery.name.as_bytes(), 200).into());
+    spec.meta.insert("program_version".to_owned(), excerpt(discovery.version.as_bytes(), 200).into());
     if fitting != entry.name {
         spec.meta.insert("original_name".to_owned(), entry.name.as_str().into());
     }
@@ -310,13 +273,13 @@ fn spec(
     };
     let mut problem = None;
     if let Err(error) = check(&spec) {
-        // Without what only helps the tool may be fine.
+        // The tool may be valid without its optional parts.
         spec.examples.clear();
         spec.policy.cache = None;
         check(&spec)?;
         problem = Some(ToolError::new(
             Code::Dependency,
-            format!("its examples or its policy are left out: {}", error.message()),
+            format!("its examples and its cache policy are ignored: {}", error.message()),
         ));
     }
     Ok((spec, problem))
@@ -330,13 +293,14 @@ fn resource(entry: &ResourceEntry) -> Result<ResourceSpec, ToolError> {
     Ok(spec)
 }
 
-fn prompt(entry: &PromptEntry, name: String) -> Result<PromptSpec, ToolError> {
+fn prompt(entry: &PromptEntry) -> Result<PromptSpec, ToolError> {
+    let name = &entry.name;
     if name.len() > MAX_PROMPT_NAME || name.chars().any(char::is_control) {
         return Err(ToolError::dependency("its name is longer than 256 bytes or has control characters"));
     }
-    let mut spec = PromptSpec::new(name, entry.summary.clone());
+    let mut spec = PromptSpec::new(name.clone(), entry.summary.clone());
     for (argument, description) in &entry.arguments {
-        // The dialect does not say which may be left out; the program does, when it is rendered.
+        // The dialect does not mark required arguments; the program checks them when it renders.
         spec = spec.argument(argument, description, true);
     }
     spec.tags.clone_from(&entry.tags);
@@ -348,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_do_not_fit_are_mapped_the_same_way_every_time() {
+    fn invalid_names_are_mapped_deterministically() {
         for name in ["a", "read_file", "a-b"] {
             assert_eq!(fit(name), name);
         }

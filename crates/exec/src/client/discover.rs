@@ -1,4 +1,4 @@
-//! Asking a program what it has.
+//! Discovery: a program's tools, resources and prompts.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,21 +10,22 @@ use toolpost_core::{StartCheck, ToolError, format_duration};
 use toolpost_sandbox::{Cancel, Verdict, Workspace};
 
 use super::call::with_stderr;
-use super::program::{self, Dialect, Known, Stamp, command_line, excerpt, of_sandbox, of_verdict};
+use super::program::{self, Dialect, Known, Stamp, command_line, excerpt};
 use super::settings::Settings;
+use crate::failure;
 use crate::protocol::dialect::{Discovery, Manifest, PromptEntry, ResourceEntry, ToolEntry};
 use crate::protocol::outcome::{is_envelope, read_envelope};
 
-/// The most that a program may print in answer to a question, in bytes.
+/// Maximum output of a query, in bytes.
 const MAX_ANSWER: usize = 8 << 20;
-/// The most tools, resources and prompts of one program.
+/// Maximum number of tools, resources and prompts per program.
 const MAX_ENTRIES: usize = 1_000;
-/// How many manifests of one program are asked for at the same time.
+/// How many manifests of one program are queried in parallel.
 const MANIFESTS: usize = 4;
-/// What the development line 0.2 always says of itself.
+/// The version that every program of the development line 0.2 reports.
 const COMMAND_VERSION: &str = "0.2.0";
 
-/// Cancels a run when the future that waits for it is dropped.
+/// Cancels a run when the waiting future is dropped.
 struct CancelOnDrop(Cancel);
 
 impl Drop for CancelOnDrop {
@@ -33,7 +34,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// What a program printed before it ended.
+/// The output of a program and its exit status.
 struct Printed {
     stdout: Vec<u8>,
     stderr: Vec<u8>,
@@ -41,13 +42,13 @@ struct Printed {
 }
 
 impl Printed {
-    /// With how the program ended, and the end of its standard error.
+    /// Adds the exit status and the end of stderr.
     fn explain(&self, error: ToolError) -> ToolError {
         with_stderr(error.with("exit_code", self.status), &self.stderr)
     }
 }
 
-/// Runs a program to its end and gives what it printed.
+/// Runs a program to its end.
 async fn printed(
     settings: &Settings,
     path: &Path,
@@ -64,7 +65,7 @@ async fn printed(
     let check = settings.start_check.clone();
     let run = move || {
         check.as_ref().map_or(Ok(()), StartCheck::check)?;
-        sandbox.run(&program, &cancel, &mut |_| {}).map_err(of_sandbox)
+        sandbox.run(&program, &cancel, &mut |_| {}).map_err(failure::of_sandbox)
     };
     let outcome = tokio::task::spawn_blocking(run).await?;
     drop(guard);
@@ -79,8 +80,8 @@ async fn printed(
     }
     let masks = &settings.masks;
     let (stdout, stderr) = (masks.bytes(outcome.stdout.head), masks.bytes(outcome.stderr.bytes()));
-    match (&outcome.verdict, of_verdict(&outcome.verdict, &what)) {
-        // What the programs of other implementations exit with says nothing; whether it is an answer does.
+    match (&outcome.verdict, failure::of_verdict(&outcome.verdict, &what)) {
+        // Exit statuses of other implementations are unreliable; the output decides.
         (Verdict::Exit { code }, Some(_)) if !stdout.trim_ascii().is_empty() => {
             Ok(Printed { stdout, stderr, status: *code })
         }
@@ -89,8 +90,8 @@ async fn printed(
     }
 }
 
-/// Runs a program to its end and reads the JSON value that it printed.
-pub(super) async fn answer(
+/// Runs a program to its end and parses its output as JSON.
+pub(super) async fn query(
     settings: &Settings,
     path: &Path,
     arguments: &[&str],
@@ -100,15 +101,16 @@ pub(super) async fn answer(
     let printed = printed(settings, path, arguments, wall, workspace).await?;
     let what = format!("`{} {}`", path.display(), arguments.join(" "));
     if printed.stdout.trim_ascii().is_empty() {
-        let error = ToolError::dependency(format!("{what} printed nothing: expected JSON"));
+        let error = ToolError::dependency(format!("{what} printed nothing; expected JSON"));
         return Err(printed.explain(error));
     }
     let value: Value = serde_json::from_slice(&printed.stdout).map_err(|error| {
         let ended =
-            if printed.status == 0 { "" } else { &format!("ended with status {} and ", printed.status) };
+            if printed.status == 0 { "" } else { &format!("exited with status {} and ", printed.status) };
         let found = excerpt(&printed.stdout, 200);
-        printed
-            .explain(ToolError::dependency(format!("{what} {ended}printed no JSON: {error}; found {found}")))
+        printed.explain(ToolError::dependency(format!(
+            "{what} {ended}printed invalid JSON: {error}; found {found}"
+        )))
     })?;
     if is_envelope(&value) && value.get("status").and_then(Value::as_str) == Some("error") {
         read_envelope(&value, false)?;
@@ -116,8 +118,8 @@ pub(super) async fn answer(
     Ok(value)
 }
 
-/// Asks a program what it has, within the time that the operator gives it. What is known of the same content is taken.
-pub(super) async fn ask(
+/// Discovers a program within the operator's timeout. A known manifest of the same file content is reused.
+pub(super) async fn discover(
     settings: &Settings,
     path: PathBuf,
     stamp: Stamp,
@@ -127,34 +129,34 @@ pub(super) async fn ask(
     let file = path.clone();
     let digest = tokio::task::spawn_blocking(move || program::digest(&file)).await??;
     let is_same =
-        |before: &Known| before.is_whole && before.digest == digest && before.stamp.has_modules_of(&stamp);
+        |before: &Known| before.is_complete && before.digest == digest && before.stamp.has_modules_of(&stamp);
     if let Some(before) = before.filter(is_same) {
         return Ok(Known { stamp, ..before });
     }
-    // Each run has the limit; all of them together have a little more than twice that.
+    // Each query has the limit; all of them together have a little more than twice that.
     let all = limit.saturating_mul(2).saturating_add(Duration::from_secs(1));
-    let told = tokio::time::timeout(all, told(settings, &path)).await.map_err(|_| {
+    let answers = tokio::time::timeout(all, query_all(settings, &path)).await.map_err(|_| {
         ToolError::timeout(format!(
-            "`{}` did not tell of itself within {}",
+            "discovery of `{}` timed out after {}",
             path.display(),
             format_duration(all)
         ))
     })??;
-    let (discovery, dialect, mut problems, is_whole) = told;
+    let (discovery, dialect, mut problems, is_complete) = answers;
     if Stamp::of(&path)? != stamp {
-        return Err(ToolError::conflict(format!("`{}` changed while it was asked", path.display()))
-            .suggest("Ask again when nobody writes to it any more."));
+        return Err(ToolError::conflict(format!("`{}` changed during its discovery", path.display()))
+            .suggest("Retry when the file no longer changes."));
     }
     problems.truncate(MAX_ENTRIES);
     let environment = settings.environment();
-    Ok(Known { stamp, digest, dialect, discovery, problems, is_whole, environment })
+    Ok(Known { stamp, digest, dialect, discovery, problems, is_complete, environment })
 }
 
-type Told = (Discovery, Dialect, Vec<(Option<String>, ToolError)>, bool);
+type Answers = (Discovery, Dialect, Vec<(Option<String>, ToolError)>, bool);
 
-async fn told(settings: &Settings, path: &Path) -> Result<Told, ToolError> {
+async fn query_all(settings: &Settings, path: &Path) -> Result<Answers, ToolError> {
     let limit = settings.discovery_timeout;
-    let value = answer(settings, path, &["--discover"], limit, Workspace::Fresh).await?;
+    let value = query(settings, path, &["--discover"], limit, Workspace::Fresh).await?;
     let mut problems = Vec::new();
     let mut discovery = read(&value, path, &mut problems)?;
     let dialect = match discovery.protocol.as_deref() {
@@ -162,7 +164,7 @@ async fn told(settings: &Settings, path: &Path) -> Result<Told, ToolError> {
         None if discovery.version == COMMAND_VERSION => dialect(settings, path).await,
         _ => Dialect::Original,
     };
-    let mut is_whole = true;
+    let mut is_complete = true;
     let missing: Vec<usize> = discovery
         .tools
         .iter()
@@ -180,39 +182,39 @@ async fn told(settings: &Settings, path: &Path) -> Result<Told, ToolError> {
             match manifest {
                 Ok(manifest) => complete(entry, manifest),
                 Err(error) => {
-                    is_whole = false;
+                    is_complete = false;
                     let error = ToolError::new(
                         error.code(),
-                        format!("its schema is not known, and any arguments are taken: {}", error.message()),
+                        format!("its schema is unknown, and any arguments are accepted: {}", error.message()),
                     );
                     problems.push((Some(entry.name.clone()), error));
                 }
             }
         }
     }
-    Ok((discovery, dialect, problems, is_whole))
+    Ok((discovery, dialect, problems, is_complete))
 }
 
-/// Both lines may say version 0.2.0; only the original grammar has `--tools`, which has no effect in either.
+/// Both dialects may report version 0.2.0; only the original grammar has `--tools`, which has no effect in either.
 async fn dialect(settings: &Settings, path: &Path) -> Dialect {
-    let listed = answer(settings, path, &["--tools"], settings.discovery_timeout, Workspace::Fresh).await;
+    let listed = query(settings, path, &["--tools"], settings.discovery_timeout, Workspace::Fresh).await;
     if listed.is_ok_and(|value| value.get("tools").is_some()) { Dialect::Original } else { Dialect::Command }
 }
 
 async fn manifest(settings: &Settings, path: &Path, name: &str) -> Result<Manifest, ToolError> {
     let limit = settings.discovery_timeout;
-    let value = answer(settings, path, &[name, "--manifest"], limit, Workspace::Fresh).await?;
-    let wrong = |what: String| {
-        ToolError::dependency(format!("`{} {name} --manifest` is no manifest: {what}", path.display()))
+    let value = query(settings, path, &[name, "--manifest"], limit, Workspace::Fresh).await?;
+    let invalid = |what: String| {
+        ToolError::dependency(format!("`{} {name} --manifest` is not a manifest: {what}", path.display()))
     };
-    // A program that takes every command line for a call answers with an envelope.
+    // A program that runs a call for every command line answers with an envelope.
     if !value.get("schema").is_some_and(|schema| schema.is_object() || schema.is_boolean()) {
-        return Err(wrong("expected an object with `schema`".to_owned()));
+        return Err(invalid("expected an object with `schema`".to_owned()));
     }
-    Manifest::deserialize(&value).map_err(|error| wrong(error.to_string()))
+    Manifest::deserialize(&value).map_err(|error| invalid(error.to_string()))
 }
 
-/// Adds what the manifest knows more. Its `name` may be that of a function, which nobody can call.
+/// Merges a manifest into its entry. The manifest's `name` may be a function's, so it is ignored.
 fn complete(entry: &mut ToolEntry, manifest: Manifest) {
     entry.schema = Some(manifest.schema);
     if !manifest.description.trim().is_empty() {
@@ -230,18 +232,18 @@ fn complete(entry: &mut ToolEntry, manifest: Manifest) {
     entry.output_schema = manifest.output_schema;
 }
 
-/// Reads the answer to `--discover`: an entry that is none costs only itself.
+/// Parses the answer to `--discover`. An invalid entry affects only itself.
 fn read(
     value: &Value,
     path: &Path,
     problems: &mut Vec<(Option<String>, ToolError)>,
 ) -> Result<Discovery, ToolError> {
-    let wrong = |what: &str| {
-        ToolError::dependency(format!("`{} --discover` is no discovery: {what}", path.display()))
+    let invalid = |what: &str| {
+        ToolError::dependency(format!("the answer of `{} --discover` is invalid: {what}", path.display()))
     };
-    let Some(fields) = value.as_object() else { return Err(wrong("expected an object")) };
+    let Some(fields) = value.as_object() else { return Err(invalid("expected an object")) };
     if !["tools", "resources", "prompts"].iter().any(|key| fields.get(*key).is_some_and(Value::is_array)) {
-        return Err(wrong("expected a list `tools`, `resources` or `prompts`"));
+        return Err(invalid("expected an array `tools`, `resources` or `prompts`"));
     }
     let text = |key: &str| fields.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     Ok(Discovery {
@@ -270,10 +272,7 @@ fn entries<T: DeserializeOwned>(
     if list.len() > MAX_ENTRIES {
         problems.push((
             None,
-            ToolError::limit(format!(
-                "it tells of {} {kind}s; the first {MAX_ENTRIES} are taken",
-                list.len()
-            )),
+            ToolError::limit(format!("it reports {} {kind}s; the first {MAX_ENTRIES} are used", list.len())),
         ));
     }
     let mut taken = Vec::new();
@@ -281,11 +280,11 @@ fn entries<T: DeserializeOwned>(
         match T::deserialize(value) {
             Ok(entry) if !name(&entry).trim().is_empty() => taken.push(entry),
             Ok(_) => {
-                problems.push((None, ToolError::dependency(format!("the {kind} {} has no name", index + 1))));
+                problems.push((None, ToolError::dependency(format!("{kind} {} has no name", index + 1))));
             }
             Err(error) => {
                 let name = value.get("name").and_then(Value::as_str).map(|name| excerpt(name.as_bytes(), 80));
-                let error = ToolError::dependency(format!("the {kind} {} is none: {error}", index + 1));
+                let error = ToolError::dependency(format!("{kind} {} is invalid: {error}", index + 1));
                 problems.push((name, error));
             }
         }

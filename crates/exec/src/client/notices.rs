@@ -1,4 +1,4 @@
-//! What a program tells while it runs, handed to the caller's port.
+//! Notices of a running program, forwarded to the caller's port.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -9,21 +9,21 @@ use toolpost_core::{Artifact, ArtifactData, Call, LogLevel, LogLine, Progress, T
 use super::program::excerpt;
 use crate::protocol::dialect::{Notice, level_of};
 
-/// The largest artefact that is taken over a line or from the working folder, in bytes.
+/// Maximum size of an artifact, in bytes.
 const MAX_ARTIFACT: u64 = 16 << 20;
-/// The most artefacts of one call.
+/// Maximum number of artifacts per call.
 const MAX_ARTIFACTS: usize = 64;
-/// The longest message, in characters.
+/// Maximum length of a message, in characters.
 const MAX_MESSAGE: usize = 8_000;
-/// Where a sandbox of a strict level shows the working folder.
+/// Path of the working directory inside a sandbox of a strict level.
 const INSIDE: &str = "/workspace";
 
-/// The caller's side of a call.
+/// The caller of a running program.
 pub(super) struct Notices<'a> {
     pub(super) call: &'a Call,
-    /// The host's folder in which the program works, if it is one.
-    pub(super) folder: Option<PathBuf>,
-    /// What the port did not take, and for the record what it took.
+    /// The host directory that the program works in, if any.
+    pub(super) directory: Option<PathBuf>,
+    /// Artifacts that the port does not accept, and those delivered, without their data.
     pub(super) artifacts: Vec<Artifact>,
 }
 
@@ -33,7 +33,7 @@ impl Notices<'_> {
         self.call.port.log(self.call.id, LogLine { level, message });
     }
 
-    pub(super) async fn tell(&mut self, notice: Notice) {
+    pub(super) async fn forward(&mut self, notice: Notice) {
         match notice {
             Notice::Progress { message, percent } => {
                 let percent =
@@ -43,16 +43,16 @@ impl Notices<'_> {
             }
             Notice::Log { level, message } => self.log(level_of(&level), &message),
             Notice::Artifact { name, uri } => {
-                let taken = if self.artifacts.len() < MAX_ARTIFACTS {
+                let delivered = if self.artifacts.len() < MAX_ARTIFACTS {
                     self.artifact(&name, &uri).await
                 } else {
-                    Err(ToolError::limit(format!("a call hands over at most {MAX_ARTIFACTS} files")))
+                    Err(ToolError::limit(format!("a call may deliver at most {MAX_ARTIFACTS} files")))
                 };
-                if let Err(error) = taken {
+                if let Err(error) = delivered {
                     let name = excerpt(name.as_bytes(), 200);
                     self.log(
                         LogLevel::Warn,
-                        &format!("the artefact `{name}` was not taken: {}", error.message()),
+                        &format!("the artifact `{name}` was dropped: {}", error.message()),
                     );
                 }
             }
@@ -75,36 +75,35 @@ impl Notices<'_> {
         Ok(())
     }
 
-    /// The content of a file of the working folder. The program names it, so that nothing else of the host may be read
-    /// on its behalf.
+    /// Reads a file of the working directory. The program chooses the name, so no other file of the host may be read.
     async fn file(&self, uri: &str) -> Result<Vec<u8>, ToolError> {
-        let Some(folder) = self.folder.clone() else {
-            return Err(ToolError::precondition("the program's folder is gone with it")
-                .suggest("Call it in a working folder, or let it hand over a `data:` address."));
+        let Some(directory) = self.directory.clone() else {
+            return Err(ToolError::precondition("the program's temporary directory no longer exists")
+                .suggest("Call it in a working directory, or let it deliver a `data:` URI."));
         };
         let path = uri.strip_prefix("file://").unwrap_or(uri);
         if path.contains("://") {
             return Err(ToolError::invalid_path(
-                "only files of the working folder and `data:` addresses are taken",
+                "only files of the working directory and `data:` URIs are accepted",
             ));
         }
         let path = PathBuf::from(path);
-        tokio::task::spawn_blocking(move || read_beneath(&folder, &path)).await?
+        tokio::task::spawn_blocking(move || read_beneath(&directory, &path)).await?
     }
 }
 
-fn read_beneath(folder: &Path, path: &Path) -> Result<Vec<u8>, ToolError> {
-    let wrong = |error: std::io::Error| ToolError::invalid_path(format!("it cannot be read: {error}"));
-    let folder = folder.canonicalize().map_err(wrong)?;
+fn read_beneath(directory: &Path, path: &Path) -> Result<Vec<u8>, ToolError> {
+    let wrong = |error: std::io::Error| ToolError::invalid_path(format!("cannot read the file: {error}"));
+    let directory = directory.canonicalize().map_err(wrong)?;
     let path = path.strip_prefix(INSIDE).unwrap_or(path);
-    let file = open(&folder.join(path)).map_err(wrong)?;
+    let file = open(&directory.join(path)).map_err(wrong)?;
     let metadata = file.metadata().map_err(wrong)?;
-    // The program may swap a name for a link at any moment: what counts is where the file that was opened lies.
-    if !lies_at(&file).is_some_and(|place| place.starts_with(&folder)) || !metadata.is_file() {
-        return Err(ToolError::invalid_path("it is no file of the working folder"));
+    // The program may swap the path for a link at any time, so check where the opened file is.
+    if !lies_at(&file).is_some_and(|place| place.starts_with(&directory)) || !metadata.is_file() {
+        return Err(ToolError::invalid_path("it is not a file of the working directory"));
     }
     if metadata.len() > MAX_ARTIFACT {
-        return Err(ToolError::limit(format!("it has {} bytes, at most 16 MiB are taken", metadata.len())));
+        return Err(ToolError::limit(format!("it has {} bytes; the maximum is 16 MiB", metadata.len())));
     }
     let mut bytes = Vec::new();
     file.take(MAX_ARTIFACT).read_to_end(&mut bytes).map_err(wrong)?;
@@ -114,7 +113,7 @@ fn read_beneath(folder: &Path, path: &Path) -> Result<Vec<u8>, ToolError> {
 #[cfg(target_os = "linux")]
 fn open(path: &Path) -> std::io::Result<std::fs::File> {
     use std::os::unix::fs::OpenOptionsExt as _;
-    // A pipe would block for ever.
+    // Opening a pipe would block.
     let flags = rustix::fs::OFlags::NONBLOCK.bits();
     std::fs::OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(path)
 }
@@ -135,10 +134,10 @@ fn lies_at(_file: &std::fs::File) -> Option<PathBuf> {
     None
 }
 
-/// The content of a `data:` address, without that word.
+/// Decodes a `data:` URI without its scheme.
 fn inline(data: &str) -> Result<(String, Vec<u8>), ToolError> {
     let (kind, data) =
-        data.split_once(',').ok_or_else(|| ToolError::invalid_input("its `data:` address has no comma"))?;
+        data.split_once(',').ok_or_else(|| ToolError::invalid_input("its `data:` URI has no comma"))?;
     let kind_of = |kind: &str| {
         let known =
             !kind.is_empty() && kind.len() < 200 && kind.is_ascii() && !kind.contains(char::is_control);
@@ -151,14 +150,14 @@ fn inline(data: &str) -> Result<(String, Vec<u8>), ToolError> {
         Some(kind) => {
             let bytes = base64::engine::general_purpose::STANDARD
                 .decode(data)
-                .map_err(|error| ToolError::invalid_input(format!("it is no base 64: {error}")))?;
+                .map_err(|error| ToolError::invalid_input(format!("it is not valid base64: {error}")))?;
             Ok((kind_of(kind), bytes))
         }
         None => Ok((kind_of(kind), data.as_bytes().to_vec())),
     }
 }
 
-/// A relative path that stays where it is put.
+/// Checks that a name is a relative path without `..`.
 pub(super) fn file_name(name: &str) -> Result<String, ToolError> {
     let good = !name.is_empty()
         && name.len() <= 255
@@ -169,10 +168,10 @@ pub(super) fn file_name(name: &str) -> Result<String, ToolError> {
     if good {
         return Ok(name.to_owned());
     }
-    Err(ToolError::invalid_path("its name is no relative path without `..`"))
+    Err(ToolError::invalid_path("its name is not a relative path without `..`"))
 }
 
-/// Whether the bytes of an artefact are here.
+/// Whether an artifact has its data.
 pub(super) fn has_data(artifact: &Artifact) -> bool {
     artifact.data != ArtifactData::Absent
 }

@@ -1,4 +1,4 @@
-//! A process of a program, seen as lines.
+//! A running program as a stream of lines.
 
 use std::collections::VecDeque;
 use std::io::{PipeReader, PipeWriter, Read, Write as _};
@@ -10,40 +10,40 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use toolpost_core::{Masks, StartCheck, ToolError, has_more_values_than};
 use toolpost_sandbox::{Cancel, HostDirectory, Outcome, Program, Running, Sandbox};
 
-use super::program::of_sandbox;
 use super::settings::Settings;
+use crate::failure;
 use crate::protocol::dialect::Notice;
 use crate::protocol::line::{Line, LineBuffer, LineReader};
 
-/// The longest line of standard error that can be a notification, in bytes.
+/// Maximum length of a notification on stderr, in bytes.
 const MAX_NOTIFICATION: usize = 64 << 10;
-/// How much of the other text on standard error is kept: its end.
-const KEPT: usize = 4 << 10;
+/// Retained end of the other text on stderr, in bytes.
+const MAX_ERRORS: usize = 4 << 10;
 /// How many lines are read ahead.
 const AHEAD: usize = 16;
-/// How many KiB of lines are read ahead; a single line may have as many as its own limit.
+/// How many KiB of lines are read ahead; one longer line is read alone.
 const AHEAD_KIB: usize = 4 << 10;
-/// The most values in a line: each of them takes tens of bytes when it is read, however few it has as text.
+/// Maximum number of JSON values in a line, which bounds its memory.
 pub(super) const MAX_VALUES: usize = 500_000;
-/// How much is kept of a line with too many.
+/// Retained start of a line with too many values, in bytes.
 const START: usize = 256;
 /// How many lines may wait for the program to read them.
 const ANSWERS: usize = 8;
 
-/// What a process tells.
+/// An event of a process.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum ProcessEvent {
     /// A line of standard output.
     Line(Line),
-    /// A notification of standard error.
+    /// A notification on stderr.
     Notice(Notice),
 }
 
-/// A process. Dropped, it is killed with everything that it started.
+/// A process. Dropping it kills it and its children.
 #[derive(Debug)]
 pub(super) struct Process {
-    heard: mpsc::Receiver<(Heard, Option<OwnedSemaphorePermit>)>,
-    /// The room for lines that nobody has taken yet.
+    events: mpsc::Receiver<(ProcessEvent, Option<OwnedSemaphorePermit>)>,
+    /// Permits for lines that are not read yet.
     room: Arc<Semaphore>,
     input: Option<PipeWriter>,
     writer: Option<SyncSender<Vec<u8>>>,
@@ -55,7 +55,7 @@ pub(super) struct Process {
     flooded: Arc<AtomicU64>,
 }
 
-/// A stream that ends when it has given more bytes than allowed.
+/// A stream that cancels the process after a maximum of bytes.
 struct Bounded {
     stream: PipeReader,
     left: u64,
@@ -82,8 +82,7 @@ impl Read for Bounded {
 }
 
 impl Process {
-    /// Starts a process whose lines have at most `line` bytes, and whose standard output and standard error have at most
-    /// `total`.
+    /// Starts a process with lines of at most `line` bytes, and with a limit for standard output and for stderr.
     pub(super) async fn start(
         sandbox: Sandbox,
         program: Program,
@@ -92,7 +91,7 @@ impl Process {
         settings: &Settings,
     ) -> Result<Self, ToolError> {
         let (check, masks) = (settings.start_check.clone(), settings.masks.clone());
-        // Making a sandbox blocks for a millisecond.
+        // Starting a process blocks for about a millisecond.
         let start = move || Self::start_blocking(&sandbox, &program, line, total, check.as_ref(), masks);
         tokio::task::spawn_blocking(start).await?
     }
@@ -106,14 +105,14 @@ impl Process {
         masks: Masks,
     ) -> Result<Self, ToolError> {
         check.map_or(Ok(()), StartCheck::check)?;
-        let mut running = sandbox.start(program).map_err(of_sandbox)?;
+        let mut running = sandbox.start(program).map_err(failure::of_sandbox)?;
         let (cancel, directory) = (running.cancel(), running.host_directory());
         let flooded = Arc::new(AtomicU64::new(0));
         let errors = Arc::new(Mutex::new(VecDeque::new()));
-        let (sender, heard) = mpsc::channel(AHEAD);
+        let (sender, events) = mpsc::channel(AHEAD);
         let room = Arc::new(Semaphore::new(AHEAD_KIB));
         if let Some((stdout, stderr)) = running.take_output() {
-            let [most, most_errors] = total;
+            let [max, max_errors] = total;
             let bounded = |stream, limit| Bounded {
                 stream,
                 left: limit,
@@ -121,7 +120,7 @@ impl Process {
                 flooded: Arc::clone(&flooded),
                 cancel: cancel.clone(),
             };
-            let mut lines = LineReader::new(bounded(stdout, most), line);
+            let mut lines = LineReader::new(bounded(stdout, max), line);
             let (to, room) = (sender.clone(), Arc::clone(&room));
             let line_masks = masks.clone();
             let runtime = tokio::runtime::Handle::current();
@@ -129,23 +128,23 @@ impl Process {
                 while let Ok(Some(line)) = lines.next_line() {
                     let line = with_few_values(masked(line, &line_masks));
                     let (Line::Whole(text) | Line::TooLong { start: text }) = &line;
-                    // Never more than there is, so that a long line waits until it is the only one.
+                    // At most all permits, so that a long line waits until it is the only one.
                     let size = (text.len() >> 10).clamp(1, AHEAD_KIB) as u32;
                     let Ok(permit) = runtime.block_on(Arc::clone(&room).acquire_many_owned(size)) else {
                         return;
                     };
-                    if to.blocking_send((Heard::Line(line), Some(permit))).is_err() {
+                    if to.blocking_send((ProcessEvent::Line(line), Some(permit))).is_err() {
                         return;
                     }
                 }
             })?;
-            let stderr = bounded(stderr, most_errors);
-            let (kept, masks) = (Arc::clone(&errors), masks.clone());
-            thread("stderr", move || listen(stderr, &sender, &kept, &masks))?;
+            let stderr = bounded(stderr, max_errors);
+            let (tail, masks) = (Arc::clone(&errors), masks.clone());
+            thread("stderr", move || read_stderr(stderr, &sender, &tail, &masks))?;
         }
         let input = running.take_stdin();
         Ok(Self {
-            heard,
+            events,
             room,
             input,
             writer: None,
@@ -158,12 +157,12 @@ impl Process {
         })
     }
 
-    /// What it tells next; `None` when both of its streams have ended.
-    pub(super) async fn next(&mut self) -> Option<Heard> {
-        self.heard.recv().await.map(|(heard, _)| heard)
+    /// The next event; `None` when both streams have ended.
+    pub(super) async fn next(&mut self) -> Option<ProcessEvent> {
+        self.events.recv().await.map(|(event, _)| event)
     }
 
-    /// Writes a line to its standard input, without waiting for it to be read.
+    /// Queues a line for its standard input.
     pub(super) fn write(&mut self, mut line: Vec<u8>) -> Result<(), ToolError> {
         line.push(b'\n');
         if let Some(mut input) = self.input.take() {
@@ -180,58 +179,58 @@ impl Process {
         let sent = self.writer.as_ref().map(|writer| writer.try_send(line));
         match sent {
             Some(Ok(())) => Ok(()),
-            _ => Err(ToolError::dependency("the program asks and does not read the answers")),
+            _ => Err(ToolError::dependency("the program asks but does not read the answers")),
         }
     }
 
-    /// Ends its standard input.
+    /// Closes its standard input.
     pub(super) fn close_input(&mut self) {
         self.input = None;
         self.writer = None;
     }
 
-    /// Kills it.
+    /// Kills the process.
     pub(super) fn kill(&self) {
         self.cancel.cancel();
     }
 
-    /// Shows it what others changed in its host directory.
+    /// Makes others' changes of its host directory visible to it.
     pub(super) async fn refresh(&self) {
         let directory = self.directory.clone();
         let _ = tokio::task::spawn_blocking(move || directory.refresh()).await;
     }
 
-    /// Applies what it changed in its host directory.
+    /// Applies its changes of its host directory.
     pub(super) async fn apply(&self) -> Result<(), ToolError> {
         let directory = self.directory.clone();
-        tokio::task::spawn_blocking(move || directory.apply()).await?.map(drop).map_err(of_sandbox)
+        tokio::task::spawn_blocking(move || directory.apply()).await?.map(drop).map_err(failure::of_sandbox)
     }
 
-    /// Whether it is dead already.
+    /// Whether it has exited.
     pub(super) fn is_finished(&self) -> bool {
         self.running.as_ref().is_none_or(Running::is_finished)
     }
 
-    /// The limit, in bytes, for which it was killed because it printed more.
+    /// The output limit, in bytes, that it exceeded.
     pub(super) fn flooded(&self) -> Option<u64> {
         Some(self.flooded.load(Ordering::Relaxed)).filter(|limit| *limit > 0)
     }
 
-    /// The end of what it wrote to standard error, notifications aside.
+    /// The end of its stderr, without notifications.
     pub(super) fn errors(&self) -> Vec<u8> {
         let errors: Vec<u8> =
             self.errors.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
-        if errors.len() < KEPT { self.masks.bytes(errors) } else { self.masks.tail(errors) }
+        if errors.len() < MAX_ERRORS { self.masks.bytes(errors) } else { self.masks.tail(errors) }
     }
 
-    /// Waits until it and everything that it started is dead.
+    /// Waits for the exit of the process and its children.
     pub(super) async fn end(mut self) -> Result<Outcome, ToolError> {
         self.close_input();
         let Some(running) = self.running.take() else {
             return Err(ToolError::internal("the process ended twice"));
         };
-        // If this future is dropped, `self` is, and the process dies all the same.
-        tokio::task::spawn_blocking(move || running.wait()).await?.map_err(of_sandbox)
+        // If this future is dropped, `self` is dropped and kills the process.
+        tokio::task::spawn_blocking(move || running.wait()).await?.map_err(failure::of_sandbox)
     }
 }
 
@@ -240,7 +239,7 @@ impl Drop for Process {
         self.cancel.cancel();
         self.room.close();
         let Some(running) = self.running.take() else { return };
-        // It is being killed; waiting for its end takes milliseconds, which are not the executor's.
+        // Waiting for its end takes milliseconds and must not block the executor.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn_blocking(move || drop(running));
         }
@@ -250,11 +249,11 @@ impl Drop for Process {
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ToolError> {
     match std::thread::Builder::new().name(name.to_owned()).spawn(work) {
         Ok(_) => Ok(()),
-        Err(error) => Err(ToolError::overloaded(format!("no thread could be started: {error}"))),
+        Err(error) => Err(ToolError::overloaded(format!("cannot start a thread: {error}"))),
     }
 }
 
-/// The line without secrets.
+/// Masks secrets in a line.
 fn masked(line: Line, masks: &Masks) -> Line {
     match line {
         Line::Whole(line) => Line::Whole(masks.bytes(line)),
@@ -262,7 +261,7 @@ fn masked(line: Line, masks: &Masks) -> Line {
     }
 }
 
-/// The line, or only its beginning if it has too many values to be read.
+/// Drops a line with too many values, except its start.
 fn with_few_values(line: Line) -> Line {
     match line {
         Line::Whole(mut line) if has_more_values_than(&line, MAX_VALUES) => {
@@ -274,11 +273,11 @@ fn with_few_values(line: Line) -> Line {
     }
 }
 
-/// Reads standard error: notifications are told, of everything else the end is kept.
-fn listen(
+/// Reads stderr: forwards notifications and retains the end of the other text.
+fn read_stderr(
     mut stream: Bounded,
-    sender: &mpsc::Sender<(Heard, Option<OwnedSemaphorePermit>)>,
-    kept: &Mutex<VecDeque<u8>>,
+    sender: &mpsc::Sender<(ProcessEvent, Option<OwnedSemaphorePermit>)>,
+    tail: &Mutex<VecDeque<u8>>,
     masks: &Masks,
 ) {
     let mut buffer = LineBuffer::new(MAX_NOTIFICATION);
@@ -291,9 +290,9 @@ fn listen(
             Err(_) => 0,
         };
         let text = piece.get(..read).unwrap_or_default();
-        // Most programs write no notifications, some write much: their text is not taken apart.
+        // Fast path: text without a brace cannot hold a notification.
         if read > 0 && !is_within && !text.contains(&b'{') {
-            keep(kept, text);
+            append(tail, text);
             continue;
         }
         buffer.feed(text);
@@ -308,13 +307,13 @@ fn listen(
             };
             match (notice, line) {
                 (Some(notice), _) => {
-                    if sender.blocking_send((Heard::Notice(notice), None)).is_err() {
+                    if sender.blocking_send((ProcessEvent::Notice(notice), None)).is_err() {
                         return;
                     }
                 }
                 (None, Line::Whole(mut text) | Line::TooLong { start: mut text }) => {
                     text.push(b'\n');
-                    keep(kept, &text);
+                    append(tail, &text);
                 }
             }
         }
@@ -324,9 +323,9 @@ fn listen(
     }
 }
 
-fn keep(kept: &Mutex<VecDeque<u8>>, text: &[u8]) {
-    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-    kept.extend(text.get(text.len().saturating_sub(KEPT)..).unwrap_or_default());
-    let excess = kept.len().saturating_sub(KEPT);
-    kept.drain(..excess);
+fn append(tail: &Mutex<VecDeque<u8>>, text: &[u8]) {
+    let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+    tail.extend(text.get(text.len().saturating_sub(MAX_ERRORS)..).unwrap_or_default());
+    let excess = tail.len().saturating_sub(MAX_ERRORS);
+    tail.drain(..excess);
 }

@@ -1,4 +1,4 @@
-//! Programs that stay: one process for many calls, one call at a time.
+//! Resident programs: one process for many calls, one call at a time.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -10,34 +10,35 @@ use serde_json::Value;
 use toolpost_core::{Artifact, Call, Output, ToolError, format_duration};
 use toolpost_sandbox::{Level, Workspace};
 
-use super::call::{explained, folder, internal_call, level, no_sampling, wall, with_stderr};
+use super::call::{CallOutcome, directory, explained, internal_call, level, no_sampling, wall, with_stderr};
 use super::catalog::Bound;
-use super::process::{Heard, MAX_VALUES, Process};
-use super::program::{self, Stamp, command_line, excerpt, of_verdict};
+use super::process::{MAX_VALUES, Process, ProcessEvent};
+use super::program::{self, Stamp, command_line, excerpt};
 use super::settings::Settings;
+use crate::failure;
 use crate::protocol::frame::{CallFacts, CallerFrame, CallerMessage, ToolFrame, ToolMessage, Verb};
 use crate::protocol::line::{Line, MAX_LINE};
 use crate::protocol::outcome::Answered;
 
-/// The most processes that wait for their next call.
+/// Maximum number of idle processes.
 const MAX_IDLE: usize = 8;
-/// A process lives as long as it is needed: each call has its own limit of time.
+/// A resident process has no timeout of its own; each call has one.
 const LIFETIME: Duration = Duration::from_hours(24 * 365);
-/// The most that one call may print, in bytes, and in lines.
+/// Maximum output of a call, in bytes and in lines.
 const MAX_PRINTED: usize = 64 << 20;
 const MAX_LINES: usize = 100_000;
-/// How long the causes of an internal error may take after it.
-const EXPLAINED: Duration = Duration::from_millis(200);
-/// How many questions one call may have.
+/// How long to wait for the explanation of an internal error on stderr.
+const EXPLANATION_WAIT: Duration = Duration::from_millis(200);
+/// Maximum number of questions per call.
 const MAX_QUESTIONS: usize = 1_000;
 
-/// Who may share a process: calls of the same owner in the same folder at the same level.
+/// Calls share a process if they have the same owner, directory and level.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     path: PathBuf,
     stamp: Stamp,
     owner: Option<String>,
-    folder: Option<PathBuf>,
+    directory: Option<PathBuf>,
     level: Level,
 }
 
@@ -49,23 +50,17 @@ struct Idle {
     since: Instant,
 }
 
-/// The processes that wait.
+/// The idle processes.
 #[derive(Debug, Default)]
 pub(super) struct Residents(Mutex<HashMap<Key, Idle>>);
-
-/// What a call came to at a process that stays.
-pub(super) struct Stayed {
-    pub(super) result: Result<Output, ToolError>,
-    pub(super) artifacts: Vec<Artifact>,
-}
 
 impl Residents {
     fn take(&self, key: &Key) -> Option<Idle> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key)
     }
 
-    /// Keeps a process for the next call. If another one is there already, or there are too many, one goes.
-    fn keep(&self, key: Key, idle: Idle) {
+    /// Stores a process for the next call, replacing another for the same key or the oldest one.
+    fn put(&self, key: Key, idle: Idle) {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() >= MAX_IDLE && !waiting.contains_key(&key) {
             let oldest = waiting.iter().min_by_key(|(_, idle)| idle.since).map(|(key, _)| key.clone());
@@ -74,23 +69,23 @@ impl Residents {
         waiting.insert(key, idle);
     }
 
-    /// Runs a call at the process that waits for it, or at a new one, which waits afterwards.
+    /// Runs a call on an idle process or a new one.
     pub(super) async fn run(
         &self,
         settings: &Settings,
         bound: &Bound,
         call: &Call,
         arguments: &Value,
-    ) -> Stayed {
+    ) -> CallOutcome {
         let mut artifacts = Vec::new();
         let result = tokio::select! {
             result = self.attempt(settings, bound, call, arguments, &mut artifacts) => result,
             () = call.cancellation.cancelled() => Err(ToolError::cancelled(format!(
-                "the caller asked to stop, and `{}` was ended",
+                "the caller cancelled `{}`",
                 bound.spec.name
             ))),
         };
-        Stayed { result, artifacts }
+        CallOutcome { result, artifacts, sandbox: None }
     }
 
     async fn attempt(
@@ -106,11 +101,11 @@ impl Residents {
             path: bound.program.path.clone(),
             stamp: bound.program.known.stamp.clone(),
             owner: call.scope.as_ref().map(|scope| scope.owner().to_owned()),
-            folder: folder(settings, call),
+            directory: directory(settings, call),
             level: level(settings, call)?,
         };
         let mut idle = match self.take(&key) {
-            // One that died while it waited is replaced.
+            // A process that died while idle is replaced.
             Some(idle) if !idle.process.is_finished() => idle,
             _ => start(settings, bound, &key).await?,
         };
@@ -119,10 +114,11 @@ impl Residents {
         let process = &mut idle.process;
         let facts = facts(settings, call, wall);
         process.refresh().await;
-        let talked =
-            tokio::time::timeout(wall, talk(process, id, bound, call, arguments, &facts, artifacts)).await;
-        let answered = talked.map_err(|_| {
-            ToolError::timeout(format!("`{}` was not done within {}", bound.spec.name, format_duration(wall)))
+        let exchanged =
+            tokio::time::timeout(wall, exchange(process, id, bound, call, arguments, &facts, artifacts))
+                .await;
+        let answered = exchanged.map_err(|_| {
+            ToolError::timeout(format!("`{}` timed out after {}", bound.spec.name, format_duration(wall)))
         })?;
         match answered {
             Ok(outcome) => {
@@ -132,10 +128,9 @@ impl Residents {
                     Err(error) => Err(with_explanation(error, &idle.process).await),
                     result => result,
                 };
-                self.keep(key, idle);
+                self.put(key, idle);
                 let mut output = result?;
-                // What a program says of its own use of models is no account: it would end a run that has a limit, or
-                // pass for what was paid.
+                // A program's own report of model usage is unreliable and must not count against a run's limits.
                 output.usage = None;
                 output.into_output()
             }
@@ -144,11 +139,10 @@ impl Residents {
     }
 }
 
-/// An internal error with its causes, which are on standard error: another stream than that of the answer, so that they
-/// may come a little later.
+/// Adds the explanation of an internal error, which may arrive on stderr after the answer.
 async fn with_explanation(error: ToolError, process: &Process) -> ToolError {
     let Some(call) = internal_call(&error) else { return error };
-    let until = Instant::now() + EXPLAINED;
+    let until = Instant::now() + EXPLANATION_WAIT;
     loop {
         let stderr = process.errors();
         if String::from_utf8_lossy(&stderr).contains(call) || Instant::now() >= until {
@@ -158,7 +152,7 @@ async fn with_explanation(error: ToolError, process: &Process) -> ToolError {
     }
 }
 
-/// Why a process that gave no answer did not: its own end says more than that of its output.
+/// The error of a process without an answer; its exit explains more than the end of its output.
 async fn ended(process: Process, bound: &Bound, error: Option<ToolError>) -> ToolError {
     let stderr = process.errors();
     if let Some(error) = error {
@@ -166,7 +160,7 @@ async fn ended(process: Process, bound: &Bound, error: Option<ToolError>) -> Too
     }
     let name = format!("`{}`", bound.spec.name);
     let why = match process.end().await {
-        Ok(outcome) => of_verdict(&outcome.verdict, &name),
+        Ok(outcome) => failure::of_verdict(&outcome.verdict, &name),
         Err(error) => Some(error),
     };
     let error = why.unwrap_or_else(|| {
@@ -176,14 +170,14 @@ async fn ended(process: Process, bound: &Bound, error: Option<ToolError>) -> Too
 }
 
 async fn start(settings: &Settings, bound: &Bound, key: &Key) -> Result<Idle, ToolError> {
-    let workspace = key.folder.clone().map_or(Workspace::Fresh, Workspace::Host);
+    let workspace = key.directory.clone().map_or(Workspace::Fresh, Workspace::Host);
     let sandbox = program::sandbox(settings, &key.path, LIFETIME, workspace).level(key.level);
     let line = command_line(settings, &key.path, ["--resident"]);
     let mut process = Process::start(sandbox, line, MAX_LINE, [u64::MAX; 2], settings).await?;
     let limit = settings.discovery_timeout;
     let hello = tokio::time::timeout(limit, hello(&mut process)).await.map_err(|_| {
         ToolError::timeout(format!(
-            "`{} --resident` did not begin within {}",
+            "`{} --resident` was not ready within {}",
             key.path.display(),
             format_duration(limit)
         ))
@@ -194,18 +188,18 @@ async fn start(settings: &Settings, bound: &Bound, key: &Key) -> Result<Idle, To
     }
 }
 
-/// The first line. An error without a text means that the program has ended.
+/// Reads the first line. An error without a text means that the program exited.
 async fn hello(process: &mut Process) -> Result<(), Option<ToolError>> {
     loop {
         let line = match process.next().await {
             None => return Err(None),
-            Some(Heard::Line(Line::Whole(line))) => line,
-            Some(Heard::Notice(_)) => continue,
-            Some(Heard::Line(Line::TooLong { start })) => start,
+            Some(ProcessEvent::Line(Line::Whole(line))) => line,
+            Some(ProcessEvent::Notice(_)) => continue,
+            Some(ProcessEvent::Line(Line::TooLong { start })) => start,
         };
         let wrong = || {
             ToolError::dependency(format!(
-                "the program's first line is no `hello` frame: found {}",
+                "the program's first line is not a `hello` frame; found {}",
                 excerpt(&line, 200)
             ))
         };
@@ -217,7 +211,7 @@ async fn hello(process: &mut Process) -> Result<(), Option<ToolError>> {
     }
 }
 
-/// What travels with a call.
+/// The facts that a call frame carries.
 fn facts(settings: &Settings, call: &Call, wall: Duration) -> CallFacts {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let mut serves = vec![Verb::Ask];
@@ -237,8 +231,8 @@ fn facts(settings: &Settings, call: &Call, wall: Duration) -> CallFacts {
     }
 }
 
-/// One call: its frame, what the program asks meanwhile, and its result.
-async fn talk(
+/// Runs one call: sends its frame, answers questions, returns its result.
+async fn exchange(
     process: &mut Process,
     id: u64,
     bound: &Bound,
@@ -257,20 +251,20 @@ async fn talk(
     loop {
         let line = match process.next().await {
             None => return Err(None),
-            Some(Heard::Notice(_)) => continue,
-            Some(Heard::Line(Line::TooLong { .. })) => {
+            Some(ProcessEvent::Notice(_)) => continue,
+            Some(ProcessEvent::Line(Line::TooLong { .. })) => {
                 return Err(Some(ToolError::limit(format!(
-                    "a frame is longer than 32 MiB or has more than {MAX_VALUES} values"
+                    "a frame has more than 32 MiB or {MAX_VALUES} values"
                 ))));
             }
-            Some(Heard::Line(Line::Whole(line))) => line,
+            Some(ProcessEvent::Line(Line::Whole(line))) => line,
         };
         (lines, bytes) = (lines + 1, bytes + line.len());
         if lines > MAX_LINES || bytes > MAX_PRINTED {
             let name = &bound.spec.name;
-            return Err(Some(ToolError::limit(format!("`{name}` told more than 100000 lines or 64 MiB"))));
+            return Err(Some(ToolError::limit(format!("`{name}` printed more than 100000 lines or 64 MiB"))));
         }
-        // A line that is no frame, such as a stray print, and what belongs to a call that is over, means nothing here.
+        // Ignore stray output and frames of earlier calls.
         let Ok(frame) = ToolFrame::read(&line) else { continue };
         if frame.id != id {
             continue;
@@ -286,7 +280,7 @@ async fn talk(
             }
             ToolMessage::Result { outcome, .. } => return Ok(outcome),
             ToolMessage::Artifact { request, artifact } => {
-                (request, answer(take(call, artifact, artifacts).await))
+                (request, answer(deliver(call, artifact, artifacts).await))
             }
             ToolMessage::Ask { request, question } => {
                 (request, answer(call.port.ask(call.id, &question).await))
@@ -297,13 +291,13 @@ async fn talk(
             ToolMessage::Sample { request, prompt } => {
                 (request, answer(call.port.sample(call.id, &prompt).await))
             }
-            ToolMessage::Nested { request, .. } => (request, refused("other tools")),
-            ToolMessage::State { request, .. } => (request, refused("documents")),
+            ToolMessage::Nested { request, .. } => (request, unavailable("other tools")),
+            ToolMessage::State { request, .. } => (request, unavailable("documents")),
             _ => continue,
         };
         questions += 1;
         if questions > MAX_QUESTIONS {
-            return Err(Some(ToolError::limit(format!("a call may ask {MAX_QUESTIONS} times"))));
+            return Err(Some(ToolError::limit(format!("a call may ask at most {MAX_QUESTIONS} questions"))));
         }
         send(process, id, CallerMessage::Answer { request, answer })?;
     }
@@ -319,22 +313,22 @@ fn answer<T: Serialize>(result: Result<T, ToolError>) -> Answered<Value> {
     result.and_then(|value| serde_json::to_value(value).map_err(ToolError::from)).into()
 }
 
-fn refused(what: &str) -> Answered<Value> {
-    Answered::Error(ToolError::precondition(format!("executables cannot reach {what} of their caller")))
+fn unavailable(what: &str) -> Answered<Value> {
+    Answered::Error(ToolError::precondition(format!("executables cannot use {what} of their caller")))
 }
 
-/// Takes a file that came inside its frame. What lies in a folder of the program is not read on its behalf.
-async fn take(
+/// Delivers a file whose bytes are in the frame. A path in a frame is never read.
+async fn deliver(
     call: &Call,
     artifact: crate::protocol::outcome::ArtifactFrame,
-    taken: &mut Vec<Artifact>,
+    delivered: &mut Vec<Artifact>,
 ) -> Result<(), ToolError> {
     let name = super::notices::file_name(&artifact.name)?;
     if artifact.data.is_none() {
-        return Err(ToolError::precondition("only files whose bytes are in the frame are taken"));
+        return Err(ToolError::precondition("a file's bytes must be in its frame"));
     }
     let artifact = Artifact { name, ..artifact.into_artifact()? };
     call.port.artifact(call.id, artifact.clone()).await?;
-    taken.push(artifact.without_data());
+    delivered.push(artifact.without_data());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A description as a whole: what it says of its program, and its tools.
+//! The description file: a program and its tools.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,12 +22,12 @@ use super::template::{Arguments, Template};
 
 type Result<T> = std::result::Result<T, DescriptionError>;
 
-/// The version of the format.
+/// Version of the format.
 const VERSION: i64 = 1;
-/// A description may not be larger, in bytes.
+/// Maximum size of a description, in bytes.
 const MAX_TEXT: usize = 1 << 20;
 
-/// What all tools of a description share.
+/// The part that all tools of a description share.
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) name: String,
@@ -39,56 +39,56 @@ pub(super) struct Program {
     pub(super) memory: Option<u64>,
     /// What the description grants, by name.
     pub(super) grants: Grants,
-    /// What must hold directly before each start.
+    /// A check before each start.
     pub(super) start_check: Option<StartCheck>,
 }
 
-/// The version that a program must have.
+/// The required version of a program.
 #[derive(Debug)]
 pub(super) struct VersionNeed {
     pub(super) args: Vec<String>,
     /// Its first group is the version.
     pub(super) pattern: Regex,
     pub(super) minimum: String,
-    /// Set when the program was asked and is new enough.
+    /// Set once the version was checked.
     pub(super) is_met: OnceLock<()>,
 }
 
-/// Whether a tool works in the folder of its call.
+/// Whether a tool uses the working directory of its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WorkingFolder {
-    /// Without one it cannot be called.
+pub(super) enum WorkingDirectory {
+    /// A call without a working directory fails.
     Required,
-    /// Without one it works in an empty folder of its own.
+    /// Without a working directory, the tool gets an empty temporary one.
     Optional,
-    /// Always in an empty folder of its own.
+    /// The tool always gets an empty temporary directory.
     None,
 }
 
-const WORKING_FOLDERS: [(&str, WorkingFolder); 3] = [
-    ("required", WorkingFolder::Required),
-    ("optional", WorkingFolder::Optional),
-    ("none", WorkingFolder::None),
+const WORKING_DIRECTORIES: [(&str, WorkingDirectory); 3] = [
+    ("required", WorkingDirectory::Required),
+    ("optional", WorkingDirectory::Optional),
+    ("none", WorkingDirectory::None),
 ];
 
 /// One tool of a description.
 #[derive(Clone, Debug)]
 pub(super) struct Command {
     pub(super) program: Arc<Program>,
-    /// The program's grants with their values; none before the operator has given these.
+    /// The resolved grants; `None` until the operator resolved them.
     pub(super) granted: Option<Arc<Granted>>,
     pub(super) spec: Arc<ToolSpec>,
     pub(super) parameters: Vec<Parameter>,
     pub(super) arguments: Arguments,
     pub(super) stdin: Option<Template>,
     pub(super) directory: Option<Template>,
-    pub(super) working_folder: WorkingFolder,
+    pub(super) working_directory: WorkingDirectory,
     pub(super) environment: Vec<(String, Template)>,
     pub(super) output: OutputFormat,
     pub(super) exits: Vec<ExitRule>,
 }
 
-/// What the file says for all of its tools.
+/// Defaults of the file for all of its tools.
 struct Shared {
     program: Arc<Program>,
     arguments: Arguments,
@@ -104,7 +104,7 @@ struct Shared {
 pub(super) fn read(text: &str, origin: &str, check: Option<StartCheck>) -> Result<Vec<Command>> {
     let source = Source { origin, text };
     if text.len() > MAX_TEXT {
-        let message = format!("the description has {} bytes, expected at most {MAX_TEXT}", text.len());
+        let message = format!("the description has {} bytes; the maximum is {MAX_TEXT}", text.len());
         return Err(source.error(&(0..0), "", message));
     }
     let document = DeTable::parse(text).map_err(|error| {
@@ -113,22 +113,21 @@ pub(super) fn read(text: &str, origin: &str, check: Option<StartCheck>) -> Resul
     let mut file = Section::new(&source, String::new(), 0..0, document.get_ref());
     let kind = file.need("kind")?;
     if kind.text()? != "command" {
-        return Err(kind.error(format!(
-            "expected `command`, found `{}`: this is the description of something else",
-            kind.text()?
-        )));
+        return Err(
+            kind.error(format!("expected `command`, found `{}`: this is another kind of file", kind.text()?))
+        );
     }
     let version = file.need("v")?;
     if version.integer()? != VERSION {
         return Err(version.error(format!(
-            "expected {VERSION}, found {}: this description was written for another version",
+            "expected {VERSION}, found {}: the description has another version",
             version.integer()?
         )));
     }
     let shared = shared(&mut file, check, Path::new(origin).parent().unwrap_or(Path::new("")))?;
     let tables = file.tables("tool")?;
     if tables.is_empty() {
-        return Err(file.error("there is no tool: expected at least one `[[tool]]`"));
+        return Err(file.error("it has no tool; add at least one `[[tool]]`"));
     }
     file.end()?;
     let mut lines: BTreeMap<String, usize> = BTreeMap::new();
@@ -137,7 +136,7 @@ pub(super) fn read(text: &str, origin: &str, check: Option<StartCheck>) -> Resul
         let place = table.error("");
         let command = tool(&shared, table)?;
         if let Some(first) = lines.insert(command.spec.name.clone(), place.line) {
-            let message = format!("the name `{}` is taken by the tool at line {first}", command.spec.name);
+            let message = format!("the tool at line {first} is also named `{}`", command.spec.name);
             return Err(DescriptionError { message, ..place });
         }
         commands.push(command);
@@ -145,10 +144,10 @@ pub(super) fn read(text: &str, origin: &str, check: Option<StartCheck>) -> Resul
     Ok(commands)
 }
 
-fn shared(file: &mut Section<'_>, start_check: Option<StartCheck>, folder: &Path) -> Result<Shared> {
+fn shared(file: &mut Section<'_>, start_check: Option<StartCheck>, base: &Path) -> Result<Shared> {
     let program = file.need("program")?;
-    let name = program_beneath(folder, program.filled_text()?);
-    let install = file.read("install", Item::filled_text)?;
+    let name = program_beneath(base, program.non_empty()?);
+    let install = file.read("install", Item::non_empty)?;
     let version = file.read("version", |item| VersionNeed::read(item.table()?))?;
     let mut program = Program {
         name,
@@ -167,7 +166,7 @@ fn shared(file: &mut Section<'_>, start_check: Option<StartCheck>, folder: &Path
     if let Some(item) = file.take("grants") {
         let grants = item.table().and_then(|_| item.json())?;
         let grants: Grants = serde_json::from_value(grants).map_err(|error| item.error(error.to_string()))?;
-        program.grants = grants.below(folder);
+        program.grants = grants.below(base);
     }
     Ok(Shared {
         program: Arc::new(program),
@@ -175,25 +174,25 @@ fn shared(file: &mut Section<'_>, start_check: Option<StartCheck>, folder: &Path
         environment: environment(file, &[])?,
         exits: file.tables("exit")?.into_iter().map(ExitRule::read).collect::<Result<_>>()?,
         policy: file.read("policy", |item| Settings::read(item.table()?))?.unwrap_or_default(),
-        category: file.read("category", Item::filled_text)?,
-        group: file.read("group", Item::filled_text)?,
+        category: file.read("category", Item::non_empty)?,
+        group: file.read("group", Item::non_empty)?,
         tags: file.read("tags", Item::texts)?.unwrap_or_default(),
     })
 }
 
-/// A program by its path: a relative one is beneath the directory of the description. A bare name stays.
-fn program_beneath(folder: &Path, name: String) -> String {
+/// Resolves a program path against the description's directory. A bare name stays.
+fn program_beneath(base: &Path, name: String) -> String {
     if !name.contains('/') {
         return name;
     }
-    let path = folder.join(&name);
+    let path = base.join(&name);
     std::path::absolute(&path).unwrap_or(path).to_string_lossy().into_owned()
 }
 
 impl VersionNeed {
     fn read(mut table: Section<'_>) -> Result<Self> {
         let minimum = table.need("minimum")?;
-        let number = minimum.filled_text()?;
+        let number = minimum.non_empty()?;
         if !number.split('.').all(|part| part.parse::<u64>().is_ok()) {
             return Err(minimum.error(format!("expected numbers with dots, such as 2.20, found `{number}`")));
         }
@@ -205,7 +204,7 @@ impl VersionNeed {
             is_met: OnceLock::new(),
         };
         if need.pattern.captures_len() < 2 {
-            return Err(pattern.error("the pattern has no group: write `(…)` around the version"));
+            return Err(pattern.error("the pattern has no group; write `(…)` around the version"));
         }
         table.end()?;
         Ok(need)
@@ -216,7 +215,7 @@ fn sandbox(mut table: Section<'_>, program: &mut Program) -> Result<()> {
     program.level = table.read("level", Item::parse::<Level>)?.unwrap_or(program.level);
     program.needs_network = table.switch("network")?;
     for item in table.read("readable", Item::list)?.unwrap_or_default() {
-        let path = PathBuf::from(item.filled_text()?);
+        let path = PathBuf::from(item.non_empty()?);
         if !path.is_absolute() {
             return Err(item.error(format!("expected an absolute path, found `{}`", path.display())));
         }
@@ -237,7 +236,7 @@ fn environment(table: &mut Section<'_>, parameters: &[Parameter]) -> Result<Vec<
     Ok(variables)
 }
 
-/// The table `policy`: what stands at a tool goes before what stands at the file.
+/// The table `policy`: a tool's values override the file's.
 #[derive(Clone, Debug, Default)]
 struct Settings {
     timeout: Option<Duration>,
@@ -253,10 +252,10 @@ impl Settings {
     fn read(mut table: Section<'_>) -> Result<Self> {
         let duration = |item: &Item<'_>| {
             let duration = parse_duration(item.text()?).map_err(|message| item.error(message))?;
-            if duration.is_zero() { Err(item.error("expected more than no time")) } else { Ok(duration) }
+            if duration.is_zero() { Err(item.error("expected more than 0")) } else { Ok(duration) }
         };
         let number = |item: &Item<'_>| {
-            u32::try_from(item.integer()?).map_err(|_| item.error("expected a whole number of at least 0"))
+            u32::try_from(item.integer()?).map_err(|_| item.error("expected an integer of at least 0"))
         };
         let settings = Self {
             timeout: table.read("timeout", duration)?,
@@ -271,7 +270,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The policy of a tool. What destroys asks first unless the description says otherwise.
+    /// The policy of a tool. A destructive tool needs approval unless the description says otherwise.
     fn policy(&self, own: &Self, annotations: Annotations) -> Policy {
         let mut policy = Policy::default();
         policy.placement = Placement::Blocking;
@@ -289,11 +288,11 @@ impl Settings {
 
 fn tool(shared: &Shared, mut table: Section<'_>) -> Result<Command> {
     let place = table.error("");
-    let name = table.need("name")?.filled_text()?;
-    let mut spec = ToolSpec::new(name, table.need("description")?.filled_text()?);
-    spec.title = table.read("title", Item::filled_text)?;
-    spec.category = table.read("category", Item::filled_text)?.or_else(|| shared.category.clone());
-    spec.group = table.read("group", Item::filled_text)?.or_else(|| shared.group.clone());
+    let name = table.need("name")?.non_empty()?;
+    let mut spec = ToolSpec::new(name, table.need("description")?.non_empty()?);
+    spec.title = table.read("title", Item::non_empty)?;
+    spec.category = table.read("category", Item::non_empty)?.or_else(|| shared.category.clone());
+    spec.group = table.read("group", Item::non_empty)?.or_else(|| shared.group.clone());
     spec.tags.clone_from(&shared.tags);
     for tag in table.read("tags", Item::texts)?.unwrap_or_default() {
         if !spec.tags.contains(&tag) {
@@ -307,7 +306,7 @@ fn tool(shared: &Shared, mut table: Section<'_>) -> Result<Command> {
         open_world: table.switch("open_world")?,
     };
     if spec.annotations.read_only && spec.annotations.destructive {
-        return Err(table.error("a tool that is `read_only` cannot be `destructive`"));
+        return Err(table.error("a tool cannot be both `read_only` and `destructive`"));
     }
     let declared = table.read("parameters", |item| Ok(item.table()?.entries()))?.unwrap_or_default();
     let parameters: Vec<Parameter> =
@@ -325,15 +324,15 @@ fn tool(shared: &Shared, mut table: Section<'_>) -> Result<Command> {
         .collect();
     if let Some((name, item)) = declared.iter().find(|(name, _)| !read.contains(&name.as_str())) {
         return Err(item.error(format!(
-            "nothing reads the parameter: write `{{{name}}}` in `args`, `stdin`, `directory` or `env`, or drop it"
+            "the parameter is unused; write `{{{name}}}` in `args`, `stdin`, `directory` or `env`, or remove it"
         )));
     }
     let output = table.read("output", |item| OutputFormat::read(item.table()?))?.unwrap_or_default();
-    let working_folder = table
-        .read("working_folder", |item| item.one_of(&WORKING_FOLDERS))?
-        .unwrap_or(WorkingFolder::Optional);
-    if directory.is_some() && working_folder == WorkingFolder::None {
-        return Err(table.error("`directory` is beneath the working folder, and `working_folder` is `none`"));
+    let working_directory = table
+        .read("working_directory", |item| item.one_of(&WORKING_DIRECTORIES))?
+        .unwrap_or(WorkingDirectory::Optional);
+    if directory.is_some() && working_directory == WorkingDirectory::None {
+        return Err(table.error("`directory` needs a working directory, but `working_directory` is `none`"));
     }
     let mut exits: Vec<ExitRule> =
         table.tables("exit")?.into_iter().map(ExitRule::read).collect::<Result<_>>()?;
@@ -374,14 +373,14 @@ fn tool(shared: &Shared, mut table: Section<'_>) -> Result<Command> {
         arguments: own.after(&shared.arguments),
         stdin,
         directory,
-        working_folder,
+        working_directory,
         environment,
         output,
         exits,
     })
 }
 
-/// Compiles the schemas, so that a wrong keyword is found now and not at the first call.
+/// Compiles the schemas, to find an invalid keyword before the first call.
 fn check_schemas(spec: &ToolSpec) -> std::result::Result<(), String> {
     spec.input_schema.is_valid(&Value::Null).map_err(|error| error.message().to_owned())?;
     match &spec.output_schema {

@@ -1,4 +1,4 @@
-//! What the exit status of a program means.
+//! Meanings of exit statuses.
 
 use regex::Regex;
 use toolpost_core::{Code, ToolError};
@@ -7,12 +7,12 @@ use super::output;
 use super::place::DescriptionError;
 use super::reader::{Item, Section};
 
-/// What an exit status means.
+/// The meaning of an exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// The output is the result.
     Success,
-    /// There is nothing, and that is no error.
+    /// An empty result.
     Empty,
     /// An error of this code.
     Error(Code),
@@ -33,12 +33,12 @@ const MEANINGS: [(&str, Meaning); 12] = [
     ("DEPENDENCY", Meaning::Error(Code::Dependency)),
 ];
 
-/// One entry of `exit`; the first that fits counts.
+/// One entry of `exit`; the first match applies.
 #[derive(Clone, Debug)]
 pub(super) struct ExitRule {
-    /// The statuses; without any it fits all but 0.
+    /// The statuses; an empty list matches all but 0.
     statuses: Vec<i32>,
-    /// What must stand in the error output.
+    /// A pattern for stderr.
     stderr: Option<Regex>,
     means: Meaning,
     message: Option<String>,
@@ -66,13 +66,13 @@ impl ExitRule {
             statuses,
             stderr: table.read("stderr", output::pattern)?,
             means: table.need("means")?.one_of(&MEANINGS)?,
-            message: table.read("message", Item::filled_text)?,
-            suggestion: table.read("suggestion", Item::filled_text)?,
+            message: table.read("message", Item::non_empty)?,
+            suggestion: table.read("suggestion", Item::non_empty)?,
         };
         if rule.statuses.is_empty() && rule.stderr.is_none() {
-            return Err(
-                table.error("expected a `code`, a `stderr` pattern, or both: it would fit every failure")
-            );
+            return Err(table.error(
+                "expected a `code`, a `stderr` pattern, or both: the rule would match every failure",
+            ));
         }
         if !matches!(rule.means, Meaning::Error(_)) && (rule.message.is_some() || rule.suggestion.is_some()) {
             return Err(table.error("`message` and `suggestion` are for errors"));
@@ -87,10 +87,10 @@ impl ExitRule {
     }
 }
 
-/// What a status means: success for 0, `DEPENDENCY` for any other, unless a rule fits.
+/// The meaning of a status: that of the first matching rule, else success for 0 and `DEPENDENCY` for others.
 ///
 /// # Errors
-/// What the rule says, with what the program wrote to its error output.
+/// The rule's error, with the program's stderr.
 pub(super) fn judge<'r>(
     rules: impl IntoIterator<Item = &'r ExitRule>,
     program: &str,
@@ -104,23 +104,23 @@ pub(super) fn judge<'r>(
         None => Meaning::Error(Code::Dependency),
     };
     let Meaning::Error(code) = means else { return Ok(means) };
-    let said = excerpt(stderr);
+    let stderr = excerpt(stderr);
     let message = match rule.and_then(|rule| rule.message.clone()) {
         Some(message) => message,
-        None if said.is_empty() => format!("`{program}` ended with exit status {status} and said nothing"),
-        None => format!("`{program}` ended with exit status {status}: {said}"),
+        None if stderr.is_empty() => format!("`{program}` exited with status {status} and printed no error"),
+        None => format!("`{program}` exited with status {status}: {stderr}"),
     };
     Err(ToolError::new(code, message)
         .with("exit_code", status)
-        .with("stderr", said)
+        .with("stderr", stderr)
         .suggest_maybe(rule.and_then(|rule| rule.suggestion.clone())))
 }
 
-/// The end of an error output, where the reason mostly stands, without what a terminal would obey.
+/// The end of stderr, which usually has the reason, without control characters.
 fn excerpt(stderr: &str) -> String {
-    const MAXIMUM: usize = 1000;
+    const MAX_EXCERPT: usize = 1000;
     let text = stderr.trim();
-    let skip = text.chars().count().saturating_sub(MAXIMUM);
+    let skip = text.chars().count().saturating_sub(MAX_EXCERPT);
     let mut short: String = text
         .chars()
         .skip(skip)

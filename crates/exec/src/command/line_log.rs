@@ -1,19 +1,19 @@
-//! Output as it comes, line by line, for the caller's log.
+//! Live output of a program, line by line, in the caller's log.
 
 use toolpost_core::{Ctx, LogLevel, Secret};
 use toolpost_sandbox::Event;
 
-/// A line longer than this is told in pieces, in bytes.
+/// Maximum length of a logged line, in bytes.
 const MAX_LINE: usize = 4 << 10;
-/// The most that is looked at of one run, in bytes.
+/// Maximum output per run that is logged, in bytes.
 const MAX_BYTES: usize = 256 << 10;
 
-/// Tells a program's output to the caller while it runs: standard output as information, errors as warnings.
+/// Logs a program's output: standard output as information, stderr as warnings.
 pub(super) struct LineLog<'a> {
     ctx: &'a Ctx,
     secrets: &'a [Secret],
     open: [Vec<u8>; 2],
-    /// Bytes that are still looked at.
+    /// Bytes that may still be logged.
     left: usize,
     is_over: bool,
 }
@@ -23,40 +23,40 @@ impl<'a> LineLog<'a> {
         Self { ctx, secrets, open: [Vec::new(), Vec::new()], left: MAX_BYTES, is_over: false }
     }
 
-    /// Takes a piece of output.
+    /// Processes a piece of output.
     pub(super) fn take(&mut self, event: Event<'_>) {
         let (stream, bytes) = match event {
             Event::Stdout(bytes) => (0, bytes),
             Event::Stderr(bytes) => (1, bytes),
             _ => return,
         };
-        // What is not told is not looked at either: a program may print for ever.
+        // Output beyond the maximum is skipped without a scan: a program may print forever.
         let (bytes, is_all) = match bytes.get(..self.left) {
             Some(beginning) => (beginning, beginning.len() == bytes.len()),
             None => (bytes, true),
         };
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            // What does not fit into a line is left out: the log shows how far the program is, the result has it all.
+            // A longer line is truncated: the result has all of it.
             let room = MAX_LINE - self.open[stream].len();
             self.open[stream].extend_from_slice(&piece[..piece.len().min(room)]);
             if piece.ends_with(b"\n") {
-                self.tell(stream);
+                self.flush(stream);
             }
         }
         self.left -= bytes.len();
         if !is_all && !self.is_over {
             self.is_over = true;
-            self.ctx.log(LogLevel::Info, "[more output follows; it is in the result]");
+            self.ctx.log(LogLevel::Info, "[further output is only in the result]");
         }
     }
 
-    /// Tells what is left when the program has ended.
+    /// Logs unfinished lines at the end of the program.
     pub(super) fn finish(mut self) {
-        self.tell(0);
-        self.tell(1);
+        self.flush(0);
+        self.flush(1);
     }
 
-    fn tell(&mut self, stream: usize) {
+    fn flush(&mut self, stream: usize) {
         let bytes = std::mem::take(&mut self.open[stream]);
         let line = String::from_utf8_lossy(&bytes);
         let line = line.trim_end_matches(['\n', '\r']);

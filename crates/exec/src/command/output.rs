@@ -1,4 +1,4 @@
-//! What becomes of a program's output: text, JSON, or a list of items.
+//! Parsing of a program's output into text, JSON or a list of items.
 
 use std::fmt;
 
@@ -9,16 +9,16 @@ use super::place::DescriptionError;
 use super::reader::{Item, Section};
 use super::table;
 
-/// Bytes of output that are kept unless the description says otherwise.
-const LIMIT_BYTES: usize = 1 << 20;
-/// The most bytes of output that a description may keep.
+/// Default maximum of retained output, in bytes.
+const DEFAULT_LIMIT_BYTES: usize = 1 << 20;
+/// The largest `limit_bytes` of a description.
 const MAX_LIMIT_BYTES: usize = 64 << 20;
-/// Items that are kept unless the description says otherwise.
-const LIMIT: usize = 1000;
-/// A pattern may not need more memory than this when it is compiled, in bytes.
+/// Default maximum number of items.
+const DEFAULT_LIMIT: usize = 1000;
+/// Maximum memory of a compiled pattern, in bytes.
 const MAX_PATTERN: usize = 4 << 20;
 
-/// How a captured text becomes a value.
+/// The type of a captured text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -38,7 +38,7 @@ const KINDS: [(&str, Kind); 4] = [
 #[derive(Clone, Debug)]
 struct Columns(Vec<(String, Kind)>);
 
-/// The form of the output.
+/// The format of the output.
 #[derive(Clone, Debug)]
 enum Format {
     Text,
@@ -60,14 +60,14 @@ const FORMATS: [(&str, &str); 7] = [
     ("csv", "csv"),
 ];
 
-/// The stream that is read.
+/// The stream to parse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
     Stdout,
     Stderr,
 }
 
-/// What becomes of the output.
+/// How to parse the output.
 #[derive(Clone, Debug)]
 pub(super) struct OutputFormat {
     pub(super) stream: Stream,
@@ -75,41 +75,41 @@ pub(super) struct OutputFormat {
     limit: usize,
     format: Format,
     record_separator: String,
-    /// The result is the first item, not a list.
+    /// Whether the result is the first item instead of a list.
     single: bool,
     schema: Option<Value>,
 }
 
-/// What a program printed, as far as it was kept.
+/// The retained output of a program.
 #[derive(Debug)]
 pub(super) struct Printed<'a> {
-    /// The beginning.
+    /// The start.
     pub(super) head: &'a [u8],
-    /// Everything that was kept, with a mark where something is missing.
+    /// The retained text, with a mark where the rest is missing.
     pub(super) text: String,
-    /// Whether something is missing.
-    pub(super) is_cut: bool,
+    /// Whether some output is missing.
+    pub(super) is_truncated: bool,
 }
 
-/// What the caller gets.
+/// The parsed output.
 #[derive(Debug, PartialEq)]
 pub(super) enum Parsed {
     Text(String),
     Value(Value),
 }
 
-/// Why the output is not what the description says.
+/// Why the output does not match its description.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Misfit {
-    /// It is too long to be one value.
+pub(super) enum ParseError {
+    /// It is too long for a single value.
     TooLong,
-    /// It has another form: a sentence.
+    /// It has another format.
     Form(String),
-    /// Nothing was found where one item was expected.
+    /// Nothing matched where one item was expected.
     Nothing,
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong => f.write_str("it is too long"),
@@ -123,8 +123,8 @@ impl Default for OutputFormat {
     fn default() -> Self {
         Self {
             stream: Stream::Stdout,
-            limit_bytes: LIMIT_BYTES,
-            limit: LIMIT,
+            limit_bytes: DEFAULT_LIMIT_BYTES,
+            limit: DEFAULT_LIMIT,
             format: Format::Text,
             record_separator: "\n".into(),
             single: false,
@@ -134,7 +134,7 @@ impl Default for OutputFormat {
 }
 
 impl OutputFormat {
-    /// Reads the table `output` of a tool.
+    /// Parses the table `output` of a tool.
     pub(super) fn read(table: Section<'_>) -> Result<Self, DescriptionError> {
         let mut table = table;
         let default = Self::default();
@@ -192,9 +192,9 @@ impl OutputFormat {
                     pattern.ok_or_else(|| table.error("`format = \"captures\"` needs a `pattern`"))?;
                 let groups: Vec<String> = pattern.capture_names().flatten().map(ToOwned::to_owned).collect();
                 if groups.is_empty() {
-                    return Err(table.error(
-                        "the pattern has no named group: write `(?<name>…)` for what shall be taken from a line",
-                    ));
+                    return Err(
+                        table.error("the pattern has no named group; write `(?<name>…)` around each value")
+                    );
                 }
                 Format::Captures { columns: Columns::new(groups, types.as_ref())?, pattern }
             }
@@ -225,7 +225,7 @@ impl OutputFormat {
         })
     }
 
-    /// The JSON Schema of the result, where there is one.
+    /// The JSON Schema of the result, if known.
     pub(super) fn schema(&self) -> Option<Value> {
         let item = match &self.format {
             Format::Text => return None,
@@ -250,7 +250,7 @@ impl OutputFormat {
         }))
     }
 
-    /// Whether the caller has all that it gets after so many bytes, with so many records among them.
+    /// Whether the retained output is complete after this many bytes and records.
     pub(super) fn has_enough(&self, bytes: usize, records: usize) -> bool {
         match self.format {
             Format::Text | Format::Json { .. } => false,
@@ -259,13 +259,13 @@ impl OutputFormat {
         }
     }
 
-    /// How many records end in these bytes; at most one too few when a separator is split between two pieces.
+    /// Counts the records that end in these bytes. A separator split between two pieces may be missed once.
     pub(super) fn count_records(&self, bytes: &[u8]) -> usize {
         let last = self.record_separator.as_bytes().last().copied().unwrap_or(b'\n');
         bytes.split(|byte| *byte == last).count().saturating_sub(1)
     }
 
-    /// What stands for no output at all.
+    /// The result for no output.
     pub(super) fn nothing(&self) -> Parsed {
         match &self.format {
             Format::Text => Parsed::Text(String::new()),
@@ -274,18 +274,18 @@ impl OutputFormat {
         }
     }
 
-    /// The output as the description says.
-    pub(super) fn parse(&self, printed: &Printed<'_>) -> Result<Parsed, Misfit> {
+    /// Parses the output.
+    pub(super) fn parse(&self, printed: &Printed<'_>) -> Result<Parsed, ParseError> {
         let head = String::from_utf8_lossy(printed.head);
-        let mut truncated = printed.is_cut;
+        let mut truncated = printed.is_truncated;
         let mut items: Vec<Value> = match &self.format {
             Format::Text => return Ok(Parsed::Text(printed.text.clone())),
-            Format::Json { .. } if truncated => return Err(Misfit::TooLong),
+            Format::Json { .. } if truncated => return Err(ParseError::TooLong),
             Format::Json { empty } if head.trim().is_empty() => return Ok(Parsed::Value(empty.clone())),
             Format::Json { .. } => {
                 return serde_json::from_str(&head)
                     .map(Parsed::Value)
-                    .map_err(|error| Misfit::Form(format!("it is not one JSON value: {error}")));
+                    .map_err(|error| ParseError::Form(format!("it is not one JSON value: {error}")));
             }
             Format::JsonLines => {
                 let mut values = Vec::new();
@@ -294,9 +294,9 @@ impl OutputFormat {
                 {
                     match value {
                         Ok(value) => values.push(value),
-                        // The last one was cut.
+                        // The last value is truncated.
                         Err(_) if truncated => break,
-                        Err(error) => return Err(Misfit::Form(format!("it is not JSON: {error}"))),
+                        Err(error) => return Err(ParseError::Form(format!("it is not JSON: {error}"))),
                     }
                 }
                 values
@@ -334,7 +334,7 @@ impl OutputFormat {
             }
         };
         if self.single {
-            return items.into_iter().next().map(Parsed::Value).ok_or(Misfit::Nothing);
+            return items.into_iter().next().map(Parsed::Value).ok_or(ParseError::Nothing);
         }
         if items.len() > self.limit {
             items.truncate(self.limit);
@@ -343,10 +343,10 @@ impl OutputFormat {
         Ok(Parsed::Value(json!({ "items": items, "truncated": truncated })))
     }
 
-    /// The records of a text that are whole.
-    fn records<'t>(&'t self, text: &'t str, is_cut: bool) -> impl Iterator<Item = &'t str> {
+    /// The complete records of a text.
+    fn records<'t>(&'t self, text: &'t str, is_truncated: bool) -> impl Iterator<Item = &'t str> {
         let whole = match text.rfind(&self.record_separator) {
-            Some(end) if is_cut => &text[..end],
+            Some(end) if is_truncated => &text[..end],
             _ => text,
         };
         let by_line = self.record_separator == "\n";
@@ -358,22 +358,22 @@ impl OutputFormat {
 }
 
 fn table_error(format: &str, key: &str, formats: &str) -> String {
-    format!("`{key}` has no effect with the format `{format}`: it is for {formats}")
+    format!("`{key}` has no effect with the format `{format}`; it applies to {formats}")
 }
 
 fn separator(item: &Item<'_>) -> Result<String, DescriptionError> {
     match item.text()? {
-        "" => Err(item.error("expected a separator, found empty text")),
+        "" => Err(item.error("expected a separator, found an empty string")),
         text => Ok(text.to_owned()),
     }
 }
 
-/// A regular expression: without look-around and back references, so that no output makes it slow.
+/// Compiles a regular expression without look-around and back-references, so that matching takes linear time.
 pub(super) fn pattern(item: &Item<'_>) -> Result<Regex, DescriptionError> {
     regex::RegexBuilder::new(item.text()?)
         .size_limit(MAX_PATTERN)
         .build()
-        .map_err(|error| item.error(format!("the regular expression is not valid: {error}")))
+        .map_err(|error| item.error(format!("the regular expression is invalid: {error}")))
 }
 
 fn kinds(types: Option<&Item<'_>>) -> Result<Vec<(String, Kind)>, DescriptionError> {
@@ -415,14 +415,14 @@ impl Columns {
         json!({ "type": "object", "properties": properties })
     }
 
-    /// An object of the columns that are there.
-    fn object<'t>(&self, text: impl Fn(usize, &str) -> Option<&'t str>) -> Result<Value, Misfit> {
+    /// An object with the columns that have a value.
+    fn object<'t>(&self, text: impl Fn(usize, &str) -> Option<&'t str>) -> Result<Value, ParseError> {
         let mut object = Map::new();
         for (index, (name, kind)) in self.0.iter().enumerate() {
             let Some(text) = text(index, name) else { continue };
-            if let Some(value) = kind.value(text).map_err(|wanted| {
+            if let Some(value) = kind.value(text).map_err(|expected| {
                 let short: String = text.chars().take(40).collect();
-                Misfit::Form(format!("`{name}`: expected {wanted}, found {short:?}"))
+                ParseError::Form(format!("`{name}`: expected {expected}, found {short:?}"))
             })? {
                 object.insert(name.clone(), value);
             }
@@ -432,7 +432,7 @@ impl Columns {
 }
 
 impl Kind {
-    /// The value of a text; nothing for an empty text that is no text.
+    /// Parses a text; `None` for an empty text of a type other than string.
     fn value(self, text: &str) -> Result<Option<Value>, &'static str> {
         if self == Self::Text {
             return Ok(Some(text.into()));
@@ -441,15 +441,15 @@ impl Kind {
         if text.is_empty() {
             return Ok(None);
         }
-        let number = |wanted: &'static str| {
-            serde_json::from_str::<serde_json::Number>(text.trim_start_matches('+')).map_err(|_| wanted)
+        let number = |expected: &'static str| {
+            serde_json::from_str::<serde_json::Number>(text.trim_start_matches('+')).map_err(|_| expected)
         };
         let value = match self {
             Self::Integer => {
-                let wanted = "a whole number";
-                let value = number(wanted)?;
+                let expected = "an integer";
+                let value = number(expected)?;
                 if value.is_f64() {
-                    return Err(wanted);
+                    return Err(expected);
                 }
                 Value::Number(value)
             }

@@ -1,4 +1,4 @@
-//! The parameters of a command: their schema, and their values as text.
+//! Parameters of a command: schemas and text values.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::place::DescriptionError;
 use super::reader::{Item, hint};
 use super::template::plain;
 
-/// The keywords of JSON Schema that a parameter and the items of a list may have.
+/// JSON Schema keywords of a parameter and of list items.
 const KEYWORDS: [&str; 18] = [
     "enum",
     "const",
@@ -40,17 +40,17 @@ pub(super) struct Parameter {
     pub(super) is_required: bool,
     default: Option<Value>,
     pub(super) is_sensitive: bool,
-    /// A value, or each item of a list, is a path.
+    /// Whether a value, or each item of a list, is a path.
     pub(super) is_path: bool,
-    /// A value may begin with `-`.
+    /// Whether a value may start with `-`.
     pub(super) allow_leading_dash: bool,
-    /// A sensitive value may stand in the command line.
+    /// Whether a sensitive value may be on the command line.
     pub(super) allow_in_args: bool,
-    /// What stands between the items of a list that becomes one text.
+    /// Separator that joins the items of a list into one text.
     join: Option<String>,
 }
 
-/// The parameter of a name that stands at an item.
+/// The parameter that an item refers to.
 pub(super) fn find<'p>(
     item: &Item<'_>,
     parameters: &'p [Parameter],
@@ -59,12 +59,12 @@ pub(super) fn find<'p>(
     parameters.iter().find(|parameter| parameter.name == name).ok_or_else(|| {
         let known: Vec<&str> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
         let hint = hint(name, &known);
-        item.error(format!("expected the name of a parameter, found `{name}`{hint}"))
+        item.error(format!("expected a parameter name, found `{name}`{hint}"))
     })
 }
 
 impl Parameter {
-    /// Reads one table of `parameters`.
+    /// Parses one table of `parameters`.
     pub(super) fn read(name: String, item: &Item<'_>) -> Result<Self, DescriptionError> {
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
         if name.is_empty() || name.len() > 64 || !name.chars().all(is_name) {
@@ -73,7 +73,7 @@ impl Parameter {
         let mut table = item.table()?;
         let kind: ParameterType = table.need("type")?.parse()?;
         let mut schema = kind.schema();
-        let description = table.need("description")?.filled_text()?;
+        let description = table.need("description")?.non_empty()?;
         insert(&mut schema, "description", Value::String(description));
         keywords(&mut table, &mut schema)?;
         if let Some(items) = table.take("items") {
@@ -82,7 +82,7 @@ impl Parameter {
             }
             let mut inner = items.table()?;
             let mut of_items = inner.need("type")?.parse::<ParameterType>()?.schema();
-            if let Some(text) = inner.read("description", Item::filled_text)? {
+            if let Some(text) = inner.read("description", Item::non_empty)? {
                 insert(&mut of_items, "description", Value::String(text));
             }
             keywords(&mut inner, &mut of_items)?;
@@ -118,7 +118,7 @@ impl Parameter {
         Ok(parameter)
     }
 
-    /// Whether a template with it is repeated for each of its items.
+    /// Whether a template with it repeats per item.
     pub(super) fn repeats(&self) -> bool {
         self.kind == ParameterType::Array && self.join.is_none()
     }
@@ -127,7 +127,7 @@ impl Parameter {
         matches!(self.kind, ParameterType::Integer | ParameterType::Number)
     }
 
-    /// What the caller gave, or the default.
+    /// The argument or the default.
     pub(super) fn value<'a>(&'a self, args: &'a Args) -> Option<Cow<'a, Value>> {
         let given = args.get(&self.name).filter(|value| !value.is_null());
         given.or(self.default.as_ref()).map(Cow::Borrowed)
@@ -165,7 +165,7 @@ fn keywords(table: &mut super::reader::Section<'_>, schema: &mut Value) -> Resul
     Ok(())
 }
 
-/// The schema of all of them.
+/// The input schema of the parameters.
 pub(super) fn input_schema(parameters: &[Parameter]) -> Value {
     let parameters = parameters
         .iter()

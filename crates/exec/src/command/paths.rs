@@ -10,15 +10,15 @@ use toolpost_core::{Args, ToolError, escape_pointer};
 use super::parameter::Parameter;
 use super::template::Template;
 
-/// Symbolic links that are followed in one path: the kernel's own maximum.
+/// Maximum number of symbolic links followed in a path, the same as the kernel's.
 const MAX_LINKS: usize = 40;
-/// Characters of a path that an error quotes.
+/// Maximum length of a quoted path, in characters.
 const MAX_QUOTE: usize = 120;
 
-/// Rejects a path that leads out of the working directory. Without one, every path is relative to an empty directory.
-/// `start` is where the program starts, beneath it; the parameters of `start` are relative to the working directory.
+/// Rejects a path that leads out of the working directory. Without one, paths are relative to an empty directory.
 ///
-/// Symbolic links are followed as they are now: a process that changes them meanwhile is held by the sandbox alone.
+/// `start` is the directory beneath it in which the program starts; its own parameters are relative to the working
+/// directory. Links are followed in their current state; against later changes, the sandbox confines the program.
 pub(super) fn check(
     parameters: &[Parameter],
     args: &Args,
@@ -32,7 +32,7 @@ pub(super) fn check(
     let root = directory.map(Path::canonicalize).transpose().map_err(|error| {
         let shown = directory.unwrap_or(Path::new(".")).display();
         ToolError::precondition(format!("the working directory `{shown}` cannot be opened: {error}"))
-            .suggest("Create the directory, or give another one.")
+            .suggest("Create the directory, or name another one.")
     })?;
     let is_of_start = |parameter: &Parameter| {
         start.is_some_and(|start| start.parameters().any(|name| name == parameter.name))
@@ -90,18 +90,18 @@ fn check_path(
         "{pointer}: expected a path beneath the working directory, found `{found}`{reason}"
     ))
     .with("pointer", pointer)
-    .suggest("Give a path relative to the working directory, without `..`."))
+    .suggest("Use a path relative to the working directory, without `..`."))
 }
 
-/// The path relative to the root, or none if it lies outside or has a part `..`.
+/// The path relative to the root; `None` if it is outside or has a part `..`.
 fn beneath(given: &Path, root: Option<&Path>) -> Option<PathBuf> {
     let path = if given.is_absolute() { given.strip_prefix(root?).ok()? } else { given };
     let is_plain = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     is_plain.then(|| path.to_owned())
 }
 
-/// Whether a relative path stays beneath a canonical root when its symbolic links are followed. A part that does not
-/// exist counts as a directory, so that a link through it cannot lead out either.
+/// Whether a relative path stays beneath a canonical root after following its links. A missing part counts as a
+/// directory, so that a later link through it cannot lead out either.
 fn stays_beneath(root: &Path, path: &Path) -> io::Result<bool> {
     let parts = |path: &Path| -> Vec<OsString> {
         path.components()
@@ -149,7 +149,7 @@ fn stays_beneath(root: &Path, path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// A path as an error shows it: escaped and truncated.
+/// A path for an error: escaped and truncated.
 fn quote(path: &str) -> String {
     let mut short: String = path.chars().take(MAX_QUOTE).flat_map(char::escape_debug).collect();
     if path.chars().nth(MAX_QUOTE).is_some() {

@@ -1,22 +1,22 @@
-//! Errors of a description, with their place.
+//! Errors of a description, with their location.
 
 use std::fmt;
 use std::ops::Range;
 
-/// What is wrong with a description, and where.
+/// An error in a description, with its location.
 ///
 /// ```text
 /// tools.toml:12: tool.args[2]: expected the name of a parameter, found `patern`; did you mean `pattern`?
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescriptionError {
-    /// Where the text comes from, as the caller named it.
+    /// The origin of the text, as the caller named it.
     pub origin: String,
     /// The line, from 1.
     pub line: usize,
-    /// The key or item at fault, such as `tool.args[2]`; empty for the file as a whole.
+    /// The key or item, such as `tool.args[2]`; empty for the whole file.
     pub key: String,
-    /// What was expected and what was found.
+    /// The expectation and the value found.
     pub message: String,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for DescriptionError {
 
 impl std::error::Error for DescriptionError {}
 
-/// The text that is read, to turn an offset into a line.
+/// A text, to convert an offset into a line.
 #[derive(Debug)]
 pub(super) struct Source<'a> {
     pub(super) origin: &'a str,
@@ -40,7 +40,7 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// An error at a place of the text.
+    /// An error at a span of the text.
     pub(super) fn error(
         &self,
         span: &Range<usize>,

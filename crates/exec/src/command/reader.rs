@@ -1,4 +1,4 @@
-//! Reads tables key by key: what nobody asks for is an error, and every error has its line.
+//! Strict parsing of TOML tables: unknown keys are errors, and every error has a line.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use super::place::{DescriptionError, Source};
 
 type Result<T> = std::result::Result<T, DescriptionError>;
 
-/// A value with its place and the key that leads to it.
+/// A value with its location and key.
 #[derive(Clone, Debug)]
 pub(super) struct Item<'a> {
     source: &'a Source<'a>,
@@ -22,7 +22,7 @@ pub(super) struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    /// An error at this value.
+    /// An error for this value.
     pub(super) fn error(&self, message: impl Into<String>) -> DescriptionError {
         self.source.error(&self.span, &self.key, message)
     }
@@ -32,13 +32,13 @@ impl<'a> Item<'a> {
     }
 
     pub(super) fn text(&self) -> Result<&'a str> {
-        self.value.as_str().ok_or_else(|| self.expected("text in quotes"))
+        self.value.as_str().ok_or_else(|| self.expected("a string"))
     }
 
-    /// A text that says something.
-    pub(super) fn filled_text(&self) -> Result<String> {
+    /// A non-empty string.
+    pub(super) fn non_empty(&self) -> Result<String> {
         let text = self.text()?.trim();
-        if text.is_empty() { Err(self.error("expected text, found none")) } else { Ok(text.to_owned()) }
+        if text.is_empty() { Err(self.error("expected a non-empty string")) } else { Ok(text.to_owned()) }
     }
 
     pub(super) fn boolean(&self) -> Result<bool> {
@@ -46,20 +46,20 @@ impl<'a> Item<'a> {
     }
 
     pub(super) fn integer(&self) -> Result<i64> {
-        let number = self.value.as_integer().ok_or_else(|| self.expected("a whole number"))?;
+        let number = self.value.as_integer().ok_or_else(|| self.expected("an integer"))?;
         i64::from_str_radix(number.as_str(), number.radix())
-            .map_err(|_| self.expected("a whole number of at most 64 bits"))
+            .map_err(|_| self.expected("an integer of at most 64 bits"))
     }
 
-    /// A whole number from 1.
+    /// An integer of at least 1.
     pub(super) fn count(&self) -> Result<usize> {
         usize::try_from(self.integer()?)
             .ok()
             .filter(|count| *count > 0)
-            .ok_or_else(|| self.expected("a whole number of at least 1"))
+            .ok_or_else(|| self.expected("an integer of at least 1"))
     }
 
-    /// A text that stands for something else, such as a duration.
+    /// A string that parses into another type, such as a duration.
     pub(super) fn parse<T: FromStr>(&self) -> Result<T>
     where
         T::Err: std::fmt::Display,
@@ -67,7 +67,7 @@ impl<'a> Item<'a> {
         self.text()?.parse().map_err(|error: T::Err| self.error(error.to_string()))
     }
 
-    /// One of some words.
+    /// One of several keywords.
     pub(super) fn one_of<T: Copy>(&self, words: &[(&str, T)]) -> Result<T> {
         let text = self.text()?;
         words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning).ok_or_else(|| {
@@ -78,7 +78,7 @@ impl<'a> Item<'a> {
     }
 
     pub(super) fn list(&self) -> Result<Vec<Item<'a>>> {
-        let array = self.value.as_array().ok_or_else(|| self.expected("a list"))?;
+        let array = self.value.as_array().ok_or_else(|| self.expected("an array"))?;
         Ok(array
             .iter()
             .enumerate()
@@ -92,7 +92,7 @@ impl<'a> Item<'a> {
     }
 
     pub(super) fn texts(&self) -> Result<Vec<String>> {
-        self.list()?.iter().map(Item::filled_text).collect()
+        self.list()?.iter().map(Item::non_empty).collect()
     }
 
     pub(super) fn is_table(&self) -> bool {
@@ -133,30 +133,30 @@ fn describe(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => {
             let short: String = text.chars().take(40).collect();
-            format!("the text {short:?}")
+            format!("the string {short:?}")
         }
         DeValue::Integer(number) => format!("the number {number}"),
         DeValue::Float(number) => format!("the number {number}"),
         DeValue::Boolean(value) => format!("{value}"),
         DeValue::Datetime(time) => format!("the time {time}"),
-        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Array(_) => "an array".to_owned(),
         DeValue::Table(_) => "a table".to_owned(),
     }
 }
 
-/// The end of a sentence about a name that is not known.
+/// The end of a message about an unknown name.
 pub(super) fn hint(found: &str, known: &[&str]) -> String {
     let near = did_you_mean(found, known.iter().copied());
     near.map(|near| near.replacen("Did", "; did", 1)).unwrap_or_default()
 }
 
-/// A table that is read key by key. Whoever reads it says [`Section::end`] when all keys were asked for.
+/// A table that is read key by key. Its reader calls [`Section::end`] after the last key.
 #[derive(Debug)]
 pub(super) struct Section<'a> {
     source: &'a Source<'a>,
     key: String,
     span: Range<usize>,
-    /// The entries that nobody has asked for yet, in the order of the file.
+    /// Unread entries, in the order of the file.
     left: Vec<(&'a str, Range<usize>, &'a Spanned<DeValue<'a>>)>,
     asked: Vec<&'static str>,
 }
@@ -178,22 +178,22 @@ impl<'a> Section<'a> {
         if self.key.is_empty() { name.to_owned() } else { format!("{}.{name}", self.key) }
     }
 
-    /// The value of a key, if it is there.
+    /// The value of a key, if present.
     pub(super) fn take(&mut self, name: &'static str) -> Option<Item<'a>> {
         self.asked.push(name);
         let index = self.left.iter().position(|(key, ..)| *key == name)?;
         let (_, key_span, value) = self.left.remove(index);
-        // A table of its own begins far from where its key stands: the key is what people look for.
+        // For a table, report the key's location: the table may start elsewhere.
         let span = if value.get_ref().is_table() { key_span } else { value.span() };
         Some(Item { source: self.source, key: self.child(name), span, value: value.get_ref() })
     }
 
-    /// The value of a key that must be there.
+    /// The value of a required key.
     pub(super) fn need(&mut self, name: &'static str) -> Result<Item<'a>> {
         self.take(name).ok_or_else(|| self.error(format!("the key `{name}` is missing")))
     }
 
-    /// A value, read by a function, or nothing.
+    /// The value of a key, read by a function.
     pub(super) fn read<T>(
         &mut self,
         name: &'static str,
@@ -202,18 +202,18 @@ impl<'a> Section<'a> {
         self.take(name).map(|item| read(&item)).transpose()
     }
 
-    /// A switch; absent is no.
+    /// A boolean that defaults to false.
     pub(super) fn switch(&mut self, name: &'static str) -> Result<bool> {
         Ok(self.read(name, Item::boolean)?.unwrap_or_default())
     }
 
-    /// The tables of a list of tables, such as `[[tool]]`.
+    /// The tables of an array of tables, such as `[[tool]]`.
     pub(super) fn tables(&mut self, name: &'static str) -> Result<Vec<Section<'a>>> {
         let items = self.read(name, Item::list)?.unwrap_or_default();
         items.iter().map(Item::table).collect()
     }
 
-    /// Everything that nobody asked for, as a map whose names are free.
+    /// The unread entries, for a table with arbitrary keys.
     pub(super) fn entries(mut self) -> Vec<(String, Item<'a>)> {
         let left = std::mem::take(&mut self.left);
         left.into_iter()
@@ -225,19 +225,19 @@ impl<'a> Section<'a> {
             .collect()
     }
 
-    /// An error at this table.
+    /// An error for this table.
     pub(super) fn error(&self, message: impl Into<String>) -> DescriptionError {
         self.source.error(&self.span, &self.key, message)
     }
 
-    /// Refuses keys that nobody asked for.
+    /// Rejects unread keys.
     pub(super) fn end(self) -> Result<()> {
         let Some((name, span, _)) = self.left.first() else { return Ok(()) };
         let mut known = self.asked.clone();
         known.sort_unstable();
         known.dedup();
         let hint = hint(name, &known);
-        let message = format!("the key `{name}` is not known{hint} (known keys: {})", known.join(", "));
+        let message = format!("unknown key `{name}`{hint} (known keys: {})", known.join(", "));
         Err(self.source.error(span, &self.child(name), message))
     }
 }

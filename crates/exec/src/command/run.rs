@@ -1,4 +1,4 @@
-//! One call: arguments to a command line, a run in the sandbox, output to a result.
+//! Runs one call: builds its command line, runs it in the sandbox, parses its output.
 
 use std::path::{Component, Path};
 use std::pin::pin;
@@ -9,27 +9,27 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use toolpost_core::{
     Args, Artifact, BoxFuture, Ctx, Evidence, Output, Secret, StartCheck, Timeout, Tool, ToolError, ToolSpec,
-    format_duration,
 };
 use toolpost_sandbox::{
     Cancel, EgressLog, Error, Event, Granted, Level, Outcome, Sandbox, Stdin, Verdict, Workspace,
 };
 
-use super::description::{Command, Program, VersionNeed, WorkingFolder};
+use super::description::{Command, Program, VersionNeed, WorkingDirectory};
 use super::exit::{self, Meaning};
 use super::line_log::LineLog;
-use super::output::{Misfit, Parsed, Printed, Stream};
+use super::output::{ParseError, Parsed, Printed, Stream};
 use super::paths;
 use super::settings::CommandSettings;
 use super::template::plain;
+use crate::failure;
 
-/// The time of a call that has no limit, as the call path's own default.
-const WALL: Duration = Duration::from_mins(1);
-/// What is kept of the time of a call for taking the sandbox down.
-const RESERVED: Duration = Duration::from_millis(500);
-/// Bytes of error output that are kept.
-const STDERR_BYTES: usize = 64 << 10;
-/// How long a program may take to tell its version.
+/// Wall time of a call without a timeout, the same as the call path's default.
+const DEFAULT_WALL: Duration = Duration::from_mins(1);
+/// Part of a call's time that is reserved for taking down the sandbox.
+const TEARDOWN: Duration = Duration::from_millis(500);
+/// Retained stderr, in bytes.
+const MAX_STDERR: usize = 64 << 10;
+/// Timeout of a version query.
 const VERSION_WALL: Duration = Duration::from_secs(10);
 
 impl Tool for Command {
@@ -38,13 +38,13 @@ impl Tool for Command {
     }
 
     fn call<'a>(&'a self, args: &'a Args, ctx: &'a Ctx) -> BoxFuture<'a, Result<Output, ToolError>> {
-        // It blocks: its placement says so.
+        // Blocking is fine: the placement is `blocking`.
         Box::pin(async move { self.run(args, ctx) })
     }
 }
 
 impl Command {
-    /// The program and its arguments for these arguments of a call.
+    /// The command line for these arguments.
     pub(super) fn command_line(&self, args: &Args) -> Result<Vec<String>, ToolError> {
         let mut line = vec![self.program.name.clone()];
         line.extend(self.arguments.expand(&self.program.name, &self.parameters, args)?);
@@ -55,12 +55,12 @@ impl Command {
         let name = &self.program.name;
         let granted = self.granted()?;
         if self.program.needs_network && !granted.reaches_hosts() {
-            return Err(ToolError::permission(format!("`{name}` needs the network, and no host is allowed"))
+            return Err(ToolError::permission(format!("`{name}` needs the network, but no host is allowed"))
                 .suggest(
                     "Allow one: `--allow-host NAME`, or `allow_hosts` in `[grants]` of its description.",
                 ));
         }
-        self.refuse_nul(args)?;
+        self.reject_nul(args)?;
         let directory = self.working_directory(&granted, ctx);
         paths::check(&self.parameters, args, directory, self.directory.as_ref())?;
         let line = self.command_line(args)?;
@@ -73,12 +73,12 @@ impl Command {
         let sandbox = self.sandbox(base, &settings, directory, args, ctx)?;
 
         let cancel = Cancel::new();
-        let asked = ctx.clone();
-        let waker = cancel.waker(move || asked.is_cancelled());
+        let watched = ctx.clone();
+        let waker = cancel.waker(move || watched.is_cancelled());
         let mut cancelled = pin!(ctx.cancelled());
-        // The future stays registered until the run is over, and its waker needs no thread of its own.
+        // The future stays registered until the run ends, and its waker needs no thread.
         if cancelled.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Ready(()) {
-            return Err(ToolError::cancelled(format!("the caller asked to stop before `{name}` started")));
+            return Err(ToolError::cancelled(format!("the caller cancelled before `{name}` started")));
         }
         let secrets = self.secrets(args, &granted);
         let mut log = LineLog::new(ctx, &secrets);
@@ -87,7 +87,7 @@ impl Command {
         let outcome = sandbox
             .run(&toolpost_sandbox::Program::argv(line), &cancel, &mut |event| {
                 log.take(event);
-                // A program without effects may be ended as soon as nothing more of its output is taken.
+                // A program without effects may be stopped as soon as its retained output is complete.
                 if self.spec.annotations.read_only
                     && let Some(piece) = self.read_piece(event)
                 {
@@ -105,7 +105,7 @@ impl Command {
         self.answer(&outcome, is_ended_early, &secrets)
     }
 
-    /// The piece of output that belongs to the stream that is read.
+    /// The piece of output if it belongs to the parsed stream.
     fn read_piece<'e>(&self, event: Event<'e>) -> Option<&'e [u8]> {
         match (event, self.output.stream) {
             (Event::Stdout(bytes), Stream::Stdout) | (Event::Stderr(bytes), Stream::Stderr) => Some(bytes),
@@ -113,8 +113,8 @@ impl Command {
         }
     }
 
-    /// A NUL byte ends an argument for every program.
-    fn refuse_nul(&self, args: &Args) -> Result<(), ToolError> {
+    /// Rejects NUL bytes, which no argument can contain.
+    fn reject_nul(&self, args: &Args) -> Result<(), ToolError> {
         let has_nul = |name: &str| {
             args.get(name).is_some_and(|value| match value {
                 Value::Array(items) => items.iter().any(|item| plain(item).contains('\0')),
@@ -124,20 +124,20 @@ impl Command {
         match self.parameters.iter().find(|parameter| has_nul(&parameter.name)) {
             None => Ok(()),
             Some(parameter) => Err(ToolError::invalid_input(format!(
-                "/{}: expected text without a NUL character: no program can take it",
+                "/{}: expected text without a NUL character, which no program accepts",
                 parameter.name
             ))
             .with("pointer", format!("/{}", parameter.name))),
         }
     }
 
-    /// The sensitive values of a call, and those of granted variables.
+    /// The sensitive arguments of a call and the values of granted variables.
     fn secrets(&self, args: &Args, granted: &Granted) -> Vec<Secret> {
         let values = self.spec.sensitive.iter().filter_map(|name| args.get(name));
         values.flat_map(Secret::of_argument).chain(granted.values().map(Secret::new)).collect()
     }
 
-    /// The grants with the values of variables, which only the operator can give.
+    /// The resolved grants. Only the operator can provide values of variables.
     fn granted(&self) -> Result<Arc<Granted>, ToolError> {
         if let Some(granted) = &self.granted {
             return Ok(Arc::clone(granted));
@@ -146,17 +146,17 @@ impl Command {
         granted.map(Arc::new).map_err(|error| ToolError::permission(error.to_string()).caused_by(error))
     }
 
-    /// Where the program works: what is granted, else the directory of the call.
+    /// The granted working directory, else that of the call.
     fn working_directory<'a>(&self, granted: &'a Granted, ctx: &'a Ctx) -> Option<&'a Path> {
         if let Some(directory) = &granted.grants().workdir {
             return Some(directory);
         }
-        ctx.working_dir().filter(|_| self.working_folder != WorkingFolder::None)
+        ctx.working_dir().filter(|_| self.working_directory != WorkingDirectory::None)
     }
 
-    /// The level, and where the program is looked up.
+    /// The sandbox with its level, search path and grants.
     fn base(&self, settings: &CommandSettings, granted: &Granted, ctx: &Ctx) -> Result<Sandbox, ToolError> {
-        let asked = match ctx.level() {
+        let requested = match ctx.level() {
             None => None,
             Some(name) => Some(
                 name.parse::<Level>()
@@ -166,7 +166,7 @@ impl Command {
         let usual = self.program.level.max(settings.level.unwrap_or(self.program.level));
         let level = granted.grants().level.unwrap_or(usual);
         let mut sandbox = Sandbox::new()
-            .level(asked.map_or(level, |asked| asked.max(level)))
+            .level(requested.map_or(level, |requested| requested.max(level)))
             .allow_degraded(settings.allow_degraded);
         if let Some(path) = &settings.search_path {
             sandbox = sandbox.search_path(path);
@@ -184,43 +184,43 @@ impl Command {
         &self,
         base: Sandbox,
         settings: &CommandSettings,
-        folder: Option<&Path>,
+        workdir: Option<&Path>,
         args: &Args,
         ctx: &Ctx,
     ) -> Result<Sandbox, ToolError> {
         let wall = ctx.remaining().map_or_else(
             || match self.spec.policy.timeout {
                 Some(Timeout::After(timeout)) => timeout,
-                _ => WALL,
+                _ => DEFAULT_WALL,
             },
-            // A little is kept for the end, so that the caller hears what was said and not only that time is over.
-            |left| left.saturating_sub((left / 10).min(RESERVED)),
+            // Reserve time for the end, so that the caller gets the output and not only a timeout.
+            |left| left.saturating_sub((left / 10).min(TEARDOWN)),
         );
-        // Half of what is kept is the end of the output: a list is read from its beginning.
-        let kept =
-            |stream| if self.output.stream == stream { self.output.limit_bytes * 2 } else { STDERR_BYTES };
+        // The sandbox retains half of this from the start and half from the end; a list needs the start.
+        let retained =
+            |stream| if self.output.stream == stream { self.output.limit_bytes * 2 } else { MAX_STDERR };
         let mut limits = settings
             .limits
             .clone()
             .with_wall(wall.max(Duration::from_millis(1)))
-            .with_stdout(kept(Stream::Stdout))
-            .with_stderr(kept(Stream::Stderr));
+            .with_stdout(retained(Stream::Stdout))
+            .with_stderr(retained(Stream::Stderr));
         if let Some(memory) = self.program.memory {
             limits = limits.with_memory(memory);
         }
         let mut sandbox = base.limits(limits);
-        sandbox = match folder {
-            Some(folder) if self.spec.annotations.read_only => {
-                sandbox.workspace(Workspace::ReadOnlyHost(folder.to_owned()))
+        sandbox = match workdir {
+            Some(workdir) if self.spec.annotations.read_only => {
+                sandbox.workspace(Workspace::ReadOnlyHost(workdir.to_owned()))
             }
-            Some(folder) => sandbox.workspace(Workspace::Host(folder.to_owned())),
-            None if self.working_folder == WorkingFolder::Required => {
+            Some(workdir) => sandbox.workspace(Workspace::Host(workdir.to_owned())),
+            None if self.working_directory == WorkingDirectory::Required => {
                 return Err(ToolError::precondition(format!(
-                    "`{}` works in a folder, and the call has none",
+                    "`{}` needs a working directory, but the call has none",
                     self.spec.name
                 ))
                 .suggest(
-                    "Give the call or its scope a `working_dir` (`--workdir DIR` on the command line).",
+                    "Set a `working_dir` for the call or its scope (`--workdir DIR` on the command line).",
                 ));
             }
             None => sandbox,
@@ -229,11 +229,11 @@ impl Command {
             |template: &super::template::Template| template.expand(&self.parameters, args).into_iter().next();
         if let Some(directory) = self.directory.as_ref().and_then(text).filter(|directory| directory != ".") {
             let directory = directory.trim_start_matches("./").trim_end_matches('/');
-            // The sandbox would say only that it could not be entered. What lies outside is not even looked at: nobody
-            // learns from the error which folders this machine has.
-            if folder.is_some_and(|folder| !is_folder_beneath(folder, directory)) {
+            // Check this first for a better message. A path outside is not even inspected, so that the error reveals
+            // nothing about the host's directories.
+            if workdir.is_some_and(|workdir| !is_directory_beneath(workdir, directory)) {
                 return Err(ToolError::invalid_path(format!(
-                    "`{directory}` is no folder beneath the working folder"
+                    "`{directory}` is not a directory beneath the working directory"
                 )));
             }
             sandbox = sandbox.directory(directory);
@@ -261,7 +261,7 @@ impl Command {
             Verdict::Ok => 0,
             Verdict::Exit { code } => code,
             Verdict::Cancelled if is_ended_early => 0,
-            _ => return Err(self.program.ended(&outcome.verdict)),
+            _ => return Err(self.program.stopped(&outcome.verdict)),
         };
         let refused = outcome.report.egress.as_ref().and_then(EgressLog::refusal);
         if let (1.., Some(refused)) = (status, refused) {
@@ -287,21 +287,21 @@ impl Command {
             let printed = Printed {
                 head: &head,
                 text: scrub(captured.text()),
-                is_cut: captured.dropped > 0 || is_ended_early,
+                is_truncated: captured.dropped > 0 || is_ended_early,
             };
-            self.output.parse(&printed).map_err(|misfit| match misfit {
-                Misfit::TooLong => ToolError::limit(format!(
+            self.output.parse(&printed).map_err(|error| match error {
+                ParseError::TooLong => ToolError::limit(format!(
                     "`{name}` printed more than {} bytes, the limit of this tool",
                     self.output.limit_bytes
                 ))
-                .suggest("Ask for less at once."),
-                Misfit::Nothing => {
-                    ToolError::not_found(format!("`{name}` printed nothing that can be read: {misfit}"))
+                .suggest("Request less at once."),
+                ParseError::Nothing => {
+                    ToolError::not_found(format!("no useful output from `{name}`: {error}"))
                 }
-                Misfit::Form(_) => ToolError::dependency(format!(
-                    "the output of `{name}` is not what its description says: {misfit}"
+                ParseError::Form(_) => ToolError::dependency(format!(
+                    "the output of `{name}` does not match its description: {error}"
                 ))
-                .suggest("Another version of the program may print another form; mend the description."),
+                .suggest("Check the program's version, or fix the description."),
             })?
         };
         let mut output = match parsed {
@@ -319,107 +319,65 @@ impl Command {
     }
 }
 
-/// Whether a path leads to a folder within another one, links followed.
-fn is_folder_beneath(folder: &Path, path: &str) -> bool {
+/// Whether a path is a directory beneath another one, after following links.
+fn is_directory_beneath(workdir: &Path, path: &str) -> bool {
     let is_plain = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
     let is_within = || {
-        let (whole, folder) = (folder.join(path).canonicalize()?, folder.canonicalize()?);
-        Ok::<_, std::io::Error>(whole.starts_with(folder) && whole.is_dir())
+        let (whole, workdir) = (workdir.join(path).canonicalize()?, workdir.canonicalize()?);
+        Ok::<_, std::io::Error>(whole.starts_with(workdir) && whole.is_dir())
     };
     is_plain && is_within().unwrap_or(false)
 }
 
 impl Program {
-    /// What an error of the sandbox means for a caller.
+    /// Converts an error of the sandbox.
     fn failure(&self, error: Error) -> ToolError {
-        let hint = error.hint();
-        let message = error.to_string();
-        let failed = match &error {
-            Error::ProgramNotFound { .. } => {
-                let install = self.install.as_ref().map(|install| format!("Install it: {install}."));
-                return ToolError::dependency(format!("`{}` is not on this machine: {message}", self.name))
-                    .suggest(
-                        install
-                            .unwrap_or_else(|| "Install it, or name its folder in the search path.".into()),
-                    )
-                    .with("program", self.name.clone())
-                    .caused_by(error);
-            }
-            Error::LevelUnavailable { .. } | Error::EgressUnavailable { .. } => {
-                ToolError::permission(message)
-            }
-            Error::InvalidName { .. } => ToolError::invalid_input(message),
-            Error::TooLarge { .. } => ToolError::limit(message),
-            Error::InvalidLimit { .. } | Error::Workspace { .. } => ToolError::precondition(message),
-            Error::NotExecutable { .. }
-            | Error::ProgramNotStarted { .. }
-            | Error::File { .. }
-            | Error::Setup { .. } => ToolError::dependency(message),
-            _ => ToolError::internal(message),
-        };
-        failed.suggest_maybe(hint).caused_by(error)
+        if !matches!(error, Error::ProgramNotFound { .. }) {
+            return failure::of_sandbox(error);
+        }
+        let install = self.install.as_ref().map(|install| format!("Install it: {install}."));
+        ToolError::dependency(format!("`{}` is not installed: {error}", self.name))
+            .suggest(install.unwrap_or_else(|| "Install it, or add its directory to the search path.".into()))
+            .with("program", self.name.clone())
+            .caused_by(error)
     }
 
-    /// The error of a run that was ended.
-    fn ended(&self, verdict: &Verdict) -> ToolError {
-        let name = &self.name;
-        let time = |milliseconds: u64| format_duration(Duration::from_millis(milliseconds));
+    /// The error of a run without a usable exit status.
+    fn stopped(&self, verdict: &Verdict) -> ToolError {
+        let error = failure::of_verdict(verdict, &format!("`{}`", self.name))
+            .unwrap_or_else(|| ToolError::internal(format!("`{}` ended unexpectedly", self.name)));
         match verdict {
-            Verdict::Timeout { limit_ms } => {
-                ToolError::timeout(format!("`{name}` was not done after {}", time(*limit_ms)))
-                    .suggest("Ask for less at once, or raise the tool's timeout.")
-            }
-            Verdict::Cancelled => ToolError::cancelled(format!("`{name}` was stopped: the caller asked to")),
-            Verdict::Cpu { limit_ms } => {
-                ToolError::limit(format!("`{name}` used {} of processor time, the limit", time(*limit_ms)))
-            }
-            Verdict::Memory { limit } => {
-                ToolError::limit(format!("`{name}` needed more memory than the limit of {limit} bytes"))
-                    .suggest("Raise `memory_mib` in the description.")
-            }
-            Verdict::Processes { limit } => {
-                ToolError::limit(format!("`{name}` started more processes than the limit of {limit}"))
-            }
-            Verdict::Disk { limit } => {
-                ToolError::limit(format!("`{name}` wrote more than the limit of {limit} bytes"))
-            }
-            Verdict::Output { limit } => {
-                ToolError::limit(format!("`{name}` printed more than the limit of {limit} bytes"))
-            }
-            Verdict::Denied { rule } => {
-                ToolError::permission(format!("the sandbox stopped `{name}`: {rule} is not allowed"))
-            }
-            Verdict::Signal { signal } => {
-                ToolError::dependency(format!("`{name}` was ended by signal {signal}"))
-            }
-            other => ToolError::dependency(format!("`{name}` ended badly: {other:?}")),
+            Verdict::Timeout { .. } => error.suggest("Request less at once, or raise the tool's timeout."),
+            Verdict::Memory { .. } => error.suggest("Raise `memory_mib` in the description."),
+            _ => error,
         }
     }
 
-    /// Asks the program for its version, once.
     /// Whether the program may start now.
     fn check_start(&self) -> Result<(), ToolError> {
         self.start_check.as_ref().map_or(Ok(()), StartCheck::check)
     }
 
+    /// Checks the program's version, once.
     fn check_version(&self, need: &VersionNeed, base: &Sandbox) -> Result<(), ToolError> {
         if need.is_met.get().is_some() {
             return Ok(());
         }
         let line = std::iter::once(&self.name).chain(&need.args).cloned();
-        let limits = toolpost_sandbox::Limits::default().with_wall(VERSION_WALL).with_stdout(STDERR_BYTES);
+        let limits = toolpost_sandbox::Limits::default().with_wall(VERSION_WALL).with_stdout(MAX_STDERR);
         self.check_start()?;
         let outcome = base
             .clone()
             .limits(limits)
             .run(&toolpost_sandbox::Program::argv(line), &Cancel::new(), &mut |_| {})
             .map_err(|error| self.failure(error))?;
-        let said = outcome.stdout.text() + &outcome.stderr.text();
-        let found = need.pattern.captures(&said).and_then(|found| found.get(1)).map(|found| found.as_str());
+        let printed = outcome.stdout.text() + &outcome.stderr.text();
+        let found =
+            need.pattern.captures(&printed).and_then(|found| found.get(1)).map(|found| found.as_str());
         let install = self.install.as_ref().map(|install| format!("Install a newer one: {install}."));
         match found {
             Some(found) if is_at_least(found, &need.minimum) => {
-                // Somebody else may have found the same meanwhile.
+                // A concurrent call may have set it already.
                 let _ = need.is_met.set(());
                 Ok(())
             }
@@ -429,7 +387,7 @@ impl Program {
             ))
             .suggest_maybe(install)),
             None => Err(ToolError::precondition(format!(
-                "`{}` did not tell its version, expected at least {}",
+                "`{}` reported no version, expected at least {}",
                 self.name, need.minimum
             ))
             .suggest_maybe(install)),
@@ -437,7 +395,7 @@ impl Program {
     }
 }
 
-/// Compares versions by their numbers; what is no number ends them.
+/// Compares versions by their leading numbers.
 fn is_at_least(found: &str, minimum: &str) -> bool {
     let numbers = |version: &str| -> Vec<u64> {
         version.split(['.', '-', '_']).map_while(|part| part.parse().ok()).collect()
@@ -464,7 +422,7 @@ mod tests {
         }
     }
 
-    /// What a host that has every level cannot show by a run.
+    /// Covers a case that a host with every level cannot reach by a run.
     #[tokio::test]
     async fn the_operator_may_allow_a_lower_level() {
         let text = "kind = \"command\"\nv = 1\nprogram = \"p\"\n[[tool]]\nname = \"t\"\ndescription = \"T.\"";

@@ -1,13 +1,13 @@
-//! The descriptions that come with the toolkit.
+//! The included descriptions.
 
-/// Makes the table of the descriptions of a folder.
+/// Embeds descriptions by name.
 macro_rules! descriptions {
     ($($name:literal),* $(,)?) => {
         [$(($name, include_str!(concat!("../../descriptions/", $name, ".toml")))),*]
     };
 }
 
-/// The descriptions that come with the toolkit: the name of a program, and the text.
+/// The included descriptions: program name and text.
 pub const SHIPPED: [(&str, &str); 13] = descriptions![
     "curl",
     "date",
@@ -24,5 +24,5 @@ pub const SHIPPED: [(&str, &str); 13] = descriptions![
     "wc",
 ];
 
-/// The JSON Schema of the file format, for editors.
+/// The JSON Schema of description files, for editors.
 pub const COMMAND_SCHEMA: &str = include_str!("../../descriptions/command.schema.json");

@@ -1,7 +1,6 @@
 //! Comma-separated values (RFC 4180).
 
-/// The rows of a text. A field in quotes may have commas, line ends and doubled quotes; what is wrong with the quotes
-/// is taken as it stands.
+/// Parses rows. A quoted field may contain commas, line ends and doubled quotes; misplaced quotes are literal.
 pub(super) fn rows(text: &str) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     let mut row: Vec<String> = Vec::new();
@@ -21,7 +20,7 @@ pub(super) fn rows(text: &str) -> Vec<Vec<String>> {
             '\n' if !in_quotes => {
                 row.push(std::mem::take(&mut field));
                 let full = std::mem::take(&mut row);
-                // An empty line is no row.
+                // An empty line is not a row.
                 if full != [""] {
                     rows.push(full);
                 }
@@ -41,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_as_spreadsheets_write_them() {
+    fn rows_parse_as_spreadsheets_write_them() {
         for (text, expected) in [
             ("", vec![]),
             ("a,b\n1,2\n", vec![vec!["a", "b"], vec!["1", "2"]]),

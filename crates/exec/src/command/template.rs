@@ -9,7 +9,7 @@ use super::parameter::{Parameter, find};
 use super::place::DescriptionError;
 use super::reader::Item;
 
-/// A piece of a template.
+/// A part of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
@@ -17,14 +17,14 @@ enum Piece {
     Parameter(String),
 }
 
-/// Text with parameters in it. A brace is written twice.
+/// Text with parameters. A literal brace is doubled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Template {
     pieces: Vec<Piece>,
 }
 
 impl Template {
-    /// Reads a template; every parameter in it must be declared.
+    /// Parses a template; every parameter in it must be declared.
     pub(super) fn read(item: &Item<'_>, parameters: &[Parameter]) -> Result<Self, DescriptionError> {
         let template = Self::parse(item.text()?).map_err(|message| item.error(message))?;
         let mut lists = 0;
@@ -33,9 +33,7 @@ impl Template {
             lists += usize::from(parameter.repeats());
         }
         if lists > 1 {
-            return Err(
-                item.error("two lists in one template: the text is repeated for each item of one list only")
-            );
+            return Err(item.error("two lists in one template; the text can repeat for one list only"));
         }
         Ok(template)
     }
@@ -54,8 +52,7 @@ impl Template {
                 continue;
             }
             let end = after.find('}').filter(|_| brace.starts_with('{')).ok_or_else(|| {
-                "expected `{parameter}`, found a single brace; a brace of the text is written twice"
-                    .to_owned()
+                "expected `{parameter}`, found a single brace; double a literal brace".to_owned()
             })?;
             if !open.is_empty() {
                 pieces.push(Piece::Text(std::mem::take(&mut open)));
@@ -70,7 +67,7 @@ impl Template {
         Ok(Self { pieces })
     }
 
-    /// The parameters in it.
+    /// Its parameters.
     pub(super) fn parameters(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Parameter(name) => Some(name.as_str()),
@@ -78,7 +75,7 @@ impl Template {
         })
     }
 
-    /// The parameter that it begins with.
+    /// The parameter at its start.
     fn first_parameter(&self) -> Option<&str> {
         match self.pieces.first() {
             Some(Piece::Parameter(name)) => Some(name),
@@ -86,14 +83,14 @@ impl Template {
         }
     }
 
-    /// Refuses what would make an option of a value: `--{x}`, `--name{x}`, and `-{x}` and `-n{x}` with free text.
+    /// Rejects templates that turn a value into an option: `--{x}`, `--name{x}`, and `-{x}` and `-n{x}` with free text.
     fn check_argument(&self, item: &Item<'_>, parameters: &[Parameter]) -> Result<(), DescriptionError> {
         for name in self.parameters() {
             let parameter = find(item, parameters, name)?;
             if parameter.is_sensitive && !parameter.allow_in_args {
                 return Err(item.error(format!(
-                    "`{name}` is sensitive and would stand in the command line, where other programs can read it; \
-                     give it by `env` or `stdin`, or set `allow_in_args = true` on the parameter"
+                    "`{name}` is sensitive, but other users can read the command line; pass it by `env` or `stdin`, or set \
+                     `allow_in_args = true`"
                 )));
             }
         }
@@ -108,12 +105,12 @@ impl Template {
             return Ok(());
         }
         Err(item.error(format!(
-            "the value of `{name}` would become part of the option `{option}…`; write `--option={{{name}}}`, or the \
-             option and the value as two items"
+            "the value of `{name}` would become part of the option `{option}…`; write `--option={{{name}}}`, or two \
+             separate items"
         )))
     }
 
-    /// The texts that it becomes: none when a parameter in it is absent, several when one is a list.
+    /// The expanded texts: none if a parameter is absent, one per item of a list parameter.
     pub(super) fn expand(&self, parameters: &[Parameter], args: &Args) -> Vec<String> {
         let repeated = self.parameters().find_map(|name| {
             let parameter = parameters.iter().find(|parameter| parameter.name == name)?;
@@ -127,7 +124,7 @@ impl Template {
         items.iter().filter_map(|item| self.fill(parameters, args, Some((&repeated.name, item)))).collect()
     }
 
-    /// One text, with one item in the place of a list.
+    /// One text, with one item for a list parameter.
     fn fill(&self, parameters: &[Parameter], args: &Args, item: Option<(&str, &Value)>) -> Option<String> {
         let mut text = String::new();
         for piece in &self.pieces {
@@ -146,7 +143,7 @@ impl Template {
     }
 }
 
-/// A value as a program reads it: text as it is, everything else as JSON.
+/// The text of a value: a string as it is, any other value as JSON.
 pub(super) fn plain(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => Cow::Borrowed(text),
@@ -154,11 +151,11 @@ pub(super) fn plain(value: &Value) -> Cow<'_, str> {
     }
 }
 
-/// Arguments that are there on a condition.
+/// Arguments with a condition.
 #[derive(Clone, Debug)]
 struct Condition {
     parameter: String,
-    /// The value that it must have; without one it must be there, and be neither `false` nor empty.
+    /// The required value; without one, the parameter must be present and neither `false` nor empty.
     is: Option<Value>,
     args: Vec<Template>,
     otherwise: Vec<Template>,
@@ -178,19 +175,19 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// Reads a list of templates and conditions.
+    /// Parses a list of templates and conditions.
     pub(super) fn read(item: &Item<'_>, parameters: &[Parameter]) -> Result<Self, DescriptionError> {
         let entries =
             item.list()?.iter().map(|item| Entry::read(item, parameters)).collect::<Result<_, _>>()?;
         Ok(Self { entries })
     }
 
-    /// The same with others before it.
+    /// These arguments after others.
     pub(super) fn after(&self, before: &Self) -> Self {
         Self { entries: before.entries.iter().chain(&self.entries).cloned().collect() }
     }
 
-    /// The parameters that it reads.
+    /// The parameters that the arguments use.
     pub(super) fn parameters(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().flat_map(|entry| {
             let (own, lists): (Option<&str>, [&[Template]; 2]) = match entry {
@@ -203,10 +200,10 @@ impl Arguments {
         })
     }
 
-    /// The arguments of a call.
+    /// Expands the arguments of a call.
     ///
     /// # Errors
-    /// `INVALID_INPUT` for a value that would be taken for an option.
+    /// `INVALID_INPUT` for a value that the program would parse as an option.
     pub(super) fn expand(
         &self,
         program: &str,
@@ -214,7 +211,7 @@ impl Arguments {
         args: &Args,
     ) -> Result<Vec<String>, ToolError> {
         let mut arguments = Vec::new();
-        // After `--` everything is an operand.
+        // After `--` every argument is an operand.
         let mut only_operands = false;
         let templates = self.entries.iter().flat_map(|entry| match entry {
             Entry::Always(template) => std::slice::from_ref(template),
@@ -223,18 +220,18 @@ impl Arguments {
         });
         for template in templates {
             let first = template.first_parameter();
-            let may_begin_so = only_operands
+            let may_start_with_dash = only_operands
                 || first.is_none_or(|name| {
                     parameters.iter().any(|parameter| parameter.name == name && parameter.allow_leading_dash)
                 });
             for text in template.expand(parameters, args) {
-                if text.starts_with('-') && !may_begin_so {
+                if text.starts_with('-') && !may_start_with_dash {
                     let name = first.unwrap_or_default();
                     return Err(ToolError::invalid_input(format!(
-                        "/{name}: expected a value that does not begin with `-`: `{program}` would take it for an option"
+                        "/{name}: expected a value without a leading `-`, which `{program}` parses as an option"
                     ))
                     .with("pointer", format!("/{name}"))
-                    .suggest("Leave the `-` away; a file whose name begins so is written `./-name`."));
+                    .suggest("Remove the `-`; write a file name that starts with it as `./-name`."));
                 }
                 only_operands |= text == "--" && first.is_none();
                 arguments.push(text);
@@ -262,7 +259,7 @@ impl Entry {
         let args = table.read("args", list)?.unwrap_or_default();
         let otherwise = table.read("otherwise", list)?.unwrap_or_default();
         if args.is_empty() && otherwise.is_empty() {
-            return Err(table.error("expected arguments in `args` or in `otherwise`, found none"));
+            return Err(table.error("expected arguments in `args` or `otherwise`"));
         }
         table.end()?;
         Ok(Self::When(Condition { parameter, is, args, otherwise }))
@@ -276,7 +273,7 @@ impl Condition {
             .find(|parameter| parameter.name == self.parameter)
             .and_then(|parameter| parameter.value(args));
         match (value.as_deref(), &self.is) {
-            (value, Some(wanted)) => value == Some(wanted),
+            (value, Some(expected)) => value == Some(expected),
             (None | Some(Value::Bool(false)), None) => false,
             (Some(Value::Array(items)), None) => !items.is_empty(),
             (Some(Value::String(text)), None) => !text.is_empty(),
@@ -304,7 +301,7 @@ mod tests {
             assert_eq!(Template::parse(template).unwrap().pieces, expected, "{template}");
         }
         for wrong in ["{", "}", "a{b", "{a}}", "a}b"] {
-            assert!(Template::parse(wrong).unwrap_err().contains("written twice"), "{wrong}");
+            assert!(Template::parse(wrong).unwrap_err().contains("double a literal brace"), "{wrong}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Dialect 0.1: what any tool program speaks, in whatever language it is written.
+//! Dialect 0.1, which any tool program can speak, in any language.
 //!
-//! Optional keys that the first implementation does not have are our additions; a program without them is complete.
+//! Optional keys that the first implementation lacks are our extensions; a program works without them.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use toolpost_core::{
     ResourceSpec, Sample, SampleRequest, ToolSpec,
 };
 
-/// What our programs write as `protocol` in `--discover`: dialect 0.1, the additions of this crate, and resident mode.
+/// The `protocol` that our programs report in `--discover`: dialect 0.1, our extensions, and resident mode.
 pub const PROTOCOL: &str = "0.1+toolpost.1";
 
-/// The arguments by which a tool may ask for how it is run; they act when the tool declares them.
+/// Reserved arguments that control how a tool runs, if the tool declares them.
 pub const RESERVED: [&str; 4] = ["working_dir", "timeout", "dry_run", "verbose"];
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -31,14 +31,14 @@ fn is_plain(annotations: &Annotations) -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Discovery {
-    /// The program's name.
+    /// Program name.
     pub name: String,
-    /// The program's version.
+    /// Program version.
     pub version: String,
-    /// Ours: which additions the program speaks; see [`PROTOCOL`].
+    /// Extension: the extensions that the program speaks; see [`PROTOCOL`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
-    /// Ours: whether `--resident` serves many calls over one process.
+    /// Extension: whether `--resident` serves many calls over one process.
     #[serde(skip_serializing_if = "is_false")]
     pub resident: bool,
     /// Its tools.
@@ -49,58 +49,58 @@ pub struct Discovery {
     pub prompts: Vec<PromptEntry>,
 }
 
-/// One tool in a [`Discovery`]. `--tools` gives the name and the summary alone.
+/// One tool in a [`Discovery`]. `--tools` prints only the name and the summary.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ToolEntry {
-    /// Its name.
+    /// Tool name.
     pub name: String,
-    /// One line.
+    /// One-line summary.
     pub summary: String,
-    /// Whether it is called with `--stream`.
+    /// Whether a call needs `--stream`.
     pub streaming: bool,
-    /// Whether it is called with `--session`.
+    /// Whether a call needs `--session`.
     pub session_mode: bool,
-    /// Ours: everything about it, if it is more than one line.
+    /// Extension: the full description, if it differs from the summary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Ours: its name for people.
+    /// Extension: display name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Ours: the JSON Schema of the arguments. Where it is absent, `TOOL --manifest` has it.
+    /// Extension: JSON Schema of the arguments. If absent, `TOOL --manifest` has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,
-    /// Ours: the JSON Schema of the result.
+    /// Extension: JSON Schema of the result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
-    /// Ours: arguments as the author would give them.
+    /// Extension: example arguments.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub examples: Vec<Value>,
-    /// Ours: words to find it by.
+    /// Extension: search tags.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Ours: such as `file_system`.
+    /// Extension: category, such as `file_system`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
-    /// Ours: dotted, such as `crm.contacts`.
+    /// Extension: dotted group, such as `crm.contacts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Ours: hints about its effects.
+    /// Extension: hints about effects.
     #[serde(skip_serializing_if = "is_plain")]
     pub annotations: Annotations,
-    /// Ours: what it asks of the call path.
+    /// Extension: the tool's policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
-    /// Ours: names of arguments that records mask.
+    /// Extension: names of arguments that records mask.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sensitive: Vec<String>,
-    /// Ours: changes with everything that a caller relies on; see [`ToolSpec::digest`].
+    /// Extension: digest of the definition; see [`ToolSpec::digest`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
 
 impl ToolEntry {
-    /// Everything that a program says of a tool.
+    /// The entry of a tool.
     pub fn of(spec: &ToolSpec) -> Self {
         let summary = spec.summary();
         Self {
@@ -123,7 +123,7 @@ impl ToolEntry {
         }
     }
 
-    /// How it is called.
+    /// The interaction mode.
     pub fn mode(&self) -> Mode {
         match (self.session_mode, self.streaming) {
             (true, _) => Mode::Session,
@@ -132,8 +132,7 @@ impl ToolEntry {
         }
     }
 
-    /// The spec that the entry tells of. Nothing is checked, and what the program does not say is the default: without a
-    /// schema any object is taken.
+    /// Converts the entry into a spec without validation. Missing parts are defaults; a missing schema accepts any object.
     pub fn to_spec(&self) -> ToolSpec {
         let description = self.description.as_deref().unwrap_or(&self.summary);
         let mut spec = ToolSpec::new(self.name.clone(), description);
@@ -159,13 +158,13 @@ impl ToolEntry {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ResourceEntry {
-    /// Its address; `{name}` stands for one part of it.
+    /// URI pattern; `{name}` matches one path segment.
     pub uri_pattern: String,
-    /// One line.
+    /// One-line summary.
     pub summary: String,
-    /// Such as `text/plain`.
+    /// Media types, such as `text/plain`.
     pub mime_types: Vec<String>,
-    /// Words to find it by.
+    /// Search tags.
     pub tags: Vec<String>,
 }
 
@@ -173,18 +172,18 @@ pub struct ResourceEntry {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PromptEntry {
-    /// Its name.
+    /// Prompt name.
     pub name: String,
-    /// One line.
+    /// One-line summary.
     pub summary: String,
-    /// What each argument means.
+    /// Argument names and descriptions.
     pub arguments: BTreeMap<String, String>,
-    /// Words to find it by.
+    /// Search tags.
     pub tags: Vec<String>,
 }
 
 impl ResourceEntry {
-    /// What a program says of a resource.
+    /// The entry of a resource.
     pub fn of(spec: &ResourceSpec) -> Self {
         Self {
             uri_pattern: spec.uri_pattern.as_str().to_owned(),
@@ -196,7 +195,7 @@ impl ResourceEntry {
 }
 
 impl PromptEntry {
-    /// What a program says of a prompt.
+    /// The entry of a prompt.
     pub fn of(spec: &PromptSpec) -> Self {
         let arguments = spec.arguments.iter();
         Self {
@@ -214,34 +213,34 @@ impl PromptEntry {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
-    /// Its name.
+    /// Tool name.
     pub name: String,
-    /// One line.
+    /// One-line summary.
     pub summary: String,
-    /// Everything about it.
+    /// Full description.
     pub description: String,
-    /// Whether it is called with `--stream`.
+    /// Whether a call needs `--stream`.
     pub streaming: bool,
-    /// Whether it is called with `--session`.
+    /// Whether a call needs `--session`.
     pub session_mode: bool,
-    /// The JSON Schema of the arguments.
+    /// JSON Schema of the arguments.
     pub schema: Value,
-    /// Arguments as the author would give them.
+    /// Example arguments.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub examples: Vec<Value>,
-    /// Words to find it by.
+    /// Search tags.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Ours: the JSON Schema of the result.
+    /// Extension: JSON Schema of the result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
-    /// Ours: changes with everything that a caller relies on.
+    /// Extension: digest of the definition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
 
 impl Manifest {
-    /// Of a tool.
+    /// The manifest of a tool.
     pub fn of(spec: &ToolSpec) -> Self {
         let entry = ToolEntry::of(spec);
         Self {
@@ -259,7 +258,7 @@ impl Manifest {
     }
 }
 
-/// The name of a level as dialect 0.1 has it.
+/// The name of a log level in dialect 0.1.
 pub fn level_name(level: LogLevel) -> &'static str {
     match level {
         LogLevel::Trace | LogLevel::Debug => "debug",
@@ -269,7 +268,7 @@ pub fn level_name(level: LogLevel) -> &'static str {
     }
 }
 
-/// The level that a program means, whatever it calls it.
+/// The log level for a name, including common alternatives.
 pub fn level_of(name: &str) -> LogLevel {
     match name.to_ascii_lowercase().as_str() {
         "trace" => LogLevel::Trace,
@@ -280,31 +279,31 @@ pub fn level_of(name: &str) -> LogLevel {
     }
 }
 
-/// What a tool tells while it runs: a line of a stream, and with `kind` instead of `type` a notification.
+/// A notice of a running tool: a line of a stream, or with `kind` instead of `type` a notification.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Notice {
-    /// How far it has come.
+    /// Progress.
     Progress {
-        /// What is being done.
+        /// The current step.
         message: String,
         /// From 0 to 100.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         percent: Option<f64>,
     },
-    /// A line for the log.
+    /// A log line.
     Log {
-        /// See [`level_name`].
+        /// The level, see [`level_name`].
         #[serde(default = "info")]
         level: String,
-        /// What happened.
+        /// The message.
         message: String,
     },
-    /// A file that was made.
+    /// A file.
     Artifact {
-        /// Its name.
+        /// File name.
         name: String,
-        /// Where it lies, or its bytes as a `data:` address.
+        /// Its path, or its bytes as a `data:` URI.
         uri: String,
     },
 }
@@ -314,12 +313,12 @@ fn info() -> String {
 }
 
 impl Notice {
-    /// The event as a stream line has it: `{"type":"progress",…}`.
+    /// The notice as a line of a stream: `{"type":"progress",…}`.
     pub fn to_stream_line(&self) -> Value {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// The event as standard error has it: `{"type":"notification","kind":"progress",…}`.
+    /// The notice as a line of stderr: `{"type":"notification","kind":"progress",…}`.
     pub fn to_notification(&self) -> Value {
         let mut line = Map::from_iter([("type".to_owned(), Value::from("notification"))]);
         if let Value::Object(fields) = self.to_stream_line() {
@@ -330,7 +329,7 @@ impl Notice {
         Value::Object(line)
     }
 
-    /// The event of a notification line; `None` if the line is none.
+    /// Parses a notification; `None` for any other line.
     pub fn from_notification(line: &Value) -> Option<Self> {
         let mut fields = line.as_object()?.clone();
         if fields.get("type")?.as_str()? != "notification" {
@@ -370,15 +369,15 @@ impl From<&Artifact> for Notice {
     }
 }
 
-/// A request for a completion. It goes to standard output, or to an address with `--sample-via http://…`.
+/// A request for a completion, on standard output or to the URL of `--sample-via http://…`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SampleLine {
     /// Always `sample_request`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Eight hexadecimal digits; the answer bears the same.
+    /// Eight hexadecimal digits, repeated by the answer.
     pub id: String,
-    /// What is asked for.
+    /// The prompt and its options.
     #[serde(flatten)]
     pub request: SampleRequest,
 }
@@ -387,7 +386,7 @@ impl SampleLine {
     /// The value of `type`.
     pub const TYPE: &str = "sample_request";
 
-    /// A request of this id.
+    /// Creates a request.
     pub fn new(id: impl Into<String>, request: SampleRequest) -> Self {
         Self { kind: Self::TYPE.to_owned(), id: id.into(), request }
     }
@@ -396,10 +395,10 @@ impl SampleLine {
 /// The answer to a [`SampleLine`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SampleAnswer {
-    /// Always `sample_response`. Over HTTP it may be absent.
+    /// Always `sample_response`; optional over HTTP.
     #[serde(rename = "type", default)]
     pub kind: String,
-    /// That of the request. Over HTTP it may be absent.
+    /// The request's id; optional over HTTP.
     #[serde(default)]
     pub id: String,
     /// The completion.
@@ -411,52 +410,52 @@ impl SampleAnswer {
     /// The value of `type`.
     pub const TYPE: &str = "sample_response";
 
-    /// The answer to a request.
+    /// Creates an answer.
     pub fn new(id: impl Into<String>, sample: Sample) -> Self {
         Self { kind: Self::TYPE.to_owned(), id: id.into(), sample }
     }
 }
 
-/// What the lines of a tool's standard output are, told apart by their `type` and `status`.
+/// A line of a tool's standard output, by its `type` and `status`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToolLine {
-    /// Progress, a log line or an artefact of a stream.
+    /// Progress, a log line or an artifact of a stream.
     Notice(Notice),
-    /// `session_start`, `awaiting_input`, `session_end`, or whatever else a session tells.
+    /// A session line: `session_start`, `awaiting_input` or `session_end`.
     Session(SessionLine),
-    /// The tool asks for a completion.
+    /// A request for a completion.
     Sample(SampleLine),
     /// The last line: an envelope, alone or with `"type":"result"`.
     Envelope(Value),
-    /// A JSON value that the dialect gives no meaning.
+    /// A JSON value without a meaning in the dialect.
     Other(Value),
 }
 
-/// A line of a session, from the tool.
+/// A session line of the tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum SessionLine {
-    /// The session has begun and waits for a line.
+    /// The session started and waits for a line.
     SessionStart {
-        /// What the session is.
+        /// Description of the session.
         message: String,
-        /// What stands before the caller's input.
+        /// Prompt for the caller's input.
         #[serde(default = "prompt")]
         prompt: String,
-        /// Whatever else the tool tells, such as the `schema` of the answer.
+        /// Further fields, such as the `schema` of the answer.
         #[serde(flatten)]
         more: Map<String, Value>,
     },
-    /// The tool waits for a line.
+    /// The session waits for a line.
     AwaitingInput {
-        /// What stands before the caller's input.
+        /// Prompt for the caller's input.
         #[serde(default = "prompt")]
         prompt: String,
-        /// The question and whatever else the tool tells.
+        /// Further fields, such as the question.
         #[serde(flatten)]
         more: Map<String, Value>,
     },
-    /// The session is over; an envelope follows.
+    /// The session ended; an envelope follows.
     SessionEnd {
         /// Usually `success`.
         #[serde(default = "success")]
@@ -464,7 +463,7 @@ pub enum SessionLine {
     },
 }
 
-/// What stands before input when nothing else is said.
+/// The default prompt for input.
 pub const SESSION_PROMPT: &str = "> ";
 
 fn prompt() -> String {
@@ -476,7 +475,7 @@ fn success() -> String {
 }
 
 impl ToolLine {
-    /// Reads one line of standard output; `None` if it is no JSON object.
+    /// Parses a line of standard output; `None` if it is not a JSON object.
     pub fn read(line: &[u8]) -> Option<Self> {
         let value: Value = serde_json::from_slice(line).ok()?;
         let kind = value.as_object()?.get("type").and_then(Value::as_str).unwrap_or_default();
@@ -493,7 +492,7 @@ impl ToolLine {
     }
 }
 
-/// Gives an envelope the `type` that ends a stream: the envelope's keys stand beside it.
+/// Adds the `type` that ends a stream to an envelope.
 pub fn result_line(envelope: &Value) -> Value {
     let mut line = Map::from_iter([("type".to_owned(), Value::from("result"))]);
     line.extend(envelope.as_object().cloned().unwrap_or_default());

@@ -1,20 +1,20 @@
-//! The documents of another process, asked for by frames.
+//! A document store in another process.
 
 use serde::de::DeserializeOwned;
 use toolpost_core::{BoxFuture, Change, Commit, Committed, DocStore, Document, ToolError};
 
 use super::frame::StateRequest;
 
-/// A way to the process that keeps the documents.
+/// A connection to the process with the documents.
 pub(crate) trait StateLink: Send + Sync {
-    /// Asks it, and waits for the answer.
+    /// Sends a request and waits for the answer.
     fn state<'a, T: DeserializeOwned + Send + 'a>(
         &'a self,
         request: StateRequest,
     ) -> BoxFuture<'a, Result<T, ToolError>>;
 }
 
-/// The documents at the other end of a link.
+/// The document store at the other end of a connection.
 pub(crate) struct FrameStore<L>(pub(crate) L);
 
 impl<L: StateLink> DocStore for FrameStore<L> {

@@ -1,18 +1,18 @@
-//! An internal error on standard error: what the author of a program reads, and the caller of the protocol does not.
+//! The explanation of an internal error on stderr, for the program's author but not for its caller.
 //!
 //! ```text
 //! error: call 01k3…: the index is gone
 //!   caused by: index.db: No such file or directory
 //! ```
 
-/// How the first line begins, before the id.
+/// Prefix of the first line, before the id.
 const START: &str = "error: call ";
-/// How the line of a cause begins.
+/// Prefix of a cause.
 const CAUSE: &str = "  caused by: ";
-/// How the further lines of a text begin.
+/// Prefix of continuation lines.
 const MORE: &str = "\n    ";
 
-/// An error with its causes, each of them once.
+/// Formats an error with its causes, without duplicates.
 pub(crate) fn explain(call: &str, message: &str, causes: &[String]) -> String {
     let text = |text: &str| text.lines().collect::<Vec<_>>().join(MORE);
     let causes = causes.iter().filter(|cause| *cause != message);
@@ -20,18 +20,18 @@ pub(crate) fn explain(call: &str, message: &str, causes: &[String]) -> String {
     causes.fold(first, |all, cause| format!("{all}{CAUSE}{}\n", text(cause)))
 }
 
-/// An error that standard error explains.
+/// A parsed explanation.
 #[cfg(feature = "client")]
 #[derive(Debug, PartialEq)]
 pub(crate) struct Explained<'a> {
-    /// What stands before it.
+    /// The text before it.
     pub(crate) before: &'a str,
     pub(crate) message: String,
     /// The causes, outermost first.
     pub(crate) causes: Vec<String>,
 }
 
-/// The error of a call, if it is there.
+/// Parses the explanation of a call's error, if stderr has one.
 #[cfg(feature = "client")]
 pub(crate) fn read<'a>(stderr: &'a str, call: &str) -> Option<Explained<'a>> {
     let (before, rest) = stderr.rsplit_once(&format!("{START}{call}: "))?;
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_explained_is_read_back() {
+    fn an_explanation_parses_back() {
         let causes = ["first\nof two lines".to_owned(), "second".to_owned()];
         let text = format!("before\n{}after\n", explain("c1", "gone", &causes));
         let expected = Explained { before: "before\n", message: "gone".into(), causes: causes.to_vec() };

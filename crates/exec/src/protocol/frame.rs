@@ -1,8 +1,8 @@
 //! Resident mode: many calls over one process.
 //!
-//! Each side writes JSON objects, one a line, with the version `v`, the `id` of the call or request that they belong to,
-//! and a `type`. The caller chooses the ids of its requests and uses none twice; a tool's questions back bear the id of
-//! their call and a number of their own, `request`, which the answer repeats.
+//! Each side writes JSON objects, one per line, with the version `v`, the `id` of the call or request, and a `type`. The
+//! caller chooses unique ids for its requests. A tool's question has the id of its call and its own number, `request`,
+//! which the answer repeats.
 //!
 //! ```text
 //! caller  {"v":1,"id":7,"type":"call","tool":"add","arguments":{"a":1,"b":2}}
@@ -12,30 +12,27 @@
 //! tool    {"v":1,"id":7,"type":"result","ok":{"structured":3}}
 //! ```
 //!
-//! The tool's first line is `hello`. When the caller's lines end, what runs is cancelled and the process ends. The same
-//! frames carry worker processes.
+//! The tool's first line is `hello`. At the end of the caller's input, the process cancels all calls and exits. Worker
+//! processes use the same frames.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use toolpost_core::{
-    Answer, Call, Change, Code, Commit, Committed, Document, LogLine, Priority, Progress, Question, Sample,
-    SampleRequest, ToolError,
-};
+use toolpost_core::{Call, Code, Commit, LogLine, Priority, Progress, Question, SampleRequest, ToolError};
 
 use super::dialect::Discovery;
 use super::outcome::{Answered, ArtifactFrame, OutputFrame};
 
-/// The version of the frames.
+/// Version of the frames.
 pub const VERSION: u32 = 1;
 
-/// A line of one side: the version, what it belongs to, and what it says.
+/// One line: a version, an id and a message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Frame<Message> {
-    /// The version of the frame: [`VERSION`].
+    /// Version of the frame: [`VERSION`].
     pub v: u32,
-    /// The call or request that it belongs to; 0 for the process as a whole.
+    /// Id of the call or request; 0 for the whole process.
     pub id: u64,
-    /// What it says.
+    /// The message.
     #[serde(flatten)]
     pub message: Message,
 }
@@ -45,39 +42,39 @@ pub type CallerFrame = Frame<CallerMessage>;
 /// A line of the tool program.
 pub type ToolFrame = Frame<ToolMessage>;
 
-/// Who calls, as a frame tells it.
+/// The caller of a call, in a frame.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CallerName {
-    /// Such as `cli` or `agent`.
+    /// The front, such as `cli` or `agent`.
     pub front: String,
-    /// A user name or a client id.
+    /// User name or client id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
 }
 
-/// The run or conversation that a call belongs to, as a frame tells it.
+/// The scope of a call, in a frame.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScopeName {
-    /// Its id, as text.
+    /// Scope id.
     pub id: String,
-    /// Whose it is.
+    /// Owner.
     pub owner: String,
 }
 
-/// What the caller can do while the call runs.
+/// A capability of the caller during a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verb {
-    /// Take files.
+    /// Accepts files.
     Artifact,
-    /// Answer questions.
+    /// Answers questions.
     Ask,
-    /// Complete prompts.
+    /// Samples its model.
     Sample,
-    /// Call other tools.
+    /// Calls other tools.
     Nested,
-    /// Keep documents.
+    /// Has a document store.
     State,
 }
 
@@ -96,78 +93,78 @@ fn is_normal(priority: &Priority) -> bool {
     *priority == Priority::Normal
 }
 
-/// What travels with a call besides its arguments. Everything may be left out.
+/// The facts of a call besides tool and arguments. All are optional.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CallFacts {
-    /// The call's id, as text; a new one if there is none.
+    /// Call id; a new one by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
-    /// The call that it was made from, as text.
+    /// Id of the parent call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// How many calls stand above it.
+    /// Number of ancestors.
     #[serde(skip_serializing_if = "is_zero")]
     pub depth: u8,
-    /// Who calls.
+    /// The caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caller: Option<CallerName>,
     /// The run or conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<ScopeName>,
-    /// How much time is left for all of it, in milliseconds.
+    /// Time to the deadline, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
-    /// Two calls with the same key are one to the outside world.
+    /// Calls with the same key have one external effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// Which of the waiting calls goes first.
+    /// Order among queued calls.
     #[serde(skip_serializing_if = "is_normal")]
     pub priority: Priority,
-    /// How long one attempt may run, in milliseconds.
+    /// Timeout of one attempt, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// How many further attempts at most.
+    /// Maximum number of retries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,
-    /// Neither read from the cache nor write to it.
+    /// Neither reads nor writes the cache.
     #[serde(skip_serializing_if = "is_false")]
     pub no_cache: bool,
-    /// Check everything, run nothing.
+    /// Validates everything and runs nothing.
     #[serde(skip_serializing_if = "is_false")]
     pub dry_run: bool,
-    /// Check the arguments, run nothing, not even a tool that has a dry run of its own.
+    /// Validates the arguments and runs nothing, not even a tool's own dry run.
     #[serde(skip_serializing_if = "is_false")]
     pub validate: bool,
-    /// Answer from examples or the output schema.
+    /// Answers from examples or the output schema.
     #[serde(skip_serializing_if = "is_false")]
     pub mock: bool,
-    /// Tools may tell more of what they do.
+    /// Asks tools for detailed output.
     #[serde(skip_serializing_if = "is_false")]
     pub verbose: bool,
-    /// The sandbox level, by name.
+    /// Sandbox level.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
-    /// The folder to work in.
+    /// Working directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
-    /// Facts that are written to the record.
+    /// Facts that the record stores unchanged.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
-    /// Values that are injected by their names.
+    /// Values injected by name.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub values: Map<String, Value>,
-    /// What the caller can do while the call runs. What is not here the tool is told at once that it cannot have.
+    /// The caller's capabilities. A tool that needs another one fails immediately.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub serves: Vec<Verb>,
-    /// Whether the caller wants the record of the call with the result.
+    /// Whether the result includes the record.
     #[serde(skip_serializing_if = "is_false")]
     pub record: bool,
 }
 
 impl CallFacts {
-    /// What every way to another process tells of a call: who calls, from where, and how it is to be treated. How long
-    /// it may take, and what its caller serves, is for each of them to say.
+    /// The facts that every connection sends: caller, scope and options. The connection adds the timeout and the caller's
+    /// capabilities.
     pub fn of(call: &Call) -> Self {
         Self {
             call: Some(call.id.to_string()),
@@ -191,198 +188,175 @@ impl CallFacts {
     }
 }
 
-/// What a caller says.
+/// A message of the caller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum CallerMessage {
-    /// Run a tool. Answered by any number of notices and questions and one `result`.
+    /// Runs a tool. The answer is any number of notices and questions, and one `result`.
     Call {
-        /// The tool.
+        /// Tool name.
         tool: String,
-        /// The arguments, an object.
+        /// Arguments, an object.
         #[serde(default)]
         arguments: Value,
-        /// What travels with it.
+        /// The facts of the call.
         #[serde(flatten)]
         facts: Box<CallFacts>,
     },
-    /// List tools, resources and prompts. Answered by `listed`.
+    /// Lists tools, resources and prompts. The answer is `listed`.
     List,
-    /// Read a resource. Answered by `value`.
+    /// Reads a resource. The answer is `value`.
     Read {
-        /// Its address.
+        /// URI.
         uri: String,
     },
-    /// Render a prompt. Answered by `value`.
+    /// Renders a prompt. The answer is `value`.
     Render {
-        /// Its name.
+        /// Prompt name.
         prompt: String,
-        /// Its arguments, an object.
+        /// Arguments, an object.
         #[serde(default)]
         arguments: Value,
     },
-    /// Stop the request of this id. Its answer still comes; the id of one that has ended is ignored.
+    /// Cancels the request with this id, which still answers. Ids of ended requests are ignored.
     Cancel,
     /// The answer to a question of the tool.
     Answer {
-        /// The question's number.
+        /// Number of the question.
         request: u64,
-        /// What it came to.
+        /// The answer.
         #[serde(flatten)]
         answer: Answered<Value>,
     },
 }
 
-/// What a tool program says.
+/// A message of the tool program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ToolMessage {
     /// The first line, with id 0: the program is ready.
     Hello {
-        /// The program's name.
+        /// Program name.
         name: String,
-        /// The program's version.
+        /// Program version.
         version: String,
-        /// See [`PROTOCOL`](super::dialect::PROTOCOL).
+        /// Protocol, see [`PROTOCOL`](super::dialect::PROTOCOL).
         protocol: String,
     },
-    /// How far a call has come.
+    /// Progress of a call.
     Progress(Progress),
-    /// A line for the log.
+    /// A log line.
     Log(LogLine),
-    /// A file; answered with `null` when it is taken.
+    /// A file; the answer is `null` when the caller accepted it.
     Artifact {
-        /// The number that the answer repeats.
+        /// Number that the answer repeats.
         request: u64,
         /// The file.
         artifact: ArtifactFrame,
     },
-    /// A question; answered with an [`Answer`].
+    /// A question; the answer is an [`Answer`](toolpost_core::Answer).
     Ask {
-        /// The number that the answer repeats.
+        /// Number that the answer repeats.
         request: u64,
         /// The question.
         question: Question,
     },
-    /// A prompt for the caller's model; answered with a [`Sample`].
+    /// A prompt for the caller's model; the answer is a [`Sample`](toolpost_core::Sample).
     Sample {
-        /// The number that the answer repeats.
+        /// Number that the answer repeats.
         request: u64,
         /// The prompt.
         prompt: SampleRequest,
     },
-    /// A call of another tool, which this program does not have; answered with an [`OutputFrame`].
+    /// A call of a tool that this program lacks; the answer is an [`OutputFrame`].
     Nested {
-        /// The number that the answer repeats.
+        /// Number that the answer repeats.
         request: u64,
         /// The tool.
         tool: String,
         /// The arguments.
         arguments: Value,
     },
-    /// A request to the caller's documents; see [`StateRequest`] for the answers.
+    /// A request to the caller's document store; see [`StateRequest`] for the answers.
     State {
-        /// The number that the answer repeats.
+        /// Number that the answer repeats.
         request: u64,
-        /// What is asked.
+        /// The request.
         state: StateRequest,
     },
     /// The end of a call.
     Result {
-        /// What it came to.
+        /// The outcome.
         #[serde(flatten)]
         outcome: Answered<OutputFrame>,
-        /// The record of the call, if the caller asked for it.
+        /// The record, if the caller requested it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         record: Option<Value>,
     },
     /// The answer to `list`.
     Listed {
-        /// What there is.
+        /// Tools, resources and prompts.
         #[serde(flatten)]
         answer: Answered<Discovery>,
     },
     /// The answer to `read` and `render`.
     Value {
-        /// What the resource or the prompt gave.
+        /// The value of the resource or prompt.
         #[serde(flatten)]
         answer: Answered<Value>,
     },
-    /// What was wrong with a line of the caller, when nobody can tell which request it belonged to. The id is 0.
+    /// The error of a line without a known request. The id is 0.
     Problem {
-        /// What is wrong.
+        /// The error.
         error: ToolError,
     },
 }
 
-/// What a tool asks of the caller's documents. The verbs are those of [`DocStore`](toolpost_core::DocStore).
+/// A request to the caller's [`DocStore`](toolpost_core::DocStore).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum StateRequest {
-    /// The newest version; answered with a [`Document`].
+    /// The latest version; the answer is a [`Document`](toolpost_core::Document).
     Load {
-        /// The document.
+        /// Document id.
         document: String,
     },
-    /// Store changes; answered with [`Committed`].
+    /// Commits changes; the answer is [`Committed`](toolpost_core::Committed).
     Commit(Commit),
-    /// The document as it was at a version; answered with a [`Document`].
+    /// The document at a version; the answer is a [`Document`](toolpost_core::Document).
     At {
-        /// The document.
+        /// Document id.
         document: String,
-        /// The version.
+        /// Version.
         version: u64,
     },
-    /// The changes after a version; answered with a list of [`Change`]s.
+    /// The changes after a version; the answer is a list of [`Change`](toolpost_core::Change)s.
     Log {
-        /// The document.
+        /// Document id.
         document: String,
-        /// After which version.
+        /// The version before the first change.
         after: u64,
-        /// How many at most.
+        /// Maximum number of changes.
         limit: usize,
     },
-    /// Names and versions; answered with a list of pairs.
+    /// Ids and versions of documents; the answer is a list of pairs.
     List {
-        /// What the names begin with.
+        /// Prefix of the ids.
         prefix: String,
-        /// After which name.
+        /// The id before the first one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<String>,
-        /// How many at most.
+        /// Maximum number of documents.
         limit: usize,
     },
 }
 
-/// The types of the answers to a tool's questions, so that neither side has to guess: [`Answered`] of each is what an
-/// `answer` frame holds.
-pub mod answers {
-    use super::{Answer, Change, Committed, Document, OutputFrame, Sample};
-
-    /// To `artifact`.
-    pub type Artifact = ();
-    /// To `ask`.
-    pub type Ask = Answer;
-    /// To `sample`.
-    pub type Sampled = Sample;
-    /// To `nested`.
-    pub type Nested = OutputFrame;
-    /// To `state` with `load` and `at`.
-    pub type Loaded = Document;
-    /// To `state` with `commit`.
-    pub type CommitDone = Committed;
-    /// To `state` with `log`.
-    pub type Changes = Vec<Change>;
-    /// To `state` with `list`.
-    pub type Names = Vec<(String, u64)>;
-}
-
-/// A line that is no frame.
+/// An invalid line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BadFrame {
-    /// The request that it claims to belong to, as far as that can be read: only that one fails.
+    /// The id in the line, if readable: only that request fails.
     pub id: Option<u64>,
-    /// What is wrong with it.
+    /// The error.
     pub error: ToolError,
 }
 
@@ -394,51 +368,50 @@ impl<Message> Frame<Message> {
 }
 
 impl<Message: Serialize> Frame<Message> {
-    /// The line, with its end.
+    /// Formats the frame as a line with its line end.
     ///
     /// # Errors
-    /// `INTERNAL` when something inside has no JSON form, such as a map with keys that are no texts.
+    /// `INTERNAL` if JSON cannot represent a value, such as a map with keys other than strings.
     pub fn to_line(&self) -> Result<Vec<u8>, ToolError> {
         let mut line = serde_json::to_vec(self)
-            .map_err(|error| ToolError::internal(format!("a frame has no JSON form: {error}")))?;
+            .map_err(|error| ToolError::internal(format!("JSON cannot represent a frame: {error}")))?;
         line.push(b'\n');
         Ok(line)
     }
 }
 
 impl<'de, Message: Deserialize<'de>> Frame<Message> {
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// What is wrong with it, and as far as it can be told, whose it is.
+    /// The error, with the line's id if readable.
     pub fn read(line: &'de [u8]) -> Result<Self, BadFrame> {
-        let wrong = |id, message: String| {
+        let invalid = |id, message: String| {
             let error = ToolError::new(Code::InvalidInput, message)
-                .suggest("Write one JSON object a line, with `v`, `id` and `type`.");
+                .suggest("Write one JSON object per line, with `v`, `id` and `type`.");
             BadFrame { id, error }
         };
         match serde_json::from_slice::<Self>(line) {
             Ok(frame) if frame.v == VERSION => Ok(frame),
-            Ok(Self { v, id, .. }) => Err(wrong(
-                Some(id),
-                format!("frames of version {v} are not known: expected version {VERSION}"),
-            )),
+            Ok(Self { v, id, .. }) => {
+                Err(invalid(Some(id), format!("unknown frame version {v}; expected version {VERSION}")))
+            }
             Err(error) => {
-                // A wrong type or an unknown kind still tells whose it is.
+                // A line with an unknown type may still have a valid id.
                 let head = serde_json::from_slice::<Head>(line).unwrap_or_default();
                 match head.v {
-                    Some(v) if v != VERSION => Err(wrong(
+                    Some(v) if v != VERSION => Err(invalid(
                         head.id,
-                        format!("frames of version {v} are not known: expected version {VERSION}"),
+                        format!("unknown frame version {v}; expected version {VERSION}"),
                     )),
-                    _ => Err(wrong(head.id, format!("the line is no frame: {error}"))),
+                    _ => Err(invalid(head.id, format!("the line is not a frame: {error}"))),
                 }
             }
         }
     }
 }
 
-/// What every frame has.
+/// The fields that every frame has.
 #[derive(Default, Deserialize)]
 struct Head {
     #[serde(default)]
@@ -453,7 +426,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_frame_reads_back_as_written() {
+    fn a_frame_round_trips() {
         let facts = CallFacts { dry_run: true, serves: vec![Verb::Ask, Verb::State], ..CallFacts::default() };
         let frames = [
             CallerFrame::new(1, CallerMessage::List),
@@ -485,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn results_and_questions_read_back_as_written() {
+    fn results_and_questions_round_trip() {
         let output = OutputFrame { structured: Some(json!(3)), ..OutputFrame::default() };
         let commit = Commit { event: Some(json!("why")), ..Commit::default() };
         let messages = [
@@ -509,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_says_whose_it_is_if_it_can() {
+    fn an_invalid_line_reports_its_id_if_readable() {
         let id = |line: &str| CallerFrame::read(line.as_bytes()).unwrap_err().id;
         assert_eq!(id("garbage"), None);
         assert_eq!(id(r#"{"v":1,"id":7,"type":"dance"}"#), Some(7));

@@ -1,32 +1,31 @@
-//! Lines of bounded length out of bytes.
+//! Lines of bounded length from a byte stream.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
 
-/// The longest line that is read, in bytes: the largest arguments that a toolbox takes by default, and an artefact of the
-/// same size in base 64.
+/// Maximum length of a line, in bytes: the largest arguments that a toolbox accepts by default, or an artifact of 16 MiB
+/// in base64 with its frame.
 pub const MAX_LINE: usize = 32 * 1024 * 1024;
 
-/// How much is read at once.
+/// How many bytes are read at once.
 const PIECE: usize = 16 * 1024;
 
-/// One line of the other side.
+/// One line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// The line, without its end.
+    /// A complete line without its end.
     Whole(Vec<u8>),
-    /// The line was longer than allowed, and what came of it was thrown away. The next one is read as usual.
+    /// A line above the maximum length, dropped except for its start. The next line is read as usual.
     TooLong {
-        /// Its first bytes, at most 256, to find out whose it was.
+        /// Its first bytes, at most 256, to find its id.
         start: Vec<u8>,
     },
 }
 
-/// How much of a line that is too long is kept.
-const KEPT: usize = 256;
+/// Retained start of a line that is too long, in bytes.
+const MAX_START: usize = 256;
 
-/// Cuts bytes into lines, however they are split. It never holds more than one line of the allowed length and what was
-/// fed last.
+/// Splits bytes into lines. It holds at most one line of the maximum length and the last input.
 #[derive(Debug)]
 pub struct LineBuffer {
     limit: usize,
@@ -42,12 +41,12 @@ impl Default for LineBuffer {
 }
 
 impl LineBuffer {
-    /// With the longest line that is allowed, in bytes. [`MAX_LINE`] is the default.
+    /// Creates a buffer with a maximum line length in bytes, by default [`MAX_LINE`].
     pub fn new(limit: usize) -> Self {
         Self { limit, partial: Vec::new(), overflowed: false, ready: VecDeque::new() }
     }
 
-    /// Takes bytes in.
+    /// Adds bytes.
     pub fn feed(&mut self, mut bytes: &[u8]) {
         while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
             let (line, rest) = bytes.split_at(end);
@@ -63,9 +62,9 @@ impl LineBuffer {
             return;
         }
         if self.partial.len() + bytes.len() > self.limit {
-            let room = KEPT.saturating_sub(self.partial.len()).min(bytes.len());
+            let room = MAX_START.saturating_sub(self.partial.len()).min(bytes.len());
             self.partial.extend_from_slice(bytes.get(..room).unwrap_or_default());
-            self.partial.truncate(KEPT);
+            self.partial.truncate(MAX_START);
             self.partial.shrink_to_fit();
             self.overflowed = true;
             return;
@@ -85,12 +84,12 @@ impl LineBuffer {
         self.ready.push_back(Line::Whole(line));
     }
 
-    /// The next whole line, if there is one.
+    /// The next complete line.
     pub fn next_line(&mut self) -> Option<Line> {
         self.ready.pop_front()
     }
 
-    /// What is left when no more bytes come: a last line without an end.
+    /// The next line at the end of the input, including a last one without a line end.
     pub fn finish(&mut self) -> Option<Line> {
         if let Some(line) = self.next_line() {
             return Some(line);
@@ -103,7 +102,7 @@ impl LineBuffer {
     }
 }
 
-/// Reads lines from a stream that blocks.
+/// Reads lines from a blocking stream.
 #[derive(Debug)]
 pub struct LineReader<R> {
     input: R,
@@ -117,7 +116,7 @@ impl<R: Read> LineReader<R> {
         Self { input, buffer: LineBuffer::new(limit), ended: false }
     }
 
-    /// The next line; `None` when the other side has ended.
+    /// The next line; `None` at the end of the input.
     ///
     /// # Errors
     /// Those of the stream.
@@ -168,11 +167,11 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_costs_only_itself() {
+    fn a_long_line_affects_only_itself() {
         let long = "x".repeat(1000);
         let found = lines(10, &["a\n", &long, &long, "\nb\n"]);
-        assert_eq!(found, [whole("a"), Line::TooLong { start: vec![b'x'; KEPT] }, whole("b")]);
-        // At the limit it is whole, one byte above it is not, also at the very end.
+        assert_eq!(found, [whole("a"), Line::TooLong { start: vec![b'x'; MAX_START] }, whole("b")]);
+        // A line at the limit is complete, one byte more is not, even at the end of the input.
         assert_eq!(lines(3, &["abc\n"]), [whole("abc")]);
         assert_eq!(lines(3, &["abcd"]), [Line::TooLong { start: b"abcd".to_vec() }]);
     }

@@ -1,11 +1,11 @@
-//! Results: envelopes read back, and outputs as frames carry them.
+//! Results: parsed envelopes, and outputs in frames.
 
 use base64::Engine as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toolpost_core::{Artifact, ArtifactData, Code, Content, Evidence, Output, Partial, ToolError, Usage};
 
-/// Whether a value is an envelope of dialect 0.1: an object with a `status` that it knows.
+/// Whether a value is an envelope of dialect 0.1: an object with a known `status`.
 pub fn is_envelope(value: &Value) -> bool {
     value.get("status").and_then(Value::as_str).is_some_and(|status| {
         match status {
@@ -18,14 +18,14 @@ pub fn is_envelope(value: &Value) -> bool {
     })
 }
 
-/// How many failures of a partial result are read.
+/// Maximum number of errors parsed from a partial result.
 const MAX_ERRORS: usize = 1024;
 
-/// One `{"code","message","recoverable","suggestion"?,"context"?}`. A code that nobody knows is `DEPENDENCY`: the
-/// program is what failed, and `INTERNAL` would hide what it says.
+/// Parses `{"code","message","recoverable","suggestion"?,"context"?}`. An unknown code becomes `DEPENDENCY`, since the
+/// program failed and `INTERNAL` would hide its message.
 pub fn read_error(value: &Value) -> ToolError {
     let text = |key: &str| value.get(key).and_then(Value::as_str);
-    let message = text("message").unwrap_or("the tool failed and did not say why");
+    let message = text("message").unwrap_or("the tool failed without a message");
     let code = value.get("code").and_then(|code| Code::deserialize(code).ok()).unwrap_or(Code::Dependency);
     let mut error = ToolError::new(code, message).suggest_maybe(text("suggestion").map(str::to_owned));
     for (key, fact) in value.get("context").and_then(Value::as_object).into_iter().flatten() {
@@ -34,13 +34,12 @@ pub fn read_error(value: &Value) -> ToolError {
     error
 }
 
-/// Reads an envelope, alone or as the last line of a stream.
+/// Parses an envelope, alone or as the last line of a stream.
 ///
-/// A `result` that only wraps a value which is no object, as `{"result": 3}`, is read as the value when `unwrap` says so:
-/// only programs that are known to wrap do.
+/// With `unwrap`, a wrapped value such as `{"result": 3}` is unwrapped, for programs that are known to wrap.
 ///
 /// # Errors
-/// What the envelope tells; `DEPENDENCY` if it is none.
+/// The envelope's error; `DEPENDENCY` if it is invalid.
 pub fn read_envelope(envelope: &Value, unwrap: bool) -> Result<Output, ToolError> {
     let result = || {
         let result = envelope.get("result").cloned().unwrap_or_default();
@@ -60,7 +59,7 @@ pub fn read_envelope(envelope: &Value, unwrap: bool) -> Result<Output, ToolError
         Some("error") if envelope.get("error").is_some_and(Value::is_object) => {
             Err(read_error(envelope.get("error").unwrap_or(&Value::Null)))
         }
-        // All of many things failed: the result says which.
+        // All items failed: the result names them.
         Some("error" | "partial") if envelope.get("errors").is_some_and(Value::is_array) => {
             let summary = envelope.get("summary");
             let succeeded = summary.and_then(|summary| summary.get("succeeded")).and_then(Value::as_u64);
@@ -68,27 +67,27 @@ pub fn read_envelope(envelope: &Value, unwrap: bool) -> Result<Output, ToolError
                 Partial { succeeded: usize::try_from(succeeded.unwrap_or(0)).unwrap_or(0), errors: listed() };
             Ok(Output::json(result()).with_partial(partial))
         }
-        Some("error") => Err(ToolError::dependency("the tool failed and did not say why")),
-        _ => Err(ToolError::dependency("the tool's answer is no envelope: it has no `status`")),
+        Some("error") => Err(ToolError::dependency("the tool failed without a message")),
+        _ => Err(ToolError::dependency("the tool's answer is not an envelope: it has no `status`")),
     }
 }
 
-/// A file on its way through a frame.
+/// A file in a frame.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ArtifactFrame {
-    /// Its name, a relative path without `..`.
+    /// Name, a relative path without `..`.
     pub name: String,
-    /// Such as `image/png`.
+    /// Media type, such as `image/png`.
     pub media_type: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Its SHA-256 in hexadecimal digits.
+    /// SHA-256 in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// Its bytes in base 64.
+    /// Bytes in base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
-    /// Where it lies, for a caller on the same machine.
+    /// Path, for a caller on the same machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
 }
@@ -114,15 +113,18 @@ impl From<&Artifact> for ArtifactFrame {
 }
 
 impl ArtifactFrame {
-    /// The file. Its name is as the other side gave it: whoever stores it checks it.
+    /// Converts the frame into an artifact. The name is unchecked.
     ///
     /// # Errors
-    /// `DEPENDENCY` if its bytes are no base 64.
+    /// `DEPENDENCY` if the bytes are not valid base64.
     pub fn into_artifact(self) -> Result<Artifact, ToolError> {
         let data = match (self.data, self.path) {
             (Some(text), _) => {
                 let bytes = base64::engine::general_purpose::STANDARD.decode(text).map_err(|error| {
-                    ToolError::dependency(format!("the artefact `{}` is no base 64: {error}", self.name))
+                    ToolError::dependency(format!(
+                        "the artifact `{}` is not valid base64: {error}",
+                        self.name
+                    ))
                 })?;
                 ArtifactData::Bytes(bytes.into())
             }
@@ -137,37 +139,37 @@ impl ArtifactFrame {
     }
 }
 
-/// Everything of an [`Output`] that can leave the process; a payload cannot.
+/// An [`Output`] in a frame, without its payload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OutputFrame {
-    /// For the model.
+    /// Content for the model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub content: Vec<Content>,
-    /// The value that the output schema describes.
+    /// The structured value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub structured: Option<Value>,
-    /// Files that were made.
+    /// Files that the call created.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<ArtifactFrame>,
-    /// Set when only some of many things were done.
+    /// Set if only some of several items succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial: Option<PartialFrame>,
-    /// What the sandbox measured and enforced.
+    /// Measurements and limits of the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Value>,
-    /// What a model that the tool used has consumed. Taken from workers, which run the caller's own code; of any other
-    /// program it is a claim, and is dropped.
+    /// Usage of a model that the tool called. Accepted from workers, which run the caller's own code; ignored from other
+    /// programs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
 }
 
-/// A [`Partial`] on its way through a frame.
+/// A [`Partial`] in a frame.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PartialFrame {
-    /// How many were done.
+    /// How many items succeeded.
     pub succeeded: usize,
-    /// Why the others were not.
+    /// The errors of the other items.
     pub errors: Vec<ToolError>,
 }
 
@@ -188,10 +190,10 @@ impl From<&Output> for OutputFrame {
 }
 
 impl OutputFrame {
-    /// The output.
+    /// Converts the frame into an output.
     ///
     /// # Errors
-    /// `DEPENDENCY` if an artefact cannot be read.
+    /// `DEPENDENCY` if an artifact is invalid.
     pub fn into_output(self) -> Result<Output, ToolError> {
         let mut output = Output::default();
         output.content = self.content;
@@ -208,18 +210,18 @@ impl OutputFrame {
     }
 }
 
-/// What came of a request, in a frame: exactly one of the two.
+/// The outcome of a request, in a frame.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answered<T> {
-    /// It was done.
+    /// Success.
     Ok(T),
-    /// It was not.
+    /// Failure.
     Error(ToolError),
 }
 
 impl<T> Answered<T> {
-    /// As a result.
+    /// Converts the outcome into a result.
     ///
     /// # Errors
     /// Those of the other side.

@@ -1,10 +1,11 @@
-//! Keeping standard output and input for the protocol alone.
+//! Reserves standard output and input for the protocol.
 
 use std::fs::File;
 use std::io;
 
-/// Moves standard output to a descriptor of its own, and lets what anybody prints from now on go to standard error: a
-/// stray print cannot corrupt the protocol, and a process that a tool starts does not hold it open.
+/// Moves standard output to a new descriptor and redirects descriptor 1 to stderr.
+///
+/// Stray prints then cannot corrupt the protocol, and child processes do not hold it open.
 ///
 /// # Errors
 /// Those of the operating system.
@@ -16,8 +17,9 @@ pub fn own_output() -> io::Result<File> {
     Ok(own.into())
 }
 
-/// Moves standard input to a descriptor of its own, and lets whoever else reads find nothing: what a tool starts cannot
-/// take lines of the protocol.
+/// Moves standard input to a new descriptor and redirects descriptor 0 to an empty file.
+///
+/// Child processes then cannot read lines of the protocol.
 ///
 /// # Errors
 /// Those of the operating system.
@@ -30,19 +32,19 @@ pub fn own_input() -> io::Result<File> {
     Ok(own.into())
 }
 
-/// Not on this operating system.
+/// Unsupported on this operating system.
 ///
 /// # Errors
-/// Always: the caller uses standard output as it is.
+/// Always: the caller uses standard output unchanged.
 #[cfg(not(unix))]
 pub fn own_output() -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Not on this operating system.
+/// Unsupported on this operating system.
 ///
 /// # Errors
-/// Always: the caller uses standard input as it is.
+/// Always: the caller uses standard input unchanged.
 #[cfg(not(unix))]
 pub fn own_input() -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())

@@ -1,12 +1,12 @@
-//! Flags, typed by the schema of the tool.
+//! Command-line flags, typed by the tool's schema.
 
 use serde_json::{Map, Value};
 use toolpost_core::{ToolError, ToolSpec, did_you_mean};
 
-/// How deep references and alternatives of a schema are followed.
-const DEPTH: usize = 8;
+/// Maximum depth of followed references and alternatives.
+const MAX_DEPTH: usize = 8;
 
-/// The types that a parameter may have.
+/// The types that a schema allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kinds {
     pub(super) string: bool,
@@ -19,19 +19,19 @@ pub(super) struct Kinds {
 }
 
 impl Kinds {
-    /// Nothing is said: any JSON, else text.
+    /// The schema names no type: parse JSON, else take text.
     pub(super) fn is_unknown(self) -> bool {
         self == Self { null: self.null, ..Self::default() }
     }
 
-    /// A flag that may stand alone.
+    /// Whether a flag needs no value.
     pub(super) fn is_switch(self) -> bool {
         self == Self { boolean: true, null: self.null, ..Self::default() }
     }
 
     fn takes(self, value: &Value) -> bool {
         match value {
-            // Where a text fits, the word is one.
+            // Where a string is allowed, the word `null` is one.
             Value::Null => self.null && !self.string,
             Value::Bool(_) => self.boolean,
             Value::Number(number) => self.number || (self.integer && !number.is_f64()),
@@ -42,14 +42,14 @@ impl Kinds {
     }
 }
 
-/// The schema that a schema refers to, within the root's `$defs`.
+/// The target of a reference within the document.
 fn target<'a>(root: &'a Value, schema: &'a Value) -> Option<&'a Value> {
     let reference = schema.get("$ref")?.as_str()?;
     root.pointer(reference.strip_prefix('#')?)
 }
 
 fn collect(root: &Value, schema: &Value, depth: usize, kinds: &mut Kinds) {
-    if depth > DEPTH {
+    if depth > MAX_DEPTH {
         return;
     }
     let mut add = |name: &str| match name {
@@ -94,9 +94,9 @@ pub(super) fn kinds(root: &Value, schema: &Value) -> Kinds {
     kinds
 }
 
-/// The schema of the items of a list.
+/// The schema of the items of an array.
 fn items<'a>(root: &'a Value, schema: &'a Value, depth: usize) -> Option<&'a Value> {
-    if depth > DEPTH {
+    if depth > MAX_DEPTH {
         return None;
     }
     let choices = ["anyOf", "oneOf"].into_iter().filter_map(|keyword| schema.get(keyword)?.as_array());
@@ -106,9 +106,9 @@ fn items<'a>(root: &'a Value, schema: &'a Value, depth: usize) -> Option<&'a Val
         .or_else(|| choices.flatten().find_map(|choice| items(root, choice, depth + 1)))
 }
 
-/// The value of a parameter that a text stands for, typed by the schema of the tool: a text where the schema asks for
-/// one, else JSON, and one item of a list for the whole of it. What does not fit stays a text, so that the schema's own
-/// error names it.
+/// Converts a text into a value of a parameter's type: a string, else JSON; for an array also a single item.
+///
+/// A text of the wrong type stays a string, so that validation reports it.
 pub fn typed_argument(spec: &ToolSpec, name: &str, text: &str) -> Value {
     let root = spec.input_schema.as_value();
     let schema = root.get("properties").and_then(|properties| properties.get(name)).unwrap_or(&Value::Null);
@@ -121,7 +121,7 @@ pub fn typed_argument(spec: &ToolSpec, name: &str, text: &str) -> Value {
     }
 }
 
-/// The items that a text stands for: those of a list in JSON, else one.
+/// Parses a JSON array, else one item.
 fn list(root: &Value, schema: &Value, text: &str) -> Vec<Value> {
     match serde_json::from_str(text) {
         Ok(Value::Array(values)) => values,
@@ -129,7 +129,7 @@ fn list(root: &Value, schema: &Value, text: &str) -> Vec<Value> {
     }
 }
 
-/// One value of a flag. What does not fit stays a text, so that the schema's own error names it.
+/// Converts the value of a flag. A text of the wrong type stays a string, so that validation reports it.
 fn value(root: &Value, schema: &Value, text: &str) -> Value {
     let kinds = kinds(root, schema);
     let parsed = || serde_json::from_str::<Value>(text).ok();
@@ -139,7 +139,7 @@ fn value(root: &Value, schema: &Value, text: &str) -> Value {
     parsed().filter(|value| !value.is_string() && kinds.takes(value)).unwrap_or_else(|| text.into())
 }
 
-/// The flags of one command line.
+/// The flags of a command line.
 pub(super) struct Flags<'a> {
     spec: &'a ToolSpec,
     values: Map<String, Value>,
@@ -154,7 +154,7 @@ impl<'a> Flags<'a> {
         self.spec.input_schema.as_value().get("properties")?.as_object()
     }
 
-    /// The parameter that a flag means, and its schema: `--max-items` is `max_items`.
+    /// The parameter of a flag and its schema: `--max-items` is `max_items`.
     pub(super) fn find(&self, flag: &str) -> Option<(&'a str, &'a Value)> {
         let properties = self.properties()?;
         let plain = flag.replace('-', "_");
@@ -162,12 +162,12 @@ impl<'a> Flags<'a> {
         found.map(|(name, schema)| (name.as_str(), schema))
     }
 
-    /// Whether it stands alone when no value follows.
+    /// The types of a parameter.
     pub(super) fn kinds(&self, schema: &Value) -> Kinds {
         kinds(self.spec.input_schema.as_value(), schema)
     }
 
-    /// Whether parameters are taken that the schema does not name.
+    /// Whether the schema allows undeclared parameters.
     pub(super) fn takes_any(&self) -> bool {
         !matches!(
             self.spec.input_schema.as_value().get("additionalProperties"),
@@ -175,7 +175,7 @@ impl<'a> Flags<'a> {
         )
     }
 
-    /// What is said of a flag that nobody knows.
+    /// The error for an unknown flag.
     pub(super) fn unknown(&self, flag: &str) -> ToolError {
         let known: Vec<String> =
             self.properties().into_iter().flat_map(Map::keys).map(|name| name.replace('_', "-")).collect();
@@ -186,7 +186,7 @@ impl<'a> Flags<'a> {
             .with("flag", format!("--{flag}"))
     }
 
-    /// Takes a value. A list grows with each; anything else is given once.
+    /// Adds a value. An array grows with each; any other flag is given once.
     pub(super) fn give(&mut self, name: &str, schema: &Value, text: &str) -> Result<(), ToolError> {
         let root = self.spec.input_schema.as_value();
         if self.kinds(schema).array {
@@ -200,7 +200,7 @@ impl<'a> Flags<'a> {
         self.once(name, value(root, schema, text))
     }
 
-    /// Sets a flag that stands alone.
+    /// Sets a flag without a value.
     pub(super) fn switch(&mut self, name: &str, on: bool) -> Result<(), ToolError> {
         self.once(name, on.into())
     }
@@ -211,7 +211,7 @@ impl<'a> Flags<'a> {
         }
         Err(ToolError::invalid_input(format!("`--{}` is given twice", name.replace('_', "-")))
             .with("pointer", format!("/{name}"))
-            .suggest("Give it once; only lists take several values."))
+            .suggest("Give it once; only arrays take several values."))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_gets_the_type_that_the_schema_asks_for() {
+    fn a_text_gets_the_schemas_type() {
         let spec = ToolSpec::new("look", "Look.").input(json!({
             "type": "object",
             "properties": {

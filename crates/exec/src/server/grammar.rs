@@ -8,7 +8,7 @@ use toolpost_core::{ToolError, ToolSpec, did_you_mean};
 
 use super::flags::Flags;
 
-/// What a command line asks for.
+/// A parsed command line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Command {
     Help,
@@ -25,7 +25,7 @@ pub(super) enum Command {
     Run(Run),
 }
 
-/// A spec; two are equal when they are the same.
+/// A spec, compared by identity.
 #[derive(Clone, Debug)]
 pub(super) struct Spec(Arc<ToolSpec>);
 
@@ -43,7 +43,7 @@ impl std::ops::Deref for Spec {
     }
 }
 
-/// Where the arguments come from.
+/// The source of the arguments.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Input {
     Value(Value),
@@ -52,12 +52,12 @@ pub(super) enum Input {
     Standard,
 }
 
-/// Who completes prompts.
+/// The destination of sampling requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SampleVia {
     /// The caller, over standard output and input.
     Standard,
-    /// A server.
+    /// An HTTP server.
     Http(super::http::Address),
 }
 
@@ -72,17 +72,17 @@ pub(super) struct Run {
     pub(super) input: Input,
 }
 
-/// The arguments as texts.
+/// Converts the arguments into strings.
 pub(super) fn texts(arguments: Vec<OsString>) -> Result<Vec<String>, ToolError> {
     let texts = arguments.into_iter().map(|argument| {
         argument.into_string().map_err(|argument| {
-            ToolError::invalid_input(format!("the argument {} is no UTF-8", argument.display()))
+            ToolError::invalid_input(format!("the argument {} is not valid UTF-8", argument.display()))
         })
     });
     texts.collect()
 }
 
-/// The commands that take no further word.
+/// Commands without arguments.
 fn simple(word: &str) -> Option<Command> {
     Some(match word {
         "--discover" => Command::Discover,
@@ -93,7 +93,7 @@ fn simple(word: &str) -> Option<Command> {
     })
 }
 
-/// A command of the whole program, at this place.
+/// A command of the program at the start of these words.
 fn program_command(words: &[String]) -> Option<Result<Command, ToolError>> {
     let word = words.first()?;
     if let Some(command) = simple(word) {
@@ -102,7 +102,7 @@ fn program_command(words: &[String]) -> Option<Result<Command, ToolError>> {
     match word.as_str() {
         "--resource" => Some(match words.get(1) {
             Some(uri) => Ok(Command::Resource(uri.clone())),
-            None => Err(ToolError::missing_param("`--resource` needs an address: `--resource URI`")),
+            None => Err(ToolError::missing_param("`--resource` needs a URI: `--resource URI`")),
         }),
         "--prompt" => Some(match (words.get(1), words.get(2)) {
             (Some(name), arguments) => {
@@ -114,7 +114,7 @@ fn program_command(words: &[String]) -> Option<Result<Command, ToolError>> {
     }
 }
 
-/// Takes a command line apart.
+/// Parses a command line.
 pub(super) fn parse(words: &[String], specs: &[Arc<ToolSpec>]) -> Result<Command, ToolError> {
     let Some(first) = words.first() else { return Ok(Command::Help) };
     if let Some(command) = program_command(words) {
@@ -132,18 +132,19 @@ pub(super) fn parse(words: &[String], specs: &[Arc<ToolSpec>]) -> Result<Command
     if let [only] = specs {
         return tool(&Spec(Arc::clone(only)), words);
     }
-    // A command of the program counts wherever it stands.
+    // A command of the program is accepted at any position.
     let mut tails = (1..words.len()).filter_map(|start| words.get(start..));
     if let Some(command) = tails.find_map(program_command) {
         return command;
     }
     let names = specs.iter().map(|spec| spec.name.as_str());
     let shown: String = first.chars().take(80).collect();
-    Err(ToolError::not_found(format!("Unknown command: {shown}"))
-        .suggest(did_you_mean(first, names).unwrap_or_else(|| "See `--tools` for what there is.".to_owned())))
+    Err(ToolError::not_found(format!("Unknown command: {shown}")).suggest(
+        did_you_mean(first, names).unwrap_or_else(|| "See `--tools` for the available tools.".to_owned()),
+    ))
 }
 
-/// What follows the name of a tool.
+/// Parses the words after a tool's name.
 fn tool(spec: &Spec, words: &[String]) -> Result<Command, ToolError> {
     let mut flags = Flags::new(spec);
     let mut run = Run {
@@ -157,8 +158,8 @@ fn tool(spec: &Spec, words: &[String]) -> Result<Command, ToolError> {
     let mut manifest = false;
     let mut help = false;
     let mut text: Option<Input> = None;
-    // A command further on goes before what is wrong here.
-    let mut wrong: Option<ToolError> = None;
+    // A later command takes precedence over an error.
+    let mut first_error: Option<ToolError> = None;
     let mut at = 0;
     while let Some(word) = words.get(at) {
         at += 1;
@@ -217,7 +218,7 @@ fn tool(spec: &Spec, words: &[String]) -> Result<Command, ToolError> {
                                 sample_via(value).map(|via| run.sample_via = Some(via))
                             }
                             None => Err(ToolError::invalid_input(
-                                "`--sample-via` needs `stdin` or an address, such as http://127.0.0.1:8080/",
+                                "`--sample-via` needs `stdin` or a URL, such as http://127.0.0.1:8080/",
                             )),
                         },
                         _ => {
@@ -261,19 +262,19 @@ fn tool(spec: &Spec, words: &[String]) -> Result<Command, ToolError> {
                         Ok(())
                     }
                     (Some(_), Some(_)) => Err(ToolError::invalid_input("the arguments are given twice")
-                        .suggest("Give one JSON object, one `@file`, or `-`.")),
+                        .suggest("Give one JSON object, one `@FILE`, or `-`.")),
                     (None, _) => {
                         let shown: String = word.chars().take(80).collect();
                         Err(ToolError::invalid_input(format!(
                             "`{shown}` is neither a flag nor a JSON object"
                         ))
-                        .suggest("Write `--name value`, `'{\"name\": …}'`, `@file` or `-`."))
+                        .suggest("Write `--name value`, `'{\"name\": …}'`, `@FILE` or `-`."))
                     }
                 }
             }
         };
         if let Err(error) = result {
-            wrong.get_or_insert(error);
+            first_error.get_or_insert(error);
         }
     }
     if manifest {
@@ -282,7 +283,7 @@ fn tool(spec: &Spec, words: &[String]) -> Result<Command, ToolError> {
     if help {
         return Ok(Command::ToolHelp(spec.clone()));
     }
-    if let Some(error) = wrong {
+    if let Some(error) = first_error {
         return Err(error);
     }
     run.input = match text {
@@ -290,14 +291,14 @@ fn tool(spec: &Spec, words: &[String]) -> Result<Command, ToolError> {
         Some(input) if flags.is_empty() => input,
         Some(_) => {
             return Err(ToolError::invalid_input("the arguments are given both as JSON and as flags")
-                .suggest("Put all of them into the JSON object, or none."));
+                .suggest("Use one of them."));
         }
     };
     Ok(Command::Run(run))
 }
 
-/// Whether a word is a flag of the tool itself, so that it is no value of the one before it. Any other word is one, also
-/// when it looks like a command of the program.
+/// Whether a word is a flag of the tool, and therefore not the value of the flag before it. Any other word is a value,
+/// even one that looks like a command of the program.
 fn is_flag_of(flags: &Flags<'_>, word: &str) -> bool {
     word.strip_prefix("--").is_some_and(|flag| {
         let name = flag.split_once('=').map_or(flag, |(name, _)| name);

@@ -1,4 +1,4 @@
-//! Help for people.
+//! Help texts.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use toolpost_core::{Mode, ToolSpec};
 
 use super::{Program, flags, status};
 
-/// Where the second column of a list begins at most.
-const COLUMN: usize = 28;
-/// How wide a line may be.
-const WIDTH: usize = 100;
-/// How many names a list of choices shows.
-const CHOICES: usize = 12;
+/// Maximum width of a list's first column.
+const MAX_COLUMN: usize = 28;
+/// Maximum width of a line.
+const MAX_WIDTH: usize = 100;
+/// Maximum number of choices shown.
+const MAX_CHOICES: usize = 12;
 
-/// One row of a list: what it is, and what it means, wrapped beside it.
+/// A row of a list: a term and its wrapped description.
 fn row(text: &mut String, left: &str, right: &str, column: usize) {
     let indent = column + 4;
     let mut line = format!("  {left:<column$}  ");
@@ -25,7 +25,7 @@ fn row(text: &mut String, left: &str, right: &str, column: usize) {
     let mut width = indent;
     for (index, word) in right.split_whitespace().enumerate() {
         let length = word.chars().count();
-        if index > 0 && width + 1 + length > WIDTH {
+        if index > 0 && width + 1 + length > MAX_WIDTH {
             // Writing to a string cannot fail.
             let _ = write!(line, "\n{:indent$}", "");
             width = indent;
@@ -44,20 +44,20 @@ fn rows(text: &mut String, title: &str, list: &[(String, String)]) {
     if list.is_empty() {
         return;
     }
-    let widest = list.iter().map(|(left, _)| left.chars().count()).filter(|width| *width <= COLUMN).max();
+    let widest = list.iter().map(|(left, _)| left.chars().count()).filter(|width| *width <= MAX_COLUMN).max();
     let _ = writeln!(text, "\n{title}:");
     for (left, right) in list {
-        row(text, left, right, widest.unwrap_or(COLUMN));
+        row(text, left, right, widest.unwrap_or(MAX_COLUMN));
     }
 }
 
 fn exit_statuses(text: &mut String) {
     let list: Vec<(String, String)> =
         status::TABLE.iter().map(|(status, meaning)| (status.to_string(), (*meaning).to_owned())).collect();
-    rows(text, "Exit status", &list);
+    rows(text, "Exit code", &list);
 }
 
-fn own(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|(left, right)| ((*left).to_owned(), (*right).to_owned())).collect()
 }
 
@@ -74,33 +74,32 @@ pub(super) fn program(program: &Program, specs: &[Arc<ToolSpec>]) -> String {
         specs.iter().map(|spec| (spec.name.clone(), spec.summary().to_owned())).collect();
     rows(&mut text, "Tools", &tools);
     let mut commands = vec![
-        ("--discover", "everything the program has, as JSON"),
-        ("--tools", "names and summaries of the tools, as JSON"),
-        ("--resources", "the resources, as JSON"),
-        ("--prompts", "the prompts, as JSON"),
+        ("--discover", "print tools, resources and prompts as JSON"),
+        ("--tools", "list the tools as JSON"),
+        ("--resources", "list the resources as JSON"),
+        ("--prompts", "list the prompts as JSON"),
         ("--resource URI", "read a resource"),
         ("--prompt NAME '{JSON}'", "render a prompt"),
         ("--resident", "serve many calls over standard input and output"),
-        ("--version", "name and version"),
+        ("--version", "print name and version"),
     ];
     if program.mcp {
         commands.extend([
-            ("--mcp", "serve a client of the Model Context Protocol over standard input and output"),
-            ("--mcp-http ADDRESS:PORT", "the same over HTTP; the address to connect to is printed"),
+            ("--mcp", "serve an MCP client over standard input and output"),
+            ("--mcp-http ADDRESS:PORT", "serve MCP clients over HTTP and print the URL"),
         ]);
     }
-    rows(&mut text, "Commands", &own(&commands));
+    rows(&mut text, "Commands", &owned(&commands));
     if program.owns_process {
-        let variables =
-            [("TOOLPOST_LOG", "levels of the log on standard error, such as debug; else RUST_LOG")];
-        rows(&mut text, "Environment", &own(&variables));
+        let variables = [("TOOLPOST_LOG", "log filter for stderr, such as debug; defaults to RUST_LOG")];
+        rows(&mut text, "Environment", &owned(&variables));
     }
-    text.push_str("\nOn a terminal, results print as text; through a pipe, as JSON.\n");
+    text.push_str("\nResults print as text on a terminal, and as JSON through a pipe.\n");
     exit_statuses(&mut text);
     text
 }
 
-/// The name of a value, for usage lines.
+/// A value's placeholder in usage lines.
 fn value_name(kinds: flags::Kinds) -> &'static str {
     if kinds.is_unknown() {
         "VALUE"
@@ -117,7 +116,7 @@ fn value_name(kinds: flags::Kinds) -> &'static str {
     }
 }
 
-/// What a schema asks of a value, in words.
+/// The constraints of a schema, in words.
 fn limits(schema: &Value) -> Vec<String> {
     let mut parts = Vec::new();
     let words = [
@@ -143,10 +142,10 @@ fn limits(schema: &Value) -> Vec<String> {
         let shown: Vec<String> = values
             .iter()
             .filter(|value| !value.is_null())
-            .take(CHOICES)
+            .take(MAX_CHOICES)
             .map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
             .collect();
-        let more = if values.len() > CHOICES { ", …" } else { "" };
+        let more = if values.len() > MAX_CHOICES { ", …" } else { "" };
         parts.push(format!("one of {}{more}", shown.join(", ")));
     }
     match schema.get("default") {
@@ -194,13 +193,13 @@ pub(super) fn tool(program: &Program, spec: &ToolSpec, is_only: bool) -> String 
     let _ = writeln!(text, "       {command} '{{JSON}}' | @FILE | -");
     rows(&mut text, "Parameters", &parameters);
     let options = [
-        ("--stream", "progress, log and files as JSON lines while it runs"),
-        ("--session", "answer its questions, one JSON line each"),
-        ("--sample-via stdin|URL", "who completes its prompts"),
-        ("--validate", "check the arguments, run nothing"),
-        ("--manifest", "its schema, as JSON"),
+        ("--stream", "print progress, log lines and files as JSON Lines"),
+        ("--session", "answer the tool's questions, one JSON line each"),
+        ("--sample-via stdin|URL", "where to send sampling requests"),
+        ("--validate", "validate the arguments without a run"),
+        ("--manifest", "print the tool's manifest as JSON"),
     ];
-    rows(&mut text, "Options", &own(&options));
+    rows(&mut text, "Options", &owned(&options));
     if !spec.examples.is_empty() {
         text.push_str("\nExamples:\n");
         for example in &spec.examples {
@@ -211,7 +210,7 @@ pub(super) fn tool(program: &Program, spec: &ToolSpec, is_only: bool) -> String 
     text
 }
 
-/// A text as one word of a shell.
+/// Quotes a text as one word of a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

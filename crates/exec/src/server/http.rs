@@ -1,4 +1,4 @@
-//! One POST over plain HTTP: how a prompt reaches the address after `--sample-via`.
+//! A minimal HTTP client for `--sample-via`: one POST without TLS.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use toolpost_core::ToolError;
 
-/// How long a connection may take.
-const CONNECT: Duration = Duration::from_secs(10);
-/// How long the whole answer may take: models are slow.
-const ANSWER: Duration = Duration::from_mins(10);
-/// The largest answer, in bytes.
-const LIMIT: usize = 16 * 1024 * 1024;
-/// The longest head of an answer, in bytes.
-const HEAD: usize = 64 * 1024;
+/// Timeout of a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of the whole answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
+/// Maximum size of a body, in bytes.
+const MAX_BODY: usize = 16 * 1024 * 1024;
+/// Maximum size of a head, in bytes.
+const MAX_HEAD: usize = 64 * 1024;
 
-/// Where prompts go: `http://host[:port]/path`.
+/// The destination of sampling requests: `http://host[:port]/path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     host: String,
@@ -30,42 +30,39 @@ impl std::str::FromStr for Address {
         let shown: String = text.chars().take(200).collect();
         if text.starts_with("https://") {
             return Err(format!(
-                "`{shown}`: this program has no TLS; use an address with http:// on this machine, or `stdin`"
+                "`{shown}`: this program has no TLS; use a http:// URL on this machine, or `stdin`"
             ));
         }
-        let wrong = || format!("`{shown}` is neither `stdin` nor an address such as http://127.0.0.1:8080/");
-        let rest = text.strip_prefix("http://").ok_or_else(wrong)?;
+        let invalid = || format!("`{shown}` is neither `stdin` nor a URL such as http://127.0.0.1:8080/");
+        let rest = text.strip_prefix("http://").ok_or_else(invalid)?;
         let (authority, path) = match rest.find(['/', '?']) {
             Some(at) => rest.split_at(at),
             None => (rest, "/"),
         };
         let path = path.split('#').next().unwrap_or_default();
         let path = if path.starts_with('?') { format!("/{path}") } else { path.to_owned() };
-        // What would end the head of the request is no part of an address.
+        // Reject bytes that could end the head of the request.
         if authority.contains('@') || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(wrong());
+            return Err(invalid());
         }
         let (host, port) = match authority.rsplit_once(':') {
-            Some((host, port)) if !port.contains(']') => (host, port.parse().map_err(|_| wrong())?),
+            Some((host, port)) if !port.contains(']') => (host, port.parse().map_err(|_| invalid())?),
             _ => (authority, 80),
         };
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        if host.is_empty() { Err(wrong()) } else { Ok(Self { host: host.to_owned(), port, path }) }
+        if host.is_empty() { Err(invalid()) } else { Ok(Self { host: host.to_owned(), port, path }) }
     }
 }
 
 impl Address {
-    /// Sends JSON and gives the body of the answer. Blocks its thread.
+    /// Posts JSON and returns the body of the answer. Blocks the thread.
     pub(super) fn post(&self, body: &[u8], offline: bool) -> Result<Vec<u8>, ToolError> {
         let failed = |what: &str| {
-            ToolError::dependency(format!(
-                "the prompt could not be completed by {}:{}: {what}",
-                self.host, self.port
-            ))
+            ToolError::dependency(format!("sampling via {}:{} failed: {what}", self.host, self.port))
         };
-        let end = Instant::now() + ANSWER;
+        let end = Instant::now() + ANSWER_TIMEOUT;
         let mut stream = self.connect(offline)?;
-        stream.set_write_timeout(Some(CONNECT)).map_err(|error| failed(&error.to_string()))?;
+        stream.set_write_timeout(Some(CONNECT_TIMEOUT)).map_err(|error| failed(&error.to_string()))?;
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         let head = format!(
             "POST {} HTTP/1.1\r\nHost: {host}:{}\r\nContent-Type: application/json\r\nAccept: application/json\r\n\
@@ -84,7 +81,7 @@ impl Address {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(ToolError::timeout(format!(
-                    "{}:{} did not complete the prompt in 10 min",
+                    "sampling via {}:{} timed out after 10 min",
                     self.host, self.port
                 )));
             }
@@ -95,10 +92,10 @@ impl Address {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(failed(&error.to_string())),
             }
-            if answer.len() > LIMIT + HEAD {
+            if answer.len() > MAX_BODY + MAX_HEAD {
                 return Err(failed("the answer is larger than 16 MiB"));
             }
-            // A server may keep the connection although it was asked not to.
+            // A server may keep the connection open despite `Connection: close`.
             if let Some(body) = complete(&answer) {
                 return body.map_err(|reason| failed(&reason));
             }
@@ -109,7 +106,7 @@ impl Address {
     fn connect(&self, offline: bool) -> Result<TcpStream, ToolError> {
         let failed = |reason: String| {
             ToolError::dependency(format!(
-                "`--sample-via`: {}:{} cannot be reached: {reason}",
+                "cannot connect to {}:{} (`--sample-via`): {reason}",
                 self.host, self.port
             ))
         };
@@ -117,7 +114,7 @@ impl Address {
             self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
         if offline && !is_here {
             return Err(ToolError::permission(format!(
-                "`--sample-via` may not connect to `{}`: TOOLPOST_NO_NETWORK is set",
+                "TOOLPOST_NO_NETWORK blocks the connection to `{}` (`--sample-via`)",
                 self.host
             ))
             .suggest("Unset TOOLPOST_NO_NETWORK, or use `--sample-via stdin`."));
@@ -126,7 +123,7 @@ impl Address {
         let addresses =
             (self.host.as_str(), self.port).to_socket_addrs().map_err(|error| failed(error.to_string()))?;
         for address in addresses.take(8) {
-            match TcpStream::connect_timeout(&address, CONNECT) {
+            match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = error.to_string(),
             }
@@ -135,9 +132,9 @@ impl Address {
     }
 }
 
-/// The parts of an answer: its head, and what follows.
+/// Splits an answer into head and body.
 fn parts(answer: &[u8]) -> Option<(&str, &[u8])> {
-    let end = answer.windows(4).take(HEAD).position(|window| window == b"\r\n\r\n")?;
+    let end = answer.windows(4).take(MAX_HEAD).position(|window| window == b"\r\n\r\n")?;
     let (head, rest) = answer.split_at(end);
     Some((std::str::from_utf8(head).ok()?, rest.get(4..)?))
 }
@@ -157,7 +154,7 @@ fn check_status(head: &str) -> Result<(), String> {
     Err(format!("expected status 200, found `{}`", head.lines().next().unwrap_or_default()))
 }
 
-/// The body, if the answer says itself that it is all here.
+/// The body, if its own length shows that it is complete.
 fn complete(answer: &[u8]) -> Option<Result<Vec<u8>, String>> {
     let (head, rest) = parts(answer)?;
     if let Err(reason) = check_status(head) {
@@ -170,17 +167,17 @@ fn complete(answer: &[u8]) -> Option<Result<Vec<u8>, String>> {
     rest.get(..length).map(|body| Ok(body.to_vec()))
 }
 
-/// The body of an answer whose connection has ended.
+/// The body of an answer after the end of its connection.
 fn finish(answer: &[u8]) -> Result<Vec<u8>, String> {
-    let (head, rest) = parts(answer).ok_or("the answer is no HTTP")?;
+    let (head, rest) = parts(answer).ok_or("the answer is not HTTP")?;
     check_status(head)?;
     if header(head, "content-length").is_some() || header(head, "transfer-encoding").is_some() {
-        return Err("the answer ended in the middle".to_owned());
+        return Err("the answer is incomplete".to_owned());
     }
     Ok(rest.to_vec())
 }
 
-/// Puts the chunks of a body together, if the last one is there.
+/// Joins the chunks of a body, if the last one is present.
 fn dechunk(mut rest: &[u8]) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! Reading without blocking: a thread that starts when the first line is wanted.
+//! Non-blocking input: a thread that starts with the first read.
 
 use std::io::Read;
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use super::input;
 use crate::protocol::line::{Line, LineReader, MAX_LINE};
 use toolpost_core::ToolError;
 
-/// How many lines are read ahead. Each may be as long as [`MAX_LINE`].
+/// How many lines are read ahead, each up to [`MAX_LINE`].
 const AHEAD: usize = 4;
 
 /// Standard input.
@@ -27,7 +27,7 @@ impl Inlet {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The next line; `None` when the other side has ended, also by an error.
+    /// The next line; `None` at the end of the input or after an error.
     pub(crate) async fn line(&self) -> Option<Line> {
         let mut lines = self.lines.lock().await;
         if lines.is_none() {
@@ -47,11 +47,11 @@ impl Inlet {
         lines.as_mut()?.recv().await
     }
 
-    /// All of it, as the arguments of a call.
+    /// The whole input as the arguments of a call.
     pub(super) fn whole(&self) -> Result<String, ToolError> {
         match self.take() {
             Some(stream) => input::read_bounded(stream, "standard input"),
-            None => Err(ToolError::invalid_input("standard input can be read once only")),
+            None => Err(ToolError::invalid_input("standard input can be read only once")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One call of one process.
+//! One-shot mode: one call per process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -11,7 +11,7 @@ use toolpost_core::{
 use super::grammar::{Input, Run};
 use super::port::ProgramPort;
 use super::reserved::Reserved;
-use super::{Server, input, person, status};
+use super::{Server, input, status, terminal};
 use crate::protocol::dialect::{SessionLine, level_name, result_line};
 use crate::protocol::explained::explain;
 
@@ -25,7 +25,7 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
     let arguments = match arguments {
         Ok(arguments) => arguments,
         Err(error) if run.validate => return invalid(server, &[described(&error)], status::USAGE).await,
-        Err(error) => return server.refuse(&error, status::USAGE).await,
+        Err(error) => return server.reject(&error, status::USAGE).await,
     };
     if run.validate {
         return validate(server, &run, arguments).await;
@@ -35,14 +35,14 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
         .and_then(|()| Reserved::of(&run.spec, &arguments));
     let reserved = match begun {
         Ok(reserved) => reserved,
-        Err(error) => return server.refuse(&error, status::of(&error)).await,
+        Err(error) => return server.reject(&error, status::of(&error)).await,
     };
     if server.program.owns_process
-        && let Some(folder) = &reserved.working_dir
-        && let Err(error) = std::env::set_current_dir(folder)
+        && let Some(directory) = &reserved.working_dir
+        && let Err(error) = std::env::set_current_dir(directory)
     {
-        let error = ToolError::invalid_path(format!("{} cannot be entered: {error}", folder.display()));
-        return server.refuse(&error, status::of(&error)).await;
+        let error = ToolError::invalid_path(format!("cannot enter {}: {error}", directory.display()));
+        return server.reject(&error, status::of(&error)).await;
     }
     let cancellation = Cancellation::new();
     let port = Arc::new(ProgramPort {
@@ -50,7 +50,7 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
         errors: server.errors.clone(),
         input: Arc::clone(&server.input),
         stream: run.stream,
-        for_person: is_for_person(server, &run),
+        for_terminal: is_for_terminal(server, &run),
         session: run.session,
         sample_via: run.sample_via.clone(),
         offline: server.program.offline,
@@ -68,7 +68,7 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
     let id = call.id;
     let mut reply = tokio::select! {
         reply = server.source.call(call) => reply,
-        // Nobody reads what comes of it.
+        // The reader is gone.
         () = server.output.closed() => return status::FAILED,
     };
     if reserved.dry_run {
@@ -78,10 +78,10 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
     if let Err(error) = &reply.result
         && error.code() == Code::Internal
     {
-        // The caller gets the id alone; the author of the program gets what went wrong.
+        // The caller gets only the id; stderr explains the error to the program's author.
         server.errors.send(explained(id, error, &reply.record.causes)).await;
     }
-    if is_for_person(server, &run) {
+    if is_for_terminal(server, &run) {
         return show(server, &reply).await;
     }
     if reserved.verbose {
@@ -90,7 +90,7 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
     if run.session && reply.result.is_ok() {
         let end = SessionLine::SessionEnd { status: "success".to_owned() };
         server.line(&serde_json::to_value(end).unwrap_or_default()).await;
-        // A session that has no result ends with the status alone.
+        // A session without a result ends with the status alone.
         if let Some(fields) = envelope.as_object_mut()
             && fields.get("result").is_some_and(|result| *result == json!({ "result": null }))
         {
@@ -108,27 +108,27 @@ pub(super) async fn run(server: &Server, run: Run) -> u8 {
     }
 }
 
-/// An error with its causes, each of them once, as lines of standard error.
+/// Formats an error with its causes for stderr.
 pub(super) fn explained(call: CallId, error: &ToolError, causes: &[String]) -> Vec<u8> {
     explain(&call.to_string(), error.message(), causes).into_bytes()
 }
 
-/// Whether the result is for a person, and no program reads the lines of the protocol.
-fn is_for_person(server: &Server, run: &Run) -> bool {
-    server.program.for_person && !run.stream && !run.session && run.sample_via.is_none()
+/// Whether to print the result as text for a terminal.
+fn is_for_terminal(server: &Server, run: &Run) -> bool {
+    server.program.for_terminal && !run.stream && !run.session && run.sample_via.is_none()
 }
 
-/// Prints a result, or its error on standard error.
+/// Prints a result as text, or its error on stderr.
 async fn show(server: &Server, reply: &Reply) -> u8 {
     match &reply.result {
         Err(error) => {
             let status = status::of(error);
-            server.refuse(&error.public(reply.record.id), status).await
+            server.reject(&error.public(reply.record.id), status).await
         }
         Ok(output) => {
-            server.output.send(person::result(output).into_bytes()).await;
+            server.output.send(terminal::result(output).into_bytes()).await;
             if let Some(partial) = &output.partial {
-                server.errors.send(person::partial(partial).into_bytes()).await;
+                server.errors.send(terminal::partial(partial).into_bytes()).await;
             }
             if output.status() == Status::Error { status::FAILED } else { status::OK }
         }
@@ -139,7 +139,7 @@ fn new_call(spec: &ToolSpec, arguments: Value) -> Call {
     Call::new(spec.name.clone(), arguments).with_caller(Caller::new("exec"))
 }
 
-/// A tool that streams or holds a session is called so; any other may be.
+/// Requires `--stream` or `--session` for a tool of that mode.
 fn check_mode(run: &Run) -> Result<(), ToolError> {
     let (flag, given) = match run.spec.mode {
         Mode::Unary => return Ok(()),
@@ -153,7 +153,7 @@ fn check_mode(run: &Run) -> Result<(), ToolError> {
         .suggest(format!("Add {flag} to the command")))
 }
 
-/// The answer of a dry run as dialect 0.1 has it: the arguments, with the defaults of those that were left out.
+/// Converts the answer of a dry run to dialect 0.1: the arguments with their defaults.
 pub(super) fn flatten_dry_run(spec: &ToolSpec, reply: &mut Reply) {
     let Ok(Output { structured: Some(value), .. }) = &mut reply.result else { return };
     if value.get("dry_run") != Some(&Value::Bool(true)) {
@@ -173,7 +173,7 @@ pub(super) fn flatten_dry_run(spec: &ToolSpec, reply: &mut Reply) {
     *value = json!({ "dry_run": true, "would_execute": arguments });
 }
 
-/// What `verbose` adds to an envelope.
+/// Adds the details of `verbose` to an envelope.
 fn add_details(envelope: &mut Value, reply: &Reply, port: &ProgramPort) {
     let log = port
         .log()
@@ -189,7 +189,7 @@ fn add_details(envelope: &mut Value, reply: &Reply, port: &ProgramPort) {
     }
 }
 
-/// `--validate`: everything is checked, the tool's own `pre_validate` too, and nothing is run.
+/// `--validate`: validates everything, including the tool's own `pre_validate`, without a run.
 async fn validate(server: &Server, run: &Run, arguments: Value) -> u8 {
     let spec = &run.spec;
     if spec.sensitive.is_empty()

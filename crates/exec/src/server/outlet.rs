@@ -1,13 +1,13 @@
-//! Writing without blocking: a bounded queue, and a thread that empties it.
+//! Non-blocking output: a bounded queue that a thread writes.
 
 use std::io::Write;
 
 use tokio::sync::{mpsc, oneshot};
 use toolpost_core::Delivery;
 
-/// How many lines may wait.
+/// Maximum number of queued lines.
 const QUEUE: usize = 256;
-/// How many bytes are written at once when more lines wait.
+/// Maximum size of a batched write, in bytes.
 const BATCH: usize = 64 * 1024;
 
 enum Item {
@@ -15,24 +15,24 @@ enum Item {
     Flush(oneshot::Sender<()>),
 }
 
-/// The way to one stream. Cheap to clone.
+/// The queue of an output stream. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Outlet(mpsc::Sender<Item>);
 
 impl Outlet {
     pub(crate) fn new(stream: Box<dyn Write + Send>) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        // The thread ends with the last sender. Without one, everything counts as unread.
+        // The thread ends with the last sender. If it cannot start, the stream counts as closed.
         let _ = std::thread::Builder::new().name("outlet".into()).spawn(move || drain(receiver, stream));
         Self(sender)
     }
 
-    /// Writes a line when there is room. False if nobody reads any more.
+    /// Queues a line, waiting for space. False if the stream is closed.
     pub(crate) async fn send(&self, line: Vec<u8>) -> bool {
         self.0.send(Item::Line(line)).await.is_ok()
     }
 
-    /// Writes a line if there is room at once.
+    /// Queues a line if there is space.
     pub(crate) fn offer(&self, line: Vec<u8>) -> Delivery {
         match self.0.try_send(Item::Line(line)) {
             Ok(()) => Delivery::Delivered,
@@ -40,12 +40,12 @@ impl Outlet {
         }
     }
 
-    /// Waits until nobody reads any more.
+    /// Waits until the stream is closed.
     pub(crate) async fn closed(&self) {
         self.0.closed().await;
     }
 
-    /// Waits until everything is written. False if it was not.
+    /// Waits until all lines are written. False if a write failed.
     pub(crate) async fn flush(&self) -> bool {
         let (done, written) = oneshot::channel();
         self.0.send(Item::Flush(done)).await.is_ok() && written.await.is_ok()
@@ -65,7 +65,7 @@ fn drain(mut receiver: mpsc::Receiver<Item>, mut stream: Box<dyn Write + Send>) 
             next = if batch.len() < BATCH { receiver.try_recv().ok() } else { None };
         }
         if stream.write_all(&batch).and_then(|()| stream.flush()).is_err() {
-            // The other side is gone: whoever sends is told so.
+            // The reader is gone; senders see a closed queue.
             return;
         }
         batch.clear();

@@ -1,4 +1,4 @@
-//! What a tool of a one-shot program can do while it runs: lines of a stream, notifications, a session, sampling.
+//! The port of a one-shot program: streams, notifications, sessions, sampling.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,15 +13,15 @@ use toolpost_core::{
 use super::grammar::SampleVia;
 use super::inlet::Inlet;
 use super::outlet::Outlet;
-use super::person;
+use super::terminal;
 use crate::protocol::dialect::{Notice, SESSION_PROMPT, SampleAnswer, SampleLine, SessionLine};
 use crate::protocol::line::Line;
 
-/// How many log lines are kept for `verbose`.
+/// Maximum number of log lines retained for `verbose`.
 const MAX_LOG: usize = 1000;
-/// The largest file that is written into a line, in bytes.
+/// Maximum size of an artifact in a line, in bytes.
 const MAX_ARTIFACT: usize = 16 * 1024 * 1024;
-/// The keys under which a line of the caller may hold its answer.
+/// Keys of a caller's line that may hold the answer.
 const ANSWER_KEYS: [&str; 5] = ["value", "answer", "input", "text", "response"];
 
 pub(super) struct ProgramPort {
@@ -29,28 +29,28 @@ pub(super) struct ProgramPort {
     pub(super) errors: Outlet,
     pub(super) input: Arc<Inlet>,
     pub(super) stream: bool,
-    /// Whether notifications are for a person.
-    pub(super) for_person: bool,
+    /// Whether notices are text for a terminal.
+    pub(super) for_terminal: bool,
     pub(super) session: bool,
     pub(super) sample_via: Option<SampleVia>,
     pub(super) offline: bool,
-    /// Ends the call when nobody is there any more.
+    /// Cancels the call when the reader is gone.
     pub(super) cancellation: Cancellation,
-    /// Whether log lines are kept.
+    /// Whether log lines are retained.
     pub(super) keep_log: bool,
     pub(super) log: Mutex<Vec<LogLine>>,
-    /// Whether the session has begun.
+    /// Whether the session started.
     pub(super) begun: AtomicBool,
-    /// How often a question found no caller.
+    /// Number of questions after the end of the input.
     pub(super) unanswered: AtomicUsize,
-    /// Prompts over standard input wait for each other.
+    /// Serializes sampling over standard input.
     pub(super) sampling: tokio::sync::Mutex<()>,
 }
 
 impl ProgramPort {
     fn notice_line(&self, notice: &Notice) -> (&Outlet, Vec<u8>) {
-        if self.for_person {
-            return (&self.errors, person::notice(notice).into_bytes());
+        if self.for_terminal {
+            return (&self.errors, terminal::notice(notice).into_bytes());
         }
         let (outlet, line) = if self.stream {
             (&self.output, notice.to_stream_line())
@@ -60,12 +60,12 @@ impl ProgramPort {
         (outlet, format!("{line}\n").into_bytes())
     }
 
-    fn tell(&self, notice: &Notice) -> Delivery {
+    fn forward(&self, notice: &Notice) -> Delivery {
         let (outlet, line) = self.notice_line(notice);
         outlet.offer(line)
     }
 
-    /// The log lines that came so far.
+    /// The retained log lines.
     pub(super) fn log(&self) -> Vec<LogLine> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -76,7 +76,7 @@ impl ProgramPort {
         }
     }
 
-    /// The next line of the caller that is not empty.
+    /// The next non-empty line of the caller.
     async fn line(&self) -> Option<Line> {
         loop {
             match self.input.line().await {
@@ -88,7 +88,7 @@ impl ProgramPort {
 
     async fn question(&self, question: &Question) -> Result<Answer, ToolError> {
         if !self.session {
-            return Err(ToolError::precondition("the tool asks a question, and nobody can answer it here")
+            return Err(ToolError::precondition("the tool asks a question, but no session is open")
                 .suggest("Add --session to the command."));
         }
         let mut more = Map::new();
@@ -112,19 +112,19 @@ impl ProgramPort {
         match self.line().await {
             Some(Line::Whole(line)) => {
                 let value: Value = serde_json::from_slice(&line).map_err(|error| {
-                    ToolError::invalid_input(format!("the line of the session is no JSON: {error}"))
-                        .suggest("Write one JSON object a line, such as {\"value\": \"yes\"}.")
+                    ToolError::invalid_input(format!("the session line is not valid JSON: {error}"))
+                        .suggest("Write one JSON object per line, such as {\"value\": \"yes\"}.")
                 })?;
                 if !value.is_object() {
-                    return Err(ToolError::invalid_input("the line of the session is JSON but no object"));
+                    return Err(ToolError::invalid_input("the session line is not a JSON object"));
                 }
                 Ok(answer(question, value))
             }
             Some(Line::TooLong { .. }) => {
-                Err(ToolError::invalid_input("the line of the session is longer than 32 MiB"))
+                Err(ToolError::invalid_input("the session line is longer than 32 MiB"))
             }
-            // The end of the input declines one question, so that the tool can close its session; who goes on asking is
-            // stopped.
+            // The end of the input declines one question, so that the tool can finish. A second question cancels the
+            // call.
             None if self.unanswered.fetch_add(1, Ordering::Relaxed) == 0 => Ok(Answer::Declined),
             None => {
                 self.cancellation.cancel();
@@ -138,7 +138,7 @@ impl ProgramPort {
         let id = format!("{:08x}", RandomState::new().build_hasher().finish() as u32);
         let line = SampleLine::new(id.clone(), request.clone());
         self.write(&serde_json::to_value(line).unwrap_or_default()).await;
-        // What is not the answer is not for this tool.
+        // Other lines are ignored.
         while let Some(line) = self.line().await {
             let Line::Whole(line) = line else { continue };
             if let Ok(answer) = serde_json::from_slice::<SampleAnswer>(&line)
@@ -148,11 +148,11 @@ impl ProgramPort {
                 return Ok(answer.sample);
             }
         }
-        Err(ToolError::dependency("the caller's input ended before the prompt was completed"))
+        Err(ToolError::dependency("the input ended before the sampling response"))
     }
 }
 
-/// What a line of the caller answers.
+/// The answer in a line of the caller.
 fn answer(question: &Question, mut line: Value) -> Answer {
     if line.get("action").and_then(Value::as_str) == Some("quit") {
         return Answer::Declined;
@@ -184,11 +184,11 @@ fn answer(question: &Question, mut line: Value) -> Answer {
 
 impl Port for ProgramPort {
     fn progress(&self, _call: CallId, progress: Progress) -> Delivery {
-        self.tell(&Notice::from(&progress))
+        self.forward(&Notice::from(&progress))
     }
 
     fn log(&self, _call: CallId, line: LogLine) -> Delivery {
-        let delivery = self.tell(&Notice::from(&line));
+        let delivery = self.forward(&Notice::from(&line));
         if self.keep_log {
             let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
             if log.len() < MAX_LOG {
@@ -208,11 +208,11 @@ impl Port for ProgramPort {
                 && bytes.len() > MAX_ARTIFACT
             {
                 return Err(ToolError::limit(format!(
-                    "the artefact `{}` has {} bytes, and a line takes 16 MiB",
+                    "the artifact `{}` has {} bytes; a line holds 16 MiB",
                     artifact.name,
                     bytes.len()
                 ))
-                .suggest("Write large files to the working folder, and hand over their path."));
+                .suggest("Write large files to the working directory and deliver their path."));
             }
             let (outlet, line) = self.notice_line(&Notice::from(&artifact));
             if !outlet.send(line).await {
@@ -236,8 +236,10 @@ impl Port for ProgramPort {
                 Some(SampleVia::Standard) => return self.sample_over_lines(request).await,
                 Some(SampleVia::Http(address)) => address.clone(),
                 None => {
-                    return Err(ToolError::precondition("the tool needs a model, and none was given")
-                        .suggest("Add `--sample-via stdin` or `--sample-via http://…` to the command."));
+                    return Err(ToolError::precondition(
+                        "the tool needs a model, but sampling is not enabled",
+                    )
+                    .suggest("Add `--sample-via stdin` or `--sample-via http://…` to the command."));
                 }
             };
             let line = SampleLine::new(CallId::new().to_string(), request.clone());
@@ -245,7 +247,7 @@ impl Port for ProgramPort {
             let offline = self.offline;
             let answer = tokio::task::spawn_blocking(move || address.post(&body, offline)).await??;
             let answer: SampleAnswer = serde_json::from_slice(&answer).map_err(|error| {
-                ToolError::dependency(format!("the completion is no `{{\"content\": …}}`: {error}"))
+                ToolError::dependency(format!("the completion is not `{{\"content\": …}}`: {error}"))
             })?;
             Ok(answer.sample)
         })

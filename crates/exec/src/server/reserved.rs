@@ -1,4 +1,4 @@
-//! The arguments by which a caller says how a tool is run. They act when the tool declares them, and it gets them too.
+//! Reserved arguments, which control how a tool runs. They apply if the tool declares them, and reach it as well.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::Value;
 use toolpost_core::{CallOptions, ToolError, ToolSpec};
 
-/// How long `timeout` may be, in seconds.
+/// The range of `timeout`, in seconds.
 const TIMEOUT: std::ops::RangeInclusive<f64> = 1.0..=600.0;
 
-/// What the reserved arguments of a call ask for.
+/// The reserved arguments of a call.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Reserved {
     pub(super) working_dir: Option<PathBuf>,
@@ -19,10 +19,10 @@ pub(super) struct Reserved {
 }
 
 impl Reserved {
-    /// Reads them from arguments, or from the defaults of the schema.
+    /// Reads them from the arguments or the schema's defaults.
     ///
     /// # Errors
-    /// `INVALID_PATH` if the folder does not exist; `INVALID_INPUT` if the timeout is out of range.
+    /// `INVALID_PATH` if the directory does not exist; `INVALID_INPUT` if the timeout is out of range.
     pub(super) fn of(spec: &ToolSpec, arguments: &Value) -> Result<Self, ToolError> {
         let properties = spec.input_schema.as_value().get("properties");
         let given = |name: &str| {
@@ -50,16 +50,16 @@ impl Reserved {
 }
 
 fn working_dir(text: &str) -> Result<PathBuf, ToolError> {
-    let wrong = |reason: String| {
+    let invalid = |reason: String| {
         ToolError::invalid_path(format!("/working_dir: `{text}` {reason}"))
             .with("pointer", "/working_dir")
-            .suggest("Name a folder that exists.")
+            .suggest("Name an existing directory.")
     };
-    let path = std::path::absolute(text).map_err(|error| wrong(format!("is no path: {error}")))?;
+    let path = std::path::absolute(text).map_err(|error| invalid(format!("is not a path: {error}")))?;
     match std::fs::metadata(&path) {
         Ok(metadata) if metadata.is_dir() => Ok(path),
-        Ok(_) => Err(wrong("is no folder".to_owned())),
-        Err(error) => Err(wrong(format!("cannot be entered: {error}"))),
+        Ok(_) => Err(invalid("is not a directory".to_owned())),
+        Err(error) => Err(invalid(format!("cannot be opened: {error}"))),
     }
 }
 

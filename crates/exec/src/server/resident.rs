@@ -27,19 +27,19 @@ use crate::protocol::frame::{BadFrame, CallFacts, CallerFrame, CallerMessage, To
 use crate::protocol::line::{Line, MAX_LINE};
 use crate::protocol::outcome::{Answered, OutputFrame};
 
-/// How many requests may be under way. A toolbox has a smaller queue of its own.
+/// Maximum number of concurrent requests. A toolbox has a smaller queue of its own.
 const MAX_REQUESTS: usize = 4096;
-/// How long what runs may take to stop when the caller has gone.
+/// How long running calls may take to stop after the end of the input.
 const GRACE: Duration = Duration::from_secs(1);
-/// The longest name of a front or an identity that is taken over, in characters.
+/// Maximum length of a front or an identity, in characters.
 const MAX_NAME: usize = 256;
-/// The longest time that a deadline may lie ahead.
-const LONGEST: Duration = Duration::from_hours(24 * 365);
+/// Maximum time to a deadline.
+const MAX_DEADLINE: Duration = Duration::from_hours(24 * 365);
 
-/// The questions that wait for an answer, by call and number.
+/// Pending questions, by call and number.
 type Questions = HashMap<(u64, u64), oneshot::Sender<Answered<Value>>>;
 
-/// What all requests share.
+/// The state that all requests share.
 struct Resident {
     source: Arc<dyn ToolSource>,
     output: Outlet,
@@ -50,19 +50,19 @@ struct Resident {
     specs: Mutex<Specs>,
 }
 
-/// The specs as they were at a generation of the source.
+/// The specs at a generation of the source.
 #[derive(Default)]
 struct Specs {
     generation: Option<u64>,
     by_name: HashMap<String, Arc<ToolSpec>>,
 }
 
-/// What one thread leaves in a table is whole after any panic.
+/// Locks a table, which a panic cannot leave half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves until the caller's lines end.
+/// Serves until the end of the input.
 pub(super) async fn serve(server: &Server) -> u8 {
     let resident = Arc::new(Resident {
         source: Arc::clone(&server.source),
@@ -95,13 +95,13 @@ pub(super) async fn serve(server: &Server) -> u8 {
     for cancellation in lock(&resident.running).values() {
         cancellation.cancel();
     }
-    // Whoever waits for an answer gets none any more.
+    // Pending questions fail.
     lock(&resident.questions).clear();
     let _ = tokio::time::timeout(GRACE, async { while tasks.join_next().await.is_some() {} }).await;
     status::OK
 }
 
-/// Takes a request out of the table when its task ends, however it ends.
+/// Removes a request from the table when its task ends.
 struct Entry {
     resident: Arc<Resident>,
     id: u64,
@@ -114,7 +114,7 @@ impl Drop for Entry {
 }
 
 impl Resident {
-    /// Writes a frame when there is room. False if nobody reads any more.
+    /// Writes a frame, waiting for space. False if the stream is closed.
     async fn send(&self, id: u64, message: ToolMessage) -> bool {
         match ToolFrame::new(id, message).to_line() {
             Ok(line) if line.len() <= MAX_LINE => self.output.send(line).await,
@@ -136,10 +136,10 @@ impl Resident {
         self.send(0, ToolMessage::Problem { error }).await;
     }
 
-    /// A line that is no frame costs the request that it names, and nothing if it names none.
+    /// Handles an invalid line: fails the request that it names, if any.
     async fn bad(&self, bad: BadFrame) {
         match bad.id {
-            // The id of a request that runs is not that of a new one: nothing ends.
+            // A running request keeps running.
             Some(id) if id != 0 && !lock(&self.running).contains_key(&id) => {
                 self.failure(id, &bad.error).await;
             }
@@ -155,7 +155,7 @@ impl Resident {
             rest.get(..end)?.parse().ok()
         });
         let error = ToolError::invalid_input("the line is longer than 32 MiB")
-            .suggest("Give large data as a file and pass its path.");
+            .suggest("Write large data to a file and pass its path.");
         self.bad(BadFrame { id, error }).await;
     }
 
@@ -172,7 +172,7 @@ impl Resident {
                 }
             }
             CallerMessage::Answer { request, answer } => {
-                // An answer that nobody waits for came too late.
+                // An answer without a pending question is late.
                 let waiting = lock(&self.questions).remove(&(id, request));
                 if let Some(waiting) = waiting {
                     let _ = waiting.send(answer);
@@ -187,10 +187,10 @@ impl Resident {
                     // A panic in a source must not leave the caller waiting.
                     let result = AssertUnwindSafe(call).catch_unwind().await;
                     let message = result.unwrap_or_else(|_| ToolMessage::Result {
-                        outcome: Answered::Error(ToolError::internal("the program failed inside")),
+                        outcome: Answered::Error(ToolError::internal("the program failed internally")),
                         record: None,
                     });
-                    // The id is free before its caller can know that.
+                    // Free the id before the caller sees the answer.
                     drop(entry);
                     resident.send(id, message).await;
                 });
@@ -222,26 +222,26 @@ impl Resident {
         }
     }
 
-    /// Gives a new request its place; `None` if it was refused.
+    /// Registers a request; `None` if it was rejected.
     async fn enter(self: &Arc<Self>, id: u64) -> Option<(Entry, Cancellation)> {
-        let refused = {
+        let registered = {
             let mut running = lock(&self.running);
             if id == 0 || running.contains_key(&id) {
                 Err(None)
             } else if running.len() >= MAX_REQUESTS {
-                Err(Some(ToolError::overloaded(format!("{MAX_REQUESTS} requests are under way already"))))
+                Err(Some(ToolError::overloaded(format!("{MAX_REQUESTS} requests are already running"))))
             } else {
                 let cancellation = Cancellation::new();
                 running.insert(id, cancellation.clone());
                 Ok(cancellation)
             }
         };
-        match refused {
+        match registered {
             Ok(cancellation) => return Some((Entry { resident: Arc::clone(self), id }, cancellation)),
             Err(Some(error)) => drop(self.failure(id, &error).await),
             Err(None) => {
                 self.problem(ToolError::invalid_input(format!(
-                    "the id {id} is that of a request that runs, or 0"
+                    "the id {id} is 0 or belongs to a running request"
                 )))
                 .await;
             }
@@ -249,7 +249,7 @@ impl Resident {
         None
     }
 
-    /// The spec of a tool, as the source has it now.
+    /// The current spec of a tool.
     async fn spec(&self, tool: &str) -> Result<Option<Arc<ToolSpec>>, ToolError> {
         let generation = self.source.generation();
         {
@@ -275,14 +275,13 @@ impl Resident {
     ) -> ToolMessage {
         let wants_record = facts.record;
         let arguments = if arguments.is_null() { Value::Object(serde_json::Map::new()) } else { arguments };
-        let refused =
-            |error: ToolError| ToolMessage::Result { outcome: Answered::Error(error), record: None };
+        let failed = |error: ToolError| ToolMessage::Result { outcome: Answered::Error(error), record: None };
         let spec = match self.spec(&tool).await {
             Ok(spec) => spec,
-            Err(error) => return refused(error),
+            Err(error) => return failed(error),
         };
         let reserved = match &spec {
-            // An unknown tool is for the source to refuse.
+            // The source rejects an unknown tool.
             None => Ok(Reserved::default()),
             Some(spec) => spec
                 .input_schema
@@ -291,7 +290,7 @@ impl Resident {
         };
         let reserved = match reserved {
             Ok(reserved) => reserved,
-            Err(error) => return refused(error),
+            Err(error) => return failed(error),
         };
         let port = Arc::new(FramePort::new(Arc::clone(self), id, &facts.serves));
         let mut call = new_call(tool, arguments, facts).with_port(port).with_cancellation(cancellation);
@@ -305,7 +304,7 @@ impl Resident {
         if let Err(error) = &result
             && error.code() == Code::Internal
         {
-            // The caller gets the id alone; the author of the program gets what went wrong.
+            // The caller gets only the id; stderr explains the error to the program's author.
             self.errors.send(explained(call_id, error, &record.causes)).await;
         }
         let record = wants_record.then(|| serde_json::to_value(&*record).unwrap_or_default());
@@ -318,7 +317,7 @@ impl Resident {
 }
 
 impl Entry {
-    /// Answers with what a resource or a prompt gives.
+    /// Answers with the value of a resource or a prompt.
     async fn value(
         self,
         id: u64,
@@ -327,7 +326,7 @@ impl Entry {
     ) {
         let result = tokio::select! {
             result = value => result.map(|output| output.result_value()),
-            () = cancellation.cancelled() => Err(ToolError::cancelled("the caller asked to stop")),
+            () = cancellation.cancelled() => Err(ToolError::cancelled("the caller cancelled the request")),
         };
         let resident = Arc::clone(&self.resident);
         drop(self);
@@ -344,15 +343,15 @@ impl Entry {
 }
 
 fn too_large(bytes: usize) -> ToolError {
-    ToolError::limit(format!("the answer has {bytes} bytes as JSON, and a line takes 32 MiB"))
-        .suggest("Write large results to a file, and give its path.")
+    ToolError::limit(format!("the answer has {bytes} bytes of JSON; a line holds 32 MiB"))
+        .suggest("Write large results to a file and return its path.")
 }
 
-fn shortened(text: &str) -> String {
+fn truncate(text: &str) -> String {
     text.chars().take(MAX_NAME).collect()
 }
 
-/// The call that a frame describes. It may only tighten: neither approval nor injected types come over a wire.
+/// The call of a frame. It can only tighten: approvals and values injected by type never come over a wire.
 pub(crate) fn new_call(tool: String, arguments: Value, facts: CallFacts) -> Call {
     let mut call = Call::new(tool, arguments);
     if let Some(id) = facts.call.and_then(|text| text.parse().ok()) {
@@ -363,17 +362,17 @@ pub(crate) fn new_call(tool: String, arguments: Value, facts: CallFacts) -> Call
     call.caller = match facts.caller {
         None => Caller::new("exec"),
         Some(name) => Caller {
-            front: Cow::Owned(shortened(&name.front)),
-            identity: name.identity.map(|identity| shortened(&identity).into()),
+            front: Cow::Owned(truncate(&name.front)),
+            identity: name.identity.map(|identity| truncate(&identity).into()),
             program: None,
         },
     };
     call.scope = facts
         .scope
-        .and_then(|scope| Some(Scope::new(shortened(&scope.owner)).with_id(scope.id.parse().ok()?)));
+        .and_then(|scope| Some(Scope::new(truncate(&scope.owner)).with_id(scope.id.parse().ok()?)));
     call.deadline = facts
         .deadline_ms
-        .and_then(|left| Instant::now().checked_add(Duration::from_millis(left).min(LONGEST)));
+        .and_then(|left| Instant::now().checked_add(Duration::from_millis(left).min(MAX_DEADLINE)));
     call.idempotency_key = facts.idempotency_key;
     call.priority = facts.priority;
     let options = &mut call.options;

@@ -1,34 +1,34 @@
-//! Exit statuses.
+//! Exit codes.
 
 use toolpost_core::{Code, ToolError};
 
-/// It was done, at least in part.
+/// Success, at least partial.
 pub(super) const OK: u8 = 0;
-/// The tool reported failure.
+/// The tool failed.
 pub(super) const FAILED: u8 = 1;
-/// The command line is wrong.
+/// Invalid command line.
 pub(super) const USAGE: u8 = 2;
-/// Something is unreachable or too slow.
+/// A dependency is unreachable or too slow.
 const UNREACHABLE: u8 = 4;
-/// Policy or approval says no.
+/// Denied by policy or approval.
 const DENIED: u8 = 5;
 /// A limit was reached.
 const LIMIT: u8 = 6;
-/// The caller asked to stop.
+/// Cancelled by the caller.
 const INTERRUPTED: u8 = 130;
 
 /// The table for `--help`.
 pub(super) const TABLE: &[(u8, &str)] = &[
-    (OK, "done, at least in part"),
-    (FAILED, "the tool failed, or the arguments do not fit"),
-    (USAGE, "the command line is wrong"),
-    (UNREACHABLE, "something it needs is unreachable or too slow"),
-    (DENIED, "not permitted"),
+    (OK, "success, at least partial"),
+    (FAILED, "the tool failed, or the arguments are invalid"),
+    (USAGE, "invalid command line"),
+    (UNREACHABLE, "a dependency is unreachable or too slow"),
+    (DENIED, "permission denied"),
     (LIMIT, "a limit was reached"),
-    (INTERRUPTED, "interrupted"),
+    (INTERRUPTED, "cancelled"),
 ];
 
-/// The status of an error.
+/// The exit code of an error.
 pub(super) fn of(error: &ToolError) -> u8 {
     match error.code() {
         Code::Dependency if error.is_program_failure() => FAILED,

@@ -1,4 +1,4 @@
-//! What goes between a process and its workers: the frames of resident mode, and what only a worker needs.
+//! Frames between a process and its workers: those of resident mode, with extensions.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -7,66 +7,66 @@ use toolpost_core::{Document, StateAddress, StateView};
 
 use crate::protocol::frame::{CallFacts, CallerMessage, Frame, ToolMessage};
 
-/// A line to a worker.
+/// A frame to a worker.
 pub(super) type OrderFrame = Frame<Order>;
-/// A line of a worker.
+/// A frame from a worker.
 pub(super) type ReportFrame = Frame<Report>;
 
-/// What a worker is told.
+/// A message to a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Order {
-    /// Run a tool, once, as it is: what stands around a call is done where it comes from.
+    /// Runs one attempt of a tool, without the call path around it.
     Attempt {
-        /// The tool.
+        /// Tool name.
         tool: String,
-        /// The arguments, checked.
+        /// Validated arguments.
         arguments: Value,
-        /// Which attempt it is.
+        /// Number of the attempt.
         attempt: u32,
-        /// What its `#[state]` parameters see.
+        /// Views of its `#[state]` parameters.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        state: Vec<Seen>,
-        /// What travels with it.
+        state: Vec<StatePart>,
+        /// The facts of the call.
         #[serde(flatten)]
         facts: Box<CallFacts>,
     },
-    /// What any tool program is told.
+    /// A message of resident mode.
     #[serde(untagged)]
     Caller(CallerMessage),
 }
 
-/// What a worker tells.
+/// A message from a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Report {
-    /// What a `#[state]` parameter shall become when the attempt has succeeded.
-    Keep {
-        /// Which of them, from 0.
+    /// Sets the new value of a `#[state]` parameter, committed when the attempt succeeds.
+    SetState {
+        /// Index of the parameter.
         index: usize,
-        /// The value.
+        /// New value.
         value: Value,
     },
-    /// The causes of the error that follows, outermost first.
+    /// The causes of the following error, outermost first.
     Causes {
-        /// Their texts.
+        /// Messages of the causes.
         causes: Vec<String>,
     },
-    /// What any tool program tells.
+    /// A message of resident mode.
     #[serde(untagged)]
     Tool(Box<ToolMessage>),
 }
 
-/// What one `#[state]` parameter sees: the part that it names, and nothing else of the document.
+/// The view of a `#[state]` parameter, without the rest of the document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct StatePart {
     document: String,
     pointer: String,
     #[serde(default, skip_serializing_if = "Option::is_none", with = "double")]
     value: Option<Value>,
 }
 
-/// A value that is there, also if it is null, is not one that is not there.
+/// Distinguishes a null value from a missing one.
 mod double {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use serde_json::Value;
@@ -81,15 +81,15 @@ mod double {
     }
 }
 
-impl From<&StateView> for Seen {
+impl From<&StateView> for StatePart {
     fn from(view: &StateView) -> Self {
         let StateAddress { document, pointer } = view.address().clone();
         Self { document, pointer, value: view.value().cloned() }
     }
 }
 
-impl Seen {
-    /// The same view, of a document that has nothing but this part.
+impl StatePart {
+    /// The view, of a document that contains only this part.
     pub(super) fn view(self) -> StateView {
         let names = self.pointer.split('/').skip(1).map(|name| name.replace("~1", "/").replace("~0", "~"));
         let names: Vec<String> = names.collect();
@@ -122,17 +122,17 @@ mod tests {
             ("/nothing", None),
         ] {
             let address = StateAddress { document: "d".into(), pointer: pointer.into() };
-            let seen = Seen::from(&StateView::new(address, &document));
+            let seen = StatePart::from(&StateView::new(address, &document));
             let line = serde_json::to_string(&seen).unwrap();
             assert_eq!(line.contains("secret"), pointer.is_empty(), "{line}");
-            let again: Seen = serde_json::from_str(&line).unwrap();
+            let again: StatePart = serde_json::from_str(&line).unwrap();
             assert_eq!(again.view().value(), expected.as_ref(), "{pointer}");
         }
     }
 
     #[test]
-    fn orders_and_reports_read_back_as_written() {
-        let seen = Seen { document: "d".into(), pointer: "/x".into(), value: Some(Value::Null) };
+    fn orders_and_reports_round_trip() {
+        let seen = StatePart { document: "d".into(), pointer: "/x".into(), value: Some(Value::Null) };
         let facts = Box::new(CallFacts { deadline_ms: Some(5), ..CallFacts::default() });
         let arguments = json!({"a": [1.5, "x"]});
         let orders = [
@@ -144,7 +144,7 @@ mod tests {
             assert_eq!(OrderFrame::read(&line).unwrap().to_line().unwrap(), line);
         }
         let reports = [
-            Report::Keep { index: 1, value: json!({"n": 1}) },
+            Report::SetState { index: 1, value: json!({"n": 1}) },
             Report::Causes { causes: vec!["because".into()] },
             Report::Tool(Box::new(ToolMessage::Nested {
                 request: 1,

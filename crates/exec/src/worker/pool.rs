@@ -1,4 +1,4 @@
-//! The processes that there are, and one attempt in one of them.
+//! The pool of worker processes, and one attempt in one of them.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,52 +14,52 @@ use toolpost_core::{
     BoxFuture, Call, CallId, Cancellation, Host, Output, RetryAdvice, ToolError, ToolSpec, format_duration,
 };
 
-use super::Settings;
-use super::frame::{Order, OrderFrame, Report, Seen};
+use super::WorkerSettings;
+use super::frame::{Order, OrderFrame, Report, StatePart};
 use super::process::{Counted, Worker};
 use crate::protocol::frame::{CallFacts, CallerMessage, StateRequest, ToolMessage};
 use crate::protocol::outcome::{Answered, OutputFrame};
 
-/// How many times as many as there shall be there are at most, with those of nested calls.
-const CAP: usize = 4;
-/// With less time left than this, a call that waits for a process is not begun any more.
-const LEAST_TIME: Duration = Duration::from_millis(20);
-/// When a call that was refused may try again.
-const AGAIN: Duration = Duration::from_millis(100);
-/// How many lines a process that has nothing to do may have said since it answered.
-const LATE: usize = 64;
+/// The maximum of workers with nested calls, as a multiple of the configured maximum.
+const NESTED_FACTOR: usize = 4;
+/// A waiting call with less time to its deadline is not started.
+const MIN_TIME: Duration = Duration::from_millis(20);
+/// Retry advice for a rejected call.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+/// Maximum number of late lines of an idle worker.
+const MAX_LATE_LINES: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// Or why there are none.
-    settings: Result<Settings, ToolError>,
+    /// The settings, or why there are no workers.
+    settings: Result<WorkerSettings, ToolError>,
     idle: Mutex<Idle>,
-    places: Arc<Semaphore>,
-    /// Further places, for calls that must not wait.
-    extra: Arc<Semaphore>,
-    /// The calls that hold a place.
+    permits: Arc<Semaphore>,
+    /// Additional permits for calls that must not wait.
+    nested_permits: Arc<Semaphore>,
+    /// The calls with a permit.
     holders: Mutex<HashSet<CallId>>,
     count: Arc<AtomicUsize>,
 }
 
-/// What has nothing to do.
+/// The idle workers.
 #[derive(Debug, Default)]
 struct Idle {
-    /// With the time since when; the latest at the end.
+    /// Workers with the start of their idle time; the latest is last.
     workers: VecDeque<(Instant, Worker)>,
-    /// Ends those that had nothing to do for too long. There is one as long as there are such.
+    /// Stops workers that are idle for too long; present while there are idle workers.
     reaper: Option<JoinHandle<()>>,
 }
 
-/// The right to use one process.
+/// The permit of a call to use one worker.
 #[derive(Debug)]
-struct Place<'a> {
+struct Permit<'a> {
     pool: &'a Pool,
     holder: CallId,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         self.pool.holders().remove(&self.holder);
     }
@@ -70,21 +70,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pool {
-    pub(super) fn new(settings: Settings) -> Self {
-        let most = settings.most.clamp(1, Semaphore::MAX_PERMITS / CAP);
-        Self::with(Ok(settings), most)
+    pub(super) fn new(settings: WorkerSettings) -> Self {
+        let max = settings.max.clamp(1, Semaphore::MAX_PERMITS / NESTED_FACTOR);
+        Self::with(Ok(settings), max)
     }
 
-    pub(super) fn none(reason: ToolError) -> Self {
+    pub(super) fn unavailable(reason: ToolError) -> Self {
         Self::with(Err(reason), 0)
     }
 
-    fn with(settings: Result<Settings, ToolError>, most: usize) -> Self {
+    fn with(settings: Result<WorkerSettings, ToolError>, max: usize) -> Self {
         Self {
             settings,
             idle: Mutex::default(),
-            places: Arc::new(Semaphore::new(most)),
-            extra: Arc::new(Semaphore::new(most * (CAP - 1))),
+            permits: Arc::new(Semaphore::new(max)),
+            nested_permits: Arc::new(Semaphore::new(max * (NESTED_FACTOR - 1))),
             holders: Mutex::default(),
             count: Arc::default(),
         }
@@ -98,35 +98,35 @@ impl Pool {
         lock(&self.holders)
     }
 
-    /// Whether a call above this one may hold a place, so that this one must not wait for a place.
-    fn may_be_waited_for(&self, call: &Call) -> bool {
+    /// Whether an ancestor of this call may hold a permit, so that this call must not wait for one.
+    fn has_waiting_ancestor(&self, call: &Call) -> bool {
         match call.depth {
             0 => false,
-            // The depth alone proves nothing: it may have come in over a wire.
+            // The depth alone is no proof: it may come from a wire.
             1 => call.parent.is_some_and(|parent| self.holders().contains(&parent)),
-            // Nobody can tell who stands further above.
+            // Ancestors beyond the parent are unknown.
             _ => true,
         }
     }
 
-    /// A place for a call, as soon as there is one.
-    async fn place(&self, settings: &Settings, host: &dyn Host) -> Result<Place<'_>, ToolError> {
+    /// Waits for a permit.
+    async fn permit(&self, settings: &WorkerSettings, host: &dyn Host) -> Result<Permit<'_>, ToolError> {
         let call = host.call();
-        let permit = if self.may_be_waited_for(call) {
-            let places = [&self.places, &self.extra];
-            places.into_iter().find_map(|places| Arc::clone(places).try_acquire_owned().ok()).ok_or_else(|| {
-                let most = settings.most.max(1);
-                ToolError::overloaded(format!(
-                    "no worker process is free for the nested call of `{}`: at most {most} run calls, and with \
-                     nested calls {}",
-                    call.tool,
-                    most.saturating_mul(CAP)
-                ))
-                .suggest("Make fewer nested calls at once, or let the program have more workers (`most`).")
-            })
+        let permit = if self.has_waiting_ancestor(call) {
+            let permits = [&self.permits, &self.nested_permits];
+            permits.into_iter().find_map(|permits| Arc::clone(permits).try_acquire_owned().ok()).ok_or_else(
+                || {
+                    ToolError::overloaded(format!(
+                        "no worker process is free for the nested call of `{}` (maximum: {})",
+                        call.tool,
+                        settings.max.max(1).saturating_mul(NESTED_FACTOR)
+                    ))
+                    .suggest("Make fewer nested calls at once, or raise the maximum of workers (`max`).")
+                },
+            )
         } else {
-            let begun = Instant::now();
-            let end = host.deadline().and_then(|end| end.checked_sub(LEAST_TIME));
+            let started = Instant::now();
+            let end = host.deadline().and_then(|end| end.checked_sub(MIN_TIME));
             let late = async {
                 match end {
                     Some(end) => tokio::time::sleep_until(end.into()).await,
@@ -135,22 +135,22 @@ impl Pool {
             };
             tokio::select! {
                 biased;
-                place = Arc::clone(&self.places).acquire_owned() => Ok(place?),
+                permit = Arc::clone(&self.permits).acquire_owned() => Ok(permit?),
                 () = late => Err(ToolError::overloaded(format!(
-                    "no worker process was free for `{}` within {}: {} may run calls at once",
-                    call.tool,
-                    format_duration(begun.elapsed()),
-                    settings.most.max(1)
-                ))
-                .suggest("Call again later, or let the program have more workers (`most`).")),
+                        "no worker process was free for `{}` within {} (maximum: {})",
+                        call.tool,
+                        format_duration(started.elapsed()),
+                        settings.max.max(1)
+                    ))
+                    .suggest("Retry later, or raise the maximum of workers (`max`).")),
             }
         };
-        let permit = permit.map_err(|error| error.retry(RetryAdvice::NotStarted(AGAIN)))?;
+        let permit = permit.map_err(|error| error.retry(RetryAdvice::NotStarted(RETRY_AFTER)))?;
         self.holders().insert(call.id);
-        Ok(Place { pool: self, holder: call.id, _permit: permit })
+        Ok(Permit { pool: self, holder: call.id, _permit: permit })
     }
 
-    /// One attempt.
+    /// Runs one attempt.
     pub(super) async fn run(
         self: Arc<Self>,
         spec: &ToolSpec,
@@ -158,9 +158,9 @@ impl Pool {
         stop: Cancellation,
     ) -> Result<Output, ToolError> {
         let settings = self.settings.as_ref().map_err(Clone::clone)?;
-        let stopped = || ToolError::cancelled("the call was stopped");
-        let _place = tokio::select! {
-            place = self.place(settings, &*host) => place?,
+        let stopped = || ToolError::cancelled("the call was cancelled");
+        let _permit = tokio::select! {
+            permit = self.permit(settings, &*host) => permit?,
             () = stop.cancelled() => return Err(stopped()),
         };
         let memory = spec.policy.memory.unwrap_or(settings.memory);
@@ -182,41 +182,41 @@ impl Pool {
         };
         match ended {
             Ended::Answered(result) => {
-                self.give_back(settings, worker);
+                self.put(settings, worker);
                 result
             }
             Ended::Died => Err(worker.end().await),
         }
     }
 
-    /// One that has nothing to do: the one that worked last, whose memory is still warm.
+    /// Takes the idle worker that ran last, whose memory is still warm.
     fn take(&self, memory: u64) -> Option<Worker> {
         loop {
             let mut idle = lock(&self.idle);
             let place = idle.workers.iter().rposition(|(_, worker)| worker.memory == memory)?;
             let (_, worker) = idle.workers.remove(place)?;
             drop(idle);
-            if is_well(&worker) {
+            if is_idle(&worker) {
                 return Some(worker);
             }
         }
     }
 
-    fn give_back(self: &Arc<Self>, settings: &Settings, worker: Worker) {
+    fn put(self: &Arc<Self>, settings: &WorkerSettings, worker: Worker) {
         let mut idle = lock(&self.idle);
         idle.workers.push_back((Instant::now(), worker));
-        // Nested calls may have needed more than there shall be.
-        let excess = idle.workers.len().saturating_sub(settings.most.max(1));
+        // Nested calls may have started more workers than the maximum.
+        let excess = idle.workers.len().saturating_sub(settings.max.max(1));
         let surplus: Vec<_> = idle.workers.drain(..excess).collect();
-        // The one that there was may have ended with its runtime.
+        // The previous reaper may have ended with its runtime.
         if idle.reaper.as_ref().is_none_or(JoinHandle::is_finished) {
-            let (pool, wait, least) = (Arc::downgrade(self), settings.idle, settings.least);
+            let (pool, wait, min_idle) = (Arc::downgrade(self), settings.idle_timeout, settings.min_idle);
             idle.reaper = Some(tokio::spawn(async move {
                 let mut next = wait;
                 loop {
                     tokio::time::sleep(next).await;
                     let Some(pool) = pool.upgrade() else { return };
-                    match pool.reap(wait, least) {
+                    match pool.reap(wait, min_idle) {
                         Some(wait) => next = wait,
                         None => return,
                     }
@@ -227,14 +227,14 @@ impl Pool {
         drop(surplus);
     }
 
-    /// Ends those that had nothing to do for too long, and tells when to look again; `None` if there is no need.
-    fn reap(&self, wait: Duration, least: usize) -> Option<Duration> {
+    /// Stops workers that are idle for too long. Returns the time to the next check; `None` if none is needed.
+    fn reap(&self, wait: Duration, min_idle: usize) -> Option<Duration> {
         let mut idle = lock(&self.idle);
         let over = idle.workers.iter().take_while(|(since, _)| since.elapsed() >= wait).count();
-        let over = over.min(idle.workers.len().saturating_sub(least));
+        let over = over.min(idle.workers.len().saturating_sub(min_idle));
         let ended: Vec<_> = idle.workers.drain(..over).collect();
         let next = match idle.workers.front() {
-            Some((since, _)) if idle.workers.len() > least => Some(wait.saturating_sub(since.elapsed())),
+            Some((since, _)) if idle.workers.len() > min_idle => Some(wait.saturating_sub(since.elapsed())),
             _ => {
                 idle.reaper = None;
                 None
@@ -246,33 +246,33 @@ impl Pool {
     }
 }
 
-/// Whether a process that had nothing to do still waits for work.
-fn is_well(worker: &Worker) -> bool {
-    for _ in 0..LATE {
+/// Whether an idle worker still waits for work.
+fn is_idle(worker: &Worker) -> bool {
+    for _ in 0..MAX_LATE_LINES {
         match worker.next_report().now_or_never() {
             None => return true,
-            // It has ended, or talks nonsense.
+            // It exited, or its output is invalid.
             Some(None) => return false,
-            // What a task of an earlier attempt still had to say is for nobody.
+            // Late output of an earlier attempt is ignored.
             Some(Some(_)) => {}
         }
     }
     false
 }
 
-/// How an attempt ended.
+/// The end of an attempt.
 enum Ended {
-    /// The tool said so.
+    /// The tool answered.
     Answered(Result<Output, ToolError>),
-    /// The process says nothing more.
+    /// The process died.
     Died,
 }
 
-/// What a worker is told of a call.
+/// The frame that starts an attempt.
 fn order(spec: &ToolSpec, host: &dyn Host) -> Result<Order, ToolError> {
     let call = host.call();
     let state = (0..spec.state.len())
-        .map(|index| host.state(index).map(|view| Seen::from(&view)))
+        .map(|index| host.state(index).map(|view| StatePart::from(&view)))
         .collect::<Result<_, _>>()?;
     Ok(Order::Attempt {
         tool: spec.name.clone(),
@@ -305,49 +305,49 @@ fn facts(spec: &ToolSpec, call: &Call, host: &dyn Host) -> CallFacts {
     }
 }
 
-/// Gives a worker its attempt, and does for it what it asks for until it answers.
+/// Runs an attempt in a worker, and serves its requests until it answers.
 async fn attempt(worker: &mut Worker, order: Order, host: &Arc<dyn Host>) -> Ended {
     let id = worker.next;
     worker.next += 1;
     if let Err(error) = worker.send(&OrderFrame::new(id, order)).await {
         return Ended::Answered(Err(error));
     }
-    let mut asked: FuturesUnordered<BoxFuture<'_, (u64, Answered<Value>)>> = FuturesUnordered::new();
-    let mut of_error = Vec::new();
+    let mut requests: FuturesUnordered<BoxFuture<'_, (u64, Answered<Value>)>> = FuturesUnordered::new();
+    let mut error_causes = Vec::new();
     loop {
         let report = tokio::select! {
             report = worker.next_report() => report,
-            Some((request, answer)) = asked.next() => {
+            Some((request, answer)) = requests.next() => {
                 let answer = OrderFrame::new(id, Order::Caller(CallerMessage::Answer { request, answer }));
                 if let Err(error) = worker.send(&answer).await {
                     let answer = CallerMessage::Answer { request, answer: Answered::Error(error) };
-                    // An error is never too large.
+                    // An error always fits.
                     let _ = worker.send(&OrderFrame::new(id, Order::Caller(answer))).await;
                 }
                 continue;
             }
         };
         let Some(report) = report else { return Ended::Died };
-        // What a task of an earlier attempt still has to say is for nobody.
+        // Late output of an earlier attempt is ignored.
         if report.id != id {
             continue;
         }
         match report.message {
-            Report::Keep { index, value } => {
+            Report::SetState { index, value } => {
                 if let Err(error) = host.set_state(index, value) {
                     return Ended::Answered(Err(error));
                 }
             }
-            Report::Causes { causes } => of_error = causes,
+            Report::Causes { causes } => error_causes = causes,
             Report::Tool(message) => match *message {
                 ToolMessage::Progress(progress) => host.progress(progress),
                 ToolMessage::Log(line) => host.log(line),
                 ToolMessage::Result { outcome, .. } => {
-                    let result = outcome.into_result().map_err(|error| error.with_causes(of_error));
+                    let result = outcome.into_result().map_err(|error| error.with_causes(error_causes));
                     return Ended::Answered(result.and_then(OutputFrame::into_output));
                 }
                 question => match answer(question, host) {
-                    Some(answer) => asked.push(answer),
+                    Some(answer) => requests.push(answer),
                     None => return Ended::Died,
                 },
             },
@@ -355,7 +355,7 @@ async fn attempt(worker: &mut Worker, order: Order, host: &Arc<dyn Host>) -> End
     }
 }
 
-/// The answer to a question of a worker; `None` if it is no question.
+/// Serves a request of a worker; `None` if the message is not a request.
 fn answer(question: ToolMessage, host: &Arc<dyn Host>) -> Option<BoxFuture<'static, (u64, Answered<Value>)>> {
     let host = Arc::clone(host);
     let (request, answer): (u64, BoxFuture<'static, Result<Value, ToolError>>) = match question {

@@ -1,4 +1,4 @@
-//! One worker process, as the process that started it sees it.
+//! One worker process, as its parent sees it.
 
 use std::ffi::OsString;
 use std::io::Read as _;
@@ -11,30 +11,30 @@ use toolpost_core::{RetryAdvice, ToolError, format_duration};
 use toolpost_sandbox::{Cancel, Limits, Program, Running, Sandbox, Verdict, Workspace};
 
 use super::frame::{OrderFrame, Report, ReportFrame};
-use super::{MARKER, Settings};
+use super::{MARKER, WorkerSettings};
 use crate::protocol::frame::ToolMessage;
 use crate::protocol::line::{Line, MAX_LINE};
 use crate::server::{Inlet, Outlet};
 
-/// How much of what a worker writes to standard error is kept.
-const KEPT: usize = 4 << 10;
-/// How many lines a program may print before it says that it is ready.
-const PREAMBLE: usize = 64;
-/// A worker lives as long as it is needed: each call has its own limit of time.
+/// Retained end of a worker's stderr, in bytes.
+const MAX_ERRORS: usize = 4 << 10;
+/// Maximum number of lines before a program is ready.
+const MAX_PREAMBLE: usize = 64;
+/// A worker has no timeout of its own; each call has one.
 const LIFETIME: Duration = Duration::from_hours(24 * 365);
 
-/// A process that is ready for an attempt, or at one. Dropped, it is killed with everything that it started.
+/// A worker, idle or busy. Dropping it kills it and its descendants.
 pub(super) struct Worker {
     running: Option<Running>,
     cancel: Cancel,
     input: Outlet,
     output: Inlet,
     errors: Arc<Mutex<Vec<u8>>>,
-    /// The memory that it may have.
+    /// Its memory limit.
     pub(super) memory: u64,
-    /// The number of its next attempt.
+    /// Number of its next attempt.
     pub(super) next: u64,
-    /// Counts it as long as it lives.
+    /// Counts it while it exists.
     _counted: Counted,
 }
 
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Worker {
     }
 }
 
-/// One of so many.
+/// Increments a counter while it exists.
 #[derive(Debug)]
 pub(super) struct Counted(Arc<AtomicUsize>);
 
@@ -62,26 +62,30 @@ impl Drop for Counted {
 }
 
 impl Worker {
-    /// Starts one and waits until it is ready.
-    pub(super) async fn start(settings: &Settings, memory: u64, counted: Counted) -> Result<Self, ToolError> {
+    /// Starts a worker and waits until it is ready.
+    pub(super) async fn start(
+        settings: &WorkerSettings,
+        memory: u64,
+        counted: Counted,
+    ) -> Result<Self, ToolError> {
         let sandbox = sandbox(settings, memory);
         let line =
             std::iter::once(settings.program.clone().into_os_string()).chain(settings.arguments.clone());
         let program = Program::argv(line.collect::<Vec<OsString>>());
-        // Making a process blocks for a millisecond.
+        // Starting a process blocks for about a millisecond.
         let mut worker =
             tokio::task::spawn_blocking(move || Self::start_blocking(&sandbox, &program, memory, counted))
                 .await??;
-        match tokio::time::timeout(settings.start, worker.ready()).await {
+        match tokio::time::timeout(settings.start_timeout, worker.ready()).await {
             Ok(Ok(())) => Ok(worker),
             Ok(Err(())) => {
                 let why = worker.end().await;
-                Err(no_hook(settings, "it ended before it was ready").with("ended", why.message()))
+                Err(no_entry(settings, "exited before it was ready").with("ended", why.message()))
             }
             Err(_) => {
                 worker.kill().await;
-                let limit = format_duration(settings.start);
-                Err(no_hook(settings, &format!("it was not ready within {limit}")))
+                let limit = format_duration(settings.start_timeout);
+                Err(no_entry(settings, &format!("was not ready within {limit}")))
             }
         }
     }
@@ -94,7 +98,7 @@ impl Worker {
     ) -> Result<Self, ToolError> {
         let failed = |error: toolpost_sandbox::Error| {
             let hint = error.hint();
-            ToolError::dependency(format!("no worker process could be started: {error}"))
+            ToolError::dependency(format!("cannot start a worker process: {error}"))
                 .suggest_maybe(hint)
                 .caused_by(error)
         };
@@ -104,14 +108,14 @@ impl Worker {
         let (Some(input), Some((output, mut stderr))) = (running.take_stdin(), running.take_output()) else {
             return Err(ToolError::internal("a worker process has no streams"));
         };
-        let kept = Arc::clone(&errors);
+        let tail = Arc::clone(&errors);
         let read = move || {
             let mut piece = [0; 1 << 10];
             while let Ok(read @ 1..) = stderr.read(&mut piece) {
-                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.extend_from_slice(piece.get(..read).unwrap_or_default());
-                let excess = kept.len().saturating_sub(KEPT);
-                kept.drain(..excess);
+                let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+                tail.extend_from_slice(piece.get(..read).unwrap_or_default());
+                let excess = tail.len().saturating_sub(MAX_ERRORS);
+                tail.drain(..excess);
             }
         };
         std::thread::Builder::new().name("worker errors".into()).spawn(read)?;
@@ -127,9 +131,9 @@ impl Worker {
         })
     }
 
-    /// Waits for the first frame. What the program prints before it takes its output for itself is passed over.
+    /// Waits for the first frame. Output before it is ignored.
     async fn ready(&mut self) -> Result<(), ()> {
-        for _ in 0..PREAMBLE {
+        for _ in 0..MAX_PREAMBLE {
             let Some(Line::Whole(line)) = self.output.line().await else { return Err(()) };
             if let Ok(frame) = ReportFrame::read(&line)
                 && let Report::Tool(message) = frame.message
@@ -144,21 +148,21 @@ impl Worker {
     /// Writes a frame.
     ///
     /// # Errors
-    /// `LIMIT` if it is too large. That nobody reads it shows when the answer is waited for.
+    /// `LIMIT` if the frame is too large. A closed stream shows as a missing answer.
     pub(super) async fn send(&self, frame: &OrderFrame) -> Result<(), ToolError> {
         let line = frame.to_line()?;
         if line.len() > MAX_LINE {
             return Err(ToolError::limit(format!(
-                "{} bytes of JSON; between processes go 32 MiB",
+                "the frame has {} bytes; the maximum between processes is 32 MiB",
                 line.len()
             ))
-            .suggest("Write what is large to a file, and give its path."));
+            .suggest("Write large data to a file and pass its path."));
         }
         self.input.send(line).await;
         Ok(())
     }
 
-    /// What it says next; `None` if it says nothing more, or what makes no sense.
+    /// The next frame; `None` at the end of the output or after an invalid line.
     pub(super) async fn next_report(&self) -> Option<ReportFrame> {
         match self.output.line().await? {
             Line::Whole(line) => ReportFrame::read(&line).ok(),
@@ -166,21 +170,21 @@ impl Worker {
         }
     }
 
-    /// Kills it, and waits until it and everything that it started is dead.
+    /// Kills the worker, and waits until it and its descendants are dead.
     pub(super) async fn kill(mut self) {
         self.cancel.cancel();
         if let Some(running) = self.running.take() {
-            // If this future is dropped, the thread goes on.
+            // If this future is dropped, the thread continues.
             let _ = tokio::task::spawn_blocking(move || running.wait()).await;
         }
     }
 
-    /// Why it said nothing more, when it and everything that it started is dead.
+    /// Waits for the end of the worker and its descendants, and returns the reason.
     pub(super) async fn end(mut self) -> ToolError {
         let running = self.running.take();
         let cancel = self.cancel.clone();
         let ended = tokio::task::spawn_blocking(move || {
-            // Its streams have ended. If it goes on all the same, it is of no use any more.
+            // Its streams are closed, so it is useless even if it keeps running.
             let late = std::thread::spawn(move || {
                 std::thread::park_timeout(Duration::from_millis(200));
                 cancel.cancel();
@@ -192,10 +196,10 @@ impl Worker {
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let died = match ended.await {
             Ok(Some(Ok(outcome))) => died(&outcome.verdict),
-            _ => ToolError::dependency("the worker process ended, and nobody knows how"),
+            _ => ToolError::dependency("the worker process ended with an unknown status"),
         };
-        let said = String::from_utf8_lossy(&errors).into_owned();
-        let died = if said.trim().is_empty() { died } else { died.with("stderr", json!(said)) };
+        let stderr = String::from_utf8_lossy(&errors).into_owned();
+        let died = if stderr.trim().is_empty() { died } else { died.with("stderr", json!(stderr)) };
         died.retry(RetryAdvice::Never)
     }
 }
@@ -204,15 +208,15 @@ impl Drop for Worker {
     fn drop(&mut self) {
         let Some(running) = self.running.take() else { return };
         self.cancel.cancel();
-        // It is being killed; waiting for its end takes milliseconds, which are not the executor's.
+        // Waiting for its end takes milliseconds and must not block the executor.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn_blocking(move || drop(running));
         }
     }
 }
 
-fn sandbox(settings: &Settings, memory: u64) -> Sandbox {
-    // Trusted as this process is: only the memory is a limit, and that all of it dies.
+fn sandbox(settings: &WorkerSettings, memory: u64) -> Sandbox {
+    // A worker is as trusted as its parent: limit only its memory, and kill all its descendants.
     let limits = Limits::default()
         .with_wall(LIFETIME)
         .with_memory(memory)
@@ -220,9 +224,9 @@ fn sandbox(settings: &Settings, memory: u64) -> Sandbox {
         .with_descriptors(4096)
         .with_file_size(1 << 50);
     let mut sandbox =
-        Sandbox::unconfined().limits(limits).workspace(Workspace::Host(settings.folder.clone()));
+        Sandbox::unconfined().limits(limits).workspace(Workspace::Host(settings.directory.clone()));
     for (name, value) in &settings.environment {
-        // Asked one by one: what the sandbox refuses is left out.
+        // Variables that the sandbox rejects are ignored.
         if Sandbox::new().env(name, value).check_settings().is_ok() {
             sandbox = sandbox.env(name, value);
         }
@@ -230,43 +234,42 @@ fn sandbox(settings: &Settings, memory: u64) -> Sandbox {
     sandbox.env(MARKER, settings.program.as_os_str())
 }
 
-fn no_hook(settings: &Settings, what: &str) -> ToolError {
-    ToolError::precondition(format!("`{}` was started as a worker, but {what}", settings.program.display()))
-        .suggest(
-            "Call `toolpost::worker_entry(build)` first in the program's `main`, before anything else runs.",
-        )
+fn no_entry(settings: &WorkerSettings, what: &str) -> ToolError {
+    ToolError::precondition(format!("the worker `{}` {what}", settings.program.display())).suggest(
+        "Call `toolpost::worker_entry(build)` first in the program's `main`, before anything else runs.",
+    )
 }
 
-/// How a worker died in the middle of an attempt.
+/// The error of a worker that died during an attempt.
 fn died(verdict: &Verdict) -> ToolError {
     let signal = |signal: i32| match signal {
-        4 => "SIGILL: an instruction that is none",
-        6 => "SIGABRT: it aborted, out of memory perhaps",
-        7 => "SIGBUS: memory that is not there",
-        9 => "SIGKILL: somebody killed it, the kernel perhaps for want of memory",
-        11 => "SIGSEGV: memory that is not its own, or a stack overflow",
+        4 => "SIGILL: illegal instruction",
+        6 => "SIGABRT: aborted, perhaps out of memory",
+        7 => "SIGBUS: invalid memory access",
+        9 => "SIGKILL: killed, perhaps by the kernel for lack of memory",
+        11 => "SIGSEGV: invalid memory access or stack overflow",
         _ => "a signal",
     };
     match verdict {
         Verdict::Signal { signal: number } => ToolError::dependency(format!(
-            "the worker process of this call died of signal {number} ({})",
+            "the worker process of this call was killed by signal {number} ({})",
             signal(*number)
         ))
         .with("signal", *number),
         Verdict::Memory { limit } => ToolError::limit(format!(
-            "the worker process of this call needed more than its {} MiB of memory",
+            "the worker process of this call exceeded its limit of {} MiB memory",
             limit >> 20
         ))
-        .suggest("Do less at once, or raise the tool's `memory`.")
+        .suggest("Process less data at once, or raise the tool's `memory`.")
         .with("limit", *limit),
-        Verdict::Processes { limit } => {
-            ToolError::limit(format!("the worker process of this call wanted more than {limit} processes"))
-        }
+        Verdict::Processes { limit } => ToolError::limit(format!(
+            "the worker process of this call exceeded its limit of {limit} processes"
+        )),
         Verdict::Exit { code } => {
             ToolError::dependency(format!("the worker process of this call exited with status {code}"))
                 .with("exit_code", *code)
         }
-        Verdict::Ok => ToolError::dependency("the worker process of this call exited in the middle of it")
+        Verdict::Ok => ToolError::dependency("the worker process of this call exited before its answer")
             .with("exit_code", 0),
         other => ToolError::dependency(format!("the worker process of this call ended: {other:?}")),
     }

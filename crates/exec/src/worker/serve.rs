@@ -1,4 +1,4 @@
-//! The side of the worker: one process, one attempt at a time.
+//! The worker side: one process, one attempt at a time.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use toolpost_core::{
     Question, Reply, Sample, SampleRequest, Sleep, StateView, Tool, ToolError, Values,
 };
 
-use super::frame::{Order, OrderFrame, Report, ReportFrame, Seen};
+use super::frame::{Order, OrderFrame, Report, ReportFrame, StatePart};
 use crate::protocol::dialect::PROTOCOL;
 use crate::protocol::documents::{FrameStore, StateLink};
 use crate::protocol::frame::{CallerMessage, StateRequest, ToolMessage};
@@ -23,20 +23,20 @@ use crate::protocol::line::{Line, MAX_LINE};
 use crate::protocol::outcome::{Answered, ArtifactFrame, OutputFrame};
 use crate::server::{Inlet, Outlet, new_call};
 
-/// Gives the tool of a name.
+/// Finds a tool by name.
 pub type FindTool = Box<dyn Fn(&str) -> Option<Arc<dyn Tool>> + Send + Sync>;
 
-/// What a worker process has of its program: the tools by name, and the values that are injected by type.
-pub struct Work {
-    /// Finds a tool.
+/// The tools and values of a worker process.
+pub struct WorkerTools {
+    /// Finds a tool by name.
     pub tool: FindTool,
-    /// What is injected into all calls.
+    /// Values injected into all calls.
     pub values: Values,
 }
 
-impl std::fmt::Debug for Work {
+impl std::fmt::Debug for WorkerTools {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Work").field("values", &self.values).finish_non_exhaustive()
+        f.debug_struct("WorkerTools").field("values", &self.values).finish_non_exhaustive()
     }
 }
 
@@ -44,7 +44,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The way back to the process that started this one, for one attempt.
+/// The connection of one attempt to the parent process.
 struct Link {
     output: Outlet,
     id: u64,
@@ -53,13 +53,13 @@ struct Link {
 }
 
 fn gone() -> ToolError {
-    ToolError::cancelled("the process that started this worker has gone")
+    ToolError::cancelled("the parent process of this worker is gone")
 }
 
 impl Link {
-    fn tell(&self, report: Report) {
+    fn offer(&self, report: Report) {
         if let Ok(line) = ReportFrame::new(self.id, report).to_line() {
-            // Notices give way: the other side counts what it gets.
+            // Notices may be dropped: the parent counts what it gets.
             let _ = self.output.offer(line);
         }
     }
@@ -68,15 +68,15 @@ impl Link {
         let line = ReportFrame::new(self.id, report).to_line()?;
         if line.len() > MAX_LINE {
             return Err(ToolError::limit(format!(
-                "{} bytes of JSON; between processes go 32 MiB",
+                "the frame has {} bytes; the maximum between processes is 32 MiB",
                 line.len()
             ))
-            .suggest("Write what is large to a file, and give its path."));
+            .suggest("Write large data to a file and pass its path."));
         }
         if self.output.send(line).await { Ok(()) } else { Err(gone()) }
     }
 
-    /// Puts a question to the other side and waits for its answer.
+    /// Sends a request to the parent and waits for the answer.
     async fn request<T: DeserializeOwned>(
         &self,
         message: impl FnOnce(u64) -> ToolMessage,
@@ -91,18 +91,18 @@ impl Link {
         }
         let answer = answer.await.map_err(|_| gone())?.into_result()?;
         T::deserialize(answer)
-            .map_err(|error| ToolError::dependency(format!("an answer to the worker does not fit: {error}")))
+            .map_err(|error| ToolError::dependency(format!("an answer to the worker is invalid: {error}")))
     }
 }
 
-/// The attempt, as its tool sees it.
+/// The host of an attempt.
 struct WorkerHost {
     call: Call,
     attempt: u32,
     values: Arc<Values>,
     state: Vec<StateView>,
-    /// What they shall become.
-    kept: Mutex<Vec<(usize, Value)>>,
+    /// New values of `#[state]` parameters.
+    changes: Mutex<Vec<(usize, Value)>>,
     link: Arc<Link>,
 }
 
@@ -132,11 +132,11 @@ impl Host for WorkerHost {
     }
 
     fn progress(&self, progress: Progress) {
-        self.link.tell(Report::Tool(Box::new(ToolMessage::Progress(progress))));
+        self.link.offer(Report::Tool(Box::new(ToolMessage::Progress(progress))));
     }
 
     fn log(&self, line: LogLine) {
-        self.link.tell(Report::Tool(Box::new(ToolMessage::Log(line))));
+        self.link.offer(Report::Tool(Box::new(ToolMessage::Log(line))));
     }
 
     fn artifact(&self, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
@@ -162,7 +162,7 @@ impl Host for WorkerHost {
                 .request::<OutputFrame>(|request| ToolMessage::Nested { request, tool, arguments })
                 .await;
             let result = answer.and_then(OutputFrame::into_output);
-            // The record that counts is made where the call runs; nobody reads this one.
+            // Unused: the parent writes the record of the nested call.
             let started = toolpost_core::Clock::timestamp(&toolpost_core::SystemClock);
             let record = CallRecord::begin(&call, call.tool.as_str().into(), "worker".into(), started);
             Reply { result, record: Arc::new(record) }
@@ -173,12 +173,12 @@ impl Host for WorkerHost {
         self.state
             .get(index)
             .cloned()
-            .ok_or_else(|| ToolError::internal("a tool asked for a state that its spec does not name"))
+            .ok_or_else(|| ToolError::internal("the tool's spec does not declare this state"))
     }
 
     fn set_state(&self, index: usize, value: Value) -> Result<(), ToolError> {
         self.state(index)?;
-        lock(&self.kept).push((index, value));
+        lock(&self.changes).push((index, value));
         Ok(())
     }
 
@@ -197,8 +197,8 @@ impl StateLink for Arc<Link> {
     }
 }
 
-/// Works off attempts until the lines end. For the entry of a worker process; nothing else may use the streams.
-pub async fn serve(work: Work, input: Box<dyn Read + Send>, output: Box<dyn Write + Send>) {
+/// Runs attempts until the end of the input. The entry point of a worker process, which owns both streams.
+pub async fn serve(work: WorkerTools, input: Box<dyn Read + Send>, output: Box<dyn Write + Send>) {
     let (input, output) = (Inlet::new(input), Outlet::new(output));
     let values = Arc::new(work.values);
     let hello = ToolMessage::Hello {
@@ -211,7 +211,7 @@ pub async fn serve(work: Work, input: Box<dyn Read + Send>, output: Box<dyn Writ
     }
     let mut current: Option<Arc<Link>> = None;
     while let Some(Line::Whole(order)) = input.line().await {
-        // The other side is this program itself: a line that is no frame is the end of it.
+        // The parent is the same program: an invalid frame ends the worker.
         let Ok(OrderFrame { id, message, .. }) = OrderFrame::read(&order) else { return };
         match message {
             Order::Attempt { tool, arguments, attempt, state, facts } => {
@@ -226,13 +226,13 @@ pub async fn serve(work: Work, input: Box<dyn Read + Send>, output: Box<dyn Writ
                     call: new_call(tool, arguments, *facts),
                     attempt,
                     values: Arc::clone(&values),
-                    state: state.into_iter().map(Seen::view).collect(),
-                    kept: Mutex::default(),
+                    state: state.into_iter().map(StatePart::view).collect(),
+                    changes: Mutex::default(),
                     link,
                 };
                 let tool = (work.tool)(&host.call.tool);
                 let runtime = tokio::runtime::Handle::current();
-                tokio::task::spawn_blocking(move || runtime.block_on(attempt_of(host, tool)));
+                tokio::task::spawn_blocking(move || runtime.block_on(run_attempt(host, tool)));
             }
             Order::Caller(CallerMessage::Answer { request, answer }) => {
                 let waiting = current.as_ref().and_then(|link| lock(&link.questions).remove(&request));
@@ -245,12 +245,12 @@ pub async fn serve(work: Work, input: Box<dyn Read + Send>, output: Box<dyn Writ
     }
 }
 
-async fn attempt_of(host: WorkerHost, tool: Option<Arc<dyn Tool>>) {
+async fn run_attempt(host: WorkerHost, tool: Option<Arc<dyn Tool>>) {
     let host = Arc::new(host);
     let link = Arc::clone(&host.link);
     let result = match tool {
         None => Err(ToolError::internal(format!(
-            "the worker has no tool `{}`: it builds another toolbox than the process that started it",
+            "the worker lacks the tool `{}`: its toolbox differs from its parent's",
             host.call.tool
         ))),
         Some(tool) => {
@@ -267,10 +267,10 @@ async fn attempt_of(host: WorkerHost, tool: Option<Arc<dyn Tool>>) {
         }
     };
     let answer = |outcome| Report::Tool(Box::new(ToolMessage::Result { outcome, record: None }));
-    let kept = std::mem::take(&mut *lock(&host.kept));
+    let changes = std::mem::take(&mut *lock(&host.changes));
     let send_all = async {
-        for (index, value) in kept {
-            link.send(Report::Keep { index, value }).await?;
+        for (index, value) in changes {
+            link.send(Report::SetState { index, value }).await?;
         }
         let causes = result.as_ref().err().map(ToolError::causes).unwrap_or_default();
         if !causes.is_empty() {
@@ -279,7 +279,7 @@ async fn attempt_of(host: WorkerHost, tool: Option<Arc<dyn Tool>>) {
         link.send(answer(result.map(|output| OutputFrame::from(&output)).into())).await
     };
     if let Err(error) = send_all.await {
-        // If it was only too large, the reason is not.
+        // An answer that is too large is replaced by its error.
         let _ = link.send(answer(Answered::Error(error))).await;
     }
 }

@@ -11,7 +11,7 @@ use toolpost::{
     SampleRequest, Scope, ToolError, tool,
 };
 use toolpost_exec::server::{own_input, own_output};
-use toolpost_exec::worker::{MARKER, Settings, Work, Workers, serve};
+use toolpost_exec::worker::{MARKER, WorkerSettings, WorkerTools, Workers, serve};
 use toolpost_testkit::MemoryPort;
 use toolpost_toolbox::{Toolbox, ToolboxBuilder};
 
@@ -182,16 +182,16 @@ fn builder(workers: Workers) -> ToolboxBuilder {
 }
 
 /// This test program, which is a worker when it runs the test [`as_worker`] with the marker in its environment.
-fn settings() -> Settings {
-    let mut settings = Settings::new(std::env::current_exe().unwrap());
+fn settings() -> WorkerSettings {
+    let mut settings = WorkerSettings::new(std::env::current_exe().unwrap());
     settings.arguments = ["worker::as_worker", "--exact", "--nocapture"].map(Into::into).into();
     settings.environment = vec![("LD_PRELOAD".into(), "/nothing".into()), ("KEPT".into(), "yes".into())];
-    settings.start = Duration::from_mins(1);
-    settings.most = 4;
+    settings.start_timeout = Duration::from_mins(1);
+    settings.max = 4;
     settings
 }
 
-fn toolbox(settings: Settings) -> (Toolbox, Workers) {
+fn toolbox(settings: WorkerSettings) -> (Toolbox, Workers) {
     let workers = Workers::new(settings);
     (builder(workers.clone()).build().unwrap(), workers)
 }
@@ -208,7 +208,7 @@ fn as_worker() {
     runtime.block_on(async {
         let (toolbox, _) = toolbox(settings());
         let values = toolbox.values().clone();
-        let work = Work { tool: Box::new(move |name| toolbox.own_tool(name)), values };
+        let work = WorkerTools { tool: Box::new(move |name| toolbox.own_tool(name)), values };
         serve(work, Box::new(input), Box::new(output)).await;
     });
     #[expect(clippy::disallowed_methods, clippy::exit, reason = "a worker has nothing else to do")]
@@ -404,14 +404,14 @@ async fn state_is_kept_by_the_process_that_calls() {
 #[tokio::test]
 async fn a_program_that_knows_nothing_of_workers_is_one_error() {
     for (program, arguments, words) in [
-        ("/bin/true", vec![], "ended before it was ready"),
+        ("/bin/true", vec![], "exited before it was ready"),
         ("/bin/sleep", vec!["1000"], "not ready within 300 ms"),
-        ("/bin/sh", vec!["-c", "while :; do echo garbage; done"], "ended before it was ready"),
+        ("/bin/sh", vec!["-c", "while :; do echo garbage; done"], "exited before it was ready"),
         ("/bin/nothing", vec![], ""),
     ] {
-        let mut settings = Settings::new(program);
+        let mut settings = WorkerSettings::new(program);
         settings.arguments = arguments.into_iter().map(Into::into).collect();
-        settings.start = Duration::from_millis(300);
+        settings.start_timeout = Duration::from_millis(300);
         let (toolbox, workers) = toolbox(settings);
         let error = run(&toolbox, "add", json!({"a": 1, "b": 2})).await.unwrap_err();
         assert!(matches!(error.code(), Code::Precondition | Code::Dependency), "{error}");
@@ -425,8 +425,8 @@ async fn a_program_that_knows_nothing_of_workers_is_one_error() {
 #[tokio::test]
 async fn there_are_as_many_as_are_allowed() {
     let mut one = settings();
-    one.most = 1;
-    one.idle = Duration::from_millis(50);
+    one.max = 1;
+    one.idle_timeout = Duration::from_millis(50);
     let (toolbox, workers) = toolbox(one.clone());
     // They wait for each other, and all of them have their turn.
     let calls = (0..8).map(|_| run(&toolbox, "process_id", json!({})));
@@ -440,7 +440,7 @@ async fn there_are_as_many_as_are_allowed() {
     assert_eq!(toolbox.call(call).await.result.unwrap().result_value()["nested"], 5);
     until(|| workers.count() == 0).await;
 
-    one.least = 1;
+    one.min_idle = 1;
     let (toolbox, workers) = self::toolbox(one);
     add_works(&toolbox).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -452,7 +452,7 @@ async fn there_are_as_many_as_are_allowed() {
 #[tokio::test]
 async fn nested_calls_are_at_most_four_times_as_many() {
     let mut one = settings();
-    one.most = 1;
+    one.max = 1;
     let (toolbox, workers) = toolbox(one);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("go");
@@ -468,7 +468,7 @@ async fn nested_calls_are_at_most_four_times_as_many() {
 #[tokio::test]
 async fn a_depth_from_outside_is_no_reason_not_to_wait() {
     let mut one = settings();
-    one.most = 1;
+    one.max = 1;
     let (toolbox, workers) = toolbox(one);
     let calls = (0..8).map(|_| {
         let mut call = Call::new("process_id", json!({}));
@@ -514,7 +514,7 @@ async fn a_call_leaves_no_task_behind() {
 #[tokio::test]
 async fn a_call_that_never_got_a_process_has_not_begun() {
     let mut one = settings();
-    one.most = 1;
+    one.max = 1;
     let (toolbox, _) = toolbox(one);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("go");

@@ -197,7 +197,7 @@ pub(crate) fn result(result: CallToolResult, server: &str) -> Result<Output, Too
 fn failed(result: &CallToolResult, server: &str) -> ToolError {
     let told = result.meta.as_ref().and_then(|meta| meta.0.get(ERROR));
     if let Some(error) = told.and_then(|error| serde_json::from_value::<ToolError>(error.clone()).ok()) {
-        return error.shortened(|text| shortened(text, MAX_ERROR), MAX_META);
+        return error.map_text(|text| shortened(text, MAX_ERROR), MAX_META);
     }
     let texts: Vec<&str> = result
         .content

@@ -90,7 +90,7 @@ fn wrapped_schema(schema: &Value) -> JsonObject {
 pub(crate) fn result(output: Output, is_legacy: bool) -> CallToolResult {
     let mut content: Vec<ContentBlock> = if output.content.is_empty() {
         match &output.structured {
-            Some(_) => vec![ContentBlock::text(output.model_text())],
+            Some(_) => vec![ContentBlock::text(output.to_text())],
             None => Vec::new(),
         }
     } else {
@@ -235,7 +235,7 @@ pub(crate) fn messages(output: &Output, summary: &str) -> GetPromptResult {
         .and_then(|said| said.iter().map(message).collect::<Option<Vec<_>>>());
     let messages = said.unwrap_or_else(|| {
         if output.content.is_empty() {
-            return vec![PromptMessage::new_text(Role::User, output.model_text())];
+            return vec![PromptMessage::new_text(Role::User, output.to_text())];
         }
         let blocks = output.content.iter().filter_map(block);
         blocks.map(|content| PromptMessage::new(Role::User, content)).collect()

@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio::sync::{OnceCell, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use toolpost_core::{
-    Call, Cancellation, Clock as _, KeptTask, SystemClock, TaskStore, Timestamp, ToolError, ToolSpec,
+    Call, Cancellation, Clock as _, SystemClock, TaskRecord, TaskStore, Timestamp, ToolError, ToolSpec,
     format_duration,
 };
 
@@ -279,7 +279,7 @@ impl Tasks {
             let state = State::Running(Box::new(run));
             table.entries.insert(id.clone(), Entry { owner, until, bytes, revision: 1, state });
         }
-        if let Err(error) = self.store.keep(KeptTask { id: id.clone(), until, body }).await {
+        if let Err(error) = self.store.put(TaskRecord { id: id.clone(), until, body }).await {
             let gone = self.lock().remove(&id);
             drop(gone);
             return Err(Box::new((active, error)));
@@ -454,7 +454,7 @@ impl Tasks {
             // What is kept says how to run it again, which the next server does.
             Err(())
         } else {
-            self.store.keep(KeptTask { id: id.to_owned(), until, body }).await.map_err(|error| {
+            self.store.put(TaskRecord { id: id.to_owned(), until, body }).await.map_err(|error| {
                 tracing::warn!("the end of a task is known only until the server ends: {error}");
             })
         };
@@ -506,7 +506,7 @@ impl Tasks {
             .recovered
             .get_or_try_init(|| async {
                 let mut over = Vec::new();
-                for KeptTask { id, until, body } in tasks.store.all().await? {
+                for TaskRecord { id, until, body } in tasks.store.all().await? {
                     match serde_json::from_value::<Kept>(body) {
                         Ok(kept) if until > now() => tasks.take_up(shared, id, until, kept).await,
                         Ok(_) => over.push(id),
@@ -557,7 +557,7 @@ impl Tasks {
             kept.updated = now();
             kept.ended = Some(Ended::broken_off(&interrupted("ended")));
             let body = serde_json::to_value(&kept).unwrap_or_default();
-            if let Err(error) = self.store.keep(KeptTask { id: id.clone(), until, body }).await {
+            if let Err(error) = self.store.put(TaskRecord { id: id.clone(), until, body }).await {
                 tracing::warn!("that a task was interrupted is not kept: {error}");
                 unkept = Some(Box::new(kept.clone()));
             }

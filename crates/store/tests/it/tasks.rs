@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::json;
-use toolpost_core::{Code, KeptTask, TaskStore as _, Timestamp};
+use toolpost_core::{Code, TaskRecord, TaskStore as _, Timestamp};
 use toolpost_store::{Store, TaskFile};
 
 use crate::support::{again, block_on, part};
 
-fn task(id: &str, step: u64) -> KeptTask {
-    KeptTask { id: id.into(), until: Timestamp::from_micros(step), body: json!({ "step": step, "x": 0.1 }) }
+fn task(id: &str, step: u64) -> TaskRecord {
+    TaskRecord { id: id.into(), until: Timestamp::from_micros(step), body: json!({ "step": step, "x": 0.1 }) }
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn what_is_kept_is_found_again_until_it_is_forgotten() {
     block_on(async {
         let tasks = TaskFile::open(&path).unwrap();
         for kept in [task("b", 1), task("a", 2), task("b", 3), task("c", 4)] {
-            tasks.keep(kept).await.unwrap();
+            tasks.put(kept).await.unwrap();
         }
         tasks.forget(&["c".into(), "never".into()]).await.unwrap();
         drop(tasks);
@@ -57,7 +57,7 @@ fn a_file_of_another_kind_is_left_as_it_is() {
 async fn keep_on(path: &Path) {
     let tasks = TaskFile::open(path).unwrap();
     for step in 0.. {
-        tasks.keep(task(&format!("{step:08}"), step)).await.unwrap();
+        tasks.put(task(&format!("{step:08}"), step)).await.unwrap();
         println!("kept {step}");
     }
 }

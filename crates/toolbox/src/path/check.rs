@@ -128,7 +128,7 @@ impl Secrets {
         if self.all().is_empty() {
             return error;
         }
-        error.shortened(|text| self.scrubbed(text.to_owned()), usize::MAX)
+        error.map_text(|text| self.scrubbed(text.to_owned()), usize::MAX)
     }
 
     /// The record of a call that a source has made on behalf of this one, without them.

@@ -52,7 +52,7 @@ pub(super) fn check_artifact_name(name: &str) -> Result<(), ToolError> {
 
 /// An error that is no larger than what a model can take.
 pub(super) fn error(error: ToolError, limit: usize) -> ToolError {
-    error.shortened(|text| head_and_tail(text, limit), limit)
+    error.map_text(|text| head_and_tail(text, limit), limit)
 }
 
 /// Pictures and sound beyond a limit are named instead of sent.
@@ -103,12 +103,12 @@ fn shorten(output: &mut Output, limit: usize) -> usize {
         return size;
     }
     if output.content.is_empty() {
-        output.content = vec![Content::text(head_and_tail(&output.model_text(), limit))];
+        output.content = vec![Content::text(head_and_tail(&output.to_text(), limit))];
         return text_size(output);
     }
     // So many pieces that there is not even room to say of each that it was shortened: they become one.
     if output.content.len() * MIN_PIECE > limit {
-        let text = head_and_tail(&output.model_text(), limit);
+        let text = head_and_tail(&output.to_text(), limit);
         output.content.retain(|content| matches!(content, Content::Image { .. } | Content::Audio { .. }));
         output.content.insert(0, Content::text(text));
         return text_size(output);

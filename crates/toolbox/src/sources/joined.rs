@@ -13,8 +13,8 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use toolpost_core::{
-    BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, RetryAdvice, SourceState, SourceStatus,
-    ToolError, ToolSource, ToolSpec, Withheld,
+    BoxFuture, Call, Caller, HiddenDefinition, Output, PromptSpec, Reply, ResourceSpec, RetryAdvice,
+    SourceState, SourceStatus, ToolError, ToolSource, ToolSpec,
 };
 
 use self::table::{Route, Table};
@@ -341,22 +341,22 @@ impl Joined {
         let mut inner = seat.member.source.status();
         let only = inner.pop().filter(|_| inner.is_empty());
         // One that consists of several says it of each; what is joined here is said of the whole.
-        let mut status = only.unwrap_or_else(|| SourceStatus::new(&*seat.member.name, SourceState::Well));
+        let mut status = only.unwrap_or_else(|| SourceStatus::new(&*seat.member.name, SourceState::Ready));
         status.name = seat.member.name.to_string();
         let listed = seat.listed.borrow();
         if let Some((_, specs)) = &listed.read {
             status.tools = specs.len();
-        } else if listed.since.is_some() && status.state == SourceState::Well {
+        } else if listed.since.is_some() && status.state == SourceState::Ready {
             status.state = SourceState::Starting;
         }
         if let Some((error, _)) = &listed.error
-            && status.state == SourceState::Well
+            && status.state == SourceState::Ready
         {
             status.state = SourceState::Failed;
             status.reason = Some(error.message().to_owned());
         }
-        let own = |(member, _): &&(Arc<str>, Withheld)| *member == seat.member.name;
-        status.left_out = table.left_out.iter().filter(own).map(|(_, left_out)| left_out.clone()).collect();
+        let own = |(member, _): &&(Arc<str>, HiddenDefinition)| *member == seat.member.name;
+        status.omitted = table.left_out.iter().filter(own).map(|(_, left_out)| left_out.clone()).collect();
         status.remarks = table.remarks(&seat.member.name);
         inner.push(status);
         inner

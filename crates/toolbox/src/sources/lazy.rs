@@ -291,7 +291,7 @@ impl ToolSource for Lazy {
                 if !inner.is_empty() {
                     return inner;
                 }
-                (SourceState::Well, None)
+                (SourceState::Ready, None)
             }
             State::Idle => (SourceState::NotStarted, None),
             State::Starting => (SourceState::Starting, None),

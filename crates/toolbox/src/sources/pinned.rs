@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 use toolpost_core::{
-    BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, SourceState, SourceStatus, ToolError,
-    ToolSource, ToolSpec, Withheld,
+    BoxFuture, Call, Caller, HiddenDefinition, Output, PromptSpec, Reply, ResourceSpec, SourceState,
+    SourceStatus, ToolError, ToolSource, ToolSpec,
 };
 
 use super::definition::{Definition, Kind};
@@ -261,19 +261,19 @@ impl Pinned {
     }
 
     /// What was in quarantine when it was last listed, with the reason and how it is approved. Asks nobody.
-    fn quarantined(&self) -> Vec<Withheld> {
+    fn quarantined(&self) -> Vec<HiddenDefinition> {
         let mut all = self.quarantined_of::<ToolSpec>();
         all.extend(self.quarantined_of::<PromptSpec>());
         all.extend(self.quarantined_of::<ResourceSpec>());
         all
     }
 
-    fn quarantined_of<D: Kept>(&self) -> Vec<Withheld> {
+    fn quarantined_of<D: Kept>(&self) -> Vec<HiddenDefinition> {
         let verified = D::desk(&self.shared).verified.read().unwrap_or_else(PoisonError::into_inner).clone();
         let items = verified.iter().flat_map(|verified| &verified.items);
         let withheld = items.filter_map(|(spec, verdict)| {
             let remedy = (self.shared.rules.approval)(&shown(&spec.key()));
-            Some(Withheld::new(shown(&spec.key()), verdict.reason()?).remedy(remedy))
+            Some(HiddenDefinition::new(shown(&spec.key()), verdict.reason()?).remedy(remedy))
         });
         withheld.collect()
     }
@@ -515,7 +515,7 @@ impl ToolSource for Pinned {
     fn status(&self) -> Vec<SourceStatus> {
         let mut status = self.source.status();
         if status.is_empty() {
-            status.push(SourceStatus::new(&*self.shared.rules.name, SourceState::Well));
+            status.push(SourceStatus::new(&*self.shared.rules.name, SourceState::Ready));
         }
         if let Some(whole) = status.last_mut() {
             whole.quarantined = self.quarantined();

@@ -452,10 +452,10 @@ impl ToolSource for Revived {
         let is_up = self.shared.up().is_some();
         let book = self.shared.book();
         let state = match (is_up, book.connections, book.failures) {
-            (true, ..) => SourceState::Well,
+            (true, ..) => SourceState::Ready,
             (false, 0, 0) => SourceState::Starting,
             (false, 0, _) => SourceState::Failed,
-            (false, ..) => SourceState::Reviving,
+            (false, ..) => SourceState::Reconnecting,
         };
         let mut status = SourceStatus::new(&*self.shared.name, state);
         status.reason = book.last_error.clone().filter(|_| !is_up);

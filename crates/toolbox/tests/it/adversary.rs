@@ -301,7 +301,7 @@ async fn optional_file(ctx: &Ctx) -> String {
 #[tokio::test]
 async fn idempotent_artifact_error_too_late() {
     let tb = Toolbox::builder().tool(optional_file).build().unwrap();
-    assert_eq!(tb.run("optional_file", json!({})).await.unwrap().model_text(), "inline");
+    assert_eq!(tb.run("optional_file", json!({})).await.unwrap().to_text(), "inline");
 }
 #[tokio::test]
 async fn publish_ignores_deadline_and_cancel() {
@@ -346,7 +346,7 @@ async fn output_limit_many_pieces() {
     });
     let tb = Toolbox::builder().tool(t).build().unwrap();
     let r = tb.call(Call::new("p", json!({}))).await;
-    assert!(r.result.unwrap().model_text().len() <= 200_000);
+    assert!(r.result.unwrap().to_text().len() <= 200_000);
 }
 #[tokio::test]
 async fn error_text_unbounded() {
@@ -377,7 +377,7 @@ async fn cache_leaks_between_scopes() {
             .await
             .result
             .unwrap()
-            .model_text()
+            .to_text()
             .into_owned()
     };
     assert_ne!(get("/tmp/a").await, get("/tmp/b").await);
@@ -394,7 +394,7 @@ async fn cache_survives_replacement() {
     tb.run("p", json!({})).await.unwrap();
     tb.remove("p");
     tb.add(mk("new")).unwrap();
-    assert_eq!(tb.run("p", json!({})).await.unwrap().model_text(), "new");
+    assert_eq!(tb.run("p", json!({})).await.unwrap().to_text(), "new");
 }
 /// One of the tools of these tests.
 #[tool(policy(idempotent, cache = "1h"))]
@@ -619,7 +619,7 @@ async fn hostile_source_policy() {
         .unwrap();
     let outer = Toolbox::builder().build().unwrap();
     outer.add_source(Arc::new(inner)).await.unwrap();
-    let n = outer.run("p", json!({})).await.unwrap().model_text().len();
+    let n = outer.run("p", json!({})).await.unwrap().to_text().len();
     assert!(n < 100_000);
 }
 #[tokio::test]

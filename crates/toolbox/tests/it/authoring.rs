@@ -140,7 +140,7 @@ async fn an_injected_value_never_comes_from_the_arguments() {
 async fn the_function_can_still_be_called() {
     let station = Inject::new(Station("direct"));
     let toolbox = Toolbox::builder().tool(direct).build().unwrap();
-    assert_eq!(toolbox.run("direct", json!({})).await.unwrap().model_text(), "2");
+    assert_eq!(toolbox.run("direct", json!({})).await.unwrap().to_text(), "2");
     assert_eq!(direct::run(), 2);
     assert_eq!(station.0, "direct");
 }
@@ -199,7 +199,7 @@ async fn several_tools_come_from_any_iterator() {
     let toolbox = Toolbox::builder().tools(shared).tools([of("c")]).tools(alike).build().unwrap();
     toolbox.add_group(std::iter::once(of("f"))).unwrap();
     assert_eq!(toolbox.specs().len(), 6);
-    assert_eq!(toolbox.run("f", json!({})).await.unwrap().model_text(), "f");
+    assert_eq!(toolbox.run("f", json!({})).await.unwrap().to_text(), "f");
 }
 
 /// A range of numbers.

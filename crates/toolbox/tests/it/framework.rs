@@ -242,7 +242,7 @@ async fn mock_mode_goes_down_to_nested_calls() {
     let outer = plain("outer", |ctx| async move { ctx.call("inner", json!({})).await });
     let outer = with_mock(outer, async |_, ctx: Ctx| {
         let inner = ctx.call("inner", json!({})).await?;
-        Ok(Output::text(format!("mocked {}: {}", ctx.is_mock(), inner.model_text())))
+        Ok(Output::text(format!("mocked {}: {}", ctx.is_mock(), inner.to_text())))
     });
     let silent = plain("silent", |ctx| async move { ctx.call("inner", json!({})).await });
     let toolbox = Toolbox::builder().tool(inner).tool(outer).tool(silent).build().unwrap();
@@ -252,12 +252,12 @@ async fn mock_mode_goes_down_to_nested_calls() {
         call
     };
     let reply = toolbox.call(mocked("outer")).await;
-    assert_eq!(reply.result.unwrap().model_text(), "mocked true: Mocked execution for tool 'inner'.");
+    assert_eq!(reply.result.unwrap().to_text(), "mocked true: Mocked execution for tool 'inner'.");
     assert!(reply.record.mock && reply.record.children[0].mock);
     let reply = toolbox.call(mocked("silent")).await;
-    assert_eq!(reply.result.unwrap().model_text(), "Mocked execution for tool 'silent'.");
+    assert_eq!(reply.result.unwrap().to_text(), "Mocked execution for tool 'silent'.");
     assert_eq!(touched.load(Ordering::SeqCst), 0);
-    assert_eq!(toolbox.run("outer", json!({})).await.unwrap().model_text(), "real");
+    assert_eq!(toolbox.run("outer", json!({})).await.unwrap().to_text(), "real");
     let broken =
         with_mock(plain("broken", |_| async { Ok(Output::default()) }), async |_, _| panic!("a broken mock"));
     toolbox.add(broken).unwrap();
@@ -376,12 +376,12 @@ async fn a_payload_is_for_the_caller_alone() {
         .unwrap();
     let reply = toolbox.call(Call::new("inner", json!({}))).await;
     let output = reply.result.unwrap();
-    assert_eq!((output.model_text().as_ref(), output.result_value()), ("seen", json!("seen")));
+    assert_eq!((output.to_text().as_ref(), output.result_value()), ("seen", json!("seen")));
     assert_eq!(output.payload.unwrap().get::<String>().unwrap().as_str(), "hidden rows");
     assert!(reply.record.payload);
     let reply = toolbox.call(Call::new("outer", json!({}))).await;
     let output = reply.result.unwrap();
-    assert_eq!((output.model_text().as_ref(), output.payload.is_some()), ("11 letters", false));
+    assert_eq!((output.to_text().as_ref(), output.payload.is_some()), ("11 letters", false));
     assert!(!reply.record.payload && reply.record.children[0].payload);
     let records = serde_json::to_string(&toolbox.records()).unwrap();
     let events = events.lock().unwrap();

@@ -56,12 +56,12 @@ async fn a_tool_that_asks_is_parked_and_resumed() {
     };
     eventually("the question", || port.heard().questions.len() == 1).await;
     // It is parked: the only place is free for others, and its 50 ms do not run.
-    assert_eq!(toolbox.run("hello", json!({"name": "Ada"})).await.unwrap().model_text(), "hello Ada");
+    assert_eq!(toolbox.run("hello", json!({"name": "Ada"})).await.unwrap().to_text(), "hello Ada");
     tokio::time::sleep(Duration::from_millis(120)).await;
     assert!(!asking.is_finished());
     port.answer(Answer::Given { value: json!("green") });
     let reply = asking.await.unwrap();
-    assert_eq!(reply.result.unwrap().model_text(), "green");
+    assert_eq!(reply.result.unwrap().to_text(), "green");
     assert!(reply.record.duration >= Duration::from_millis(120));
 }
 
@@ -86,7 +86,7 @@ async fn a_nested_call_runs_on_its_roots_place() {
         .build()
         .unwrap();
     let reply = toolbox.call(Call::new("relay", json!({"name": "Ada"}))).await;
-    assert_eq!(reply.result.unwrap().model_text(), "hello Ada");
+    assert_eq!(reply.result.unwrap().to_text(), "hello Ada");
     let [child] = reply.record.children.as_slice() else { panic!("{:?}", reply.record) };
     assert_eq!((child.parent, &*child.tool), (Some(reply.record.id), "hello"));
     assert_eq!(toolbox.records().len(), 2);
@@ -160,7 +160,7 @@ async fn second_time_lucky(ctx: &Ctx, tries: Inject<AtomicU32>) -> Result<String
     if tries.fetch_add(1, Ordering::SeqCst) == 0 {
         return Err(ToolError::dependency("not yet"));
     }
-    Ok(format!("{} {}", sample.content, hello.model_text()))
+    Ok(format!("{} {}", sample.content, hello.to_text()))
 }
 
 #[tokio::test]
@@ -172,7 +172,7 @@ async fn an_attempt_that_is_repeated_asks_nobody_twice() {
     let call =
         Call::new("second_time_lucky", json!({})).with_port(Arc::clone(&port) as Arc<dyn toolpost::Port>);
     let reply = toolbox.call(call).await;
-    assert_eq!(reply.result.unwrap().model_text(), "echo: hi hello Ada");
+    assert_eq!(reply.result.unwrap().to_text(), "echo: hi hello Ada");
     assert_eq!(reply.record.attempts, 2);
     let heard = port.heard();
     assert_eq!((heard.questions.len(), heard.samples.len(), heard.artifacts.len()), (1, 1, 1));
@@ -252,7 +252,7 @@ async fn a_blocking_tool_past_its_time_keeps_its_place_until_it_ends() {
     assert_eq!(waiting.record.attempts, 0);
     state.may_end.store(true, Ordering::SeqCst);
     let after = toolbox.call(call()).await;
-    assert_eq!(after.result.unwrap().model_text(), "done");
+    assert_eq!(after.result.unwrap().to_text(), "done");
     // Only the call in time told progress.
     assert_eq!(port.heard().progress.len(), 1);
 }

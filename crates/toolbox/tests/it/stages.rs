@@ -73,7 +73,7 @@ async fn approval_asks_denies_and_is_overruled_by_the_operator() {
     assert_eq!(no.result.unwrap_err().code(), Code::Permission);
     port.answer(Answer::Given { value: json!(true) });
     let yes = toolbox.call(call().with_port(Arc::clone(&port) as Arc<dyn toolpost::Port>)).await;
-    assert_eq!(yes.result.unwrap().model_text(), "hunter2");
+    assert_eq!(yes.result.unwrap().to_text(), "hunter2");
     // Neither the question nor the record shows the secret.
     assert!(!format!("{:?}", port.heard().questions).contains("hunter2"));
     assert!(!serde_json::to_string(&toolbox.records()).unwrap().contains("hunter2"));
@@ -174,7 +174,7 @@ async fn rates_and_per_tool_concurrency_hold() {
 #[tokio::test(start_paused = true)]
 async fn the_cache_is_for_the_same_caller_and_arguments_and_ends() {
     let toolbox = Toolbox::builder().tool(counted).provide(AtomicU32::new(0)).build().unwrap();
-    let text = async |call: Call| toolbox.call(call).await.result.unwrap().model_text().into_owned();
+    let text = async |call: Call| toolbox.call(call).await.result.unwrap().to_text().into_owned();
     let call = || Call::new("counted", json!({}));
     assert_eq!(text(call()).await, "x 0");
     assert_eq!(text(call()).await, "x 0");
@@ -277,12 +277,12 @@ async fn what_a_model_gets_is_limited_and_nothing_else() {
     let toolbox = Toolbox::builder().tool(flood).tool(default_limit).build().unwrap();
     let reply = toolbox.call(Call::new("flood", json!({}))).await;
     let output = reply.result.unwrap();
-    assert!(output.model_text().len() <= 1000 && output.model_text().contains("left out here"));
+    assert!(output.to_text().len() <= 1000 && output.to_text().contains("left out here"));
     assert_eq!(*output.payload.unwrap().get::<usize>().unwrap(), 100_000);
     assert_eq!(output.structured, Some(json!({"size": 100_000})));
     assert!(reply.record.payload && reply.record.content_bytes <= 1000);
     let output = toolbox.run("default_limit", json!({})).await.unwrap();
-    assert!(output.model_text().len() <= 64 * 1024 && output.model_text().len() > 60 * 1024);
+    assert!(output.to_text().len() <= 64 * 1024 && output.to_text().len() > 60 * 1024);
 }
 
 #[tokio::test]

@@ -2,29 +2,29 @@
 
 use super::number::{Fault, Number, Outcome, Ratio, greatest_common_divisor};
 
-/// How many arguments a function takes, and what it does.
+/// A function and its number of arguments.
 pub(super) struct Function {
     pub(super) name: &'static str,
-    pub(super) least: usize,
-    pub(super) most: usize,
+    pub(super) min: usize,
+    pub(super) max: usize,
     pub(super) run: fn(&[Number]) -> Outcome,
 }
 
-/// The most arguments of a function.
+/// Maximum number of arguments.
 pub(super) const MAX_ARGUMENTS: usize = 1024;
-/// The largest factorial that a double holds.
+/// The largest argument whose factorial fits a double.
 const MAX_FACTORIAL: i128 = 170;
 
 const fn one(name: &'static str, run: fn(&[Number]) -> Outcome) -> Function {
-    Function { name, least: 1, most: 1, run }
+    Function { name, min: 1, max: 1, run }
 }
 
 const fn two(name: &'static str, run: fn(&[Number]) -> Outcome) -> Function {
-    Function { name, least: 2, most: 2, run }
+    Function { name, min: 2, max: 2, run }
 }
 
 const fn many(name: &'static str, run: fn(&[Number]) -> Outcome) -> Function {
-    Function { name, least: 1, most: MAX_ARGUMENTS, run }
+    Function { name, min: 1, max: MAX_ARGUMENTS, run }
 }
 
 pub(super) const FUNCTIONS: [Function; 37] = [
@@ -36,7 +36,7 @@ pub(super) const FUNCTIONS: [Function; 37] = [
     one("ln", |x| logarithm(x[0], f64::ln)),
     one("log2", |x| logarithm(x[0], f64::log2)),
     one("log10", |x| logarithm(x[0], f64::log10)),
-    Function { name: "log", least: 1, most: 2, run: log },
+    Function { name: "log", min: 1, max: 2, run: log },
     one("sin", |x| Number::float(x[0].to_float().sin())),
     one("cos", |x| Number::float(x[0].to_float().cos())),
     one("tan", |x| Number::float(x[0].to_float().tan())),
@@ -52,7 +52,7 @@ pub(super) const FUNCTIONS: [Function; 37] = [
     one("floor", |x| to_whole(x[0], Ratio::floor, f64::floor)),
     one("ceil", |x| to_whole(x[0], |ratio| -Ratio { top: -ratio.top, ..ratio }.floor(), f64::ceil)),
     one("trunc", |x| to_whole(x[0], |ratio| ratio.top / ratio.bottom, f64::trunc)),
-    Function { name: "round", least: 1, most: 2, run: round },
+    Function { name: "round", min: 1, max: 2, run: round },
     many("min", |x| Ok(best(x, std::cmp::Ordering::Less))),
     many("max", |x| Ok(best(x, std::cmp::Ordering::Greater))),
     many("sum", sum),
@@ -117,14 +117,14 @@ fn to_whole(number: Number, exact: fn(Ratio) -> i128, float: fn(f64) -> f64) -> 
     }
 }
 
-/// Rounds to so many digits after the point; halves go to the even digit.
+/// Rounds to a number of digits after the point; halves go to the even digit.
 fn round(arguments: &[Number]) -> Outcome {
     let digits = match arguments.get(1) {
         None => 0,
         Some(digits) => digits
             .as_whole()
             .filter(|digits| (-300..=300).contains(digits))
-            .ok_or_else(|| domain("round needs a whole number of digits from -300 to 300"))?,
+            .ok_or_else(|| domain("round needs an integer number of digits from -300 to 300"))?,
     };
     let scale = Number::whole(10).power(Number::whole(digits))?;
     let half_even = |ratio: Ratio| {
@@ -142,8 +142,8 @@ fn round(arguments: &[Number]) -> Outcome {
     to_whole(arguments[0].multiply(scale)?, half_even, f64::round_ties_even)?.divide(scale)
 }
 
-fn best(numbers: &[Number], wanted: std::cmp::Ordering) -> Number {
-    let better = |best: Number, next: &Number| if next.compare(best) == wanted { *next } else { best };
+fn best(numbers: &[Number], order: std::cmp::Ordering) -> Number {
+    let better = |best: Number, next: &Number| if next.compare(best) == order { *next } else { best };
     numbers[1..].iter().fold(numbers[0], better)
 }
 
@@ -169,15 +169,13 @@ fn hypotenuse(numbers: &[Number]) -> Outcome {
     }
 }
 
-/// The arguments as whole numbers.
+/// The arguments as integers.
 fn whole_numbers(
     name: &'static str,
     numbers: &[Number],
 ) -> Result<impl Iterator<Item = i128> + use<>, Fault> {
     let whole: Option<Vec<i128>> = numbers.iter().map(|number| number.as_whole()).collect();
-    whole
-        .map(Vec::into_iter)
-        .ok_or_else(|| domain(format!("{name} needs whole numbers of at most 38 digits")))
+    whole.map(Vec::into_iter).ok_or_else(|| domain(format!("{name} needs integers of at most 38 digits")))
 }
 
 fn least_common_multiple(numbers: &[Number]) -> Outcome {
@@ -194,23 +192,23 @@ fn least_common_multiple(numbers: &[Number]) -> Outcome {
 }
 
 fn factorial(number: Number) -> Outcome {
-    let most = number.as_whole().filter(|whole| *whole >= 0);
-    let most = most.ok_or_else(|| domain("factorial needs a whole number from 0 on"))?;
-    if most > MAX_FACTORIAL {
-        return Err(Fault::TooLarge(format!("the factorial of {most} is larger than 1.8e308")));
+    let number = number.as_whole().filter(|whole| *whole >= 0);
+    let number = number.ok_or_else(|| domain("factorial needs an integer of at least 0"))?;
+    if number > MAX_FACTORIAL {
+        return Err(Fault::TooLarge(format!("the factorial of {number} is larger than 1.8e308")));
     }
-    (2..=most).try_fold(Number::whole(1), |product, factor| product.multiply(Number::whole(factor)))
+    (2..=number).try_fold(Number::whole(1), |product, factor| product.multiply(Number::whole(factor)))
 }
 
 fn combinations(from: Number, take: Number) -> Outcome {
     let (Some(from), Some(take)) = (from.as_whole().filter(|n| *n >= 0), take.as_whole().filter(|k| *k >= 0))
     else {
-        return Err(domain("comb needs two whole numbers from 0 on"));
+        return Err(domain("comb needs two integers of at least 0"));
     };
     if take > from {
         return Ok(Number::whole(0));
     }
-    // Each step at least doubles the product, so that it is too large long before this loop is long.
+    // Each step at least doubles the product, which bounds the number of steps.
     (1..=take.min(from - take)).try_fold(Number::whole(1), |product, step| {
         product.multiply(Number::whole(from - step + 1))?.divide(Number::whole(step))
     })

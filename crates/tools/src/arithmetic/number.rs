@@ -1,13 +1,13 @@
-//! Numbers: fractions of whole numbers while they fit into 128 bits, 64-bit floating point beyond.
+//! Numbers: exact fractions while they fit into 128 bits, else 64-bit floating point.
 
 use super::Calculated;
 
-/// Why an operation has no result. The place is added by who knows it.
+/// Why an operation failed. The caller adds the position.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Fault {
-    /// The result is not defined, or no real number.
+    /// The result is undefined or not a real number.
     Domain(String),
-    /// The result is too large, or the work for it is.
+    /// The result is too large.
     TooLarge(String),
 }
 
@@ -39,7 +39,7 @@ fn domain<T>(reason: &str) -> Result<T, Fault> {
 }
 
 impl Ratio {
-    /// `None` when it does not fit, or for a division by zero.
+    /// `None` if the fraction does not fit, or the denominator is zero.
     fn new(top: i128, bottom: i128) -> Option<Self> {
         if bottom == 0 || top == i128::MIN || bottom == i128::MIN {
             return None;
@@ -56,7 +56,7 @@ impl Ratio {
     }
 
     fn checked_mul(self, other: Self) -> Option<Self> {
-        // Cancelling first keeps the products as small as they can be.
+        // Cancelling first keeps the products small.
         let left = Self::new(self.top, other.bottom)?;
         let right = Self::new(other.top, self.bottom)?;
         Self::new(left.top.checked_mul(right.top)?, left.bottom.checked_mul(right.bottom)?)
@@ -86,7 +86,7 @@ impl Ratio {
         self.top.div_euclid(self.bottom)
     }
 
-    /// The decimal digits, when they end within 128 bits.
+    /// The decimal digits, if finite and within 128 bits.
     fn decimal(self) -> Option<String> {
         let (mut rest, mut twos, mut fives) = (self.bottom, 0_u32, 0_u32);
         while rest % 2 == 0 {
@@ -111,7 +111,7 @@ impl Ratio {
     }
 
     fn to_float(self) -> f64 {
-        // The digits give the nearest double; a quotient of two rounded numbers may be one off.
+        // Parsing the digits gives the nearest double; a quotient of rounded numbers may differ.
         self.decimal()
             .and_then(|digits| digits.parse().ok())
             .unwrap_or_else(|| self.top as f64 / self.bottom as f64)
@@ -123,7 +123,7 @@ impl Number {
         Self::Exact(Ratio { top: value, bottom: 1 })
     }
 
-    /// A floating point result, if it is one.
+    /// A finite floating point result.
     pub(super) fn float(value: f64) -> Outcome {
         if value.is_nan() {
             return domain("the result is not a real number");
@@ -134,7 +134,7 @@ impl Number {
         Ok(Self::Float(value))
     }
 
-    /// From digits such as `12`, `0.5`, `.5`, `1e3`; `None` when they are no number.
+    /// Parses digits such as `12`, `0.5`, `.5`, `1e3`; `None` for other text.
     pub(super) fn from_digits(text: &str) -> Option<Outcome> {
         let (mantissa, exponent) = match text.split_once(['e', 'E']) {
             Some((mantissa, exponent)) => (mantissa, power_of_ten(exponent)?),
@@ -169,7 +169,7 @@ impl Number {
     pub(super) fn from_json(number: &serde_json::Number) -> Option<Self> {
         match (number.as_i128(), number.as_f64()) {
             (Some(whole), _) => Some(Self::whole(whole)),
-            // The shortest digits that name the double are those that the caller wrote.
+            // The shortest digits of the double are those that the caller wrote.
             (None, Some(float)) => Self::from_digits(&format!("{float:e}"))?.ok(),
             (None, None) => None,
         }
@@ -182,7 +182,7 @@ impl Number {
         }
     }
 
-    /// The value if it is an exact whole number.
+    /// The value, if it is an exact integer.
     pub(super) fn as_whole(self) -> Option<i128> {
         match self {
             Self::Exact(Ratio { top, bottom: 1 }) => Some(top),
@@ -194,7 +194,7 @@ impl Number {
         self.to_float() == 0.0
     }
 
-    /// The exact result of an operation if there is one, else that in floating point.
+    /// The exact result of an operation if possible, else the floating point result.
     fn either(
         self,
         other: Self,
@@ -243,7 +243,7 @@ impl Number {
         self.either(other, exact, |left, right| (left / right).floor())
     }
 
-    /// The rest of [`Self::floor_divide`]: it has the sign of the divisor.
+    /// The remainder of [`Self::floor_divide`], with the sign of the divisor.
     pub(super) fn modulo(self, other: Self) -> Outcome {
         if other.is_zero() {
             return domain("division by zero");
@@ -286,10 +286,10 @@ impl Number {
         sign.total_cmp(&0.0)
     }
 
-    /// What a caller gets to see.
+    /// The result for the caller.
     pub(super) fn describe(self) -> Calculated {
         let float = self.to_float();
-        // Finite, as every number here is.
+        // Every number here is finite.
         let rounded = || serde_json::Number::from_f64(float).unwrap_or_else(|| 0.into());
         match self {
             Self::Float(value) => {
@@ -309,7 +309,7 @@ impl Number {
     }
 }
 
-/// The exponent of a number; one that is beyond any number is as good as 100,000.
+/// Parses an exponent, clamped to 100,000.
 fn power_of_ten(text: &str) -> Option<i64> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => (-1, digits),

@@ -1,4 +1,4 @@
-//! Expressions: a Pratt parser that calculates while it reads.
+//! A Pratt parser that evaluates expressions while parsing.
 
 use std::collections::BTreeMap;
 use std::f64::consts;
@@ -8,21 +8,21 @@ use toolpost::{ToolError, did_you_mean};
 use super::function::{FUNCTIONS, MAX_ARGUMENTS};
 use super::number::{Fault, Number, Outcome};
 
-/// How deep parentheses, signs and powers may nest.
+/// Maximum nesting depth of parentheses, signs and powers.
 const MAX_DEPTH: u32 = 64;
-/// How many characters of the expression an error shows on each side of the place.
-const SHOWN: usize = 30;
+/// How many characters an error shows on each side of its position.
+const CONTEXT: usize = 30;
 
 const CONSTANTS: [(&str, f64); 4] =
     [("pi", consts::PI), ("π", consts::PI), ("e", consts::E), ("tau", consts::TAU)];
 
-/// How tightly operators bind.
+/// Binding strengths of operators.
 const SUM: u8 = 1;
 const PRODUCT: u8 = 2;
 const SIGN: u8 = 3;
 const POWER: u8 = 4;
 
-/// What is wrong, and at which character.
+/// An error and its position.
 #[derive(Debug)]
 pub(super) struct Failure {
     place: usize,
@@ -36,11 +36,11 @@ enum Kind {
 }
 
 impl Failure {
-    /// The error for a caller: the sentence, the part of the expression, and a mark under the place.
-    pub(super) fn tell(self, expression: &str) -> ToolError {
+    /// Formats the error with an excerpt of the expression and a mark under the position.
+    pub(super) fn into_error(self, expression: &str) -> ToolError {
         let letters: Vec<char> = expression.chars().collect();
-        let start = self.place.saturating_sub(SHOWN);
-        let end = (self.place + SHOWN).min(letters.len());
+        let start = self.place.saturating_sub(CONTEXT);
+        let end = (self.place + CONTEXT).min(letters.len());
         let printable = |letter: &char| if letter.is_control() { ' ' } else { *letter };
         let part: String = letters[start.min(end)..end].iter().map(printable).collect();
         let (before, after) = (if start > 0 { "…" } else { "" }, if end < letters.len() { "…" } else { "" });
@@ -55,13 +55,13 @@ impl Failure {
             }
             Kind::Arithmetic(Fault::Domain(message)) => ToolError::invalid_input(sentence(&message)),
             Kind::Arithmetic(Fault::TooLarge(message)) => ToolError::limit(sentence(&message))
-                .suggest("Calculate with logarithms, or run code with big numbers."),
+                .suggest("Use logarithms, or run code with arbitrary-precision numbers."),
         };
         error.with("pointer", "/expression").with("character", place)
     }
 }
 
-/// Whether a text can be a name: a letter or `_`, then letters, digits and `_`; at most 64 characters.
+/// Whether a text is a name: a letter or `_`, then letters, digits and `_`; at most 64 characters.
 pub(super) fn is_name(text: &str) -> bool {
     text.chars().count() <= 64 && text.starts_with(begins_name) && text.chars().all(continues_name)
 }
@@ -74,7 +74,7 @@ fn continues_name(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
 }
 
-/// Calculates an expression.
+/// Evaluates an expression.
 pub(super) fn evaluate(expression: &str, variables: &BTreeMap<String, Number>) -> Result<Number, Failure> {
     let letters = expression.chars().map(|letter| match letter {
         '×' | '·' => '*',
@@ -125,11 +125,9 @@ impl Parser<'_> {
             ')' => ("a `)` without `(`".to_owned(), None),
             '=' | '<' | '>' => (
                 format!("unexpected `{letter}`"),
-                Some(
-                    "Only values are calculated: nothing is compared or assigned; give variables in `variables`.",
-                ),
+                Some("Comparison and assignment are not supported; pass variables in `variables`."),
             ),
-            ',' => ("unexpected `,`".to_owned(), Some("Write numbers without `,` between their digits.")),
+            ',' => ("unexpected `,`".to_owned(), Some("Write numbers without `,` as a digit separator.")),
             '(' => ("unexpected `(`".to_owned(), Some("Write `*` to multiply.")),
             letter if begins_name(letter) || letter.is_ascii_digit() => {
                 ("expected an operator".to_owned(), Some("Write `*` to multiply."))
@@ -142,7 +140,7 @@ impl Parser<'_> {
         Failure { place: self.place, kind: Kind::Syntax { message, hint: hint.map(Into::into) } }
     }
 
-    /// The operator that follows: its length, how tightly it binds, and what it does.
+    /// The next operator: its length, binding strength and operation.
     fn operator(&self) -> Option<(usize, u8, Operation)> {
         Some(match self.peek()? {
             '*' if self.follows("**") => (2, POWER, Number::power),
@@ -157,19 +155,19 @@ impl Parser<'_> {
         })
     }
 
-    /// Reads as long as operators bind more tightly than `least`.
-    fn expression(&mut self, least: u8) -> Result<Number, Failure> {
+    /// Parses while operators bind more tightly than `min`.
+    fn expression(&mut self, min: u8) -> Result<Number, Failure> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             let message = format!("more than {MAX_DEPTH} levels of nesting");
-            return self.fail(message, Some("Calculate parts of it first, and give them as `variables`."));
+            return self.fail(message, Some("Calculate parts of it first, and pass them as `variables`."));
         }
         let mut left = self.operand()?;
         loop {
             self.skip_spaces();
             let Some((length, strength, operation)) = self.operator() else { break };
-            // A power binds to the right: its own kind may follow.
-            if strength < least || (strength == least && strength != POWER) {
+            // Powers are right-associative.
+            if strength < min || (strength == min && strength != POWER) {
                 break;
             }
             let place = self.place;
@@ -186,7 +184,7 @@ impl Parser<'_> {
         self.skip_spaces();
         let Some(letter) = self.peek() else {
             let hint = "Write an expression such as `2 * (3 + 4)`.";
-            return self.fail("expected a number, and the expression ends", Some(hint));
+            return self.fail("expected a number at the end of the expression", Some(hint));
         };
         match letter {
             '+' => {
@@ -220,7 +218,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Takes letters as long as they fit; `_` between digits is left out.
+    /// Takes matching letters; `_` between digits is dropped.
     fn take_while(&mut self, fits: impl Fn(char) -> bool) -> String {
         let mut taken = String::new();
         while let Some(letter) = self.peek().filter(|letter| fits(*letter) || *letter == '_') {
@@ -298,7 +296,7 @@ impl Parser<'_> {
         }
         let known = self.variables.keys().map(String::as_str).chain(CONSTANTS.iter().map(|(name, _)| *name));
         let hint = did_you_mean(&name, known)
-            .unwrap_or_else(|| "Give its value in `variables`; constants are pi, e and tau.".into());
+            .unwrap_or_else(|| "Pass its value in `variables`; constants are pi, e and tau.".into());
         self.fail(format!("unknown name `{shown}`"), Some(&hint))
     }
 
@@ -311,19 +309,19 @@ impl Parser<'_> {
         self.place += 1;
         let arguments = self.arguments(start)?;
         let count = arguments.len();
-        if !(function.least..=function.most).contains(&count) {
+        if !(function.min..=function.max).contains(&count) {
             self.place = start;
-            let expected = match (function.least, function.most) {
-                (least, most) if least == most => least.to_string(),
-                (least, MAX_ARGUMENTS) => format!("{least} to {MAX_ARGUMENTS}"),
-                (least, most) => format!("{least} or {most}"),
+            let expected = match (function.min, function.max) {
+                (min, max) if min == max => min.to_string(),
+                (min, MAX_ARGUMENTS) => format!("{min} to {MAX_ARGUMENTS}"),
+                (min, max) => format!("{min} or {max}"),
             };
             return self.fail(format!("`{name}` takes {expected} arguments, found {count},"), None);
         }
         (function.run)(&arguments).map_err(|fault| Failure { place: start, kind: Kind::Arithmetic(fault) })
     }
 
-    /// Reads arguments up to the closing parenthesis.
+    /// Parses arguments up to the closing parenthesis.
     fn arguments(&mut self, start: usize) -> Result<Vec<Number>, Failure> {
         let mut arguments = Vec::new();
         self.skip_spaces();
@@ -343,7 +341,7 @@ impl Parser<'_> {
                 Some(letter) => return Err(self.unexpected(letter)),
                 None => {
                     self.place = start;
-                    return self.fail("the arguments of this function have no `)` at their end", None);
+                    return self.fail("the arguments of this function have no closing `)`", None);
                 }
             }
         }

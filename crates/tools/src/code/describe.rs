@@ -1,4 +1,4 @@
-//! A run in words, for a model.
+//! Descriptions of a run for a model.
 
 use std::time::Duration;
 
@@ -7,62 +7,62 @@ use toolpost_sandbox::{Applied, ApplyState, Interruption, Language, Reached, Unm
 
 use super::run::CodeResult;
 
-/// How a run ended, in words; `None` for a program that ended well.
+/// The verdict in words; `None` for success.
 pub(super) fn verdict(verdict: &Verdict) -> Option<String> {
     let time = |milliseconds: &u64| format_duration(Duration::from_millis(*milliseconds));
     Some(match verdict {
         Verdict::Ok => return None,
-        Verdict::Exit { code } => format!("The program ended with exit code {code}."),
-        Verdict::Signal { signal } => format!("The program was ended by {}.", signal_name(*signal)),
+        Verdict::Exit { code } => format!("The program exited with status {code}."),
+        Verdict::Signal { signal } => format!("The program was killed by {}.", signal_name(*signal)),
         Verdict::Timeout { limit_ms } => {
-            format!("Stopped: it was not done after {}, the time limit.", time(limit_ms))
+            format!("Stopped: it timed out after {}.", time(limit_ms))
         }
         Verdict::Cpu { limit_ms } => {
-            format!("Stopped: it used {} of processor time, the limit.", time(limit_ms))
+            format!("Stopped: it exceeded its limit of {} CPU time.", time(limit_ms))
         }
         Verdict::Idle { limit_ms } => {
-            format!("Stopped: it did nothing for {}, the limit.", time(limit_ms))
+            format!("Stopped: it was idle for {}, the limit.", time(limit_ms))
         }
         Verdict::Inodes { limit } => {
-            format!("Failed: it needed more files and folders than the limit of {limit}.")
+            format!("Failed: it exceeded its limit of {limit} files and directories.")
         }
         Verdict::FileSize { limit } => {
-            format!("Stopped: a file would have grown beyond the limit of {}.", size(*limit))
+            format!("Stopped: a file exceeded the size limit of {}.", size(*limit))
         }
         Verdict::Memory { limit } => {
-            format!("Stopped: it needed more memory than the limit of {}.", size(*limit))
+            format!("Stopped: it exceeded its limit of {} memory.", size(*limit))
         }
         Verdict::Processes { limit } => {
-            format!("Failed: it started more processes than the limit of {limit}.")
+            format!("Failed: it exceeded its limit of {limit} processes.")
         }
         Verdict::Disk { limit } => {
-            format!("Failed: its files needed more room than the limit of {}.", size(*limit))
+            format!("Failed: it exceeded its limit of {} disk space.", size(*limit))
         }
-        Verdict::Output { limit } => format!("Stopped: it printed more than the limit of {}.", size(*limit)),
-        Verdict::Denied { rule } => format!("Stopped: the sandbox does not allow this: {rule}."),
+        Verdict::Output { limit } => format!("Stopped: it printed more than {}.", size(*limit)),
+        Verdict::Denied { rule } => format!("Stopped: the sandbox blocked it: {rule}."),
         Verdict::Interrupted { by } => {
             let why = match by {
-                Interruption::Wall => "it was not done in time",
-                Interruption::Cpu => "it used the processor time that it had",
-                Interruption::Output => "it printed more than it may",
-                _ => "the caller asked to",
+                Interruption::Wall => "it timed out",
+                Interruption::Cpu => "it exceeded its CPU time",
+                Interruption::Output => "it printed too much",
+                _ => "the caller cancelled it",
             };
-            format!("Interrupted: {why}. The session goes on, with what it had computed so far.")
+            format!("Interrupted: {why}. The session continues with its state so far.")
         }
-        Verdict::Cancelled => "Stopped: the caller asked to.".to_owned(),
+        Verdict::Cancelled => "Stopped: the caller cancelled it.".to_owned(),
         other => format!("Ended: {other:?}."),
     })
 }
 
-/// Remarks on what was not applied to the working directory.
+/// Notes on changes that were not applied to the working directory.
 pub(super) fn applied(applied: &Applied) -> Vec<String> {
-    /// So many paths are named.
+    /// Maximum number of named paths.
     const MAX_PATHS: usize = 10;
     let mut remarks = Vec::new();
     if applied.state == ApplyState::Held {
         let because = applied.held_because.map_or(String::new(), |because| format!(" because {because}"));
         remarks.push(format!(
-            "The changes of the working directory are held{because}; the operator applies them with \
+            "The changes of the working directory are held{because}; the operator can apply them with \
              `toolpost apply {}`.",
             applied.id
         ));
@@ -77,7 +77,7 @@ pub(super) fn applied(applied: &Applied) -> Vec<String> {
     remarks
 }
 
-/// A remark on something that the program lacked.
+/// A note on a missing dependency of the program.
 pub(super) fn unmet(unmet: &Unmet) -> Option<String> {
     Some(match unmet {
         Unmet::Module { language: Language::Python, module, profile, .. } => {
@@ -86,40 +86,40 @@ pub(super) fn unmet(unmet: &Unmet) -> Option<String> {
                 None => "a profile (`toolpost image build`) and the setting `code.profile`".to_owned(),
             };
             format!(
-                "`{module}` is not installed: write the code without it. The operator can add it by {way}."
+                "`{module}` is not installed: write the code without it. The operator can add it with {way}."
             )
         }
         Unmet::Module { module, language, .. } => format!(
             "`{module}` is not installed, and code cannot install it: write the {language} without it."
         ),
         Unmet::Command { name } => format!(
-            "The command `{name}` is not available: use another one, or do it in the code. The operator can install it."
+            "The command `{name}` is not available: use another one, or do it in code. The operator can install it."
         ),
         Unmet::Connection { host, has_proxy, .. } => {
             let to = host.as_ref().map(|host| format!(" to `{host}`")).unwrap_or_default();
             let proxy = if *has_proxy { ", and the code must use the proxy of HTTPS_PROXY" } else { "" };
             format!(
-                "The sandbox blocks connections{to}. The operator can allow a host by the setting `egress_policy`{proxy}."
+                "The sandbox blocks connections{to}. The operator can allow a host with the setting `egress_policy`{proxy}."
             )
         }
         _ => return None,
     })
 }
 
-/// A remark on a limit that did not end the program.
+/// A note on a limit that did not stop the program.
 pub(super) fn reached(reached: Reached) -> Option<&'static str> {
     Some(match reached {
-        Reached::Value => "The value was too large to be handed back.",
-        Reached::Artifacts => "Not all files were handed back: there were too many, or they were too large.",
-        Reached::Inodes => "The workspace had no room for another file at the end.",
-        Reached::FileSize => "A file has the largest size that is allowed; what should follow is missing.",
+        Reached::Value => "The value was too large to be returned.",
+        Reached::Artifacts => "Not all files were returned: they are too many or too large.",
+        Reached::Inodes => "The workspace reached its limit of files.",
+        Reached::FileSize => "A file reached the size limit and is truncated.",
         Reached::Connections | Reached::Requests | Reached::NetworkBytes => {
-            "The network refused more because a limit was reached."
+            "A network limit was reached, and further traffic was blocked."
         }
-        Reached::Disk => "The workspace was full at the end.",
-        Reached::Memory => "A process was killed because the memory limit was reached.",
-        Reached::Processes => "A process could not be started because the limit was reached.",
-        // The text itself says where something is missing.
+        Reached::Disk => "The workspace is full.",
+        Reached::Memory => "A process was killed because of the memory limit.",
+        Reached::Processes => "A process could not start because of the process limit.",
+        // The text itself marks missing output.
         _ => return None,
     })
 }
@@ -132,10 +132,10 @@ fn signal_name(signal: i32) -> String {
         8 => "SIGFPE: an arithmetic error",
         9 => "SIGKILL",
         11 => "SIGSEGV: a bad memory access",
-        13 => "SIGPIPE: nobody reads its output",
+        13 => "SIGPIPE: its output is closed",
         15 => "SIGTERM",
-        25 => "SIGXFSZ: a file grew beyond the limit",
-        31 => "SIGSYS: a system call that is not allowed",
+        25 => "SIGXFSZ: a file exceeded the size limit",
+        31 => "SIGSYS: a blocked system call",
         other => return format!("signal {other}"),
     };
     name.to_owned()
@@ -149,11 +149,11 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// What a model reads of a run.
+/// The text of a run for a model.
 pub(super) fn text(result: &CodeResult, ending: Option<&str>, notes: &[String]) -> String {
     let mut parts = Vec::new();
     if let Some(value) = &result.value {
-        // A table or an array, whose rows are in the structured result.
+        // A table or an array: the structured result has its rows.
         let shown = value.get("shape").and_then(|_| value.get("text")?.as_str());
         parts.push(match shown {
             Some(text) => format!("value:\n{text}"),
@@ -176,7 +176,7 @@ pub(super) fn text(result: &CodeResult, ending: Option<&str>, notes: &[String]) 
     parts.extend(notes.iter().cloned());
     parts.extend(ending.map(ToOwned::to_owned));
     if parts.is_empty() {
-        parts.push("The program ended well and printed nothing.".to_owned());
+        parts.push("The program succeeded without output.".to_owned());
     }
     parts.join("\n")
 }
@@ -186,27 +186,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verdicts_are_told_in_words() {
+    fn verdicts_are_described() {
         for (ended, expected) in [
-            (Verdict::Exit { code: 3 }, "The program ended with exit code 3."),
+            (Verdict::Exit { code: 3 }, "The program exited with status 3."),
             (Verdict::Signal { signal: 11 }, "The program was ended by SIGSEGV: a bad memory access."),
-            (Verdict::Timeout { limit_ms: 2000 }, "Stopped: it was not done after 2.0 s, the time limit."),
-            (
-                Verdict::Memory { limit: 512 << 20 },
-                "Stopped: it needed more memory than the limit of 512 MiB.",
-            ),
-            (Verdict::Idle { limit_ms: 2000 }, "Stopped: it did nothing for 2.0 s, the limit."),
-            (Verdict::Inodes { limit: 9 }, "Failed: it needed more files and folders than the limit of 9."),
-            (
-                Verdict::FileSize { limit: 2048 },
-                "Stopped: a file would have grown beyond the limit of 2 KiB.",
-            ),
-            (Verdict::Output { limit: 2048 }, "Stopped: it printed more than the limit of 2 KiB."),
+            (Verdict::Timeout { limit_ms: 2000 }, "Stopped: it timed out after 2.0 s."),
+            (Verdict::Memory { limit: 512 << 20 }, "Stopped: it exceeded its limit of 512 MiB memory."),
+            (Verdict::Idle { limit_ms: 2000 }, "Stopped: it was idle for 2.0 s, the limit."),
+            (Verdict::Inodes { limit: 9 }, "Failed: it exceeded its limit of 9 files and directories."),
+            (Verdict::FileSize { limit: 2048 }, "Stopped: a file exceeded the size limit of 2 KiB."),
+            (Verdict::Output { limit: 2048 }, "Stopped: it printed more than 2 KiB."),
             (
                 Verdict::Interrupted { by: Interruption::Wall },
-                "Interrupted: it was not done in time. The session goes on, with what it had computed so far.",
+                "Interrupted: it timed out. The session continues with its state so far.",
             ),
-            (Verdict::Cancelled, "Stopped: the caller asked to."),
+            (Verdict::Cancelled, "Stopped: the caller cancelled it."),
         ] {
             assert_eq!(verdict(&ended).as_deref(), Some(expected));
         }

@@ -1,4 +1,4 @@
-//! `code_execution`: the tool that providers host, served by this host's own sandbox.
+//! `code_execution`: a local replacement of the providers' hosted tool.
 
 use std::time::Duration;
 
@@ -7,75 +7,74 @@ use toolpost::{Artifact, Ctx, Evidence, ToolError, data, tool};
 use toolpost_sandbox::{Interruption, Language, Limits, Outcome, Program, Verdict};
 
 use super::run::{artifacts, settings_of, watched};
-use super::session::{CodeSession, Held};
+use super::session::{CodeSession, SessionHandle};
 use super::{CodeSettings, describe, failure};
 use crate::WithText;
-use crate::files::Folder;
+use crate::files::Directory;
 
-/// The environment of the hosted tool: what one conversation's code may use.
+/// Limits of the hosted tool.
 const MEMORY: u64 = 1 << 30;
 const WORKSPACE: u64 = 5 << 30;
 const PROCESSORS: f32 = 1.0;
 const TIME: Duration = Duration::from_hours(1);
 
-/// The session that the calls of one conversation share.
+/// Name of the session that a conversation's calls share.
 const SESSION: &str = "code_execution";
 
 /// The language of the hosted tool.
 const PYTHON: &str = "python";
 
-/// What code came to, in the blocks of the hosted tool.
+/// The result of code, in the blocks of the hosted tool.
 #[data]
 #[derive(Clone, Debug, PartialEq)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum CodeExecutionResult {
-    /// The code has run.
+    /// The code ran.
     CodeExecutionResult {
-        /// What it wrote to standard output, and the value of its last expression; when it was long, the beginning and
-        /// the end.
+        /// Standard output and the value of the last expression; long output keeps its start and end.
         stdout: String,
-        /// What it wrote to standard error, and what else is to be said.
+        /// Standard error and notes.
         stderr: String,
-        /// 0 if it ended well.
+        /// 0 for success.
         return_code: i32,
-        /// The files that it made or changed.
+        /// Files that the code created or changed.
         content: Vec<CodeExecutionFile>,
     },
-    /// The code has not run to its end.
+    /// The code did not finish.
     CodeExecutionToolResultError {
-        /// Why not.
+        /// The reason.
         error_code: CodeExecutionError,
     },
 }
 
-/// A file that code made or changed.
+/// A file that code created or changed.
 #[data]
 #[derive(Clone, Debug, PartialEq)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum CodeExecutionFile {
     /// A file of the workspace.
     CodeExecutionOutput {
-        /// Its path in the workspace, by which later code finds it too.
+        /// Path in the workspace, which later code can use.
         file_id: String,
     },
 }
 
-/// Why code has not run to its end, in the hosted tool's words.
+/// Why code did not finish, in the terms of the hosted tool.
 #[data]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum CodeExecutionError {
-    /// There was no code.
+    /// The code is empty.
     InvalidToolInput,
-    /// It took longer than it may.
+    /// The code timed out.
     ExecutionTimeExceeded,
 }
 
 /// Run Python code in a sandbox without network.
 ///
-/// What the code prints comes back, and the value of its last expression. Variables, imports and files stay for the next
-/// call of this conversation. Files of the working folder are there by name, and files that the code writes into the
-/// current folder are handed to the user. There is 1 GiB of memory, 5 GiB of disk, one processor and an hour of time.
+/// Returns the printed output and the value of the last expression. Variables, imports and files persist between the
+/// calls of a conversation. Files of the working directory are available by name, and files that the code writes to the
+/// current directory are returned to the user. Limits: 1 GiB of memory, 5 GiB of disk, one processor, one hour.
 #[tool(
     summary = "Code execution",
     tags("code", "python", "sandbox", "execute", "analysis"),
@@ -100,32 +99,31 @@ pub fn code_execution(
     let settings = environment(&settings_of(ctx));
     let language: Language = PYTHON.parse().map_err(failure::of_sandbox)?;
     if ctx.scope().is_none() {
-        // A call on its own has no conversation to keep anything for.
+        // A call without a conversation needs no session.
         let mut sandbox = settings.sandbox(ctx, None)?;
-        if let Some(folder) = Folder::find(ctx)? {
-            sandbox = settings.in_directory(sandbox, folder.path());
+        if let Some(directory) = Directory::find(ctx)? {
+            sandbox = settings.in_directory(sandbox, directory.path());
         }
         let program = Program::code(language, code);
         let outcome = watched(ctx, |cancel, on_event| sandbox.run(&program, cancel, on_event))?;
-        return told(&outcome, artifacts(&outcome)?, &[]);
+        return to_block(&outcome, artifacts(&outcome)?, &[]);
     }
-    let asked = CodeSession { id: SESSION.to_owned(), fork_of: None };
-    let held = Held::find(&asked, language, &settings, None, ctx)?;
-    let limits = Held::limits(&settings, None, ctx)?;
-    let ended = watched(ctx, |cancel, on_event| held.session.run(&code, &limits, cancel, on_event));
-    let is_over = held.forget_if_ended();
-    let mut notes = held.notes;
+    let request = CodeSession { id: SESSION.to_owned(), fork_of: None };
+    let handle = SessionHandle::find(&request, language, &settings, None, ctx)?;
+    let limits = SessionHandle::limits(&settings, None, ctx)?;
+    let ended = watched(ctx, |cancel, on_event| handle.session.run(&code, &limits, cancel, on_event));
+    let is_over = handle.remove_if_ended();
+    let mut notes = handle.notes;
     if is_over {
-        notes.push("The session has ended: variables and files of earlier calls are gone.".to_owned());
+        notes.push("The session ended: variables and files of earlier calls are lost.".to_owned());
     }
     let ended = ended?;
-    let made = artifacts(&ended)?;
-    notes.extend(Held::hand_back(&made, ctx)?);
-    told(&ended, made, &notes)
+    let artifacts = artifacts(&ended)?;
+    notes.extend(SessionHandle::write_back(&artifacts, ctx)?);
+    to_block(&ended, artifacts, &notes)
 }
 
-/// What the operator allows, with the hosted tool's environment where the operator has set no limits, and never a way
-/// out.
+/// The operator's settings, with the hosted tool's limits by default and always without network.
 fn environment(settings: &CodeSettings) -> CodeSettings {
     let mut settings = settings.clone();
     let hosted = Limits::default()
@@ -135,13 +133,13 @@ fn environment(settings: &CodeSettings) -> CodeSettings {
         .with_wall(TIME);
     settings.limits =
         if settings.limits == Limits::default() { hosted } else { settings.limits.tightened(&hosted) };
-    settings.longest_timeout = TIME;
+    settings.max_timeout = TIME;
     settings.egress = None;
     settings
 }
 
-/// A run in the hosted tool's words.
-fn told(
+/// Converts a run into a block.
+fn to_block(
     outcome: &Outcome,
     artifacts: Vec<Artifact>,
     notes: &[String],
@@ -162,7 +160,7 @@ fn told(
         }
         let mut stderr = outcome.stderr.text();
         let ending = match &outcome.verdict {
-            // The status says it already.
+            // `return_code` has the status.
             Verdict::Exit { .. } => None,
             verdict => describe::verdict(verdict),
         };
@@ -200,7 +198,7 @@ fn add_line(text: &mut String, line: &str) {
     text.push('\n');
 }
 
-/// A block, which a model reads as it is.
+/// A block, which is also the text for the model.
 fn block(
     result: CodeExecutionResult,
     evidence: Option<Evidence>,

@@ -1,9 +1,9 @@
-//! What an error of the sandbox means for a caller.
+//! Conversion of sandbox errors.
 
 use toolpost::ToolError;
 use toolpost_sandbox::Error;
 
-/// The error of a tool, with the sandbox's reason and what to do about it.
+/// The error of a tool, with the sandbox's reason and hint.
 pub(super) fn of_sandbox(error: Error) -> ToolError {
     let (message, hint) = (error.to_string(), error.hint());
     let failed = match &error {

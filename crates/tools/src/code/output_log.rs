@@ -1,16 +1,16 @@
-//! Output as it comes, line by line, for the caller's log.
+//! Live output of a run, line by line, in the caller's log.
 
 use toolpost::{Ctx, LogLevel};
 use toolpost_sandbox::Event;
 
-/// A line longer than this is told in pieces, in bytes.
+/// A longer line is logged in pieces, in bytes.
 const MAX_LINE: usize = 8 << 10;
-/// The most lines that are told of one run.
+/// Maximum number of logged lines per run.
 const MAX_LINES: u32 = 4096;
-/// The most bytes that are told of one run.
+/// Maximum logged output per run, in bytes.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Standard output and error, each with the line that is not whole yet.
+/// Standard output and stderr, each with its unfinished line.
 pub(super) struct OutputLog<'a> {
     ctx: &'a Ctx,
     open: [Vec<u8>; 2],
@@ -23,7 +23,7 @@ impl<'a> OutputLog<'a> {
         Self { ctx, open: [Vec::new(), Vec::new()], lines_left: MAX_LINES, bytes_left: MAX_BYTES }
     }
 
-    /// Takes a piece of output.
+    /// Processes a piece of output.
     pub(super) fn take(&mut self, event: Event<'_>) {
         let (stream, mut bytes) = match event {
             Event::Stdout(bytes) => (0, bytes),
@@ -38,28 +38,28 @@ impl<'a> OutputLog<'a> {
             bytes = &bytes[taken..];
             if bytes.first() == Some(&b'\n') {
                 bytes = &bytes[1..];
-                self.tell(stream);
+                self.log_line(stream);
             } else if self.open[stream].len() == MAX_LINE {
-                self.tell(stream);
+                self.log_line(stream);
             }
         }
     }
 
-    /// Tells what is left when the program has ended.
+    /// Logs unfinished lines at the end of the program.
     pub(super) fn finish(mut self) {
         for stream in 0..2 {
             if !self.open[stream].is_empty() && self.lines_left > 0 {
-                self.tell(stream);
+                self.log_line(stream);
             }
         }
     }
 
-    fn tell(&mut self, stream: usize) {
+    fn log_line(&mut self, stream: usize) {
         let line = std::mem::take(&mut self.open[stream]);
         self.lines_left -= 1;
         let Some(left) = self.bytes_left.checked_sub(line.len()).filter(|_| self.lines_left > 0) else {
             self.lines_left = 0;
-            self.ctx.log(LogLevel::Info, "[more output follows; it is in the result]");
+            self.ctx.log(LogLevel::Info, "[further output is only in the result]");
             return;
         };
         self.bytes_left = left;

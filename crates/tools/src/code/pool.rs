@@ -1,4 +1,4 @@
-//! Pythons that are made ahead, from the second run of a host on.
+//! A pool of prewarmed Python processes, used from the second run on.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,17 +6,16 @@ use toolpost_sandbox::{
     Cancel, Error, Event, Language, Level, Outcome, Pool, PoolBuilder, PoolMetrics, Program, Sandbox,
 };
 
-/// How many runs may go on in a pool at a time: more than a toolbox lets through. Those beyond it wait.
-const MOST: usize = 256;
-/// How long a run waits for a Python before it starts one of its own, which takes about as long.
-const PATIENCE: std::time::Duration = std::time::Duration::from_millis(20);
+/// Maximum number of concurrent runs in a pool, above the toolbox's own limit. Further runs wait.
+const MAX_RUNS: usize = 256;
+/// How long a run waits for a prewarmed process before it starts its own, which takes about as long.
+const MAX_WAIT: std::time::Duration = std::time::Duration::from_millis(20);
 
-/// Pythons that are made ahead for `run_code`: a run then starts in about a millisecond, and has loaded what it is to
-/// load. See [`Pool`]. Clones share one pool, which ends with the last of them.
+/// Prewarmed Python processes for `run_code`, in which a run starts within about a millisecond. See [`Pool`].
 ///
-/// The first run of Python code is an ordinary one. When it has ended, the pool is made in the background; whatever
-/// finds no Python ready starts one of its own. A host that cannot have a pool runs everything so, and
-/// [`PoolMetrics::unavailable`] says why.
+/// Clones share one pool, which ends with the last of them. The first run of Python code is an ordinary one; the pool
+/// then starts in the background. A run without an idle process starts its own. On a host without pool support every
+/// run does so, and [`PoolMetrics::unavailable`] has the reason.
 #[derive(Clone, Debug)]
 pub struct CodePool {
     children: usize,
@@ -26,61 +25,60 @@ pub struct CodePool {
 
 #[derive(Debug, Default)]
 enum State {
-    /// No Python has run yet.
+    /// No Python code has run yet.
     #[default]
     Unused,
-    Begun(Arc<Pool>),
-    /// It cannot be had with these settings.
-    Refused(String),
+    Running(Arc<Pool>),
+    /// The settings do not support a pool.
+    Unavailable(String),
 }
 
 impl Default for CodePool {
     fn default() -> Self {
-        Self { children: Self::CHILDREN, preload: Vec::new(), pool: Arc::default() }
+        Self { children: Self::DEFAULT_CHILDREN, preload: Vec::new(), pool: Arc::default() }
     }
 }
 
 impl CodePool {
-    /// How many Pythons are kept ready if nobody says otherwise.
-    pub const CHILDREN: usize = 2;
+    /// Default number of idle processes.
+    pub const DEFAULT_CHILDREN: usize = 2;
 
-    /// A pool with the defaults.
+    /// Creates a pool with the defaults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets how many Pythons are kept ready, from 1 to 256. Default [`CodePool::CHILDREN`].
+    /// Sets the number of idle processes, from 1 to 256. Default: [`CodePool::DEFAULT_CHILDREN`].
     #[must_use]
     pub fn children(mut self, children: usize) -> Self {
         self.children = children;
         self
     }
 
-    /// Sets the modules that each Python has loaded. Default none. See
-    /// [`toolpost_sandbox::PoolBuilder::preload`] for those that cannot be.
+    /// Sets the preloaded modules. Default: none. [`toolpost_sandbox::PoolBuilder::preload`] lists unsupported ones.
     #[must_use]
     pub fn preload<T: Into<String>>(mut self, modules: impl IntoIterator<Item = T>) -> Self {
         self.preload = modules.into_iter().map(Into::into).collect();
         self
     }
 
-    /// What the pool has done; none if no Python has run yet, or the settings of the code have no pool.
+    /// Metrics of the pool; `None` before the first run of Python code, or if the settings do not support a pool.
     pub fn metrics(&self) -> Option<PoolMetrics> {
-        self.begun().map(|pool| pool.metrics())
+        self.running().map(|pool| pool.metrics())
     }
 
-    /// Why there is none, if the settings of the code cannot have one.
-    pub fn refused(&self) -> Option<String> {
+    /// Why the settings do not support a pool.
+    pub fn unavailable(&self) -> Option<String> {
         match &*self.pool.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Refused(reason) => Some(reason.clone()),
+            State::Unavailable(reason) => Some(reason.clone()),
             _ => None,
         }
     }
 
-    /// Looks at the options without starting anything.
+    /// Checks the options without starting a process.
     ///
     /// # Errors
-    /// [`Error::InvalidLimit`] for a number outside of 1 to 256, [`Error::InvalidName`] for a module that is no name.
+    /// [`Error::InvalidLimit`] for a number outside of 1 to 256, [`Error::InvalidName`] for an invalid module name.
     pub fn check(&self) -> Result<(), Error> {
         self.builder(&Sandbox::new()).check()
     }
@@ -91,19 +89,19 @@ impl CodePool {
             .idle_workers(self.children)
             .preload(self.preload.iter().cloned())
             .host_directories(true)
-            .max_concurrency(MOST)
-            .queue(MOST)
-            .worker_timeout(PATIENCE)
+            .max_concurrency(MAX_RUNS)
+            .queue(MAX_RUNS)
+            .worker_timeout(MAX_WAIT)
     }
 
-    fn begun(&self) -> Option<Arc<Pool>> {
+    fn running(&self) -> Option<Arc<Pool>> {
         match &*self.pool.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Begun(pool) => Some(Arc::clone(pool)),
+            State::Running(pool) => Some(Arc::clone(pool)),
             _ => None,
         }
     }
 
-    /// Runs a program for a call. `plain` is what the operator's settings alone give.
+    /// Runs a program. `plain` is the sandbox with the operator's settings only.
     pub(super) fn run(
         &self,
         plain: impl FnOnce() -> Sandbox,
@@ -115,25 +113,25 @@ impl CodePool {
         if !matches!(program, Program::Code { language: Language::Python, .. }) {
             return sandbox.run(program, cancel, on_event);
         }
-        if let Some(pool) = self.begun() {
+        if let Some(pool) = self.running() {
             return sandbox.clone().backend(pool).run(program, cancel, on_event);
         }
         let outcome = sandbox.run(program, cancel, on_event)?;
-        // Another level has no place in a pool for the folder that the code works in.
+        // At other levels a pool cannot mount the working directory.
         if outcome.report.effective == Level::Strict {
-            self.begin(&plain());
+            self.start(&plain());
         }
         Ok(outcome)
     }
 
-    fn begin(&self, plain: &Sandbox) {
+    fn start(&self, plain: &Sandbox) {
         let mut state = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if !matches!(*state, State::Unused) {
             return;
         }
         *state = match self.builder(plain).build() {
-            Ok(pool) => State::Begun(Arc::new(pool)),
-            Err(error) => State::Refused(error.to_string()),
+            Ok(pool) => State::Running(Arc::new(pool)),
+            Err(error) => State::Unavailable(error.to_string()),
         };
     }
 }

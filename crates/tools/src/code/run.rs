@@ -8,58 +8,56 @@ use toolpost::{Artifact, Ctx, Evidence, ToolError, data, tool};
 use toolpost_sandbox::{Cancel, Error, Event, Language, Outcome, Pool, Program, Stdin, Unmet};
 
 use super::output_log::OutputLog;
-use super::session::{CodeSession, Held};
+use super::session::{CodeSession, SessionHandle};
 use super::{CodeSettings, describe, failure};
 use crate::WithText;
-use crate::files::Folder;
+use crate::files::Directory;
 
 /// A file that code created or changed.
 #[data]
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodeArtifact {
-    /// Its path relative to the working folder.
+    /// Path relative to the working directory.
     pub name: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Such as `image/png`.
+    /// Media type, such as `image/png`.
     pub media_type: String,
-    /// The SHA-256 of its content, in hexadecimal digits.
+    /// SHA-256 in hexadecimal digits.
     pub sha256: String,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[data]
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodeResult {
-    /// The exit status; `null` when the program did not end by itself.
+    /// Exit status; `null` if the program was stopped.
     pub exit_code: Option<i32>,
     /// The same as `exit_code`.
     pub return_code: Option<i32>,
-    /// Standard output; when it was long, its beginning and its end.
+    /// Standard output; long output keeps its start and end.
     pub stdout: String,
-    /// Standard error; when it was long, its beginning and its end.
+    /// Standard error; long output keeps its start and end.
     pub stderr: String,
-    /// The value of the last expression of the code, or of the last line `::result JSON` that it printed.
+    /// Value of the last expression, or of the last printed line `::result JSON`.
     pub value: Option<Value>,
-    /// Files that were created or changed.
+    /// Files that the code created or changed.
     pub artifacts: Vec<CodeArtifact>,
-    /// How the program ended: `kind` is ok, exit, signal, timeout, cpu, memory, processes, disk, output, denied or
-    /// cancelled.
+    /// The verdict: `kind` is ok, exit, signal, timeout, cpu, memory, processes, disk, output, denied or cancelled.
     pub verdict: Value,
-    /// The level of the sandbox that was given.
+    /// The effective sandbox level.
     pub level: String,
 }
 
 /// Run code in the sandbox.
 ///
-/// The code runs in the working folder: its files are there by name, and files that it writes stay. There is no
-/// network but to hosts that the operator allows. The value of a last expression comes back as `value`, in any language
-/// also that of a printed line `::result JSON`. Code that fails is not an error of this tool: look at `exit_code`,
-/// `stderr` and `verdict`.
+/// The code runs in the working directory: its files are available by name, and files that it writes persist. Only hosts
+/// that the operator allows are reachable. `value` is the value of the last expression, or in any language of a printed
+/// line `::result JSON`. Failing code is not an error of this tool: check `exit_code`, `stderr` and `verdict`.
 ///
-/// With `session` the code runs in an interpreter that stays: variables, imports and files are there for the next call.
-/// A session has a folder of its own, a copy of the working folder when it begins; what it makes comes back with each
-/// call. A session can be forked, to try several ways from one point.
+/// With `session` the code runs in a persistent interpreter: variables, imports and files stay for the next call. A
+/// session starts with a copy of the working directory, and each call returns the files that it creates. A session can
+/// be forked, to try several ways from one point.
 #[tool(
     summary = "Run code",
     tags("code", "python", "javascript", "bash", "sandbox", "execute"),
@@ -75,12 +73,12 @@ pub fn run_code(
     /// The source code.
     #[arg(format = "code")]
     code: String,
-    /// Stop the code after this many seconds. The default is the operator's, usually 30.
+    /// Timeout in seconds. The operator sets the default, usually 30.
     #[arg(min = 0.001)]
     timeout: Option<f64>,
-    /// What the code can read from standard input.
+    /// Text for standard input.
     stdin: Option<String>,
-    /// Run it in an interpreter that stays. Python has such.
+    /// Run it in a persistent interpreter. Only for Python.
     session: Option<CodeSession>,
     ctx: &Ctx,
 ) -> Result<WithText<CodeResult>, ToolError> {
@@ -90,7 +88,7 @@ pub fn run_code(
         Some(_) if stdin.is_some() => {
             Err(ToolError::invalid_input("code in a session has no standard input")
                 .with("pointer", "/stdin")
-                .suggest("Put the data into the code, or leave `session` out."))
+                .suggest("Put the data into the code, or omit `session`."))
         }
         Some(session) => run_cell(&session, language, &code, timeout, ctx),
     }
@@ -98,8 +96,8 @@ pub fn run_code(
 
 /// Run a program with its arguments in the sandbox, without a shell.
 ///
-/// It runs in the working folder, as `run_code` does, and without network. A program that fails is not an error of
-/// this tool: look at `exit_code`, `stderr` and `verdict`.
+/// It runs in the working directory, like `run_code`, and without network. A failing program is not an error of this
+/// tool: check `exit_code`, `stderr` and `verdict`.
 #[tool(
     summary = "Run command",
     tags("command", "program", "process", "sandbox", "execute"),
@@ -108,19 +106,21 @@ pub fn run_code(
     policy(category = "code_execution", group = "code", destructive)
 )]
 pub fn run_command(
-    /// The program and its arguments, for example ["ls", "-l"]. Nothing in them is expanded.
+    /// The program and its arguments, for example ["ls", "-l"]. Nothing is expanded.
     argv: Vec<String>,
-    /// Stop the program after this many seconds. The default is the operator's, usually 30.
+    /// Timeout in seconds. The operator sets the default, usually 30.
     #[arg(min = 0.001)]
     timeout: Option<f64>,
-    /// What the program can read from standard input.
+    /// Text for standard input.
     stdin: Option<String>,
     ctx: &Ctx,
 ) -> Result<WithText<CodeResult>, ToolError> {
     if argv.first().is_none_or(String::is_empty) {
-        return Err(ToolError::invalid_input("`argv` has no program: expected its name, then its arguments")
-            .with("pointer", "/argv")
-            .suggest("Write for example [\"ls\", \"-l\"]."));
+        return Err(ToolError::invalid_input(
+            "`argv` names no program; expected a program and its arguments",
+        )
+        .with("pointer", "/argv")
+        .suggest("Write, for example, [\"ls\", \"-l\"]."));
     }
     run(&Program::argv(argv), timeout, stdin, ctx)
 }
@@ -136,52 +136,52 @@ fn run(
     if let Some(text) = stdin {
         sandbox = sandbox.stdin(Stdin::Bytes(text.into_bytes()));
     }
-    if let Some(folder) = Folder::find(ctx)? {
-        sandbox = settings.in_directory(sandbox, folder.path());
+    if let Some(directory) = Directory::find(ctx)? {
+        sandbox = settings.in_directory(sandbox, directory.path());
     }
     let pool = settings.pool.as_ref().filter(|_| settings.backend.is_none() && settings.egress.is_none());
     let outcome = watched(ctx, |cancel, on_event| match pool {
-        Some(pool) => pool.run(|| settings.ahead(), &sandbox, program, cancel, on_event),
+        Some(pool) => pool.run(|| settings.plain_sandbox(), &sandbox, program, cancel, on_event),
         None => sandbox.run(program, cancel, on_event),
     })?;
     answer(program, &outcome, artifacts(&outcome)?, Vec::new())
 }
 
-/// Runs a cell in a session of the call's scope.
+/// Runs code in a session of the call's scope.
 fn run_cell(
-    asked: &CodeSession,
+    request: &CodeSession,
     language: Language,
     code: &str,
     timeout: Option<f64>,
     ctx: &Ctx,
 ) -> Result<WithText<CodeResult>, ToolError> {
     let settings = settings_of(ctx);
-    let held = Held::find(asked, language, &settings, timeout, ctx)?;
-    let limits = Held::limits(&settings, timeout, ctx)?;
-    let ended = watched(ctx, |cancel, on_event| held.session.run(code, &limits, cancel, on_event));
-    held.forget_if_ended();
+    let handle = SessionHandle::find(request, language, &settings, timeout, ctx)?;
+    let limits = SessionHandle::limits(&settings, timeout, ctx)?;
+    let ended = watched(ctx, |cancel, on_event| handle.session.run(code, &limits, cancel, on_event));
+    handle.remove_if_ended();
     let ended = ended?;
-    let made = artifacts(&ended)?;
-    let notes = held.notes.into_iter().chain(Held::hand_back(&made, ctx)?).collect();
-    answer(&Program::code(language, code), &ended, made, notes)
+    let artifacts = artifacts(&ended)?;
+    let notes = handle.notes.into_iter().chain(SessionHandle::write_back(&artifacts, ctx)?).collect();
+    answer(&Program::code(language, code), &ended, artifacts, notes)
 }
 
 pub(super) fn settings_of(ctx: &Ctx) -> CodeSettings {
     ctx.inject::<CodeSettings>().map(|settings| (*settings).clone()).unwrap_or_default()
 }
 
-/// Runs something that ends early when the caller asks to stop, and tells its output while it comes.
+/// Runs something that stops when the caller cancels, and logs its output live.
 pub(super) fn watched(
     ctx: &Ctx,
     run: impl FnOnce(&Cancel, &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error>,
 ) -> Result<Outcome, ToolError> {
     let cancel = Cancel::new();
-    let asked = ctx.clone();
-    let waker = cancel.waker(move || asked.is_cancelled());
+    let watched = ctx.clone();
+    let waker = cancel.waker(move || watched.is_cancelled());
     let mut cancelled = pin!(ctx.cancelled());
-    // The future stays registered until the run is over, and its waker needs no thread of its own.
+    // The future stays registered until the run ends, and its waker needs no thread.
     if cancelled.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Ready(()) {
-        return Err(ToolError::cancelled("the caller asked to stop before the program started"));
+        return Err(ToolError::cancelled("the caller cancelled before the program started"));
     }
     let mut log = OutputLog::new(ctx);
     let outcome = run(&cancel, &mut |event| log.take(event)).map_err(failure::of_sandbox)?;
@@ -189,11 +189,11 @@ pub(super) fn watched(
     Ok(outcome)
 }
 
-/// The files that a run made or changed.
+/// The files that a run created or changed.
 pub(super) fn artifacts(outcome: &Outcome) -> Result<Vec<Artifact>, ToolError> {
     let mut artifacts = Vec::with_capacity(outcome.artifacts.len());
     for file in &outcome.artifacts {
-        // Taken now: a fresh workspace goes away, and in another the next run may put something else there.
+        // Read now: a fresh workspace disappears, and in another one the next run may change the file.
         let bytes = file.read().map_err(failure::of_sandbox)?;
         let mut artifact = Artifact::from_bytes(file.path.clone(), file.media_type, bytes);
         artifact.sha256 = Some(file.sha256.clone());
@@ -228,7 +228,7 @@ fn answer(
         level: outcome.report.effective.name().to_owned(),
     };
     let reached = outcome.report.reached.iter().filter_map(|reached| describe::reached(*reached));
-    // How fast it was is nothing to a model; the evidence has it.
+    // Timing is not for the model; the evidence has it.
     let notes = outcome.report.notes.iter().filter(|note| !note.starts_with(Pool::COLD)).cloned();
     let applied = outcome.applied.iter().flat_map(describe::applied);
     let unmet = Unmet::find(program, &result.stdout, &result.stderr, &outcome.report);

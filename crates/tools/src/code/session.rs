@@ -1,4 +1,4 @@
-//! Sessions: interpreters that stay from one call to the next of a run or a conversation.
+//! Code sessions: interpreters that persist between the calls of a run or a conversation.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,25 +7,25 @@ use toolpost::{Artifact, ArtifactData, Ctx, ToolError, data};
 use toolpost_sandbox::{CellLimits, Language, Sandbox, Session, SessionLimits, Source, Workspace};
 
 use super::{CodeSettings, failure};
-use crate::files::{self, Folder};
+use crate::files::{self, Directory};
 
-/// The most files of the working folder that a session begins with, and their bytes together.
-const MOST_FILES: usize = 1_000;
-const MOST_BYTES: u64 = 64 << 20;
-/// The longest name of a session.
-const LONGEST_NAME: usize = 64;
+/// Maximum number and total size of the files copied into a new session.
+const MAX_FILES: usize = 1_000;
+const MAX_BYTES: u64 = 64 << 20;
+/// Maximum length of a session name, in bytes.
+const MAX_NAME: usize = 64;
 
-/// Which interpreter runs the code: one that stays, with its variables and files.
+/// A persistent interpreter with its variables and files.
 #[data]
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodeSession {
-    /// A name of your choice, such as "analysis". The first call with it begins the session; later ones go on with it.
+    /// A name of your choice, such as "analysis". The first call starts the session; later calls resume it.
     pub id: String,
-    /// Begin it as a copy of this other session, with its variables and files as they are now.
+    /// Start it as a copy of this other session, with its current variables and files.
     pub fork_of: Option<String>,
 }
 
-/// The sessions of one scope. They end with it.
+/// The sessions of a scope, which end with it.
 #[derive(Default)]
 struct Sessions(Mutex<HashMap<String, Arc<Session>>>);
 
@@ -35,67 +35,65 @@ impl Sessions {
     }
 }
 
-/// An interpreter for a call, and what to remark on it.
-pub(super) struct Held {
+/// A session for a call, with notes for the caller.
+pub(super) struct SessionHandle {
     sessions: Arc<Sessions>,
     id: String,
     pub(super) session: Arc<Session>,
     pub(super) notes: Vec<String>,
 }
 
-impl Held {
-    /// The session that a call asks for, begun or forked if it is not there.
+impl SessionHandle {
+    /// Finds, starts or forks the requested session.
     pub(super) fn find(
-        asked: &CodeSession,
+        request: &CodeSession,
         language: Language,
         settings: &CodeSettings,
         timeout: Option<f64>,
         ctx: &Ctx,
     ) -> Result<Self, ToolError> {
-        check_name(&asked.id, "/session/id")?;
+        check_name(&request.id, "/session/id")?;
         let scope = ctx.scope().ok_or_else(|| {
-            ToolError::precondition(
-                "the call belongs to no run or conversation, and a session needs one to live in",
-            )
-            .suggest("Give the call a scope, or leave `session` out.")
+            ToolError::precondition("a session needs a run or a conversation, but the call has none")
+                .suggest("Give the call a scope, or omit `session`.")
         })?;
         let sessions = scope.own(Sessions::default);
         let mut notes = Vec::new();
-        let known = sessions.lock().get(&asked.id).cloned();
-        let session = match (known, &asked.fork_of) {
+        let known = sessions.lock().get(&request.id).cloned();
+        let session = match (known, &request.fork_of) {
             (Some(_), Some(_)) => {
                 return Err(ToolError::new(
                     toolpost::Code::Conflict,
-                    format!("there is a session `{}` already", asked.id),
+                    format!("the session `{}` already exists", request.id),
                 )
                 .with("pointer", "/session/id")
-                .suggest("Fork into another name, or go on with this one without `fork_of`."));
+                .suggest("Choose another name, or resume the session without `fork_of`."));
             }
             (Some(session), None) => session,
             (None, parent) => {
-                let made = match parent {
+                let session = match parent {
                     Some(parent) => fork(&sessions, parent, settings)?,
-                    None => begin(&sessions, language, settings, timeout, ctx, &mut notes)?,
+                    None => start(&sessions, language, settings, timeout, ctx, &mut notes)?,
                 };
-                let made = Arc::new(made);
-                sessions.lock().insert(asked.id.clone(), Arc::clone(&made));
-                made
+                let session = Arc::new(session);
+                sessions.lock().insert(request.id.clone(), Arc::clone(&session));
+                session
             }
         };
         if session.language() != language {
             return Err(ToolError::precondition(format!(
-                "the session `{}` runs {}, and the code is {language}",
-                asked.id,
+                "the session `{}` runs {}, but the code is {language}",
+                request.id,
                 session.language()
             ))
             .with("pointer", "/language")
-            .suggest("Name another session for it."));
+            .suggest("Use another session for it."));
         }
-        check_level(&session, &asked.id, settings, ctx)?;
-        Ok(Self { sessions, id: asked.id.clone(), session, notes })
+        check_level(&session, &request.id, settings, ctx)?;
+        Ok(Self { sessions, id: request.id.clone(), session, notes })
     }
 
-    /// The limits of one cell.
+    /// The limits of one call.
     pub(super) fn limits(
         settings: &CodeSettings,
         timeout: Option<f64>,
@@ -104,16 +102,15 @@ impl Held {
         Ok(CellLimits::from(&settings.call_limits(ctx, timeout)?))
     }
 
-    /// Puts the files that a cell has made into the working folder of its call, as code without a session leaves them
-    /// there. What is to be remarked on it.
-    pub(super) fn hand_back(artifacts: &[Artifact], ctx: &Ctx) -> Result<Vec<String>, ToolError> {
-        let Some(folder) = Folder::find(ctx)? else { return Ok(Vec::new()) };
+    /// Writes the files of a call into its working directory, like code without a session. Returns notes.
+    pub(super) fn write_back(artifacts: &[Artifact], ctx: &Ctx) -> Result<Vec<String>, ToolError> {
+        let Some(directory) = Directory::find(ctx)? else { return Ok(Vec::new()) };
         let mut notes = Vec::new();
         for artifact in artifacts {
             let ArtifactData::Bytes(bytes) = &artifact.data else { continue };
-            if let Err(error) = files::put(&folder, &artifact.name, bytes) {
+            if let Err(error) = files::put(&directory, &artifact.name, bytes) {
                 notes.push(format!(
-                    "`{}` was not put into the working folder: {}.",
+                    "`{}` was not written to the working directory: {}.",
                     artifact.name,
                     error.message()
                 ));
@@ -122,8 +119,8 @@ impl Held {
         Ok(notes)
     }
 
-    /// Forgets a session that has ended, so that the next call begins a new one. Whether it has.
-    pub(super) fn forget_if_ended(&self) -> bool {
+    /// Removes an ended session, so that the next call starts a new one. Returns whether it ended.
+    pub(super) fn remove_if_ended(&self) -> bool {
         let has_ended = self.session.ended().is_some();
         if has_ended {
             self.sessions.lock().remove(&self.id);
@@ -133,40 +130,40 @@ impl Held {
 }
 
 fn check_name(id: &str, pointer: &str) -> Result<(), ToolError> {
-    if !id.is_empty() && id.len() <= LONGEST_NAME && !id.chars().any(char::is_control) {
+    if !id.is_empty() && id.len() <= MAX_NAME && !id.chars().any(char::is_control) {
         return Ok(());
     }
     Err(ToolError::invalid_input(format!(
-        "the name of a session: expected 1 to {LONGEST_NAME} bytes without control characters"
+        "a session name has 1 to {MAX_NAME} bytes and no control characters"
     ))
     .with("pointer", pointer))
 }
 
-/// A call may be stricter than the session only by naming another one.
+/// Rejects a call that requests a stricter level than its session has.
 fn check_level(session: &Session, id: &str, settings: &CodeSettings, ctx: &Ctx) -> Result<(), ToolError> {
-    let Some(asked) = settings.asked_level(ctx)? else { return Ok(()) };
+    let Some(requested) = settings.requested_level(ctx)? else { return Ok(()) };
     let given = match session.report() {
         Ok(report) => report.effective,
-        // A busy or ended one says so when it is to run.
+        // A busy or ended session fails later, with a better message.
         Err(_) => return Ok(()),
     };
-    if given >= asked {
+    if given >= requested {
         return Ok(());
     }
     Err(ToolError::permission(format!(
-        "the session `{id}` runs at level {given}, and the call asks for {asked}"
+        "the session `{id}` runs at level {given}, but the call requests {requested}"
     ))
     .with("pointer", "/session/id")
-    .suggest("Name another session: it begins at the level that the call asks for."))
+    .suggest("Use another session, which starts at the requested level."))
 }
 
-fn check_room(sessions: &Sessions, settings: &CodeSettings) -> Result<(), ToolError> {
-    let (there, most) = (sessions.lock().len(), settings.sessions);
-    if there < most {
+fn check_limit(sessions: &Sessions, settings: &CodeSettings) -> Result<(), ToolError> {
+    let max = settings.sessions;
+    if sessions.lock().len() < max {
         return Ok(());
     }
-    Err(ToolError::limit(format!("this run may have {most} sessions, and has {there}"))
-        .suggest("Go on with one of them; the operator can raise `CodeSettings::sessions`."))
+    Err(ToolError::limit(format!("this run reached its limit of {max} sessions"))
+        .suggest("Resume one of them; the operator can raise `CodeSettings::sessions`."))
 }
 
 fn fork(sessions: &Sessions, parent: &str, settings: &CodeSettings) -> Result<Session, ToolError> {
@@ -174,17 +171,17 @@ fn fork(sessions: &Sessions, parent: &str, settings: &CodeSettings) -> Result<Se
     let Some(found) = found else {
         let names: Vec<String> = sessions.lock().keys().cloned().collect();
         let hint = toolpost::did_you_mean(parent, names.iter().map(String::as_str));
-        return Err(ToolError::not_found("there is no such session in this run")
+        return Err(ToolError::not_found("this run has no such session")
             .with("pointer", "/session/fork_of")
-            .suggest_maybe(hint.or_else(|| Some("Begin it by running code in it.".to_owned()))));
+            .suggest_maybe(hint.or_else(|| Some("Start it by running code in it.".to_owned()))));
     };
-    check_room(sessions, settings)?;
+    check_limit(sessions, settings)?;
     let mut forks = found.fork(1).map_err(failure::of_sandbox)?;
-    forks.pop().ok_or_else(|| ToolError::internal("the sandbox gave no fork"))
+    forks.pop().ok_or_else(|| ToolError::internal("the sandbox returned no fork"))
 }
 
-/// A new session, with the files of the working folder.
-fn begin(
+/// Starts a session with a copy of the working directory's files.
+fn start(
     sessions: &Sessions,
     language: Language,
     settings: &CodeSettings,
@@ -192,27 +189,27 @@ fn begin(
     ctx: &Ctx,
     notes: &mut Vec<String>,
 ) -> Result<Session, ToolError> {
-    check_room(sessions, settings)?;
-    // A folder of its own: a fork has its own, too, and what one session does to a file the others do not see.
+    check_limit(sessions, settings)?;
+    // Sessions and their forks have directories of their own, so that they do not affect each other.
     let mut sandbox = settings.sandbox(ctx, timeout)?.workspace(Workspace::Fresh);
-    if let Some(folder) = Folder::find(ctx)? {
-        let copied = files::contents(&folder, MOST_FILES, MOST_BYTES, &|| ctx.is_cancelled())?;
-        let mut left_out = copied.left_out;
+    if let Some(directory) = Directory::find(ctx)? {
+        let copied = files::contents(&directory, MAX_FILES, MAX_BYTES, &|| ctx.is_cancelled())?;
+        let mut omitted = copied.omitted;
         let mut names = HashSet::new();
         for (name, bytes) in copied.files {
-            // A name that the sandbox refuses shall not keep the session from beginning.
+            // A name that the sandbox rejects must not prevent the start.
             let alone = Sandbox::new().file(name.clone(), Source::Bytes(Vec::new())).check_settings();
             if alone.is_err() || !names.insert(name.to_lowercase()) {
-                left_out += 1;
+                omitted += 1;
                 continue;
             }
             sandbox = sandbox.file(name, Source::Bytes(bytes));
         }
-        if left_out > 0 {
+        if omitted > 0 {
             notes.push(format!(
-                "{left_out} files of the working folder are not in the session: it begins with at most {MOST_FILES} \
-                 files of {} MiB together, with names that the sandbox takes",
-                MOST_BYTES >> 20
+                "{omitted} files of the working directory are not in the session: it starts with at most {MAX_FILES} \
+                 files and {} MiB, and without invalid names",
+                MAX_BYTES >> 20
             ));
         }
     }

@@ -1,4 +1,4 @@
-//! What the operator allows code to do.
+//! The operator's settings for code.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,48 +11,46 @@ use toolpost_sandbox::{Backend, BuildCache, Egress, Level, Limits, Sandbox, Work
 
 use super::{CodePool, failure};
 
-/// What the operator allows code to do, given by type: `Toolbox::builder().provide(CodeSettings::default())`. Without
-/// it the defaults hold. A call can only tighten it.
+/// The operator's settings for code, injected by type: `Toolbox::builder().provide(CodeSettings::default())`.
+///
+/// A call can only tighten them.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CodeSettings {
-    /// The level of the sandbox. Default none: the best that the host can give. A call that names a level gets the
-    /// stricter of the two.
+    /// Sandbox level. Default: the best of the host. The stricter of this and the call's applies.
     pub level: Option<Level>,
-    /// Whether a lower level is taken when the host cannot give the one that was named. Default no: then the call
-    /// fails with `PERMISSION`. The result names the level that was given.
+    /// Whether to accept a lower level than requested. Default: no, the call fails with `PERMISSION`. The result has the
+    /// effective level.
     pub allow_degraded: bool,
-    /// The limits of one run. Defaults: [`Limits::default`]; its wall time (30 s) holds for calls without `timeout`.
+    /// Limits of a run. Default: [`Limits::default`]. Its wall time (30 s) applies to calls without `timeout`.
     pub limits: Limits,
-    /// The longest `timeout` that a call may ask for. Default 5 min.
-    pub longest_timeout: Duration,
-    /// Where interpreters and programs are looked up, in the form of `PATH`. Default
-    /// [`toolpost_sandbox::SYSTEM_SEARCH_PATH`].
+    /// Maximum `timeout` of a call. Default: 5 min.
+    pub max_timeout: Duration,
+    /// Search path for interpreters and programs, like `PATH`. Default: [`toolpost_sandbox::SYSTEM_SEARCH_PATH`].
     pub search_path: Option<OsString>,
-    /// Files and folders of the host that code may read at their own paths. Default none beyond what the level shows.
+    /// Files and directories of the host that code may read. Default: none beyond those of the level.
     pub read_only: Vec<PathBuf>,
-    /// Files and directories of the host that no run changes, each with everything beneath
-    /// ([`Sandbox::protect`]). Default none.
+    /// Files and directories of the host that no run changes ([`Sandbox::protect`]). Default: none.
     pub protected: Vec<PathBuf>,
-    /// Whether programs write to the working directory itself, without a private layer. Default no.
+    /// Whether programs write to the working directory directly, without a private layer. Default: no.
     pub live: bool,
-    /// Protected paths of the working directory that may change ([`Sandbox::allow_protected`]). Default none.
+    /// Protected paths of the working directory that may change ([`Sandbox::allow_protected`]). Default: none.
     pub allow_protected: Vec<PathBuf>,
-    /// The directory that holds private layers ([`Sandbox::layers`]). Default one for temporary files.
+    /// Directory for private layers ([`Sandbox::layers`]). Default: one for temporary files.
     pub layers: Option<PathBuf>,
-    /// Variables of the otherwise clean environment. Default none. Those that make a program run other code are refused.
+    /// Variables of the otherwise clean environment. Default: none. Variables that load other code are rejected.
     pub environment: Vec<(String, OsString)>,
-    /// The hosts that code may reach. Default none: there is no network.
+    /// Egress allowlist. Default: none, no network.
     pub egress: Option<Egress>,
-    /// Who runs code and programs. Default none: processes of this host, started for each call. A
-    /// [`toolpost_sandbox::Pool`] or a Docker backend stands here. Sessions are processes of this host in any case.
+    /// Backend that runs code and programs, such as a [`toolpost_sandbox::Pool`] or Docker. Default: processes of this
+    /// host. Sessions are always processes of this host.
     pub backend: Option<Arc<dyn Backend>>,
-    /// Pythons that are made ahead for `run_code`. Default none: each run starts one. It serves level `strict` without
-    /// `egress`; with a [`CodeSettings::backend`] it is not used.
+    /// Prewarmed Python processes for `run_code`. Default: none. Used at level `strict`, without `egress` and
+    /// [`CodeSettings::backend`].
     pub pool: Option<CodePool>,
-    /// Where programs that were built are kept. Default none: code of a compiled language is built each time.
+    /// Cache of compiled programs. Default: none, every run compiles.
     pub build_cache: Option<BuildCache>,
-    /// How many sessions one run or conversation may have at a time. Default 8; 0 allows none.
+    /// Maximum number of sessions per run or conversation. Default: 8; 0 disables sessions.
     pub sessions: usize,
 }
 
@@ -62,7 +60,7 @@ impl Default for CodeSettings {
             level: None,
             allow_degraded: false,
             limits: Limits::default(),
-            longest_timeout: Duration::from_mins(5),
+            max_timeout: Duration::from_mins(5),
             search_path: None,
             read_only: Vec::new(),
             protected: Vec::new(),
@@ -79,23 +77,23 @@ impl Default for CodeSettings {
     }
 }
 
-/// Folders of the host that every level shows, and so cannot be blocked.
-const ALWAYS_SHOWN: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store"];
+/// Directories of the host that every level mounts, and that cannot be blocked.
+const ALWAYS_MOUNTED: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store"];
 
 impl CodeSettings {
-    /// The settings that another framework's sandbox configuration asks for. Paths that it blocks are out of reach
-    /// because only what level `strict` shows and what it allows is there.
+    /// Converts an imported sandbox configuration. Blocked paths are unreachable because level `strict` mounts only its
+    /// own and the allowed paths.
     ///
     /// # Errors
-    /// `INVALID_INPUT` for a blocked path that every level shows, or that lies above one.
+    /// `INVALID_INPUT` for a blocked path that contains, or is in, a directory that every level mounts.
     pub fn from_config(config: &SandboxConfig) -> Result<Self, ToolError> {
         for path in &config.blocked {
-            let shown = ALWAYS_SHOWN
+            let mounted = ALWAYS_MOUNTED
                 .iter()
-                .find(|shown| path.starts_with(shown) || Path::new(shown).starts_with(path));
-            if let Some(shown) = shown {
+                .find(|mounted| path.starts_with(mounted) || Path::new(mounted).starts_with(path));
+            if let Some(mounted) = mounted {
                 return Err(ToolError::invalid_input(format!(
-                    "`blocked_paths`: `{}` cannot be blocked, because interpreters need `{shown}`",
+                    "`blocked_paths`: cannot block `{}`, because interpreters need `{mounted}`",
                     path.display()
                 ))
                 .with("pointer", "/blocked_paths"));
@@ -111,7 +109,7 @@ impl CodeSettings {
         Ok(Self {
             level: Some(Level::Strict),
             limits,
-            longest_timeout: config.time,
+            max_timeout: config.time,
             read_only: config.allowed.clone(),
             environment: config
                 .environment
@@ -122,10 +120,11 @@ impl CodeSettings {
         })
     }
 
-    /// A sandbox for one call: its level, its time, and what the operator allows.
+    /// The sandbox of a call: its level, its limits and the operator's settings.
     pub(super) fn sandbox(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Sandbox, ToolError> {
-        let mut sandbox = self.plain(self.call_limits(ctx, timeout)?, self.asked_level(ctx)?);
-        let no_requests = ctx.inject::<ResourceLimits>().is_ok_and(|asked| asked.network_requests == Some(0));
+        let mut sandbox = self.plain(self.call_limits(ctx, timeout)?, self.requested_level(ctx)?);
+        let no_requests =
+            ctx.inject::<ResourceLimits>().is_ok_and(|limits| limits.network_requests == Some(0));
         if let Some(egress) = &self.egress
             && !no_requests
         {
@@ -140,7 +139,7 @@ impl CodeSettings {
         Ok(sandbox)
     }
 
-    /// The same sandbox in a working directory of the host.
+    /// Sets a working directory of the host.
     pub(super) fn in_directory(&self, sandbox: Sandbox, directory: PathBuf) -> Sandbox {
         let workspace = if self.live { Workspace::LiveHost(directory) } else { Workspace::Host(directory) };
         let sandbox = sandbox.workspace(workspace).allow_protected(self.allow_protected.iter().cloned());
@@ -150,8 +149,8 @@ impl CodeSettings {
         }
     }
 
-    /// A sandbox for no call in particular, for what is made ahead.
-    pub(super) fn ahead(&self) -> Sandbox {
+    /// A sandbox with the operator's settings only, for a pool.
+    pub(super) fn plain_sandbox(&self) -> Sandbox {
         self.plain(self.limits.clone(), self.level)
     }
 
@@ -170,17 +169,18 @@ impl CodeSettings {
         self.read_only.iter().fold(sandbox, Sandbox::read_only)
     }
 
-    /// The stricter of the levels that the operator and the call have named.
-    pub(super) fn asked_level(&self, ctx: &Ctx) -> Result<Option<Level>, ToolError> {
-        let asked = ctx.level().map(|name| name.parse::<Level>().map_err(failure::of_sandbox)).transpose()?;
-        // A call cannot ask for less than the best that the host can give.
-        Ok(asked.filter(|level| level.is_boundary()).max(self.level))
+    /// The stricter of the operator's and the call's level.
+    pub(super) fn requested_level(&self, ctx: &Ctx) -> Result<Option<Level>, ToolError> {
+        let requested =
+            ctx.level().map(|name| name.parse::<Level>().map_err(failure::of_sandbox)).transpose()?;
+        // A call cannot request less than the best of the host.
+        Ok(requested.filter(|level| level.is_boundary()).max(self.level))
     }
 
-    /// The limits of one call, with its time.
+    /// The limits of a call.
     pub(super) fn call_limits(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Limits, ToolError> {
         let mut limits = self.tightened(ctx).with_wall(self.wall(ctx, timeout)?);
-        if self.asked_level(ctx)? == Some(Level::Maximum) && self.limits == Limits::default() {
+        if self.requested_level(ctx)? == Some(Level::Maximum) && self.limits == Limits::default() {
             let wall = limits.wall;
             limits = limits.tightened(&Limits::for_level(Level::Maximum));
             if timeout.is_some() {
@@ -190,20 +190,20 @@ impl CodeSettings {
         Ok(limits)
     }
 
-    /// The operator's limits, or the smaller ones that the call brings.
+    /// The operator's limits, tightened by the call's.
     fn tightened(&self, ctx: &Ctx) -> Limits {
         let mut limits = self.limits.clone();
-        let Ok(asked) = ctx.inject::<ResourceLimits>() else { return limits };
-        limits.memory = asked.memory.map_or(limits.memory, |memory| memory.min(limits.memory));
-        limits.file_size = asked.file_size.map_or(limits.file_size, |size| size.min(limits.file_size));
-        limits.cpu_quota = match (asked.cpu, limits.cpu_quota) {
-            (Some(asked), Some(own)) => Some(asked.min(own)),
-            (asked, own) => asked.or(own),
+        let Ok(call) = ctx.inject::<ResourceLimits>() else { return limits };
+        limits.memory = call.memory.map_or(limits.memory, |memory| memory.min(limits.memory));
+        limits.file_size = call.file_size.map_or(limits.file_size, |size| size.min(limits.file_size));
+        limits.cpu_quota = match (call.cpu, limits.cpu_quota) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
         };
-        let processes = asked.subprocesses.map(|others| others.saturating_add(1));
+        let processes = call.subprocesses.map(|others| others.saturating_add(1));
         limits.processes = processes.map_or(limits.processes, |processes| processes.min(limits.processes));
-        if let Some(requests) = asked.network_requests {
-            // With no requests at all there is no way out in the first place.
+        if let Some(requests) = call.network_requests {
+            // With a limit of 0 the sandbox has no network at all.
             let requests = requests.max(1);
             limits.requests = Some(limits.requests.map_or(requests, |own| own.min(requests)));
             limits.connections = Some(limits.connections.map_or(requests, |own| own.min(requests)));
@@ -211,34 +211,34 @@ impl CodeSettings {
         limits
     }
 
-    /// The wall time of a run: what was asked for, and no more than is left of the call.
+    /// The wall time of a run, at most the time to the call's deadline.
     fn wall(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Duration, ToolError> {
-        let asked = ctx.inject::<ResourceLimits>().ok().and_then(|limits| limits.time);
+        let call = ctx.inject::<ResourceLimits>().ok().and_then(|limits| limits.time);
         let wall = match timeout {
-            None => self.limits.wall.min(asked.unwrap_or(Duration::MAX)),
+            None => self.limits.wall.min(call.unwrap_or(Duration::MAX)),
             Some(seconds) => match Duration::try_from_secs_f64(seconds) {
-                Ok(wall) if wall <= self.longest_timeout => wall,
+                Ok(wall) if wall <= self.max_timeout => wall,
                 _ => {
-                    let longest = self.longest_timeout.as_secs_f64();
+                    let max = self.max_timeout.as_secs_f64();
                     return Err(ToolError::invalid_input(format!(
-                        "`timeout`: expected at most {longest} seconds, found {seconds}"
+                        "`timeout`: expected at most {max} seconds, found {seconds}"
                     ))
                     .with("pointer", "/timeout")
                     .suggest(
-                        "Ask for less time, or do the work in parts; the operator can raise \
-                         `CodeSettings::longest_timeout`.",
+                        "Use a shorter timeout, or split the work; the operator can raise \
+                         `CodeSettings::max_timeout`.",
                     ));
                 }
             },
         };
-        // A little is kept for the end, so that the caller hears what was printed and not only that time is over.
-        let left = ctx.remaining().map_or(wall, |left| left.saturating_sub((left / 10).min(RESERVED)));
+        // Reserve time for the end, so that the caller gets the output and not only a timeout.
+        let left = ctx.remaining().map_or(wall, |left| left.saturating_sub((left / 10).min(TEARDOWN)));
         Ok(wall.min(left).max(Duration::from_millis(1)))
     }
 }
 
-/// What is kept of the time of a call for taking the sandbox down.
-const RESERVED: Duration = Duration::from_millis(500);
+/// Part of a call's time that is reserved for taking down the sandbox.
+const TEARDOWN: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {
@@ -248,7 +248,7 @@ mod tests {
     use toolpost_sandbox::{HostPattern, Processes};
     use toolpost_toolbox::Toolbox;
 
-    /// The sandbox that a call gets, as text.
+    /// The sandbox of a call, as text.
     async fn sandbox(settings: CodeSettings, timeout: Option<f64>, call_timeout: Duration) -> String {
         let tool = tool_fn(ToolSpec::new("look", "Look."), move |_, ctx| {
             let text = settings
@@ -260,7 +260,7 @@ mod tests {
         let toolbox = Toolbox::builder().tool(tool).build().unwrap();
         let mut call = Call::new("look", json!({}));
         call.options.timeout = Some(call_timeout);
-        toolbox.call(call).await.result.unwrap().model_text().into_owned()
+        toolbox.call(call).await.result.unwrap().to_text().into_owned()
     }
 
     #[tokio::test]
@@ -272,7 +272,7 @@ mod tests {
             level: Some(Level::Strict),
             allow_degraded: true,
             limits: Limits::default().with_memory(64 << 20),
-            longest_timeout: minute,
+            max_timeout: minute,
             search_path: Some("/opt/bin".into()),
             read_only: vec!["/srv/data".into()],
             protected: vec!["/srv/way.toml".into()],
@@ -314,7 +314,7 @@ mod tests {
         assert!(text.contains("wall: 3.5") || text.contains("wall: 3.4"), "{text}");
     }
 
-    /// The sandbox of a call that brings limits and a level in the other vocabulary, as text.
+    /// The sandbox of a call with imported limits and an imported level, as text.
     async fn asked(settings: CodeSettings, security: serde_json::Value) -> String {
         let tool = tool_fn(ToolSpec::new("look", "Look."), move |_, ctx| {
             let text = settings.sandbox(&ctx, None).map(|sandbox| format!("{sandbox:?}"));
@@ -327,7 +327,7 @@ mod tests {
             .await
             .result
             .unwrap()
-            .model_text()
+            .to_text()
             .into_owned()
     }
 
@@ -401,7 +401,7 @@ mod tests {
         }
         for path in ["/usr/lib", "/"] {
             let error = settings(json!({ "blocked_paths": [path] })).unwrap_err();
-            assert!(error.message().contains("cannot be blocked"), "{error}");
+            assert!(error.message().contains("cannot block"), "{error}");
         }
         assert!(
             settings(json!({ "max_file_descriptors": 3 })).unwrap_err().message().contains("descriptors")

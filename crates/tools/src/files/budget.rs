@@ -1,4 +1,4 @@
-//! How much the file tools write into a folder.
+//! The budget of the file tools for writes into a directory.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use toolpost::ToolError;
 
 use super::{at_path, megabytes, shown};
 
-/// Bytes, and files and folders.
+/// Bytes, and a number of files and directories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Room {
     pub(super) bytes: u64,
@@ -22,14 +22,14 @@ impl Room {
         }
     }
 
-    /// Whether more than this is beyond a limit, in what it adds to.
+    /// Whether the increased parts are beyond a limit.
     fn is_beyond(self, limit: Self, more: Self) -> bool {
         (more.bytes > 0 && self.bytes > limit.bytes) || (more.entries > 0 && self.entries > limit.entries)
     }
 }
 
-/// What the file tools may write, and what they have written. Nothing is given back when a file is replaced or removed;
-/// instead, the folder is measured when the sum exceeds the limit.
+/// Limits and counts the writes of the file tools. Replaced and removed files are not subtracted; once the count exceeds
+/// the limit, the directory is measured.
 #[derive(Debug)]
 pub(super) struct Budget {
     limit: Room,
@@ -41,42 +41,41 @@ impl Budget {
         Self { limit, used: Mutex::default() }
     }
 
-    /// Takes room for what is about to be written.
+    /// Reserves room for a write.
     ///
     /// # Errors
-    /// `LIMIT` if the folder has no room for it.
-    pub(super) fn take(&self, folder: &Path, given: &str, more: Room) -> Result<(), ToolError> {
-        // A sum is whole after any panic.
+    /// `LIMIT` if the directory is full.
+    pub(super) fn take(&self, directory: &Path, given: &str, more: Room) -> Result<(), ToolError> {
+        // A panic cannot leave the count half changed.
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = |used: Room| used.and(more).is_beyond(self.limit, more);
-        let before = if is_full(*used) { measure(folder, is_full) } else { Some(*used) };
+        let before = if is_full(*used) { measure(directory, is_full) } else { Some(*used) };
         let Some(before) = before else {
             let limit = if used.bytes.saturating_add(more.bytes) > self.limit.bytes {
                 megabytes(self.limit.bytes)
             } else {
-                format!("{} files and folders", self.limit.entries)
+                format!("{} files and directories", self.limit.entries)
             };
-            let message = format!("`{}` would take the working folder beyond {limit}", shown(given));
+            let message = format!("`{}` would exceed the working directory's limit of {limit}", shown(given));
             return Err(at_path(ToolError::limit(message), given)
                 .with("limit_bytes", self.limit.bytes)
                 .with("limit_entries", self.limit.entries)
-                .suggest("Delete files that are not needed, or write less."));
+                .suggest("Delete unneeded files, or write less."));
         };
         *used = before.and(more);
         Ok(())
     }
 }
 
-/// What a folder holds on the disk; `None` as soon as that is too much. Links are not followed, and what cannot be read
-/// counts as nothing.
-fn measure(folder: &Path, is_full: impl Fn(Room) -> bool) -> Option<Room> {
+/// Measures a directory on disk; `None` as soon as it is full. Links are not followed, unreadable entries are ignored.
+fn measure(directory: &Path, is_full: impl Fn(Room) -> bool) -> Option<Room> {
     let mut found = Room::default();
     if is_full(found) {
         return None;
     }
-    let mut open = vec![folder.to_owned()];
-    while let Some(folder) = open.pop() {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+    let mut open = vec![directory.to_owned()];
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.is_dir() {
                 open.push(entry.path());
@@ -90,7 +89,7 @@ fn measure(folder: &Path, is_full: impl Fn(Room) -> bool) -> Option<Room> {
     Some(found)
 }
 
-/// The bytes that a file takes on the disk: a sparse file takes fewer than it has.
+/// The bytes of a file on disk, fewer than its length for a sparse file.
 #[cfg(unix)]
 fn stored(metadata: &std::fs::Metadata) -> u64 {
     use std::os::unix::fs::MetadataExt as _;

@@ -1,4 +1,4 @@
-// Linux: every path is resolved by `openat2` beneath an open root, so that no change made meanwhile leads out of it.
+// Linux: `openat2` resolves every path beneath an open root, so that no concurrent change leads out of it.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -14,27 +14,29 @@ use toolpost::{Timestamp, ToolError, did_you_mean};
 use toolpost_sandbox::{EntryKind as Standing, Rejection, adds_git_driver};
 
 use super::root::is_trusted;
-use super::{Asked, EntryKind, Folder, Found, ListingEntry, Writing, Written, at_path, megabytes, shown};
+use super::{
+    Directory, EntryKind, FileContent, ListOptions, ListingEntry, Write, Written, at_path, megabytes, shown,
+};
 
-/// Links inside the root are followed for reading; none out of it, and none of the kernel's own kind.
+/// Reads follow links inside the root, but no link out of it and no magic link.
 const READING: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
-/// No link at all is followed for writing: what was checked by its path is what is written.
+/// Writes follow no link, so that the checked path is the written one.
 const WRITING: ResolveFlags = READING.union(ResolveFlags::NO_SYMLINKS);
-/// How often the kernel is asked again when a rename crossed the way of a path.
+/// Maximum number of retries after a concurrent rename.
 const MAX_ATTEMPTS: u32 = 128;
-/// The most names that one listing reads from folders.
+/// Maximum number of names that a listing reads.
 const MAX_NAMES: usize = 200_000;
-/// The most names that are compared for a suggestion.
+/// Maximum number of names compared for a suggestion.
 const MAX_COMPARED: usize = 1000;
-/// The most directories that lie above a file: a path has at most 4,096 bytes, and a mount can add to it.
+/// Maximum number of parents of a file: a path has at most 4,096 bytes, and a mount can add to it.
 const MAX_DIRECTORIES: usize = 8192;
-/// The most copies of earlier files that lie beside one file.
+/// Maximum number of backups of a file.
 const MAX_BACKUPS: u32 = 1000;
-/// The most of a `.gitattributes` that is read for its drivers, in bytes.
+/// Maximum size of a `.gitattributes` that is scanned for drivers, in bytes.
 const MAX_ATTRIBUTES: u64 = 1 << 20;
 
-/// Who creates a file.
-static TURN: Mutex<()> = Mutex::new(());
+/// Serializes the creation of files.
+static CREATION: Mutex<()> = Mutex::new(());
 
 fn openat2(
     folder: impl AsFd,
@@ -53,8 +55,8 @@ fn openat2(
     Err(Errno::AGAIN)
 }
 
-/// Opens the folder of a call.
-fn open_folder(folder: &Folder) -> Result<OwnedFd, ToolError> {
+/// Opens the directory of a call.
+fn open_directory(folder: &Directory) -> Result<OwnedFd, ToolError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened =
         rustix::fs::open(&folder.root, flags, Mode::empty()).and_then(|root| match folder.beneath.to_str() {
@@ -65,45 +67,44 @@ fn open_folder(folder: &Folder) -> Result<OwnedFd, ToolError> {
     opened.map_err(|errno| match errno {
         Errno::NOSYS | Errno::PERM => no_openat2(errno),
         errno => ToolError::precondition(format!(
-            "the working folder `{}` cannot be opened: {errno}",
+            "cannot open the working directory `{}`: {errno}",
             folder.shown().display()
         ))
-        .suggest("Make the folder, or give another working folder."),
+        .suggest("Create the directory, or use another working directory."),
     })
 }
 
 fn no_openat2(errno: Errno) -> ToolError {
-    ToolError::precondition(format!(
-        "the kernel does not let the file tools use `openat2`, which confines paths to a root: {errno}"
-    ))
-    .suggest("Use Linux 5.6 or later; in a container, allow the system call `openat2`.")
+    ToolError::precondition(format!("the kernel blocks `openat2`, which the file tools need: {errno}"))
+        .suggest("Use Linux 5.6 or later; in a container, allow the system call `openat2`.")
 }
 
-/// What an error of the kernel means for the path that a caller gave.
+/// Converts an error of the kernel for a path.
 fn explain(errno: Errno, given: &str) -> ToolError {
     let name = shown(given);
     let invalid = |reason: &str| ToolError::invalid_path(format!("`{name}` {reason}"));
     let error = match errno {
         Errno::NOENT => invalid("does not exist"),
-        Errno::XDEV => invalid("leads out of the working folder through a symbolic link")
-            .suggest("Give the path of a file inside the working folder; links with an absolute target are not followed."),
-        Errno::LOOP => invalid("leads through a symbolic link that is not followed")
-            .suggest("Give the path that the link points to, if that lies in the working folder."),
-        Errno::NOTDIR => invalid("goes on after a part that is not a folder"),
-        Errno::ISDIR => invalid("is a folder"),
-        Errno::NAMETOOLONG => invalid("is too long, or a name in it is"),
-        Errno::ILSEQ => invalid("is not a name that this file system takes"),
+        Errno::XDEV => invalid("leads out of the working directory through a symbolic link").suggest(
+            "Use a path inside the working directory; links with an absolute target are not followed.",
+        ),
+        Errno::LOOP => invalid("contains a symbolic link that is not followed")
+            .suggest("Use the path of the link's target, if it is in the working directory."),
+        Errno::NOTDIR => invalid("continues after a part that is not a directory"),
+        Errno::ISDIR => invalid("is a directory"),
+        Errno::NAMETOOLONG => invalid("or a name in it is too long"),
+        Errno::ILSEQ => invalid("is not a valid name on this file system"),
         Errno::ACCESS | Errno::PERM => {
-            ToolError::permission(format!("the file system does not permit this for `{name}`"))
+            ToolError::permission(format!("the file system denies access to `{name}`"))
                 .suggest("Change the file's permissions, or use another path.")
         }
-        Errno::ROFS => ToolError::permission(format!("`{name}` lies on a read-only file system"))
-            .suggest("Use another folder."),
-        Errno::NOSPC | Errno::DQUOT => ToolError::limit(format!("there is no room left for `{name}`"))
-            .suggest("Delete files that are not needed, or write less."),
-        Errno::FBIG => ToolError::limit(format!("`{name}` is larger than the file system takes")),
+        Errno::ROFS => ToolError::permission(format!("`{name}` is on a read-only file system"))
+            .suggest("Use another directory."),
+        Errno::NOSPC | Errno::DQUOT => ToolError::limit(format!("no disk space is left for `{name}`"))
+            .suggest("Delete unneeded files, or write less."),
+        Errno::FBIG => ToolError::limit(format!("`{name}` exceeds the file system's maximum size")),
         Errno::AGAIN | Errno::BUSY | Errno::TXTBSY => {
-            ToolError::conflict(format!("`{name}` is being changed by somebody else")).suggest("Try again.")
+            ToolError::conflict(format!("another process is changing `{name}`")).suggest("Try again.")
         }
         Errno::NOSYS => return no_openat2(errno),
         Errno::MFILE | Errno::NFILE => ToolError::overloaded("too many files are open on this machine"),
@@ -112,7 +113,7 @@ fn explain(errno: Errno, given: &str) -> ToolError {
     at_path(error, given)
 }
 
-/// As [`explain`]; for a path that does not exist, names that resemble its missing part.
+/// Like [`explain`]; for a missing path, also suggests similar names.
 fn explain_missing(root: &OwnedFd, errno: Errno, relative: &str, given: &str) -> ToolError {
     let error = explain(errno, given);
     if errno != Errno::NOENT {
@@ -130,8 +131,8 @@ fn explain_missing(root: &OwnedFd, errno: Errno, relative: &str, given: &str) ->
         let hint = did_you_mean(parts[kept], names.iter().map(String::as_str));
         return error.suggest(match hint {
             Some(hint) if kept == 0 => shown(&hint),
-            Some(hint) => format!("{} It would lie in `{}`.", shown(&hint), shown(&parent)),
-            None => "Use `list_directory` to see which files there are.".to_owned(),
+            Some(hint) => format!("{} It would be in `{}`.", shown(&hint), shown(&parent)),
+            None => "Use `list_directory` to list the files.".to_owned(),
         });
     }
     error
@@ -141,25 +142,30 @@ fn kind_of(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// Refuses what is not a regular file.
+/// Rejects anything but a regular file.
 fn check_regular(stat: &Stat, given: &str) -> Result<(), ToolError> {
     let (what, hint) = match kind_of(stat) {
         FileType::RegularFile => return Ok(()),
-        FileType::Directory => ("a folder", "Use `list_directory` to see what is in it."),
-        FileType::Symlink => ("a symbolic link", "Give the path that it points to."),
-        FileType::Fifo => ("a pipe", "Only regular files are read and written."),
-        FileType::Socket => ("a socket", "Only regular files are read and written."),
-        _ => ("a device", "Only regular files are read and written."),
+        FileType::Directory => ("a directory", "Use `list_directory` to list it."),
+        FileType::Symlink => ("a symbolic link", "Use the path of its target."),
+        FileType::Fifo => ("a pipe", "Only regular files can be read and written."),
+        FileType::Socket => ("a socket", "Only regular files can be read and written."),
+        _ => ("a device", "Only regular files can be read and written."),
     };
-    Err(at_path(ToolError::invalid_path(format!("`{}` is {what}: expected a file", shown(given))), given)
+    Err(at_path(ToolError::invalid_path(format!("`{}` is {what}; expected a file", shown(given))), given)
         .suggest(hint))
 }
 
-/// Reads a file of at most so many bytes.
-pub(super) fn read(folder: &Folder, relative: &str, given: &str, maximum: u64) -> Result<Found, ToolError> {
-    let root = open_folder(folder)?;
+/// Reads a file of at most `max` bytes.
+pub(super) fn read(
+    folder: &Directory,
+    relative: &str,
+    given: &str,
+    max: u64,
+) -> Result<FileContent, ToolError> {
+    let root = open_directory(folder)?;
     let links = if folder.follows_links { READING } else { WRITING };
-    // Looked at before it is opened: opening a pipe waits, and opening a device may do something.
+    // Check before opening: opening a pipe blocks, and opening a device may have effects.
     let look = openat2(&root, relative, OFlags::PATH, 0, links)
         .map_err(|errno| explain_missing(&root, errno, relative, given))?;
     let fail = |errno| explain(errno, given);
@@ -169,49 +175,45 @@ pub(super) fn read(folder: &Folder, relative: &str, given: &str, maximum: u64) -
     let stat = rustix::fs::fstat(&file).map_err(fail)?;
     check_regular(&stat, given)?;
     let size = stat.st_size as u64;
-    if size > maximum {
-        return Err(too_large(given, size, maximum));
+    if size > max {
+        return Err(too_large(given, size, max));
     }
     let mut bytes = Vec::with_capacity(size as usize);
-    File::from(file).take(maximum + 1).read_to_end(&mut bytes).map_err(|error| from_io(&error, given))?;
-    if bytes.len() as u64 > maximum {
-        return Err(too_large(given, bytes.len() as u64, maximum));
+    File::from(file).take(max + 1).read_to_end(&mut bytes).map_err(|error| from_io(&error, given))?;
+    if bytes.len() as u64 > max {
+        return Err(too_large(given, bytes.len() as u64, max));
     }
-    Ok(Found { bytes, size })
+    Ok(FileContent { bytes, size })
 }
 
 fn from_io(error: &std::io::Error, given: &str) -> ToolError {
     explain(Errno::from_io_error(error).unwrap_or(Errno::IO), given)
 }
 
-fn too_large(given: &str, size: u64, maximum: u64) -> ToolError {
-    let message = format!(
-        "`{}` has {}, and `max_size_mb` allows {}",
-        shown(given),
-        megabytes(size),
-        megabytes(maximum)
-    );
+fn too_large(given: &str, size: u64, max: u64) -> ToolError {
+    let message =
+        format!("`{}` has {}; `max_size_mb` allows {}", shown(given), megabytes(size), megabytes(max));
     at_path(ToolError::limit(message), given)
         .with("size", size)
-        .suggest("Raise `max_size_mb` (at most 100), or run code that reads the file in pieces.")
+        .suggest("Raise `max_size_mb` (at most 100), or run code that reads the file in parts.")
 }
 
 /// Writes a file.
 pub(super) fn write(
-    folder: &Folder,
+    folder: &Directory,
     relative: &str,
     given: &str,
-    writing: &Writing<'_>,
+    writing: &Write<'_>,
 ) -> Result<Written, ToolError> {
-    let root = open_folder(folder)?;
+    let root = open_directory(folder)?;
     let lookup = |path: &Path| lookup(&root, path);
-    // One file is created at a time: two halves of a repository must not pass side by side.
+    // Creations are serialized, so that the parts of a Git repository cannot be created concurrently.
     let is_new = lookup(Path::new(relative)).is_none();
-    let _turn = is_new.then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
+    let _guard = is_new.then(|| CREATION.lock().unwrap_or_else(PoisonError::into_inner));
     folder.check_writable(relative, given, &lookup)?;
     let path = Path::new(relative);
     if adds_git_driver(path, || attributes(&root, relative), writing.bytes) && !folder.admits(path) {
-        return Err(Folder::rejected(Rejection::GitDriver, given));
+        return Err(Directory::rejected(Rejection::GitDriver, given));
     }
     let (parent, name) = relative.rsplit_once('/').unwrap_or((".", relative));
     if writing.create_directories && parent != "." {
@@ -222,10 +224,10 @@ pub(super) fn write(
         if errno != Errno::NOENT {
             return error;
         }
-        let message = format!("the folder of `{}` does not exist", shown(given));
+        let message = format!("the parent directory of `{}` does not exist", shown(given));
         let hint = error.suggestion().filter(|hint| hint.starts_with("Did you mean")).unwrap_or_default();
         at_path(ToolError::invalid_path(message), given)
-            .suggest(format!("Set `create_directories` to make it. {hint}").trim().to_owned())
+            .suggest(format!("Set `create_directories` to create it. {hint}").trim().to_owned())
     })?;
     let fail = |errno| explain(errno, given);
     if is_protected(&folder.host, &parent, name).map_err(fail)? {
@@ -251,12 +253,12 @@ pub(super) fn write(
     } else {
         overwrite(&parent, name, existing.is_some(), given, writing.bytes)?;
     }
-    // The name itself must survive a crash, too.
+    // Sync the directory as well, so that the name survives a crash.
     rustix::fs::fsync(&parent).map_err(fail)?;
     Ok(Written { created: existing.is_none(), backup })
 }
 
-/// What stands at a path beneath the root. No link is followed, as for writing.
+/// The kind of the file at a path beneath the root. No link is followed.
 fn lookup(root: &OwnedFd, path: &Path) -> Option<Standing> {
     let look = openat2(root, path.to_str()?, OFlags::PATH | OFlags::NOFOLLOW, 0, WRITING).ok()?;
     Some(match kind_of(&rustix::fs::fstat(&look).ok()?) {
@@ -267,7 +269,7 @@ fn lookup(root: &OwnedFd, path: &Path) -> Option<Standing> {
     })
 }
 
-/// The present content of a `.gitattributes`; empty if there is none that can be read.
+/// The current content of a `.gitattributes`; empty if it is missing or unreadable.
 fn attributes(root: &OwnedFd, relative: &str) -> Vec<u8> {
     let mut content = Vec::new();
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -277,8 +279,9 @@ fn attributes(root: &OwnedFd, relative: &str) -> Vec<u8> {
     content
 }
 
-/// Whether a name in a directory is one of the host's protected paths, or lies beneath one. Files and directories are
-/// compared, not their names: another spelling, a hard link, a mount or a parent that was renamed changes nothing.
+/// Whether a name in a directory is, or is beneath, one of the host's protected paths.
+///
+/// Compares files by identity, so that spellings, hard links, mounts and renamed parents do not matter.
 fn is_protected(protected: &[PathBuf], parent: &OwnedFd, name: &str) -> Result<bool, Errno> {
     if protected.is_empty() {
         return Ok(false);
@@ -290,7 +293,7 @@ fn is_protected(protected: &[PathBuf], parent: &OwnedFd, name: &str) -> Result<b
         return Ok(true);
     }
     let mut here = rustix::fs::fstat(parent)?;
-    // A file that is missing, or that a link stands for, is known by its directory and its name.
+    // A missing file, or one behind a link, is identified by its directory and its name.
     let is_named = |path: &PathBuf| {
         let is_name = path.file_name().is_some_and(|own| own.to_string_lossy().eq_ignore_ascii_case(name));
         let directory = path.parent().filter(|_| is_name).and_then(|parent| rustix::fs::stat(parent).ok());
@@ -307,12 +310,12 @@ fn is_protected(protected: &[PathBuf], parent: &OwnedFd, name: &str) -> Result<b
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         above = match rustix::fs::openat(&above, "..", flags, Mode::empty()) {
             Ok(above) => above,
-            // What lies above a directory that cannot be entered was not found by its path either.
+            // A parent that cannot be entered cannot be a protected path's parent.
             Err(Errno::ACCESS) => return Ok(false),
             Err(errno) => return Err(errno),
         };
         let next = rustix::fs::fstat(&above)?;
-        // The root is above itself.
+        // The root is its own parent.
         if same(&next, &here) {
             return Ok(false);
         }
@@ -321,7 +324,7 @@ fn is_protected(protected: &[PathBuf], parent: &OwnedFd, name: &str) -> Result<b
     Ok(true)
 }
 
-fn create_directories(work: &Folder, root: &OwnedFd, path: &str, given: &str) -> Result<(), ToolError> {
+fn create_directories(work: &Directory, root: &OwnedFd, path: &str, given: &str) -> Result<(), ToolError> {
     let fail = |errno| explain(errno, given);
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let mut folder = openat2(root, ".", flags, 0, WRITING).map_err(fail)?;
@@ -342,7 +345,7 @@ fn create_directories(work: &Folder, root: &OwnedFd, path: &str, given: &str) ->
     Ok(())
 }
 
-/// Opens a regular file of a folder; links, pipes and devices are refused without waiting.
+/// Opens a regular file of a directory; rejects links, pipes and devices without blocking.
 fn open_regular(
     parent: &OwnedFd,
     name: &str,
@@ -356,7 +359,7 @@ fn open_regular(
     Ok((File::from(file), stat))
 }
 
-/// Copies a file beside itself, under a name that nobody has.
+/// Copies a file beside itself, under an unused name.
 fn back_up(parent: &OwnedFd, name: &str, given: &str) -> Result<String, ToolError> {
     let (mut source, stat) = open_regular(parent, name, OFlags::RDONLY, given)?;
     for number in 0..MAX_BACKUPS {
@@ -373,12 +376,12 @@ fn back_up(parent: &OwnedFd, name: &str, given: &str) -> Result<String, ToolErro
         target.keep = true;
         return Ok(target.name.clone());
     }
-    let message = format!("`{}` has {MAX_BACKUPS} copies of earlier versions already", shown(given));
+    let message = format!("`{}` already has {MAX_BACKUPS} backups", shown(given));
     Err(at_path(ToolError::limit(message), given)
-        .suggest("Set `create_backup` to false, or move the copies elsewhere."))
+        .suggest("Set `create_backup` to false, or move the backups elsewhere."))
 }
 
-/// A new file that goes away again unless it is kept.
+/// A new file that is removed on drop unless `keep` is set.
 struct Unfinished<'a> {
     parent: &'a OwnedFd,
     name: String,
@@ -387,14 +390,14 @@ struct Unfinished<'a> {
 }
 
 impl Unfinished<'_> {
-    /// Gives it the owner and permissions of the file that it stands for, and brings it to the disk.
+    /// Copies owner and permissions from the replaced file, and syncs.
     fn finish(&self, like: Option<&Stat>) -> Result<(), Errno> {
         if let Some(like) = like {
             let own = rustix::fs::fstat(&self.file)?;
             if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid) {
                 let (owner, group) = (Uid::from_raw(like.st_uid), Gid::from_raw(like.st_gid));
                 match rustix::fs::fchown(&self.file, Some(owner), Some(group)) {
-                    // Only an administrator gives files away; for others the file is theirs from now on.
+                    // Only root can change owners; otherwise the file becomes the caller's.
                     Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
                     Err(errno) => return Err(errno),
                 }
@@ -408,13 +411,13 @@ impl Unfinished<'_> {
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if !self.keep {
-            // Nothing can be done about a file that cannot be removed, and the error that led here is told.
+            // Ignored: the error that led here is reported.
             let _ = rustix::fs::unlinkat(self.parent, &self.name, AtFlags::empty());
         }
     }
 }
 
-/// Writes a new file under a name that nobody can know, and gives it the name of the old one.
+/// Writes a new file under an unguessable name, and renames it over the old one.
 fn replace(
     parent: &OwnedFd,
     name: &str,
@@ -443,18 +446,18 @@ fn replace(
             Ok(())
         }
         Err(Errno::EXIST) => Err(at_path(
-            ToolError::conflict(format!("somebody else made `{}` at the same time", shown(given))),
+            ToolError::conflict(format!("another process created `{}` at the same time", shown(given))),
             given,
         )
-        .suggest("Read it, then decide whether to write it again.")),
+        .suggest("Read it before you write it again.")),
         Err(errno) => Err(fail(errno)),
     }
 }
 
-/// Gives a file a name, unless somebody has that name.
+/// Renames a file without replacing another one.
 fn name_new(parent: &OwnedFd, temporary: &str, name: &str) -> Result<(), Errno> {
     match rustix::fs::renameat_with(parent, temporary, parent, name, RenameFlags::NOREPLACE) {
-        // Not every file system can; a hard link does not replace either.
+        // Some file systems lack NOREPLACE; a hard link does not replace either.
         Err(Errno::INVAL | Errno::NOSYS) => {
             rustix::fs::linkat(parent, temporary, parent, name, AtFlags::empty())?;
             rustix::fs::unlinkat(parent, temporary, AtFlags::empty())
@@ -463,19 +466,19 @@ fn name_new(parent: &OwnedFd, temporary: &str, name: &str) -> Result<(), Errno> 
     }
 }
 
-/// Writes into the file itself.
+/// Overwrites the file in place.
 fn overwrite(parent: &OwnedFd, name: &str, exists: bool, given: &str, bytes: &[u8]) -> Result<(), ToolError> {
     let fail = |errno| explain(errno, given);
     let mut file = if exists {
         let (file, stat) = open_regular(parent, name, OFlags::WRONLY, given)?;
         if stat.st_nlink > 1 {
             let message = format!(
-                "`{}` has {} names (hard links), and writing into it would change all of them",
+                "`{}` has {} hard links, and an in-place write would change all of them",
                 shown(given),
                 stat.st_nlink
             );
             return Err(at_path(ToolError::permission(message), given)
-                .suggest("Leave `atomic` at true: that gives this name a file of its own."));
+                .suggest("Leave `atomic` at true, which replaces only this name."));
         }
         rustix::fs::ftruncate(&file, 0).map_err(fail)?;
         file
@@ -487,8 +490,8 @@ fn overwrite(parent: &OwnedFd, name: &str, exists: bool, given: &str, bytes: &[u
     rustix::fs::fsync(&file).map_err(fail)
 }
 
-/// The names in a folder, sorted, and whether there are more than were read.
-fn names_in(folder: &OwnedFd, include_hidden: bool, maximum: usize) -> Result<(Vec<Vec<u8>>, bool), Errno> {
+/// The sorted names in a directory, and whether there are more than `max`.
+fn names_in(folder: &OwnedFd, include_hidden: bool, max: usize) -> Result<(Vec<Vec<u8>>, bool), Errno> {
     let mut names = Vec::new();
     for entry in Dir::read_from(folder)? {
         let entry = entry?;
@@ -496,7 +499,7 @@ fn names_in(folder: &OwnedFd, include_hidden: bool, maximum: usize) -> Result<(V
         if name == b"." || name == b".." || (name.starts_with(b".") && !include_hidden) {
             continue;
         }
-        if names.len() == maximum {
+        if names.len() == max {
             names.sort_unstable();
             return Ok((names, true));
         }
@@ -506,29 +509,29 @@ fn names_in(folder: &OwnedFd, include_hidden: bool, maximum: usize) -> Result<(V
     Ok((names, false))
 }
 
-/// Lists a folder: the entries, and whether there are more.
+/// Lists a directory: the entries, and whether the list is truncated.
 pub(super) fn list(
-    folder: &Folder,
+    folder: &Directory,
     relative: &str,
     given: &str,
-    asked: &Asked<'_>,
+    options: &ListOptions<'_>,
 ) -> Result<(Vec<ListingEntry>, bool), ToolError> {
-    let root = open_folder(folder)?;
+    let root = open_directory(folder)?;
     let look = openat2(&root, relative, OFlags::PATH, 0, READING)
         .map_err(|errno| explain_missing(&root, errno, relative, given))?;
     let fail = |errno| explain(errno, given);
     if kind_of(&rustix::fs::fstat(&look).map_err(fail)?) != FileType::Directory {
-        let message = format!("`{}` is not a folder", shown(given));
+        let message = format!("`{}` is not a directory", shown(given));
         return Err(at_path(ToolError::invalid_path(message), given)
-            .suggest("Use `read_file` for a file, or list the folder that it lies in."));
+            .suggest("Use `read_file` for a file, or list its parent directory."));
     }
     let opened = openat2(&root, relative, OFlags::RDONLY | OFlags::DIRECTORY, 0, READING).map_err(fail)?;
     let prefix = if relative == "." { String::new() } else { format!("{relative}/") };
     let mut walk =
-        Walk { asked, base: prefix.len(), entries: Vec::new(), names_left: MAX_NAMES, truncated: false };
+        Walk { options, base: prefix.len(), entries: Vec::new(), names_left: MAX_NAMES, truncated: false };
     walk.folder(&opened, &prefix, 1).map_err(|stop| match stop {
         Stop::Failed(errno) => fail(errno),
-        Stop::Cancelled => ToolError::cancelled("the caller asked to stop"),
+        Stop::Cancelled => ToolError::cancelled("the caller cancelled the listing"),
     })?;
     Ok((walk.entries, walk.truncated))
 }
@@ -539,8 +542,8 @@ enum Stop {
 }
 
 struct Walk<'a> {
-    asked: &'a Asked<'a>,
-    /// How many bytes of a path stand before its part below the listed folder.
+    options: &'a ListOptions<'a>,
+    /// Length of the path prefix above the listed directory, in bytes.
     base: usize,
     entries: Vec<ListingEntry>,
     names_left: usize,
@@ -550,16 +553,16 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn folder(&mut self, folder: &OwnedFd, prefix: &str, depth: u32) -> Result<(), Stop> {
         let (names, more) =
-            names_in(folder, self.asked.include_hidden, self.names_left).map_err(Stop::Failed)?;
+            names_in(folder, self.options.include_hidden, self.names_left).map_err(Stop::Failed)?;
         self.names_left -= names.len();
         self.truncated |= more;
         for name in names {
-            if (self.asked.is_cancelled)() {
+            if (self.options.is_cancelled)() {
                 return Err(Stop::Cancelled);
             }
             let stat = match rustix::fs::statat(folder, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
-                // It went away since its name was read.
+                // It was removed after its name was read.
                 Err(Errno::NOENT) => continue,
                 Err(errno) => return Err(Stop::Failed(errno)),
             };
@@ -572,8 +575,8 @@ impl Walk<'_> {
             };
             let below = path.get(self.base..).unwrap_or_default();
             let mut position = None;
-            if self.asked.pattern.is_none_or(|pattern| pattern.matches(below)) {
-                if self.entries.len() == self.asked.max_entries {
+            if self.options.pattern.is_none_or(|pattern| pattern.matches(below)) {
+                if self.entries.len() == self.options.max_entries {
                     self.truncated = true;
                     return Ok(());
                 }
@@ -587,12 +590,12 @@ impl Walk<'_> {
                     note: None,
                 });
             }
-            if kind == EntryKind::Directory && depth < self.asked.max_depth {
+            if kind == EntryKind::Directory && depth < self.options.max_depth {
                 let note = self.below(folder, &name, &path, depth)?;
                 if let (Some(note), Some(entry)) = (note, position.and_then(|at| self.entries.get_mut(at))) {
                     entry.note = Some(note);
                 }
-                if self.entries.len() == self.asked.max_entries && self.truncated {
+                if self.entries.len() == self.options.max_entries && self.truncated {
                     return Ok(());
                 }
             }
@@ -600,7 +603,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Lists a folder in a folder; gives the reason if it cannot be listed.
+    /// Lists a subdirectory; returns the reason if it cannot be listed.
     fn below(
         &mut self,
         folder: &OwnedFd,
@@ -609,14 +612,12 @@ impl Walk<'_> {
         depth: u32,
     ) -> Result<Option<String>, Stop> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // One name, and no link: there is nothing to be led astray by.
+        // Safe with `openat`: a single name without following links.
         match rustix::fs::openat(folder, name, flags, Mode::empty()) {
             Ok(next) => self.folder(&next, &format!("{path}/"), depth + 1).map(|()| None),
-            Err(Errno::ACCESS | Errno::PERM) => {
-                Ok(Some("not listed: the file system does not permit it".into()))
-            }
+            Err(Errno::ACCESS | Errno::PERM) => Ok(Some("not listed: the file system denies access".into())),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                Ok(Some("not listed: it was replaced meanwhile".into()))
+                Ok(Some("not listed: it was replaced concurrently".into()))
             }
             Err(errno) => Err(Stop::Failed(errno)),
         }
@@ -626,7 +627,7 @@ impl Walk<'_> {
 fn target_of(folder: &OwnedFd, name: &[u8]) -> String {
     match rustix::fs::readlinkat(folder, name, Vec::new()) {
         Ok(target) => target.to_string_lossy().into_owned(),
-        Err(errno) => format!("[not readable: {errno}]"),
+        Err(errno) => format!("[unreadable: {errno}]"),
     }
 }
 
@@ -645,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_appears_meanwhile_is_not_overwritten_and_nothing_is_left() {
+    fn a_concurrently_created_file_is_not_overwritten_and_no_temporary_file_remains() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a"), "of somebody else").unwrap();
         let error = replace(&open(folder.path()), "a", None, "a", b"mine").unwrap_err();
@@ -657,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn more_names_than_are_read_are_said() {
+    fn truncated_names_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["c", "a", "b", ".h"] {
             std::fs::write(folder.path().join(name), "").unwrap();

@@ -5,61 +5,60 @@ use std::fmt::Write as _;
 use toolpost::{Ctx, ToolError, data, tool};
 
 use super::pattern::Pattern;
-use super::{Asked, Folder, platform, shown};
+use super::{Directory, ListOptions, platform, shown};
 use crate::WithText;
 
-/// The most entries of one listing.
+/// Maximum number of entries in a listing.
 const MAX_ENTRIES: usize = 10_000;
 
-/// What an entry of a folder is.
+/// The kind of a directory entry.
 #[data]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryKind {
     /// A regular file.
     File,
-    /// A folder.
+    /// A directory.
     Directory,
-    /// A symbolic link; it is not followed.
+    /// A symbolic link, which is not followed.
     Symlink,
-    /// A pipe, a socket or a device: none of the file tools opens it.
+    /// A pipe, socket or device, which the file tools do not open.
     Special,
 }
 
-/// One entry of a folder.
+/// A directory entry.
 #[data]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListingEntry {
-    /// Its path relative to the working folder, as the other file tools take it. Where a name is not UTF-8, U+FFFD
-    /// stands in it.
+    /// Path relative to the working directory, as the other file tools take it. Invalid UTF-8 becomes U+FFFD.
     pub path: String,
-    /// What it is.
+    /// Kind of the entry.
     pub kind: EntryKind,
-    /// Its size in bytes; 0 for all but files.
+    /// Size in bytes; 0 unless it is a file.
     pub size: u64,
-    /// When it was last changed, such as `2026-11-21T10:00:00.000000Z`.
+    /// Modification time, such as `2026-11-21T10:00:00.000000Z`.
     pub modified: String,
-    /// Where a symbolic link points to, as it is written in the link.
+    /// Target of a symbolic link, as stored in the link.
     pub target: Option<String>,
-    /// Why the content of this folder is missing below.
+    /// Why the content of this directory is not listed.
     pub note: Option<String>,
 }
 
-/// The entries of a folder.
+/// The entries of a directory.
 #[data]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listing {
-    /// The path that was asked for.
+    /// The requested path.
     pub path: String,
-    /// The entries, sorted by name; the entries of a folder follow it.
+    /// Entries sorted by name; the entries of a subdirectory follow it.
     pub entries: Vec<ListingEntry>,
-    /// Whether there are more entries than were listed: at most 10,000 are.
+    /// Whether there are more entries; the maximum is 10,000.
     pub truncated: bool,
 }
 
-/// List the entries of a folder with kind, size and time of change.
+/// List the entries of a directory with kind, size and modification time.
 ///
-/// Symbolic links are shown and not followed.
+/// Symbolic links are listed but not followed.
 #[tool(
     summary = "List directory",
     tags("file", "folder", "directory", "list", "find", "glob"),
@@ -68,33 +67,33 @@ pub struct Listing {
     policy(category = "file_system", group = "files", read_only, idempotent)
 )]
 pub fn list_directory(
-    /// Path of the folder, relative to the working folder; "." is the working folder itself.
+    /// Path of the directory, relative to the working directory; "." is the working directory itself.
     #[arg(default = ".")]
     path: String,
-    /// List the folders inside, too.
+    /// List subdirectories as well.
     #[arg(default = false)]
     recursive: bool,
-    /// List entries whose names begin with a dot, too.
+    /// List entries with a leading dot as well.
     #[arg(default = false)]
     include_hidden: bool,
-    /// List only what matches, for example "*.csv" for names or "data/**/*.{json,txt}" for paths below the folder.
+    /// List only matches, for example "*.csv" for names or "data/**/*.{json,txt}" for paths beneath the directory.
     pattern: Option<String>,
-    /// How deep to go when recursive; 1 is the folder alone.
+    /// Maximum depth if recursive; 1 is the directory alone.
     #[arg(default = 3, min = 1, max = 32)]
     max_depth: u32,
     ctx: &Ctx,
 ) -> Result<WithText<Listing>, ToolError> {
     let pattern = pattern.as_deref().map(Pattern::new).transpose()?;
-    let folder = Folder::of(ctx)?;
+    let folder = Directory::of(ctx)?;
     let relative = folder.relative(&path)?;
-    let asked = Asked {
+    let options = ListOptions {
         max_depth: if recursive { max_depth } else { 1 },
         include_hidden,
         pattern: pattern.as_ref(),
         max_entries: MAX_ENTRIES,
         is_cancelled: &|| ctx.is_cancelled(),
     };
-    let (entries, truncated) = platform::list(&folder, &relative, &path, &asked)?;
+    let (entries, truncated) = platform::list(&folder, &relative, &path, &options)?;
     let listing = Listing { path, entries, truncated };
     let text = describe(&listing);
     Ok(WithText::new(listing, text))
@@ -104,14 +103,14 @@ fn describe(listing: &Listing) -> String {
     let mut text = String::new();
     for entry in &listing.entries {
         let path = escaped(&entry.path);
-        // Writing to a string does not fail.
+        // Write to a string cannot fail.
         let _ = match entry.kind {
             EntryKind::File => writeln!(text, "{path}  {} bytes", entry.size),
             EntryKind::Directory => writeln!(text, "{path}/"),
             EntryKind::Symlink => {
                 writeln!(text, "{path} -> {}", escaped(entry.target.as_deref().unwrap_or_default()))
             }
-            EntryKind::Special => writeln!(text, "{path}  (not a file or folder)"),
+            EntryKind::Special => writeln!(text, "{path}  (not a file or directory)"),
         };
         if let Some(note) = &entry.note {
             let _ = writeln!(text, "  [{note}]");
@@ -120,7 +119,7 @@ fn describe(listing: &Listing) -> String {
     if listing.truncated {
         let _ = writeln!(
             text,
-            "[more than {} entries: the rest is left out; list a folder below, or give a pattern]",
+            "[more than {} entries; list a subdirectory, or use a pattern]",
             listing.entries.len()
         );
     }
@@ -130,7 +129,7 @@ fn describe(listing: &Listing) -> String {
     text
 }
 
-/// A name on one line: control characters are escaped.
+/// A name on one line, with control characters escaped.
 fn escaped(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for letter in name.chars() {

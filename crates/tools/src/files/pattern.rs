@@ -1,13 +1,13 @@
-//! Name patterns: `*`, `?`, `[a-z]`, `[!a-z]`, `{a,b}`, and `**` for any number of folders.
+//! Glob patterns: `*`, `?`, `[a-z]`, `[!a-z]`, `{a,b}`, and `**` for any number of directories.
 
 use toolpost::ToolError;
 
 use super::shown;
 
-/// The most alternatives that braces may stand for.
+/// Maximum number of expanded alternatives.
 const MAX_ALTERNATIVES: usize = 64;
 
-/// A checked pattern. One without `/` is matched against the name, another against the whole relative path.
+/// A validated pattern. Without `/` it matches the name, otherwise the whole relative path.
 #[derive(Debug)]
 pub(super) struct Pattern {
     alternatives: Vec<Vec<char>>,
@@ -15,21 +15,21 @@ pub(super) struct Pattern {
 
 impl Pattern {
     pub(super) fn new(text: &str) -> Result<Self, ToolError> {
-        let refuse = |reason: &str| {
+        let invalid = |reason: &str| {
             ToolError::invalid_input(format!("the pattern `{}` {reason}", shown(text)))
                 .with("pointer", "/pattern")
                 .suggest("Write a pattern such as `*.csv`, `data/**/*.json` or `*.{png,jpg}`.")
         };
         if text.is_empty() || text.chars().count() > 256 {
-            return Err(refuse("is empty or has more than 256 characters"));
+            return Err(invalid("is empty or has more than 256 characters"));
         }
         let mut open = vec![text.chars().collect::<Vec<char>>()];
         let mut alternatives = Vec::new();
         while let Some(pattern) = open.pop() {
             if open.len() + alternatives.len() > MAX_ALTERNATIVES {
-                return Err(refuse("has braces that stand for more than 64 alternatives"));
+                return Err(invalid("has braces with more than 64 alternatives"));
             }
-            match braces(&pattern).ok_or_else(|| refuse("has a `{` without `}`"))? {
+            match braces(&pattern).ok_or_else(|| invalid("has a `{` without `}`"))? {
                 None => alternatives.push(pattern),
                 Some((start, end)) => {
                     let inner = pattern[start + 1..end].split(|letter| *letter == ',');
@@ -40,12 +40,12 @@ impl Pattern {
             }
         }
         if alternatives.iter().any(|pattern| !classes_are_closed(pattern)) {
-            return Err(refuse("has a `[` without `]`"));
+            return Err(invalid("has a `[` without `]`"));
         }
         Ok(Self { alternatives })
     }
 
-    /// Whether an entry is meant; `path` is relative to the folder that is listed.
+    /// Whether an entry matches; `path` is relative to the listed directory.
     pub(super) fn matches(&self, path: &str) -> bool {
         let name = path.rsplit('/').next().unwrap_or(path);
         self.alternatives.iter().any(|pattern| {
@@ -54,22 +54,22 @@ impl Pattern {
         })
     }
 
-    /// Whether a whole path is meant, also by a pattern without `/`.
+    /// Whether a whole path matches, even if the pattern has no `/`.
     pub(super) fn matches_path(&self, path: &str) -> bool {
         let path: Vec<char> = path.chars().collect();
         self.alternatives.iter().any(|pattern| matches(pattern, &path))
     }
 }
 
-/// The innermost first pair of braces: `Some(None)` when there is none, `None` when one is not closed.
-#[expect(clippy::option_option, reason = "no braces and open braces are different answers")]
+/// The innermost first pair of braces: `Some(None)` without braces, `None` for an unclosed one.
+#[expect(clippy::option_option, reason = "no braces and an unclosed brace are different results")]
 fn braces(pattern: &[char]) -> Option<Option<(usize, usize)>> {
     let Some(end) = pattern.iter().position(|letter| *letter == '}') else {
         return if pattern.contains(&'{') { None } else { Some(None) };
     };
     match pattern[..end].iter().rposition(|letter| *letter == '{') {
         Some(start) => Some(Some((start, end))),
-        // A closing brace alone is a letter; what follows it is not looked at for braces.
+        // A lone closing brace is literal, and so are the braces after it.
         None => Some(None),
     }
 }
@@ -88,7 +88,7 @@ fn classes_are_closed(pattern: &[char]) -> bool {
     true
 }
 
-/// Where the class that begins here ends; a `]` right at its beginning is a letter of it.
+/// The end of the character class; a `]` at its start is literal.
 fn class_end(pattern: &[char]) -> Option<usize> {
     let first = if matches!(pattern.get(1), Some('!' | '^')) { 2 } else { 1 };
     pattern.iter().skip(first + 1).position(|letter| *letter == ']').map(|found| found + first + 1)
@@ -113,8 +113,7 @@ fn class_has(class: &[char], letter: char) -> bool {
     found != negated
 }
 
-/// Compares with a table of one row per pattern letter, so that no pattern takes more than its length times the
-/// subject's.
+/// Matches with a table of one row per pattern character, in time linear in pattern length times subject length.
 fn matches(pattern: &[char], subject: &[char]) -> bool {
     let mut reached = vec![false; subject.len() + 1];
     reached[0] = true;
@@ -126,7 +125,7 @@ fn matches(pattern: &[char], subject: &[char]) -> bool {
                 let mut any = false;
                 let folders_only = pattern.get(position + 2) == Some(&'/');
                 for index in 0..=subject.len() {
-                    // `**/` ends at the beginning of a part.
+                    // `**/` ends at the start of a path component.
                     let at_part = index == 0 || subject[index - 1] == '/';
                     any |= reached[index];
                     next[index] = any && (!folders_only || at_part);
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_mean_nothing_are_refused() {
+    fn invalid_patterns_are_rejected() {
         let many = "{a,b}".repeat(10);
         for pattern in ["", "[a", "{a", &many, &"x".repeat(300)] {
             assert_eq!(Pattern::new(pattern).unwrap_err().context()["pointer"], "/pattern", "{pattern}");
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_pattern_takes_no_longer_than_its_length() {
+    fn a_hostile_pattern_takes_linear_time() {
         let pattern = Pattern::new(&"*a".repeat(128)).unwrap();
         assert!(!pattern.matches(&"a".repeat(4000).replace("aaaa", "aaab")[..3999].replace('a', "b")));
     }

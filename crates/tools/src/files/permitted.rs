@@ -1,4 +1,4 @@
-//! Files of one folder, as far as rules permit.
+//! Files of a directory with permission rules.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -8,22 +8,22 @@ use toolpost::{Ctx, ToolError, data, tools};
 
 use super::pattern::Pattern;
 use super::text::{TextEncoding, decode};
-use super::{Asked, EntryKind, FileRoot, Folder, Writing, at_path, megabytes, platform, shown};
+use super::{Directory, EntryKind, FileRoot, ListOptions, Write, at_path, megabytes, platform, shown};
 
-/// The largest file that is read or changed, in bytes.
+/// Maximum size of a file, in bytes.
 const MAX_FILE: u64 = 10 << 20;
-/// The most entries that are looked at for a list.
+/// Maximum number of entries inspected for a list.
 const MAX_ENTRIES: usize = 10_000;
 
-/// What may be done with a file.
+/// The permission for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum FilePermission {
-    /// Nothing: it is as if it were not there.
+    /// No access, and not listed.
     None,
-    /// It can be listed and read.
+    /// Listing and reading.
     Read,
-    /// It can be listed, read, made and changed.
+    /// Listing, reading, creating and changing.
     Write,
 }
 
@@ -36,21 +36,20 @@ impl FromStr for FilePermission {
             "read" => Ok(Self::Read),
             "write" => Ok(Self::Write),
             _ => Err(ToolError::invalid_input(format!(
-                "`{}` is no permission: expected `none`, `read` or `write`",
+                "`{}` is not a permission; expected `none`, `read` or `write`",
                 shown(text)
             ))),
         }
     }
 }
 
-/// The tools `list`, `read`, `write` and `update` for files beneath a root, as far as rules permit.
+/// The tools `list`, `read`, `write` and `update` for files beneath a root, with permission rules.
 ///
-/// A rule is a pattern and a permission. The rules are looked at from the last to the first, and the first one that fits
-/// decides, alone: what comes later is the exception from what comes before. What no rule fits is not permitted. A
-/// pattern is compared with the whole path relative to the root: `*.txt` is a file of the root itself, `**/*.txt` one at
-/// any depth, `data/**` everything beneath `data`.
+/// A rule is a pattern and a permission. The last matching rule decides, so later rules are exceptions from earlier ones.
+/// Files without a matching rule are denied. A pattern matches the whole path relative to the root: `*.txt` matches files
+/// in the root itself, `**/*.txt` at any depth, `data/**` everything beneath `data`.
 ///
-/// A link is never followed, in no part of a path, so that a name that is permitted cannot lead to one that is not.
+/// No link is followed in any part of a path, so that a permitted name cannot lead to another file.
 ///
 /// ```
 /// use toolpost_tools::{FilePermission, FileSystemTool};
@@ -80,34 +79,35 @@ struct Rule {
     permission: FilePermission,
 }
 
-/// A file that may be read.
+/// A file that the rules permit to read.
 #[data]
 #[derive(Clone, Debug, PartialEq)]
 pub struct PermittedFile {
-    /// Its path relative to the root.
+    /// Path relative to the root.
     pub path: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Whether it may be changed.
+    /// Whether the rules permit to write it.
     pub writable: bool,
 }
 
-/// The files that may be read.
+/// The files that the rules permit to read.
 #[data]
 #[derive(Clone, Debug, PartialEq)]
 pub struct PermittedFiles {
     /// The files, sorted by path.
     pub files: Vec<PermittedFile>,
-    /// Whether there are more: at most 10,000 entries are looked at.
+    /// Whether there are more; at most 10,000 entries are inspected.
     pub truncated: bool,
 }
 
 impl FileSystemTool {
-    /// Files beneath a root, which must exist when a tool is called, with rules from the most general to the most
-    /// special. Protected paths ([`toolpost_sandbox::protection`]) are not written, whatever the rules say.
+    /// Creates the tools for a root, with rules from the most general to the most specific.
+    ///
+    /// The root must exist when a tool is called. Protected paths ([`toolpost_sandbox::protection`]) are never written.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if a pattern cannot be read.
+    /// `INVALID_INPUT` for an invalid pattern.
     pub fn new<P: AsRef<str>>(
         root: impl Into<PathBuf>,
         rules: impl IntoIterator<Item = (P, FilePermission)>,
@@ -115,10 +115,10 @@ impl FileSystemTool {
         Self::with_root(FileRoot::new(root), rules)
     }
 
-    /// The same with a root for which the operator allows some protected paths.
+    /// Creates the tools for a root with allowed protected paths.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if a pattern cannot be read.
+    /// `INVALID_INPUT` for an invalid pattern.
     pub fn with_root<P: AsRef<str>>(
         root: FileRoot,
         rules: impl IntoIterator<Item = (P, FilePermission)>,
@@ -130,33 +130,33 @@ impl FileSystemTool {
         Ok(Self { root, rules: rules.collect::<Result<_, ToolError>>()? })
     }
 
-    /// What may be done with a path relative to the root, and the rule that says so.
+    /// The permission for a relative path, and the matching rule.
     fn permission(&self, relative: &str) -> (FilePermission, Option<&str>) {
         let rule = self.rules.iter().rev().find(|rule| rule.pattern.matches_path(relative));
         rule.map_or((FilePermission::None, None), |rule| (rule.permission, Some(&rule.text)))
     }
 
-    fn folder(&self) -> Result<Folder, ToolError> {
-        Folder::strict(&self.root)
+    fn directory(&self) -> Result<Directory, ToolError> {
+        Directory::strict(&self.root)
     }
 
-    /// The path relative to the root, if so much may be done with it. Asked before the disk is.
-    fn permitted(&self, folder: &Folder, path: &str, wanted: FilePermission) -> Result<String, ToolError> {
+    /// The relative path, if the rules permit the access. Checked before the file is touched.
+    fn permitted(&self, folder: &Directory, path: &str, needed: FilePermission) -> Result<String, ToolError> {
         let relative = folder.relative(path)?;
         let (permission, rule) = self.permission(&relative);
-        if permission >= wanted {
+        if permission >= needed {
             return Ok(relative);
         }
-        let what = if wanted == FilePermission::Write { "written" } else { "read" };
+        let access = if needed == FilePermission::Write { "write" } else { "read" };
         let why = match rule {
-            Some(rule) => format!("the rule `{}` does not permit it", shown(rule)),
+            Some(rule) => format!("the rule `{}` denies it", shown(rule)),
             None => "no rule permits it".to_owned(),
         };
-        let error = ToolError::permission(format!("`{}` is not {what}: {why}", shown(path)));
-        Err(at_path(error, path).suggest("List the files to see which ones you may use."))
+        let error = ToolError::permission(format!("cannot {access} `{}`: {why}", shown(path)));
+        Err(at_path(error, path).suggest("List the files to see the permitted ones."))
     }
 
-    fn text(folder: &Folder, relative: &str, path: &str) -> Result<String, ToolError> {
+    fn text(folder: &Directory, relative: &str, path: &str) -> Result<String, ToolError> {
         let found = platform::read(folder, relative, path, MAX_FILE)?;
         let decoded = decode(&found.bytes, Some(TextEncoding::named("utf-8")?)).map_err(|reason| {
             let message =
@@ -164,45 +164,45 @@ impl FileSystemTool {
             at_path(ToolError::invalid_path(message), path)
         })?;
         if decoded.lossy {
-            let message = format!("`{}` is not text in UTF-8", shown(path));
+            let message = format!("`{}` is not valid UTF-8", shown(path));
             return Err(at_path(ToolError::invalid_path(message), path));
         }
         Ok(decoded.text)
     }
 
-    fn put(folder: &Folder, relative: &str, path: &str, content: &str) -> Result<bool, ToolError> {
+    fn put(folder: &Directory, relative: &str, path: &str, content: &str) -> Result<bool, ToolError> {
         if content.len() as u64 > MAX_FILE {
             return Err(ToolError::limit(format!("`{}` would be larger than 10 MiB", shown(path))));
         }
         if relative == "." || path.ends_with('/') {
-            let message = format!("`{}` is a folder: expected the path of a file", shown(path));
-            return Err(at_path(ToolError::invalid_path(message), path).suggest("Add the name of the file."));
+            let message = format!("`{}` is a directory; expected the path of a file", shown(path));
+            return Err(at_path(ToolError::invalid_path(message), path).suggest("Append the file's name."));
         }
-        let writing =
-            Writing { bytes: content.as_bytes(), backup: false, atomic: true, create_directories: true };
-        Ok(platform::write(folder, relative, path, &writing)?.created)
+        let write =
+            Write { bytes: content.as_bytes(), backup: false, atomic: true, create_directories: true };
+        Ok(platform::write(folder, relative, path, &write)?.created)
     }
 }
 
 #[tools(category = "file_system", group = "file_system")]
 impl FileSystemTool {
-    /// List the files that may be read, with their sizes and whether they may be changed.
+    /// List the readable files with their sizes, and whether they are writable.
     #[tool(max_retries = 0, policy(read_only, idempotent))]
     pub fn list(
         &self,
-        /// List only what matches, for example "*.csv" for names or "data/**/*.json" for paths.
+        /// List only matches, for example "*.csv" for names or "data/**/*.json" for paths.
         pattern: Option<String>,
         ctx: &Ctx,
     ) -> Result<PermittedFiles, ToolError> {
         let pattern = pattern.as_deref().map(Pattern::new).transpose()?;
-        let asked = Asked {
+        let options = ListOptions {
             max_depth: 32,
             include_hidden: true,
             pattern: None,
             max_entries: MAX_ENTRIES,
             is_cancelled: &|| ctx.is_cancelled(),
         };
-        let (entries, truncated) = platform::list(&self.folder()?, ".", ".", &asked)?;
+        let (entries, truncated) = platform::list(&self.directory()?, ".", ".", &options)?;
         let mut files: Vec<PermittedFile> = entries
             .into_iter()
             .filter(|entry| entry.kind == EntryKind::File)
@@ -220,19 +220,19 @@ impl FileSystemTool {
         Ok(PermittedFiles { files, truncated })
     }
 
-    /// Read a text file of at most 10 MiB, in UTF-8.
+    /// Read a UTF-8 text file of at most 10 MiB.
     #[tool(max_retries = 0, policy(read_only, idempotent))]
     pub fn read(
         &self,
         /// Path of the file, relative to the root.
         path: String,
     ) -> Result<String, ToolError> {
-        let folder = self.folder()?;
+        let folder = self.directory()?;
         let relative = self.permitted(&folder, &path, FilePermission::Read)?;
         Self::text(&folder, &relative, &path)
     }
 
-    /// Write a text file, replacing what it held before. Missing folders are made.
+    /// Write a text file, replacing its content. Creates missing directories.
     #[tool(policy(destructive))]
     pub fn write(
         &self,
@@ -241,36 +241,36 @@ impl FileSystemTool {
         /// The whole text of the file.
         content: String,
     ) -> Result<String, ToolError> {
-        let folder = self.folder()?;
+        let folder = self.directory()?;
         let relative = self.permitted(&folder, &path, FilePermission::Write)?;
         let created = Self::put(&folder, &relative, &path, &content)?;
         let done = if created { "Created" } else { "Replaced" };
         Ok(format!("{done} {} ({} bytes)", shown(&path), content.len()))
     }
 
-    /// Replace a text in a file. The text must stand there once, exactly as given.
+    /// Replace text in a file. The text must occur exactly once.
     #[tool(policy(destructive))]
     pub fn update(
         &self,
         /// Path of the file, relative to the root.
         path: String,
-        /// The text to replace, with enough around it to stand there once.
+        /// The text to replace, with enough context to be unique.
         old_text: String,
-        /// What stands there afterwards.
+        /// The replacement.
         new_text: String,
     ) -> Result<String, ToolError> {
-        let folder = self.folder()?;
+        let folder = self.directory()?;
         let relative = self.permitted(&folder, &path, FilePermission::Write)?;
         let text = Self::text(&folder, &relative, &path)?;
         let found = if old_text.is_empty() { 0 } else { text.matches(old_text.as_str()).take(2).count() };
         if found != 1 {
             let message = match found {
-                0 => format!("the text to replace does not stand in `{}`", shown(&path)),
-                _ => format!("the text to replace stands in `{}` more than once", shown(&path)),
+                0 => format!("`{}` does not contain the text to replace", shown(&path)),
+                _ => format!("`{}` contains the text to replace more than once", shown(&path)),
             };
             return Err(ToolError::invalid_input(message)
                 .with("pointer", "/old_text")
-                .suggest("Read the file, and give the text as it stands there with more around it."));
+                .suggest("Read the file, and pass its exact text with more context."));
         }
         let changed = text.replacen(&old_text, &new_text, 1);
         Self::put(&folder, &relative, &path, &changed)?;

@@ -1,4 +1,4 @@
-//! Which folder the file tools may see, and what a path in it may look like.
+//! The root directory of the file tools, and valid paths in it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use toolpost_sandbox::{EntryKind, Rejection, SingleChange, protection};
 use super::at_path;
 use super::budget::{Budget, Room};
 
-/// The longest path that is taken, in bytes: the kernel's `PATH_MAX`.
+/// Maximum length of a path, in bytes: the kernel's `PATH_MAX`.
 const MAX_PATH: usize = 4096;
-/// The longest name in a path, in bytes: the kernel's `NAME_MAX`.
+/// Maximum length of a name, in bytes: the kernel's `NAME_MAX`.
 const MAX_NAME: usize = 255;
-/// Where sandboxed code sees its working folder at level `strict`.
+/// Path of the working directory inside the sandbox at level `strict`.
 const WORKSPACE_INSIDE: &str = "/workspace";
 
-/// The folder that file and code tools are confined to, given by the operator: `Toolbox::builder().provide(…)`.
+/// The directory that confines file and code tools, provided by the operator: `Toolbox::builder().provide(…)`.
 ///
-/// Without one, the call's or the scope's working folder is the root. With both, the working folder must lie beneath
-/// the root, and the tools are confined to the working folder.
+/// Without one, the working directory of the call or its scope is the root. With both, the working directory must be
+/// beneath the root, and confines the tools.
 #[derive(Clone, Debug)]
 pub struct FileRoot {
     path: PathBuf,
@@ -30,12 +30,12 @@ pub struct FileRoot {
 }
 
 impl FileRoot {
-    /// How many bytes tools write, unless [`FileRoot::limits`] says otherwise: 4 GiB.
+    /// Default maximum of written bytes: 4 GiB.
     pub const DEFAULT_BYTES: u64 = 4 << 30;
-    /// How many files and folders tools create, unless [`FileRoot::limits`] says otherwise.
+    /// Default maximum of created files and directories.
     pub const DEFAULT_ENTRIES: u64 = 500_000;
 
-    /// A root that must exist when a tool is called.
+    /// Creates a root, which must exist when a tool is called.
     ///
     /// Protected paths ([`toolpost_sandbox::protection`]) are not written.
     pub fn new(path: impl Into<PathBuf>) -> Self {
@@ -48,49 +48,49 @@ impl FileRoot {
         }
     }
 
-    /// Limits the bytes that tools write and the files and folders that they create; clones of the root share the count.
-    /// Beyond, the folder is measured: a write fails with `LIMIT` if the folder would hold more than that.
+    /// Limits the bytes that tools write and the files and directories that they create. Clones share the count.
+    ///
+    /// After that many writes, the directory is measured, and a write fails with `LIMIT` if the directory would exceed
+    /// the limits.
     #[must_use]
     pub fn limits(mut self, bytes: u64, entries: u64) -> Self {
         self.budget = budget(bytes, entries);
         self
     }
 
-    /// Allows writing these protected paths and what is beneath them.
-    ///
-    /// Each is relative to the root.
+    /// Allows writes to protected paths and everything beneath them. The paths are relative to the root.
     #[must_use]
     pub fn allow_protected<P: Into<PathBuf>>(mut self, paths: impl IntoIterator<Item = P>) -> Self {
         self.admitted.extend(paths.into_iter().map(Into::into));
         self
     }
 
-    /// Protects files and directories of the host, each with everything beneath, under every name that leads to them:
-    /// no file tool writes, replaces or makes one. The paths are absolute; one that is missing is protected too.
+    /// Protects files and directories of the host, with everything beneath, under all of their names.
+    ///
+    /// The paths are absolute, and may be missing.
     #[must_use]
     pub fn protect(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
         for path in paths {
-            // A link and the file that it leads to are both protected.
+            // Protect both a link and its target.
             self.host.extend(path.canonicalize().ok().filter(|real| *real != path));
             self.host.push(path);
         }
         self
     }
 
-    /// Names the directory that the root is a private copy of: its absolute paths mean those of the copy, and messages
-    /// name it.
+    /// Sets the directory that the root is a private copy of. Callers use its absolute paths, and messages name it.
     #[must_use]
     pub fn copy_of(mut self, original: impl Into<PathBuf>) -> Self {
         self.original = Some(original.into());
         self
     }
 
-    /// The folder.
+    /// The root directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory that callers name: the folder, or the one that it is a copy of.
+    /// The directory that callers name: the root, or the original of a copy.
     pub fn original(&self) -> &Path {
         self.original.as_deref().unwrap_or(&self.path)
     }
@@ -100,26 +100,26 @@ fn budget(bytes: u64, entries: u64) -> Arc<Budget> {
     Arc::new(Budget::new(Room { bytes, entries }))
 }
 
-/// The folder of one call.
+/// The directory of a call.
 #[derive(Debug)]
-pub(crate) struct Folder {
-    /// What the operator gave, without symbolic links.
+pub(crate) struct Directory {
+    /// The operator's root, without symbolic links.
     pub(super) root: PathBuf,
-    /// What it is a copy of, if it is one.
+    /// The original, if the root is a copy.
     original: Option<PathBuf>,
-    /// The working folder below it, empty when it is the root itself.
+    /// The working directory relative to the root; empty for the root itself.
     pub(super) beneath: PathBuf,
-    /// Whether reading follows links that stay inside.
+    /// Whether reads follow links inside the root.
     pub(super) follows_links: bool,
     /// Protected paths that may be written, relative to the root.
     admitted: Vec<PathBuf>,
-    /// Files and directories of the host that are not written, by their absolute paths.
+    /// Absolute paths of the host that are not written.
     pub(super) host: Vec<PathBuf>,
     budget: Arc<Budget>,
 }
 
-impl Folder {
-    /// The folder of a call; `None` when nobody gave one.
+impl Directory {
+    /// The directory of a call; `None` if there is none.
     pub(crate) fn find(ctx: &Ctx) -> Result<Option<Self>, ToolError> {
         let root = ctx.inject::<FileRoot>().ok();
         let (root, working) = match (root, ctx.working_dir()) {
@@ -132,18 +132,18 @@ impl Folder {
             None => PathBuf::new(),
             Some(working) => real(working)?.strip_prefix(&path).map(Path::to_owned).map_err(|_| {
                 ToolError::permission(format!(
-                    "the working folder `{}` does not lie beneath the root `{}`",
+                    "the working directory `{}` is not beneath the root `{}`",
                     working.display(),
                     path.display()
                 ))
-                .suggest("Call with a working folder beneath the root, or provide another `FileRoot`.")
+                .suggest("Use a working directory beneath the root, or provide another `FileRoot`.")
             })?,
         };
         let FileRoot { original, admitted, host, budget, .. } = root;
         Ok(Some(Self { root: path, original, beneath, follows_links: true, admitted, host, budget }))
     }
 
-    /// A root itself, in which no link is followed.
+    /// A root without links.
     pub(super) fn strict(root: &FileRoot) -> Result<Self, ToolError> {
         Ok(Self {
             root: real(&root.path)?,
@@ -156,15 +156,12 @@ impl Folder {
         })
     }
 
-    /// The folder of a call that cannot do without.
+    /// The directory of a call that needs one.
     pub(crate) fn of(ctx: &Ctx) -> Result<Self, ToolError> {
         Self::find(ctx)?.ok_or_else(|| {
-            ToolError::precondition(
-                "there is no folder to work in: the call has no working folder and no root",
-            )
-            .suggest(
-                "Give the call or its scope a `working_dir` (`--workdir DIR` on the command line), \
-                     or provide a `FileRoot` to the toolbox.",
+            ToolError::precondition("the call has neither a working directory nor a root").suggest(
+                "Set a `working_dir` for the call or its scope (`--workdir DIR` on the command line), \
+                 or provide a `FileRoot` to the toolbox.",
             )
         })
     }
@@ -174,26 +171,29 @@ impl Folder {
         self.root.join(&self.beneath)
     }
 
-    /// The path by which callers name it.
+    /// The path that callers use for it.
     pub(super) fn shown(&self) -> PathBuf {
         let top = self.original.as_ref().unwrap_or(&self.root);
-        // Without a separator at the end.
+        // Drops a trailing separator.
         top.join(&self.beneath).components().collect()
     }
 
-    /// Checks a path that a caller gave and makes it relative to the folder; the folder itself is `.`. Symbolic links
-    /// are not looked at: that is for the kernel, when the path is opened.
+    /// Validates a caller's path and makes it relative; the directory itself is `.`.
+    ///
+    /// The kernel checks symbolic links when the path is opened.
     pub(super) fn relative(&self, given: &str) -> Result<String, ToolError> {
-        let refuse = |message: String| at_path(ToolError::invalid_path(message), given);
+        let invalid = |message: String| at_path(ToolError::invalid_path(message), given);
         if given.is_empty() {
-            return Err(refuse("the path is empty: expected a path relative to the working folder".into()));
+            return Err(invalid(
+                "the path is empty; expected a path relative to the working directory".into(),
+            ));
         }
         if let Some(place) = given.find('\0') {
-            return Err(refuse(format!("the path `{}` has a NUL character at byte {place}", shown(given))));
+            return Err(invalid(format!("the path `{}` has a NUL character at byte {place}", shown(given))));
         }
         if given.len() > MAX_PATH {
-            return Err(refuse(format!(
-                "the path has {} bytes, expected at most {MAX_PATH}: `{}`",
+            return Err(invalid(format!(
+                "the path has {} bytes; the maximum is {MAX_PATH}: `{}`",
                 given.len(),
                 shown(given)
             )));
@@ -204,12 +204,12 @@ impl Folder {
             match part {
                 "" | "." => {}
                 ".." => {
-                    return Err(refuse(format!("the path `{}` has a part `..`", shown(given)))
-                        .suggest("Give the path from the working folder downwards, without `..`."));
+                    return Err(invalid(format!("the path `{}` contains `..`", shown(given)))
+                        .suggest("Use a path relative to the working directory, without `..`."));
                 }
                 part if part.len() > MAX_NAME => {
-                    return Err(refuse(format!(
-                        "a name in the path has {} bytes, expected at most {MAX_NAME}: `{}`",
+                    return Err(invalid(format!(
+                        "a name in the path has {} bytes; the maximum is {MAX_NAME}: `{}`",
                         part.len(),
                         shown(part)
                     )));
@@ -226,23 +226,23 @@ impl Folder {
             let inside = Path::new(given).strip_prefix(WORKSPACE_INSIDE).ok();
             let hint = match inside {
                 Some(below) => format!(
-                    "`{WORKSPACE_INSIDE}` is the working folder as sandboxed code sees it: here it is `{}`.",
+                    "`{WORKSPACE_INSIDE}` is the working directory inside the sandbox: here it is `{}`.",
                     shown(if below.as_os_str().is_empty() { "." } else { below.to_str().unwrap_or(".") })
                 ),
-                None => "Give a path relative to the working folder.".to_owned(),
+                None => "Use a path relative to the working directory.".to_owned(),
             };
             let message =
-                format!("the path `{}` lies outside the working folder `{}`", shown(given), own.display());
+                format!("the path `{}` is outside the working directory `{}`", shown(given), own.display());
             at_path(ToolError::invalid_path(message), given).suggest(hint)
         })
     }
 
-    /// Takes room for bytes, and for a number of new files and folders, before they are written.
+    /// Reserves room for bytes and new entries before a write.
     pub(super) fn take_room(&self, given: &str, bytes: u64, entries: u64) -> Result<(), ToolError> {
         self.budget.take(&self.root, given, Room { bytes, entries })
     }
 
-    /// Rejects a relative path that other programs would execute or obey. `lookup` returns what stands at a path now.
+    /// Rejects a relative path that other programs would execute. `lookup` returns the current kind of a path.
     pub(super) fn check_writable(
         &self,
         relative: &str,
@@ -252,7 +252,7 @@ impl Folder {
         if relative.chars().any(char::is_control) {
             let message = format!("the path `{}` has a control character", shown(given));
             return Err(at_path(ToolError::invalid_path(message), given)
-                .suggest("Choose a name of printable characters."));
+                .suggest("Choose a name without control characters."));
         }
         let path = Path::new(relative);
         let change = SingleChange::new(path, Some(EntryKind::File), lookup);
@@ -262,7 +262,7 @@ impl Folder {
         }
     }
 
-    /// Whether the operator admits a protected path.
+    /// Whether the operator allows a protected path.
     pub(super) fn admits(&self, relative: &Path) -> bool {
         let path = self.beneath.join(relative);
         self.admitted.iter().any(|admitted| path.starts_with(admitted))
@@ -270,20 +270,19 @@ impl Folder {
 
     /// The error of a protected path.
     pub(super) fn rejected(rejection: Rejection, given: &str) -> ToolError {
-        let message = format!("`{}` is not written: {rejection}", shown(given));
+        let message = format!("`{}` cannot be written: {rejection}", shown(given));
         at_path(ToolError::permission(message), given)
             .suggest("Write another file. The operator can allow this path with `FileRoot::allow_protected`.")
     }
 }
 
-impl Folder {
-    /// Rejects a relative path that is a protected path of the host by its name, lies beneath one, or above one that is
-    /// missing, where a directory would be made.
+impl Directory {
+    /// Rejects a path that is, is beneath, or is a missing parent of one of the host's protected paths.
     fn check_host(&self, relative: &str, given: &str) -> Result<(), ToolError> {
-        let wanted = folded(&self.path().join(relative));
+        let target = folded(&self.path().join(relative));
         let is_protected = |path: &PathBuf| {
             let path = folded(path);
-            wanted.starts_with(&path) || path.starts_with(&wanted)
+            target.starts_with(&path) || path.starts_with(&target)
         };
         match self.host.iter().find(|path| is_protected(path)) {
             None => Ok(()),
@@ -292,34 +291,34 @@ impl Folder {
     }
 }
 
-/// A path by which names that differ only in case, or in dots and spaces at their end, are the same.
+/// Folds names that differ only in case, or in trailing dots and spaces.
 fn folded(path: &Path) -> PathBuf {
     let part = |part: &std::ffi::OsStr| part.to_string_lossy().trim_end_matches(['.', ' ']).to_lowercase();
     path.iter().map(part).collect()
 }
 
-/// Why a path that the operator trusts is not written.
+/// The error for a path that the operator protects.
 pub(super) fn is_trusted(given: &str) -> ToolError {
-    let message = format!("`{}` is not written: the operator protects this path", shown(given));
+    let message = format!("`{}` cannot be written: the operator protects this path", shown(given));
     at_path(ToolError::permission(message), given)
         .suggest("Write another file; only the operator changes files that decide what runs.")
 }
 
-/// A folder of the operator's, without symbolic links.
+/// Resolves an operator's directory.
 fn real(path: &Path) -> Result<PathBuf, ToolError> {
-    let refuse = |reason: String| {
-        ToolError::precondition(format!("the working folder `{}` cannot be used: {reason}", path.display()))
-            .suggest("Make the folder, or give another working folder.")
+    let invalid = |reason: String| {
+        ToolError::precondition(format!("cannot use the working directory `{}`: {reason}", path.display()))
+            .suggest("Create the directory, or use another working directory.")
     };
-    let real = std::fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;
-    if real.is_dir() { Ok(real) } else { Err(refuse("it is not a folder".into())) }
+    let real = std::fs::canonicalize(path).map_err(|error| invalid(error.to_string()))?;
+    if real.is_dir() { Ok(real) } else { Err(invalid("it is not a directory".into())) }
 }
 
-/// A text of a caller's for a message: escaped and shortened.
+/// A caller's text for a message: escaped and truncated.
 pub(crate) fn shown(text: &str) -> String {
-    const MAXIMUM: usize = 120;
-    let mut short: String = text.chars().take(MAXIMUM).flat_map(char::escape_debug).collect();
-    if text.chars().nth(MAXIMUM).is_some() {
+    const MAX_SHOWN: usize = 120;
+    let mut short: String = text.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MAX_SHOWN).is_some() {
         short.push('…');
     }
     short.replace("\\'", "'").replace("\\\"", "\"")
@@ -329,8 +328,8 @@ pub(crate) fn shown(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn folder() -> Folder {
-        Folder {
+    fn folder() -> Directory {
+        Directory {
             root: "/srv/data".into(),
             original: None,
             beneath: "run".into(),
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_become_relative_or_are_refused() {
+    fn paths_become_relative_or_are_rejected() {
         let folder = folder();
         for (given, relative) in [
             ("a.txt", "a.txt"),

@@ -1,4 +1,4 @@
-//! Bytes to text and back, with a name for every encoding.
+//! Text encodings by name.
 
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
 use encoding_rs::{EncoderResult, Encoding, UTF_8, UTF_16BE, UTF_16LE};
@@ -6,7 +6,7 @@ use toolpost::{ToolError, did_you_mean};
 
 use super::shown;
 
-/// The names that are suggested; every label of the Encoding Standard is taken besides.
+/// The suggested names. Every label of the Encoding Standard is accepted.
 const NAMES: [&str; 20] = [
     "utf-8",
     "utf-8-sig",
@@ -30,22 +30,22 @@ const NAMES: [&str; 20] = [
     "big5",
 ];
 
-/// An encoding, and whether the text begins with a byte order mark.
+/// An encoding, and whether the text has a byte order mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TextEncoding {
     encoding: &'static Encoding,
     mark: bool,
-    /// Only the first 128 characters, where the standard would take `windows-1252`.
+    /// Whether to restrict `windows-1252` to ASCII.
     ascii: bool,
 }
 
-/// What came out of bytes.
+/// Decoded text.
 #[derive(Debug)]
 pub(super) struct Decoded {
     pub(super) text: String,
-    /// The name under which `write_file` writes the same bytes again.
+    /// The encoding by which `write_file` restores the same bytes.
     pub(super) encoding: String,
-    /// Some bytes mean nothing in the encoding, and stand in the text as U+FFFD.
+    /// Whether some bytes are invalid in the encoding, and U+FFFD in the text.
     pub(super) lossy: bool,
 }
 
@@ -67,7 +67,7 @@ impl TextEncoding {
         };
         found.ok_or_else(|| {
             ToolError::invalid_input(format!(
-                "unknown encoding `{}`: expected one such as utf-8, utf-16, windows-1252 or shift_jis",
+                "unknown encoding `{}`; expected, for example, utf-8, utf-16, windows-1252 or shift_jis",
                 shown(name)
             ))
             .with("pointer", "/encoding")
@@ -80,7 +80,7 @@ impl TextEncoding {
         if self.mark { format!("{name}-sig") } else { name }
     }
 
-    /// Text to bytes.
+    /// Encodes text.
     pub(crate) fn encode(self, text: &str) -> Result<Vec<u8>, ToolError> {
         if self.encoding == UTF_8 {
             let mark: &[u8] = if self.mark { b"\xef\xbb\xbf" } else { b"" };
@@ -114,23 +114,23 @@ impl TextEncoding {
         let before = text.split(letter).next().unwrap_or_default();
         let line = before.matches('\n').count() + 1;
         let message = format!(
-            "`{}` in line {line} of the content has no code in {}",
+            "`{}` in line {line} of the content does not exist in {}",
             letter.escape_debug(),
             self.name()
         );
         ToolError::invalid_input(message)
             .with("pointer", "/content")
-            .suggest("Write with the encoding `utf-8`, or leave the character out.")
+            .suggest("Use the encoding `utf-8`, or remove the character.")
     }
 
-    /// Bytes to text. A byte order mark of this very encoding is taken off and named.
+    /// Decodes bytes. A byte order mark of the same encoding is removed and noted.
     fn decode(mut self, bytes: &[u8]) -> Decoded {
         let rest = match Encoding::for_bom(bytes) {
             Some((encoding, length)) if encoding == self.encoding => {
                 self.mark = true;
                 bytes.get(length..).unwrap_or_default()
             }
-            // `utf-16` says that the mark decides.
+            // For `utf-16` the mark decides.
             Some((encoding, length)) if self.mark && encoding == UTF_16BE => {
                 self.encoding = encoding;
                 bytes.get(length..).unwrap_or_default()
@@ -154,17 +154,17 @@ impl TextEncoding {
     }
 }
 
-/// Bytes to text; `auto` looks for a byte order mark, then for UTF-8, then guesses from the bytes.
+/// Decodes bytes; detects a byte order mark, then UTF-8, then guesses the encoding.
 ///
 /// # Errors
-/// A sentence on what the bytes are, when they are no text.
+/// The kind of a binary file.
 pub(super) fn decode(bytes: &[u8], encoding: Option<TextEncoding>) -> Result<Decoded, String> {
     if let Some(encoding) = encoding {
         return Ok(encoding.decode(bytes));
     }
     let plain = |encoding| TextEncoding { encoding, mark: false, ascii: false };
     if bytes.starts_with(&[0xff, 0xfe, 0, 0]) || bytes.starts_with(&[0, 0, 0xfe, 0xff]) {
-        return Err("it is UTF-32 text, which is not read".into());
+        return Err("UTF-32 text is not supported".into());
     }
     if let Some((encoding, _)) = Encoding::for_bom(bytes) {
         return Ok(plain(encoding).decode(bytes));
@@ -180,7 +180,7 @@ pub(super) fn decode(bytes: &[u8], encoding: Option<TextEncoding>) -> Result<Dec
     Ok(plain(detector.guess(None, Utf8Detection::Deny)).decode(bytes))
 }
 
-/// First bytes by which files that are no text are known.
+/// Signatures of binary files.
 const SIGNATURES: [(&[u8], &str); 14] = [
     (b"\x89PNG\r\n\x1a\n", "a PNG picture"),
     (b"\xff\xd8\xff", "a JPEG picture"),
@@ -198,7 +198,7 @@ const SIGNATURES: [(&[u8], &str); 14] = [
     (b"OggS", "an Ogg file"),
 ];
 
-/// What the bytes are, when they are no text.
+/// The kind of a binary file.
 fn binary_kind(bytes: &[u8]) -> Option<String> {
     let is_control =
         |byte: &&u8| **byte < 0x20 && !matches!(**byte, b'\t' | b'\n' | b'\r' | 0x0c | 0x1b | 0x08);
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_decoded_encodes_to_the_same_bytes() {
+    fn decoded_text_encodes_to_the_same_bytes() {
         let text = "Grüße, 日本";
         for name in ["utf-8", "utf-8-sig", "utf-16", "utf-16le", "utf-16be", "utf-16be-sig", "gb18030"] {
             let encoding = TextEncoding::named(name).unwrap();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_named() {
+    fn binary_files_are_recognized() {
         for (bytes, expected) in [
             (&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"[..], "PNG"),
             (b"%PDF-1.7 plain", "PDF"),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_that_are_suggested_exist() {
+    fn the_suggested_names_exist() {
         for name in NAMES {
             TextEncoding::named(name).unwrap();
         }

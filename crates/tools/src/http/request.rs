@@ -18,9 +18,9 @@ use super::{HttpSettings, Request, Session, without_credentials};
 use crate::WithText;
 use crate::files::shown;
 
-/// How many bytes of headers are given back.
+/// Maximum size of the returned headers, in bytes.
 const MAX_HEADER_BYTES: usize = 64 * 1024;
-/// Headers that belong to the connection, and to nobody's wishes.
+/// Headers of the connection, which callers cannot set.
 const OWN_HEADERS: [&str; 9] = [
     "host",
     "connection",
@@ -33,29 +33,29 @@ const OWN_HEADERS: [&str; 9] = [
     "expect",
 ];
 
-/// What a server answered.
+/// The response of a server.
 #[data]
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpResponse {
-    /// The status, such as 200 or 404.
+    /// Status, such as 200 or 404.
     pub status: u16,
     /// Whether the status is from 200 to 299.
     pub ok: bool,
-    /// The address that answered, without credentials.
+    /// URL of the response, without credentials.
     pub url: String,
-    /// The headers, names in lower case; values of the same name are joined by `, `.
+    /// Headers with lower-case names; values with the same name are joined by `, `.
     pub headers: BTreeMap<String, String>,
-    /// The body: its text, or its bytes in base 64.
+    /// Body as text or base64.
     pub body: String,
-    /// How the body is written: `text` or `base64`.
+    /// Encoding of the body: `text` or `base64`.
     pub body_encoding: String,
-    /// How many bytes of the body were kept.
+    /// Number of returned body bytes.
     pub bytes: u64,
-    /// Whether the body was longer and its end was cut off.
+    /// Whether the body is truncated.
     pub truncated: bool,
-    /// The addresses that redirected here, without credentials.
+    /// URLs of the redirects, without credentials.
     pub redirects: Vec<String>,
-    /// How long it took, in milliseconds.
+    /// Duration in milliseconds.
     pub elapsed_ms: u64,
 }
 
@@ -67,8 +67,8 @@ mod plain {
 
     /// Make an HTTP request.
     ///
-    /// A status such as 404 is a result, not an error: look at `status`. Only public addresses are asked, redirects
-    /// included. Long bodies are cut; bodies that are no text come in base 64.
+    /// A status such as 404 is a result, not an error: check `status`. Only public addresses are reachable, redirects
+    /// included. Long bodies are truncated; binary bodies are base64.
     #[tool(
         summary = "HTTP request",
         tags("http", "web", "url", "download", "fetch", "api", "rest"),
@@ -78,43 +78,41 @@ mod plain {
     )]
     #[expect(clippy::too_many_arguments, reason = "each is a parameter of the tool")]
     pub(super) async fn http_request(
-        /// The address, for example "https://api.example.com/items".
+        /// The URL, for example "https://api.example.com/items".
         #[arg(format = "url", max_len = 8192)]
         url: String,
-        /// The method of the request.
+        /// The request method.
         #[arg(default = "GET", enum("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))]
         method: String,
-        /// Headers to send, for example {"Accept": "application/json"}.
+        /// Request headers, for example {"Accept": "application/json"}.
         #[arg(max_len = 64)]
         headers: Option<BTreeMap<String, String>>,
-        /// Parameters that are added to the address: texts, numbers, booleans, or lists of those.
+        /// Query parameters: strings, numbers, booleans, or arrays of those.
         #[arg(max_len = 256)]
         params: Option<Map<String, Value>>,
-        /// The body, as it is sent.
+        /// The request body.
         data: Option<String>,
-        /// The body as a JSON value; sets the content type.
+        /// The request body as JSON; sets the content type.
         json_data: Option<Value>,
-        /// Give up after this many seconds, redirects and body included.
+        /// Timeout in seconds, redirects and body included.
         #[arg(default = 30.0, min = 0.001)]
         timeout: f64,
-        /// Whether redirects are followed.
+        /// Whether to follow redirects.
         #[arg(default = true)]
         follow_redirects: bool,
-        /// Whether the server's certificate is checked. Only an operator can allow false.
+        /// Whether to verify the server's certificate. Only an operator can allow false.
         #[arg(default = true)]
         verify_ssl: bool,
         ctx: &Ctx,
     ) -> Result<WithText<HttpResponse>, ToolError> {
         let settings = ctx.inject::<HttpSettings>().map(|settings| (*settings).clone()).unwrap_or_default();
-        let longest = settings.longest_timeout.as_secs_f64();
+        let max = settings.max_timeout.as_secs_f64();
         let allowed =
-            Duration::try_from_secs_f64(timeout).ok().filter(|wanted| *wanted <= settings.longest_timeout);
+            Duration::try_from_secs_f64(timeout).ok().filter(|timeout| *timeout <= settings.max_timeout);
         let allowed = allowed.ok_or_else(|| {
-            ToolError::invalid_input(format!(
-                "`timeout`: expected at most {longest} seconds, found {timeout}"
-            ))
-            .with("pointer", "/timeout")
-            .suggest("Ask for less time; the operator can raise `HttpSettings::longest_timeout`.")
+            ToolError::invalid_input(format!("`timeout`: expected at most {max} seconds, found {timeout}"))
+                .with("pointer", "/timeout")
+                .suggest("Use a shorter timeout; the operator can raise `HttpSettings::max_timeout`.")
         })?;
         let request = request(
             &url,
@@ -128,14 +126,14 @@ mod plain {
         let begun = Instant::now();
         let answer = tokio::time::timeout(allowed, session.exchange(request, follow_redirects)).await;
         let answer = answer.map_err(|_| {
-            ToolError::timeout(format!("the server was not done after {timeout} seconds"))
-                .suggest("Raise `timeout`, or ask for less.")
+            ToolError::timeout(format!("the request timed out after {timeout} seconds"))
+                .suggest("Raise `timeout`, or request less.")
         })??;
         Ok(describe(&answer, begun.elapsed()))
     }
 }
 
-/// `http_request`, which also knows what of its arguments is secret.
+/// `http_request` with the secrets of its arguments.
 #[derive(Debug)]
 struct HttpRequest<T>(T);
 
@@ -153,7 +151,7 @@ impl<T: Tool> Tool for HttpRequest<T> {
     }
 }
 
-/// The tool `http_request`: requests to public addresses, as [`HttpSettings`] allows.
+/// The tool `http_request`: requests to public addresses and those of [`HttpSettings`].
 pub fn http_request() -> impl Tool {
     HttpRequest(plain::http_request())
 }
@@ -166,15 +164,16 @@ fn request(
     data: Option<String>,
     json_data: Option<Value>,
 ) -> Result<Request, ToolError> {
-    let wrong = |pointer: String, message: String| ToolError::invalid_input(message).with("pointer", pointer);
+    let invalid =
+        |pointer: String, message: String| ToolError::invalid_input(message).with("pointer", pointer);
     let mut url = Url::parse(address)
         .ok()
         .filter(|url| {
             matches!(url.scheme(), "http" | "https") && url.host_str().is_some_and(|host| !host.is_empty())
         })
         .ok_or_else(|| {
-            wrong("/url".into(), "`url` is no address: expected `http://HOST/…` or `https://HOST/…`".into())
-                .suggest("Write the whole address, with its scheme.")
+            invalid("/url".into(), "`url` is not a URL; expected `http://HOST/…` or `https://HOST/…`".into())
+                .suggest("Write the whole URL, with its scheme.")
         })?;
     if !params.is_empty() {
         let mut query = url.query_pairs_mut();
@@ -185,10 +184,10 @@ fn request(
                     Value::String(text) => text.clone(),
                     Value::Number(_) | Value::Bool(_) => item.to_string(),
                     _ => {
-                        return Err(wrong(
+                        return Err(invalid(
                             format!("/params/{}", name.replace('~', "~0").replace('/', "~1")),
                             format!(
-                                "the parameter `{}` is {}: expected a text, a number, true, false, or a list of those",
+                                "the parameter `{}` is {}; expected a string, a number, a boolean, or an array of those",
                                 shown(name),
                                 if item.is_null() { "null" } else { "nested" },
                             ),
@@ -206,24 +205,24 @@ fn request(
     for (name, value) in headers {
         let pointer = format!("/headers/{}", name.replace('~', "~0").replace('/', "~1"));
         let known = HeaderName::try_from(&name)
-            .map_err(|_| wrong(pointer.clone(), format!("`{}` is not the name of a header", shown(&name))))?;
+            .map_err(|_| invalid(pointer.clone(), format!("`{}` is not a header name", shown(&name))))?;
         if OWN_HEADERS.contains(&known.as_str()) || known.as_str().starts_with("proxy-") {
             let message = format!("the header `{known}` belongs to the connection and cannot be set");
-            return Err(wrong(pointer, message).suggest("Leave it out: it is set as the request needs it."));
+            return Err(invalid(pointer, message).suggest("Omit it: the connection sets it as needed."));
         }
         let mut value = HeaderValue::try_from(value.trim().as_bytes())
-            // The value may be secret: it is not repeated.
-            .map_err(|_| wrong(pointer, format!("the value of `{known}` has a control character")))?;
+            // The value may be secret, so the error does not quote it.
+            .map_err(|_| invalid(pointer, format!("the value of `{known}` has a control character")))?;
         value.set_sensitive(secrets::is_secret_name(known.as_str()));
         sent.insert(known, value);
     }
     let body = match (data, json_data) {
         (Some(_), Some(_)) => {
-            return Err(wrong(
+            return Err(invalid(
                 "/json_data".into(),
-                "`data` and `json_data` are both given: expected one".into(),
+                "both `data` and `json_data` are given; expected one".into(),
             )
-            .suggest("Leave one of them out."));
+            .suggest("Omit one of them."));
         }
         (Some(data), None) => Some(data.into_bytes()),
         (None, Some(value)) => {
@@ -233,11 +232,11 @@ fn request(
         (None, None) => None,
     };
     let method = Method::from_bytes(method.as_bytes())
-        .map_err(|_| wrong("/method".into(), format!("`{}` is not a method", shown(method))))?;
+        .map_err(|_| invalid("/method".into(), format!("`{}` is not a method", shown(method))))?;
     Ok(Request { method, url, headers: sent, body })
 }
 
-/// The text of a body, if it is one.
+/// The body as text, if it is text.
 fn text_of(answer: &Answer) -> Option<String> {
     let kind = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = kind.to_ascii_lowercase();
@@ -254,7 +253,7 @@ fn text_of(answer: &Answer) -> Option<String> {
     if is_text {
         return Some(String::from_utf8_lossy(&answer.body).into_owned());
     }
-    // A cut may have gone through a character.
+    // A truncated body may end inside a character.
     let whole = match std::str::from_utf8(&answer.body) {
         Ok(text) => Some(text),
         Err(error) if answer.truncated && error.error_len().is_none() => {
@@ -295,10 +294,10 @@ fn describe(answer: &Answer, elapsed: Duration) -> WithText<HttpResponse> {
         let _ = write!(text, "\ncontent-type: {kind}");
     }
     if body_encoding == "base64" && !body.is_empty() {
-        text.push_str("\n[no text: the body is in base 64]");
+        text.push_str("\n[binary: the body is base64]");
     }
     if answer.truncated {
-        let _ = write!(text, "\n[cut: only the first {} bytes of the body are here]", answer.body.len());
+        let _ = write!(text, "\n[truncated to the first {} bytes of the body]", answer.body.len());
     }
     let _ = write!(text, "\n\n{body}");
     let value = HttpResponse {

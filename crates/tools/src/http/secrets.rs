@@ -1,9 +1,9 @@
-//! What of a request must not be seen.
+//! Secrets in requests.
 
 use reqwest::Url;
 use serde_json::Value;
 
-/// Parts of names that stand for something secret.
+/// Parts of names that mark secrets.
 const SECRET_NAMES: [&str; 12] = [
     "auth",
     "cookie",
@@ -19,17 +19,17 @@ const SECRET_NAMES: [&str; 12] = [
     "signature",
 ];
 
-/// Whether a header or a parameter of this name holds something secret.
+/// Whether a header or a parameter with this name is secret.
 pub(super) fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    // `x-functions-key`, `ocp-apim-subscription-key`, the `sig` of a signed address.
+    // Such as `x-functions-key`, `ocp-apim-subscription-key` and the `sig` of a signed URL.
     name.ends_with("key") || name.ends_with("sig") || SECRET_NAMES.iter().any(|part| name.contains(part))
 }
 
-/// An address without user, password, and the values of parameters that are secret.
+/// A URL without user, password and secret parameters.
 pub(crate) fn without_credentials(url: &Url) -> String {
     let mut url = url.clone();
-    // Neither can fail on an address with a host.
+    // Cannot fail for a URL with a host.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     if url.query_pairs().any(|(name, _)| is_secret_name(&name)) {
@@ -45,7 +45,7 @@ pub(crate) fn without_credentials(url: &Url) -> String {
     url.to_string()
 }
 
-/// The secret values among the arguments of a request, as they stand there.
+/// The secrets in the arguments of a request, as written there.
 pub(super) fn of_arguments(arguments: &Value) -> Vec<String> {
     let mut secrets = Vec::new();
     if let Some(text) = arguments.get("url").and_then(Value::as_str) {
@@ -68,7 +68,7 @@ pub(super) fn of_arguments(arguments: &Value) -> Vec<String> {
     secrets
 }
 
-/// A value, and the part after a scheme such as `Bearer`, which may stand elsewhere alone.
+/// Adds a value, and its part after a scheme such as `Bearer`, which may occur alone elsewhere.
 fn of_value(text: &str, secrets: &mut Vec<String>) {
     secrets.push(text.to_owned());
     if let Some((_, credentials)) = text.trim().split_once(' ') {
@@ -76,14 +76,14 @@ fn of_value(text: &str, secrets: &mut Vec<String>) {
     }
 }
 
-/// What is secret in the text of an address, read without decoding it: that is how it stands in messages and records.
+/// Adds the secrets of a URL without decoding, as they occur in messages and records.
 fn of_url(text: &str, secrets: &mut Vec<String>) {
     let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
     if let Some((user, _)) = authority.rsplit_once('@') {
         match user.split_once(':') {
             Some((_, password)) if !password.is_empty() => secrets.push(password.to_owned()),
-            // A user without a password is a token, as with many forges.
+            // A user without a password is a token, as on many Git hosts.
             _ => secrets.push(user.trim_end_matches(':').to_owned()),
         }
     }
@@ -101,7 +101,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn secrets_are_found_where_they_stand() {
+    fn secrets_of_arguments_are_found() {
         let arguments = json!({
             "url": "https://anna:pa55@host.example/a?q=1&access_token=t0k#f",
             "headers": { "Authorization": "Bearer abc.def", "X-API-Key": "k3y", "Accept": "text/plain" },
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_keys_and_signatures_are_secret() {
+    fn keys_and_signatures_are_secret() {
         for name in ["x-functions-key", "Ocp-Apim-Subscription-Key", "sig", "X-Sig", "key", "X-Amz-Signature"]
         {
             assert!(is_secret_name(name), "{name}");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_shown_without_them() {
+    fn a_url_is_shown_without_secrets() {
         let url = Url::parse("https://anna:pa55@host.example/a?q=1&token=t0k").unwrap();
         assert_eq!(without_credentials(&url), "https://host.example/a?q=1&token=%5Bsecret%5D");
         let url = Url::parse("https://host.example/a?q=a+b%20c").unwrap();

@@ -1,4 +1,4 @@
-//! One exchange and its redirects, each address checked before it is connected to.
+//! One exchange with its redirects, each of whose addresses is checked before the connection.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -23,10 +23,10 @@ use toolpost_sandbox::{AddressRule, address_rule};
 use super::HttpSettings;
 use super::secrets::without_credentials;
 
-/// How many addresses of a name are looked at.
+/// Maximum number of addresses per host name.
 const MAX_ADDRESSES: usize = 64;
 
-/// What is asked of a server.
+/// An HTTP request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) method: Method,
@@ -35,21 +35,21 @@ pub(crate) struct Request {
     pub(crate) body: Option<Vec<u8>>,
 }
 
-/// What came back.
+/// An HTTP response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
-    /// Where it came from at last.
+    /// Final URL.
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Vec<u8>,
-    /// Whether the body was longer than what was kept.
+    /// Whether the body is truncated.
     pub(crate) truncated: bool,
-    /// The addresses that were asked before `url`.
+    /// The URLs before `url`.
     pub(crate) redirects: Vec<Url>,
 }
 
-/// The connections of one call.
+/// The HTTP client of one call.
 pub(crate) struct Session<'a> {
     settings: &'a HttpSettings,
     client: reqwest::Client,
@@ -57,7 +57,7 @@ pub(crate) struct Session<'a> {
     limits: Option<Inject<ResourceLimits>>,
 }
 
-/// Gives out the addresses that were checked, and knows no others.
+/// A resolver that knows only checked addresses.
 #[derive(Default)]
 struct Pinned(Mutex<HashMap<String, Vec<SocketAddr>>>);
 
@@ -71,7 +71,7 @@ impl Resolve for Pinned {
     }
 }
 
-/// Takes every certificate; signatures of the handshake are still checked.
+/// Accepts every certificate; handshake signatures are still verified.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 
@@ -125,20 +125,20 @@ fn tls(settings: &HttpSettings, verify: bool) -> Result<ClientConfig, rustls::Er
 }
 
 impl<'a> Session<'a> {
-    /// A session without connections. `verify` says whether certificates are checked.
+    /// Creates a session without connections. `verify` enables certificate verification.
     pub(crate) fn new(settings: &'a HttpSettings, verify: bool) -> Result<Self, ToolError> {
         if !verify && !settings.allow_unverified_tls {
-            return Err(ToolError::permission("`verify_ssl` is false: servers must prove who they are")
+            return Err(ToolError::permission("`verify_ssl` is false, but certificate verification is required")
                 .with("pointer", "/verify_ssl")
                 .with("rule", "tls_verification")
                 .suggest(
-                    "Leave `verify_ssl` out; an authority of one's own is trusted once its certificate is among those \
-                     of this machine (or in `SSL_CERT_FILE`). Only an application in code can switch the check off \
+                    "Omit `verify_ssl`. To trust your own authority, add its certificate to this machine's (or to \
+                     `SSL_CERT_FILE`). Only an application in code can disable verification \
                      (`HttpSettings::allow_unverified_tls`).",
                 ));
         }
         let unusable = |error: &dyn Error| {
-            ToolError::precondition(format!("this machine's certificates cannot be used: {error}")).suggest(
+            ToolError::precondition(format!("cannot use this machine's certificates: {error}")).suggest(
                 "Install the certificates of authorities (`ca-certificates`), or set `SSL_CERT_FILE`.",
             )
         };
@@ -146,9 +146,9 @@ impl<'a> Session<'a> {
         let pinned = Arc::new(Pinned::default());
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
-            // Each hop is checked here.
+            // Redirects are followed here, after a check.
             .redirect(reqwest::redirect::Policy::none())
-            // A proxy of the environment would connect to addresses that nobody has checked.
+            // A proxy from the environment would connect to unchecked addresses.
             .no_proxy()
             .user_agent(concat!("toolpost/", env!("CARGO_PKG_VERSION")))
             .dns_resolver(Arc::clone(&pinned))
@@ -157,12 +157,12 @@ impl<'a> Session<'a> {
         Ok(Self { settings, client, pinned, limits: None })
     }
 
-    /// The session, whose requests count for what a call may use.
+    /// Counts its requests against the limits of a call.
     pub(crate) fn counted(self, ctx: &Ctx) -> Self {
         Self { limits: ctx.inject().ok(), ..self }
     }
 
-    /// Sends a request, follows its redirects if asked to, and reads the body up to the limit.
+    /// Sends a request, optionally follows its redirects, and reads the body up to the limit.
     pub(crate) async fn exchange(&self, mut request: Request, follow: bool) -> Result<Answer, ToolError> {
         let mut redirects = Vec::new();
         loop {
@@ -188,23 +188,23 @@ impl<'a> Session<'a> {
                     "the server redirects more than {} times",
                     self.settings.max_redirects
                 ))
-                .suggest("Ask for the last address itself, or set `follow_redirects` to false."));
+                .suggest("Request the final URL directly, or set `follow_redirects` to false."));
             }
             redirects.push(std::mem::replace(&mut request, next).url);
         }
     }
 
-    /// Checks that an address may be asked, and keeps what its name stands for.
+    /// Checks the addresses of a URL, and pins them for the connection.
     async fn admit(&self, url: &Url) -> Result<(), ToolError> {
         let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
-            return Err(ToolError::invalid_input("the address has no host").with("pointer", "/url"));
+            return Err(ToolError::invalid_input("the URL has no host").with("pointer", "/url"));
         };
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let literal = bare.parse::<IpAddr>().ok();
         let is_this_machine =
             literal.map_or(bare.eq_ignore_ascii_case("localhost"), |address| address.is_loopback());
         if self.settings.no_network && !is_this_machine {
-            return Err(refused(url, "connections to other machines are switched off", "no_network")
+            return Err(blocked(url, "connections to other machines are disabled", "no_network")
                 .suggest("Unset `TOOLPOST_NO_NETWORK` (`HttpSettings::no_network`) to allow them."));
         }
         let addresses = match (literal, self.settings.addresses.get(bare)) {
@@ -213,7 +213,7 @@ impl<'a> Session<'a> {
             (None, None) => tokio::net::lookup_host((bare, port))
                 .await
                 .map_err(|error| {
-                    ToolError::dependency(format!("the name `{bare}` cannot be looked up: {error}"))
+                    ToolError::dependency(format!("cannot resolve the host `{bare}`: {error}"))
                         .caused_by(error)
                 })?
                 .map(|address| address.ip())
@@ -221,21 +221,21 @@ impl<'a> Session<'a> {
                 .collect(),
         };
         if addresses.is_empty() {
-            return Err(ToolError::dependency(format!("the name `{bare}` has no address")));
+            return Err(ToolError::dependency(format!("the host `{bare}` has no address")));
         }
         if !self.settings.allows(host, port) {
-            // One bad address among good ones is how a name is bent towards the inside: none of them is taken.
+            // One internal address among public ones indicates DNS rebinding: reject all of them.
             if let Some((address, AddressRule { name: rule, reason, .. })) =
                 addresses.iter().find_map(|address| Some((address, address_rule(*address)?)))
             {
                 let what = if literal.is_some() {
                     format!("its address {reason}")
                 } else {
-                    format!("`{bare}` stands for {address}, which {reason}")
+                    format!("`{bare}` resolves to {address}, which {reason}")
                 };
-                return Err(refused(url, &what, rule).suggest(format!(
-                    "Ask for a public address; the operator can allow this one by adding `{host}` to \
-                     `http.allow_hosts` of the configuration (`HttpSettings::allowed_hosts` in code)."
+                return Err(blocked(url, &what, rule).suggest(format!(
+                    "Use a public address; the operator can allow this one by adding `{host}` to \
+                         `http.allow_hosts` of the configuration (`HttpSettings::allowed_hosts` in code)."
                 )));
             }
         }
@@ -269,17 +269,17 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The headers that a request keeps when it is sent on to another origin.
-const ANYWHERE: [HeaderName; 7] =
+/// Headers that a redirect keeps for another origin.
+const CROSS_ORIGIN: [HeaderName; 7] =
     [ACCEPT, ACCEPT_LANGUAGE, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RANGE, USER_AGENT];
 
-fn refused(url: &Url, reason: &str, rule: &str) -> ToolError {
-    ToolError::permission(format!("`{}` was not asked: {reason}", without_credentials(url)))
+fn blocked(url: &Url, reason: &str, rule: &str) -> ToolError {
+    ToolError::permission(format!("the request to `{}` was blocked: {reason}", without_credentials(url)))
         .with("pointer", "/url")
         .with("rule", rule)
 }
 
-/// What to ask next, if this answer sends one on.
+/// The request after a redirect, if the response is one.
 fn redirect(
     request: &Request,
     status: StatusCode,
@@ -293,14 +293,15 @@ fn redirect(
         return Ok(None);
     };
     let mut next = request.clone();
-    next.url = request.url.join(location).map_err(|error| {
-        ToolError::dependency(format!("the server redirects to something that is no address: {error}"))
-    })?;
+    next.url = request
+        .url
+        .join(location)
+        .map_err(|error| ToolError::dependency(format!("the server redirects to an invalid URL: {error}")))?;
     if !matches!(next.url.scheme(), "http" | "https") {
-        return Err(refused(&next.url, "a redirect may lead only to `http` and `https` addresses", "scheme")
+        return Err(blocked(&next.url, "a redirect may lead only to `http` and `https` URLs", "scheme")
             .suggest("Set `follow_redirects` to false to see the redirect itself."));
     }
-    // Credentials of a server's own making are not sent on.
+    // Do not send credentials that the server put into the URL.
     let _ = next.url.set_username("");
     let _ = next.url.set_password(None);
     let to_get = match status.as_u16() {
@@ -316,15 +317,17 @@ fn redirect(
         }
     }
     if next.url.origin() != request.url.origin() {
-        // Nobody can tell from its name that a header is no credential: only these certainly are none.
+        // A header's name does not prove that it is no credential, so keep only known ones.
         let all = std::mem::take(&mut next.headers);
-        next.headers =
-            ANYWHERE.into_iter().filter_map(|name| Some((name.clone(), all.get(name)?.clone()))).collect();
+        next.headers = CROSS_ORIGIN
+            .into_iter()
+            .filter_map(|name| Some((name.clone(), all.get(name)?.clone())))
+            .collect();
     }
     Ok(Some(next))
 }
 
-/// The value of `Authorization` that user and password of an address stand for; they are taken out of it.
+/// Moves user and password of a URL into an `Authorization` header.
 pub(super) fn take_credentials(url: &mut Url) -> Option<(HeaderName, HeaderValue)> {
     use base64::Engine as _;
 
@@ -342,7 +345,7 @@ pub(super) fn take_credentials(url: &mut Url) -> Option<(HeaderName, HeaderValue
     Some((AUTHORIZATION, value))
 }
 
-/// What a failure of the client means.
+/// Converts an error of the client.
 fn failed(url: &Url, error: reqwest::Error) -> ToolError {
     let error = error.without_url();
     let mut reason = error.to_string();
@@ -356,11 +359,12 @@ fn failed(url: &Url, error: reqwest::Error) -> ToolError {
         cause = inner.source();
     }
     let tls = reason.contains("certificate") || reason.contains("tls");
-    let failed = ToolError::dependency(format!("`{}` cannot be read: {reason}", without_credentials(url)));
+    let failed =
+        ToolError::dependency(format!("the request to `{}` failed: {reason}", without_credentials(url)));
     let hint = if tls {
-        "The server does not prove who it is: check the address, and the certificates of this machine."
+        "The server's certificate is invalid: check the URL and this machine's certificates."
     } else {
-        "Check the address, or try again later."
+        "Check the URL, or retry later."
     };
     failed.suggest(hint)
 }
@@ -370,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_leave_the_address_decoded() {
+    fn credentials_leave_the_url_decoded() {
         let mut url = Url::parse("http://an%20na:p%40%zz@host.example/x").unwrap();
         let (_, value) = take_credentials(&mut url).unwrap();
         // "an na:p@%zz"
@@ -380,7 +384,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_was_not_checked_has_no_address() {
+    async fn an_unchecked_host_has_no_address() {
         let settings = HttpSettings::default();
         let session = Session::new(&settings, true).unwrap();
         let error = session.client.get("http://localhost:9/").send().await.unwrap_err();

@@ -1,30 +1,30 @@
-//! What the operator allows requests to do.
+//! The operator's settings for requests.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// What the operator allows `http_request` to do, given by type: `Toolbox::builder().provide(HttpSettings::default())`.
-/// Without it the defaults hold.
+/// The operator's settings for `http_request`, injected by type:
+/// `Toolbox::builder().provide(HttpSettings::default())`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HttpSettings {
-    /// Whether a connection to anything but this machine is refused (`TOOLPOST_NO_NETWORK`). Default: no.
+    /// Whether to block connections to other machines (`TOOLPOST_NO_NETWORK`). Default: no.
     pub no_network: bool,
-    /// Hosts that may be asked although their addresses are not public: names or addresses as they stand in URLs, with
-    /// or without a port, such as `localhost:8080`, `intranet.example`, `10.1.2.3` or `[::1]:80`. Default: none.
+    /// Hosts that may be requested despite non-public addresses, as in URLs and optionally with a port: `localhost:8080`,
+    /// `intranet.example`, `10.1.2.3` or `[::1]:80`. Default: none.
     pub allowed_hosts: Vec<String>,
-    /// Addresses of names, which then are not looked up. They are checked like all others. Default: none.
+    /// Fixed addresses of host names, checked like resolved ones. Default: none.
     pub addresses: BTreeMap<String, Vec<IpAddr>>,
-    /// How many bytes of a body are kept; the rest is cut off, and the result says so. Default: 1 MiB.
+    /// Maximum size of a body; the rest is truncated. Default: 1 MiB.
     pub max_body_bytes: usize,
-    /// How many redirects are followed; then `LIMIT`. Default: 10.
+    /// Maximum number of redirects, then `LIMIT`. Default: 10.
     pub max_redirects: usize,
-    /// The longest `timeout` that a call may ask for. Default: 5 min.
-    pub longest_timeout: Duration,
-    /// Whether a call may switch the check of certificates off with `verify_ssl`. Default: no.
+    /// Maximum `timeout` of a call. Default: 5 min.
+    pub max_timeout: Duration,
+    /// Whether a call may disable certificate verification with `verify_ssl`. Default: no.
     pub allow_unverified_tls: bool,
-    /// Certificates of authorities that are trusted besides those of this machine, in DER. Default: none.
+    /// Additional trusted authorities, as DER certificates. Default: none.
     pub extra_authorities: Vec<Vec<u8>>,
 }
 
@@ -36,14 +36,14 @@ impl Default for HttpSettings {
             addresses: BTreeMap::new(),
             max_body_bytes: 1 << 20,
             max_redirects: 10,
-            longest_timeout: Duration::from_mins(5),
+            max_timeout: Duration::from_mins(5),
             allow_unverified_tls: false,
             extra_authorities: Vec::new(),
         }
     }
 }
 
-/// A host as it stands in a URL, with and without its port.
+/// Compares hosts as in URLs, with and without a port.
 fn same_host(allowed: &str, host: &str, port: u16) -> bool {
     let plain = |text: &str| text.trim().trim_end_matches('.').to_ascii_lowercase();
     let (allowed, host) = (plain(allowed), plain(host));
@@ -51,7 +51,7 @@ fn same_host(allowed: &str, host: &str, port: u16) -> bool {
 }
 
 impl HttpSettings {
-    /// Whether a host may be asked whatever its addresses are.
+    /// Whether a host is allowed regardless of its addresses.
     pub(super) fn allows(&self, host: &str, port: u16) -> bool {
         self.allowed_hosts.iter().any(|allowed| same_host(allowed, host, port))
     }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_allowed_by_its_whole_name() {
+    fn a_host_is_allowed_by_its_full_name() {
         let settings = HttpSettings {
             allowed_hosts: vec!["Intranet.example".into(), "10.1.2.3:8080".into(), "[::1]".into()],
             ..HttpSettings::default()

@@ -1,4 +1,4 @@
-//! The engines, and what their answers look like.
+//! Search engines and their responses.
 
 use std::collections::HashSet;
 
@@ -10,13 +10,13 @@ use toolpost::{Ctx, RetryAdvice, Secret, ToolError};
 use super::SearchResult;
 use crate::http::{HttpSettings, Request, Session};
 
-/// Where Brave answers.
+/// Endpoint of Brave Search.
 const BRAVE: &str = "https://api.search.brave.com/res/v1/web/search";
-/// The largest answer that is read, in bytes.
+/// Maximum size of a response, in bytes.
 const MAX_ANSWER: usize = 4 << 20;
-/// How many pages of results are asked for.
+/// Maximum number of requested result pages.
 const MAX_PAGES: usize = 3;
-/// The longest title and snippet, in characters.
+/// Maximum length of a title and of a snippet, in characters.
 const MAX_TITLE: usize = 200;
 const MAX_SNIPPET: usize = 1000;
 
@@ -26,7 +26,7 @@ enum Dialect {
     Brave,
 }
 
-/// A search engine: where it answers and how it is spoken to.
+/// A search engine: its endpoint and its dialect.
 #[derive(Clone, Debug)]
 pub struct SearchEngine {
     name: String,
@@ -36,47 +36,47 @@ pub struct SearchEngine {
 }
 
 impl SearchEngine {
-    /// A `SearXNG` server by its base URL, named `searxng`. Its settings must allow the format `json`.
+    /// A `SearXNG` server by its base URL, named `searxng`. Its settings must enable the format `json`.
     pub fn searxng(base_url: impl Into<String>) -> Self {
         let endpoint = format!("{}/search", base_url.into().trim_end_matches('/'));
         Self { name: "searxng".into(), endpoint, key: None, dialect: Dialect::Searxng }
     }
 
-    /// Brave Search by its key, named `brave`.
+    /// Brave Search by its API key, named `brave`.
     pub fn brave(key: Secret) -> Self {
         Self { name: "brave".into(), endpoint: BRAVE.into(), key: Some(key), dialect: Dialect::Brave }
     }
 
-    /// The same under another name, by which calls ask for it.
+    /// Sets the name that calls use.
     #[must_use]
     pub fn named(self, name: impl Into<String>) -> Self {
         Self { name: name.into(), ..self }
     }
 
-    /// The same at another address: a server that speaks the same dialect.
+    /// Sets another endpoint with the same dialect.
     #[must_use]
     pub fn at(self, endpoint: impl Into<String>) -> Self {
         Self { endpoint: endpoint.into(), ..self }
     }
 
-    /// Its name.
+    /// The engine's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Searches. The address is the operator's own, and may be one of the inside.
+    /// Runs a search. The endpoint is the operator's, so it may be non-public.
     pub(super) async fn search(
         &self,
         ctx: &Ctx,
         http: HttpSettings,
         query: &str,
-        wanted: usize,
+        count: usize,
         safe: bool,
     ) -> Result<Vec<SearchResult>, ToolError> {
         let endpoint = Url::parse(&self.endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
         let (Some(endpoint), true) = (&endpoint, endpoint.as_ref().is_some_and(Url::has_host)) else {
             return Err(ToolError::precondition(format!(
-                "the address of the search engine `{}` in `SearchSettings` is none: expected `https://HOST/…`",
+                "the URL of the search engine `{}` in `SearchSettings` is invalid; expected `https://HOST/…`",
                 self.name
             )));
         };
@@ -87,18 +87,18 @@ impl SearchEngine {
         let session = Session::new(&settings, true)?.counted(ctx);
         let mut found: Vec<SearchResult> = Vec::new();
         let mut known = HashSet::new();
-        // Brave gives all that are wanted at once.
+        // Brave returns all results at once.
         let pages = if self.dialect == Dialect::Brave { 1 } else { MAX_PAGES };
         for page in 1..=pages {
-            let request = self.request(endpoint, query, wanted, safe, page)?;
+            let request = self.request(endpoint, query, count, safe, page)?;
             let answer = self.ask(&session, request).await?;
             let before = found.len();
             for result in self.results(&answer)? {
-                if found.len() < wanted && known.insert(result.url.clone()) {
+                if found.len() < count && known.insert(result.url.clone()) {
                     found.push(result);
                 }
             }
-            if found.len() >= wanted || found.len() == before {
+            if found.len() >= count || found.len() == before {
                 break;
             }
         }
@@ -109,7 +109,7 @@ impl SearchEngine {
         &self,
         endpoint: &Url,
         query: &str,
-        wanted: usize,
+        count: usize,
         safe: bool,
         page: usize,
     ) -> Result<Request, ToolError> {
@@ -126,7 +126,7 @@ impl SearchEngine {
                     pairs.append_pair("pageno", &page.to_string());
                 }
                 Dialect::Brave => {
-                    pairs.append_pair("count", &wanted.to_string());
+                    pairs.append_pair("count", &count.to_string());
                     pairs.append_pair("safesearch", if safe { "strict" } else { "off" });
                     pairs.append_pair("text_decorations", "false");
                 }
@@ -135,7 +135,7 @@ impl SearchEngine {
         if let Some(key) = &self.key {
             let mut value = HeaderValue::try_from(key.expose()).map_err(|_| {
                 ToolError::precondition(format!(
-                    "the key of the search engine `{}` cannot be sent",
+                    "the API key of the search engine `{}` has invalid characters",
                     self.name
                 ))
             })?;
@@ -146,7 +146,7 @@ impl SearchEngine {
     }
 
     async fn ask(&self, session: &Session<'_>, request: Request) -> Result<Value, ToolError> {
-        // A redirect would carry the key elsewhere.
+        // A redirect would leak the API key.
         let answer = session
             .exchange(request, false)
             .await
@@ -157,28 +157,28 @@ impl SearchEngine {
         match status.as_u16() {
             200..=299 => {}
             401 | 403 => {
-                return Err(ToolError::precondition(failed("refuses the request")).suggest(
-                    "Check its key in `SearchSettings`; a SearXNG server must allow the format `json`.",
+                return Err(ToolError::precondition(failed("rejects the request")).suggest(
+                    "Check its API key in `SearchSettings`; a SearXNG server must enable the format `json`.",
                 ));
             }
             429 => {
-                return Err(ToolError::overloaded(failed("has had too many requests"))
-                    .suggest("Try again later, or ask another engine."));
+                return Err(ToolError::overloaded(failed("got too many requests"))
+                    .suggest("Retry later, or use another engine."));
             }
-            500..=599 => return Err(ToolError::dependency(failed("does not work at the moment"))),
+            500..=599 => return Err(ToolError::dependency(failed("is unavailable"))),
             _ => {
-                return Err(ToolError::dependency(failed("does not understand the request"))
+                return Err(ToolError::dependency(failed("rejects the request"))
                     .retry(RetryAdvice::Never)
-                    .suggest("Check its address in `SearchSettings`."));
+                    .suggest("Check its URL in `SearchSettings`."));
             }
         }
         if answer.truncated {
-            return Err(ToolError::limit(failed("answers with more than 4 MiB")));
+            return Err(ToolError::limit(failed("answered with more than 4 MiB")));
         }
         serde_json::from_slice(&answer.body).map_err(|_| {
-            ToolError::dependency(failed("does not answer in JSON")).retry(RetryAdvice::Never).suggest(
-                "Check its address in `SearchSettings`; a SearXNG server must allow the format `json`.",
-            )
+            ToolError::dependency(failed("answered without JSON"))
+                .retry(RetryAdvice::Never)
+                .suggest("Check its URL in `SearchSettings`; a SearXNG server must enable the format `json`.")
         })
     }
 
@@ -189,10 +189,10 @@ impl SearchEngine {
         };
         let items = match answer.pointer(place) {
             Some(Value::Array(items)) => items.as_slice(),
-            // Brave leaves the list out when nothing was found.
+            // Brave omits the list if nothing was found.
             None if self.dialect == Dialect::Brave && answer.is_object() => &[],
             _ => {
-                let message = format!("the search engine `{}` answers without `{place}`", self.name);
+                let message = format!("the answer of the search engine `{}` has no `{place}`", self.name);
                 return Err(ToolError::dependency(message).retry(RetryAdvice::Never));
             }
         };
@@ -211,7 +211,7 @@ impl SearchEngine {
     }
 }
 
-/// A text of an engine on one line, without control characters, and cut.
+/// A text on one line, without control characters, truncated.
 fn plain(text: &str, limit: usize) -> String {
     let words: Vec<&str> = text.split(|letter: char| letter.is_whitespace() || letter.is_control()).collect();
     let line = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");

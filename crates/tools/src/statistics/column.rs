@@ -1,4 +1,4 @@
-//! Numbers out of JSON values and out of the columns of a table.
+//! Numbers from JSON values and table columns.
 
 use serde_json::Value;
 use toolpost::{ToolError, did_you_mean};
@@ -6,14 +6,14 @@ use toolpost::{ToolError, did_you_mean};
 use super::NotANumber;
 use crate::files::shown;
 
-/// The most values that are looked at.
+/// Maximum number of values.
 pub(super) const MAX_VALUES: usize = 5_000_000;
-/// How many of the values that are no numbers are shown.
-const MAX_SHOWN: usize = 5;
-/// What a table writes where there is no value.
+/// Maximum number of non-numeric examples.
+const MAX_EXAMPLES: usize = 5;
+/// Marks of missing values in tables.
 const MISSING: [&str; 6] = ["", "na", "n/a", "nan", "null", "none"];
 
-/// The values of one column in their order, NaN where there is no number, and what was there instead.
+/// The values of a column in order, NaN for missing and non-numeric ones.
 #[derive(Debug, Default)]
 pub(super) struct Column {
     pub(super) values: Vec<f64>,
@@ -25,8 +25,8 @@ pub(super) struct Column {
 impl Column {
     fn number(&mut self, number: f64) -> Result<(), ToolError> {
         if self.values.len() >= MAX_VALUES {
-            return Err(ToolError::limit(format!("there are more than {MAX_VALUES} values"))
-                .suggest("Run code to work with that many, or analyse a part of them."));
+            return Err(ToolError::limit(format!("more than {MAX_VALUES} values"))
+                .suggest("Run code for that many, or analyze a part of them."));
         }
         self.values.push(number);
         Ok(())
@@ -39,19 +39,19 @@ impl Column {
 
     fn non_numeric(&mut self, value: &str) -> Result<(), ToolError> {
         self.non_numeric += 1;
-        if self.examples.len() < MAX_SHOWN {
+        if self.examples.len() < MAX_EXAMPLES {
             let position = self.values.len() as u64 + 1;
             self.examples.push(NotANumber { position, value: shown(value) });
         }
         self.number(f64::NAN)
     }
 
-    /// The numbers alone.
+    /// The numbers without missing and non-numeric values.
     pub(super) fn numbers(&self) -> Vec<f64> {
         self.values.iter().copied().filter(|value| !value.is_nan()).collect()
     }
 
-    /// From JSON values: numbers are numbers, `null` is missing, and everything else is no number.
+    /// Converts JSON values: `null` is missing, anything but numbers is non-numeric.
     pub(super) fn of_json(values: &[Value]) -> Result<Self, ToolError> {
         let mut column = Self::default();
         for value in values {
@@ -72,7 +72,7 @@ impl Column {
         if MISSING.iter().any(|missing| text.eq_ignore_ascii_case(missing)) {
             return self.missing();
         }
-        // Rust also reads `inf` and `infinity`, which are no numbers to calculate with.
+        // Rust also parses `inf` and `infinity`.
         let plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
         match text.parse::<f64>() {
             Ok(number) if plain && number.is_finite() => self.number(number),
@@ -81,7 +81,7 @@ impl Column {
     }
 }
 
-/// A table as text, and how to read it.
+/// A table as text, with its format.
 pub(super) struct Table<'a> {
     pub(super) text: &'a str,
     pub(super) delimiter: Option<char>,
@@ -89,7 +89,7 @@ pub(super) struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// The delimiter that was named, or the one that stands most often in the first line.
+    /// The given delimiter, or the most frequent one in the first line.
     fn delimiter(&self) -> Result<u8, ToolError> {
         if let Some(delimiter) = self.delimiter {
             return u8::try_from(delimiter).ok().filter(u8::is_ascii).ok_or_else(|| {
@@ -108,18 +108,18 @@ impl Table<'_> {
                 })
                 .count()
         };
-        // `max_by_key` takes the last of equals, and the comma goes first.
+        // `max_by_key` takes the last of equals, which prefers the comma.
         Ok(*b"|\t;,".iter().max_by_key(|delimiter| count(**delimiter)).unwrap_or(&b','))
     }
 
-    /// Reads columns by their names or their numbers from 1. `None` stands for the only column that there is.
+    /// Reads columns by name or by number from 1. `None` selects the only column.
     pub(super) fn columns(
         &self,
-        wanted: &[(&str, Option<&str>)],
+        requested: &[(&str, Option<&str>)],
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<Vec<(String, Column)>, ToolError> {
-        let broken = |error: csv::Error| {
-            ToolError::invalid_input(format!("the table cannot be read: {error}")).with("pointer", "/path")
+        let invalid = |error: csv::Error| {
+            ToolError::invalid_input(format!("cannot parse the table: {error}")).with("pointer", "/path")
         };
         let mut reader = csv::ReaderBuilder::new()
             .delimiter(self.delimiter()?)
@@ -127,7 +127,7 @@ impl Table<'_> {
             .flexible(true)
             .from_reader(self.text.as_bytes());
         let mut record = csv::StringRecord::new();
-        if !reader.read_record(&mut record).map_err(broken)? {
+        if !reader.read_record(&mut record).map_err(invalid)? {
             return Err(ToolError::invalid_input("the file has no rows").with("pointer", "/path"));
         }
         let names: Vec<String> = if self.has_header {
@@ -136,21 +136,21 @@ impl Table<'_> {
             (1..=record.len()).map(|number| number.to_string()).collect()
         };
         let mut found = Vec::new();
-        for (pointer, name) in wanted {
+        for (pointer, name) in requested {
             let index = find(&names, *name).map_err(|error| error.with("pointer", *pointer))?;
             found.push((index, Column::default()));
         }
-        let mut more = !self.has_header || reader.read_record(&mut record).map_err(broken)?;
+        let mut more = !self.has_header || reader.read_record(&mut record).map_err(invalid)?;
         let mut rows = 0_u64;
         while more {
             rows += 1;
             if rows.is_multiple_of(4096) && is_cancelled() {
-                return Err(ToolError::cancelled("the caller asked to stop"));
+                return Err(ToolError::cancelled("the caller cancelled the analysis"));
             }
             for (index, column) in &mut found {
                 column.text(record.get(*index).unwrap_or_default())?;
             }
-            more = reader.read_record(&mut record).map_err(broken)?;
+            more = reader.read_record(&mut record).map_err(invalid)?;
         }
         Ok(found
             .into_iter()
@@ -159,24 +159,24 @@ impl Table<'_> {
     }
 }
 
-fn find(names: &[String], wanted: Option<&str>) -> Result<usize, ToolError> {
+fn find(names: &[String], requested: Option<&str>) -> Result<usize, ToolError> {
     let listed = || {
         let shown: Vec<String> = names.iter().take(20).map(|name| format!("`{}`", shown(name))).collect();
         format!("The file has {} columns: {}.", names.len(), shown.join(", "))
     };
-    let Some(wanted) = wanted else {
+    let Some(requested) = requested else {
         return if names.len() == 1 {
             Ok(0)
         } else {
-            Err(ToolError::missing_param("`column` is missing, and the file has several").suggest(listed()))
+            Err(ToolError::missing_param("`column` is missing, but the file has several").suggest(listed()))
         };
     };
-    let by_name = names.iter().position(|name| name == wanted.trim());
+    let by_name = names.iter().position(|name| name == requested.trim());
     let by_number =
-        || wanted.trim().parse::<usize>().ok().filter(|number| (1..=names.len()).contains(number));
+        || requested.trim().parse::<usize>().ok().filter(|number| (1..=names.len()).contains(number));
     by_name.or_else(|| by_number().map(|number| number - 1)).ok_or_else(|| {
-        let near = did_you_mean(wanted, names.iter().map(String::as_str)).unwrap_or_default();
-        ToolError::invalid_input(format!("there is no column `{}`", shown(wanted)))
+        let near = did_you_mean(requested, names.iter().map(String::as_str)).unwrap_or_default();
+        ToolError::invalid_input(format!("unknown column `{}`", shown(requested)))
             .suggest(format!("{near} {}", listed()).trim())
     })
 }
@@ -185,20 +185,20 @@ fn find(names: &[String], wanted: Option<&str>) -> Result<usize, ToolError> {
 mod tests {
     use super::*;
 
-    fn read(text: &str, wanted: Option<&str>) -> Result<(String, Column), ToolError> {
+    fn read(text: &str, requested: Option<&str>) -> Result<(String, Column), ToolError> {
         let table = Table { text, delimiter: None, has_header: true };
-        table.columns(&[("/column", wanted)], &|| false).map(|mut columns| columns.remove(0))
+        table.columns(&[("/column", requested)], &|| false).map(|mut columns| columns.remove(0))
     }
 
     #[test]
-    fn the_delimiter_is_found_outside_of_quotes() {
+    fn the_delimiter_is_detected_outside_of_quotes() {
         for text in ["a,b\n1,2\n", "a;b\n1;2\n", "a\tb\n1\t2\n", "a|b\n1|2\n", "\"a;;;;\",b\n1,2\n"] {
             assert_eq!(read(text, Some("b")).unwrap().1.values, [2.0], "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_number_is_counted_and_shown() {
+    fn non_numeric_values_are_counted_and_shown() {
         let (name, column) = read("x\n1\n\"\"\nNA\nabc\ninf\n1e999\n 2.5 \n1_0\n0x10\n", None).unwrap();
         assert_eq!((name.as_str(), column.numbers()), ("x", vec![1.0, 2.5]));
         assert_eq!((column.missing, column.non_numeric), (2, 5));

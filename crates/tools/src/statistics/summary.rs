@@ -1,18 +1,18 @@
-//! What numbers come to, without losing digits on the way.
+//! Numerically stable statistics.
 
-/// Beyond this exponent of two a square could leave the range of a double: then numbers are scaled before.
+/// Above this binary exponent a square could overflow a double, so numbers are scaled first.
 const SAFE_EXPONENT: i32 = 500;
 
-/// Finite numbers, as they came and sorted.
+/// Finite numbers, in original and sorted order.
 #[derive(Debug)]
 pub(super) struct Sample {
     numbers: Vec<f64>,
     sorted: Vec<f64>,
-    /// The power of two by which numbers are divided before they are squared.
+    /// The power of two by which numbers are divided before squaring.
     exponent: i32,
 }
 
-/// The sums that variances and correlations are made of, kept up by Welford's method.
+/// Moments for variances and correlations, updated by Welford's method.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moments {
     count: f64,
@@ -34,7 +34,7 @@ impl Moments {
     }
 }
 
-/// The exponent of the largest number, if it calls for scaling; else 0.
+/// The exponent of the largest number, if scaling is needed; else 0.
 fn scaling(numbers: &[f64]) -> i32 {
     let largest = numbers.iter().fold(0.0_f64, |largest, number| largest.max(number.abs()));
     // The bits of a double's exponent, less its bias.
@@ -42,7 +42,7 @@ fn scaling(numbers: &[f64]) -> i32 {
     if largest > 0.0 && exponent.abs() > SAFE_EXPONENT { exponent } else { 0 }
 }
 
-/// A number times a power of two, in steps that are themselves doubles.
+/// A number times a power of two, in steps that a double can represent.
 fn times_power_of_two(mut number: f64, mut exponent: i32) -> f64 {
     while exponent != 0 {
         let step = exponent.clamp(-1000, 1000);
@@ -75,7 +75,7 @@ impl Sample {
         moments
     }
 
-    /// The sum; `None` if it is beyond the range of a double. What each addition rounds off is added at the end.
+    /// The compensated sum; `None` if it overflows a double.
     pub(super) fn sum(&self) -> Option<f64> {
         let (mut sum, mut lost) = (0.0_f64, 0.0_f64);
         for number in &self.numbers {
@@ -111,8 +111,8 @@ impl Sample {
         Some(if sum.is_finite() { sum / 2.0 } else { lower / 2.0 + upper / 2.0 })
     }
 
-    /// Variance and standard deviation with a divisor of the count less `freedom`; `None` where the count is too small,
-    /// or the value beyond the range of a double.
+    /// Variance and standard deviation with the divisor `count - freedom`; `None` if the count is too small or the value
+    /// overflows a double.
     pub(super) fn spread(&self, freedom: usize) -> (Option<f64>, Option<f64>) {
         if self.count() <= freedom {
             return (None, None);
@@ -122,7 +122,7 @@ impl Sample {
         (finite(variance), finite(times_power_of_two(scaled.sqrt(), self.exponent)))
     }
 
-    /// The value below which this part of the numbers lies, from 0 to 1; between two numbers it is interpolated.
+    /// The quantile of a probability from 0 to 1, interpolated between two numbers.
     pub(super) fn quantile(&self, probability: f64) -> Option<f64> {
         let place = probability * self.count().checked_sub(1)? as f64;
         let index = place.floor();
@@ -139,8 +139,8 @@ impl Sample {
         })
     }
 
-    /// How many numbers fall into each of so many stretches of equal width, with the limits of each. The last one takes
-    /// its upper limit in. Numbers that are all the same get a stretch of width 1 around them.
+    /// Counts numbers in bins of equal width, with the limits of each. The last bin includes its upper limit. If all
+    /// numbers are equal, the bins span a width of 1 around them.
     pub(super) fn histogram(&self, bins: usize) -> Vec<(f64, f64, u64)> {
         let (Some(mut low), Some(mut high)) = (self.minimum(), self.maximum()) else { return Vec::new() };
         if low >= high {
@@ -160,7 +160,7 @@ impl Sample {
         let edges: Vec<f64> = (0..=bins).map(edge).collect();
         let mut counts = vec![0_u64; bins];
         for number in &self.sorted {
-            // The last edge that the number reaches; beyond it nothing but rounding could be wrong.
+            // The last edge at or below the number; the clamp corrects rounding at the ends.
             let index = edges.partition_point(|edge| edge <= number).clamp(1, bins) - 1;
             if let Some(count) = counts.get_mut(index) {
                 *count += 1;
@@ -170,7 +170,7 @@ impl Sample {
     }
 }
 
-/// Pearson's correlation of pairs; `None` if one side does not vary, or there are fewer than two pairs.
+/// Pearson's correlation of pairs; `None` if a side is constant or there are fewer than two pairs.
 pub(super) fn correlation(pairs: &[(f64, f64)]) -> Option<f64> {
     let (left, right): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
     let exponents = [scaling(&left), scaling(&right)];
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_value_has_none() {
+    fn an_undefined_statistic_is_none() {
         let empty = Sample::new(Vec::new());
         assert_eq!(
             (empty.mean(), empty.median(), empty.minimum(), empty.quantile(0.5)),

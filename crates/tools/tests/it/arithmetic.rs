@@ -92,7 +92,7 @@ async fn rounded_values_say_so() {
     let third = bench.value("calculate", json!({"expression": "1/3"})).await;
     assert_eq!(third["fraction"], "1/3");
     let output = bench.run("calculate", json!({"expression": "1/3"})).await.unwrap();
-    assert_eq!(output.model_text(), "0.3333333333333333 (exactly 1/3)");
+    assert_eq!(output.to_text(), "0.3333333333333333 (exactly 1/3)");
 }
 
 #[tokio::test]
@@ -121,9 +121,9 @@ async fn errors_name_the_place() {
         ("ln(0)", Code::InvalidInput, 1, "above 0"),
         ("log(5, 1)", Code::InvalidInput, 1, "base"),
         ("asin(2)", Code::InvalidInput, 1, "-1 to 1"),
-        ("factorial(-1)", Code::InvalidInput, 1, "whole number"),
-        ("factorial(1.5)", Code::InvalidInput, 1, "whole number"),
-        ("gcd(1.5, 2)", Code::InvalidInput, 1, "whole numbers"),
+        ("factorial(-1)", Code::InvalidInput, 1, "an integer"),
+        ("factorial(1.5)", Code::InvalidInput, 1, "an integer"),
+        ("gcd(1.5, 2)", Code::InvalidInput, 1, "integers"),
         ("round(1, 0.5)", Code::InvalidInput, 1, "digits"),
         ("9**9**9", Code::Limit, 2, "1.8e308"),
         ("factorial(171)", Code::Limit, 1, "1.8e308"),

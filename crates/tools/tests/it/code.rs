@@ -46,7 +46,7 @@ async fn value_output_and_exit_code_come_back() {
         .run("run_code", python("import sys\nprint('out')\nprint('err', file=sys.stderr)\n{'n': 42}"))
         .await;
     let output = output.unwrap();
-    assert_eq!(output.model_text(), "value: {\"n\":42}\nstdout:\nout\nstderr:\nerr");
+    assert_eq!(output.to_text(), "value: {\"n\":42}\nstdout:\nout\nstderr:\nerr");
     let value = output.structured.unwrap();
     assert_eq!(value["level"], Host::probe().best().unwrap().name());
     let expected = json!({
@@ -57,7 +57,7 @@ async fn value_output_and_exit_code_come_back() {
     let value = bench.value("run_code", python("print('::result [1, 2]')")).await;
     assert_eq!(value["value"], json!([1, 2]));
     let silent = bench.run("run_code", python("pass")).await.unwrap();
-    assert_eq!(silent.model_text(), "The program ended well and printed nothing.");
+    assert_eq!(silent.to_text(), "The program succeeded without output.");
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn a_table_is_text_for_the_model_and_rows_for_programs() {
     };
     let code = "{'type': 'DataFrame', 'shape': [1, 1], 'text': '   a\\n0  1', 'data': [[1]]}";
     let output = bench.run("run_code", python(code)).await.unwrap();
-    assert_eq!(output.model_text(), "value:\n   a\n0  1");
+    assert_eq!(output.to_text(), "value:\n   a\n0  1");
     assert_eq!(output.structured.unwrap()["value"]["data"], json!([[1]]));
 }
 
@@ -84,8 +84,8 @@ async fn what_the_code_lacked_is_said_with_what_helps() {
         ),
     ] {
         let output = bench.run("run_code", json!({"language": language, "code": code})).await.unwrap();
-        assert!(output.model_text().contains(expected), "{}", output.model_text());
-        assert!(!output.model_text().contains("--"), "options are not a model's: {}", output.model_text());
+        assert!(output.to_text().contains(expected), "{}", output.to_text());
+        assert!(!output.to_text().contains("--"), "options are not a model's: {}", output.to_text());
     }
 }
 
@@ -95,8 +95,8 @@ async fn code_that_fails_is_a_result() {
     let value = bench.value("run_code", python("import sys; sys.exit(3)")).await;
     assert_eq!((&value["exit_code"], &value["verdict"]), (&json!(3), &json!({"kind": "exit", "code": 3})));
     let output = bench.run("run_code", python("1 / 0")).await.unwrap();
-    assert!(output.model_text().contains("ZeroDivisionError"), "{}", output.model_text());
-    assert!(output.model_text().ends_with("The program ended with exit code 1."), "{}", output.model_text());
+    assert!(output.to_text().contains("ZeroDivisionError"), "{}", output.to_text());
+    assert!(output.to_text().ends_with("The program exited with status 1."), "{}", output.to_text());
     let value = bench.value("run_code", python("def (")).await;
     assert!(value["stderr"].as_str().unwrap().contains("SyntaxError"), "{value}");
 }
@@ -120,10 +120,7 @@ async fn timeout_stops_the_code() {
     arguments["timeout"] = 0.5.into();
     let output = bench.run("run_code", arguments).await.unwrap();
     assert!(start.elapsed() < Duration::from_secs(10));
-    assert!(
-        output.model_text().contains("begun") && output.model_text().contains("time limit"),
-        "{output:?}"
-    );
+    assert!(output.to_text().contains("begun") && output.to_text().contains("timed out"), "{output:?}");
     let value = output.structured.unwrap();
     assert_eq!((&value["verdict"]["kind"], &value["exit_code"]), (&json!("timeout"), &json!(null)));
     assert_eq!(value["verdict"]["limit_ms"], 500);
@@ -158,11 +155,7 @@ async fn files_of_the_working_folder_are_there_and_new_ones_stay() {
         }
         output => output.unwrap(),
     };
-    assert!(
-        output.model_text().contains("files: plot.txt (11 bytes, text/plain)"),
-        "{}",
-        output.model_text()
-    );
+    assert!(output.to_text().contains("files: plot.txt (11 bytes, text/plain)"), "{}", output.to_text());
     let value = output.structured.clone().unwrap();
     let file = &value["artifacts"][0];
     assert_eq!((file["name"].as_str(), file["size"].as_u64()), (Some("plot.txt"), Some(11)));
@@ -224,12 +217,12 @@ async fn a_flood_of_output_is_cut_in_the_log_and_in_the_result() {
     let port = MemoryPort::new(1_000_000, 100);
     let call = bench.call("run_code", python("for i in range(1_000_000): print(i)")).with_port(port.clone());
     let output = bench.toolbox.call(call).await.result.unwrap();
-    assert!(output.model_text().len() <= 64 << 10);
+    assert!(output.to_text().len() <= 64 << 10);
     let stdout = output.structured.unwrap()["stdout"].as_str().unwrap().to_owned();
     assert!(stdout.starts_with("0\n1\n") && stdout.ends_with("999999\n") && stdout.contains("dropped"));
     let heard = port.heard().log;
     assert!(heard.len() <= 4096, "{}", heard.len());
-    assert!(heard.last().unwrap().message.contains("more output follows"), "{:?}", heard.last());
+    assert!(heard.last().unwrap().message.contains("further output"), "{:?}", heard.last());
 }
 
 #[tokio::test]
@@ -323,7 +316,7 @@ async fn the_limits_of_the_operator_hold() {
     let test = "the_limits_of_the_operator_hold";
     let few = settings(|settings| {
         settings.limits = settings.limits.clone().with_stdout(100).with_wall(Duration::from_millis(700));
-        settings.longest_timeout = Duration::from_secs(2);
+        settings.max_timeout = Duration::from_secs(2);
     });
     let Some(bench) = bench_with(test, few) else { return };
     let value = bench.value("run_code", python("print('x' * 10_000)")).await;
@@ -357,7 +350,7 @@ async fn folders_that_the_operator_shows_can_be_read_and_not_written() {
 async fn a_command_runs_without_a_shell() {
     let Some(bench) = bench_for("a_command_runs_without_a_shell", "echo") else { return };
     let output = bench.run("run_command", json!({"argv": ["echo", "$HOME", "*", "; ls"]})).await.unwrap();
-    assert_eq!(output.model_text(), "stdout:\n$HOME * ; ls");
+    assert_eq!(output.to_text(), "stdout:\n$HOME * ; ls");
     let value = bench.value("run_command", json!({"argv": ["sleep", "30"], "timeout": 0.3})).await;
     assert_eq!(value["verdict"]["kind"], "timeout");
 }

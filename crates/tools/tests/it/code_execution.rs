@@ -46,13 +46,16 @@ async fn a_conversation_keeps_variables_and_files_and_its_results_are_the_hosted
     assert_eq!(block["content"], json!([{"type": "code_execution_output", "file_id": "out.txt"}]));
     assert_eq!(block["stdout"], "2\n");
     // The model reads the block, the user gets the file.
-    assert_eq!(serde_json::from_str::<Value>(&output.model_text()).unwrap(), block);
+    assert_eq!(serde_json::from_str::<Value>(&output.to_text()).unwrap(), block);
     assert_eq!(output.artifacts.len(), 1);
     assert_eq!(std::fs::read_to_string(bench.path("out.txt")).unwrap(), "2");
-    // What other programs obey is not put there, and that is said.
+    // Files that other programs execute are withheld, with a note.
     let code = "import os\nos.makedirs('.git/hooks')\nopen('.git/hooks/pre-commit', 'w').write('x')";
     let refused = value(&bench, &scope, code).await;
-    assert!(refused["stderr"].as_str().unwrap().contains("was not put into the working folder"), "{refused}");
+    assert!(
+        refused["stderr"].as_str().unwrap().contains("was not written to the working directory"),
+        "{refused}"
+    );
     assert!(!bench.path(".git").exists());
     let failed = value(&bench, &scope, "print('so far')\n1 / 0").await;
     assert_eq!((&failed["type"], &failed["stdout"]), (&json!("code_execution_result"), &json!("so far\n")));

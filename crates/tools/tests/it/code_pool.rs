@@ -80,7 +80,7 @@ async fn the_first_run_is_ordinary_and_the_next_ones_are_forked() {
     let record = reply.record.sandbox.as_ref().unwrap();
     assert!(record["report"]["notes"].to_string().contains("cold"), "{record}");
     let output = reply.result.unwrap();
-    assert!(!output.model_text().contains("cold"), "{}", output.model_text());
+    assert!(!output.to_text().contains("cold"), "{}", output.to_text());
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn what_a_pool_cannot_serve_makes_none() {
         wrong.check().unwrap_err();
         let Some(bench) = bench(test, settings(&wrong)) else { return };
         assert_eq!(ran(&bench, "1").await.0, "process");
-        assert!(wrong.refused().is_some() && wrong.metrics().is_none());
+        assert!(wrong.unavailable().is_some() && wrong.metrics().is_none());
         assert_eq!(ran(&bench, "2").await.1, json!(2));
     }
     pool.check().unwrap();
@@ -142,7 +142,7 @@ async fn a_pool_ends_with_its_toolbox() {
     let pool = CodePool::new().preload(["colorsys"]);
     let Some(bench) = bench(test, settings(&pool)) else { return };
     ran(&bench, "1").await;
-    if !ready(test, &pool, CodePool::CHILDREN).await {
+    if !ready(test, &pool, CodePool::DEFAULT_CHILDREN).await {
         return;
     }
     let threads = || {

@@ -171,7 +171,7 @@ async fn a_file_that_is_swapped_for_a_link_gives_nothing_away() {
     for _ in 0..2000 {
         match bench.run("read_file", json!({"path": "a"})).await {
             Ok(output) => {
-                assert_eq!(output.model_text(), "harmless");
+                assert_eq!(output.to_text(), "harmless");
                 read += 1;
             }
             Err(error) => {
@@ -199,7 +199,7 @@ async fn a_folder_that_is_swapped_for_a_link_gives_nothing_away() {
     let (mut read, mut written) = (0, 0);
     for round in 0..2000 {
         if let Ok(output) = bench.run("read_file", json!({"path": "d/secret"})).await {
-            assert_eq!(output.model_text(), "harmless");
+            assert_eq!(output.to_text(), "harmless");
             read += 1;
         }
         let arguments = json!({

@@ -47,7 +47,7 @@ async fn every_parameter_changes_the_listing() {
 async fn entries_have_kind_size_and_time() {
     let bench = tree();
     let output = bench.run("list_directory", json!({})).await.unwrap();
-    assert_eq!(output.model_text(), "a/\nb.txt  5 bytes\nc.csv  5 bytes\nlink -> /etc\n");
+    assert_eq!(output.to_text(), "a/\nb.txt  5 bytes\nc.csv  5 bytes\nlink -> /etc\n");
     let listing = output.structured.unwrap();
     let facts: Vec<_> = listing["entries"]
         .as_array()
@@ -73,13 +73,13 @@ async fn links_are_not_followed_out() {
 }
 
 #[tokio::test]
-async fn too_many_entries_are_cut_and_it_is_said() {
+async fn too_many_entries_are_truncated_with_a_note() {
     let bench = Bench::new();
     for index in 0..10_050 {
         bench.put(&format!("f{index:05}"), "");
     }
     let output = bench.run("list_directory", json!({})).await.unwrap();
-    assert!(output.model_text().ends_with("give a pattern]\n"));
+    assert!(output.to_text().ends_with("use a pattern]\n"));
     let listing = output.structured.unwrap();
     assert_eq!((paths(&listing).len(), &listing["truncated"]), (10_000, &json!(true)));
     assert_eq!(paths(&listing)[9999], "f09999");
@@ -104,5 +104,5 @@ async fn strange_names_stay_on_their_line() {
     let bench = Bench::new();
     bench.put("a\nb\u{1b}[2J", "");
     let output = bench.run("list_directory", json!({})).await.unwrap();
-    assert_eq!(output.model_text(), "a\\nb\\u{1b}[2J  0 bytes\n");
+    assert_eq!(output.to_text(), "a\\nb\\u{1b}[2J  0 bytes\n");
 }

@@ -39,7 +39,7 @@ impl Files {
 
     async fn code(&self, tool: &str, arguments: Value) -> Code {
         match self.run(tool, arguments.clone()).await {
-            Ok(output) => panic!("{tool} {arguments}: {}", output.model_text()),
+            Ok(output) => panic!("{tool} {arguments}: {}", output.to_text()),
             Err(error) => error.code(),
         }
     }
@@ -85,7 +85,7 @@ async fn a_pattern_means_the_whole_path() {
     assert_eq!(deep.listed().await, ["a.txt", "out/old.txt", "sub/b.txt", "sub/deep/c.txt"]);
     let one = Files::new(&[("./sub/*", Read)]);
     assert_eq!(one.listed().await, ["sub/.env", "sub/b.txt"]);
-    assert_eq!(one.run("read", json!({ "path": "sub//./b.txt" })).await.unwrap().model_text(), "beta");
+    assert_eq!(one.run("read", json!({ "path": "sub//./b.txt" })).await.unwrap().to_text(), "beta");
     assert!(FileSystemTool::new("/tmp", [("a{b", Read)]).is_err());
 }
 
@@ -93,7 +93,7 @@ async fn a_pattern_means_the_whole_path() {
 async fn files_are_made_and_changed_where_that_is_permitted() {
     let files = Files::new(&[("**", Read), ("out/**", Write), ("notes.md", Write)]);
     let made = files.run("write", json!({ "path": "out/new/x.txt", "content": "hi" })).await.unwrap();
-    assert_eq!(made.model_text(), "Created out/new/x.txt (2 bytes)");
+    assert_eq!(made.to_text(), "Created out/new/x.txt (2 bytes)");
     assert_eq!(files.code("write", json!({ "path": "a.txt", "content": "x" })).await, Code::Permission);
     files.run("update", json!({ "path": "notes.md", "old_text": "two", "new_text": "2" })).await.unwrap();
     assert_eq!(std::fs::read_to_string(files.folder.path().join("notes.md")).unwrap(), "one 2 one");
@@ -122,7 +122,7 @@ async fn nothing_leads_out_or_round() {
         ["out.txt", "outside/secret", "inside.txt", "folder/b.txt", "../x", "/etc/passwd", ".env", "sub/.env"]
     {
         let read = files.run("read", json!({ "path": path })).await;
-        assert!(read.is_err(), "{path}: {}", read.unwrap().model_text());
+        assert!(read.is_err(), "{path}: {}", read.unwrap().to_text());
         let written = files.run("write", json!({ "path": path, "content": "x" })).await;
         // A link itself may be replaced by a file; what it points to stays.
         assert!(written.is_err() || ["out.txt", "inside.txt"].contains(&path), "{path}");

@@ -11,7 +11,7 @@ async fn a_file_comes_back_with_its_facts() {
     let bench = Bench::new();
     bench.put("data/a.txt", "one\ntwo\nthree");
     let output = bench.run("read_file", json!({"path": "data/a.txt"})).await.unwrap();
-    assert_eq!(output.model_text(), "one\ntwo\nthree");
+    assert_eq!(output.to_text(), "one\ntwo\nthree");
     assert_eq!(
         output.structured.unwrap(),
         json!({
@@ -94,11 +94,11 @@ async fn a_copy_goes_by_the_paths_of_its_original() {
     let bench = Bench::with(|builder| builder.provide(root));
     let mut call = bench.call("read_file", json!({"path": "/srv/project/a.txt"}));
     call.options.working_dir = Some(copy.path().to_owned());
-    assert_eq!(bench.toolbox.call(call.clone()).await.result.unwrap().model_text(), "a");
+    assert_eq!(bench.toolbox.call(call.clone()).await.result.unwrap().to_text(), "a");
     call.arguments = json!({"path": copy.path().join("a.txt")}).into();
     let error = bench.toolbox.call(call).await.result.unwrap_err();
     assert_eq!(error.code(), Code::InvalidPath);
-    assert!(error.message().contains("outside the working folder `/srv/project`"), "{error}");
+    assert!(error.message().contains("outside the working directory `/srv/project`"), "{error}");
 }
 
 #[tokio::test]
@@ -131,12 +131,12 @@ async fn a_root_confines_also_the_working_folder() {
     std::fs::write(root.path().join("secret"), "of the root").unwrap();
     let bench = Bench::with(|builder| builder.provide(FileRoot::new(root.path())));
     let output = bench.toolbox.run("read_file", json!({"path": "run/a"})).await.unwrap();
-    assert_eq!(output.model_text(), "in the run");
+    assert_eq!(output.to_text(), "in the run");
     // The bench's own working folder lies elsewhere.
     assert_eq!(bench.error("read_file", json!({"path": "a"})).await.code(), Code::Permission);
     let mut call = bench.call("read_file", json!({"path": "a"}));
     call.options.working_dir = Some(root.path().join("run"));
-    assert_eq!(bench.toolbox.call(call.clone()).await.result.unwrap().model_text(), "in the run");
+    assert_eq!(bench.toolbox.call(call.clone()).await.result.unwrap().to_text(), "in the run");
     call.arguments = json!({"path": root.path().join("secret")}).into();
     assert_eq!(bench.toolbox.call(call).await.result.unwrap_err().code(), Code::InvalidPath);
 }

@@ -56,7 +56,7 @@ async fn a_request_is_a_get_and_its_answer_is_whole() {
     let url = format!("{}/a?b=c", server.base_url());
     let reply = bench(local()).reply("http_request", json!({ "url": url })).await;
     let output = reply.result.unwrap();
-    assert_eq!(output.model_text(), "HTTP 200 OK\ncontent-type: text/plain\n\nhello");
+    assert_eq!(output.to_text(), "HTTP 200 OK\ncontent-type: text/plain\n\nhello");
     let mut value = output.structured.unwrap();
     assert!(value["elapsed_ms"].take().is_u64());
     assert_eq!(
@@ -127,7 +127,7 @@ async fn bodies_are_text_where_they_can_be() {
 }
 
 #[tokio::test]
-async fn a_long_body_is_cut_and_says_so() {
+async fn a_long_body_is_truncated_with_a_note() {
     let mut settings = local();
     settings.max_body_bytes = 5;
     for (body, expected, truncated) in
@@ -137,11 +137,11 @@ async fn a_long_body_is_cut_and_says_so() {
         let server = LoopbackProvider::start(vec![Reply::events(body)]).unwrap();
         let output =
             bench(settings.clone()).run("http_request", json!({ "url": server.base_url() })).await.unwrap();
-        let text = output.model_text().into_owned();
+        let text = output.to_text().into_owned();
         let value = output.structured.unwrap();
         assert_eq!(value["truncated"], truncated);
         assert!(value["body"].as_str().unwrap().starts_with(expected), "{value}");
-        assert_eq!(text.contains("[cut: only the first 5 bytes"), truncated, "{text}");
+        assert_eq!(text.contains("[truncated to the first 5 bytes"), truncated, "{text}");
     }
 }
 
@@ -188,7 +188,7 @@ async fn a_name_is_checked_by_what_it_stands_for_and_connected_to_nothing_else()
     settings.addresses.insert("service.example".into(), vec!["127.0.0.1".parse().unwrap()]);
     let error = refused(settings.clone(), &url).await;
     assert_eq!(error.context()["rule"], "loopback");
-    assert!(error.message().contains("`service.example` stands for 127.0.0.1"), "{error}");
+    assert!(error.message().contains("`service.example` resolves to 127.0.0.1"), "{error}");
     settings.addresses.get_mut("service.example").unwrap().insert(0, "93.184.216.34".parse().unwrap());
     let error = refused(settings.clone(), &url).await;
     assert_eq!(

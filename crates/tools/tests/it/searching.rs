@@ -48,7 +48,7 @@ async fn searxng_is_asked_for_pages_until_there_are_enough() {
     let output = bench.run("web_search", json!({ "query": "ä b", "num_results": 4 })).await.unwrap();
     assert!(
         output
-            .model_text()
+            .to_text()
             .starts_with("4 results of searxng\n\n1. Title 1\nhttps://example.com/1\nSnippet 1\n\n2.")
     );
     let value = output.structured.unwrap();

@@ -16,8 +16,8 @@ struct Invoice {
 }
 
 #[tokio::test]
-async fn the_latest_value_that_fits_is_held() {
-    let invoice = DataTransferTool::<Invoice>::new("transfer", "Hand over the invoice.").unwrap();
+async fn the_latest_valid_value_is_returned() {
+    let invoice = DataTransferTool::<Invoice>::new("transfer", "Transfer the invoice.").unwrap();
     let toolbox = Toolbox::builder().tool(invoice.tool()).build().unwrap();
     let spec = toolbox.spec("transfer").unwrap();
     assert_eq!(spec.input_schema.as_value()["properties"]["customer"]["description"], "Who is to pay.");
@@ -26,14 +26,13 @@ async fn the_latest_value_that_fits_is_held() {
     assert_eq!(invoice.to_json().unwrap(), json!(null));
     toolbox.run("transfer", json!({ "customer": "Ada", "cents": 1 })).await.unwrap();
     let said = toolbox.run("transfer", json!({ "customer": "Ada", "cents": 250 })).await.unwrap();
-    assert!(said.model_text().contains("in place of"), "{}", said.model_text());
+    assert!(said.to_text().contains("replacing"), "{}", said.to_text());
     let refused = toolbox.run("transfer", json!({ "customer": "Bob", "cents": -1 })).await.unwrap_err();
     assert_eq!((refused.code(), &refused.context()["pointer"]), (Code::InvalidInput, &json!("/cents")));
     assert_eq!(invoice.get(), Some(Invoice { customer: "Ada".into(), cents: 250 }));
     assert_eq!(invoice.to_json().unwrap(), json!({ "customer": "Ada", "cents": 250 }));
     assert_eq!(invoice.clone().take().unwrap().cents, 250);
     assert!(!invoice.has_data());
-    assert_eq!(invoice.transfers(), 2);
     toolbox.run("transfer", json!({ "customer": "Cleo", "cents": 5 })).await.unwrap();
     invoice.clear();
     assert_eq!(invoice.get(), None);

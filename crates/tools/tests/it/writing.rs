@@ -14,7 +14,7 @@ async fn a_new_file_and_a_replaced_one_are_told_apart() {
     let value = bench.value("write_file", json!({"path": "a.txt", "content": "é"})).await;
     assert_eq!(value, json!({"path": "a.txt", "bytes": 2, "created": true, "backup": null}));
     let output = bench.run("write_file", json!({"path": "a.txt", "content": "two"})).await.unwrap();
-    assert_eq!(output.model_text(), "Replaced a.txt (3 bytes); the earlier file is a.txt.backup");
+    assert_eq!(output.to_text(), "Replaced a.txt (3 bytes); backup: a.txt.backup");
     assert_eq!(output.structured.unwrap()["created"], false);
     assert_eq!(bench.read("a.txt").await, "two");
 }
@@ -309,7 +309,7 @@ async fn files_take_room_of_a_budget_that_is_measured_when_it_is_used_up() {
                 Ok(_) => true,
                 Err(error) => {
                     assert_eq!(error.code(), Code::Limit, "{error}");
-                    assert!(error.message().contains("beyond"), "{error}");
+                    assert!(error.message().contains("exceed"), "{error}");
                     false
                 }
             }

@@ -1,4 +1,4 @@
-//! What a tool can do while a call of resident mode runs: frames to the caller, and its answers.
+//! The port of a call in resident mode: frames to the caller and its answers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,40 +16,40 @@ use crate::protocol::documents::{FrameStore, StateLink};
 use crate::protocol::frame::{StateRequest, ToolFrame, ToolMessage, Verb};
 use crate::protocol::outcome::{Answered, ArtifactFrame, OutputFrame};
 
-/// The way back to the caller of one request.
+/// The connection to the caller of one request.
 #[derive(Clone)]
 struct Link {
     resident: Arc<Resident>,
     id: u64,
 }
 
-/// The caller of one call.
+/// The port of one call.
 pub(super) struct FramePort {
     link: Link,
     serves: Vec<Verb>,
 }
 
-/// Forgets a question that nobody waits for any more.
-struct Asked<'a> {
+/// Removes a pending question when its future is dropped.
+struct PendingQuestion<'a> {
     resident: &'a Resident,
     key: (u64, u64),
 }
 
-impl Drop for Asked<'_> {
+impl Drop for PendingQuestion<'_> {
     fn drop(&mut self) {
         lock(&self.resident.questions).remove(&self.key);
     }
 }
 
 impl Link {
-    fn tell(&self, message: ToolMessage) -> Delivery {
+    fn offer(&self, message: ToolMessage) -> Delivery {
         match ToolFrame::new(self.id, message).to_line() {
             Ok(line) => self.resident.output.offer(line),
             Err(_) => Delivery::Dropped,
         }
     }
 
-    /// Puts a question to the caller and waits for the answer; the toolbox sees to it that nobody waits for ever.
+    /// Asks the caller and waits for the answer, up to the timeout of the toolbox.
     async fn request<T: DeserializeOwned>(
         &self,
         message: impl FnOnce(u64) -> ToolMessage,
@@ -58,15 +58,15 @@ impl Link {
         let (sender, answer) = oneshot::channel();
         let key = (self.id, request);
         lock(&self.resident.questions).insert(key, sender);
-        let _asked = Asked { resident: &self.resident, key };
-        let gone = || ToolError::cancelled("the caller has gone");
+        let _pending = PendingQuestion { resident: &self.resident, key };
+        let gone = || ToolError::cancelled("the caller disconnected");
         let line = ToolFrame::new(self.id, message(request)).to_line()?;
         if !self.resident.output.send(line).await {
             return Err(gone());
         }
         let answer: Answered<Value> = answer.await.map_err(|_| gone())?;
         T::deserialize(answer.into_result()?)
-            .map_err(|error| ToolError::dependency(format!("the caller's answer does not fit: {error}")))
+            .map_err(|error| ToolError::dependency(format!("the caller's answer is invalid: {error}")))
     }
 }
 
@@ -92,7 +92,7 @@ impl FramePort {
     ) -> Result<T, ToolError> {
         if !self.serves.contains(&verb) {
             return Err(ToolError::precondition(format!("this caller cannot {what}"))
-                .suggest("Call the tool from a front that can."));
+                .suggest("Use a front that can."));
         }
         self.link.request(message).await
     }
@@ -100,11 +100,11 @@ impl FramePort {
 
 impl Port for FramePort {
     fn progress(&self, _call: CallId, progress: Progress) -> Delivery {
-        self.link.tell(ToolMessage::Progress(progress))
+        self.link.offer(ToolMessage::Progress(progress))
     }
 
     fn log(&self, _call: CallId, line: LogLine) -> Delivery {
-        self.link.tell(ToolMessage::Log(line))
+        self.link.offer(ToolMessage::Log(line))
     }
 
     fn takes_artifacts(&self) -> bool {
@@ -114,7 +114,7 @@ impl Port for FramePort {
     fn artifact(&self, _call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
         Box::pin(async move {
             let artifact = ArtifactFrame::from(&artifact);
-            self.request(Verb::Artifact, "take artefacts", |request| ToolMessage::Artifact {
+            self.request(Verb::Artifact, "accept artifacts", |request| ToolMessage::Artifact {
                 request,
                 artifact,
             })
@@ -134,7 +134,7 @@ impl Port for FramePort {
         _call: CallId,
         prompt: &'a SampleRequest,
     ) -> BoxFuture<'a, Result<Sample, ToolError>> {
-        Box::pin(self.request(Verb::Sample, "complete prompts", |request| ToolMessage::Sample {
+        Box::pin(self.request(Verb::Sample, "sample from a model", |request| ToolMessage::Sample {
             request,
             prompt: prompt.clone(),
         }))
@@ -162,7 +162,7 @@ impl Port for FramePort {
     }
 
     fn documents(&self) -> Option<Arc<dyn DocStore>> {
-        let keeps = self.serves.contains(&Verb::State);
-        keeps.then(|| Arc::new(FrameStore(self.link.clone())) as Arc<dyn DocStore>)
+        let has_store = self.serves.contains(&Verb::State);
+        has_store.then(|| Arc::new(FrameStore(self.link.clone())) as Arc<dyn DocStore>)
     }
 }

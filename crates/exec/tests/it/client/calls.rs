@@ -75,8 +75,8 @@ echo '{"type":"result","status":"success","result":{"n":1}}'"#;
     assert_eq!((heard.progress[0].message.as_str(), heard.progress[0].percent), ("half", Some(50.0)));
     let log: Vec<&str> = heard.log.iter().map(|line| line.message.as_str()).collect();
     assert!(log.contains(&"beside") && log.contains(&"going"), "{log:?}");
-    assert!(log.iter().any(|line| line.contains("`../../evil` was not taken: its name")), "{log:?}");
-    assert!(log.iter().any(|line| line.contains("`shadow` was not taken")), "{log:?}");
+    assert!(log.iter().any(|line| line.contains("`../../evil` was dropped: its name")), "{log:?}");
+    assert!(log.iter().any(|line| line.contains("`shadow` was dropped")), "{log:?}");
     assert_eq!(heard.artifacts.iter().map(|file| file.name.as_str()).collect::<Vec<_>>(), ["a.txt"]);
     assert_eq!((heard.artifacts[0].size, reply.record.artifacts.len()), (2, 1));
 }
@@ -160,7 +160,7 @@ async fn without_sampling_a_program_that_asks_all_the_same_is_refused() {
     let tools = source().path(programs.tool("asks", &json!({}), body)).sampling(false).discover().await;
     let reply = tools.call(Call::new("t", json!({})).with_port(port())).await;
     assert_eq!(error(&reply).code(), Code::Precondition, "{reply:?}");
-    assert!(error(&reply).message().contains("may not ask the caller's model"), "{reply:?}");
+    assert!(error(&reply).message().contains("sampling is disabled"), "{reply:?}");
 }
 
 /// Tools of both dialects with a sensitive argument, that print where they got it, and it, in many ways.

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use toolpost_core::{Code, ToolSource as _};
-use toolpost_exec::client::Collisions;
 
 use super::{Programs, call, error, names, shell, shown, source, value};
 
@@ -19,7 +18,7 @@ fn tools(list: &[&str]) -> Value {
 const WHO: &str = "printf '{\"status\":\"success\",\"result\":[\"%s\",\"%s\"]}\\n' \"${0##*/}\" \"$1\"";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_that_collide_are_refused_or_prefixed_and_never_silent() {
+async fn colliding_names_are_rejected_and_reported() {
     let programs = Programs::new();
     let one = programs.write("one", &shell(&tools(&["add", "only"]), WHO));
     let two = programs.write("two", &shell(&tools(&["add"]), WHO));
@@ -31,13 +30,6 @@ async fn names_that_collide_are_refused_or_prefixed_and_never_silent() {
     assert!(diagnostics[0].path.ends_with("two") && diagnostics[0].tool.as_deref() == Some("add"));
     assert_eq!(diagnostics[0].error.code(), Code::Conflict);
 
-    let prefixed = source().path(&one).path(&two).collisions(Collisions::Prefix).discover().await;
-    assert_eq!(names(&prefixed).await, ["one__add", "only", "two__add"]);
-    assert_eq!(value(&call(&prefixed, "two__add", json!({})).await), json!(["two", "add"]));
-    assert_eq!(shown(&prefixed), Vec::<String>::new());
-
-    let own = source().path(&one).path_with_prefix("second", &two).discover().await;
-    assert_eq!(names(&own).await, ["add", "only", "second__add"]);
     let twice = source().path(&one).path(&one).discover().await;
     assert!(shown(&twice)[0].contains("named twice"));
 }
@@ -106,7 +98,7 @@ async fn what_programs_tell_is_kept_by_time_and_size() {
     let tools =
         source().path(programs.path().join("c")).cache(cache.path().join("file/sub")).discover().await;
     assert_eq!(names(&tools).await, ["t"]);
-    assert!(shown(&tools)[0].contains("could not be kept"), "{:?}", shown(&tools));
+    assert!(shown(&tools)[0].contains("cannot write the manifest cache"), "{:?}", shown(&tools));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,7 +136,7 @@ async fn a_folder_gives_its_programs_in_the_order_of_their_names() {
     programs.write(".hidden", &shell(&tools(&["h"]), WHO));
     std::fs::write(programs.path().join("readme.txt"), "no program").unwrap();
     std::fs::create_dir(programs.path().join("sub")).unwrap();
-    let source = source().folder(programs.path()).folder(programs.path().join("none")).discover().await;
+    let source = source().directory(programs.path()).directory(programs.path().join("none")).discover().await;
     assert_eq!(names(&source).await, ["a", "b"]);
     assert_eq!(source.diagnostics().len(), 1);
     programs.write("c", &shell(&tools(&["c"]), WHO));
@@ -159,6 +151,6 @@ async fn a_manifest_that_fails_leaves_a_tool_that_takes_anything() {
     let body = r#"[ "$2" = --manifest ] && { echo Traceback >&2; exit 1; }
 printf '{"status":"success","result":%s}\n' "$2""#;
     let source = source().path(programs.write("p", &shell(&discovery, body))).discover().await;
-    assert!(shown(&source)[0].contains("`t`: its schema is not known"), "{:?}", shown(&source));
+    assert!(shown(&source)[0].contains("`t`: its schema is unknown"), "{:?}", shown(&source));
     assert_eq!(value(&call(&source, "t", json!({"x": 1})).await), json!({"x": 1}));
 }

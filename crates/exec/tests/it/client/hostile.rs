@@ -25,7 +25,7 @@ const ROWS: &[(&str, &str, Code, &str)] = &[
         Code::Dependency,
         "control character",
     ),
-    ("a list", "echo '[1]'", Code::Dependency, "it is no object"),
+    ("a list", "echo '[1]'", Code::Dependency, "not an object"),
     ("no envelope", "echo '{\"a\":1}'", Code::Dependency, "an object with `status`, found {\"a\":1}"),
     (
         "exit 0 with an error",
@@ -43,15 +43,15 @@ const ROWS: &[(&str, &str, Code, &str)] = &[
         "a success with a bad status",
         "echo '{\"status\":\"success\",\"result\":{\"a\":1}}'; exit 3",
         Code::Dependency,
-        "ended with status 3 after it had reported success",
+        "exited with status 3, after it had reported success",
     ),
     (
         "a success and a signal",
         "echo '{\"status\":\"success\",\"result\":{\"a\":1}}'; kill -SEGV $$",
         Code::Dependency,
-        "ended by signal 11 after",
+        "killed by signal 11, after",
     ),
-    ("a bad status", "echo oh no >&2; exit 3", Code::Dependency, "ended with status 3"),
+    ("a bad status", "echo oh no >&2; exit 3", Code::Dependency, "exited with status 3"),
     ("a signal", "kill -KILL $$", Code::Dependency, "signal 9"),
     ("half a line", "printf '{\"status\":\"succ'", Code::Dependency, "EOF while parsing"),
     (
@@ -60,12 +60,7 @@ const ROWS: &[(&str, &str, Code, &str)] = &[
         Code::Dependency,
         "recursion limit",
     ),
-    (
-        "one endless line",
-        "exec tr '\\0' x < /dev/zero",
-        Code::Limit,
-        "a line of more than 4 MiB or 500000 values",
-    ),
+    ("one endless line", "exec tr '\\0' x < /dev/zero", Code::Limit, "a line above 4 MiB or 500000 values"),
     (
         "many values",
         "printf '{\"status\":\"success\",\"result\":[0'; head -c 1200000 /dev/zero | tr '\\0' , | sed 's/,/,{}/g'; echo ']}'",
@@ -95,7 +90,7 @@ const ROWS: &[(&str, &str, Code, &str)] = &[
         "prompts without end",
         "exec yes '{\"type\":\"sample_request\",\"id\":\"1\",\"prompt\":\"p\",\"max_tokens\":1}'",
         Code::Precondition,
-        "cannot complete prompts",
+        "cannot sample from a model",
     ),
 ];
 
@@ -138,7 +133,7 @@ async fn a_program_that_hangs_is_ended_in_time() {
         let reply = call(&tools, "t", json!({})).await;
         let (code, message) = told(&reply.result).unwrap_err();
         assert_eq!(code, Code::Timeout, "{name}: {message}");
-        assert!(message.contains("not done within 400 ms"), "{name}: {message}");
+        assert!(message.contains("timed out after 400 ms"), "{name}: {message}");
         assert!(begun.elapsed() < Duration::from_secs(4), "{name}");
     }
     assert!(!is_running("91001"));
@@ -151,7 +146,7 @@ async fn a_result_counts_though_the_program_does_not_end() {
     let port = port();
     let reply = tools.call(Call::new("t", json!({})).with_port(port.clone())).await;
     assert_eq!(value(&reply), json!({"a": 1}));
-    assert!(port.heard().log[0].message.contains("did not end"));
+    assert!(port.heard().log[0].message.contains("did not exit"));
     // A child that keeps the output open dies with its parent.
     let (_programs, tools) =
         only("(setsid sleep 91002 &); echo '{\"status\":\"success\",\"result\":2}'").await;
@@ -239,7 +234,7 @@ async fn lies_in_discovery_cost_what_they_are_about() {
             json!([good, {"name": "x", "summary": "X.", "examples": [{"a": "no"}],
                 "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}]),
             vec!["good", "x"],
-            "examples or its policy are left out",
+            "examples and its cache policy are ignored",
         ),
         (
             "weak_policy",
@@ -248,7 +243,7 @@ async fn lies_in_discovery_cost_what_they_are_about() {
             "",
         ),
         ("no_summary", json!([{"name": "x", "schema": {"type": "object"}}]), vec!["x"], ""),
-        ("many", json!(many), vec![], "it tells of 100000 tools; the first 1000 are taken"),
+        ("many", json!(many), vec![], "it reports 100000 tools; the first 1000 are used"),
     ] {
         let discovery = json!({"name": name, "version": "1", "tools": tools});
         let script = format!("#!/bin/sh\ncat <<'END'\n{discovery}\nEND\n");
@@ -273,22 +268,22 @@ async fn a_program_that_cannot_tell_of_itself_costs_only_itself() {
     let programs = Programs::new();
     let rows: &[(&str, &str, Code, &str)] = &[
         ("silent", "#!/bin/sh\nexit 0\n", Code::Dependency, "printed nothing"),
-        ("failing", "#!/bin/sh\necho broken >&2\nexit 1\n", Code::Dependency, "ended with status 1"),
-        ("garbage", "#!/bin/sh\necho no json\n", Code::Dependency, "printed no JSON"),
+        ("failing", "#!/bin/sh\necho broken >&2\nexit 1\n", Code::Dependency, "exited with status 1"),
+        ("garbage", "#!/bin/sh\necho no json\n", Code::Dependency, "printed invalid JSON"),
         ("list", "#!/bin/sh\necho '[]'\n", Code::Dependency, "expected an object"),
-        ("empty", "#!/bin/sh\necho '{}'\n", Code::Dependency, "expected a list `tools`"),
-        ("slow", "#!/bin/sh\nsleep 91004\n", Code::Timeout, "was not done within 2"),
+        ("empty", "#!/bin/sh\necho '{}'\n", Code::Dependency, "expected an array `tools`"),
+        ("slow", "#!/bin/sh\nsleep 91004\n", Code::Timeout, "timed out after 2"),
         ("flood", "#!/bin/sh\nexec yes\n", Code::Limit, "printed more than 8 MiB"),
         ("deep", "#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' '['\n", Code::Dependency, "recursion limit"),
         (
             "no_utf8",
             "#!/bin/sh\nprintf '{\"tools\":[],\"name\":\"\\377\"}'\n",
             Code::Dependency,
-            "printed no JSON",
+            "printed invalid JSON",
         ),
         ("no_interpreter", "#!/no/such/interpreter\n", Code::Dependency, "did not start"),
         ("no_program", "\u{0}\u{1}\u{2}", Code::Dependency, "did not start"),
-        ("open", "#!/bin/sh\n(setsid sleep 91004 &)\nsleep 91004\n", Code::Timeout, "was not done"),
+        ("open", "#!/bin/sh\n(setsid sleep 91004 &)\nsleep 91004\n", Code::Timeout, "timed out after"),
     ];
     let mut builder = source().discovery_timeout(Duration::from_secs(2));
     for (name, text, ..) in rows {

@@ -63,8 +63,8 @@ async fn a_program_works_in_the_folder_of_the_scope_and_sees_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_of_the_working_folder_are_handed_over_and_no_others() {
-    if !has_namespaces("files_of_the_working_folder_are_handed_over_and_no_others") {
+async fn files_of_the_working_directory_are_handed_over_and_no_others() {
+    if !has_namespaces("files_of_the_working_directory_are_handed_over_and_no_others") {
         return;
     }
     let body = r#"

@@ -135,7 +135,7 @@ async fn a_process_that_hangs_or_floods_costs_its_call() {
         let tools = program(&programs, &[("GREETING", greeting)]).await;
         let reply = tools.call(does("count")).await;
         assert_eq!(error(&reply).code(), Code::Dependency, "{reply:?}");
-        assert!(error(&reply).message().contains("no `hello` frame: found"), "{reply:?}");
+        assert!(error(&reply).message().contains("not a `hello` frame; found"), "{reply:?}");
     }
 }
 

@@ -112,7 +112,7 @@ fn a_value_never_becomes_an_option() {
         (Code::InvalidInput, Some("/x")),
         "{error}"
     );
-    assert!(error.message().contains("`prog` would take it for an option"), "{error}");
+    assert!(error.message().contains("which `prog` parses as an option"), "{error}");
     assert!(error.suggestion().unwrap().contains("./-name"), "{error}");
     assert!(line(&bare, json!({ "x": "a", "n": -1 })).is_err());
     assert!(line(&with(r#"["{x}"]"#, LIST), json!({ "x": ["a", "-b"] })).is_err());

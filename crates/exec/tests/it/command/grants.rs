@@ -33,7 +33,7 @@ async fn a_description_grants_paths_and_a_level_and_the_caller_values() {
         "[grants]\nreadable = [\"read\"]\nwritable = [\"out\"]\nlevel = \"strict\"\nworkdir = \"out\"";
     let reply = Run::of(with(grants, &outside), "t", json!({})).reply().await;
     assert_eq!(reply.record.sandbox.as_ref().unwrap()["report"]["effective"], "strict");
-    assert_eq!(reply.result.unwrap().model_text(), "/workspace\noutside\n\n");
+    assert_eq!(reply.result.unwrap().to_text(), "/workspace\noutside\n\n");
     assert_eq!(std::fs::read_to_string(outside.join("out/made")).unwrap(), "made\n");
 
     // A variable is the operator's to give.
@@ -45,7 +45,7 @@ async fn a_description_grants_paths_and_a_level_and_the_caller_values() {
     let reply = Run::of(tools.granted(granted), "t", json!({})).reply().await;
     assert_eq!(reply.record.sandbox.as_ref().unwrap()["report"]["raw_variables"], json!(["KEY"]));
     let output = reply.result.unwrap();
-    assert_eq!(output.model_text(), "/workspace\n[secret]\n");
+    assert_eq!(output.to_text(), "/workspace\n[secret]\n");
     assert!(!format!("{output:?} {:?}", reply.record).contains("canary"));
 
     // What the caller grants stands in the place of what the file says.

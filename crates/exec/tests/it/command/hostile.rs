@@ -94,7 +94,7 @@ async fn a_path_stays_beneath_the_working_directory() {
     // Defaults, calls without a working directory, and the format instead of the type are checked as well.
     let list = "type = \"array\"\nitems = { type = \"string\", format = \"file\" }";
     let list = text(list, "").replace("\"/etc/hostname\"", "[\"a\", \"/etc/hostname\"]");
-    let none = text("type = \"file\"", "working_folder = \"none\"\n");
+    let none = text("type = \"file\"", "working_directory = \"none\"\n");
     for (run, pointer) in [
         (Run::new(&file, json!({})).folder(&root), "/x"),
         (Run::new(&file, json!({})), "/x"),
@@ -201,7 +201,7 @@ async fn output_without_end_is_cut_and_never_kept() {
     assert!(error.message().contains("1000 bytes, the limit of this tool"), "{error}");
     let error = run("1000000000000", "text").error().await;
     assert_eq!(error.code(), Code::Limit, "{error}");
-    assert!(error.message().contains("printed more than the limit of 104857600 bytes"), "{error}");
+    assert!(error.message().contains("printed more than 100 MiB"), "{error}");
 }
 
 #[tokio::test]
@@ -249,7 +249,7 @@ async fn a_program_that_is_not_there_is_named_with_how_to_get_it() {
     let error =
         Run::new(&description("no-such-program", "install = \"ask for it\"", ""), json!({})).error().await;
     assert_eq!((error.code(), error.suggestion()), (Code::Dependency, Some("Install it: ask for it.")));
-    assert!(error.message().starts_with("`no-such-program` is not on this machine"), "{error}");
+    assert!(error.message().starts_with("`no-such-program` is not installed"), "{error}");
     let error = Run::new(&description("/no/such/program", "", ""), json!({})).error().await;
     assert_eq!(error.code(), Code::Dependency, "{error}");
     assert!(error.suggestion().is_some());

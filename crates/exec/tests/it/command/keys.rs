@@ -191,20 +191,20 @@ description = "W."
 }
 
 #[tokio::test]
-async fn a_working_folder_is_required_optional_or_never_shown() {
-    if !has_sandbox("a_working_folder_is_required_optional_or_never_shown") {
+async fn a_working_directory_is_required_optional_or_never_shown() {
+    if !has_sandbox("a_working_directory_is_required_optional_or_never_shown") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("here"), "").unwrap();
     let text = |key: &str| bash("ls", "", &format!("read_only = true\n{key}"));
     for (key, expected) in
-        [("", "here\n"), ("working_folder = \"required\"", "here\n"), ("working_folder = \"none\"", "")]
+        [("", "here\n"), ("working_directory = \"required\"", "here\n"), ("working_directory = \"none\"", "")]
     {
         assert_eq!(Run::new(&text(key), json!({})).folder(folder.path()).text().await, expected, "{key}");
     }
     assert_eq!(Run::new(&text(""), json!({})).text().await, "");
-    let error = Run::new(&text("working_folder = \"required\""), json!({})).error().await;
+    let error = Run::new(&text("working_directory = \"required\""), json!({})).error().await;
     assert_eq!(error.code(), Code::Precondition);
     assert!(error.suggestion().unwrap().contains("--workdir"), "{error}");
 }
@@ -220,7 +220,7 @@ async fn a_tool_that_only_reads_cannot_write_and_another_hands_over_its_files() 
     assert_eq!(run("read_only = true").text().await, "refused\n");
     assert!(!folder.path().join("made").exists());
     let output = run("").output().await;
-    assert_eq!(output.model_text(), "written\n");
+    assert_eq!(output.to_text(), "written\n");
     assert_eq!(output.artifacts.len(), 1);
     assert_eq!((output.artifacts[0].name.as_str(), output.artifacts[0].size), ("made", 5));
     assert_eq!(std::fs::read(folder.path().join("made")).unwrap(), b"text\n");
@@ -301,13 +301,13 @@ async fn output_becomes_what_its_format_says() {
         (
             "format = \"json\"",
             "{",
-            "DEPENDENCY: the output of `cat` is not what its description says: it is not one JSON value",
+            "DEPENDENCY: the output of `cat` does not match its description: it is not one JSON value",
         ),
         ("format = \"json\"\nlimit_bytes = 4", "\"1234567890\"", "LIMIT: `cat` printed more than 4 bytes"),
         (
             "format = \"json_lines\"",
             "1 x",
-            "DEPENDENCY: the output of `cat` is not what its description says: it is not JSON",
+            "DEPENDENCY: the output of `cat` does not match its description: it is not JSON",
         ),
         (
             "format = \"captures\"\npattern = '^(?<n>\\d+)'\nsingle = true",
@@ -317,7 +317,7 @@ async fn output_becomes_what_its_format_says() {
         (
             "format = \"captures\"\npattern = '^(?<n>.*)$'\ntypes = { n = \"integer\" }",
             "1.5",
-            "DEPENDENCY: the output of `cat` is not what its description says: `n`: expected a whole number, found \"1.5\"",
+            "DEPENDENCY: the output of `cat` does not match its description: `n`: expected an integer, found \"1.5\"",
         ),
         (
             "format = \"fields\"\ncolumns = [\"a\"]\ntypes = { a = \"boolean\" }",
@@ -401,9 +401,9 @@ means = "PERMISSION"
     assert_eq!(run("echo denied >&2; exit 0").value().await, items(&json!([]), false));
     assert_eq!(run("exit 9").error().await.code(), Code::Conflict, "a rule of the file");
     let error = run("echo bad >&2; exit 4").error().await;
-    assert_eq!((error.code(), error.message()), (Code::Dependency, "`bash` ended with exit status 4: bad"));
+    assert_eq!((error.code(), error.message()), (Code::Dependency, "`bash` exited with status 4: bad"));
     let error = run("exit 4").error().await;
-    assert_eq!(error.message(), "`bash` ended with exit status 4 and said nothing");
+    assert_eq!(error.message(), "`bash` exited with status 4 and printed no error");
     let error = run("kill -SEGV $$").error().await;
     assert_eq!((error.code(), error.message()), (Code::Dependency, "`bash` was ended by signal 11"));
 }
@@ -430,7 +430,7 @@ async fn a_program_that_is_too_old_is_refused_with_what_to_do() {
     );
     assert_eq!(error.suggestion(), Some("Install a newer one: get it."));
     let error = Run::new(&text("1", r"other (\S+)"), json!({})).error().await;
-    assert!(error.message().contains("did not tell its version"), "{error}");
+    assert!(error.message().contains("reported no version"), "{error}");
     // Without `args` it is asked by `--version`.
     let bash_itself = bash("echo hi", "[version]\nminimum = \"99\"\npattern = 'version (\\d+\\.\\d+)'", "");
     let error = Run::new(&bash_itself, json!({})).error().await;
@@ -527,7 +527,7 @@ async fn secrets_go_round_the_command_line_and_are_masked_in_output_and_record()
     };
     let args = json!({ "token": "canary-7c1f" });
     let reply = Run::new(&text(0), args.clone()).reply().await;
-    assert_eq!(reply.result.unwrap().model_text(), "same\n[secret]\n");
+    assert_eq!(reply.result.unwrap().to_text(), "same\n[secret]\n");
     let record = serde_json::to_string(&*reply.record).unwrap();
     assert!(!record.contains("canary"), "{record}");
     let reply = Run::new(&text(3), args.clone()).reply().await;
@@ -574,7 +574,7 @@ async fn the_folder_of_a_call_tells_nothing_of_the_host() {
     {
         let error = run(place).error().await;
         assert_eq!(error.code(), Code::InvalidPath, "{place}: {error}");
-        assert_eq!(error.message(), format!("`{place}` is no folder beneath the working folder"));
+        assert_eq!(error.message(), format!("`{place}` is not a directory beneath the working directory"));
     }
 }
 

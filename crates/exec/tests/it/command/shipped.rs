@@ -196,7 +196,7 @@ async fn revisions_are_no_paths() {
     for args in [json!({ "from": "a", "to": "b" }), json!({ "from": "a", "paths": ["b"] })] {
         let error = bench.error("git_diff", args).await;
         assert_eq!(error.code(), Code::Precondition, "{error}");
-        assert!(error.message().contains("not the top of a Git repository"), "{error}");
+        assert!(error.message().contains("not the root of a Git repository"), "{error}");
     }
 }
 
@@ -206,7 +206,7 @@ async fn git() {
     for tool in ["git_log", "git_show", "git_diff", "git_status"] {
         let error = bench.error(tool, json!({})).await;
         assert_eq!(error.code(), Code::Precondition, "{tool} {error}");
-        assert!(error.message().contains("not the top of a Git repository"), "{tool} {error}");
+        assert!(error.message().contains("not the root of a Git repository"), "{tool} {error}");
     }
 
     bench.host("git", &["init", "-q", "-b", "main"]);
@@ -387,19 +387,19 @@ async fn find() {
     let paths = |args: Value| bench.column("find", args, "path");
     assert_eq!(paths(json!({ "larger_than": 4096, "kind": "file" })).await, ["./deep/er/b.csv"]);
     assert_eq!(paths(json!({ "kind": "link" })).await, ["./link"]);
-    assert_eq!(paths(json!({ "kind": "folder", "folder": "deep" })).await, ["deep", "deep/er"]);
+    assert_eq!(paths(json!({ "kind": "directory", "directory": "deep" })).await, ["deep", "deep/er"]);
     assert_eq!(paths(json!({ "path": "*/er/*" })).await, ["./deep/er/b.csv"]);
     assert_eq!(paths(json!({ "name": "c*" })).await, ["./deep/c\nd.txt"]);
     assert_eq!(paths(json!({ "changed_within_days": 1, "kind": "file" })).await.len(), 3);
     assert_eq!(paths(json!({ "name": "-delete" })).await, Vec::<String>::new());
     for folder in ["-delete", "(", "!"] {
         assert_eq!(
-            bench.error("find", json!({ "folder": folder })).await.code(),
+            bench.error("find", json!({ "directory": folder })).await.code(),
             Code::InvalidInput,
             "{folder}"
         );
     }
-    assert_eq!(bench.error("find", json!({ "folder": "none" })).await.code(), Code::InvalidPath);
+    assert_eq!(bench.error("find", json!({ "directory": "none" })).await.code(), Code::InvalidPath);
 }
 
 #[tokio::test]

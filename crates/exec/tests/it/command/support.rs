@@ -69,7 +69,7 @@ impl Run {
     }
 
     pub(crate) async fn text(self) -> String {
-        self.output().await.model_text().into_owned()
+        self.output().await.to_text().into_owned()
     }
 
     /// The structured result.
@@ -80,7 +80,7 @@ impl Run {
     pub(crate) async fn error(self) -> ToolError {
         match self.reply().await.result {
             Err(error) => error,
-            Ok(output) => panic!("expected an error, found {}", output.model_text()),
+            Ok(output) => panic!("expected an error, found {}", output.to_text()),
         }
     }
 }

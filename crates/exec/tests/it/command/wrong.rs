@@ -17,22 +17,22 @@ const X: &str = "[tool.parameters.x]\ntype = \"string\"\ndescription = \"X.\"\n"
 fn every_mistake_has_its_line_and_a_sentence() {
     // The tool's own lines begin at line 8.
     let rows: &[(&str, &str)] = &[
-        ("nmae = 1", "x.toml:8: tool[0].nmae: the key `nmae` is not known; did you mean `name`?"),
-        ("args = 1", "x.toml:8: tool[0].args: expected a list, found the number 1"),
-        ("args = [\"a\",\n 2]", "x.toml:9: tool[0].args[1]: expected text in quotes, found the number 2"),
+        ("nmae = 1", "x.toml:8: tool[0].nmae: unknown key `nmae`; did you mean `name`?"),
+        ("args = 1", "x.toml:8: tool[0].args: expected an array, found the number 1"),
+        ("args = [\"a\",\n 2]", "x.toml:9: tool[0].args[1]: expected a string, found the number 2"),
         ("args = [\"{y\"]", "x.toml:8: tool[0].args[0]: expected `{parameter}`, found a single brace"),
         (
             "args = [\n\"a\",\n\"{pth}\"]\n[tool.parameters.path]\ntype = \"file\"\ndescription = \"P.\"",
-            "x.toml:10: tool[0].args[1]: expected the name of a parameter, found `pth`; did you mean `path`?",
+            "x.toml:10: tool[0].args[1]: expected a parameter name, found `pth`; did you mean `path`?",
         ),
         (
             "args = [{ when = \"y\", args = [\"a\"] }]",
-            "x.toml:8: tool[0].args[0].when: expected the name of a parameter",
+            "x.toml:8: tool[0].args[0].when: expected a parameter name",
         ),
         ("args = [{ args = [\"a\"] }]", "x.toml:8: tool[0].args[0]: the key `when` is missing"),
         (
             "args = [{ when = \"x\" }]\n[tool.parameters.x]\ntype=\"string\"\ndescription=\"X.\"",
-            "x.toml:8: tool[0].args[0]: expected arguments in `args` or in `otherwise`",
+            "x.toml:8: tool[0].args[0]: expected arguments in `args` or `otherwise`",
         ),
         (
             "args = [{ when = \"x\", arsg = [\"a\"], args = [\"a\"] }]\n[tool.parameters.x]\ntype=\"string\"\ndescription=\"X.\"",
@@ -40,26 +40,26 @@ fn every_mistake_has_its_line_and_a_sentence() {
         ),
         (
             "read_only = \"yes\"",
-            "x.toml:8: tool[0].read_only: expected true or false, found the text \"yes\"",
+            "x.toml:8: tool[0].read_only: expected true or false, found the string \"yes\"",
         ),
-        ("read_only = true\ndestructive = true", "cannot be `destructive`"),
+        ("read_only = true\ndestructive = true", "cannot be both"),
         (
-            "working_folder = \"requird\"",
+            "working_directory = \"requird\"",
             "expected one of required, optional, none, found `requird`; did you mean `required`?",
         ),
-        ("directory = \"a\"\nworking_folder = \"none\"", "`working_folder` is `none`"),
-        ("title = \" \"", "x.toml:8: tool[0].title: expected text, found none"),
+        ("directory = \"a\"\nworking_directory = \"none\"", "`working_directory` is `none`"),
+        ("title = \" \"", "x.toml:8: tool[0].title: expected a non-empty string"),
         (
             "[tool.env]\nLD_PRELOAD = \"x\"",
             "x.toml:9: tool[0].env.LD_PRELOAD: variable `LD_PRELOAD` is not allowed",
         ),
         ("[tool.env]\n\"A B\" = \"x\"", "a name has letters, digits and underscores"),
         ("[tool.policy]\ntimeout = \"soon\"", "x.toml:9: tool[0].policy.timeout: `soon` is not a duration"),
-        ("[tool.policy]\ntimeout = \"0s\"", "expected more than no time"),
-        ("[tool.policy]\nretries = -1", "expected a whole number of at least 0"),
+        ("[tool.policy]\ntimeout = \"0s\"", "expected more than 0"),
+        ("[tool.policy]\nretries = -1", "expected an integer of at least 0"),
         ("[tool.policy]\napproval = \"al\"", "`al` is not an approval"),
         ("[tool.policy]\nrate = \"often\"", "`often` is not a rate"),
-        ("[tool.policy]\noutput_limit_bytes = 0", "expected a whole number of at least 1"),
+        ("[tool.policy]\noutput_limit_bytes = 0", "expected an integer of at least 1"),
         ("[tool.policy]\ncache = \"5m\"", "x.toml:5: tool[0]: only an idempotent tool can be cached"),
         (
             "[tool.output]\nformat = \"xml\"",
@@ -68,12 +68,12 @@ fn every_mistake_has_its_line_and_a_sentence() {
         ("[tool.output]\nlimit = 1", "x.toml:8: tool[0].output: the key `format` is missing"),
         (
             "[tool.output]\nformat = \"text\"\nlimit = 1",
-            "`limit` has no effect with the format `text`: it is for json_lines, lines",
+            "`limit` has no effect with the format `text`: it applies to json_lines, lines",
         ),
         ("[tool.output]\nformat = \"captures\"", "`format = \"captures\"` needs a `pattern`"),
         (
             "[tool.output]\nformat = \"captures\"\npattern = '('",
-            "x.toml:10: tool[0].output.pattern: the regular expression is not valid",
+            "x.toml:10: tool[0].output.pattern: the regular expression is invalid",
         ),
         ("[tool.output]\nformat = \"captures\"\npattern = '(?=a)(?<x>.)'", "look-around"),
         ("[tool.output]\nformat = \"captures\"\npattern = '(a)'", "no named group"),
@@ -88,26 +88,26 @@ fn every_mistake_has_its_line_and_a_sentence() {
         ("[tool.output]\nformat = \"fields\"", "needs `columns`"),
         (
             "[tool.output]\nformat = \"fields\"\ncolumns = [\"a\"]\nfield_separator = \"\"",
-            "expected a separator, found empty text",
+            "expected a separator, found an empty string",
         ),
         ("[tool.output]\nformat = \"text\"\nlimit_bytes = 100000000000", "expected at most 67108864 bytes"),
         (
             "[tool.output]\nformat = \"json\"\n[tool.output.schema]\ntype = \"objekt\"",
-            "JSON Schema is not valid",
+            "JSON Schema is invalid",
         ),
         (
             "[[tool.exit]]\ncode = 300\nmeans = \"empty\"",
             "x.toml:9: tool[0].exit[0].code: expected an exit status from 0 to 255",
         ),
         ("[[tool.exit]]\ncode = 1\nmeans = \"NOTFOUND\"", "found `NOTFOUND`; did you mean `NOT_FOUND`?"),
-        ("[[tool.exit]]\nmeans = \"empty\"", "it would fit every failure"),
+        ("[[tool.exit]]\nmeans = \"empty\"", "would match every failure"),
         ("[[tool.exit]]\ncode = 1\nmeans = \"empty\"\nmessage = \"x\"", "are for errors"),
         (
             "[[tool.exit]]\ncode = 1\nstderr = '['\nmeans = \"empty\"",
-            "x.toml:10: tool[0].exit[0].stderr: the regular expression is not valid",
+            "x.toml:10: tool[0].exit[0].stderr: the regular expression is invalid",
         ),
         ("[[tool.example]]\noutput = 1", "the key `args` is missing"),
-        ("[[tool.example]]\nargs = { y = 1 }", "example 1 does not fit"),
+        ("[[tool.example]]\nargs = { y = 1 }", "example 1 does not match"),
     ];
     for (tool, expected) in rows {
         let found = error(&description("p", "", tool));
@@ -131,7 +131,7 @@ fn parameters_are_checked() {
         ),
         (
             "[tool.parameters.x]\ntype = \"string\"\ndescription = \"X.\"\nminimum = 1",
-            "`minimum` of the parameter `x` has no effect",
+            "`minimum` of parameter `x` has no effect",
         ),
         ("[tool.parameters.x]\ntype = \"string\"\ndescription = \"X.\"\ndefault = 1", "x"),
         ("[tool.parameters.x]\ntype = \"string\"\ndescription = \"X.\"\npattern = \"(\"", "pattern"),
@@ -159,10 +159,10 @@ fn parameters_are_checked() {
     let unread = error(&description("p", "", X));
     assert_eq!(
         unread,
-        "x.toml:8: tool[0].parameters.x: nothing reads the parameter: write `{x}` in `args`, `stdin`, `directory` or `env`, or drop it"
+        "x.toml:8: tool[0].parameters.x: the parameter is unused; write `{x}` in `args`, `stdin`, `directory` or `env`, or remove it"
     );
     let secret = error(&description("p", "", &format!("args = [\"--token={{x}}\"]\n{X}sensitive = true")));
-    assert!(secret.contains("x.toml:8") && secret.contains("give it by `env` or `stdin`"), "{secret}");
+    assert!(secret.contains("x.toml:8") && secret.contains("pass it by `env` or `stdin`"), "{secret}");
     let lists = "[tool.parameters.a]\ntype = \"array\"\ndescription = \"A.\"\n[tool.parameters.b]\ntype = \"array\"\ndescription = \"B.\"";
     assert!(error(&description("p", "", &format!("args = [\"{{a}}{{b}}\"]\n{lists}"))).contains("two lists"));
 }
@@ -189,38 +189,32 @@ fn the_file_itself_is_checked() {
         (good.replace("\"command\"", "\"flow\""), "x.toml:1: kind: expected `command`, found `flow`"),
         (
             good.replace("v = 1", "v = 2"),
-            "x.toml:2: v: expected 1, found 2: this description was written for another version",
+            "x.toml:2: v: expected 1, found 2: the description has another version",
         ),
         (good.replace("v = 1\n", ""), "the key `v` is missing"),
-        (good.replace("[[tool]]", "[[tols]]"), "there is no tool"),
+        (good.replace("[[tool]]", "[[tols]]"), "it has no tool"),
         (
             description("p", "progam = 1", ""),
-            "x.toml:4: progam: the key `progam` is not known; did you mean `program`?",
+            "x.toml:4: progam: unknown key `progam`; did you mean `program`?",
         ),
-        (
-            description("p", "args = [\"{x}\"]", X),
-            "x.toml:4: args[0]: expected the name of a parameter, found `x`",
-        ),
+        (description("p", "args = [\"{x}\"]", X), "x.toml:4: args[0]: expected a parameter name, found `x`"),
         (
             description("p", "[sandbox]\nlevel = \"strikt\"", ""),
             "x.toml:5: sandbox.level: unknown level `strikt`, did you mean `strict`?",
         ),
         (description("p", "[sandbox]\nreadable = [\"a\"]", ""), "expected an absolute path, found `a`"),
-        (description("p", "[sandbox]\nmemory_mib = 0", ""), "expected a whole number of at least 1"),
-        (
-            description("p", "[sandbox]\nnet = true", ""),
-            "the key `net` is not known; did you mean `network`?",
-        ),
+        (description("p", "[sandbox]\nmemory_mib = 0", ""), "expected an integer of at least 1"),
+        (description("p", "[sandbox]\nnet = true", ""), "unknown key `net`; did you mean `network`?"),
         (description("p", "[version]\nminimum = \"x\"\npattern = '(a)'", ""), "expected numbers with dots"),
         (description("p", "[version]\nminimum = \"1\"\npattern = 'a'", ""), "the pattern has no group"),
         (description("p", "", "x = "), "x.toml:8: "),
         (description("p", "", "name = \"u\""), "x.toml:8: "),
         (
             description("p", "", "[[tool]]\nname = \"t\"\ndescription = \"Again.\""),
-            "x.toml:8: tool[1]: the name `t` is taken by the tool at line 5",
+            "x.toml:8: tool[1]: the tool at line 5 is also named `t`",
         ),
-        (good.replace("\"t\"", "\"1 t\""), "begins with a letter"),
-        (format!("{good}# {}", "x".repeat(2 << 20)), "expected at most 1048576"),
+        (good.replace("\"t\"", "\"1 t\""), "starts with a letter"),
+        (format!("{good}# {}", "x".repeat(2 << 20)), "the maximum is 1048576"),
         (format!("{good}x = {}", "[".repeat(10_000)), "x.toml:9: "),
     ];
     for (text, expected) in rows {

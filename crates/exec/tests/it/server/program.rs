@@ -63,9 +63,9 @@ pub(super) fn run(toolbox: Toolbox, words: &[&str], input: impl Read + Send + 's
 }
 
 /// Runs a program whose output a person reads on a terminal.
-pub(super) fn run_for_person(toolbox: Toolbox, words: &[&str]) -> Ended {
+pub(super) fn run_for_terminal(toolbox: Toolbox, words: &[&str]) -> Ended {
     let mut program = program();
-    program.for_person = true;
+    program.for_terminal = true;
     run_as(program, toolbox, words, io::empty())
 }
 

@@ -76,7 +76,7 @@ fn every_command_line_prints_what_the_table_says() {
 #[test]
 fn help_reads_like_a_command_line() {
     let help = run(toolbox(), &["--help"], std::io::empty());
-    for part in ["Usage: demo TOOL", "Tools:\n  add ", "Commands:", "--resident", "Exit status:"] {
+    for part in ["Usage: demo TOOL", "Tools:\n  add ", "Commands:", "--resident", "Exit code:"] {
         assert!(help.output.contains(part), "{part}: {}", help.output);
     }
     assert_eq!(help.output, run(toolbox(), &[], std::io::empty()).output);
@@ -130,7 +130,7 @@ fn deep_and_odd_input_is_refused() {
     let ended = run(toolbox(), &["add", "-"], std::io::Cursor::new(vec![0xff, 0xfe]));
     assert!(ended.output.contains("INVALID_INPUT"), "{ended:?}");
     let ended = run(toolbox(), &["add", "-"], std::io::Cursor::new("[1]"));
-    assert!(ended.output.contains("no object"), "{ended:?}");
+    assert!(ended.output.contains("not a JSON object"), "{ended:?}");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_person_reads_text_and_a_pipe_json() {
         (&["ad", "--a", "1"], "", "error: Unknown command: ad\nhint: Did you mean `add`?\n", 2),
         (&["count", "--to", "2"], "", "error: This tool requires --stream flag\n", 1),
     ] {
-        let ended = super::program::run_for_person(toolbox(), words);
+        let ended = super::program::run_for_terminal(toolbox(), words);
         assert_eq!((ended.output.as_str(), ended.status), (output, status), "{words:?}: {ended:?}");
         assert!(ended.errors.starts_with(errors), "{words:?}: {ended:?}");
         // Through a pipe nothing changes.
@@ -171,7 +171,7 @@ fn a_person_reads_text_and_a_pipe_json() {
         assert!(piped.output.starts_with('{') && piped.status == status, "{piped:?}");
     }
     // Who asks for the protocol gets the protocol.
-    let streamed = super::program::run_for_person(toolbox(), &["count", "--to", "2", "--stream"]);
+    let streamed = super::program::run_for_terminal(toolbox(), &["count", "--to", "2", "--stream"]);
     assert!(streamed.lines().iter().all(Value::is_object), "{streamed:?}");
 }
 

@@ -3,26 +3,26 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use toolpost_core::{BoxFuture, KeptTask, TaskStore, ToolError};
+use toolpost_core::{BoxFuture, TaskRecord, TaskStore, ToolError};
 
 /// A store of tasks in memory.
 #[derive(Default)]
-pub(in crate::server) struct MemoryTasks(Mutex<BTreeMap<String, KeptTask>>);
+pub(in crate::server) struct MemoryTasks(Mutex<BTreeMap<String, TaskRecord>>);
 
 impl MemoryTasks {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, KeptTask>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, TaskRecord>> {
         // The table is whole after any panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl TaskStore for MemoryTasks {
-    fn keep(&self, task: KeptTask) -> BoxFuture<'_, Result<(), ToolError>> {
+    fn put(&self, task: TaskRecord) -> BoxFuture<'_, Result<(), ToolError>> {
         self.lock().insert(task.id.clone(), task);
         Box::pin(async { Ok(()) })
     }
 
-    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<KeptTask>, ToolError>> {
+    fn load<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<TaskRecord>, ToolError>> {
         let found = self.lock().get(id).cloned();
         Box::pin(async { Ok(found) })
     }
@@ -36,7 +36,7 @@ impl TaskStore for MemoryTasks {
         Box::pin(async { Ok(()) })
     }
 
-    fn all(&self) -> BoxFuture<'_, Result<Vec<KeptTask>, ToolError>> {
+    fn all(&self) -> BoxFuture<'_, Result<Vec<TaskRecord>, ToolError>> {
         let all = self.lock().values().cloned().collect();
         Box::pin(async { Ok(all) })
     }

@@ -138,7 +138,7 @@ async fn questions_and_completions_are_answered_by_the_caller() {
         // The default of the schema stands in for what was left out, and one value answers for its field.
         memory.answer(Answer::Given { value: json!({ "city": "Oslo" }) });
         let output = client.call(with_port("ask")).await.result.unwrap();
-        let told: Value = serde_json::from_str(&output.model_text()).unwrap();
+        let told: Value = serde_json::from_str(&output.to_text()).unwrap();
         assert_eq!(
             (&told["action"], &told["content"]),
             (&json!("accept"), &json!({ "city": "Oslo", "days": 3 })),
@@ -146,9 +146,9 @@ async fn questions_and_completions_are_answered_by_the_caller() {
         );
         memory.answer(Answer::Declined);
         let output = client.call(with_port("ask")).await.result.unwrap();
-        assert!(output.model_text().contains("decline"), "{way}");
+        assert!(output.to_text().contains("decline"), "{way}");
         let output = client.call(with_port("sample")).await.result.unwrap();
-        assert_eq!(output.model_text(), "Say hi. / Be brief. / 7", "{way}");
+        assert_eq!(output.to_text(), "Say hi. / Be brief. / 7", "{way}");
         // A caller that cannot answer is never silent.
         let error = call(&client, "ask", json!({})).await.unwrap_err();
         assert!(error.to_string().contains("cannot answer questions"), "{way}: {error}");
@@ -161,7 +161,7 @@ async fn resources_and_prompts_are_read() {
         let resources = client.resources().await.unwrap();
         let patterns: Vec<_> = resources.iter().map(|spec| spec.uri_pattern.as_str()).collect();
         assert_eq!(patterns, ["test://static", "test://item/{id}"], "{way}");
-        assert_eq!(client.read_resource("test://static").await.unwrap().model_text(), "a text", "{way}");
+        assert_eq!(client.read_resource("test://static").await.unwrap().to_text(), "a text", "{way}");
         assert!(
             client.read_resource("test://item/1").await.unwrap_err().message().contains("no test://item/1")
         );
@@ -173,7 +173,7 @@ async fn resources_and_prompts_are_read() {
         );
         let arguments = Map::from_iter([("who".to_owned(), json!("Ada"))]);
         let output = client.render_prompt("greet", &arguments).await.unwrap();
-        assert_eq!(output.model_text(), "Greet \"Ada\".", "{way}");
+        assert_eq!(output.to_text(), "Greet \"Ada\".", "{way}");
         assert_eq!(output.structured.unwrap()["messages"][0]["role"], "user");
     }
 }
@@ -237,7 +237,7 @@ async fn the_time_in_which_somebody_is_asked_does_not_count() {
     let answered = tokio::spawn(async move { client.call(ask).await.result });
     tokio::time::sleep(Duration::from_secs(1)).await;
     port.answer(Answer::Given { value: json!({ "city": "Oslo" }) });
-    assert!(answered.await.unwrap().unwrap().model_text().contains("Oslo"));
+    assert!(answered.await.unwrap().unwrap().to_text().contains("Oslo"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -270,10 +270,7 @@ async fn a_task_is_asked_for_until_it_is_done_and_cancelled_when_nobody_waits() 
         let mut task = Call::new("task", json!({ "polls": 2, "asks": true }));
         task.port = Arc::clone(&port) as Arc<dyn Port>;
         let output = client.call(task).await.result.unwrap();
-        assert!(
-            output.model_text().contains("finished") && output.model_text().contains("true"),
-            "{output:?}"
-        );
+        assert!(output.to_text().contains("finished") && output.to_text().contains("true"), "{output:?}");
         let told: Vec<_> = port.heard().progress.iter().map(|told| told.message.clone()).collect();
         assert_eq!(told, ["1 to go", "0 to go"]);
     }
@@ -297,14 +294,14 @@ async fn traces_log_levels_and_headers_travel_with_the_call() {
     let mut asked = Call::new("meta", json!({}));
     asked.options.metadata.insert("traceparent".to_owned(), "00-abc-def-01".into());
     asked.options.metadata.insert("private".to_owned(), "mine".into());
-    let told = client.call(asked).await.result.unwrap().model_text().into_owned();
+    let told = client.call(asked).await.result.unwrap().to_text().into_owned();
     assert!(
         told.contains("00-abc-def-01") && told.contains("\"warning\"") && !told.contains("mine"),
         "{told}"
     );
     let mut verbose = Call::new("meta", json!({}));
     verbose.options.verbose = true;
-    assert!(client.call(verbose).await.result.unwrap().model_text().contains("\"debug\""));
+    assert!(client.call(verbose).await.result.unwrap().to_text().contains("\"debug\""));
     let sent = server.fixture.facts.headers.lock().unwrap().clone();
     assert!(sent.len() >= 3 && sent.iter().all(|value| value == "hunter2"), "{sent:?}");
     let bad =

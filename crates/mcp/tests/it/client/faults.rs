@@ -46,7 +46,7 @@ async fn an_idempotent_call_is_sent_again() {
         Endpoint::Program { argv, env, dir: Some(folder.path().to_owned()), level: Level::Minimal };
     let client = connect(endpoint).await;
     let reply = client.call(Call::new("crash_once", json!({ "file": marker }))).await;
-    assert_eq!(reply.result.unwrap().model_text(), "survived");
+    assert_eq!(reply.result.unwrap().to_text(), "survived");
     assert_eq!(reply.record.attempts, 2);
 }
 
@@ -117,7 +117,7 @@ async fn a_server_restarted_under_load_loses_no_name_and_no_finished_call() {
         for task in counting {
             for result in task.await.unwrap() {
                 match result {
-                    Ok(output) => assert!(finished.insert(output.model_text().into_owned()), "counted twice"),
+                    Ok(output) => assert!(finished.insert(output.to_text().into_owned()), "counted twice"),
                     Err(error) => {
                         assert_eq!(error.code(), Code::Dependency, "{error}");
                         lost += 1;

@@ -71,9 +71,9 @@ async fn check(endpoint: Endpoint) {
     let error = call(&client, "add", json!({ "a": 1, "b": "x" })).await.unwrap_err();
     assert_eq!(error.code(), Code::InvalidInput, "{error}");
     assert_eq!(client.resources().await.unwrap()[0].uri_pattern.as_str(), "notes://one");
-    assert_eq!(client.read_resource("notes://one").await.unwrap().model_text(), "a note");
+    assert_eq!(client.read_resource("notes://one").await.unwrap().to_text(), "a note");
     let who = serde_json::Map::from_iter([("who".to_owned(), json!("Ada"))]);
-    assert_eq!(client.render_prompt("greet", &who).await.unwrap().model_text(), "Greet Ada");
+    assert_eq!(client.render_prompt("greet", &who).await.unwrap().to_text(), "Greet Ada");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -111,5 +111,5 @@ pub(crate) async fn call(
 
 /// The text of a tool's answer.
 pub(crate) async fn said(client: &Client, tool: &str, arguments: serde_json::Value) -> String {
-    call(client, tool, arguments).await.unwrap().model_text().into_owned()
+    call(client, tool, arguments).await.unwrap().to_text().into_owned()
 }

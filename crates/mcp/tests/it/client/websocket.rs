@@ -61,7 +61,7 @@ async fn a_websocket_carries_calls_progress_and_questions() {
     assert!(!format!("{client:?} {error:?}").contains("hunter2"));
     let calls = (0..20).map(|number| call(&client, "double", json!({ "number": number })));
     for (number, output) in futures_util::future::join_all(calls).await.into_iter().enumerate() {
-        assert_eq!(output.unwrap().model_text(), (number * 2).to_string());
+        assert_eq!(output.unwrap().to_text(), (number * 2).to_string());
     }
     let port = MemoryPort::new(10, 0);
     port.answer(Answer::Given { value: json!({ "city": "Oslo" }) });
@@ -89,7 +89,7 @@ async fn a_websocket_that_ends_is_opened_again_and_no_name_is_lost() {
     let running = serve(&address).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let output = call(&client, "double", json!({ "number": 21 })).await.unwrap();
-    assert_eq!(output.model_text(), "42");
+    assert_eq!(output.to_text(), "42");
     running.stop().await;
 }
 

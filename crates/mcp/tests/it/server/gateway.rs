@@ -333,9 +333,9 @@ async fn an_upstream_that_goes_and_comes_under_load_loses_no_name_and_runs_nothi
     println!(
         "{total} calls were answered through 4 deaths of the upstream, and {unclear} were told that they may have run"
     );
-    assert_eq!(gateway.status()[0].state, SourceState::Well);
+    assert_eq!(gateway.status()[0].state, SourceState::Ready);
     up.shutdown_background();
-    eventually("it is found out", async || gateway.status()[0].state == SourceState::Reviving).await;
+    eventually("it is found out", async || gateway.status()[0].state == SourceState::Reconnecting).await;
 }
 
 /// Whether an id is of a tool that must not run twice.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use toolpost_core::{
-    Answer, BoxFuture, Call, KeptTask, Output, ParameterType, Question, Reply, Secret, TaskStore, TaskUse,
+    Answer, BoxFuture, Call, Output, ParameterType, Question, Reply, Secret, TaskRecord, TaskStore, TaskUse,
     ToolError, ToolSource, ToolSpec, tool_fn,
 };
 use toolpost_mcp::server::{Builder, Running, Server};
@@ -344,12 +344,12 @@ struct Full {
 }
 
 impl TaskStore for Full {
-    fn keep(&self, task: KeptTask) -> BoxFuture<'_, Result<(), ToolError>> {
+    fn put(&self, task: TaskRecord) -> BoxFuture<'_, Result<(), ToolError>> {
         let refuses = self.refuses_all || task.body.get("ended").is_some();
         Box::pin(async move { if refuses { Err(ToolError::limit("the disk is full")) } else { Ok(()) } })
     }
 
-    fn load<'a>(&'a self, _id: &'a str) -> BoxFuture<'a, Result<Option<KeptTask>, ToolError>> {
+    fn load<'a>(&'a self, _id: &'a str) -> BoxFuture<'a, Result<Option<TaskRecord>, ToolError>> {
         Box::pin(async { Ok(None) })
     }
 
@@ -357,7 +357,7 @@ impl TaskStore for Full {
         Box::pin(async { Ok(()) })
     }
 
-    fn all(&self) -> BoxFuture<'_, Result<Vec<KeptTask>, ToolError>> {
+    fn all(&self) -> BoxFuture<'_, Result<Vec<TaskRecord>, ToolError>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 }

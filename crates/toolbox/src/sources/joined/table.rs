@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
-use toolpost_core::{ToolError, ToolSpec, Withheld};
+use toolpost_core::{HiddenDefinition, ToolError, ToolSpec};
 
 use super::{Collisions, Seat};
 use crate::sources::{Finding, Namespaced, inspect, shown};
@@ -18,7 +18,7 @@ pub(super) struct Table {
     pub(super) specs: Vec<Arc<ToolSpec>>,
     /// From a name or an alias to the member and the name there.
     pub(super) routes: HashMap<String, Route>,
-    pub(super) left_out: Vec<(Arc<str>, Withheld)>,
+    pub(super) left_out: Vec<(Arc<str>, HiddenDefinition)>,
     /// The first tool whose name is taken.
     pub(super) collision: Option<ToolError>,
     /// What is remarkable in definitions beside those of other members; read when somebody asks.
@@ -104,7 +104,7 @@ impl Table {
             (None, Ok(())) => return Some(outer),
         };
         tracing::warn!("the tool `{tool}` of `{member}` is left out: {reason}");
-        self.left_out.push((Arc::clone(member), Withheld::new(tool, reason)));
+        self.left_out.push((Arc::clone(member), HiddenDefinition::new(tool, reason)));
         None
     }
 

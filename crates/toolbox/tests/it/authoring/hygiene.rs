@@ -35,7 +35,7 @@ async fn parameters_and_functions_may_have_any_name() {
     let output = toolbox.run("names", arguments).await.unwrap();
     assert_eq!(output.structured, Some(json!([1, 2, 3, 4, 5, 6, 7, 8])));
     let output = toolbox.run("match", json!({"type": "a"})).await.unwrap();
-    assert_eq!(output.model_text(), "a");
+    assert_eq!(output.to_text(), "a");
     let retry = toolbox.spec("match").unwrap().policy.retry.clone().unwrap();
     assert_eq!((retry.initial.as_millis(), retry.maximum.as_millis()), (1500, 2500));
 }
@@ -100,7 +100,7 @@ async fn types_are_what_they_are_by_any_name() {
     let input = toolbox.spec("ours").unwrap();
     let input = input.input_schema.as_value();
     assert_eq!((&input["properties"].as_object().unwrap().len(), &input["required"]), (&1, &json!(null)));
-    assert_eq!(toolbox.run("ours", json!({})).await.unwrap().model_text(), "1 6 None");
+    assert_eq!(toolbox.run("ours", json!({})).await.unwrap().to_text(), "1 6 None");
 }
 
 #[toolpost::data]

@@ -254,7 +254,7 @@ async fn dispatch(toolbox: &Toolbox, case: &Value) -> Value {
         Ok(output) => {
             let payload = output.payload.as_ref().and_then(toolpost::Payload::get::<Value>);
             let payload = payload.map_or_else(|| output.result_value(), |payload| (*payload).clone());
-            ("success", Value::from(output.model_text().into_owned()), payload)
+            ("success", Value::from(output.to_text().into_owned()), payload)
         }
         Err(_) if not_json => ("argument_decode_error", Value::Null, Value::Null),
         Err(error) => (status(&error), Value::Null, Value::Null),

@@ -275,7 +275,7 @@ async fn lazy_tools_are_made_by_loading_and_failures_are_said() {
     );
     assert!(session.session().budget().tokens_used > 0);
     let output = call(&session, "dig", json!({}), Arc::new(OneAnswer(None))).await.unwrap();
-    assert_eq!(output.model_text(), "done");
+    assert_eq!(output.to_text(), "done");
     // A saved session that has it makes it again.
     let other = DynamicTools::new(&office(), Discovery::Browse, Vec::new(), false);
     other

@@ -116,9 +116,9 @@ async fn a_lazy_upstream_starts_on_its_first_call() {
     assert_eq!(names(&*second.source()).await, ["a__add", "b__sub"]);
     assert_eq!((network.count("a"), network.count("b")), (1, 2));
     let states: Vec<SourceState> = second.status().iter().map(|upstream| upstream.state).collect();
-    assert_eq!(states, [SourceState::NotStarted, SourceState::Well]);
+    assert_eq!(states, [SourceState::NotStarted, SourceState::Ready]);
     let reply = second.source().call(Call::new("a__add", json!({}))).await;
-    assert_eq!(reply.result.unwrap().model_text(), "a:add");
+    assert_eq!(reply.result.unwrap().to_text(), "a:add");
     assert_eq!(network.count("a"), 2);
 }
 
@@ -183,7 +183,7 @@ async fn settings_change_while_calls_run() {
     assert_eq!(network.count("kept"), 1, "what stays keeps its connection");
     assert!(toolbox.run("late__mul", json!({})).await.is_ok());
     gate.add_permits(1);
-    assert_eq!(running.await.unwrap().unwrap().model_text(), "calc:add", "the call that ran is finished");
+    assert_eq!(running.await.unwrap().unwrap().to_text(), "calc:add", "the call that ran is finished");
     assert_eq!(gateway.reload(&settings(&next)).await.unwrap(), Vec::<String>::new());
     let wrong = json!([{ "name": "kept", "target": " " }]);
     assert_eq!(gateway.reload(&settings(&wrong)).await.unwrap_err().code(), Code::InvalidInput);
@@ -231,7 +231,7 @@ async fn an_upstream_that_is_not_there_costs_the_others_nothing_and_comes_when_i
         assert!(tokio::time::Instant::now() < deadline, "{:?}", gateway.status());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(gateway.status()[0].state, SourceState::Well);
+    assert_eq!(gateway.status()[0].state, SourceState::Ready);
 }
 
 /// The fault that hurts most elsewhere: an upstream dies again and again under load.

@@ -34,10 +34,10 @@ async fn each_name_leads_to_its_source_in_a_fixed_order() {
     assert_eq!(names(&joined).await, ["b", "a", "c"]);
     assert_eq!(call(&joined, "c").await.unwrap(), "two:c");
     assert_eq!(joined.resources().await.unwrap().len(), 3);
-    assert_eq!(joined.read_resource("files://1").await.unwrap().model_text(), "two:files://1");
-    assert_eq!(joined.read_resource("both://1").await.unwrap().model_text(), "one:both://1");
+    assert_eq!(joined.read_resource("files://1").await.unwrap().to_text(), "two:files://1");
+    assert_eq!(joined.read_resource("both://1").await.unwrap().to_text(), "one:both://1");
     assert_eq!(joined.prompts().await.unwrap().len(), 2);
-    assert_eq!(joined.render_prompt("part", &Map::new()).await.unwrap().model_text(), "two:part");
+    assert_eq!(joined.render_prompt("part", &Map::new()).await.unwrap().to_text(), "two:part");
     let error = call(&joined, "cc").await.unwrap_err();
     assert_eq!(error.code(), Code::NotFound);
     assert_eq!(joined.read_resource("no://1").await.unwrap_err().code(), Code::NotFound);
@@ -78,8 +78,8 @@ async fn a_later_member_never_takes_a_name_and_a_bad_definition_costs_only_itsel
         joined.list().await.unwrap()[1].aliases.iter().map(|alias| alias.name.clone()).collect();
     assert_eq!(aliases, ["minus"]);
     let status = joined.status();
-    assert!(status[0].left_out.is_empty());
-    let left_out: Vec<&str> = status[1].left_out.iter().map(|left_out| left_out.name.as_str()).collect();
+    assert!(status[0].omitted.is_empty());
+    let left_out: Vec<&str> = status[1].omitted.iter().map(|left_out| left_out.name.as_str()).collect();
     assert_eq!(left_out, ["add", "bad name", "empty"]);
     // When the name becomes free, it is the other's.
     one.set(vec![]);

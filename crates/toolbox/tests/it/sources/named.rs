@@ -17,11 +17,11 @@ async fn tools_prompts_and_resources_are_under_the_namespace() {
     assert_eq!(call(&source, "my_calc__add").await.unwrap(), "up:add");
     assert_eq!(source.prompts().await.unwrap()[0].name, "my_calc__greet");
     let rendered = source.render_prompt("my_calc__greet", &Map::new()).await.unwrap();
-    assert_eq!(rendered.model_text(), "up:greet");
+    assert_eq!(rendered.to_text(), "up:greet");
     assert_eq!(source.resources().await.unwrap()[0].uri_pattern.as_str(), "my.calc+notes://{id}");
     // The first part of an address has no case.
     let read = source.read_resource("MY.calc+notes://7").await.unwrap();
-    assert_eq!(read.model_text(), "up:notes://7");
+    assert_eq!(read.to_text(), "up:notes://7");
     for (name, hint) in [("add", None), ("my_calc__ad", None), ("other__add", None)] {
         let error = call(&source, name).await.unwrap_err();
         assert_eq!((error.code(), hint), (Code::NotFound, None::<&str>), "{name}: {error}");
@@ -45,7 +45,7 @@ async fn an_address_in_an_answer_can_be_read_if_it_is_one_of_the_source() {
         })
         .collect();
     assert_eq!(addresses, ["n+notes://7", "https://example.com/"]);
-    assert_eq!(source.read_resource(addresses[0]).await.unwrap().model_text(), "up:notes://7");
+    assert_eq!(source.read_resource(addresses[0]).await.unwrap().to_text(), "up:notes://7");
 }
 
 #[test]

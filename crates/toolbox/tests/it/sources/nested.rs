@@ -49,7 +49,7 @@ async fn a_whole_gateway_nests() {
         Call::new("gw__calc__plus", json!({ "text": "x" })).with_caller(caller("guest")),
     )
     .await;
-    assert_eq!(reply.result.unwrap().model_text(), "up:add");
+    assert_eq!(reply.result.unwrap().to_text(), "up:add");
     assert_eq!((&*reply.record.tool, &*reply.record.children[0].tool), ("gw__calc__plus", "add"));
     let made = Call::new("gw__calc__sub", json!({})).with_caller(caller("guest"));
     assert_eq!(toolbox.call(made).await.result.unwrap_err().code(), Code::Permission);

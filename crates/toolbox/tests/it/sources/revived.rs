@@ -62,7 +62,7 @@ async fn names_stay_while_it_is_away_and_calls_wait_for_it() {
     assert_eq!(names(&source).await, ["add"]);
     assert_eq!(source.generation(), generation, "the same names are no change");
     let status = source.status().remove(0);
-    assert_eq!((status.state, status.connections, status.failures), (SourceState::Well, 2, 0));
+    assert_eq!((status.state, status.connections, status.failures), (SourceState::Ready, 2, 0));
 
     let third = Upstream::new("third", &["add", "sub"]);
     place.put(Some(&third));

@@ -28,7 +28,7 @@ async fn ask(
 ) -> Result<Value, ToolError> {
     let call = Call::new(tool, arguments).with_caller(who.clone());
     let output = source.call(call).await.result?;
-    Ok(output.structured.clone().unwrap_or_else(|| output.model_text().into_owned().into()))
+    Ok(output.structured.clone().unwrap_or_else(|| output.to_text().into_owned().into()))
 }
 
 fn found(answer: &Value) -> Vec<&str> {

@@ -232,7 +232,7 @@ pub(super) async fn names(source: &dyn ToolSource) -> Vec<String> {
 
 /// What a tool answers, as text, or its error.
 pub(super) async fn call(source: &dyn ToolSource, tool: &str) -> Result<String, ToolError> {
-    source.call(Call::new(tool, json!({}))).await.result.map(|output| output.model_text().into_owned())
+    source.call(Call::new(tool, json!({}))).await.result.map(|output| output.to_text().into_owned())
 }
 
 pub(super) fn caller(identity: &str) -> Caller {

@@ -12,6 +12,6 @@ struct Forecast { summary: String, days: u8 }
 #[tokio::main]
 async fn main() -> Result<(), ToolError> {
     let toolbox = Toolbox::builder().tool(forecast).build()?;
-    println!("{}", toolbox.run("forecast", json!({ "city": "Oslo" })).await?.model_text());
+    println!("{}", toolbox.run("forecast", json!({ "city": "Oslo" })).await?.to_text());
     Ok(())
 }

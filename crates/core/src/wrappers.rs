@@ -1,4 +1,4 @@
-//! Tools with other sides: parameters that the application fills, and answers that are made up.
+//! Wrappers of tools: parameters that the application fills, and mocks.
 
 use std::sync::Arc;
 
@@ -7,40 +7,40 @@ use serde_json::Value;
 use crate::inject::not_provided;
 use crate::{Args, BoxFuture, Ctx, IntoTool, Output, Schema, SpecError, Tool, ToolError, ToolSpec};
 
-/// A tool some of whose parameters the application fills.
-struct Narrowed {
+/// A tool with parameters that the application fills.
+struct Prefilled {
     tool: Arc<dyn Tool>,
     spec: Arc<ToolSpec>,
     /// The schema of all parameters.
-    whole: Arc<Schema>,
-    /// The names that are filled, and whether the tool needs them.
-    filled: Vec<(String, bool)>,
+    full_schema: Arc<Schema>,
+    /// Names of the excluded parameters, and whether the tool requires them.
+    excluded: Vec<(String, bool)>,
 }
 
-impl Narrowed {
+impl Prefilled {
     fn fill(&self, args: &Args, ctx: &Ctx) -> Result<Args, ToolError> {
-        let mut whole = args.as_value().clone();
-        for (name, is_required) in &self.filled {
+        let mut filled = args.as_value().clone();
+        for (name, is_required) in &self.excluded {
             match ctx.inject_named::<Option<Value>>(name)? {
-                Some(value) => whole[name] = value,
+                Some(value) => filled[name] = value,
                 None if *is_required => {
                     return Err(not_provided(&format!("the value `{name}`"), "provide_named(name, value)"));
                 }
                 None => {}
             }
         }
-        // What a model gave was checked already: only the application can be wrong here.
-        self.whole.check(&whole).map_err(|error| {
+        // The caller's arguments are valid already, so an error concerns an injected value.
+        self.full_schema.check(&filled).map_err(|error| {
             ToolError::internal(format!(
-                "a value that the application gives does not fit: {}",
+                "an injected value does not fit the tool's schema: {}",
                 error.message()
             ))
         })?;
-        Ok(Args::from(whole))
+        Ok(Args::from(filled))
     }
 }
 
-impl Tool for Narrowed {
+impl Tool for Prefilled {
     fn spec(&self) -> Arc<ToolSpec> {
         Arc::clone(&self.spec)
     }
@@ -58,8 +58,10 @@ impl Tool for Narrowed {
     }
 }
 
-/// The same tool without some of its parameters: a model neither sees them nor can give them. The application provides
-/// their values by name, on the toolbox or on the call ([`Call::provide_named`](crate::Call::provide_named)).
+/// Removes parameters from a tool's schema, so that no model sees or sets them.
+///
+/// The application provides their values by name, on the toolbox or on the call
+/// ([`Call::provide_named`](crate::Call::provide_named)).
 ///
 /// # Errors
 /// The tool has no such parameter.
@@ -69,13 +71,13 @@ pub fn exclude_parameters<Kind>(
 ) -> Result<Arc<dyn Tool>, SpecError> {
     let tool = tool.into_tool();
     let mut spec = ToolSpec::clone(&tool.spec());
-    let whole = Arc::clone(&spec.input_schema);
-    let mut schema = whole.as_value().clone();
-    let mut filled = Vec::new();
+    let full_schema = Arc::clone(&spec.input_schema);
+    let mut schema = full_schema.as_value().clone();
+    let mut excluded = Vec::new();
     for name in names {
         let name = name.into();
         let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
-        // In place: the order of the others is part of what a model sees.
+        // A shift keeps the order of the other parameters, which a model sees.
         if properties.and_then(|properties| properties.shift_remove(&name)).is_none() {
             let message = format!("it has no parameter `{name}` to exclude");
             return Err(SpecError { tool: spec.name, message });
@@ -93,13 +95,13 @@ pub fn exclude_parameters<Kind>(
         }
         spec.sensitive.retain(|known| *known != name);
         spec.injected.push(name.clone());
-        filled.push((name, is_required));
+        excluded.push((name, is_required));
     }
     spec.input_schema = Arc::new(Schema::new(schema));
-    Ok(Arc::new(Narrowed { tool, spec: Arc::new(spec), whole, filled }))
+    Ok(Arc::new(Prefilled { tool, spec: Arc::new(spec), full_schema, excluded }))
 }
 
-/// A tool with a made-up answer of its own.
+/// A tool with a mock.
 struct Mocked<F> {
     tool: Arc<dyn Tool>,
     mock: F,
@@ -127,7 +129,7 @@ where
     }
 }
 
-/// The same tool, for which `mock` answers in mock mode. What that calls is made up as well.
+/// Adds a mock to a tool: `mock` answers in mock mode, and its nested calls are mocked as well.
 pub fn with_mock<Kind, F, Answer>(tool: impl IntoTool<Kind>, mock: F) -> Arc<dyn Tool>
 where
     F: Fn(Args, Ctx) -> Answer + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! What a person at a terminal reads in the place of the protocol.
+//! Text output for a terminal.
 
 use std::fmt::Write as _;
 
@@ -7,17 +7,17 @@ use toolpost_core::{Output, Partial, ToolError};
 
 use crate::protocol::dialect::Notice;
 
-/// A result: its text, its fields one per line, or JSON on several lines.
+/// Formats a result: its text, its fields one per line, or indented JSON.
 pub(super) fn result(output: &Output) -> String {
     let text = match &output.structured {
         Some(value) if output.content.is_empty() => readable(value),
-        _ => output.model_text().into_owned(),
+        _ => output.to_text().into_owned(),
     };
     let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     visible(&text) + end
 }
 
-/// An error and what to do next.
+/// Formats an error and its suggestion.
 pub(super) fn failure(error: &ToolError) -> String {
     let mut text = format!("error: {}\n", error.message());
     if let Some(hint) = error.suggestion() {
@@ -27,7 +27,7 @@ pub(super) fn failure(error: &ToolError) -> String {
     visible(&text)
 }
 
-/// What failed of a result that is partial.
+/// Formats the errors of a partial result.
 pub(super) fn partial(partial: &Partial) -> String {
     let total = partial.succeeded + partial.errors.len();
     let mut text = format!("warning: {} of {total} failed\n", partial.errors.len());
@@ -37,13 +37,13 @@ pub(super) fn partial(partial: &Partial) -> String {
     visible(&text)
 }
 
-/// What a tool reports while it runs.
+/// Formats a notice.
 pub(super) fn notice(notice: &Notice) -> String {
     let text = match notice {
         Notice::Progress { message, percent: Some(percent) } => format!("… {message} {percent:.0} %\n"),
         Notice::Progress { message, percent: None } => format!("… {message}\n"),
         Notice::Log { level, message } => format!("{level}: {message}\n"),
-        Notice::Artifact { name, .. } => format!("made {name}\n"),
+        Notice::Artifact { name, .. } => format!("created {name}\n"),
     };
     visible(&text)
 }
@@ -64,7 +64,7 @@ fn readable(value: &Value) -> String {
     }
 }
 
-/// A text that no terminal obeys.
+/// Replaces control characters that a terminal would interpret.
 fn visible(text: &str) -> String {
     let is_harmless = |one: char| matches!(one, '\n' | '\t') || !one.is_control();
     text.chars().map(|one| if is_harmless(one) { one } else { char::REPLACEMENT_CHARACTER }).collect()
