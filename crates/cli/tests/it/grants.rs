@@ -20,7 +20,7 @@ def attempt(work, *arguments):
     try:
         return work(*arguments)
     except OSError as error:
-        return "blocked" if "not on the list" in str(error) else type(error).__name__
+        return "blocked" if "egress allowlist" in str(error) else type(error).__name__
 def read():
     return open(OUTSIDE + "/read.txt").read()
 def write():

@@ -84,7 +84,7 @@ pub(super) fn nonce() -> Result<Nonce, Error> {
 }
 
 fn output() -> Result<(OwnedFd, OwnedFd), Error> {
-    let fail = |error: rustix::io::Errno| setup("make pipes")(error.into());
+    let fail = |error: rustix::io::Errno| setup("create pipes")(error.into());
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(fail)?;
     rustix::io::ioctl_fionbio(&read, true).map_err(fail)?;
     Ok((read, write))
