@@ -98,7 +98,7 @@ fn a_compile_error_is_an_outcome_of_the_build_and_nothing_runs() {
                 let Some(outcome) = code(&sandbox, language, source) else { continue };
                 assert!(matches!(outcome.verdict, Verdict::Exit { .. }), "{language} {}", told(&outcome));
                 assert!(
-                    outcome.report.notes[0].starts_with("build: the code was refused"),
+                    outcome.report.notes[0].starts_with("build: the compiler rejected the code"),
                     "{}",
                     told(&outcome)
                 );
@@ -148,7 +148,7 @@ fn a_cached_program_depends_on_code_and_level_and_damage_rebuilds_it() {
     }
     let again = code(&sandbox, Language::C, source).unwrap();
     assert_eq!(again.stdout.text(), "one\n");
-    assert!(again.report.notes[0].contains("damaged"), "{}", told(&again));
+    assert!(again.report.notes[0].contains("invalid cache entry"), "{}", told(&again));
     let kept = code(&sandbox, Language::C, source).unwrap();
     assert!(kept.report.notes[0].contains("from the cache"), "{}", told(&kept));
     if mode == Mode::Strict {
@@ -187,7 +187,7 @@ fn building_and_running_have_separate_limits() {
     let small = Limits::for_builds().with_wall(Duration::from_millis(1));
     let outcome = code(&sandbox.clone().build_limits(small), Language::C, endless).unwrap();
     assert_eq!(outcome.verdict, Verdict::Timeout { limit_ms: 1 }, "{}", told(&outcome));
-    assert!(outcome.report.notes[0].starts_with("build: it was ended"), "{}", told(&outcome));
+    assert!(outcome.report.notes[0].starts_with("build: the compiler was ended"), "{}", told(&outcome));
     let none = Limits::for_builds().with_wall(Duration::ZERO);
     let program = Program::code(Language::C, endless);
     assert!(matches!(run(&sandbox.build_limits(none), &program), Err(Error::InvalidLimit { .. })));

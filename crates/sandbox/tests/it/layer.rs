@@ -580,7 +580,7 @@ fn an_interrupted_apply_is_finished_by_the_next_run() {
     fs::rename(layer.join("upper/two"), directory.path().join("two")).unwrap();
     let outcome = bash(&sandbox, "true");
     assert!(
-        outcome.report.notes.iter().any(|note| note.contains("is applied now")),
+        outcome.report.notes.iter().any(|note| note.contains("are applied now")),
         "{:?}",
         outcome.report.notes
     );

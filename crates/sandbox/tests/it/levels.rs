@@ -148,7 +148,7 @@ fn maximum_reports_the_shared_kernel() {
     let Some(sandbox) = maximum("maximum_says") else { return };
     let outcome = bash(&sandbox, "true");
     assert_eq!((&outcome.verdict, outcome.report.effective), (&Verdict::Ok, Level::Maximum));
-    assert!(outcome.report.notes.iter().any(|note| note.contains("no second kernel")), "{outcome:?}");
+    assert!(outcome.report.notes.iter().any(|note| note.contains("shares the host's kernel")), "{outcome:?}");
     for layer in [Layer::PrivateRoot, Layer::PidNamespace, Layer::NetworkNamespace, Layer::TreeKill] {
         assert!(outcome.report.has(layer), "{layer:?}");
     }

@@ -342,7 +342,7 @@ fn runs_that_cannot_attach_a_directory_are_cold_with_a_reason() {
     let Some(pool) = attaching(test, &sandbox) else { return };
     let request = sandbox.clone().workspace(Workspace::ReadOnlyHost(place.path().to_owned()));
     let outcome = run(&behind(&request, &pool), &python("1")).unwrap();
-    assert!(outcome.report.notes.join("\n").contains("only read"), "{:?}", outcome.report.notes);
+    assert!(outcome.report.notes.join("\n").contains("read-only"), "{:?}", outcome.report.notes);
 }
 
 /// Starts this test as a separate program without a system call.

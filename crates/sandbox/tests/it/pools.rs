@@ -519,7 +519,7 @@ fn mismatched_requests_run_cold_with_a_reason() {
     let Some(pool) = python_pool("mismatched_requests_run_cold_with_a_reason", &sandbox) else { return };
     let folder = crate::support::open_folder();
     for (request, program, reason) in [
-        (sandbox.clone().workspace(Workspace::ReadOnlyHost(folder.path().into())), python("1"), "only read"),
+        (sandbox.clone().workspace(Workspace::ReadOnlyHost(folder.path().into())), python("1"), "read-only"),
         (sandbox.clone().limits(quick().with_memory(1 << 28)), python("1"), "limits"),
         (sandbox.clone().env("PYTHONHASHSEED", "0"), python("1"), "variables"),
         (sandbox.clone(), Program::code(Language::Bash, "echo 1"), "python"),
