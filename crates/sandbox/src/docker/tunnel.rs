@@ -41,7 +41,7 @@ struct End {
     window: usize,
     /// The program ended its direction, and the proxy knows.
     program_ended: bool,
-    end_forwarded: bool,
+    is_forwarded: bool,
     /// The proxy ended its direction, and the container knows.
     proxy_ended: bool,
 }
@@ -61,8 +61,8 @@ impl End {
                 Err(error) => return Err(error),
             }
         }
-        if self.program_ended && self.waiting.is_empty() && !self.end_forwarded {
-            self.end_forwarded = true;
+        if self.program_ended && self.waiting.is_empty() && !self.is_forwarded {
+            self.is_forwarded = true;
             // The only error is that it is closed already.
             let _ = self.socket.shutdown(Shutdown::Write);
         }
@@ -70,7 +70,7 @@ impl End {
     }
 
     fn is_over(&self) -> bool {
-        self.end_forwarded && self.proxy_ended
+        self.is_forwarded && self.proxy_ended
     }
 }
 
@@ -114,7 +114,7 @@ impl Tunnel {
                             waiting: Vec::new(),
                             window: WINDOW,
                             program_ended: false,
-                            end_forwarded: false,
+                            is_forwarded: false,
                             proxy_ended: false,
                         };
                         self.ends.insert(number, end);

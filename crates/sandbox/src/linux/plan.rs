@@ -135,7 +135,7 @@ pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String>
             }
         }
         Level::Maximum => {
-            notes.push("level `maximum` on the process backend shares the host's kernel".into())
+            notes.push("level `maximum` on the process backend shares the host's kernel".into());
         }
         _ => {}
     }

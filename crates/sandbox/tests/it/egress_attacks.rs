@@ -457,7 +457,7 @@ fn slow_half_open_and_silent_connections_time_out() {
             b"GET http://example.org/ HTTP/1.1\r\n".map(|byte| vec![byte]).to_vec(),
             "head_timeout",
         ),
-        ("half a greeting", vec![vec![5, 1]], "failed: the request for a SOCKS connection took too long"),
+        ("half a greeting", vec![vec![5, 1]], "failed: the request for a SOCKS connection timed out"),
         (
             "a body that never comes",
             vec![
@@ -474,7 +474,7 @@ fn slow_half_open_and_silent_connections_time_out() {
         (
             "a server that never answers",
             vec![format!("GET http://{quiet}/ HTTP/1.1\r\nHost: {quiet}\r\n\r\n").into_bytes()],
-            "failed: waiting for the response took too long",
+            "failed: waiting for the response timed out",
         ),
     ];
     for (name, parts, expected) in rows {

@@ -123,7 +123,7 @@ fn only_the_named_headers_carry_a_secret_and_compressed_answers_are_rejected() {
     let proxy = start(&leads_to(&packed).secret(placeholder));
     let answer =
         ask(proxy.address(), format!("GET http://{here}/ HTTP/1.1\r\nHost: {here}\r\n\r\n").as_bytes());
-    assert!(answer.starts_with(b"HTTP/1.1 502 Failed: the response is refused: it is compressed"));
+    assert!(answer.starts_with(b"HTTP/1.1 502 Failed: the response is rejected: it is compressed"));
 }
 
 #[test]
