@@ -209,7 +209,7 @@ mod tests {
             (STATUS, "Pid:\t1", "Pid:\t71", "number 1"),
             (STATUS, "CapEff:\t0000000000000000", "CapEff:\t00000000a80425fb", "capabilities"),
             (STATUS, "CapBnd:\t0000000000000000", "CapBnd:\t00000000a80425fb", "capabilities"),
-            (STATUS, "NoNewPrivs:\t1", "NoNewPrivs:\t0", "gain rights"),
+            (STATUS, "NoNewPrivs:\t1", "NoNewPrivs:\t0", "gain privileges"),
             (STATUS, "Seccomp:\t2", "Seccomp:\t0", "policy"),
             (MOUNTS, "/ / ro,", "/ / rw,", "root is writable"),
             (MOUNTS, "size=1k,", "", "workspace"),
