@@ -1,5 +1,5 @@
-//! Builds the programs that the crate embeds: static code without any library, a few kilobytes each. Where one cannot be
-//! built the crate still builds, and what needs the program is not available, with the reason.
+//! Builds the embedded static programs, a few kilobytes each. If one cannot be built, the crate still builds,
+//! and the dependent features report the reason.
 
 use std::error::Error;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 /// A program of `shim/`.
 struct Shim {
-    /// Its file, without the ending, and what its file is called for the crate.
+    /// Its file name without extension, and its output name.
     name: &'static str,
     variable: &'static str,
     /// How its code stands in memory.
@@ -22,15 +22,15 @@ struct Shim {
 }
 
 /// At one address.
-const STANDS: &str = "-Crelocation-model=static";
-/// Anywhere, without anything that would have to be put right.
-const FLOATS: &str = "-Crelocation-model=pic";
+const STATIC: &str = "-Crelocation-model=static";
+/// Position-independent, without relocations.
+const RELATIVE: &str = "-Crelocation-model=pic";
 
 const SHIMS: &[Shim] = &[
     Shim {
         name: "init",
         variable: "TOOLPOST_SANDBOX_INIT",
-        model: STANDS,
+        model: STATIC,
         files: &["init.rs"],
         is: "the first process of a sandbox",
         lost: "no sandbox level will be available",
@@ -39,16 +39,16 @@ const SHIMS: &[Shim] = &[
     Shim {
         name: "fork",
         variable: "TOOLPOST_SANDBOX_FORK",
-        model: FLOATS,
+        model: RELATIVE,
         files: &["fork.rs"],
-        is: "what makes the children of a zygote",
-        lost: "pools of Python will run cold",
+        is: "the fork program of a zygote",
+        lost: "Python pools will start cold",
         feature: None,
     },
     Shim {
         name: "container",
         variable: "TOOLPOST_SANDBOX_CONTAINER",
-        model: STANDS,
+        model: STATIC,
         files: &["container.rs", "container_system.rs", "container_tunnel.rs"],
         is: "the first process of a container",
         lost: "the Docker backend will not be available",
@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let reason = if is_known {
             build(&target, shim, &program)?
         } else {
-            Some(format!("{} is not written for {target}", shim.is))
+            Some(format!("{} does not support {target}", shim.is))
         };
         if let Some(reason) = &reason {
             std::fs::write(&program, [])?;
@@ -84,11 +84,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Gives the reason if the program could not be built.
+/// Returns the reason if the program could not be built.
 fn build(target: &str, shim: &Shim, program: &Path) -> Result<Option<String>, Box<dyn Error>> {
     let compiler = variable("RUSTC")?;
     let mut failures = Vec::new();
-    // The usual C compiler as linker, then the linker that comes with the toolchain.
+    // The C compiler as linker, then the toolchain's own linker.
     for linker in [&[][..], &["-Clinker=rust-lld", "-Clinker-flavor=ld.lld"][..]] {
         let direct = !linker.is_empty();
         let link_arguments: &[&str] = if direct {

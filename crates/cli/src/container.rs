@@ -88,14 +88,14 @@ mod daemon {
 
     /// A server in a container of an image, which starts as the image says. Nothing is fetched for it.
     pub(crate) fn server(image: &str, arguments: &[String]) -> Result<Served, Failure> {
-        let docker = connect(options(image, crate::args::Pull::Never)?.in_image_folder(true))?;
+        let docker = connect(options(image, crate::args::Pull::Never)?.start_in_image_directory(true))?;
         let entry = docker.entry(arguments).map_err(Error::from)?;
         Ok(Served { backend: Arc::new(docker), argv: entry.argv, variables: entry.variables })
     }
 
     fn options(image: &str, pull: crate::args::Pull) -> Result<Options, Failure> {
         // The command ends with its run: nothing is kept ready for another one.
-        let mut options = Options::new(image).spares(0).patience(PATIENCE);
+        let mut options = Options::new(image).idle_containers(0).answer_timeout(PATIENCE);
         options = options.pull(match pull {
             crate::args::Pull::Never => Pull::Never,
             crate::args::Pull::Missing => Pull::Missing,
@@ -165,7 +165,7 @@ mod daemon {
                 DockerError::Address { .. }
                 | DockerError::ImageMissing { .. }
                 | DockerError::ImageUnusable { .. }
-                | DockerError::LoginRefused { .. }
+                | DockerError::LoginRejected { .. }
                 | DockerError::RuntimeMissing { .. }
                 | DockerError::Unsupported { .. }
                 | DockerError::File { .. },

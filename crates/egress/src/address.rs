@@ -1,16 +1,16 @@
-//! Which addresses belong to nobody outside.
+//! Address rules: which addresses are not public.
 
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 use std::net::UdpSocket;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Why an address is not asked.
+/// The rule that blocks an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AddressRule {
     /// Its name, such as `loopback` or `metadata`.
     pub name: &'static str,
-    /// The end of a sentence that begins with the address, such as "is this machine itself".
+    /// The predicate of a sentence about the address, such as "is this machine itself".
     pub reason: &'static str,
 }
 
@@ -29,34 +29,36 @@ const MULTICAST: AddressRule = because("multicast", "is a group of machines");
 const BROADCAST: AddressRule = because("broadcast", "is every machine of the local network");
 const RESERVED: AddressRule = because("reserved", "is no public address");
 
-/// The rule against an address that this machine itself has.
+/// The rule for addresses of this machine.
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 pub(crate) const OWN: AddressRule = because("own", "is this machine itself");
 
-/// Whether packets to an address would come back to this machine. Nothing is sent to find it out.
+/// Whether packets to an address would return to this machine. Sends nothing.
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 pub(crate) fn is_own(address: IpAddr) -> bool {
     let any: IpAddr =
         if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // The kernel's route to an own address begins at that address.
+    // The kernel's route to an own address starts at that address.
     let is_route_to_itself = UdpSocket::bind((any, 0))
         .and_then(|socket| {
             socket.connect((address, 9))?;
             socket.local_addr()
         })
         .is_ok_and(|local| local.ip() == address);
-    // Only an own address can be bound to, unless the machine allows to bind to all of them.
+    // Only an own address can be bound, unless the machine allows binding to all.
     is_route_to_itself
         || (UdpSocket::bind((address, 0)).is_ok()
             && UdpSocket::bind((IpAddr::from([192, 0, 2, 1]), 0)).is_err())
 }
 
-/// Addresses of cloud metadata that no other rule knows.
+/// Cloud metadata addresses outside the other rules.
 const METADATA_V4: [Ipv4Addr; 3] =
     [Ipv4Addr::new(169, 254, 169, 254), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(100, 100, 100, 200)];
 
-/// The rule against an address; `None` if it is a public one. An IPv4 address inside an IPv6 one (mapped, NAT64, 6to4) has
-/// the rule of the inner one. Sources: the special-purpose registries of IANA, and what the clouds document.
+/// Returns the rule that blocks an address; none if it is public.
+///
+/// An IPv4 address inside an IPv6 address (mapped, NAT64, 6to4) has the rule of the inner address. Sources:
+/// IANA's special-purpose registries and the clouds' documentation.
 ///
 /// ```
 /// let rule = toolpost_sandbox::address_rule("169.254.169.254".parse()?).expect("no public address");
@@ -71,8 +73,8 @@ pub fn address_rule(address: IpAddr) -> Option<AddressRule> {
     }
 }
 
-/// Whether an address is one for documents and benchmarks, which no machine has. A gateway that stands in for names
-/// (a VPN with made-up answers, a mirror under the name of what it mirrors) gives such addresses.
+/// Whether an address is from a documentation or benchmark range, which no machine has. VPNs and mirrors that
+/// replace DNS answers use them.
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 pub(crate) fn is_stand_in(address: IpAddr) -> bool {
     let IpAddr::V4(address) = address else { return false };
@@ -91,7 +93,7 @@ fn rule_v4(address: Ipv4Addr) -> Option<AddressRule> {
         [169, 254, ..] => LINK_LOCAL,
         [100, 64..=127, ..] => SHARED,
         [224..=239, ..] => MULTICAST,
-        // "This network", protocol assignments, documentation, relays of 6to4, benchmarks, and the future.
+        // "This network", protocol assignments, documentation, 6to4 relays, benchmarks, and future use.
         [0 | 240..=255, ..]
         | [192, 0, 0 | 2, _]
         | [192, 88, 99, _]
@@ -112,7 +114,7 @@ fn rule_v6(address: Ipv6Addr) -> Option<AddressRule> {
     match segments {
         [0, 0, 0, 0, 0, 0, 0, 0] => Some(UNSPECIFIED),
         [0, 0, 0, 0, 0, 0, 0, 1] => Some(LOOPBACK),
-        // Another way to write an IPv4 address: mapped, translated by NAT64, or carried by 6to4.
+        // An IPv4 address in another form: mapped, NAT64, or 6to4.
         [0, 0, 0, 0, 0, 0xffff, high, low]
         | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
         | [0x2002, high, low, ..] => embedded(high, low),
@@ -122,7 +124,7 @@ fn rule_v6(address: Ipv6Addr) -> Option<AddressRule> {
         [0xff00..=0xffff, ..] => Some(MULTICAST),
         // Protocol assignments (Teredo, ORCHID and others) and documentation.
         [0x2001, 0..=0x1ff | 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Some(RESERVED),
-        // All that is given out for public use begins so.
+        // The prefix of all public addresses.
         [0x2000..=0x3fff, ..] => None,
         _ => Some(RESERVED),
     }
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_the_inside_are_refused_however_they_are_written() {
+    fn private_addresses_are_blocked_in_every_form() {
         for (address, expected) in [
             ("127.0.0.1", "loopback"),
             ("127.255.255.254", "loopback"),
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn public_addresses_are_not() {
+    fn public_addresses_are_allowed() {
         for address in [
             "1.1.1.1",
             "8.8.8.8",
@@ -218,7 +220,7 @@ mod tests {
 
     #[test]
     fn an_address_inside_another_one_has_its_rule() {
-        // Every first and second number, and a sample of the rest.
+        // Every first and second octet, and a sample of the rest.
         for bits in (0..=u16::MAX).map(|high| u32::from(high).wrapping_mul(65_543)) {
             let [a, b, c, d] = bits.to_be_bytes();
             let plain = address_rule(IpAddr::from([a, b, c, d]));

@@ -1,15 +1,15 @@
-//! Invalid allowlists.
+//! Errors of allowlists and of the proxy's start.
 
 /// An allowlist, a limit or a secret is invalid, or the proxy did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A limit makes no sense.
+    /// A limit is invalid.
     #[error("limit `{name}` is {value}, expected {expected}")]
     InvalidLimit {
         /// The limit.
         name: &'static str,
-        /// The value that was given.
+        /// The value.
         value: String,
         /// The expected range.
         expected: String,

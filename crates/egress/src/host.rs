@@ -1,7 +1,7 @@
-//! Host names, parsed once into a type that cannot hold a trick.
+//! Host names with one unambiguous form.
 //!
-//! Who decides and who connects must read a name alike, so a name has one form here: lower case ASCII, no dot at the
-//! end, no escapes. What could be read in two ways is refused.
+//! The proxy's check and its connection must read a name alike. So a name has one form: lower-case ASCII, no
+//! trailing dot, no escapes. Ambiguous names are rejected.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,19 +12,19 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::error::shorten;
 
-/// The longest name that DNS knows, in bytes.
-const LONGEST_NAME: usize = 253;
-const LONGEST_LABEL: usize = 63;
-/// The ports that a pattern without a port means: HTTP and HTTPS.
-const USUAL_PORTS: [u16; 2] = [80, 443];
+/// The longest DNS name in bytes.
+const MAX_NAME: usize = 253;
+const MAX_LABEL: usize = 63;
+/// The ports of a pattern without a port: HTTP and HTTPS.
+const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
-/// Why a text is no host, as the end of a sentence.
+/// Why a text is not a host, as the end of a sentence.
 pub(crate) type Reason = &'static str;
 
-/// A valid host: a name in its only form, or an address.
+/// A valid host: a name in its canonical form, or an address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Host {
-    /// Lower case, without a dot at the end, not in the form of a number.
+    /// Lower case, without a trailing dot, not numeric.
     Name(String),
     /// Never an IPv4 address in IPv6 form.
     Address(IpAddr),
@@ -35,7 +35,7 @@ impl Host {
         if text.is_empty() {
             return Err("it is empty");
         }
-        if text.len() > LONGEST_NAME {
+        if text.len() > MAX_NAME {
             return Err("it is longer than 253 bytes");
         }
         if text.iter().any(u8::is_ascii_control) {
@@ -67,7 +67,7 @@ impl Host {
             if label.is_empty() {
                 return Err("it has an empty part between dots");
             }
-            if label.len() > LONGEST_LABEL {
+            if label.len() > MAX_LABEL {
                 return Err("a part of it is longer than 63 bytes");
             }
             if !label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_') {
@@ -77,7 +77,7 @@ impl Host {
                 return Err("a part of it begins or ends with a hyphen");
             }
         }
-        // What some readers take for a number is an address in its only form, or nothing.
+        // A name that looks numeric must be a canonical address.
         let last = name.rsplit('.').next().unwrap_or_default();
         let is_number = last.bytes().all(|byte| byte.is_ascii_digit())
             || last.strip_prefix("0x").is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_hexdigit()));
@@ -91,7 +91,7 @@ impl Host {
     }
 }
 
-/// Mapped, or the old compatible form that nothing uses any more.
+/// Whether the address is IPv4-mapped, or in the obsolete compatible form.
 fn is_ipv4_in_disguise(address: Ipv6Addr) -> bool {
     match address.segments() {
         [0, 0, 0, 0, 0, 0xffff, ..] => true,
@@ -118,7 +118,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Reads `host` or `host:port`. Without a default the port must be there.
+    /// Parses `host` or `host:port`. The port is required without a default.
     pub(crate) fn parse(text: &[u8], default: Option<u16>) -> Result<Self, Reason> {
         let end_of_host = match text.first() {
             Some(b'[') => text.iter().position(|byte| *byte == b']').map_or(text.len(), |end| end + 1),
@@ -134,7 +134,7 @@ impl Target {
         Ok(Self { host, port })
     }
 
-    /// The value of the `Host` header for a scheme with this usual port.
+    /// The value of the `Host` header for a scheme with this default port.
     pub(crate) fn authority(&self, usual: u16) -> String {
         if self.port == usual { self.host.to_string() } else { self.to_string() }
     }
@@ -157,7 +157,7 @@ fn parse_port(digits: &[u8]) -> Result<u16, Reason> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Subject {
     Exactly(Host),
-    /// Every name below this one, and not this one.
+    /// Every name below this one, excluding it.
     Below(String),
 }
 
@@ -168,7 +168,7 @@ enum Ports {
     Any,
 }
 
-/// Which hosts and ports a rule is about.
+/// A pattern for hosts and ports.
 ///
 /// | text | means |
 /// |---|---|
@@ -178,8 +178,8 @@ enum Ports {
 /// | `example.org:*` | this name and every port |
 /// | `93.184.216.34`, `[2606:2800::1]:443` | a public address; others need [`crate::Egress::allow_address`] |
 ///
-/// A name is ASCII: one of another script is written in its `xn--` form. A star stands for whole parts only, at the
-/// beginning, and needs at least two parts behind it, so that `*` and `*.org` are refused.
+/// A name is ASCII: write other scripts in `xn--` form. A star stands for whole labels, only at the start,
+/// and needs at least two labels after it: `*` and `*.org` are rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct HostPattern {
@@ -188,14 +188,14 @@ pub struct HostPattern {
 }
 
 impl HostPattern {
-    /// Reads a pattern. [`Error::InvalidName`] says what is wrong with it.
+    /// Parses a pattern. [`Error::InvalidName`] names the problem.
     pub fn new(text: &str) -> Result<Self, Error> {
         text.parse()
     }
 
     pub(crate) fn matches(&self, target: &Target) -> bool {
         let port = match self.ports {
-            Ports::Usual => USUAL_PORTS.contains(&target.port),
+            Ports::Usual => DEFAULT_PORTS.contains(&target.port),
             Ports::One(port) => port == target.port,
             Ports::Any => true,
         };
@@ -212,9 +212,9 @@ impl HostPattern {
         }
     }
 
-    /// The pattern that would allow just this target, as an operator writes it.
+    /// The pattern that allows exactly this target, as an operator writes it.
     pub(crate) fn text_for(target: &Target) -> String {
-        if USUAL_PORTS.contains(&target.port) { target.host.to_string() } else { target.to_string() }
+        if DEFAULT_PORTS.contains(&target.port) { target.host.to_string() } else { target.to_string() }
     }
 }
 
@@ -222,13 +222,13 @@ impl FromStr for HostPattern {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let refuse = |reason: &str| Error::InvalidName {
+        let reject = |reason: &str| Error::InvalidName {
             what: "host",
             name: shorten(text),
             reason: format!("{reason}; write `example.org`, `*.example.org` or `example.org:8080`"),
         };
         if text.contains("://") || text.contains('/') {
-            return Err(refuse("it is a URL and not a host"));
+            return Err(reject("it is a URL and not a host"));
         }
         let (host, ports) = match text.strip_suffix(":*") {
             Some(host) => (host, Ports::Any),
@@ -240,7 +240,7 @@ impl FromStr for HostPattern {
                         (
                             host,
                             Ports::One(
-                                parse_port(port.get(1..).unwrap_or_default().as_bytes()).map_err(&refuse)?,
+                                parse_port(port.get(1..).unwrap_or_default().as_bytes()).map_err(&reject)?,
                             ),
                         )
                     }
@@ -249,13 +249,13 @@ impl FromStr for HostPattern {
             }
         };
         let subject = match host.strip_prefix("*.") {
-            Some(suffix) => match Host::parse(suffix.as_bytes()).map_err(&refuse)? {
+            Some(suffix) => match Host::parse(suffix.as_bytes()).map_err(&reject)? {
                 Host::Name(name) if name.contains('.') => Subject::Below(name),
-                Host::Name(_) => return Err(refuse("a star needs at least two parts behind it")),
-                Host::Address(_) => return Err(refuse("a star stands for names, not for addresses")),
+                Host::Name(_) => return Err(reject("a star needs at least two parts behind it")),
+                Host::Address(_) => return Err(reject("a star stands for names, not for addresses")),
             },
-            None if host.contains('*') => return Err(refuse("a star stands at the beginning, before a dot")),
-            None => Subject::Exactly(Host::parse(host.as_bytes()).map_err(&refuse)?),
+            None if host.contains('*') => return Err(reject("a star stands at the beginning, before a dot")),
+            None => Subject::Exactly(Host::parse(host.as_bytes()).map_err(&reject)?),
         };
         Ok(Self { subject, ports })
     }
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_one_form_and_everything_else_is_refused() {
+    fn a_host_has_one_form_and_others_are_rejected() {
         let name = |text: &str| Ok(Host::Name(text.to_owned()));
         let address = |text: &str| Ok(Host::Address(text.parse().unwrap()));
         let rows: &[(&[u8], Result<Host, &str>)] = &[
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_matches_what_it_says_and_nothing_else() {
+    fn a_pattern_matches_only_its_hosts() {
         let rows = [
             ("example.org", "example.org:443", true),
             ("example.org", "example.org:80", true),
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_mean_too_much_or_nothing_are_refused() {
+    fn too_broad_or_empty_patterns_are_rejected() {
         for text in [
             "",
             "*",

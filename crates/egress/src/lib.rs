@@ -52,13 +52,13 @@ pub use policy::{EgressPolicy, SecretPolicy};
 pub use proxy::{EgressProxy, PreparedProxy};
 pub use secret::Placeholder;
 
-/// Finds the addresses of a name. The system's resolver is used unless [`Egress::resolver`] gives another one.
+/// Resolves names. Defaults to the system's resolver; [`Egress::resolver`] replaces it.
 pub trait Resolve: fmt::Debug + Send + Sync {
-    /// All addresses of a name, or why there are none. The name is valid, in lower case, without a dot at the end.
+    /// Returns all addresses of a name. The name is valid, lower case, without a trailing dot.
     fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>>;
 }
 
-/// The resolver of the system: `/etc/hosts`, DNS and what else the host is set up with.
+/// The system's resolver: `/etc/hosts`, DNS and other configured sources.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SystemResolver;
 
@@ -69,10 +69,10 @@ impl Resolve for SystemResolver {
     }
 }
 
-/// What is told about each request and refusal, on a thread of the proxy.
+/// Called with each request and denial, on a thread of the proxy.
 type Sink = Arc<dyn Fn(&EgressEvent) + Send + Sync>;
 
-/// What a program may reach on the network: an allowlist of names, held by a proxy of the run's own.
+/// An allowlist of hosts for a program, enforced by a proxy of the run.
 ///
 /// ```
 /// use toolpost_egress::{Egress, HostPattern};
@@ -83,22 +83,22 @@ type Sink = Arc<dyn Fn(&EgressEvent) + Send + Sync>;
 /// # Ok::<(), toolpost_egress::Error>(())
 /// ```
 ///
-/// The program finds the proxy in `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and their lower-case forms; it speaks
-/// HTTP/1.1 (with keep-alive), `CONNECT` and SOCKS5 (with names) on one port of `127.0.0.1` inside. Nothing else can be
-/// connected to, and no name can be resolved but by asking the proxy for it.
+/// The program finds the proxy in `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and their lower-case forms. The
+/// proxy speaks HTTP/1.1 (with keep-alive), `CONNECT` and SOCKS5 (with names) on one port of `127.0.0.1`
+/// inside. The program can connect to nothing else, and only the proxy resolves names.
 ///
-/// - A name is parsed once and resolved once. Every address of it is checked, and the connection is made to a checked
-///   address: private, loopback, link-local, metadata, multicast, reserved and this machine's own addresses are
-///   refused, unless the operator allows one by [`Egress::allow_address`].
-/// - A tunnel begins with a TLS hello that names the very host that was asked for. What a server does with a request
-///   inside TLS cannot be seen, so a host that serves many customers can be used to reach the others' names.
-/// - A refused HTTP request gets status 403 whose text names the rule and the option that would allow it.
+/// - The proxy parses and resolves a name once. It checks every address and connects to a checked one. It
+///   blocks private, loopback, link-local, metadata, multicast, reserved and this machine's own addresses,
+///   unless the operator allows one by [`Egress::allow_address`].
+/// - A tunnel begins with a TLS hello that names the requested host. The proxy cannot see inside TLS, so a
+///   program can reach other customers of a shared host.
+/// - A denied HTTP request gets status 403; its text names the rule and the option that allows it.
 #[derive(Clone)]
 pub struct Egress {
     pub(crate) policy: EgressPolicy,
     pub(crate) secrets: Vec<Placeholder>,
     pub(crate) no_network: bool,
-    /// Whether a name may lead to an address for documents and benchmarks, as where a gateway stands in for it.
+    /// Whether names may resolve to documentation and benchmark addresses, as behind some gateways.
     pub(crate) stand_ins: bool,
     pub(crate) upstream_authorization: Option<secret::Secret>,
     pub(crate) resolver: Arc<dyn Resolve>,
@@ -136,13 +136,15 @@ impl fmt::Debug for Egress {
 }
 
 impl Egress {
-    /// Nothing is allowed yet; every request is refused and logged.
+    /// Allows nothing; every request is denied and logged.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An allowlist from its written form. `secret` gives the value of each variable in [`EgressPolicy::secrets`];
-    /// where it gives none the answer is [`Error::InvalidName`].
+    /// Creates an allowlist from its data. `secret` returns the value of each variable in
+    /// [`EgressPolicy::secrets`].
+    ///
+    /// [`Error::InvalidName`] if it returns none.
     pub fn from_policy(
         mut policy: EgressPolicy,
         secret: &mut dyn FnMut(&str) -> Option<String>,
@@ -161,7 +163,7 @@ impl Egress {
         Ok(egress)
     }
 
-    /// Allows hosts. May be called often.
+    /// Allows hosts. Can be called repeatedly.
     #[must_use]
     pub fn allow(mut self, pattern: HostPattern) -> Self {
         self.policy.allow.push(pattern);
@@ -183,50 +185,53 @@ impl Egress {
         self
     }
 
-    /// The placeholders of its secrets.
+    /// The placeholders of the secrets.
     pub fn placeholders(&self) -> &[Placeholder] {
         &self.secrets
     }
 
-    /// Refuses hosts although another rule allows them.
+    /// Denies hosts, even if another rule allows them.
     #[must_use]
     pub fn deny(mut self, pattern: HostPattern) -> Self {
         self.policy.deny.push(pattern);
         self
     }
 
-    /// Allows hosts, and tunnels to them that carry something other than TLS, for example SSH. What is in such a tunnel
-    /// is not looked at.
+    /// Allows hosts, with tunnels that carry something other than TLS, for example SSH. Their content is not
+    /// inspected.
     #[must_use]
     pub fn allow_raw(mut self, pattern: HostPattern) -> Self {
         self.policy.raw.push(pattern);
         self
     }
 
-    /// Allows one address and port that the address rules would refuse, for example a package index on this machine's
-    /// loopback. The address can be asked for as such; a name that leads there must be allowed by itself.
+    /// Allows an address and port that the address rules block, for example a package index on this machine's
+    /// loopback.
+    ///
+    /// The program can request the address itself; a name that resolves to it must be allowed separately.
     #[must_use]
     pub fn allow_address(mut self, address: SocketAddr) -> Self {
         self.policy.addresses.push(address);
         self
     }
 
-    /// Gives the program a placeholder in place of a secret; see [`Placeholder`].
+    /// Gives the program a placeholder instead of a secret; see [`Placeholder`].
     #[must_use]
     pub fn secret(mut self, placeholder: Placeholder) -> Self {
         self.secrets.push(placeholder);
         self
     }
 
-    /// Sets how much may be sent and received. The limits of the run apply too; the lower one counts.
+    /// Sets the limits. The run's limits apply too; the lower one counts.
     #[must_use]
     pub fn limits(mut self, limits: EgressLimits) -> Self {
         self.policy.limits = limits;
         self
     }
 
-    /// Makes every connection through an HTTP proxy of the operator, by `CONNECT` for tunnels. Names are then resolved
-    /// there, so the address rules hold only for requests that give an address.
+    /// Connects through the operator's HTTP proxy, with `CONNECT` for tunnels.
+    ///
+    /// That proxy resolves names, so the address rules hold only for requests with an address.
     #[must_use]
     pub fn upstream(mut self, proxy: SocketAddr) -> Self {
         self.policy.upstream = Some(proxy);
@@ -240,31 +245,32 @@ impl Egress {
         self
     }
 
-    /// Whether connections to anything but this machine are refused, whatever is allowed. Default no.
+    /// Blocks all connections except to this machine, whatever is allowed. Default no.
     #[must_use]
     pub fn no_network(mut self, no_network: bool) -> Self {
         self.no_network = no_network;
         self
     }
 
-    /// Uses another resolver than the system's. It is called on a thread of its own and given
-    /// [`EgressLimits::connect_timeout_ms`]; one that takes longer keeps its thread, of which a process has at most 16.
+    /// Replaces the system's resolver.
+    ///
+    /// It runs on a separate thread with a timeout of [`EgressLimits::connect_timeout_ms`]. A slower one
+    /// keeps its thread, of which a process has at most 16.
     #[must_use]
     pub fn resolver(mut self, resolver: Arc<dyn Resolve>) -> Self {
         self.resolver = resolver;
         self
     }
 
-    /// Calls a function with each event when it is complete, on a thread of the proxy. The events are also in
-    /// [`EgressLog::events`].
+    /// Calls a function with each complete event, on a thread of the proxy. [`EgressLog::events`] has the
+    /// events too.
     #[must_use]
     pub fn on_event(mut self, sink: impl Fn(&EgressEvent) + Send + Sync + 'static) -> Self {
         self.sink = Some(Arc::new(sink));
         self
     }
 
-    /// Trusts another certificate authority besides the system's, where the proxy itself speaks TLS: its certificate in
-    /// DER form.
+    /// Trusts another certificate authority, in DER form, where the proxy itself speaks TLS.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn authority(mut self, der: impl Into<Vec<u8>>) -> Self {
@@ -272,7 +278,7 @@ impl Egress {
         self
     }
 
-    /// The names of the variables that the program gets besides its own.
+    /// The names of the program's additional variables.
     pub fn variables(&self) -> impl Iterator<Item = &str> {
         PROXY_VARIABLES
             .into_iter()
@@ -291,7 +297,7 @@ impl Egress {
         capped
     }
 
-    /// Refuses limits and secrets that mean nothing.
+    /// Rejects invalid limits and secrets.
     pub fn check(&self) -> Result<(), Error> {
         self.policy.limits.check()?;
         for (index, placeholder) in self.secrets.iter().enumerate() {
@@ -318,13 +324,13 @@ impl Egress {
     }
 }
 
-/// Set inside to the address of the proxy.
+/// Variables set to the proxy's address inside.
 pub(crate) const PROXY_VARIABLES: [&str; 6] =
     ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
-/// Set inside to nothing: no host is reached without the proxy.
+/// Variables set to nothing inside: no host bypasses the proxy.
 pub(crate) const NO_PROXY_VARIABLES: [&str; 2] = ["NO_PROXY", "no_proxy"];
-/// Node's `fetch` looks at the variables above only with this one.
+/// Node's `fetch` honors the variables above only with this one.
 pub(crate) const NODE_VARIABLE: &str = "NODE_USE_ENV_PROXY";
-/// The port of the proxy inside, where every port is free.
+/// The proxy's port inside, where every port is free.
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
 pub const PORT: u16 = 3128;

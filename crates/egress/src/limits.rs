@@ -1,4 +1,4 @@
-//! How much may go through the proxy of one run.
+//! The limits of a run's proxy.
 
 use std::time::Duration;
 
@@ -6,30 +6,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// The limits of the proxy of one run. None may be zero.
+/// The limits of a run's proxy. None may be zero.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct EgressLimits {
-    /// Connections of the program to the proxy at one time. Default 64; further ones wait.
+    /// Concurrent connections of the program to the proxy. Default 64; further ones wait.
     pub connections_at_once: u32,
-    /// Connections of the program to the proxy in all. Default 10,000; further ones are refused.
+    /// Total connections of the program to the proxy. Default 10,000; further ones are rejected.
     pub connections: u64,
-    /// Requests in all: each HTTP request, tunnel and SOCKS connection, refused ones included. Default 10,000.
+    /// Total requests: HTTP requests, tunnels and SOCKS connections, denied ones included. Default 10,000.
     pub requests: u64,
-    /// Requests in each second, on average; further ones wait. Default none.
+    /// Average requests per second; further ones wait. Default none.
     pub requests_per_second: Option<u32>,
-    /// Bytes that are sent, headers included. Default 256 MiB.
+    /// Bytes sent, headers included. Default 256 MiB.
     pub bytes_up: u64,
-    /// Bytes that are received, headers included. Default 1 GiB.
+    /// Bytes received, headers included. Default 1 GiB.
     pub bytes_down: u64,
-    /// Bytes in each second, both directions together, on average; more wait. Default none.
+    /// Average bytes per second in both directions; more wait. Default none.
     pub bytes_per_second: Option<u64>,
-    /// Milliseconds for finding the addresses of a name, and again for connecting. Default 10,000.
+    /// Milliseconds for resolving a name, and again for connecting. Default 10,000.
     pub connect_timeout_ms: u64,
-    /// Milliseconds in which a request's head, or the hello of a tunnel, must be complete. Default 10,000.
+    /// Milliseconds for a complete request head or TLS hello. Default 10,000.
     pub head_timeout_ms: u64,
-    /// Milliseconds without a byte in either direction after which a connection is closed. Default 60,000.
+    /// Idle milliseconds before a connection is closed. Default 60,000.
     pub idle_timeout_ms: u64,
 }
 
@@ -50,8 +50,8 @@ impl Default for EgressLimits {
     }
 }
 
-/// The most threads that one run may keep busy.
-const MOST_AT_ONCE: u64 = 1024;
+/// The maximum number of threads of a run.
+const MAX_CONCURRENT: u64 = 1024;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 impl EgressLimits {
@@ -134,7 +134,7 @@ impl EgressLimits {
                 if most == u64::MAX { "at least 1".to_owned() } else { format!("from 1 to {most}") };
             Err(Error::InvalidLimit { name, value: value.to_string(), expected })
         };
-        within("egress.connections_at_once", self.connections_at_once.into(), MOST_AT_ONCE)?;
+        within("egress.connections_at_once", self.connections_at_once.into(), MAX_CONCURRENT)?;
         within("egress.connections", self.connections, u64::MAX)?;
         within("egress.requests", self.requests, u64::MAX)?;
         within("egress.requests_per_second", self.requests_per_second.unwrap_or(1).into(), u64::MAX)?;
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_that_mean_nothing_are_refused_by_name() {
+    fn invalid_limits_are_rejected_by_name() {
         let none = Duration::ZERO;
         let rows = [
             (EgressLimits::default().with_connections_at_once(0), "connections_at_once"),

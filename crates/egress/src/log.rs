@@ -1,25 +1,25 @@
-//! What went through the proxy, and what did not.
+//! The log of the proxy.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// How a program asked.
+/// The protocol of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EgressKind {
     /// A plain HTTP request.
     Http,
-    /// A tunnel by `CONNECT`.
+    /// A `CONNECT` tunnel.
     Connect,
-    /// A connection by SOCKS5.
+    /// A SOCKS5 connection.
     Socks,
-    /// A connection on which nothing valid was asked.
+    /// A connection without a valid request.
     Invalid,
 }
 
-/// Why something was refused.
+/// Why a request was denied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EgressRefusal {
@@ -31,7 +31,7 @@ pub struct EgressRefusal {
     pub option: Option<String>,
 }
 
-/// One request, tunnel or connection. Paths, headers and bodies are not in it.
+/// A request, tunnel or connection, without paths, headers and bodies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EgressEvent {
@@ -39,57 +39,57 @@ pub struct EgressEvent {
     pub at_ms: u64,
     /// Milliseconds from the request to its end.
     pub duration_ms: u64,
-    /// How the program asked.
+    /// The protocol.
     pub kind: EgressKind,
-    /// What it asked for: `host:port`; what is no valid host is escaped and shortened.
+    /// The requested `host:port`; an invalid one is escaped and shortened.
     pub target: String,
     /// The method of an HTTP request.
     pub method: Option<String>,
-    /// The address that was connected to.
+    /// The connected address.
     pub address: Option<IpAddr>,
-    /// The status of the response, also of one that the proxy made.
+    /// The status of the response, also of the proxy's own.
     pub status: Option<u16>,
-    /// Bytes that were sent.
+    /// Bytes sent.
     pub bytes_up: u64,
-    /// Bytes that were received.
+    /// Bytes received.
     pub bytes_down: u64,
-    /// The variables whose secrets were put into the request.
+    /// The variables whose secrets were inserted into the request.
     pub secrets: Vec<String>,
-    /// Why it was refused, if it was.
+    /// Why it was denied, if it was.
     pub refused: Option<EgressRefusal>,
-    /// What went wrong otherwise, for example that the server did not answer.
+    /// Another failure, for example a server that did not answer.
     pub failure: Option<String>,
 }
 
-/// What went through the proxy of a run.
+/// The traffic through a run's proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EgressLog {
     /// Connections of the program to the proxy.
     pub connections: u64,
-    /// HTTP requests, tunnels and SOCKS connections, refused ones included.
+    /// HTTP requests, tunnels and SOCKS connections, denied ones included.
     pub requests: u64,
-    /// Those of them that were refused.
+    /// The number of denied requests.
     pub refused: u64,
-    /// Bytes that were sent.
+    /// Bytes sent.
     pub bytes_up: u64,
-    /// Bytes that were received.
+    /// Bytes received.
     pub bytes_down: u64,
-    /// The limits that were reached, by their names in [`crate::EgressLimits`].
+    /// The reached limits, by their names in [`crate::EgressLimits`].
     pub limits_reached: Vec<String>,
-    /// The first 1,000 events, in the order of their ends.
+    /// The first 1,000 events, ordered by their ends.
     pub events: Vec<EgressEvent>,
-    /// How many further events there were.
+    /// The number of further events.
     pub events_left_out: u64,
 }
 
 impl EgressLog {
-    /// The first thing that was refused.
+    /// The first denial.
     pub fn refusal(&self) -> Option<&EgressRefusal> {
         self.events.iter().find_map(|event| event.refused.as_ref())
     }
 
-    /// What came after an earlier state of the same log.
+    /// The traffic since an earlier state of the same log.
     #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
     #[must_use]
     pub fn since(self, earlier: Option<&Self>) -> Self {
@@ -107,10 +107,10 @@ impl EgressLog {
         }
     }
 
-    /// Sentences for a person: what was refused, and what would allow it. At most ten, then a count.
+    /// Notes for a person: denials, and the options that allow them. At most ten, then a count.
     #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
     pub fn notes(&self) -> Vec<String> {
-        const MOST: usize = 10;
+        const MAX_NOTES: usize = 10;
         let mut notes: Vec<String> = Vec::new();
         let mut further = 0u64;
         for event in &self.events {
@@ -121,14 +121,14 @@ impl EgressLog {
             if notes.contains(&note) {
                 continue;
             }
-            if notes.len() < MOST {
+            if notes.len() < MAX_NOTES {
                 notes.push(note);
             } else {
                 further += 1;
             }
         }
         if further > 0 {
-            notes.push(format!("network: {further} further refusals are in the log"));
+            notes.push(format!("network: {further} more denials are in the log"));
         }
         notes
     }

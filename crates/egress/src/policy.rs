@@ -1,4 +1,4 @@
-//! An allowlist in its written form, for configuration in TOML, JSON or YAML.
+//! An allowlist as data, for configuration in TOML, JSON or YAML.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{EgressLimits, HostPattern, Placeholder};
 
-/// An allowlist as data. Every field may be left out; an unknown one is an error.
+/// An allowlist as data.
+///
+/// Every field is optional; an unknown one is an error.
 ///
 /// ```toml
 /// allow = ["pypi.org", "*.pythonhosted.org", "example.org:8443"]
@@ -26,32 +28,32 @@ use super::{EgressLimits, HostPattern, Placeholder};
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct EgressPolicy {
-    /// The hosts that may be reached; see [`HostPattern`].
+    /// Allowed hosts; see [`HostPattern`].
     pub allow: Vec<HostPattern>,
-    /// Hosts that may not, although another rule allows them.
+    /// Denied hosts, even if another rule allows them.
     pub deny: Vec<HostPattern>,
-    /// Hosts that may be reached by tunnels that carry something other than TLS.
+    /// Hosts that are allowed with tunnels other than TLS.
     pub raw: Vec<HostPattern>,
-    /// Addresses that the address rules would refuse; see [`crate::Egress::allow_address`].
+    /// Addresses that the address rules block; see [`crate::Egress::allow_address`].
     pub addresses: Vec<SocketAddr>,
-    /// Secrets that the program gets a placeholder for. Their values are never here.
+    /// Secrets for which the program gets placeholders, without their values.
     pub secrets: Vec<SecretPolicy>,
-    /// How much may be sent and received.
+    /// The limits.
     pub limits: EgressLimits,
-    /// An HTTP proxy of the operator, through which all connections are made.
+    /// The operator's HTTP proxy for all connections.
     pub upstream: Option<SocketAddr>,
 }
 
-/// A secret in an [`EgressPolicy`]: where it may go, without its value.
+/// A secret in an [`EgressPolicy`], without its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SecretPolicy {
-    /// The variable in which the program finds the placeholder, and under which the host program finds the value.
+    /// The variable of the placeholder in the program, and of the value in the host program.
     pub variable: String,
-    /// The hosts to which the secret may be sent. They are not allowed by that.
+    /// The hosts that may receive the secret. They must be allowed separately.
     pub hosts: Vec<HostPattern>,
-    /// The headers in which it is replaced. Default `authorization` and `x-api-key`.
+    /// The headers in which it is inserted. Default `authorization` and `x-api-key`.
     #[serde(default)]
     pub headers: Vec<String>,
     /// Whether it may be sent without TLS. Default no.
@@ -60,7 +62,7 @@ pub struct SecretPolicy {
 }
 
 impl SecretPolicy {
-    /// The placeholder for a value.
+    /// Creates the placeholder for a value.
     pub(crate) fn placeholder(self, value: String) -> Placeholder {
         let placeholder = Placeholder::new(self.variable, value).plain_http(self.plain_http);
         let placeholder = self.hosts.into_iter().fold(placeholder, Placeholder::host);
@@ -74,7 +76,7 @@ mod tests {
     use crate::Egress;
 
     #[test]
-    fn a_policy_is_read_as_it_is_written_and_unknown_fields_are_errors() {
+    fn a_policy_is_parsed_and_unknown_fields_are_errors() {
         let text = r#"{
             "allow": ["pypi.org", "*.Pythonhosted.org:443"], "deny": ["upload.pypi.org"], "raw": ["git.example.org:22"],
             "addresses": ["127.0.0.1:3141", "[::1]:80"],

@@ -1,4 +1,4 @@
-//! The proxy of one run, on the host's side: a thread that accepts, and one for each connection.
+//! The proxy of a run, on the host: one accepting thread, and one per connection.
 
 mod body;
 mod dial;
@@ -31,13 +31,13 @@ use shared::{Shared, Trouble};
 use vault::Vault;
 use wire::Stop;
 
-/// The stack of one connection's thread: nothing large is on it, but a TLS handshake.
+/// The stack size of a connection's thread: only a TLS handshake needs much.
 const STACK: usize = 512 << 10;
-/// How long what a program has sent may be on its way after the program's end.
+/// The time for sent bytes to arrive after the program's end.
 const DRAIN: Duration = Duration::from_millis(250);
-const LONGEST_WAIT: Duration = Duration::from_hours(1);
+const MAX_WAIT: Duration = Duration::from_hours(1);
 
-/// A proxy that is ready for a listening socket: its placeholders are made.
+/// A proxy that waits for a listening socket, with its placeholders.
 #[derive(Debug)]
 pub struct PreparedProxy {
     egress: Egress,
@@ -45,12 +45,12 @@ pub struct PreparedProxy {
 }
 
 impl PreparedProxy {
-    /// Makes the placeholders. Fails if the system has no random bytes.
+    /// Creates the placeholders. Fails if the system has no random numbers.
     pub fn new(egress: &Egress) -> io::Result<Self> {
         Ok(Self { egress: egress.clone(), vault: Vault::new(&egress.secrets)? })
     }
 
-    /// The variables of a program that finds the proxy at an address.
+    /// The variables that point a program to the proxy at an address.
     pub fn variables(&self, address: SocketAddr) -> Vec<(String, String)> {
         let proxy = format!("http://{address}");
         let fixed = PROXY_VARIABLES
@@ -61,7 +61,7 @@ impl PreparedProxy {
         fixed.chain(self.vault.variables()).collect()
     }
 
-    /// Starts to accept. `bytes` limits both directions together, besides the limits of the allowlist.
+    /// Starts accepting. `bytes` limits both directions together, in addition to the allowlist's limits.
     pub fn start(self, listener: TcpListener, bytes: Option<u64>) -> io::Result<EgressProxy> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
@@ -75,7 +75,7 @@ impl PreparedProxy {
         Ok(proxy)
     }
 
-    /// Waits for connections that somebody else accepts at the address, for [`EgressProxy::take`].
+    /// Starts a proxy for connections that the caller accepts at the address, for [`EgressProxy::take`].
     pub fn wait(self, address: SocketAddr, bytes: Option<u64>) -> io::Result<EgressProxy> {
         let stop = Arc::new(Stop::new()?);
         let variables = self.variables(address);
@@ -85,15 +85,15 @@ impl PreparedProxy {
     }
 }
 
-/// A proxy on a listening socket of the caller's own, for programs that are confined by other means than this crate's
-/// processes, for example in a container. A sandbox starts its own.
+/// A proxy on the caller's listening socket, for programs confined by other means, for example in a
+/// container.
 ///
-/// Dropped, it closes every connection and waits for its threads.
+/// A sandbox starts its own proxy. Dropping it closes every connection and waits for its threads.
 #[derive(Debug)]
 pub struct EgressProxy {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// The threads of connections that were handed over one by one.
+    /// The threads of connections that were handed over.
     taken: Mutex<Vec<JoinHandle<()>>>,
     freed: Arc<OwnedFd>,
     address: SocketAddr,
@@ -101,29 +101,29 @@ pub struct EgressProxy {
 }
 
 impl EgressProxy {
-    /// Serves an allowlist on a socket that listens.
+    /// Serves an allowlist on a listening socket.
     pub fn start(egress: &Egress, listener: TcpListener) -> Result<Self, crate::Error> {
         egress.check()?;
         PreparedProxy::new(egress).and_then(|armed| armed.start(listener, None)).map_err(crate::Error::Start)
     }
 
-    /// Where it listens.
+    /// The listening address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The variables that lead a program to it, with the placeholders of its secrets.
+    /// The variables that point a program to it, with the placeholders of its secrets.
     pub fn variables(&self) -> &[(String, String)] {
         &self.variables
     }
 
-    /// What went through it so far.
+    /// The traffic so far.
     pub fn log(&self) -> EgressLog {
         self.shared.summary()
     }
 
-    /// Lets what was sent go on its way for at most a quarter of a second, closes every connection, waits for its
-    /// threads, and gives what went through it.
+    /// Drains sent bytes for at most a quarter of a second, closes every connection, waits for the threads
+    /// and returns the log.
     pub fn finish(mut self) -> EgressLog {
         let until = Instant::now() + DRAIN;
         while self.shared.active.load(Ordering::SeqCst) > 0 && Instant::now() < until {
@@ -133,7 +133,7 @@ impl EgressProxy {
         self.shared.summary()
     }
 
-    /// Serves a connection, of which this is one end; gives it back while there are as many as there may be.
+    /// Serves a connection, given one end of it. Returns it if the limit of connections is reached.
     pub fn take(&self, stream: std::os::unix::net::UnixStream) -> Result<(), std::os::unix::net::UnixStream> {
         let most = u64::from(self.shared.egress.policy.limits.connections_at_once);
         if self.shared.active.load(Ordering::SeqCst) >= most {
@@ -141,7 +141,7 @@ impl EgressProxy {
         }
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         taken.retain(|thread| !thread.is_finished());
-        // A stream in both directions is all that is asked of it.
+        // Any bidirectional stream works.
         taken.extend(serve(&self.shared, &self.freed, TcpStream::from(OwnedFd::from(stream))));
         Ok(())
     }
@@ -150,7 +150,7 @@ impl EgressProxy {
         self.shared.stop.set();
         let taken = std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in self.thread.take().into_iter().chain(taken) {
-            // A panic of a connection was caught by its own thread.
+            // A connection's own thread has caught its panic.
             let _ = thread.join();
         }
     }
@@ -162,7 +162,7 @@ impl Drop for EgressProxy {
     }
 }
 
-/// A connection that is being served; dropped, it makes room for another one.
+/// A connection in progress. Dropping it frees its slot.
 struct Served(Arc<Shared>, Arc<OwnedFd>);
 
 impl Drop for Served {
@@ -172,7 +172,7 @@ impl Drop for Served {
     }
 }
 
-/// Serves a connection in a thread of its own, unless there were too many of them.
+/// Serves a connection in a thread, unless the limit is reached.
 fn serve(shared: &Arc<Shared>, freed: &Arc<OwnedFd>, stream: TcpStream) -> Option<JoinHandle<()>> {
     if shared.connections.fetch_add(1, Ordering::Relaxed) >= shared.egress.policy.limits.connections {
         refuse(shared, &stream);
@@ -190,16 +190,16 @@ fn serve(shared: &Arc<Shared>, freed: &Arc<OwnedFd>, stream: TcpStream) -> Optio
     thread.ok()
 }
 
-/// Accepts until the end of the run, and waits for every connection's thread.
+/// Accepts until the end of the run, and waits for the threads.
 fn accept(shared: &Arc<Shared>, listener: &TcpListener, freed: &Arc<OwnedFd>) {
     let most = u64::from(shared.egress.policy.limits.connections_at_once);
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
     loop {
         threads.retain(|thread| !thread.is_finished());
-        // Those beyond the limit wait in the kernel's queue.
+        // Connections beyond the limit wait in the kernel's queue.
         let is_full = shared.active.load(Ordering::SeqCst) >= most;
         let source = if is_full { freed.as_fd() } else { listener.as_fd() };
-        match shared.stop.wait(&mut [(source, PollFlags::IN)], LONGEST_WAIT) {
+        match shared.stop.wait(&mut [(source, PollFlags::IN)], MAX_WAIT) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::TimedOut => continue,
             Err(_) => break,
@@ -212,7 +212,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, freed: &Arc<OwnedFd>) {
         match listener.accept() {
             Ok((stream, _)) => threads.extend(serve(shared, freed, stream)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Out of descriptors, for example: others may be given back soon.
+            // For example out of descriptors: others may be closed soon.
             Err(_) => {
                 if shared.stop.sleep(Duration::from_millis(10)).is_err() {
                     break;
@@ -227,7 +227,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, freed: &Arc<OwnedFd>) {
 
 fn refuse(shared: &Shared, stream: &TcpStream) {
     shared.connection_refused();
-    let message = "the run has made as many connections as it may".to_owned();
+    let message = "the run has reached its limit of connections".to_owned();
     let trouble = Trouble::Refused { status: 429, rule: "limit_connections", message, option: None };
     let _ = stream.set_nonblocking(true);
     // It fits into the buffer of a fresh connection.

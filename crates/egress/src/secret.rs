@@ -20,9 +20,9 @@ impl Secret {
         &self.0
     }
 
-    /// Whether it can stand in a header: no line end can be smuggled in.
+    /// Whether it is a valid header value, without line ends.
     pub(crate) fn is_header_value(&self) -> bool {
-        (1..=LONGEST).contains(&self.0.len()) && self.0.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+        (1..=MAX_LENGTH).contains(&self.0.len()) && self.0.bytes().all(|byte| (b' '..=b'~').contains(&byte))
     }
 }
 
@@ -32,15 +32,15 @@ impl fmt::Debug for Secret {
     }
 }
 
-const LONGEST: usize = 8192;
-/// A shorter value could not be told from other text of a response.
-const SHORTEST: usize = 8;
+const MAX_LENGTH: usize = 8192;
+/// A shorter value could occur by chance in a response.
+const MIN_LENGTH: usize = 8;
 
-/// The headers in which secrets travel unless others are named.
-const USUAL_HEADERS: [&str; 2] = ["authorization", "x-api-key"];
+/// The default headers for secrets.
+const DEFAULT_HEADERS: [&str; 2] = ["authorization", "x-api-key"];
 
-/// Headers that the proxy itself writes, or that decide where a request goes and how it is framed.
-const REFUSED_HEADERS: [&str; 12] = [
+/// Headers that the proxy itself writes, or that determine routing and framing.
+const REJECTED_HEADERS: [&str; 12] = [
     "host",
     "content-length",
     "transfer-encoding",
@@ -55,18 +55,20 @@ const REFUSED_HEADERS: [&str; 12] = [
     "proxy-authorization",
 ];
 
-/// A secret that stays with the host program. The program inside finds a placeholder in a variable, random for each
-/// run, and the proxy puts the secret in its place in requests to the hosts that the secret is bound to.
+/// A secret that stays with the host program. The program gets a random placeholder.
 ///
-/// - It is replaced in the headers that are named (default `authorization` and `x-api-key`), also inside the base64
-///   of `Basic`. Never in a path, a query or a body, and never on the way to another host.
-/// - What is in TLS cannot be changed. So the program asks for `http://` and the proxy itself speaks TLS to the host:
-///   every plain request to a bound host goes to the same port with TLS, or to 443 in place of 80 (feature
-///   `egress-tls`). Without that feature such a request is refused, unless [`Placeholder::plain_http`] allows
-///   to send the secret without TLS.
-/// - In responses to such requests the secret is replaced by the placeholder again: in headers and bodies, as such, as
-///   base64 and percent-encoded. A response in another encoding than asked for is refused. A server that gives the
-///   secret back in some other form cannot be stopped; bind secrets only to hosts that do not.
+/// The placeholder is in a variable and differs per run. The proxy replaces it by the secret in requests to
+/// the secret's hosts.
+///
+/// - It is replaced in the named headers (default `authorization` and `x-api-key`), also inside the base64 of
+///   `Basic`. Never in a path, a query, a body, or a request to another host.
+/// - The proxy cannot change TLS. So the program requests `http://` and the proxy speaks TLS to the host: a
+///   plain request to a bound host goes to the same port with TLS, or to 443 instead of 80 (feature
+///   `egress-tls`). Without that feature such a request is denied, unless [`Placeholder::plain_http`] allows
+///   sending the secret without TLS.
+/// - In the responses the proxy replaces the secret by the placeholder: in headers and bodies, verbatim, as
+///   base64 and percent-encoded. It rejects a response in another encoding than requested. A server can still
+///   return the secret in another form, so bind secrets only to hosts that do not.
 #[derive(Debug, Clone)]
 pub struct Placeholder {
     pub(crate) variable: String,
@@ -74,17 +76,17 @@ pub struct Placeholder {
     pub(crate) hosts: Vec<HostPattern>,
     pub(crate) headers: Vec<String>,
     pub(crate) plain_http: bool,
-    /// Hosts to which it may be sent without TLS.
+    /// Hosts that may receive it without TLS.
     pub(crate) plain_hosts: Vec<HostPattern>,
 }
 
 impl Placeholder {
-    /// The variable that holds the placeholder.
+    /// The variable of the placeholder.
     pub fn variable(&self) -> &str {
         &self.variable
     }
 
-    /// A placeholder in this variable for this secret. It must be bound to a host by [`Placeholder::host`].
+    /// Creates a placeholder in this variable for this secret. Bind it to a host with [`Placeholder::host`].
     pub fn new(variable: impl Into<String>, secret: impl Into<String>) -> Self {
         Self {
             variable: variable.into(),
@@ -96,29 +98,29 @@ impl Placeholder {
         }
     }
 
-    /// Binds the secret to hosts. They must be allowed besides.
+    /// Binds the secret to hosts. They must be allowed separately.
     #[must_use]
     pub fn host(mut self, pattern: HostPattern) -> Self {
         self.hosts.push(pattern);
         self
     }
 
-    /// Names a header in which it is replaced, in place of the usual two.
+    /// Sets a header in which it is inserted, instead of the defaults.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>) -> Self {
         self.headers.push(name.into().to_ascii_lowercase());
         self
     }
 
-    /// Whether the secret may be sent without TLS, for example to a package index on this machine. Default no.
+    /// Allows sending the secret without TLS, for example to a package index on this machine. Default no.
     #[must_use]
     pub fn plain_http(mut self, plain: bool) -> Self {
         self.plain_http = plain;
         self
     }
 
-    /// Lets the secret be sent to hosts without TLS, for example to a server on this machine's loopback. They must be bound
-    /// besides.
+    /// Allows sending the secret to hosts without TLS, for example to a loopback server. They must be bound
+    /// too.
     #[must_use]
     pub fn plain_host(mut self, pattern: HostPattern) -> Self {
         self.plain_hosts.push(pattern);
@@ -130,11 +132,11 @@ impl Placeholder {
         !self.hosts.is_empty()
     }
 
-    /// Whether it is replaced in this header, whose name is in lower case.
+    /// Whether it is inserted in this header (lower case).
     #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
     pub(crate) fn has_header(&self, name: &str) -> bool {
         if self.headers.is_empty() {
-            USUAL_HEADERS.contains(&name)
+            DEFAULT_HEADERS.contains(&name)
         } else {
             self.headers.iter().any(|own| own == name)
         }
@@ -144,13 +146,13 @@ impl Placeholder {
         let refuse = |reason: String| {
             Err(Error::InvalidName { what: "secret", name: shorten(&self.variable), reason })
         };
-        if !self.secret.is_header_value() || self.secret.0.len() < SHORTEST {
+        if !self.secret.is_header_value() || self.secret.0.len() < MIN_LENGTH {
             return refuse(format!(
-                "its value must be printable ASCII of {SHORTEST} to {LONGEST} characters"
+                "its value must be printable ASCII of {MIN_LENGTH} to {MAX_LENGTH} characters"
             ));
         }
         if self.hosts.is_empty() {
-            return refuse("it is bound to no host".into());
+            return refuse("it is not bound to a host".into());
         }
         for header in &self.headers {
             let is_token = !header.is_empty()
@@ -158,7 +160,7 @@ impl Placeholder {
                 && header
                     .bytes()
                     .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte));
-            if !is_token || REFUSED_HEADERS.contains(&header.as_str()) {
+            if !is_token || REJECTED_HEADERS.contains(&header.as_str()) {
                 return refuse(format!("the header `{}` cannot carry a secret", shorten(header)));
             }
         }
@@ -171,13 +173,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_shown_nowhere() {
+    fn a_secret_is_never_printed() {
         let placeholder = Placeholder::new("API_TOKEN", "very-secret-value");
         assert!(!format!("{placeholder:?}").contains("very-secret"), "{placeholder:?}");
     }
 
     #[test]
-    fn secrets_that_cannot_be_kept_are_refused() {
+    fn invalid_secrets_are_rejected() {
         let host = || HostPattern::new("api.example.org").unwrap();
         let bound = |value: &str| Placeholder::new("API_TOKEN", value).host(host());
         bound("long-enough").check().unwrap();

@@ -105,7 +105,7 @@ fn main() -> Result<(), Failure> {
         }
     };
     images.build(&Recipe::named("busybox")?, IMAGE, Duration::from_mins(1), &mut |_| {})?;
-    let docker = Docker::connect(&host, Options::new(IMAGE).spares(0))?;
+    let docker = Docker::connect(&host, Options::new(IMAGE).idle_containers(0))?;
     let sandbox = Sandbox::new().backend(Arc::new(docker.clone()));
     let program = Program::argv(["true"]);
     let ours = || -> Result<(), Failure> {
@@ -113,7 +113,7 @@ fn main() -> Result<(), Failure> {
         if outcome.verdict.is_ok() { Ok(()) } else { Err(format!("{:?}", outcome.verdict).into()) }
     };
     let warm = || -> Result<(), Failure> {
-        docker.warm(&sandbox, 1)?;
+        docker.prewarm(&sandbox, 1)?;
         // The daemon is still busy with the container before.
         std::thread::sleep(Duration::from_millis(300));
         Ok(())

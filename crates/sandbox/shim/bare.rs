@@ -1,9 +1,9 @@
-//! What every program here needs in place of a library: system calls by number, an end, and what the compiler takes for
-//! granted. Each program uses a part of it; the linker leaves out the rest.
+//! The replacement of a standard library for the static programs: system calls, exit, and compiler
+//! intrinsics. The linker drops unused parts.
 
 use core::arch::asm;
 
-/// The numbers of the calls, which differ between the two kinds of processor.
+/// The system call numbers of this architecture.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod number {
     pub(crate) const READ: usize = 0;
@@ -47,7 +47,7 @@ pub(crate) mod number {
     pub(crate) const EXECVEAT: usize = 322;
     pub(crate) const RSEQ: usize = 334;
 }
-/// The numbers of the calls, which differ between the two kinds of processor.
+/// The system call numbers of this architecture.
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod number {
     pub(crate) const DUP3: usize = 24;
@@ -91,13 +91,13 @@ pub(crate) mod number {
     pub(crate) const EXECVEAT: usize = 281;
     pub(crate) const RSEQ: usize = 293;
 }
-/// Newer calls have one number everywhere.
+/// Newer calls have the same number everywhere.
 pub(crate) const PIDFD_OPEN: usize = 434;
 pub(crate) const CLOSE_RANGE: usize = 436;
 pub(crate) const LANDLOCK_CREATE_RULESET: usize = 444;
 pub(crate) const LANDLOCK_RESTRICT_SELF: usize = 446;
 
-/// Where a program begins: `$main` is given the place of the arguments, and never comes back.
+/// The entry point: calls `$main` with the address of the arguments. It never returns.
 #[cfg(target_arch = "x86_64")]
 macro_rules! begin {
     ($main:ident) => {
@@ -113,7 +113,7 @@ macro_rules! begin {
         );
     };
 }
-/// Where a program begins: `$main` is given the place of the arguments, and never comes back.
+/// The entry point: calls `$main` with the address of the arguments. It never returns.
 #[cfg(target_arch = "aarch64")]
 macro_rules! begin {
     ($main:ident) => {
@@ -121,7 +121,7 @@ macro_rules! begin {
     };
 }
 
-/// One system call; arguments that are not named are 0. Gives a negative error number, as the kernel does.
+/// A system call; omitted arguments are 0. Returns a negative error number, as the kernel does.
 #[inline(always)]
 pub(crate) fn call<const COUNT: usize>(number: usize, named: [usize; COUNT]) -> isize {
     const { assert!(COUNT <= 6, "no system call takes more") };
@@ -156,11 +156,11 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     exit(3)
 }
 
-/// The compiler's own library refers to it; nothing unwinds here.
+/// The core library refers to it; nothing unwinds here.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
 
-/// The compiler calls it for large copies. Volatile, so that it does not become a call of itself.
+/// The compiler calls it for large copies. Volatile, so that it is not compiled into a call of itself.
 #[unsafe(no_mangle)]
 extern "C" fn memcpy(target: *mut u8, source: *const u8, size: usize) -> *mut u8 {
     for index in 0..size {
@@ -170,7 +170,7 @@ extern "C" fn memcpy(target: *mut u8, source: *const u8, size: usize) -> *mut u8
     target
 }
 
-/// The compiler calls it for copies within one area.
+/// The compiler calls it for overlapping copies.
 #[unsafe(no_mangle)]
 extern "C" fn memmove(target: *mut u8, source: *const u8, size: usize) -> *mut u8 {
     if (target as usize) <= source as usize {
@@ -183,7 +183,7 @@ extern "C" fn memmove(target: *mut u8, source: *const u8, size: usize) -> *mut u
     target
 }
 
-/// The compiler calls it for large initialisations.
+/// The compiler calls it for large initializations.
 #[unsafe(no_mangle)]
 extern "C" fn memset(target: *mut u8, value: i32, size: usize) -> *mut u8 {
     for index in 0..size {
@@ -205,7 +205,7 @@ extern "C" fn bcmp(left: *const u8, right: *const u8, size: usize) -> i32 {
     0
 }
 
-/// The compiler calls it for comparisons; here only equality matters.
+/// The compiler calls it for comparisons; only equality matters here.
 #[unsafe(no_mangle)]
 extern "C" fn memcmp(left: *const u8, right: *const u8, size: usize) -> i32 {
     bcmp(left, right, size)

@@ -1,21 +1,22 @@
 //! The first process of a container: a static program without any library, a few kilobytes.
 //!
-//! It speaks frames over its standard input and output, which the daemon carries to the host: a kind (one byte), the
-//! size of the content (four bytes, little-endian), the content. It shows the host what confines the container, takes
-//! files, starts one program, hands its output on, kills and reaps everything when it ends, and gives files back. The
-//! end of its input is the host's end: then it ends, and the kernel kills the whole container with it.
+//! It exchanges frames with the host over its standard input and output, which the daemon forwards: a kind
+//! (one byte), the size of the content (four bytes, little-endian), the content. It reports the container's
+//! confinement, receives files, starts one program, forwards its output, kills and reaps everything at its
+//! end, and sends files back. The end of its input means the end of the host: then it exits, and the kernel
+//! kills the whole container.
 //!
-//! From the host: `F` opens an upload (its path), `D` writes to it, `X` lets it be executed, `C` appends to the code,
-//! `S` starts the program, `I` is input for it (only after `i`), `E` is the end of the input, `K` kills everything, `T`
-//! asks for the processor time, `L` asks for a list of the workspace, `G` for the content of a file (its path), `H` says
-//! which of output (1) and errors (2) wait until they are wanted, `B` closes one of them. `N`, `W`, `M`, `Q` and `J`
+//! From the host: `F` opens an upload (its path), `D` writes to it, `X` makes it executable, `C` appends to
+//! the code, `S` starts the program, `I` is input for it (only after `i`), `E` ends the input, `K` kills
+//! everything, `T` requests the processor time, `L` a list of the workspace, `G` the content of a file (its
+//! path), `H` pauses output (1), errors (2) or both, `B` closes one of them. `N`, `W`, `M`, `Q` and `J`
 //! belong to the tunnel, and so do `p`, `k`, `w`, `m`, `q` and `j`.
 //!
-//! To the host: `a` is one of the facts (its number, its text), `R` means ready, `n` the program did not start (stage
-//! and error), `s` it did, `o`, `e` and `v` are output, errors and value, `i` asks for input, `c` says that the limit
-//! of processor time was reached, `x` that everything is dead (numbers), `f` is one entry of the list, `l` the end of
-//! the list (what was left out, whether no byte, no entry is free), `d` a piece of a file, `g` its end (a number: 0 or
-//! the error), `z` a failed upload (the error), `t` the processor time.
+//! To the host: `a` is a fact (its number, its text), `R` ready, `n` a failed program start (stage and
+//! error), `s` a successful one, `o`, `e` and `v` are output, errors and value, `i` requests input, `c`
+//! reports the processor-time limit, `x` that everything is dead (numbers), `f` is an entry of the list, `l`
+//! the end of the list (why it is incomplete; whether bytes or inodes are exhausted), `d` a piece of a file,
+//! `g` its end (0 or the error), `z` a failed upload (the error), `t` the processor time.
 
 #![no_std]
 #![no_main]
@@ -31,17 +32,17 @@ use bare::{CLOSE_RANGE, call, exit, number};
 use system::*;
 use tunnel::Tunnel;
 
-/// The largest content of a frame from the host: a program's arguments and environment fit.
-const LARGEST: usize = 1_400_000;
-/// The largest content of a frame to the host.
+/// The maximum content of a frame from the host: fits a program's arguments and environment.
+const MAX_FRAME: usize = 1_400_000;
+/// The maximum content of a frame to the host.
 const PIECE: usize = 32 << 10;
-const DEEPEST: usize = 48;
-const MOST_ENTRIES: u64 = 20_000;
-const LONGEST_PATH: usize = 4096;
+const MAX_DEPTH: usize = 48;
+const MAX_ENTRIES: u64 = 20_000;
+const MAX_PATH: usize = 4096;
 
 begin!(main);
 
-/// A frame to the host. Its content stands at `frame[5..5 + size]`, so that one call writes all.
+/// Sends a frame. Its content is at `frame[5..5 + size]`, so that one call writes all.
 fn send(kind: u8, frame: &mut [u8], size: usize) {
     frame[0] = kind;
     frame[1..5].copy_from_slice(&(size as u32).to_le_bytes());
@@ -56,7 +57,7 @@ fn send_numbers(kind: u8, numbers: &[u64]) {
     send(kind, &mut frame, numbers.len() * 8);
 }
 
-/// Texts that show what confines this container; the number of a fact is its place here.
+/// Files that show the container's confinement; the index is the number of the fact.
 const FACTS: [&[u8]; 12] = [
     b"/proc/self/status\0",
     b"/proc/self/mountinfo\0",
@@ -72,7 +73,7 @@ const FACTS: [&[u8]; 12] = [
     b"/sys/fs/cgroup/cpu.max\0",
 ];
 
-/// The kernel's counters, of either version of control groups.
+/// The kernel's counters, of either cgroup version.
 #[derive(Clone, Copy)]
 struct Counters {
     events: isize,
@@ -98,7 +99,7 @@ impl Counters {
         }
     }
 
-    /// The number behind a word of a file, or the first number if the file has no words. `u64::MAX` is unknown.
+    /// The number after a word in a file, or the first number in the file. `u64::MAX` means unknown.
     fn value(descriptor: isize, word: &[u8]) -> u64 {
         let mut text = [0u8; 1024];
         if descriptor < 0 || call(number::LSEEK, [descriptor as usize]) < 0 {
@@ -133,7 +134,7 @@ impl Counters {
         Self::value(self.processes, b"max")
     }
 
-    /// Microseconds of processor time.
+    /// Processor time in microseconds.
     fn micros(self) -> u64 {
         let mut first = [0u8; 1];
         if self.time < 0 || call(number::LSEEK, [self.time as usize]) < 0 {
@@ -145,7 +146,7 @@ impl Counters {
     }
 }
 
-/// The program and the ends of its streams that belong to this process; -1 is closed.
+/// The program and this process's ends of its streams; -1 is closed.
 struct Program {
     pid: isize,
     output: isize,
@@ -156,7 +157,7 @@ struct Program {
     dead: bool,
     status: u64,
     usage: [u64; 3],
-    /// Counters at the start, and the limit of processor time; 0 is none.
+    /// Counters at the start, and the processor-time limit; 0 means none.
     kills: u64,
     refused: u64,
     micros: u64,
@@ -164,7 +165,7 @@ struct Program {
     told: bool,
 }
 
-/// Reads a little-endian number and moves on.
+/// Reads a little-endian number and advances.
 fn take_number(bytes: &mut &[u8]) -> u64 {
     if bytes.len() < 8 {
         exit(6);
@@ -176,7 +177,7 @@ fn take_number(bytes: &mut &[u8]) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// Cuts off a string with its NUL.
+/// Splits off a string with its NUL.
 fn take_text<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
     let Some(end) = bytes.iter().position(|byte| *byte == 0) else { exit(7) };
     let (first, rest) = bytes.split_at(end + 1);
@@ -196,9 +197,11 @@ fn not_blocking(descriptor: isize) {
     call(number::FCNTL, [descriptor as usize, 4 /* F_SETFL */, NONBLOCK]);
 }
 
-/// Starts the program of a frame `S`: the limits (count, then resource, soft, hard), the limit of processor time in
-/// microseconds, whether there is input, whether there is code, the counts of arguments and variables, then texts: the
-/// folder, the search path, the arguments, the variables.
+/// Starts the program of a frame `S`.
+///
+/// The frame has the limits (count, then resource, soft, hard), the processor-time limit in microseconds,
+/// whether there is input and code, the counts of arguments and variables, then texts: directory, search
+/// path, arguments, variables.
 fn start(mut content: &[u8], code: isize, counters: Counters) -> Option<Program> {
     let mut limits = [[0u64; 3]; 16];
     let count = take_number(&mut content) as usize;
@@ -210,7 +213,7 @@ fn start(mut content: &[u8], code: isize, counters: Counters) -> Option<Program>
     let has_code = take_number(&mut content) != 0;
     let arguments = take_number(&mut content) as usize;
     let variables = take_number(&mut content) as usize;
-    if arguments == 0 || arguments.saturating_add(variables) > LARGEST {
+    if arguments == 0 || arguments.saturating_add(variables) > MAX_FRAME {
         exit(9);
     }
     let folder = take_text(&mut content);
@@ -257,7 +260,7 @@ fn start(mut content: &[u8], code: isize, counters: Counters) -> Option<Program>
         duplicate(-1, 3);
         duplicate(value_child, 4);
         duplicate(if has_code { code } else { -1 }, 5);
-        // Everything else closes itself with the start of the program; what has no such mark is closed now.
+        // Other descriptors are closed on exec; mark those that are not.
         call(CLOSE_RANGE, [6, u32::MAX as usize, 4 /* CLOSE_RANGE_CLOEXEC */]);
         let error = call(number::CHDIR, [folder.as_ptr() as usize]);
         if error < 0 {
@@ -278,7 +281,7 @@ fn start(mut content: &[u8], code: isize, counters: Counters) -> Option<Program>
         }
         let mut error = -2;
         for folder in search[..search.len() - 1].split(|byte| *byte == b':') {
-            let mut path = [0u8; LONGEST_PATH];
+            let mut path = [0u8; MAX_PATH];
             let size = folder.len() + 1 + first.len();
             if size > path.len() {
                 continue;
@@ -337,7 +340,7 @@ fn start(mut content: &[u8], code: isize, counters: Counters) -> Option<Program>
     })
 }
 
-/// Hands on what a stream has, at most one piece. Closes it at its end.
+/// Forwards at most one piece of a stream. Closes it at its end.
 fn hand_on(stream: &mut isize, kind: u8, frame: &mut [u8]) {
     let size = read(*stream, &mut frame[5..5 + PIECE]);
     if size > 0 {
@@ -349,11 +352,11 @@ fn hand_on(stream: &mut isize, kind: u8, frame: &mut [u8]) {
 }
 
 fn kill_all() {
-    // As the first process: everyone but itself.
+    // From the first process: all processes but itself.
     call(number::KILL, [usize::MAX, 9]);
 }
 
-/// Collects the dead.
+/// Reaps dead processes.
 fn reap(program: &mut Option<Program>) {
     loop {
         let mut status = 0i32;
@@ -371,7 +374,7 @@ fn reap(program: &mut Option<Program>) {
             program.status = u64::from(status as u32);
         }
         if pid > 0 {
-            // A child's figures hold those of its own dead children.
+            // A child's usage includes that of its own reaped children.
             program.usage[0] += usage[0] * 1_000_000 + usage[1];
             program.usage[1] += usage[2] * 1_000_000 + usage[3];
             program.usage[2] = program.usage[2].max(usage[4]);
@@ -388,7 +391,7 @@ fn reap(program: &mut Option<Program>) {
     }
 }
 
-/// What of a file's state tells whether it changed.
+/// The state of a file that reveals changes.
 fn stat(folder: usize, name: *const u8) -> Option<[u64; 18]> {
     let mut bytes = [0u64; 18];
     let at = bytes.as_mut_ptr() as usize;
@@ -400,15 +403,15 @@ const MODE_AND_LINKS: fn(&[u64; 18]) -> (u32, u64) = |stat| (stat[3] as u32, sta
 #[cfg(target_arch = "aarch64")]
 const MODE_AND_LINKS: fn(&[u64; 18]) -> (u32, u64) = |stat| (stat[2] as u32, stat[2] >> 32);
 
-/// The list of the workspace: what was seen so far, and whether something was left out.
+/// The state of listing the workspace: the count of entries, and why it is incomplete.
 struct List<'a> {
     seen: u64,
     left_out: u64,
-    path: [u8; LONGEST_PATH],
+    path: [u8; MAX_PATH],
     frame: &'a mut [u8],
 }
 
-/// Sends an entry for each file beneath a folder, which it closes. Links are not followed.
+/// Sends an entry for each file beneath a directory, and closes it. Links are not followed.
 fn walk(list: &mut List<'_>, folder: isize, length: usize, depth: usize) {
     let mut entries = [0u64; 512];
     loop {
@@ -429,13 +432,13 @@ fn walk(list: &mut List<'_>, folder: isize, length: usize, depth: usize) {
                 continue;
             }
             list.seen += 1;
-            if list.seen > MOST_ENTRIES {
+            if list.seen > MAX_ENTRIES {
                 list.left_out = 1;
                 close(folder);
                 return;
             }
             let end = length + name.len();
-            if end + 1 >= LONGEST_PATH - 64 {
+            if end + 1 >= MAX_PATH - 64 {
                 list.left_out = 3;
                 continue;
             }
@@ -444,7 +447,7 @@ fn walk(list: &mut List<'_>, folder: isize, length: usize, depth: usize) {
             let Some(found) = stat(folder as usize, list.path[length..].as_ptr()) else { continue };
             let (mode, links) = MODE_AND_LINKS(&found);
             if mode & 0o170_000 == 0o040_000 {
-                if depth + 1 >= DEEPEST {
+                if depth + 1 >= MAX_DEPTH {
                     list.left_out = 2;
                     continue;
                 }
@@ -456,16 +459,16 @@ fn walk(list: &mut List<'_>, folder: isize, length: usize, depth: usize) {
                 }
                 list.path[end] = b'/';
                 walk(list, inner, end + 1, depth + 1);
-                if list.seen > MOST_ENTRIES {
+                if list.seen > MAX_ENTRIES {
                     close(folder);
                     return;
                 }
                 continue;
             }
-            // Inode, kind, names, size, and the times of the content and of the state.
+            // Inode, type, links, size, modification time and change time.
             let numbers = [
                 found[1],
-                // And whether its owner may execute it.
+                // Plus the owner's execute bit.
                 u64::from(mode & 0o170_100),
                 links,
                 found[6],
@@ -484,7 +487,8 @@ fn walk(list: &mut List<'_>, folder: isize, length: usize, depth: usize) {
     close(folder);
 }
 
-/// Opens a file of the workspace part by part, so that no link is followed. Makes it, with its folders, if `new`.
+/// Opens a workspace file component by component, without following links. Creates it with its directories if
+/// `new`.
 fn open_inside(path: &[u8], new: bool) -> isize {
     let mut folder = open(HERE, b"/workspace\0", flag::DIRECTORY);
     let mut part = [0u8; 256];
@@ -515,7 +519,7 @@ fn open_inside(path: &[u8], new: bool) -> isize {
     folder
 }
 
-/// Sends the content of a regular file that has one name.
+/// Sends the content of a regular file with one link.
 fn give(path: &[u8], frame: &mut [u8]) {
     let file = high(open_inside(path, false));
     if file < 0 {
@@ -526,7 +530,7 @@ fn give(path: &[u8], frame: &mut [u8]) {
     let stated = call(number::FSTAT, [file as usize, found.as_mut_ptr() as usize]);
     let (mode, links) = MODE_AND_LINKS(&found);
     let mut error = if stated < 0 || mode & 0o170_000 != 0o100_000 || links != 1 { 22 } else { 0 };
-    // Nothing runs any more, so its size holds; a sparse file is bounded by what the host asks for.
+    // Nothing runs any more, so its size is final; the host bounds sparse files.
     while error == 0 {
         let size = read(file, &mut frame[5..5 + PIECE]);
         if size <= 0 {
@@ -539,7 +543,7 @@ fn give(path: &[u8], frame: &mut [u8]) {
     send_numbers(b'g', &[error]);
 }
 
-/// Writes a piece of an upload or of the code; false if that failed.
+/// Writes a piece of an upload or of the code. Returns 0 or an error.
 fn store(descriptor: isize, mut bytes: &[u8]) -> isize {
     while !bytes.is_empty() {
         let size = call(number::WRITE, [descriptor as usize, bytes.as_ptr() as usize, bytes.len()]);
@@ -552,14 +556,14 @@ fn store(descriptor: isize, mut bytes: &[u8]) -> isize {
 }
 
 extern "C" fn main(_at: *const usize) -> ! {
-    // Not dumpable: no process inside may look into this one.
+    // Not dumpable: no process inside can inspect this one.
     call(number::PRCTL, [4]);
     let (all, child_signal) = (!0u64, 1u64 << 16);
     call(number::SIGPROCMASK, [2, &raw const all as usize, 0, 8]);
     let signals =
         high(call(number::SIGNALFD4, [usize::MAX, &raw const child_signal as usize, 8, CLOEXEC | NONBLOCK]));
-    let buffer = memory(LARGEST + 5);
-    let frame = memory(PIECE + 5 + LONGEST_PATH);
+    let buffer = memory(MAX_FRAME + 5);
+    let frame = memory(PIECE + 5 + MAX_PATH);
     let pending = memory(64 << 10);
     let (mut waiting_from, mut waiting_to) = (0usize, 0usize);
     let mut input_ends = false;
@@ -652,7 +656,7 @@ extern "C" fn main(_at: *const usize) -> ! {
                 send_numbers(b'c', &[]);
                 kill_all();
             }
-            // Their writers are dead, so every stream comes to its end.
+            // Their writers are dead, so every stream ends.
             if running.dead && running.output < 0 && running.errors < 0 && running.value < 0 {
                 close(running.input);
                 let since = |now: u64, then: u64| if now == u64::MAX { now } else { now.wrapping_sub(then) };
@@ -689,7 +693,7 @@ extern "C" fn main(_at: *const usize) -> ! {
             let size =
                 u32::from_le_bytes([buffer[from + 1], buffer[from + 2], buffer[from + 3], buffer[from + 4]])
                     as usize;
-            if size > LARGEST {
+            if size > MAX_FRAME {
                 exit(10);
             }
             if filled - from < 5 + size {
@@ -722,7 +726,7 @@ extern "C" fn main(_at: *const usize) -> ! {
                         code = high(call(number::MEMFD_CREATE, [c"code".as_ptr() as usize, 1]));
                     }
                     if code < 0 {
-                        // The policy of the strongest level has no such files: one without a name.
+                        // Level `maximum` blocks memory files, so use an unnamed file.
                         code = high(open(HERE, b"/tmp\0", 2 | 0o20_000_000 | flag::DIRECTORY));
                     }
                     let result = store(code, content);
@@ -769,7 +773,7 @@ extern "C" fn main(_at: *const usize) -> ! {
                 b'L' => {
                     close(upload);
                     upload = -1;
-                    let mut list = List { seen: 0, left_out: 0, path: [0; LONGEST_PATH], frame };
+                    let mut list = List { seen: 0, left_out: 0, path: [0; MAX_PATH], frame };
                     let folder = open(HERE, b"/workspace\0", flag::DIRECTORY);
                     if folder >= 0 {
                         walk(&mut list, folder, 0, 0);
@@ -778,7 +782,7 @@ extern "C" fn main(_at: *const usize) -> ! {
                     let mut space = [0u64; 32];
                     let (at, path) = (space.as_mut_ptr() as usize, c"/workspace".as_ptr() as usize);
                     let known = call(number::STATFS, [path, at]) >= 0;
-                    // A file system that counts nothing says 0 for all.
+                    // A file system without counting reports 0 for all.
                     let is_none = |left: u64, all: u64| u64::from(known && left == 0 && all > 0);
                     send_numbers(b'l', &[left_out, is_none(space[4], space[2]), is_none(space[6], space[5])]);
                 }

@@ -1,4 +1,4 @@
-//! What the first process of a container needs of the system: flags, files and memory.
+//! System interface of a container's first process: flags, files and memory.
 
 use crate::bare::{call, exit, number};
 
@@ -33,7 +33,7 @@ pub(crate) fn open(folder: usize, path: &[u8], flags: usize) -> isize {
     call(number::OPENAT, [folder, path.as_ptr() as usize, flags | CLOEXEC, 0o644])
 }
 
-/// Moves a descriptor above those that the program gets.
+/// Moves a descriptor above those of the program.
 pub(crate) fn high(descriptor: isize) -> isize {
     if descriptor < 0 {
         return descriptor;
@@ -43,7 +43,7 @@ pub(crate) fn high(descriptor: isize) -> isize {
     moved
 }
 
-/// Memory of its own; the size is what may be touched, not what is used.
+/// Maps private memory. Untouched pages cost nothing.
 pub(crate) fn memory(size: usize) -> &'static mut [u8] {
     let at = call(number::MMAP, [0, size, 3, 0x22, usize::MAX]);
     if at < 0 {
@@ -53,7 +53,7 @@ pub(crate) fn memory(size: usize) -> &'static mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(at as *mut u8, size) }
 }
 
-/// Writes everything, or ends: nobody listens any more.
+/// Writes everything, or exits if the host is gone.
 pub(crate) fn write(descriptor: usize, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let size = call(number::WRITE, [descriptor, bytes.as_ptr() as usize, bytes.len()]);
@@ -76,6 +76,6 @@ pub(crate) struct PollFd {
 }
 
 impl PollFd {
-    /// Nothing is waited for.
+    /// An unused entry.
     pub(crate) const NONE: Self = Self { descriptor: -1, events: 0, returned: 0 };
 }

@@ -1,36 +1,36 @@
-//! TCP connections out of a container without a network: this process listens on the container's own loopback address,
-//! and each connection is carried in frames to the host, where the run's proxy serves it.
+//! Egress from a container without network: listens on the container's loopback address, and forwards each
+//! connection in frames to the host, where the run's proxy serves it.
 //!
-//! From the host: `N` listens (the port), `W` is data for a connection (its number, the bytes), `M` says that so many
-//! bytes were taken (number, bytes), `Q` that no more comes (number), `J` that it is broken (number). To the host: `p`
-//! says whether it listens (the error, or 0), `k` that a program has connected (number), and `w`, `m`, `q`, `j` are the
-//! same as in the other direction. Neither side sends more than [`WINDOW`] bytes that the other has not taken.
+//! From the host: `N` listens (the port), `W` is data for a connection (its number, the bytes), `M`
+//! acknowledges bytes (number, count), `Q` ends a direction (number), `J` reports a broken connection
+//! (number). To the host: `p` reports the listener (the error, or 0), `k` a new connection (number), and `w`,
+//! `m`, `q`, `j` are the counterparts. Neither side has more than [`WINDOW`] unacknowledged bytes.
 
 use crate::bare::{call, exit, number};
 use crate::system::*;
 use crate::{PIECE, send, send_numbers, take_number};
 
-/// Connections at a time; more wait in the kernel's queue.
-const MOST: usize = 64;
-/// What may be on its way in one direction of one connection.
+/// The maximum number of connections; more wait in the kernel's queue.
+const MAX_CONNECTIONS: usize = 64;
+/// The maximum of unacknowledged bytes per direction of a connection.
 const WINDOW: usize = 64 << 10;
-/// How many places a poll must have for this.
-pub(crate) const WAITING: usize = MOST + 1;
+/// The number of poll entries that this module needs.
+pub(crate) const WAITING: usize = MAX_CONNECTIONS + 1;
 
 const READABLE: i16 = 1;
 const WRITABLE: i16 = 4;
 
 struct Connection {
-    /// None is -1.
+    /// -1 if unused.
     descriptor: isize,
     number: u64,
-    /// How many bytes the host still takes.
+    /// The number of bytes that the host accepts.
     window: usize,
-    /// What the host sent stands at `buffer[from..to]` until the program takes it.
+    /// The host's data in `buffer[from..to]`, until the program reads it.
     buffer: Option<&'static mut [u8]>,
     from: usize,
     to: usize,
-    /// The program sends no more; the host sends no more; the program was told so.
+    /// The program ended its direction; the host ended its; the program knows.
     program_ended: bool,
     host_ended: bool,
     told: bool,
@@ -54,13 +54,13 @@ impl Connection {
         self.descriptor = -1;
     }
 
-    /// Tells the host that the connection is broken.
+    /// Reports a broken connection to the host.
     fn broken(&mut self) {
         send_numbers(b'j', &[self.number]);
         self.free();
     }
 
-    /// Gives the program what it takes at once.
+    /// Writes as much to the program as it accepts at once.
     fn write(&mut self) {
         if let Some(buffer) = &self.buffer
             && self.from < self.to
@@ -83,7 +83,7 @@ impl Connection {
         self.end();
     }
 
-    /// Hands on what the program sends.
+    /// Forwards data of the program.
     fn read(&mut self, frame: &mut [u8]) {
         let most = self.window.min(PIECE - 8);
         let size = read(self.descriptor, &mut frame[13..13 + most]);
@@ -113,16 +113,16 @@ impl Connection {
     }
 }
 
-/// The listening socket and its connections.
+/// The listener and its connections.
 pub(crate) struct Tunnel {
     listener: isize,
-    connections: [Connection; MOST],
+    connections: [Connection; MAX_CONNECTIONS],
     last: u64,
 }
 
 impl Tunnel {
     pub(crate) const fn new() -> Self {
-        Self { listener: -1, connections: [const { Connection::NONE }; MOST], last: 0 }
+        Self { listener: -1, connections: [const { Connection::NONE }; MAX_CONNECTIONS], last: 0 }
     }
 
     /// Listens on a port of the container's loopback address.
@@ -146,21 +146,21 @@ impl Tunnel {
         send_numbers(b'p', &[0]);
     }
 
-    /// Says what is waited for.
+    /// Adds the descriptors to poll.
     pub(crate) fn waits(&self, waiting: &mut [PollFd]) {
         if self.listener >= 0 && self.connections.iter().any(|connection| connection.descriptor < 0) {
             waiting[0] = PollFd { descriptor: self.listener as i32, events: READABLE, returned: 0 };
         }
         for (entry, connection) in waiting[1..].iter_mut().zip(&self.connections) {
             let events = connection.waits();
-            // One of which nothing is wanted would wake the wait again and again when it is gone.
+            // A closed descriptor without requested events would wake the poll repeatedly.
             if connection.descriptor >= 0 && events != 0 {
                 *entry = PollFd { descriptor: connection.descriptor as i32, events, returned: 0 };
             }
         }
     }
 
-    /// Does what can be done without waiting.
+    /// Does all work that needs no wait.
     pub(crate) fn serve(&mut self, waiting: &[PollFd], frame: &mut [u8]) {
         for (entry, connection) in waiting[1..].iter().zip(&mut self.connections) {
             if entry.returned == 0 {
@@ -186,7 +186,7 @@ impl Tunnel {
             }
             let descriptor = high(accepted);
             let on = 1i32;
-            // What comes was gathered by the sender; waiting for more would only make it late.
+            // The sender has batched the data; more delay would not help.
             call(number::SETSOCKOPT, [descriptor as usize, 6, 1, &raw const on as usize, 4]);
             self.last += 1;
             let buffer = connection.buffer.take();
@@ -195,7 +195,7 @@ impl Tunnel {
         }
     }
 
-    /// Takes a frame of the host for a connection. One that is gone already is no error: frames cross.
+    /// Processes a frame for a connection. A closed one is no error: frames can cross.
     pub(crate) fn take(&mut self, kind: u8, mut content: &[u8]) {
         let number = take_number(&mut content);
         let mut all = self.connections.iter_mut();

@@ -1,12 +1,12 @@
-//! Makes the children of a zygote: loaded into a Python that has read its modules, and called once. It serves the host's
-//! orders, and comes back only in a child that is in its sandbox, or when the host is gone.
+//! Forks a zygote's children. Loaded into a Python that has imported its modules, and called once. It serves
+//! the host's orders, and returns only in a fork that is in its sandbox, or when the host is gone.
 //!
-//! The first process of the sandbox borrows the zygote's memory, as after `vfork`: it carries out the host's calls, makes
-//! the process that will run the code with the libc's own `fork`, and becomes the first process's program. The zygote's
-//! memory is so copied once, and the zygote stands still meanwhile.
+//! The first process of the sandbox shares the zygote's memory, as after `vfork`. It performs the host's
+//! calls, starts the process that will run the code with libc's own `fork`, and executes the first process's
+//! program. So the zygote's memory is copied once, and the zygote is suspended meanwhile.
 //!
-//! Its code stands anywhere in memory, and it has no data of its own: what it needs is in [`Order`], and everything that
-//! [`Call`] points to is a place relative to the list of calls.
+//! The code is position-independent and has no data of its own: its state is in [`Order`], and every address
+//! in [`Call`] is relative to the list of calls.
 
 #![no_std]
 #![no_main]
@@ -17,36 +17,36 @@ use core::arch::{asm, global_asm};
 
 use bare::{CLOSE_RANGE, PIDFD_OPEN, call, exit, number};
 
-/// The most descriptors that come with an order: two sockets and those of the control groups.
+/// The maximum number of descriptors in an order: two sockets and those of the cgroups.
 const DESCRIPTORS: usize = 8;
-/// Results of calls that later ones take.
+/// The number of registers for results of calls.
 const REGISTERS: usize = 16;
-/// Where the descriptors of both processes lie.
+/// The descriptors of both processes.
 const CONTROL: usize = 3;
 const WAITING: usize = 5;
 const PROGRAM: usize = 6;
 
-/// What the zygote is told to work with. The zygote fills it in before the call, and `stack` points to its end.
+/// The zygote's settings. The zygote fills them in before the call, and `stack` points to its end.
 #[repr(C)]
 struct Order {
-    /// The stack pointer of the caller, to which the child comes back.
+    /// The caller's stack pointer, to which the child returns.
     caller: usize,
     /// The flags of clone, and the end of a stack for the first process.
     flags: usize,
     stack: usize,
-    /// The socket to the host, the program of the first process, and `/dev/null`.
+    /// The socket to the host, the first process's program, and `/dev/null`.
     channel: usize,
     program: usize,
     null: usize,
-    /// The list of calls, and how many they are.
+    /// The list of calls, and its length.
     calls: usize,
     count: usize,
-    /// The libc's `fork`.
+    /// libc's `fork`.
     fork: extern "C" fn() -> i32,
-    /// Where the libc has the area of restartable sequences, from the thread's own place, or 0 if it has none: a process
-    /// that borrows memory loses it, and so does its copy.
+    /// The offset of libc's rseq area from the thread pointer, or 0 without one. A process in shared memory
+    /// loses the area, and so does its copy.
     sequences: usize,
-    /// The highest descriptor that may be open, where the kernel cannot close all above a number.
+    /// The highest possible descriptor, where the kernel cannot close a range.
     highest: usize,
     /// The number of the child, as the host sent it.
     number: [u8; 8],
@@ -59,25 +59,25 @@ struct Call {
     step: usize,
     /// Or one of [`SEND_FOLDER`], [`AWAIT`], [`PATCH`], [`POINT`].
     number: isize,
-    /// Where the result is kept, and one more, or 0.
+    /// The register for the result plus one, or 0.
     register: usize,
     kinds: [u8; 8],
     arguments: [usize; 6],
 }
 
-/// Sends the folder that the first argument points to.
+/// Sends the directory at the first argument.
 const SEND_FOLDER: isize = -1;
 /// Waits for the host.
 const AWAIT: isize = -2;
-/// Puts a descriptor, the second argument, at the place that the first one points to.
+/// Writes a descriptor, the second argument, to the address in the first one.
 const PATCH: isize = -3;
-/// Puts a pointer, the second argument, at the place that the first one points to.
+/// Writes a pointer, the second argument, to the address in the first one.
 const POINT: isize = -4;
 
-/// Arguments that are a place in the list, a result, or a descriptor of the order; all others are numbers.
-const PLACE: u8 = 1;
+/// Arguments that are an address in the list, a result, or a descriptor of the order; others are numbers.
+const ADDRESS: u8 = 1;
 const RESULT: u8 = 2;
-const HANDED: u8 = 3;
+const DESCRIPTOR: u8 = 3;
 
 #[cfg(target_arch = "x86_64")]
 global_asm!(
@@ -110,7 +110,7 @@ global_asm!(
     "mov rsi, rax",
     "call {made}",
     "jmp 2b",
-    // In the first process, on its own stack; it comes back in its child alone.
+    // In the first process, on its own stack; only its child returns.
     "4:",
     "xor ebp, ebp",
     "mov rdi, rbx",
@@ -161,7 +161,7 @@ global_asm!(
     "mov x0, x19",
     "bl {made}",
     "b 2b",
-    // In the first process, on its own stack; it comes back in its child alone.
+    // In the first process, on its own stack; only its child returns.
     "4:",
     "mov x29, xzr",
     "mov x0, x19",
@@ -205,10 +205,10 @@ struct Header {
     flags: i32,
 }
 
-/// `SOL_SOCKET` and `SCM_RIGHTS`, as two numbers of 32 bits in a row.
+/// `SOL_SOCKET` and `SCM_RIGHTS`, as two consecutive 32-bit numbers.
 const RIGHTS: u64 = 1 | 1 << 32;
 
-/// Sends bytes, with a descriptor.
+/// Sends bytes with a descriptor.
 fn send(to: usize, content: &[u8], descriptor: usize) -> isize {
     let part = Part { at: content.as_ptr() as usize, size: content.len() };
     let control = [20u64, RIGHTS, descriptor as u64];
@@ -224,14 +224,14 @@ fn send(to: usize, content: &[u8], descriptor: usize) -> isize {
     call(number::SENDMSG, [to, &raw const header as usize, 0x4000 /* MSG_NOSIGNAL */])
 }
 
-/// Tells the host in which step the child failed, and ends.
+/// Reports the failed step to the host and exits.
 fn fail(control: usize, step: usize, error: isize) -> ! {
     let message = [u64::from(b'E'), step as u64, -error as u64, 0, 0, 0];
     call(number::WRITE, [control, message.as_ptr() as usize, size_of_val(&message)]);
     exit(1)
 }
 
-/// In the zygote: waits for the host's next order. Gives 0 when the host is gone.
+/// In the zygote: waits for the host's next order. Returns 0 when the host is gone.
 extern "C" fn next(order: &mut Order) -> i32 {
     let mut content = [0u8; 16];
     let mut control = [0u64; 2 + DESCRIPTORS.div_ceil(2)];
@@ -266,7 +266,7 @@ extern "C" fn next(order: &mut Order) -> i32 {
     }
 }
 
-/// In the zygote: the first process has become its program, or has ended, or could not be made.
+/// In the zygote: the first process has executed its program, has ended, or could not start.
 extern "C" fn made(order: &mut Order, process: isize) {
     if process < 0 {
         let mut content = [0u8; 13];
@@ -282,10 +282,10 @@ extern "C" fn made(order: &mut Order, process: isize) {
     }
 }
 
-/// In the first process, which has the zygote's memory: comes back in the process that will run code.
+/// In the first process, which shares the zygote's memory: returns in the process that will run code.
 extern "C" fn first_process(order: &mut Order) {
     let socket = order.descriptors[0] as usize;
-    // What failed before or after the host's steps.
+    // Failures before or after the host's steps.
     let own = 1 << 20;
     let process = call(number::GETPID, []);
     let descriptor = call(PIDFD_OPEN, [process as usize]);
@@ -340,7 +340,7 @@ extern "C" fn first_process(order: &mut Order) {
     fail(CONTROL, own, error)
 }
 
-/// Carries out the host's calls.
+/// Performs the host's calls.
 fn confine(order: &Order, socket: usize) {
     let mut registers = [0usize; REGISTERS];
     let base = order.calls;
@@ -351,15 +351,15 @@ fn confine(order: &Order, socket: usize) {
         for (at, value) in values.iter_mut().enumerate() {
             let given = entry.arguments[at];
             *value = match entry.kinds[at] {
-                PLACE => base + given,
+                ADDRESS => base + given,
                 RESULT => registers.get(given).copied().unwrap_or(usize::MAX),
-                HANDED => order.descriptors.get(2 + given).map_or(usize::MAX, |number| *number as usize),
+                DESCRIPTOR => order.descriptors.get(2 + given).map_or(usize::MAX, |number| *number as usize),
                 _ => given,
             };
         }
         let result = match entry.number {
             SEND_FOLDER => {
-                // Read-only, a folder, no link, closed on exec.
+                // Read-only, a directory, not a link, closed on exec.
                 let folder = call(number::OPENAT, [usize::MAX - 99, values[0], FOLDER]);
                 if folder < 0 {
                     folder
@@ -373,7 +373,7 @@ fn confine(order: &Order, socket: usize) {
             AWAIT => {
                 let mut byte = [0u8];
                 match call(number::READ, [socket, byte.as_mut_ptr() as usize, 1]) {
-                    // The host is gone, or does not want it any more.
+                    // The host is gone or has cancelled.
                     0 => exit(0),
                     result => result,
                 }
@@ -406,7 +406,7 @@ const FOLDER: usize = 0o200_000 | 0o400_000 | 0o2_000_000;
 #[cfg(target_arch = "aarch64")]
 const FOLDER: usize = 0o40_000 | 0o100_000 | 0o2_000_000;
 
-/// Puts every descriptor in its place, and closes all others.
+/// Places every descriptor and closes all others.
 fn arrange(order: &Order, socket: usize) {
     let waiting = order.descriptors[1] as usize;
     let places = [
@@ -432,7 +432,7 @@ fn arrange(order: &Order, socket: usize) {
     }
 }
 
-/// Gives this thread's area of restartable sequences to the kernel again.
+/// Registers this thread's rseq area with the kernel again.
 fn restart_sequences(order: &Order) {
     if order.sequences == 0 {
         return;
@@ -455,9 +455,9 @@ fn restart_sequences(order: &Order) {
     }
 }
 
-/// What the libc puts before the end of a sequence.
+/// The signature that libc puts before a sequence's abort handler.
 #[cfg(target_arch = "x86_64")]
 const SIGNATURE: usize = 0x5305_3053;
-/// What the libc puts before the end of a sequence.
+/// The signature that libc puts before a sequence's abort handler.
 #[cfg(target_arch = "aarch64")]
 const SIGNATURE: usize = 0xd428_bc00;

@@ -1,19 +1,19 @@
 //! The first process of every sandbox: a static program without any library, a few kilobytes.
 //!
-//! It starts the program, reaps orphans, forwards signals, reports the program's end, and ends everything when the
-//! host goes away. It runs under the same lock as the program, so it is not trusted by the host: it reports, the
-//! host decides.
+//! It starts the program, reaps orphans, forwards signals, reports the program's end, and ends everything
+//! when the host is gone. It runs under the same restrictions as the program, so the host does not trust it:
+//! it reports, the host decides.
 //!
-//! Arguments: `argv[0]` holds one letter per mode (`s`: no process namespace, be a subreaper; `k`: signals are
-//! scoped, so that `kill(-1)` reaches this sandbox alone; `c`: descriptor 7 is the `cgroup.kill` of this sandbox;
-//! `p`: live on until the last child has ended; `a`: the program exists, and `argv[1]` is its number; `w`: wait until
-//! the host says what the program is), then the program and its arguments. Descriptor 3 is a sequenced-packet socket to
-//! the host; its end is the host's end.
+//! Arguments: `argv[0]` has one letter per mode, then the program and its arguments follow. `s`: no process
+//! namespace, act as subreaper; `k`: signals are scoped, so that `kill(-1)` reaches only this sandbox; `c`:
+//! descriptor 7 is the `cgroup.kill` of this sandbox; `p`: live until the last child has ended; `a`: the
+//! program exists, and `argv[1]` is its pid; `w`: wait for the host to send the program. Descriptor 3 is a
+//! sequenced-packet socket to the host; its end means that the host is gone.
 //!
-//! The host's order to a waiting one is a message with descriptors: the program's input, a file that tells it, its
-//! output, its errors, and, if it is code, where its value goes and the code. The file holds the size of what follows,
-//! the number of arguments, the number of variables, the place of the folder, the places of all arguments and variables,
-//! each list ended by 0, and then the texts, each ended by a NUL.
+//! The host's order to a waiting process is a message with descriptors: the program's input, a file that
+//! describes it, its output, its errors, and for code its value pipe and the code. The file has the size of the
+//! rest, the number of arguments, the number of variables, the offset of the directory, the offsets of all
+//! arguments and variables, each list ended by 0, and then the texts, each ended by NUL.
 
 #![no_std]
 #![no_main]
@@ -40,7 +40,7 @@ struct PollFd {
     returned: i16,
 }
 
-/// What the host reads: a tag and five numbers.
+/// A message to the host: a tag and five numbers.
 #[repr(C)]
 struct Message([u64; 6]);
 
@@ -48,7 +48,7 @@ fn send(message: &Message) {
     call(number::WRITE, [CONTROL, message as *const Message as usize, size_of::<Message>()]);
 }
 
-/// What the child needs to become the program.
+/// The data with which the child executes the program.
 struct Start {
     arguments: *const usize,
     environment: *const usize,
@@ -73,10 +73,11 @@ struct Header {
     flags: i32,
 }
 
-/// The most descriptors of an order.
+/// The maximum number of descriptors in an order.
 const ORDERED: usize = 6;
 
-/// Waits for the host's order and gives the path, the arguments and the environment of the program. Ends with the host.
+/// Waits for the host's order. Returns the path, arguments and environment of the program. Ends with the
+/// host.
 fn order() -> (*const usize, *const usize) {
     send(&Message([u64::from(b'S'), 0, 0, 0, 0, 0]));
     let mut byte = [0u8; 8];
@@ -92,7 +93,7 @@ fn order() -> (*const usize, *const usize) {
         flags: 0,
     };
     let size = call(number::RECVMSG, [CONTROL, &raw mut header as usize, 0x4000_0000 /* MSG_CMSG_CLOEXEC */]);
-    // A length, and then SOL_SOCKET and SCM_RIGHTS.
+    // A length, then SOL_SOCKET and SCM_RIGHTS.
     let count = (control[0] as usize).saturating_sub(16) / 4;
     if size <= 0 || control[1] != 1 | 1 << 32 || count < 4 {
         exit(0);
@@ -101,12 +102,12 @@ fn order() -> (*const usize, *const usize) {
         Some(two) => (*two >> (32 * (index % 2))) as u32 as usize,
         None => usize::MAX,
     };
-    // Where each belongs; the second is the file.
+    // The targets; the second descriptor is the file.
     for (index, target) in [(0, 0), (2, 1), (3, 2), (4, 4), (5, 5)] {
         if index < count {
             call(number::DUP3, [descriptor(index), target]);
         } else {
-            // What stood there kept the places of the order's own descriptors free.
+            // Placeholders kept the targets free until now.
             call(number::FCNTL, [target, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */]);
         }
     }
@@ -114,7 +115,7 @@ fn order() -> (*const usize, *const usize) {
     if call(number::READ, [descriptor(1), &raw mut total as usize, 8]) != 8 {
         exit(4);
     }
-    // Readable and writable, private.
+    // Readable, writable, private.
     let at = call(number::MMAP, [0, total, 3, 2, descriptor(1)]);
     if at < 0 {
         refuse(-at);
@@ -137,13 +138,13 @@ fn order() -> (*const usize, *const usize) {
     }
 }
 
-/// Tells the host that the program cannot be started.
+/// Reports a failed program start to the host.
 fn refuse(error: isize) -> ! {
     send(&Message([u64::from(b'F'), error as u64, 0, 0, 0, 0]));
     exit(1);
 }
 
-/// A decimal number.
+/// Parses a decimal number.
 fn decimal(mut text: *const u8) -> usize {
     let mut value = 0;
     // SAFETY: the text ends in a NUL.
@@ -156,8 +157,9 @@ fn decimal(mut text: *const u8) -> usize {
     value
 }
 
-/// Starts a child that runs [`become_program`] in this process's memory, on the stack that ends at `top`. This process
-/// stands still until the child has a memory of its own or is gone: nothing is copied, which halves the cost.
+/// Starts a child that runs [`become_program`] in this process's memory, on the stack that ends at `top`.
+///
+/// This process is suspended until the child executes or exits: nothing is copied, which halves the cost.
 #[cfg(target_arch = "x86_64")]
 fn borrow(start: *const Start, top: usize) -> isize {
     let result;
@@ -180,8 +182,9 @@ fn borrow(start: *const Start, top: usize) -> isize {
     }
     result
 }
-/// Starts a child that runs [`become_program`] in this process's memory, on the stack that ends at `top`. This process
-/// stands still until the child has a memory of its own or is gone: nothing is copied, which halves the cost.
+/// Starts a child that runs [`become_program`] in this process's memory, on the stack that ends at `top`.
+///
+/// This process is suspended until the child executes or exits: nothing is copied, which halves the cost.
 #[cfg(target_arch = "aarch64")]
 fn borrow(start: *const Start, top: usize) -> isize {
     let result;
@@ -202,13 +205,13 @@ fn borrow(start: *const Start, top: usize) -> isize {
     result
 }
 
-/// The child's side: it only reads the parent's memory, and ends in the program or in its own end.
+/// The child: only reads the parent's memory, then executes the program or exits.
 extern "C" fn become_program(start: *const Start) -> ! {
     // SAFETY: the parent stands still, and what it points to stays.
     let Start { arguments, environment, subreaper, scoped } = unsafe { &*start };
     let none = 0u64;
     if *subreaper && *scoped {
-        // A domain of its own: the program cannot signal the first process, which would set its orphans free.
+        // A separate domain: the program cannot kill the first process, which would release its orphans.
         let attributes = [0u64, 0, 2 /* LANDLOCK_SCOPE_SIGNAL */];
         let rules = call(LANDLOCK_CREATE_RULESET, [attributes.as_ptr() as usize, 24]);
         if rules < 0 || call(LANDLOCK_RESTRICT_SELF, [rules as usize]) < 0 {
@@ -225,7 +228,7 @@ extern "C" fn become_program(start: *const Start) -> ! {
     exit(127)
 }
 
-/// Kills the children of this process, as far as `/proc` shows them: nobody else is left who could.
+/// Kills the children of this process that `/proc` shows, as the last one who can.
 fn kill_children() {
     let path = c"/proc/thread-self/children";
     let list = call(number::OPENAT, [usize::MAX, path.as_ptr() as usize]);
@@ -236,7 +239,7 @@ fn kill_children() {
     let size = call(number::READ, [list as usize, text.as_mut_ptr() as usize, text.len()]);
     call(number::CLOSE, [list as usize]);
     let mut pid = 0usize;
-    // A number ends in a space; one that was cut off has its turn next time.
+    // A number ends in a space; a truncated one is read next time.
     for letter in text.iter().take(if size > 0 { size as usize } else { 0 }) {
         match letter {
             b'0'..=b'9' => pid = pid * 10 + usize::from(letter - b'0'),
@@ -250,7 +253,7 @@ fn kill_children() {
     }
 }
 
-/// `at` is what the kernel left there: the argument count, the arguments, 0, the environment, 0.
+/// `at` is the kernel's initial stack: argument count, arguments, 0, environment, 0.
 extern "C" fn main(at: *const usize) -> ! {
     // SAFETY: the kernel put at least `argc` and `argc + 1` pointers there.
     let (count, arguments) = unsafe { (*at, at.add(1)) };
@@ -283,12 +286,12 @@ extern "C" fn main(at: *const usize) -> ! {
     if grouped {
         call(number::FCNTL, [CGROUP_KILL, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */]);
     }
-    // Not dumpable: no process inside may look into this one.
+    // Not dumpable: no process inside can inspect this one.
     call(number::PRCTL, [4]);
     if subreaper {
         call(number::PRCTL, [36 /* PR_SET_CHILD_SUBREAPER */, 1]);
     }
-    // A host may ignore signals, and an ignored signal stays ignored across exec.
+    // The host may ignore signals, which exec would inherit.
     let default_action = [0u64; 4];
     for signal in 1..=64 {
         call(number::SIGACTION, [signal, default_action.as_ptr() as usize, 0, 8]);
@@ -318,7 +321,7 @@ extern "C" fn main(at: *const usize) -> ! {
     }
     let mut ended = false;
     let mut host_gone = false;
-    // A program that existed before may have ended before its end could be heard.
+    // An existing program may have ended before its end could be noticed.
     let mut heard = !attends;
     let now = [0u64; 2];
     loop {
@@ -326,7 +329,7 @@ extern "C" fn main(at: *const usize) -> ! {
             PollFd { descriptor: signals as i32, events: 1, returned: 0 },
             PollFd { descriptor: if host_gone { -1 } else { CONTROL as i32 }, events: 1, returned: 0 },
         ];
-        // Seconds and nanoseconds: what has no parent any more becomes a child of this process, and is looked for again.
+        // Seconds and nanoseconds: orphans become children of this process, and the search repeats.
         let soon = [0usize, 1_000_000];
         let wait = match heard {
             false => now.as_ptr() as usize,
@@ -347,7 +350,7 @@ extern "C" fn main(at: *const usize) -> ! {
                     exit(0);
                 }
                 if grouped {
-                    // Everything in the group dies, this process too.
+                    // Everything in the cgroup dies, this process too.
                     call(number::WRITE, [CGROUP_KILL, b"1".as_ptr() as usize, 1]);
                 }
                 call(number::KILL, [program as usize, 9]);

@@ -1,4 +1,4 @@
-//! Runs programs in Docker containers: [`Docker`] is a [`Backend`], `image` makes what it runs in.
+//! Runs programs in Docker containers: [`Docker`] is a [`Backend`], `image` builds its images.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -17,52 +17,53 @@
 //!
 //! # How it works
 //!
-//! The first process of each container is a static program of a few kilobytes, which a thin layer adds to the image. It
-//! takes files, code and arguments over the container's own input stream, so that nothing of the host is mounted, nothing
-//! listens, and the daemon may be on another machine. Containers wait ready (*spares*), one for each run: a run costs a
-//! few messages instead of a `docker run`. Each container runs one program and is removed; therefore nothing leaks from
-//! run to run, not memory, files, shared memory or processes.
+//! The first process of each container is a static program of a few kilobytes, which a thin layer adds to the
+//! image. It receives files, code and arguments over the container's input stream. So nothing of the host is
+//! mounted, nothing listens, and the daemon may be on another machine. Idle containers wait ready: a run
+//! costs a few messages instead of a `docker run`. Each container runs one program and is then removed, so no
+//! memory, file or process leaks from run to run.
 //!
-//! When the host program goes, however it goes, its connections close, the first process of each container sees the end
-//! of its input and ends, and the kernel kills what is in the container. The stopped containers bear labels with the
-//! owner's process and its start time; the next program that connects removes them.
+//! When the host program ends in any way, its connections close. The first process of each container then
+//! reads the end of its input and exits, and the kernel kills everything in the container. Labels on the
+//! stopped containers name the owner's process and its start time; the next program that connects removes
+//! them.
 //!
-//! # What holds
+//! # Confinement
 //!
-//! No network, a read-only root, no capabilities, no new privileges, an unprivileged user, our own seccomp profile (an
-//! allowlist made from the same table as the process sandbox's), memory without swap, processes, processors, temporary
-//! file systems of limited size. After each start the kernel's own words about it (`/proc/self/status`, mounts,
-//! interfaces, control groups) are read inside; what must hold and does not ends in [`DockerError::NotConfined`].
+//! A container has no network, a read-only root, no capabilities, no new privileges, an unprivileged user,
+//! our seccomp profile (an allowlist from the same table as the process sandbox's), memory without swap, and
+//! limits on processes, processors and temporary file systems. After each start the first process reads the
+//! kernel's state (`/proc/self/status`, mounts, interfaces, cgroups). A missing protection ends in
+//! [`DockerError::NotConfined`].
 //!
-//! # Files of the host
+//! # Host files
 //!
-//! - A folder as workspace ([`Workspace::Host`]) is copied into the container before the run, and what is new, changed or
-//!   gone is copied back after it. So the program never holds a file of the host, the limit of the workspace counts, and
-//!   the daemon may be on another machine. What comes back belongs to the folder's owner; it is only written where
-//!   nothing else changed it meanwhile, and never to a protected path ([`crate::protection`]). Links, special files
-//!   and empty folders are not copied; the report lists what was left out.
-//! - [`crate::Sandbox::read_only`] and [`Workspace::ReadOnlyHost`] are bound into the container, read-only, without what is
-//!   mounted beneath them; that they cannot be written is read inside. The program is user 65534 there, so only what
-//!   everybody may read is shown, and a daemon on another machine refuses it.
-//!
+//! - A host directory as workspace ([`Workspace::Host`]) is copied into the container before the run, and
+//!   changes are copied back after it. So the program never has a host file open, the workspace limit holds,
+//!   and the daemon may be on another machine. Written files belong to the directory's owner. Files that
+//!   changed on the host meanwhile and protected paths ([`crate::protection`]) are not written. Links,
+//!   special files and empty directories are not copied; the report lists skipped files.
+//! - [`crate::Sandbox::read_only`] and [`Workspace::ReadOnlyHost`] are bind-mounted read-only, without
+//!   submounts; the first process verifies it. The program is user 65534 inside, so the paths must be
+//!   readable for everybody. A daemon on another machine rejects them.
 //! # Compiled languages
 //!
-//! The compiler of the image builds the code in one container, and the program runs in another, which never had the
-//! compiler's files. Without a compiler in the image the answer is [`Error::LanguageMissing`].
+//! The image's compiler builds the code in one container, and the program runs in another, which never had
+//! the compiler's files. Without a compiler in the image the run fails with [`Error::LanguageMissing`].
 //!
 //! # Live streams
 //!
-//! [`crate::Sandbox::start`] gives the streams of a program in a container as it does those of a process. A stream that
-//! nobody reads holds up the program and no other stream; a reader that is dropped closes the program's end.
+//! [`crate::Sandbox::start`] provides the streams of a program in a container as for a process. An unread
+//! stream blocks the program but no other stream. Dropping a reader closes the program's end.
 //!
-//! # The way out
+//! # Egress
 //!
-//! A container has no network. With [`crate::Sandbox::egress`] its first process listens on the container's own loopback
-//! address and carries each connection over the stream that it has with the host anyway, where the run's proxy holds the
-//! allowlist. There is no bridge, no published port and no socket of the host in the container, the daemon may be on
-//! another machine, and `127.0.0.1` in a request to the proxy is the host's.
+//! A container has no network. With [`crate::Sandbox::egress`] its first process listens on the container's
+//! loopback address and forwards each connection over its stream to the host, where the run's proxy enforces
+//! the allowlist. The container has no bridge, no published port and no host socket, and the daemon may be on
+//! another machine. `127.0.0.1` in a request to the proxy is the host's.
 //!
-//! Packages ([`crate::Sandbox::requirements`]) and sessions are refused: they belong to the backend `process`.
+//! Packages ([`crate::Sandbox::requirements`]) and sessions are rejected: they need the backend `process`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -78,11 +79,11 @@ mod engine;
 mod error;
 mod host;
 mod http;
+mod idle;
 pub mod image;
 mod login;
 mod run;
 mod shown;
-mod spare;
 mod tar;
 #[cfg(feature = "docker-tls")]
 mod tls;
@@ -99,8 +100,8 @@ use crate::{
 use build::Compiled;
 use container::{Kind, Prepared};
 use engine::{Engine, Information};
+use idle::IdleContainers;
 use shown::Shown;
-use spare::Keeper;
 use tunnel::Tunnel;
 
 use crate::Program;
@@ -108,19 +109,19 @@ use crate::platform::CopiedFolder;
 
 /// The name of this backend.
 const NAME: &str = "docker";
-/// A runtime with a kernel of its own (gVisor), which the strongest level takes where the daemon has it.
+/// A runtime with its own kernel (gVisor), which level `maximum` uses if the daemon has it.
 const OWN_KERNEL: &str = "runsc";
 
-/// Whether an image is fetched from its registry.
+/// When to pull an image from its registry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pull {
-    /// Never: an image that is not there is an error. The default, because a name may come from anybody.
+    /// Never: a missing image is an error. The default, because a name may come from an untrusted source.
     #[default]
     Never,
-    /// If the daemon does not have it.
+    /// If the daemon lacks it.
     Missing,
-    /// Once for each [`Docker`], to have the newest.
+    /// Once per [`Docker`], for the newest version.
     Always,
 }
 
@@ -140,45 +141,47 @@ impl std::str::FromStr for Pull {
     }
 }
 
-/// How containers are made. Start with [`Options::new`].
+/// The settings of containers. Start with [`Options::new`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// The image, as `docker run` names it.
+    /// The image, as for `docker run`.
     pub image: String,
-    /// The runtime, for example `runsc`. Default none: the daemon's own default.
+    /// The runtime, for example `runsc`. Defaults to the daemon's.
     pub runtime: Option<String>,
-    /// Whether the image is fetched. Default [`Pull::Never`].
+    /// When to pull the image. Default [`Pull::Never`].
     pub pull: Pull,
-    /// Who fetches it, where its registry wants a login. Default nobody.
+    /// The registry login for pulls. Default none.
     pub login: Option<Login>,
-    /// How long fetching an image may take. Default 10 minutes.
-    pub pull_within: Duration,
-    /// How many containers wait ready after a run, for the next ones of the same limits. Default 1; 0 makes a container
-    /// for each run, which takes about half a second.
-    pub spares: usize,
-    /// How long the daemon may take for one answer. Default 30 s.
-    pub patience: Duration,
-    /// How the names of containers begin; `-` and eight hexadecimal digits follow. Default `toolpost`. Letters, digits,
-    /// `_`, `.` and `-`, at most 40, a letter or digit first.
+    /// The time limit of a pull. Default 10 minutes.
+    pub pull_timeout: Duration,
+    /// The number of idle containers after a run, for the next runs with the same limits. Default 1.
+    ///
+    /// With 0 each run creates a container, which takes about half a second.
+    pub idle_containers: usize,
+    /// The time limit of one daemon answer. Default 30 s.
+    pub answer_timeout: Duration,
+    /// The prefix of container names; `-` and eight hexadecimal digits follow. Default `toolpost`.
+    ///
+    /// At most 40 letters, digits, `_`, `.` and `-`, beginning with a letter or digit.
     pub name_prefix: String,
-    /// Whether programs start in the folder that the image names, instead of the workspace. Default no.
-    pub in_image_folder: bool,
+    /// Whether programs start in the image's working directory instead of the workspace. Default no.
+    pub start_in_image_directory: bool,
 }
 
 impl Options {
-    /// An image, with the defaults for the rest.
+    /// Creates options for an image, with defaults for the rest.
     pub fn new(image: impl Into<String>) -> Self {
         Self {
             image: image.into(),
             runtime: None,
             pull: Pull::default(),
             login: None,
-            pull_within: Duration::from_mins(10),
-            spares: 1,
-            patience: Duration::from_secs(30),
+            pull_timeout: Duration::from_mins(10),
+            idle_containers: 1,
+            answer_timeout: Duration::from_secs(30),
             name_prefix: container::PREFIX.to_owned(),
-            in_image_folder: false,
+            start_in_image_directory: false,
         }
     }
 
@@ -189,10 +192,10 @@ impl Options {
         self
     }
 
-    /// Sets [`Options::in_image_folder`].
+    /// Sets [`Options::start_in_image_directory`].
     #[must_use]
-    pub fn in_image_folder(mut self, on: bool) -> Self {
-        self.in_image_folder = on;
+    pub fn start_in_image_directory(mut self, on: bool) -> Self {
+        self.start_in_image_directory = on;
         self
     }
 
@@ -217,33 +220,34 @@ impl Options {
         self
     }
 
-    /// Sets [`Options::spares`]; at most 64.
+    /// Sets [`Options::idle_containers`]; at most 64.
     #[must_use]
-    pub fn spares(mut self, spares: usize) -> Self {
-        self.spares = spares.min(64);
+    pub fn idle_containers(mut self, idle_containers: usize) -> Self {
+        self.idle_containers = idle_containers.min(64);
         self
     }
 
-    /// Sets [`Options::patience`].
+    /// Sets [`Options::answer_timeout`].
     #[must_use]
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub fn answer_timeout(mut self, answer_timeout: Duration) -> Self {
+        self.answer_timeout = answer_timeout;
         self
     }
 }
 
-/// What an image starts by itself: its entry point with arguments, and its own variables, without those that
-/// [`crate::Sandbox::env`] refuses.
+/// The image's entry point with arguments, and its variables, without those that [`crate::Sandbox::env`]
+/// rejects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
     /// The program and its arguments.
     pub argv: Vec<String>,
-    /// The variables that the image sets.
+    /// The variables of the image.
     pub variables: Vec<(String, String)>,
 }
 
-/// A daemon and an image: runs programs in containers. Clones share the spares; the last one removes them.
+/// A daemon and an image: runs programs in containers. Clones share idle containers; the last one removes
+/// them.
 #[derive(Clone)]
 pub struct Docker {
     inner: Arc<Inner>,
@@ -253,7 +257,7 @@ struct Inner {
     engine: Engine,
     information: Information,
     options: Options,
-    keeper: Arc<Keeper>,
+    idle: Arc<IdleContainers>,
     prepared: Mutex<HashMap<String, Prepared>>,
 }
 
@@ -269,16 +273,15 @@ impl fmt::Debug for Docker {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.keeper.close();
+        self.idle.close();
     }
 }
 
 impl Docker {
-    /// Finds the daemon and removes what programs left that ended without doing so. The image is looked for with the
-    /// first run.
+    /// Connects to the daemon and removes containers of dead programs. The first run checks the image.
     pub fn connect(host: &DockerHost, options: Options) -> Result<Self, DockerError> {
         check_prefix(&options.name_prefix)?;
-        let engine = Engine::connect(host, options.patience)?;
+        let engine = Engine::connect(host, options.answer_timeout)?;
         let information = engine.information()?;
         if let Some(runtime) = &options.runtime
             && !information.runtimes.contains(runtime)
@@ -289,29 +292,33 @@ impl Docker {
             });
         }
         container::remove_leftovers(&engine)?;
-        let keeper = Keeper::start(engine.clone())?;
+        let idle = IdleContainers::start(engine.clone())?;
         let prepared = Mutex::new(HashMap::new());
-        Ok(Self { inner: Arc::new(Inner { engine, information, options, keeper, prepared }) })
+        Ok(Self { inner: Arc::new(Inner { engine, information, options, idle, prepared }) })
     }
 
-    /// Makes spares for the limits of a sandbox and waits for them. Gives how many there are after the time that the
-    /// daemon may take for each.
-    pub fn warm(&self, sandbox: &Sandbox, spares: usize) -> Result<usize, Error> {
-        let spares = spares.min(64);
+    /// Creates idle containers for a sandbox's limits and waits for them. Returns their number, at the latest
+    /// when the daemon's time limit for each is over.
+    pub fn prewarm(&self, sandbox: &Sandbox, idle_containers: usize) -> Result<usize, Error> {
+        let idle_containers = idle_containers.min(64);
         let level = sandbox.level.unwrap_or(Level::Strict);
         let shown = Shown::all(&sandbox.read_only, &sandbox.workspace, self.engine().host())?;
         let mut kind = self.kind(level, &sandbox.limits_at(level), shown)?;
-        kind.way_out = sandbox.egress.is_some();
-        let keeper = &self.inner.keeper;
-        keeper.want(&kind, spares);
-        let limit = self.inner.options.patience.saturating_mul(u32::try_from(spares).unwrap_or(u32::MAX));
-        match keeper.wait(&kind, spares, limit) {
-            (_, Some(reason)) => Err(DockerError::protocol("make containers ahead", reason).into()),
+        kind.has_egress = sandbox.egress.is_some();
+        let idle = &self.inner.idle;
+        idle.want(&kind, idle_containers);
+        let limit = self
+            .inner
+            .options
+            .answer_timeout
+            .saturating_mul(u32::try_from(idle_containers).unwrap_or(u32::MAX));
+        match idle.wait(&kind, idle_containers, limit) {
+            (_, Some(reason)) => Err(DockerError::protocol("create idle containers", reason).into()),
             (there, None) => Ok(there),
         }
     }
 
-    /// What the image starts by itself, with other arguments or with its own. The image is fetched for it if it may be.
+    /// The image's entry point, with other arguments or its own. Pulls the image if allowed.
     pub fn entry(&self, arguments: &[String]) -> Result<Entry, DockerError> {
         let image = self.prepared()?;
         let arguments = if arguments.is_empty() { &image.arguments } else { arguments };
@@ -319,7 +326,7 @@ impl Docker {
         if argv.is_empty() {
             return Err(DockerError::ImageUnusable {
                 image: crate::level::shorten(self.image_name()),
-                reason: "it names no program to start; name one after the image".into(),
+                reason: "it has no entry point; name a program after the image".into(),
             });
         }
         let can_be_set = |name: &str| crate::sandbox::check_variable(name).is_ok();
@@ -327,17 +334,12 @@ impl Docker {
         Ok(Entry { argv, variables })
     }
 
-    /// How many containers wait ready.
-    pub fn spares(&self) -> usize {
-        self.inner.keeper.count()
+    /// The number of idle containers.
+    pub fn idle_containers(&self) -> usize {
+        self.inner.idle.count()
     }
 
-    /// The version of the daemon, for a person.
-    pub fn server_version(&self) -> &str {
-        &self.inner.information.server
-    }
-
-    /// The runtimes that the daemon has.
+    /// The daemon's runtimes.
     pub fn runtimes(&self) -> &[String] {
         &self.inner.information.runtimes
     }
@@ -350,12 +352,12 @@ impl Docker {
         &self.inner.options.image
     }
 
-    /// A container that ran its program.
+    /// Discards a used container.
     fn used(&self, id: String) {
-        self.inner.keeper.discard(id);
+        self.inner.idle.discard(id);
     }
 
-    /// The image with our first process; fetched and made with the first run.
+    /// The image with our first process, pulled and built by the first run.
     fn prepared(&self) -> Result<Prepared, DockerError> {
         let name = &self.inner.options.image;
         let mut known = self.inner.prepared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -370,7 +372,7 @@ impl Docker {
             Pull::Always => true,
         };
         if fetch {
-            engine.pull(name, self.inner.options.login.as_ref(), self.inner.options.pull_within)?;
+            engine.pull(name, self.inner.options.login.as_ref(), self.inner.options.pull_timeout)?;
             base = engine.image(name)?;
         }
         let base = base.ok_or_else(|| DockerError::ImageMissing { image: crate::level::shorten(name) })?;
@@ -385,7 +387,7 @@ impl Docker {
             (is_strongest && self.inner.information.runtimes.iter().any(|name| name == OWN_KERNEL))
                 .then(|| OWN_KERNEL.to_owned())
         });
-        // A container gives everything that `strict` asks for, also where less was asked for.
+        // A container provides everything of `strict`, also for lower levels.
         let level = if is_strongest { level } else { Level::Strict };
         let prefix = &self.inner.options.name_prefix;
         Ok(Kind::new(prefix, self.prepared()?.id, runtime, level, limits, shown))
@@ -423,7 +425,7 @@ impl Backend for Docker {
             run.finish(on_event)
         })?;
         if !is_built {
-            // The messages of the compiler.
+            // The compiler's messages.
             on_event(Event::Stderr(&outcome.stderr.bytes()));
         }
         Ok(outcome)
@@ -435,7 +437,7 @@ impl Backend for Docker {
 }
 
 impl Docker {
-    /// Gets a container for a request, and has it used. It goes with the run however that ends.
+    /// Takes a container for a request and uses it. It is removed with the run, however that ends.
     fn with_container(
         &self,
         request: &Request<'_>,
@@ -449,15 +451,15 @@ impl Docker {
             let (reason, fix) = (reason.unwrap_or_default(), fix.unwrap_or_default());
             return Err(Error::LevelUnavailable { level, reason, fix });
         }
-        refuse_packages(request)?;
+        reject_packages(request)?;
         let limits = request.limits(level);
         let shown = Shown::all(request.read_only(), request.workspace(), self.engine().host())?;
         let mut kind = self.kind(level, &limits, shown)?;
-        kind.way_out = request.egress().is_some();
+        kind.has_egress = request.egress().is_some();
         if request.sandbox.apply != ApplyMode::Now || !request.sandbox.allowed.is_empty() {
             return Err(DockerError::Unsupported {
                 what: "a review of changes (`--review`, `--discard`, `--allow-protected`)".into(),
-                reason: "a container hands back a copy at its end; use the backend `process`".into(),
+                reason: "a container returns a copy at its end; use the backend `process`".into(),
             }
             .into());
         }
@@ -466,7 +468,7 @@ impl Docker {
             Workspace::LiveHost(_) => {
                 return Err(DockerError::Unsupported {
                     what: "a live working directory (`--live`)".into(),
-                    reason: "a container is given a copy of it; leave out `--live`".into(),
+                    reason: "a container uses a copy; omit `--live`".into(),
                 }
                 .into());
             }
@@ -475,8 +477,8 @@ impl Docker {
         let built = match request.program() {
             Program::Code { language, .. } if language.is_compiled() && kind.shows_workspace() => {
                 return Err(DockerError::Unsupported {
-                    what: format!("code in {language} beside a workspace that is only read"),
-                    reason: "the program needs a place of the container's own; use `Workspace::Host`".into(),
+                    what: format!("{language} code with a read-only workspace"),
+                    reason: "the built program needs a writable workspace; use `Workspace::Host`".into(),
                 }
                 .into());
             }
@@ -489,7 +491,7 @@ impl Docker {
             _ => None,
         };
         let image = self.prepared()?;
-        let keeper = &self.inner.keeper;
+        let idle = &self.inner.idle;
         let mut report = Report::new(NAME, wanted, level);
         if let Some(built) = &built {
             report.notes.extend(built.notes.iter().cloned());
@@ -497,26 +499,26 @@ impl Docker {
         for shown in &kind.shown {
             report.notes.push(format!("the host's `{}` is shown, read-only, to user 65534", shown.target()));
         }
-        let ready = match keeper.take(&kind) {
+        let ready = match idle.take(&kind) {
             Some(ready) => ready,
             None => {
-                report.notes.push("no container was waiting: one was made for this run".into());
-                spare::make(self.engine(), &kind, self.image_name())?
+                report.notes.push("no idle container: this run created one".into());
+                idle::create(self.engine(), &kind, self.image_name())?
             }
         };
-        keeper.want(&kind, self.inner.options.spares);
-        // A container from now on belongs to this run, and goes with it however it ends.
+        idle.want(&kind, self.inner.options.idle_containers);
+        // From here the container belongs to this run and is removed with it.
         let guard = Guard { docker: self, id: Some(ready.id.clone()) };
         let information = &self.inner.information;
         let runtime = kind.runtime.as_deref().unwrap_or(&information.default_runtime);
         ready.facts.fill(&kind, self.engine().host().is_local(), &mut report)?;
         report.notes.push(format!(
-            "Docker {} with the runtime `{runtime}`, control groups of version {}",
+            "Docker {} with the runtime `{runtime}`, cgroup version {}",
             information.server, information.cgroup_version
         ));
         if level == Level::Maximum && runtime != OWN_KERNEL {
             report.notes.push(format!(
-                "no second kernel: the runtime `{runtime}` shares that of the machine; `--runtime runsc` has one"
+                "no second kernel: the runtime `{runtime}` shares the machine's; use `--runtime runsc`"
             ));
         }
         let tunnel = request
@@ -542,7 +544,7 @@ impl Docker {
     }
 }
 
-/// A prefix of names goes to the daemon in an address.
+/// Checks a name prefix, which becomes part of a URL.
 fn check_prefix(prefix: &str) -> Result<(), DockerError> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     if prefix.len() <= 40
@@ -552,12 +554,12 @@ fn check_prefix(prefix: &str) -> Result<(), DockerError> {
         return Ok(());
     }
     Err(DockerError::Unsupported {
-        what: format!("the prefix `{}` of names of containers", crate::level::shorten(prefix)),
+        what: format!("the container name prefix `{}`", crate::level::shorten(prefix)),
         reason: "it has at most 40 letters, digits and `_.-`, and begins with a letter or digit".into(),
     })
 }
 
-/// Removes a container of a run that failed or panicked.
+/// Removes the container of a failed or panicked run.
 struct Guard<'a> {
     docker: &'a Docker,
     id: Option<String>,
@@ -577,12 +579,12 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Packages were installed for the interpreters of this host.
-fn refuse_packages(request: &Request<'_>) -> Result<(), Error> {
+/// Rejects installed packages, which are for this host's interpreters.
+fn reject_packages(request: &Request<'_>) -> Result<(), Error> {
     let Some(packages) = request.packages().first() else { return Ok(()) };
     Err(DockerError::Unsupported {
         what: format!("packages in `{}`", crate::level::shorten(&packages.modules().display().to_string())),
-        reason: "they are for the interpreters of this host; name an image that has them (`--image`, `--profile`), \
+        reason: "they are for this host's interpreters; use an image with them (`--image`, `--profile`), \
                  or use the backend `process`"
             .into(),
     }

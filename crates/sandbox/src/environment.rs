@@ -198,12 +198,12 @@ impl Environment {
         }
         remove(&place)?;
         std::fs::create_dir(&place).map_err(|source| file_error(&place, source))?;
-        let made = Self::fill(&place, tool, &requirements, interpreter, &installer, cancel);
-        if made.is_err() {
+        let result = Self::fill(&place, tool, &requirements, interpreter, &installer, cancel);
+        if result.is_err() {
             // An incomplete environment is useless; report the first error.
             let _ = remove(&place);
         }
-        made
+        result
     }
 
     fn fill(

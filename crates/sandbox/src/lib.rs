@@ -120,11 +120,14 @@ mod verdict;
 mod writer;
 
 #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
-#[path = "linux/mod.rs"]
-mod platform;
+mod linux;
 #[cfg(not(all(target_os = "linux", not(toolpost_simulate_other_host))))]
-#[path = "other.rs"]
-mod platform;
+mod other;
+
+#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+use linux as platform;
+#[cfg(not(all(target_os = "linux", not(toolpost_simulate_other_host))))]
+use other as platform;
 
 pub use apply::{Applied, ApplyMode, ApplyState, DenialReason, Denied, HeldRun, Marked, StagedDirectory};
 pub use backend::{Backend, Processes, Request};

@@ -74,9 +74,7 @@ impl Facts {
 
 /// A directory of cached programs; unsupported on this host.
 #[derive(Debug, Clone)]
-pub struct BuildCache {
-    folder: PathBuf,
-}
+pub enum BuildCache {}
 
 impl BuildCache {
     /// The default size of a cache: 1 GiB.
@@ -91,11 +89,6 @@ impl BuildCache {
     #[must_use]
     pub fn max_bytes(self, _bytes: u64) -> Self {
         self
-    }
-
-    /// The folder.
-    pub fn folder(&self) -> &Path {
-        &self.folder
     }
 }
 

@@ -641,8 +641,8 @@ mod tests {
             cold_reason(sandbox.clone().workspace(Workspace::ReadOnlyHost("/x".into())))
                 .contains("workspace")
         );
-        assert!(cold_reason(sandbox.clone().read_only("/opt")).contains("shown"));
-        assert!(cold_reason(sandbox.clone().search_path("/opt/bin")).contains("shown"));
+        assert!(cold_reason(sandbox.clone().read_only("/opt")).contains("shows"));
+        assert!(cold_reason(sandbox.clone().search_path("/opt/bin")).contains("shows"));
         assert!(cold_reason(sandbox.clone().env("PYTHONHASHSEED", "0")).contains("variables"));
         assert!(cold_reason(sandbox.clone().host(crate::Host::probe().clone())).contains("facts"));
         let other = pool.cold_reason(&sandbox, &Program::code(Language::Bash, "1")).unwrap();

@@ -471,7 +471,7 @@ impl Sandbox {
             check_file_name(directory)?;
         }
         if let (Workspace::ReadOnlyHost(path), false) = (&self.workspace, self.files.is_empty()) {
-            let reason = "files cannot be put into a read-only folder".into();
+            let reason = "files cannot be put into a read-only directory".into();
             return Err(Error::Workspace { path: path.clone(), reason });
         }
         for (index, (name, _)) in self.files.iter().enumerate() {

@@ -373,7 +373,7 @@ mod tests {
     #[track_caller]
     fn check(language: Option<Language>, source: &str, printed: &str, expected: &[&str]) {
         let found = Unmet::search(language, source, "", printed, true);
-        let told: Vec<String> = found
+        let names: Vec<String> = found
             .iter()
             .map(|unmet| match unmet {
                 Unmet::Module { package, profile, .. } => {
@@ -390,7 +390,7 @@ mod tests {
                 ),
             })
             .collect();
-        assert_eq!(told, expected, "{printed}");
+        assert_eq!(names, expected, "{printed}");
     }
 
     #[test]

@@ -222,7 +222,7 @@ pub const EXCLUSIVE: &[Exclusive] = &[
         reason: "reading Rust is for the macros",
     },
     Exclusive {
-        crates: &["libc", "landlock", "seccompiler", "nix"],
+        crates: &["libc", "nix"],
         only: &["toolpost-sandbox"],
         reason: "the system's interface, and the unsafe code that it asks for, live in one package",
     },

@@ -57,7 +57,8 @@ fn daemon(test: &str) -> Option<Daemon> {
 }
 
 fn executor(host: &DockerHost) -> Executor {
-    let options = Options::new(IMAGE).spares(0).patience(Duration::from_mins(1)).name_prefix("agent");
+    let options =
+        Options::new(IMAGE).idle_containers(0).answer_timeout(Duration::from_mins(1)).name_prefix("agent");
     Executor::container(CLAUDE_CODE_PROGRAM, Arc::new(Docker::connect(host, options).unwrap()))
 }
 
@@ -87,11 +88,11 @@ async fn a_container_calls_our_tools_and_leaves_nothing() {
     let (model, toolbox) = (model(), toolbox());
     let nobody = ClaudeCode::builder().executor(executor(&daemon.host)).build().unwrap();
     assert_eq!(nobody.run("hi").await.error.unwrap().kind(), ClaudeCodeErrorKind::CredentialMissing);
-    let missing = Options::new("toolpost/none:here").spares(0);
+    let missing = Options::new("toolpost/none:here").idle_containers(0);
     let missing = Executor::container("claude", Arc::new(Docker::connect(&daemon.host, missing).unwrap()));
     let error = claude(missing).base_url(model.base_url()).build().unwrap().run("hi").await.error.unwrap();
     assert_eq!(error.kind(), ClaudeCodeErrorKind::Program, "{error}");
-    let absent = Options::new(IMAGE).spares(0);
+    let absent = Options::new(IMAGE).idle_containers(0);
     let absent = Executor::container("/nowhere", Arc::new(Docker::connect(&daemon.host, absent).unwrap()));
     let error = claude(absent).base_url(model.base_url()).build().unwrap().run("hi").await.error.unwrap();
     assert_eq!(error.kind(), ClaudeCodeErrorKind::Program, "{error}");

@@ -186,7 +186,7 @@ fn an_image_is_a_server_that_starts_as_the_image_says() {
     let missing = env.run(["tools", "docker:mcp/none:there", "--json"]).exit(2).error();
     assert!(missing["message"].as_str().unwrap().contains("mcp/none:there"), "{missing}");
     let quiet = env.run(["tools", &format!("docker:{IMAGE}"), "--json"]).exit(2).error();
-    assert!(quiet["message"].as_str().unwrap().contains("names no program"), "{quiet}");
+    assert!(quiet["message"].as_str().unwrap().contains("no entry point"), "{quiet}");
     let gone = env.with("DOCKER_HOST", "unix:///no/daemon.sock").run(["tools", "docker:a", "--json"]).exit(4);
     assert!(gone.error()["message"].as_str().unwrap().contains("/no/daemon.sock"), "{gone}");
     crate::support::eventually("the containers are gone", || daemon.containers().is_empty());

@@ -1,27 +1,27 @@
-//! Bodies of HTTP/1.1 messages: read by their framing, and written anew.
+//! Bodies of HTTP/1.1 messages: decoded by their framing, and encoded again.
 
 use std::io::{self, Read, Write};
 
 use super::head::Framing;
 use super::wire::Buffered;
 
-/// The longest line of a chunk's size, and all trailers together, in bytes.
-const LONGEST_LINE: usize = 256;
-const LARGEST_TRAILERS: usize = 8 << 10;
+/// The maximum length of a chunk-size line, and of all trailers, in bytes.
+const MAX_LINE: usize = 256;
+const MAX_TRAILERS: usize = 8 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// So many bytes are left.
+    /// This many bytes remain.
     Length(u64),
-    /// The size of a chunk comes next.
+    /// The size of a chunk is next.
     Size,
-    /// So many bytes of a chunk are left.
+    /// This many bytes of a chunk remain.
     Chunk(u64),
     UntilClose,
     Done,
 }
 
-/// Reads the body of one message and nothing behind it.
+/// Reads the body of one message and nothing after it.
 #[derive(Debug)]
 pub(super) struct Body<'a, R> {
     from: &'a mut Buffered<R>,
@@ -43,7 +43,7 @@ impl<'a, R: Read> Body<'a, R> {
         Self { from, state }
     }
 
-    /// A line without its end.
+    /// Reads a line without its end.
     fn line(&mut self, longest: usize) -> io::Result<Vec<u8>> {
         loop {
             let held = self.from.held();
@@ -71,8 +71,8 @@ impl<'a, R: Read> Body<'a, R> {
     }
 
     fn size(&mut self) -> io::Result<u64> {
-        let line = self.line(LONGEST_LINE)?;
-        // Extensions mean nothing to us and are not passed on.
+        let line = self.line(MAX_LINE)?;
+        // Chunk extensions are dropped.
         let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
         let digits = digits.trim_ascii_end();
         if !(1..=15).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_hexdigit) {
@@ -82,11 +82,11 @@ impl<'a, R: Read> Body<'a, R> {
         u64::from_str_radix(text, 16).map_err(|_| invalid("the size of a chunk is no number"))
     }
 
-    /// Reads trailers up to their empty line and drops them.
+    /// Reads and drops trailers up to their empty line.
     fn trailers(&mut self) -> io::Result<()> {
-        let mut left = LARGEST_TRAILERS;
+        let mut left = MAX_TRAILERS;
         loop {
-            let line = self.line(LARGEST_TRAILERS)?;
+            let line = self.line(MAX_TRAILERS)?;
             if line.is_empty() {
                 return Ok(());
             }
@@ -96,7 +96,7 @@ impl<'a, R: Read> Body<'a, R> {
         }
     }
 
-    /// Moves up to `most` bytes that are held, or reads more first.
+    /// Returns up to `most` buffered bytes, or reads more first.
     fn some(&mut self, buffer: &mut [u8], most: u64) -> io::Result<usize> {
         if self.from.held().is_empty() && self.from.fill()? == 0 {
             return Ok(0);
@@ -162,7 +162,7 @@ pub(super) fn write_part(to: &mut dyn Write, part: &[u8], chunked: bool) -> io::
         return to.write_all(part);
     }
     if part.is_empty() {
-        // It would be the end.
+        // An empty chunk would end the body.
         return Ok(());
     }
     let mut framed = format!("{:x}\r\n", part.len()).into_bytes();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_ends_where_it_says_and_what_follows_stays() {
+    fn a_body_ends_by_its_framing() {
         type Row<'a> = (&'a [u8], Framing, &'a [u8], &'a [u8]);
         let rows: &[Row<'_>] = &[
             (b"", Framing::None, b"", b""),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_that_could_end_in_two_places_are_refused() {
+    fn ambiguous_bodies_are_rejected() {
         let long = [b"1;".to_vec(), vec![b'x'; 300], b"\r\n1\r\n0\r\n\r\n".to_vec()].concat();
         let trailers = [b"0\r\n".to_vec(), b"A: b\r\n".repeat(2000), b"\r\n".to_vec()].concat();
         let rows: &[(&[u8], &str)] = &[
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_written_so_that_they_can_be_read_again() {
+    fn written_parts_can_be_read_again() {
         let mut out = Vec::new();
         for part in [&b"12"[..], b"", b"3456789abcdef0123"] {
             write_part(&mut out, part, true).unwrap();

@@ -1,4 +1,4 @@
-//! Finding addresses and connecting to them, within a time and not beyond the end of the run.
+//! Resolves names and connects, with timeouts and until the end of the run.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -13,35 +13,35 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::super::Resolve;
 use super::wire::Stop;
 
-/// Look-ups of this process that may be under way; the system's resolver cannot be interrupted.
-const MOST_LOOK_UPS: usize = 16;
-static LOOK_UPS: AtomicUsize = AtomicUsize::new(0);
-/// Addresses that are tried, one after the other.
-const MOST_TRIES: usize = 4;
-/// Addresses of one name that are looked at; a name with more is refused.
-const MOST_ADDRESSES: usize = 64;
+/// The maximum number of concurrent lookups of this process; the system's resolver cannot be interrupted.
+const MAX_LOOKUPS: usize = 16;
+static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+/// The maximum number of addresses to try.
+const MAX_TRIES: usize = 4;
+/// The maximum number of addresses per name.
+const MAX_ADDRESSES: usize = 64;
 
-/// A look-up that is under way.
+/// A lookup in progress.
 struct Turn;
 
 impl Turn {
     fn take() -> Option<Self> {
-        let taken = LOOK_UPS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| {
-            (count < MOST_LOOK_UPS).then(|| count + 1)
+        let taken = LOOKUPS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| {
+            (count < MAX_LOOKUPS).then(|| count + 1)
         });
-        // A turn that was not taken must not exist: dropping it would give back what others hold.
+        // Construct the slot only if it was taken: dropping it frees a slot.
         taken.ok().map(|_| Self)
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        LOOK_UPS.fetch_sub(1, Ordering::SeqCst);
+        LOOKUPS.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// Finds the addresses of a name on a thread of its own, which is left behind if it takes too long.
-pub(super) fn look_up(
+/// Resolves a name on a separate thread, which is abandoned on a timeout.
+pub(super) fn resolve(
     resolver: &Arc<dyn Resolve>,
     name: &str,
     time: Duration,
@@ -74,7 +74,7 @@ pub(super) fn look_up(
     let _ = thread.join();
     let found = place.lock().unwrap_or_else(PoisonError::into_inner).take();
     let found = found.unwrap_or_else(|| Err(io::Error::other("no answer")))?;
-    if found.len() > MOST_ADDRESSES {
+    if found.len() > MAX_ADDRESSES {
         return Err(io::Error::other(format!("the name has {} addresses", found.len())));
     }
     Ok(found)
@@ -83,9 +83,9 @@ pub(super) fn look_up(
 /// Connects to the first address that answers.
 pub(super) fn connect(addresses: &[SocketAddr], time: Duration, stop: &Stop) -> io::Result<TcpStream> {
     let deadline = Instant::now() + time;
-    let tries = addresses.len().clamp(1, MOST_TRIES);
+    let tries = addresses.len().clamp(1, MAX_TRIES);
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for (index, address) in addresses.iter().take(MOST_TRIES).enumerate() {
+    for (index, address) in addresses.iter().take(MAX_TRIES).enumerate() {
         let rest = deadline.saturating_duration_since(Instant::now());
         match connect_to(address, rest / (tries - index) as u32, stop) {
             Ok(stream) => return Ok(stream),

@@ -1,4 +1,4 @@
-//! Plain HTTP requests: read, checked, and written anew to a connection of their own.
+//! Plain HTTP requests: parsed, checked, and forwarded on a new connection.
 
 use std::io::{self, Read as _, Write as _};
 
@@ -12,12 +12,12 @@ use super::upstream::{self, Upstream};
 use super::vault::{Filter, Filtered, Plain};
 use super::wire::Buffered;
 
-/// Responses before the real one (status 1xx) that are skipped.
-const MOST_INTERIM: usize = 8;
-const LONGEST_METHOD: usize = 32;
+/// The maximum number of interim responses (status 1xx).
+const MAX_INTERIM: usize = 8;
+const MAX_METHOD: usize = 32;
 const BLOCK: usize = 16 << 10;
 
-/// A request that was understood in the only possible way.
+/// A request with one unambiguous meaning.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     method: String,
@@ -25,14 +25,14 @@ struct Request {
     path: String,
     framing: Framing,
     is_http_10: bool,
-    /// Whether the program waits for a word before it sends the body.
+    /// Whether the program waits for `100 Continue` before it sends the body.
     expects: bool,
     keeps_alive: bool,
 }
 
 fn read(head: &Head, tunnel: Option<&Target>) -> Result<Request, String> {
     let [method, place, version] = &head.first;
-    if !is_token(method) || method.len() > LONGEST_METHOD {
+    if !is_token(method) || method.len() > MAX_METHOD {
         return Err("its method is no token".into());
     }
     if ["CONNECT", "TRACE", "PRI"].iter().any(|refused| method.eq_ignore_ascii_case(refused)) {
@@ -104,7 +104,7 @@ fn read(head: &Head, tunnel: Option<&Target>) -> Result<Request, String> {
     })
 }
 
-/// Serves one request. Gives whether another one may follow on the connection.
+/// Serves one request. Returns whether the connection stays open.
 pub(super) fn serve(shared: &Shared, client: &mut Client, head: &Head, tunnel: Option<&Target>) -> bool {
     let place = tunnel.map_or_else(|| head.first[1].escape_debug().to_string(), ToString::to_string);
     let mut entry = Entry::new(shared, EgressKind::Http, &place);
@@ -127,7 +127,7 @@ pub(super) fn serve(shared: &Shared, client: &mut Client, head: &Head, tunnel: O
                 && !matches!(trouble, Trouble::Gone);
             exchange.entry.trouble(&trouble);
             if exchange.has_answered {
-                // Half a response: only the end of the connection can tell.
+                // After half a response only closing the connection can report the failure.
                 return false;
             }
             exchange.client.inner.write_all(&page(&trouble, !keeps)).is_ok() && keeps
@@ -141,12 +141,12 @@ struct Exchange<'a> {
     head: &'a Head,
     request: Request,
     entry: Entry<'a>,
-    /// Whether a part of the response has gone to the program.
+    /// Whether a part of the response was sent to the program.
     has_answered: bool,
     body_is_read: bool,
 }
 
-/// How a request is carried.
+/// How a request is forwarded.
 struct Carriage {
     upstream: Upstream,
     prefix: String,
@@ -175,7 +175,7 @@ impl Exchange<'_> {
         {
             return Err(lost(error));
         }
-        // A server that took no more may have said why.
+        // A server that stopped reading may have sent its reason.
         let mut server = Buffered::new(upstream);
         let response = self.response_head(&mut server).map_err(|trouble| match (&sent, trouble) {
             (Err(error), Trouble::Failed { .. }) => lost(error),
@@ -185,7 +185,7 @@ impl Exchange<'_> {
         Ok(keeps && sent.is_ok())
     }
 
-    /// Checks the target and connects to it, with TLS where a secret needs it.
+    /// Checks the target and connects to it, with TLS if a secret needs it.
     fn carriage(&mut self) -> Result<Carriage, Trouble> {
         let target = self.request.target.clone();
         let binding = self.shared.vault.binding(&target);
@@ -223,7 +223,7 @@ impl Exchange<'_> {
         Err(Trouble::refused("secret_needs_tls", message, Some(option)))
     }
 
-    /// The head for the server, and what takes the secrets in it out of the response.
+    /// The request head for the server, and the filter that removes its secrets from the response.
     fn request_head(
         &mut self,
         prefix: &str,
@@ -256,7 +256,7 @@ impl Exchange<'_> {
             append(&mut text, format_args!("{name}: {value}\r\n"));
         }
         if is_bound {
-            // So that the response can be searched, and in one piece.
+            // So that the response can be searched, uncompressed.
             text.push_str("Accept-Encoding: identity\r\n");
         }
         match framing {
@@ -272,7 +272,7 @@ impl Exchange<'_> {
         (text, filter)
     }
 
-    /// Sends the body. The outer error ends the exchange, the inner one is the server's.
+    /// Sends the body. The outer error ends the exchange; the inner one is the server's.
     fn send_body(&mut self, upstream: &mut Upstream) -> Result<io::Result<()>, Trouble> {
         let chunked = self.request.framing == Framing::Chunked;
         if self.request.framing == Framing::None {
@@ -291,7 +291,7 @@ impl Exchange<'_> {
                 io::ErrorKind::TimedOut => Trouble::Refused {
                     status: 408,
                     rule: "idle_timeout",
-                    message: "the body of the request did not come in time".into(),
+                    message: "reading the request body timed out".into(),
                     option: None,
                 },
                 _ => Trouble::Gone,
@@ -308,13 +308,13 @@ impl Exchange<'_> {
         }
     }
 
-    /// The head of the real response, behind those that only say that it will come.
+    /// Reads the head of the final response, skipping interim ones.
     fn response_head(&mut self, server: &mut Buffered<Upstream>) -> Result<Head, Trouble> {
-        for _ in 0..MOST_INTERIM {
+        for _ in 0..MAX_INTERIM {
             let head = Head::read(server).map_err(|error| match error {
                 HeadError::Closed { error, .. } => Trouble::of(&error, "waiting for the response"),
                 HeadError::Invalid(reason) => {
-                    Trouble::failed(502, format!("the response is refused: {reason}"))
+                    Trouble::failed(502, format!("the response is rejected: {reason}"))
                 }
             })?;
             let size: usize = head.first.iter().map(|part| part.len() + 1).sum::<usize>()
@@ -328,10 +328,10 @@ impl Exchange<'_> {
                 Some(_) => return Ok(head),
             }
         }
-        Err(Trouble::failed(502, "the server only says that a response will come"))
+        Err(Trouble::failed(502, "the server sent only interim responses"))
     }
 
-    /// Passes the response on. Gives whether another request may follow.
+    /// Forwards the response. Returns whether the connection stays open.
     fn answer(
         &mut self,
         head: &Head,
@@ -340,7 +340,7 @@ impl Exchange<'_> {
         is_upgraded: bool,
     ) -> Result<bool, Trouble> {
         let status = status(head).unwrap_or(502);
-        let refuse = |reason: &str| Trouble::failed(502, format!("the response is refused: {reason}"));
+        let refuse = |reason: &str| Trouble::failed(502, format!("the response is rejected: {reason}"));
         let declared = head.framing().map_err(refuse)?;
         let has_no_body = self.request.method == "HEAD" || status == 204 || status == 304;
         let framing = if has_no_body { Framing::None } else { declared.unwrap_or(Framing::UntilClose) };
@@ -349,14 +349,14 @@ impl Exchange<'_> {
         if !filter.is_empty() && is_encoded && framing != Framing::None {
             return Err(refuse("it is compressed, so that the secret could not be found in it"));
         }
-        // A length that may change is not told.
-        let told = match framing {
+        // A length that may change is omitted.
+        let outgoing = match framing {
             Framing::Length(length) if filter.is_empty() => Framing::Length(length),
             Framing::None => Framing::None,
             _ if self.request.is_http_10 => Framing::UntilClose,
             _ => Framing::Chunked,
         };
-        let keeps = self.request.keeps_alive && told != Framing::UntilClose;
+        let keeps = self.request.keeps_alive && outgoing != Framing::UntilClose;
         let mut text = format!("HTTP/1.1 {status} {}\r\n", filter.whole(&head.first[2]));
         for (name, value) in head.end_to_end() {
             if is_upgraded && name.eq_ignore_ascii_case("strict-transport-security") {
@@ -368,10 +368,10 @@ impl Exchange<'_> {
             }
             append(&mut text, format_args!("{name}: {value}\r\n"));
         }
-        match told {
+        match outgoing {
             Framing::Length(length) => append(&mut text, format_args!("Content-Length: {length}\r\n")),
             Framing::Chunked => text.push_str("Transfer-Encoding: chunked\r\n"),
-            // What a request for the head alone is told about the body stays true, unless the body would change.
+            // For a HEAD request the headers about the body stay, unless the filter would change the body.
             Framing::None if self.request.method == "HEAD" => {
                 if let (Some(Framing::Length(length)), true) = (declared, filter.is_empty()) {
                     append(&mut text, format_args!("Content-Length: {length}\r\n"));
@@ -392,15 +392,16 @@ impl Exchange<'_> {
                 body.read(&mut block).map_err(|error| Trouble::of(&error, "receiving the response"))?;
             let part = block.get(..size).unwrap_or_default();
             if part.is_empty() {
-                write_end(client, told == Framing::Chunked).map_err(|_| Trouble::Gone)?;
+                write_end(client, outgoing == Framing::Chunked).map_err(|_| Trouble::Gone)?;
                 return Ok(keeps);
             }
             entry.spend(Way::Down, part.len())?;
-            write_part(client, part, told == Framing::Chunked).map_err(|_| Trouble::Gone)?;
+            write_part(client, part, outgoing == Framing::Chunked).map_err(|_| Trouble::Gone)?;
         }
     }
 
-    /// A redirection to the same host with TLS, as the program must ask for it so that its secret goes with it.
+    /// Rewrites a redirect from `https` to `http` on the same host, so that the program's next request gets
+    /// its secret.
     fn downgraded(&self, value: String) -> String {
         let target = &self.request.target;
         let own: &Host = &target.host;
@@ -418,7 +419,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Writing to a text does not fail.
+/// Writing to a string cannot fail.
 fn append(text: &mut String, more: std::fmt::Arguments<'_>) {
     let _ = std::fmt::Write::write_fmt(text, more);
 }
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_understood_in_one_way_or_refused() {
+    fn ambiguous_requests_are_rejected() {
         let good = ask("GET http://Example.org/a?b=c HTTP/1.1\r\nHost: example.ORG:80\r\n\r\n").unwrap();
         assert_eq!((good.target.to_string().as_str(), good.path.as_str()), ("example.org:80", "/a?b=c"));
         assert!(good.keeps_alive && good.framing == Framing::None);
@@ -505,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_in_a_tunnel_is_for_its_target_alone() {
+    fn a_request_in_a_tunnel_must_match_its_target() {
         let target = Target::parse(b"example.org:8080", None).unwrap();
         let ask = |text: &str| {
             read(&Head::read(&mut Buffered::new(text.as_bytes())).unwrap(), Some(&target))

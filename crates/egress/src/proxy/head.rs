@@ -1,28 +1,28 @@
-//! Heads of HTTP/1.1 requests and responses, read strictly: what two readers could understand differently is refused.
+//! Heads of HTTP/1.1 messages, parsed strictly: ambiguous ones are rejected.
 
 use std::io::{self, Read};
 
 use super::wire::Buffered;
 
-/// The largest head in bytes, and the most headers in it.
-const LARGEST: usize = 64 << 10;
-const MOST_HEADERS: usize = 128;
+/// The maximum size of a head in bytes, and of headers in it.
+const MAX_SIZE: usize = 64 << 10;
+const MAX_HEADERS: usize = 128;
 
-/// Why a head is not taken.
+/// Why a head is rejected.
 #[derive(Debug)]
 pub(super) enum HeadError {
-    /// The connection ended or a time was over. `Clean` if nothing of a head had come.
+    /// The connection ended or timed out. `clean` if no byte of a head arrived.
     Closed { clean: bool, error: io::Error },
-    /// It breaks a rule, as the end of a sentence.
+    /// It is invalid, as the end of a sentence.
     Invalid(&'static str),
 }
 
 /// The first line and the headers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// The three parts of the first line; the last of a response may have spaces.
+    /// The three parts of the first line; the last one of a response may contain spaces.
     pub(super) first: [String; 3],
-    /// Names as they were written, and values without surrounding space.
+    /// Names as written, and values without surrounding space.
     pub(super) headers: Vec<(String, String)>,
 }
 
@@ -47,10 +47,10 @@ impl Head {
                 from.take(end + 4);
                 return Ok(parsed);
             }
-            if held.len() > LARGEST {
+            if held.len() > MAX_SIZE {
                 return Err(HeadError::Invalid("its head is larger than 64 KiB"));
             }
-            // A bare line end would never be followed by the end that is looked for.
+            // With bare line feeds the expected end would never come.
             if held.windows(2).any(|pair| pair == b"\n\n") {
                 return Err(HeadError::Invalid("its lines end in a line feed alone"));
             }
@@ -67,7 +67,7 @@ impl Head {
     }
 
     fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
-        if bytes.len() > LARGEST {
+        if bytes.len() > MAX_SIZE {
             return Err("its head is larger than 64 KiB");
         }
         let mut lines = Vec::new();
@@ -85,7 +85,7 @@ impl Head {
             }
         }
         let (first, headers) = lines.split_first().ok_or("it is empty")?;
-        if headers.len() > MOST_HEADERS {
+        if headers.len() > MAX_HEADERS {
             return Err("it has more than 128 headers");
         }
         let first = std::str::from_utf8(first).map_err(|_| "its first line is no ASCII")?;
@@ -96,7 +96,7 @@ impl Head {
         Ok(Self { first, headers })
     }
 
-    /// The values of a header, whose name is given in lower case.
+    /// The values of a header (lower-case name).
     pub(super) fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.headers
             .iter()
@@ -104,14 +104,14 @@ impl Head {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Whether a header that is a list has an element.
+    /// Whether a list header has an element.
     pub(super) fn lists(&self, name: &str, element: &str) -> bool {
         self.values(name)
             .flat_map(|value| value.split(','))
             .any(|own| own.trim().eq_ignore_ascii_case(element))
     }
 
-    /// How the body ends, as far as the headers say. Anything that could be read in two ways is refused.
+    /// The framing of the body. Ambiguous headers are rejected.
     pub(super) fn framing(&self) -> Result<Option<Framing>, &'static str> {
         let mut lengths = self.values("content-length");
         let mut codings = self.values("transfer-encoding");
@@ -134,9 +134,9 @@ impl Head {
         }
     }
 
-    /// The headers that are about the message and not about one connection. What `Connection` names is left out too.
+    /// The end-to-end headers, without those that `Connection` lists.
     pub(super) fn end_to_end(&self) -> impl Iterator<Item = &(String, String)> {
-        const OF_A_CONNECTION: [&str; 10] = [
+        const HOP_BY_HOP: [&str; 10] = [
             "connection",
             "keep-alive",
             "proxy-connection",
@@ -149,8 +149,7 @@ impl Head {
             "upgrade",
         ];
         self.headers.iter().filter(|(name, _)| {
-            !OF_A_CONNECTION.iter().any(|own| name.eq_ignore_ascii_case(own))
-                && !self.lists("connection", name)
+            !HOP_BY_HOP.iter().any(|own| name.eq_ignore_ascii_case(own)) && !self.lists("connection", name)
         })
     }
 }
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_read_in_parts_and_what_follows_it_stays() {
+    fn a_head_is_read_in_parts() {
         struct OneByOne<'a>(&'a [u8]);
         impl Read for OneByOne<'_> {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_two_readers_could_understand_differently_are_refused() {
+    fn ambiguous_heads_are_rejected() {
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(129));
         let large = format!("GET / HTTP/1.1\r\nA: {}\r\n\r\n", "x".repeat(70_000));
         let endless = vec![b'x'; 100_000];
@@ -243,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_ends_in_one_way_or_the_request_is_refused() {
+    fn ambiguous_framing_is_rejected() {
         let framing = |headers: &str| {
             read(format!("POST / HTTP/1.1\r\n{headers}\r\n\r\n").as_bytes()).unwrap().framing()
         };
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_a_connection_are_not_passed_on() {
+    fn hop_by_hop_headers_are_dropped() {
         let head = read(
             b"GET / HTTP/1.1\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\nProxy-Authorization: Basic x\r\nTE: trailers\r\nUpgrade: h2c\r\nAccept: */*\r\n\r\n",
         )

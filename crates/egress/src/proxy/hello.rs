@@ -1,23 +1,23 @@
-//! The first message of a TLS client, as far as it names the server.
+//! The server name in a TLS client hello.
 
 use super::super::host::Host;
 
-/// The largest hello that is waited for, in bytes; those with keys for after quantum computers have about 2 KiB.
-const LARGEST: usize = 32 << 10;
-const LARGEST_RECORD: usize = 16 << 10;
+/// The maximum size of a hello in bytes; those with post-quantum keys have about 2 KiB.
+const MAX_HELLO: usize = 32 << 10;
+const MAX_RECORD: usize = 16 << 10;
 
-/// What a hello says about its server.
+/// The server name of a hello.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Hello {
     /// More bytes are needed.
     Unfinished,
     /// It names this host.
     Names(Host),
-    /// It names none.
+    /// It names no host.
     NamesNone,
 }
 
-/// Reads as much of a hello as there is. The bytes stay as they are and go to the server.
+/// Parses an incomplete or complete hello. The bytes are forwarded unchanged.
 pub(super) fn read(bytes: &[u8]) -> Result<Hello, &'static str> {
     let mut message: Vec<u8> = Vec::new();
     let mut rest = bytes;
@@ -25,7 +25,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Hello, &'static str> {
         if let Some(needed) = length_of(&message)?
             && message.len() >= needed
         {
-            // Anything behind the hello in the same record would be another message.
+            // Bytes after the hello in the same record would be another message.
             return if message.len() == needed {
                 parse(message.get(4..).unwrap_or_default()).ok_or("its TLS hello is malformed")?
             } else {
@@ -43,7 +43,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Hello, &'static str> {
             return Err("it does not begin with a TLS handshake");
         }
         let length = usize::from(u16::from_be_bytes([high, low]));
-        if length == 0 || length > LARGEST_RECORD {
+        if length == 0 || length > MAX_RECORD {
             return Err("its TLS hello is malformed");
         }
         let record = rest.get(5..).unwrap_or_default();
@@ -57,19 +57,19 @@ pub(super) fn read(bytes: &[u8]) -> Result<Hello, &'static str> {
     }
 }
 
-/// The length of the whole message, once its beginning is there.
+/// The length of the whole message, once its header is complete.
 fn length_of(message: &[u8]) -> Result<Option<usize>, &'static str> {
     match message {
         [1, a, b, c, ..] => {
             let length = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
-            if length > LARGEST { Err("its TLS hello is larger than 32 KiB") } else { Ok(Some(length + 4)) }
+            if length > MAX_HELLO { Err("its TLS hello is larger than 32 KiB") } else { Ok(Some(length + 4)) }
         }
         [] | [1, ..] => Ok(None),
         _ => Err("it does not begin with a TLS hello"),
     }
 }
 
-/// A part of the message that is read from its beginning.
+/// A cursor over a part of the message.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
         Some(self.take(bytes)?.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)))
     }
 
-    /// What has its own length in front, of this many bytes.
+    /// A block with a length prefix of this many bytes.
     fn block(&mut self, bytes: usize) -> Option<&'a [u8]> {
         let length = self.number(bytes)?;
         self.take(length)
@@ -134,11 +134,11 @@ fn parse(body: &[u8]) -> Option<Result<Hello, &'static str>> {
 pub(super) mod tests {
     use super::*;
 
-    /// A hello as a client sends it, with these server names, in records of at most this size.
+    /// Builds a client hello with these server names, in records of at most this size.
     pub(crate) fn hello(names: &[&[u8]], padding: usize, record: usize) -> Vec<u8> {
         let block = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
         let mut extensions = Vec::new();
-        // One of another kind first, as clients do.
+        // Another extension first, as clients send.
         extensions.extend([0xab, 0xcd]);
         extensions.extend(block(&vec![0; padding]));
         for name in names {
@@ -155,7 +155,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_name_is_found_however_the_hello_is_cut() {
+    fn the_name_is_found_in_any_fragmentation() {
         let expected = Ok(Hello::Names(Host::Name("example.org".into())));
         for record in [1, 2, 3, 4, 5, 50, 16_384] {
             for padding in [0, 1, 2000] {
@@ -170,7 +170,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn hellos_that_could_be_read_in_two_ways_are_refused() {
+    fn ambiguous_hellos_are_rejected() {
         let good = hello(&[b"example.org"], 0, 16_384);
         let with = |change: &dyn Fn(&mut Vec<u8>)| {
             let mut bytes = good.clone();
@@ -191,7 +191,7 @@ pub(super) mod tests {
             (with(&|bytes| bytes[5] = 2), "hello"),
             (vec![22, 3, 1, 0, 0], "malformed"),
             (vec![22, 3, 1, 0xff, 0xff], "malformed"),
-            // The lengths inside do not fit.
+            // Inconsistent inner lengths.
             (with(&|bytes| bytes[44] = 200), "malformed"),
             // A second message in the same record.
             (

@@ -1,4 +1,4 @@
-//! Bytes in both directions between the program and a server, half-closed ends included.
+//! Relays bytes in both directions between program and server, with half-closed ends.
 
 use std::io;
 use std::net::Shutdown;
@@ -11,24 +11,24 @@ use super::serve::Client;
 use super::shared::{Entry, Shared, Trouble, Way};
 use super::wire::Wire;
 
-/// What waits to be written in one direction, at most.
+/// The maximum of buffered bytes per direction.
 const BLOCK: usize = 16 << 10;
 
 /// One direction.
 struct Pipe {
     waiting: Vec<u8>,
-    /// Nothing more comes.
+    /// The source has ended.
     ended: bool,
-    /// The other side was told so.
-    told: bool,
+    /// The end was forwarded.
+    is_forwarded: bool,
 }
 
 impl Pipe {
     fn new(waiting: Vec<u8>) -> Self {
-        Self { waiting, ended: false, told: false }
+        Self { waiting, ended: false, is_forwarded: false }
     }
 
-    /// What is waited for at the reading and at the writing end.
+    /// The poll events at the reading and the writing end.
     fn wants(&self) -> (PollFlags, PollFlags) {
         let read = if !self.ended && self.waiting.is_empty() { PollFlags::IN } else { PollFlags::empty() };
         let write = if self.waiting.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
@@ -58,11 +58,11 @@ impl Pipe {
         }
     }
 
-    /// Tells the other side when nothing more comes.
+    /// Forwards the end of the source.
     fn finish(&mut self, to: &Wire) {
-        if self.ended && self.waiting.is_empty() && !self.told {
+        if self.ended && self.waiting.is_empty() && !self.is_forwarded {
             to.shutdown(Shutdown::Write);
-            self.told = true;
+            self.is_forwarded = true;
         }
     }
 }
@@ -71,7 +71,7 @@ fn is_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Carries bytes until both sides have ended, one fails, nothing moves for the idle time, or a limit is passed.
+/// Relays until both sides have ended, one fails, the idle time is over, or a limit is reached.
 pub(super) fn relay(
     shared: &Shared,
     entry: &mut Entry<'_>,
@@ -84,17 +84,17 @@ pub(super) fn relay(
     entry.spend(Way::Up, held.len())?;
     let client = &client.inner;
     let (mut up, mut down) = (Pipe::new(held), Pipe::new(Vec::new()));
-    while !(up.told && down.told) {
+    while !(up.is_forwarded && down.is_forwarded) {
         let (client_read, server_write) = up.wants();
         let (server_read, client_write) = down.wants();
         let (at_client, at_server) = (client_read | client_write, server_read | server_write);
-        // A side of which nothing is wanted is left out: one that is gone would wake the wait again and again.
+        // A closed side without requested events would wake the poll repeatedly.
         let sides = [(client.as_fd(), at_client), (server.as_fd(), at_server)];
         let mut wanted: Vec<_> = sides.into_iter().filter(|(_, flags)| !flags.is_empty()).collect();
         match shared.stop.wait(&mut wanted, idle) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                return Err(Trouble::failed(504, "nothing went through the connection for the idle time"));
+                return Err(Trouble::failed(504, "the connection reached the idle timeout"));
             }
             Err(_) => return Err(Trouble::Gone),
         }
@@ -103,7 +103,7 @@ pub(super) fn relay(
             if asked.is_empty() { PollFlags::empty() } else { found.next().unwrap_or(PollFlags::empty()) }
         };
         let (at_client, at_server) = (next(at_client), next(at_server));
-        // What is gone shows as the end or as an error of the very reading or writing that was wanted.
+        // A closed side shows as the end or an error of the requested read or write.
         let over = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
         let moved = |error: io::Error| Trouble::of(&error, "the connection");
         if !client_read.is_empty() && at_client.intersects(PollFlags::IN | over) {

@@ -1,4 +1,4 @@
-//! One connection of the program: which protocol it speaks, and what it is answered.
+//! Serves one connection of the program: detects its protocol and answers.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -12,16 +12,16 @@ use super::head::{Head, HeadError};
 use super::hello::{self, Hello};
 use super::relay::relay;
 use super::shared::{Entry, Shared, Trouble};
-use super::socks::{self, Asked};
+use super::socks::{self, SocksRequest};
 use super::upstream;
 use super::wire::{Buffered, Wire};
 
 /// The program's side of a connection.
 pub(super) type Client = Buffered<Wire>;
 
-/// A TLS alert, fatal: access denied.
+/// A fatal TLS alert: access denied.
 const ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
-/// How long, and for how many bytes, an answer waits to be read by a program that is still sending.
+/// How long, and for how many bytes, the proxy waits for a program that still sends to read its answer.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 256 << 10;
 
@@ -30,7 +30,7 @@ pub(super) fn connection(shared: &Shared, stream: TcpStream) {
     let idle = Duration::from_millis(shared.egress.policy.limits.idle_timeout_ms);
     let Ok(wire) = Wire::new(stream, Arc::clone(&shared.stop), idle) else { return };
     let mut client = Buffered::new(wire);
-    // A connection that says nothing is closed without a word.
+    // A silent connection is closed without an answer.
     if !matches!(client.fill(), Ok(1..)) {
         return;
     }
@@ -45,8 +45,8 @@ pub(super) fn connection(shared: &Shared, stream: TcpStream) {
     linger(&mut client);
 }
 
-/// Lets the program read what it was answered although it may still be sending: an unread byte would reset the
-/// connection and take the answer with it.
+/// Lets the program read its answer although it may still send: an unread byte would reset the connection and
+/// discard the answer.
 fn linger(client: &mut Client) {
     client.inner.shutdown(Shutdown::Write);
     client.inner.until(Some(Instant::now() + LINGER));
@@ -60,15 +60,15 @@ fn linger(client: &mut Client) {
     }
 }
 
-/// When a head that begins now must be complete.
+/// The deadline of a head that begins now.
 fn head_deadline(shared: &Shared) -> Option<Instant> {
     Instant::now().checked_add(Duration::from_millis(shared.egress.policy.limits.head_timeout_ms))
 }
 
-/// Serves one request after the other. In a tunnel all of them are for its target.
+/// Serves requests one after another. In a tunnel all must match its target.
 fn serve_http(shared: &Shared, client: &mut Client, tunnel: Option<&Target>) {
     loop {
-        // Between requests only the idle time counts.
+        // Between requests only the idle timeout counts.
         if client.held().is_empty() && !matches!(client.fill(), Ok(1..)) {
             return;
         }
@@ -86,7 +86,7 @@ fn serve_http(shared: &Shared, client: &mut Client, tunnel: Option<&Target>) {
                         Trouble::Refused {
                             status: 408,
                             rule: "head_timeout",
-                            message: "the head of the request was not complete in time".into(),
+                            message: "reading the request head timed out".into(),
                             option: None,
                         }
                     }
@@ -116,12 +116,12 @@ fn serve_http(shared: &Shared, client: &mut Client, tunnel: Option<&Target>) {
 fn serve_connect(shared: &Shared, client: &mut Client, head: &Head) {
     let mut entry = Entry::new(shared, EgressKind::Connect, &head.first[1].escape_debug().to_string());
     let asked = match (Target::parse(head.first[1].as_bytes(), None), head.first[2].as_str()) {
-        (Err(reason), _) => Err(Trouble::invalid(&format!("what it wants a tunnel to: {reason}"))),
+        (Err(reason), _) => Err(Trouble::invalid(&format!("the tunnel target: {reason}"))),
         (Ok(_), version) if version != "HTTP/1.1" && version != "HTTP/1.0" => {
             Err(Trouble::invalid("its version is not HTTP/1.1 or HTTP/1.0"))
         }
         (Ok(target), _) => {
-            // Clients write the usual port or leave it out; anything else is another host.
+            // Clients may omit the default port; anything else is another host.
             let hosts: Vec<&str> = head.values("host").collect();
             let is_same = match hosts.as_slice() {
                 [] => true,
@@ -129,7 +129,7 @@ fn serve_connect(shared: &Shared, client: &mut Client, head: &Head) {
                 _ => false,
             };
             if !is_same {
-                Err(Trouble::invalid("its Host header is not what it wants a tunnel to"))
+                Err(Trouble::invalid("its Host header differs from the tunnel target"))
             } else if head.framing() != Ok(None) {
                 Err(Trouble::invalid("a request for a tunnel has no body"))
             } else {
@@ -162,14 +162,14 @@ fn serve_socks(shared: &Shared, client: &mut Client) {
             entry.trouble(&Trouble::of(&error, "the request for a SOCKS connection"));
             return;
         }
-        Ok(Asked::Wrong(code, asked, reason)) => {
+        Ok(SocksRequest::Wrong(code, asked, reason)) => {
             let mut entry = Entry::new(shared, EgressKind::Socks, &asked);
             entry.trouble(&Trouble::invalid(reason));
-            // Nobody may be left to read it.
+            // The program may be gone.
             let _ = client.inner.write_all(&socks::answer(code));
             return;
         }
-        Ok(Asked::Target(target)) => {
+        Ok(SocksRequest::Target(target)) => {
             let entry = Entry::new(shared, EgressKind::Socks, &target.to_string());
             (target, entry)
         }
@@ -196,7 +196,7 @@ fn open(shared: &Shared, target: &Target, entry: &mut Entry<'_>) -> Result<Wire,
     Ok(wire)
 }
 
-/// What the first bytes of a tunnel are.
+/// The first bytes of a tunnel.
 enum Opening {
     Tls,
     Http,
@@ -210,7 +210,7 @@ fn serve_tunnel(shared: &Shared, client: &mut Client, target: &Target, server: W
         match opening {
             Ok(Opening::Tls) => {}
             Ok(Opening::Http) => {
-                // Each request gets a connection of its own.
+                // Each request gets its own connection.
                 drop((server, entry));
                 serve_http(shared, client, Some(target));
                 return;
@@ -219,7 +219,7 @@ fn serve_tunnel(shared: &Shared, client: &mut Client, target: &Target, server: W
                 entry.event.status = None;
                 entry.trouble(&trouble);
                 if client.held().first() == Some(&22) {
-                    // Nobody may be left to read it.
+                    // The program may be gone.
                     let _ = client.inner.write_all(&ALERT);
                 }
                 return;
@@ -231,7 +231,7 @@ fn serve_tunnel(shared: &Shared, client: &mut Client, target: &Target, server: W
     }
 }
 
-/// Looks at the beginning of what the program sends through a tunnel, and leaves it there.
+/// Inspects the first bytes that the program sends through a tunnel, without consuming them.
 fn opening(client: &mut Client, target: &Target) -> Result<Opening, Trouble> {
     const METHODS: [&[u8]; 7] = [b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"PATCH ", b"OPTIONS "];
     let plain = || {
@@ -263,7 +263,7 @@ fn opening(client: &mut Client, target: &Target) -> Result<Opening, Trouble> {
                 }
                 Err(_) if held.first() != Some(&22) => return Err(plain()),
                 Err(reason) => {
-                    let message = format!("a tunnel to {target} is refused: {reason}");
+                    let message = format!("a tunnel to {target} is denied: {reason}");
                     return Err(Trouble::refused("invalid_hello", message, None));
                 }
             }
@@ -273,7 +273,7 @@ fn opening(client: &mut Client, target: &Target) -> Result<Opening, Trouble> {
             Ok(0) => return Err(plain()),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                let message = format!("nothing that is TLS came through the tunnel to {target} in time");
+                let message = format!("the tunnel to {target} timed out waiting for TLS");
                 return Err(Trouble::refused("head_timeout", message, None));
             }
             Err(_) => return Err(Trouble::Gone),
@@ -281,14 +281,14 @@ fn opening(client: &mut Client, target: &Target) -> Result<Opening, Trouble> {
     }
 }
 
-/// Answers a trouble with a page that a person or a model can act on, and notes it.
+/// Sends an error page for a person or a model, and logs it.
 pub(super) fn refuse_http(client: &mut Client, entry: &mut Entry<'_>, trouble: &Trouble, close: bool) {
     entry.trouble(trouble);
-    // Nobody may be left to read it.
+    // The program may be gone.
     let _ = client.inner.write_all(&page(trouble, close));
 }
 
-/// The whole response for a trouble.
+/// The complete response for an error.
 pub(super) fn page(trouble: &Trouble, close: bool) -> Vec<u8> {
     let (status, rule, message, option) = match trouble {
         Trouble::Refused { status, rule, message, option } => {

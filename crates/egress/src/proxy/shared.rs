@@ -1,4 +1,4 @@
-//! What all connections of one proxy share: the rules, the counts and the log.
+//! The state that all connections of a proxy share: rules, counts and log.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,17 +13,17 @@ use super::vault::Vault;
 use super::wire::Stop;
 use crate::error::shorten;
 
-/// How many events are kept.
-const MOST_EVENTS: usize = 1000;
+/// The maximum number of logged events.
+const MAX_EVENTS: usize = 1000;
 
 /// Why a request is not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// A rule refuses it.
+    /// A rule denies it.
     Refused { status: u16, rule: &'static str, message: String, option: Option<String> },
-    /// Something else went wrong.
+    /// Another failure.
     Failed { status: u16, message: String },
-    /// The run has ended, or the program went away: nobody is left to tell.
+    /// The run has ended, or the program is gone: nobody reads an answer.
     Gone,
 }
 
@@ -33,7 +33,7 @@ impl Trouble {
     }
 
     pub(super) fn invalid(reason: &str) -> Self {
-        let message = format!("the request is refused: {reason}");
+        let message = format!("the request is invalid: {reason}");
         Self::Refused { status: 400, rule: "invalid_request", message, option: None }
     }
 
@@ -41,17 +41,17 @@ impl Trouble {
         Self::Failed { status, message: message.into() }
     }
 
-    /// What became of reading or writing.
+    /// Converts an I/O error of an action.
     pub(super) fn of(error: &std::io::Error, what: &str) -> Self {
         match error.kind() {
             std::io::ErrorKind::ConnectionAborted => Self::Gone,
-            std::io::ErrorKind::TimedOut => Self::failed(504, format!("{what} took too long")),
+            std::io::ErrorKind::TimedOut => Self::failed(504, format!("{what} timed out")),
             _ => Self::failed(502, format!("{what} failed: {error}")),
         }
     }
 }
 
-/// A bucket that fills with time. Taking more than it has makes the next ones wait.
+/// A token bucket. Taking more than it has makes later takers wait.
 #[derive(Debug)]
 struct Bucket {
     per_second: f64,
@@ -63,7 +63,7 @@ impl Bucket {
         Self { per_second, state: Mutex::new((per_second, Instant::now())) }
     }
 
-    /// Takes an amount, and gives the time to wait for it.
+    /// Takes an amount and returns the time to wait.
     fn take(&self, amount: f64) -> Duration {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -73,12 +73,12 @@ impl Bucket {
         if state.0 >= 0.0 {
             return Duration::ZERO;
         }
-        // An hour is longer than any run should wait, and keeps the conversion from failing.
+        // An hour exceeds any useful wait, and keeps the conversion from failing.
         Duration::from_secs_f64((-state.0 / self.per_second).min(3600.0))
     }
 }
 
-/// What all connections of one proxy share.
+/// The state that all connections of a proxy share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) egress: Egress,
@@ -87,10 +87,10 @@ pub(super) struct Shared {
     pub(super) started: Instant,
     #[cfg(feature = "tls")]
     pub(super) tls: std::sync::OnceLock<Result<Arc<rustls::ClientConfig>, String>>,
-    /// The most bytes in both directions together; [`crate::EgressLimits`] hold besides.
+    /// The maximum of bytes in both directions together, in addition to [`crate::EgressLimits`].
     pub(super) bytes: u64,
     pub(super) connections: AtomicU64,
-    /// Connections that are being served.
+    /// The number of connections in progress.
     pub(super) active: AtomicU64,
     requests: AtomicU64,
     refused: AtomicU64,
@@ -108,12 +108,12 @@ pub(super) enum Way {
     Down,
 }
 
-/// Where connections for a target may be made to.
+/// Where to connect for a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Route {
     /// Checked addresses.
     Addresses(Vec<SocketAddr>),
-    /// The operator's own proxy, which resolves the name.
+    /// The operator's proxy, which resolves the name.
     Upstream(SocketAddr),
 }
 
@@ -151,12 +151,12 @@ impl Shared {
         }
     }
 
-    /// Counts a request, and waits for its turn.
+    /// Counts a request and waits for the rate limit.
     pub(super) fn admit(&self) -> Result<(), Trouble> {
         let most = self.egress.policy.limits.requests;
         if self.requests.fetch_add(1, Ordering::Relaxed) >= most {
             self.reached("requests");
-            let message = format!("the run has made {most} requests, which is its limit");
+            let message = format!("the run has reached its limit of {most} requests");
             return Err(Trouble::Refused {
                 status: 429,
                 rule: "limit_requests",
@@ -174,7 +174,7 @@ impl Shared {
         }
     }
 
-    /// Counts bytes before they are passed on; beyond a limit nothing is.
+    /// Counts bytes before they are forwarded; beyond a limit none are.
     pub(super) fn spend(&self, way: Way, bytes: usize) -> Result<(), Trouble> {
         let bytes = bytes as u64;
         let limits = &self.egress.policy.limits;
@@ -196,19 +196,19 @@ impl Shared {
             return Err(Trouble::Refused {
                 status: 403,
                 rule: "limit_bytes",
-                message: format!("the run has passed its limit of {most} bytes"),
+                message: format!("the run has reached its limit of {most} bytes"),
                 option: Some(format!("a higher `{name}`")),
             });
         }
         self.pause(self.byte_rate.as_ref().map(|rate| rate.take(bytes as f64)))
     }
 
-    /// Whether the rules allow a host, without looking at its addresses.
+    /// Whether the rules allow a host, without its addresses.
     pub(super) fn allow(&self, target: &Target) -> Result<(), Trouble> {
         let policy = &self.egress.policy;
         let has = |patterns: &[HostPattern]| patterns.iter().any(|pattern| pattern.matches(target));
         if has(&policy.deny) {
-            let message = format!("{target} is on the list of denied hosts");
+            let message = format!("{target} is denied");
             return Err(Trouble::refused("host_denied", message, None));
         }
         let is_own_address = match target.host {
@@ -226,7 +226,7 @@ impl Shared {
             }
             _ => format!("--allow-host {}", HostPattern::text_for(target)),
         };
-        let message = format!("{target} is not on the list of allowed hosts");
+        let message = format!("{target} is not on the egress allowlist");
         Err(Trouble::refused("host_not_allowed", message, Some(option)))
     }
 
@@ -234,7 +234,7 @@ impl Shared {
         self.egress.policy.raw.iter().any(|pattern| pattern.matches(target))
     }
 
-    /// Finds and checks the addresses of a target: the only place where a name is resolved.
+    /// Resolves and checks the addresses of a target: the only place where a name is resolved.
     pub(super) fn route(&self, target: &Target) -> Result<Route, Trouble> {
         self.allow(target)?;
         if let Host::Address(address) = target.host {
@@ -248,14 +248,14 @@ impl Shared {
             Host::Address(address) => return Ok(Route::Addresses(vec![(*address, target.port).into()])),
             Host::Name(name) => {
                 let time = Duration::from_millis(self.egress.policy.limits.connect_timeout_ms);
-                super::dial::look_up(&self.egress.resolver, name, time, &self.stop)
-                    .map_err(|error| Trouble::of(&error, &format!("finding the address of {name}")))?
+                super::dial::resolve(&self.egress.resolver, name, time, &self.stop)
+                    .map_err(|error| Trouble::of(&error, &format!("resolving {name}")))?
             }
         };
         let mut addresses = Vec::new();
         for address in found {
             let address = address.to_canonical();
-            // One bad address among good ones is a sign of a trick, so it spoils all.
+            // One blocked address among good ones suggests an attack, so it blocks all.
             self.check_address(target, address)?;
             let address = SocketAddr::new(address, target.port);
             if !addresses.contains(&address) {
@@ -277,7 +277,7 @@ impl Shared {
                 address::address_rule(address).or_else(|| address::is_own(address).then_some(address::OWN));
             if let Some(AddressRule { reason: meaning, .. }) = rule {
                 let leads = match target.host {
-                    Host::Name(_) => format!("{} leads to {address}, which {meaning}", target.host),
+                    Host::Name(_) => format!("{} resolves to {address}, which {meaning}", target.host),
                     Host::Address(_) => format!("{address} {meaning}"),
                 };
                 return Err(Trouble::refused(
@@ -292,24 +292,23 @@ impl Shared {
 
     fn check_machine(&self, address: IpAddr) -> Result<(), Trouble> {
         if self.egress.no_network && !address.is_loopback() {
-            let message =
-                format!("{address} is another machine, and connections to other machines are switched off");
+            let message = format!("{address} is another machine, and the network is disabled");
             return Err(Trouble::refused("no_network", message, Some("unset TOOLPOST_NO_NETWORK".into())));
         }
         Ok(())
     }
 
-    /// Writes an event down and tells it.
+    /// Logs an event and calls the sink.
     pub(super) fn record(&self, event: EgressEvent) {
         if event.refused.is_some() {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
         if let Some(sink) = &self.egress.sink {
-            // A panic of the caller's function must not take the connection's end with it.
+            // A panic of the caller's function must not end the connection's thread.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sink(&event)));
         }
         let mut log = self.log();
-        if log.events.len() < MOST_EVENTS {
+        if log.events.len() < MAX_EVENTS {
             log.events.push(event);
         } else {
             log.events_left_out += 1;
@@ -323,12 +322,12 @@ impl Shared {
         entry.trouble(&Trouble::Refused {
             status: 429,
             rule: "limit_connections",
-            message: format!("the run has made {most} connections, which is its limit"),
+            message: format!("the run has reached its limit of {most} connections"),
             option: Some("a higher `connections`".into()),
         });
     }
 
-    /// Everything so far.
+    /// The log so far.
     pub(super) fn summary(&self) -> EgressLog {
         let mut log = self.log().clone();
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -339,7 +338,7 @@ impl Shared {
     }
 }
 
-/// An event that is being made. It is written down when it is dropped.
+/// An event in progress. Dropping it logs it.
 pub(super) struct Entry<'a> {
     shared: &'a Shared,
     since: Instant,
@@ -365,7 +364,7 @@ impl<'a> Entry<'a> {
         Self { shared, since: Instant::now(), event }
     }
 
-    /// Notes what went wrong, as far as nothing did before.
+    /// Records a failure, unless an earlier one is recorded.
     pub(super) fn trouble(&mut self, trouble: &Trouble) {
         if self.event.refused.is_some() || self.event.failure.is_some() {
             return;
@@ -384,7 +383,7 @@ impl<'a> Entry<'a> {
                 self.event.failure = Some(message.clone());
             }
             Trouble::Gone => {
-                self.event.failure = Some("the connection or the run ended before it was done".into());
+                self.event.failure = Some("the connection or the run ended early".into());
             }
         }
     }
@@ -443,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_makes_those_wait_who_take_more_than_it_has() {
+    fn an_empty_bucket_makes_takers_wait() {
         let bucket = Bucket::new(10.0);
         assert_eq!(bucket.take(10.0), Duration::ZERO);
         let wait = bucket.take(5.0).as_secs_f64();

@@ -1,4 +1,4 @@
-//! The client's side of SOCKS5 (RFC 1928): no authentication, `CONNECT` only.
+//! The SOCKS5 protocol (RFC 1928) with a client: no authentication, `CONNECT` only.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -9,18 +9,18 @@ use super::wire::Buffered;
 
 const VERSION: u8 = 5;
 
-/// What a client asked for.
+/// A client's request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum SocksRequest {
     /// A connection to this target.
     Target(Target),
-    /// Something that is refused: the code of the answer, what was asked, and why.
+    /// A rejected request: the answer's code, the request, and the reason.
     Wrong(u8, String, &'static str),
 }
 
 /// Reads the greeting and the request, and answers the greeting.
-pub(super) fn read<S: Read + Write>(client: &mut Buffered<S>) -> io::Result<Asked> {
-    let wrong = |reason| Ok(Asked::Wrong(1, "-".into(), reason));
+pub(super) fn read<S: Read + Write>(client: &mut Buffered<S>) -> io::Result<SocksRequest> {
+    let wrong = |reason| Ok(SocksRequest::Wrong(1, "-".into(), reason));
     let greeting = client.exactly(2)?;
     let methods = client.exactly(usize::from(greeting.get(1).copied().unwrap_or(0)))?;
     if !methods.contains(&0) {
@@ -43,7 +43,7 @@ pub(super) fn read<S: Read + Write>(client: &mut Buffered<S>) -> io::Result<Aske
             let length = client.exactly(1)?.first().copied().unwrap_or(0);
             let name = client.exactly(usize::from(length))?;
             let host = match name.first() {
-                // An address in brackets has a kind of its own.
+                // A bracketed address has its own address type.
                 Some(b'[') => Err("it has a character that no host name has"),
                 _ => Host::parse(&name),
             };
@@ -55,16 +55,16 @@ pub(super) fn read<S: Read + Write>(client: &mut Buffered<S>) -> io::Result<Aske
             let host = Host::parse(text.as_bytes());
             (text, host)
         }
-        _ => return Ok(Asked::Wrong(8, "-".into(), "its kind of address is unknown")),
+        _ => return Ok(SocksRequest::Wrong(8, "-".into(), "its kind of address is unknown")),
     };
     let port: [u8; 2] = client.exactly(2)?.try_into().unwrap_or_default();
     let port = u16::from_be_bytes(port);
     let asked = format!("{text}:{port}");
     Ok(match host {
-        _ if command != 1 => Asked::Wrong(7, asked, "only connections are served, no listening and no UDP"),
-        Err(reason) => Asked::Wrong(2, asked, reason),
-        Ok(_) if port == 0 => Asked::Wrong(2, asked, "its port is no number from 1 to 65535"),
-        Ok(host) => Asked::Target(Target { host, port }),
+        _ if command != 1 => SocksRequest::Wrong(7, asked, "only `CONNECT` is supported"),
+        Err(reason) => SocksRequest::Wrong(2, asked, reason),
+        Ok(_) if port == 0 => SocksRequest::Wrong(2, asked, "its port is no number from 1 to 65535"),
+        Ok(host) => SocksRequest::Target(Target { host, port }),
     })
 }
 
@@ -73,7 +73,7 @@ pub(super) fn answer(code: u8) -> [u8; 10] {
     [VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0]
 }
 
-/// The code that tells a trouble best.
+/// The code that matches an error best.
 pub(super) fn code(trouble: &Trouble) -> u8 {
     match trouble {
         Trouble::Refused { .. } => 2,
@@ -106,7 +106,7 @@ mod tests {
         Host::Address(text.parse().unwrap())
     }
 
-    fn ask(request: &[u8]) -> io::Result<Asked> {
+    fn ask(request: &[u8]) -> io::Result<SocksRequest> {
         let bytes = [&[5, 1, 0][..], request].concat();
         let mut client = Buffered::new(Both(&bytes, Vec::new()));
         let asked = read(&mut client);
@@ -119,8 +119,8 @@ mod tests {
     }
 
     #[test]
-    fn names_and_addresses_are_asked_for_in_their_own_forms() {
-        let target = |host| Asked::Target(Target { host, port: 443 });
+    fn names_and_addresses_have_their_own_types() {
+        let target = |host| SocksRequest::Target(Target { host, port: 443 });
         assert_eq!(ask(&name(b"Example.org")).unwrap(), target(Host::Name("example.org".into())));
         assert_eq!(ask(&name(b"127.0.0.1")).unwrap(), target(address("127.0.0.1")));
         assert_eq!(ask(&[5, 1, 0, 1, 127, 0, 0, 1, 1, 187]).unwrap(), target(address("127.0.0.1")));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn tricks_are_refused_with_their_reason() {
+    fn invalid_requests_are_rejected_with_their_reason() {
         let mapped =
             [&[5, 1, 0, 4][..], &"::ffff:127.0.0.1".parse::<Ipv6Addr>().unwrap().octets(), &[1, 187]]
                 .concat();
@@ -140,23 +140,23 @@ mod tests {
             (name(b"[::1]"), 2, "no host name has"),
             (name(b"example.org:80"), 2, "no host name has"),
             (mapped, 2, "IPv6 form"),
-            (vec![5, 2, 0, 1, 1, 1, 1, 1, 0, 80], 7, "only connections"),
-            (vec![5, 3, 0, 1, 1, 1, 1, 1, 0, 80], 7, "only connections"),
+            (vec![5, 2, 0, 1, 1, 1, 1, 1, 0, 80], 7, "only `CONNECT`"),
+            (vec![5, 3, 0, 1, 1, 1, 1, 1, 0, 80], 7, "only `CONNECT`"),
             (vec![5, 1, 0, 1, 1, 1, 1, 1, 0, 0], 2, "port"),
             (vec![5, 1, 0, 9, 1, 1, 1, 1, 0, 80], 8, "kind of address"),
             (vec![4, 1, 0, 1, 1, 1, 1, 1, 0, 80], 1, "no SOCKS5"),
         ];
         for (request, expected_code, expected) in rows {
             match ask(&request).unwrap() {
-                Asked::Wrong(code, _, reason) => {
+                SocksRequest::Wrong(code, _, reason) => {
                     assert!(code == expected_code && reason.contains(expected), "{code} {reason} {expected}");
                 }
-                other @ Asked::Target(_) => panic!("{other:?}"),
+                other @ SocksRequest::Target(_) => panic!("{other:?}"),
             }
         }
         assert!(ask(&[5, 1, 0, 3, 200, b'a']).is_err());
         let mut client = Buffered::new(Both(&[5, 1, 2], Vec::new()));
-        assert!(matches!(read(&mut client).unwrap(), Asked::Wrong(..)));
+        assert!(matches!(read(&mut client).unwrap(), SocksRequest::Wrong(..)));
         assert_eq!(client.inner.1, [5, 0xff]);
     }
 }

@@ -15,7 +15,7 @@ pub(super) fn to_base64(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes of standard base64 with its padding; none if it is something else.
+/// Decodes standard base64 with padding.
 pub(super) fn from_base64(text: &str) -> Option<Vec<u8>> {
     let letters = text.trim_end_matches('=');
     if !text.len().is_multiple_of(4) || text.len() - letters.len() > 2 {
@@ -35,7 +35,7 @@ pub(super) fn from_base64(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Everything but letters, digits and `-._~` as `%XX`.
+/// Percent-encodes everything except letters, digits and `-._~`.
 pub(super) fn percent(text: &str) -> String {
     use std::fmt::Write as _;
     let mut out = String::with_capacity(text.len());
@@ -43,7 +43,7 @@ pub(super) fn percent(text: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             out.push(char::from(byte));
         } else {
-            // Writing to a text does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(out, "%{byte:02X}");
         }
     }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_the_usual_one() {
+    fn base64_matches_the_standard() {
         for (plain, encoded) in [
             ("", ""),
             ("f", "Zg=="),

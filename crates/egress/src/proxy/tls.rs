@@ -1,4 +1,4 @@
-//! TLS to a server, spoken by the proxy itself.
+//! TLS from the proxy to a server.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::super::host::Host;
 use super::shared::{Shared, Trouble};
 use super::wire::Wire;
 
-/// Settings that trust the system's certificate authorities and the operator's own.
+/// Trusts the system's certificate authorities and the operator's own.
 fn config(shared: &Shared) -> Result<ClientConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let extra = shared.egress.authorities.iter().map(|der| CertificateDer::from(der.clone()));
@@ -19,7 +19,7 @@ fn config(shared: &Shared) -> Result<ClientConfig, String> {
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
-        // The platform's own verifier is called dangerous because it is not the library's.
+        // rustls calls any verifier except its own dangerous; this is the platform's.
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
@@ -27,18 +27,18 @@ fn config(shared: &Shared) -> Result<ClientConfig, String> {
     Ok(config)
 }
 
-/// Shakes hands with a server that must prove to be this host.
+/// Performs the handshake with a server, which must prove to be this host.
 pub(super) fn start(
     shared: &Shared,
     host: &Host,
     mut wire: Wire,
 ) -> Result<StreamOwned<ClientConnection, Wire>, Trouble> {
     let config = shared.tls.get_or_init(|| config(shared).map(Arc::new)).clone().map_err(|error| {
-        Trouble::failed(502, format!("this machine's certificates cannot be used: {error}"))
+        Trouble::failed(502, format!("loading this machine's certificates failed: {error}"))
     })?;
     let name = match host {
         Host::Name(name) => ServerName::try_from(name.clone())
-            .map_err(|_| Trouble::failed(502, format!("{name} is no name that a certificate can have")))?,
+            .map_err(|_| Trouble::failed(502, format!("{name} is not a valid certificate name")))?,
         Host::Address(address) => ServerName::from(*address),
     };
     let failed = |error: &io::Error| Trouble::of(error, &format!("the TLS handshake with {host}"));

@@ -1,4 +1,4 @@
-//! The connection to a server: direct or through the operator's proxy, plain or with TLS.
+//! Connections to servers: direct or through the operator's proxy, with or without TLS.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpStream};
@@ -11,7 +11,7 @@ use super::head::{Head, HeadError};
 use super::shared::{Route, Shared, Trouble};
 use super::wire::{Buffered, Wire};
 
-/// A connection on which one request is sent.
+/// A connection for one request.
 pub(super) enum Upstream {
     Plain(Wire),
     #[cfg(feature = "tls")]
@@ -62,7 +62,7 @@ fn connect(shared: &Shared, target: &Target, route: &Route) -> Result<(Wire, Opt
     Ok((wire, address))
 }
 
-/// The line that shows the operator's proxy who asks.
+/// The authorization header for the operator's proxy.
 fn authorization(shared: &Shared) -> String {
     shared
         .egress
@@ -102,7 +102,7 @@ pub(super) fn tunnel(
     Ok((wire, address))
 }
 
-/// A connection for one plain HTTP request, and what stands before its path.
+/// A connection for one plain HTTP request, and the prefix of its path.
 pub(super) fn plain(
     shared: &Shared,
     target: &Target,

@@ -1,4 +1,4 @@
-//! Secrets of one run: their placeholders, where they are put in, and where they are taken out again.
+//! The secrets of a run: their placeholders, and their insertion into requests and removal from responses.
 
 use std::io::{self, Read};
 
@@ -6,85 +6,85 @@ use super::super::host::Target;
 use super::super::secret::Placeholder;
 use super::text::{from_base64, percent, to_base64};
 
-/// One secret and its placeholder in this run.
+/// A secret with its placeholder in this run.
 #[derive(Debug)]
-struct Kept {
+struct Entry {
     placeholder: Placeholder,
     text: String,
 }
 
 /// The secrets of one run.
 #[derive(Debug)]
-pub(super) struct Vault(Vec<Kept>);
+pub(super) struct Vault(Vec<Entry>);
 
 impl Vault {
-    /// Makes a placeholder for each secret that nobody can guess.
+    /// Creates an unguessable placeholder for each secret.
     pub(super) fn new(placeholders: &[Placeholder]) -> io::Result<Self> {
-        let mut kept = Vec::new();
+        let mut entries = Vec::new();
         for placeholder in placeholders {
             let mut random = [0u8; 16];
             let size = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
             if size < random.len() {
-                return Err(io::Error::other("the kernel gave too few random bytes"));
+                return Err(io::Error::other("the kernel returned too few random bytes"));
             }
             let text = format!("placeholder-{:032x}", u128::from_ne_bytes(random));
-            kept.push(Kept { placeholder: placeholder.clone(), text });
+            entries.push(Entry { placeholder: placeholder.clone(), text });
         }
-        Ok(Self(kept))
+        Ok(Self(entries))
     }
 
-    /// The variables of the program.
+    /// The program's variables.
     pub(super) fn variables(&self) -> Vec<(String, String)> {
-        self.0.iter().map(|kept| (kept.placeholder.variable.clone(), kept.text.clone())).collect()
+        self.0.iter().map(|entry| (entry.placeholder.variable.clone(), entry.text.clone())).collect()
     }
 
-    fn bound(&self, target: &Target) -> impl Iterator<Item = &Kept> {
-        self.0.iter().filter(|kept| kept.placeholder.hosts.iter().any(|host| host.matches(target)))
+    fn bound(&self, target: &Target) -> impl Iterator<Item = &Entry> {
+        self.0.iter().filter(|entry| entry.placeholder.hosts.iter().any(|host| host.matches(target)))
     }
 
-    /// Whether any secret is bound to a target, and whether all of those may be sent without TLS.
+    /// Whether a secret is bound to a target, and whether all of them may be sent without TLS.
     pub(super) fn binding(&self, target: &Target) -> Option<Plain> {
         let mut bound = self.bound(target).peekable();
         bound.peek()?;
         let is_plain = |placeholder: &Placeholder| {
             placeholder.plain_http || placeholder.plain_hosts.iter().any(|host| host.matches(target))
         };
-        Some(if bound.all(|kept| is_plain(&kept.placeholder)) { Plain::Allowed } else { Plain::Refused })
+        Some(if bound.all(|entry| is_plain(&entry.placeholder)) { Plain::Allowed } else { Plain::Refused })
     }
 
-    /// Puts the secrets of a target into the value of a header. Gives the variables of those that were put in.
+    /// Inserts the secrets of a target into a header value. Returns their variables.
     pub(super) fn fill(&self, target: &Target, name: &str, value: &mut String) -> Vec<String> {
         let name = name.to_ascii_lowercase();
         let mut filled = Vec::new();
-        for kept in self.bound(target).filter(|kept| kept.placeholder.has_header(&name)) {
-            let secret = kept.placeholder.secret.reveal();
-            if value.contains(&kept.text) {
-                *value = value.replace(&kept.text, secret);
-                filled.push(kept.placeholder.variable.clone());
+        for entry in self.bound(target).filter(|entry| entry.placeholder.has_header(&name)) {
+            let secret = entry.placeholder.secret.reveal();
+            if value.contains(&entry.text) {
+                *value = value.replace(&entry.text, secret);
+                filled.push(entry.placeholder.variable.clone());
             } else if let Some((scheme, credentials)) = value.split_once(' ')
                 && scheme.eq_ignore_ascii_case("basic")
                 && let Some(plain) =
                     from_base64(credentials.trim()).and_then(|bytes| String::from_utf8(bytes).ok())
-                && plain.contains(&kept.text)
+                && plain.contains(&entry.text)
             {
-                *value = format!("{scheme} {}", to_base64(plain.replace(&kept.text, secret).as_bytes()));
-                filled.push(kept.placeholder.variable.clone());
+                *value = format!("{scheme} {}", to_base64(plain.replace(&entry.text, secret).as_bytes()));
+                filled.push(entry.placeholder.variable.clone());
             }
         }
         filled
     }
 
-    /// What takes the secrets of a target out of its responses. `sent` are the values of headers in which secrets were
-    /// put, as they were sent.
+    /// The filter that removes a target's secrets from its responses. `sent` are the sent header values with
+    /// secrets.
     pub(super) fn filter(&self, target: &Target, sent: &[String]) -> Filter {
         let mut pairs: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-        for kept in self.bound(target) {
-            let secret = kept.placeholder.secret.reveal();
-            let mut add = |form: String| pairs.push((form.into_bytes(), kept.text.clone().into_bytes()));
+        for entry in self.bound(target) {
+            let secret = entry.placeholder.secret.reveal();
+            let mut add = |form: String| pairs.push((form.into_bytes(), entry.text.clone().into_bytes()));
             add(secret.to_owned());
             add(percent(secret));
-            // In the middle of other base64 the letters depend on what stands before: three cases, without the letters
-            // that share bits with a neighbour.
+            // Inside other base64 the letters depend on the offset: three cases, without the letters that
+            // share bits with a neighbor.
             for before in 0..3usize {
                 let encoded = to_base64(&[&vec![0; before][..], secret.as_bytes()].concat());
                 let first = (before * 8).div_ceil(6);
@@ -93,7 +93,7 @@ impl Vault {
                     add(inner.to_owned());
                 }
             }
-            // The credentials as a whole, so that nothing around the secret is left either.
+            // The whole credentials too, so that nothing around the secret remains.
             for value in sent.iter().filter_map(|value| value.split_once(' ')).map(|(_, rest)| rest.trim()) {
                 if value.len() >= 8 {
                     add(value.to_owned());
@@ -113,7 +113,7 @@ pub(super) enum Plain {
     Refused,
 }
 
-/// Texts that are replaced: longest first.
+/// The texts to replace, longest first.
 #[derive(Debug, Clone)]
 pub(super) struct Filter {
     pairs: Vec<(Vec<u8>, Vec<u8>)>,
@@ -129,15 +129,15 @@ impl Filter {
         self.pairs.is_empty()
     }
 
-    /// A text with everything replaced.
+    /// Replaces everything in a text.
     pub(super) fn whole(&self, text: &str) -> String {
         let mut out = Vec::new();
         self.push(&mut text.as_bytes().to_vec(), true, &mut out);
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    /// Replaces in what is held and moves it to `out`. Unless this is the end, what could be the beginning of a text
-    /// that is looked for stays held.
+    /// Replaces in `held` and moves it to `out`. Unless this is the end, a possible start of a match stays
+    /// held.
     fn push(&self, held: &mut Vec<u8>, is_end: bool, out: &mut Vec<u8>) {
         let longest = self.pairs.first().map_or(0, |(form, _)| form.len());
         let mut at = 0;
@@ -160,7 +160,7 @@ impl Filter {
     }
 }
 
-/// A reader from which secrets are taken out.
+/// A reader that removes secrets.
 pub(super) struct Filtered<'a, R> {
     inner: R,
     filter: &'a Filter,
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reflected_secret_is_taken_out_however_the_response_is_cut() {
+    fn a_reflected_secret_is_removed_in_any_fragmentation() {
         struct Cut<'a>(&'a [u8], usize);
         impl Read for Cut<'_> {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

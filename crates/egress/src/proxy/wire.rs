@@ -1,4 +1,4 @@
-//! Sockets that wait for at most a time, and never beyond the end of the run.
+//! Sockets whose waits have a timeout and end with the run.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The end of the run, as something that every wait looks at.
+/// The end of the run, which wakes every wait.
 #[derive(Debug)]
 pub(super) struct Stop(OwnedFd);
 
@@ -17,7 +17,7 @@ impl Stop {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Wakes every wait, from now on for ever: nobody reads it.
+    /// Wakes every wait permanently: nobody reads the event.
     pub(super) fn set(&self) {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
@@ -35,8 +35,7 @@ impl Stop {
         }
     }
 
-    /// Waits until one of the descriptors is ready. `TimedOut` after the time, `ConnectionAborted` at the end of the
-    /// run.
+    /// Waits until a descriptor is ready. `TimedOut` on timeout, `ConnectionAborted` at the end of the run.
     pub(super) fn wait(&self, wanted: &mut [(BorrowedFd<'_>, PollFlags)], time: Duration) -> io::Result<()> {
         let deadline = Instant::now().checked_add(time);
         loop {
@@ -68,26 +67,26 @@ impl Stop {
     }
 }
 
-/// A connection whose reads and writes end after a time.
+/// A connection whose reads and writes time out.
 #[derive(Debug)]
 pub(super) struct Wire {
     stream: TcpStream,
     stop: Arc<Stop>,
-    /// How long one read or write may take.
+    /// The timeout of one read or write.
     idle: Duration,
-    /// When all of them must be done.
+    /// The deadline of all of them.
     deadline: Option<Instant>,
 }
 
 impl Wire {
     pub(super) fn new(stream: TcpStream, stop: Arc<Stop>, idle: Duration) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        // What is relayed was gathered by the sender; waiting for more would only make it late.
+        // The sender has batched relayed data; more delay would not help.
         let _ = stream.set_nodelay(true);
         Ok(Self { stream, stop, idle, deadline: None })
     }
 
-    /// Sets or lifts the time at which everything must be done.
+    /// Sets or removes the deadline.
     pub(super) fn until(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
     }
@@ -101,12 +100,12 @@ impl Wire {
         self.stream.peer_addr()
     }
 
-    /// Reads what there is, without waiting.
+    /// Reads available bytes without waiting.
     pub(super) fn read_now(&self, buffer: &mut [u8]) -> io::Result<usize> {
         (&self.stream).read(buffer)
     }
 
-    /// Writes what can be written without waiting.
+    /// Writes what fits without waiting.
     pub(super) fn write_now(&self, buffer: &[u8]) -> io::Result<usize> {
         (&self.stream).write(buffer)
     }
@@ -128,7 +127,7 @@ impl AsFd for Wire {
 impl Read for Wire {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            // A peer that always has more must not keep the thread from seeing the end.
+            // A peer that always has more must not hide the deadline.
             if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -163,7 +162,7 @@ impl Write for Wire {
     }
 }
 
-/// A reader that can look at what it has read, and give it back.
+/// A reader with lookahead.
 #[derive(Debug)]
 pub(super) struct Buffered<R> {
     pub(super) inner: R,
@@ -178,7 +177,7 @@ impl<R: Read> Buffered<R> {
         Self { inner, buffer: Vec::new(), at: 0 }
     }
 
-    /// What was read and not yet taken.
+    /// The bytes that were read but not consumed.
     pub(super) fn held(&self) -> &[u8] {
         self.buffer.get(self.at..).unwrap_or_default()
     }
@@ -191,7 +190,7 @@ impl<R: Read> Buffered<R> {
         }
     }
 
-    /// Reads more behind what is held. Gives how much; 0 is the end.
+    /// Reads more into the buffer. Returns the number of bytes; 0 is the end.
     pub(super) fn fill(&mut self) -> io::Result<usize> {
         if self.at > 0 {
             self.buffer.drain(..self.at);
@@ -204,7 +203,7 @@ impl<R: Read> Buffered<R> {
         result
     }
 
-    /// Takes exactly so many bytes; the end before that is an error.
+    /// Consumes exactly `count` bytes; an earlier end is an error.
     pub(super) fn exactly(&mut self, count: usize) -> io::Result<Vec<u8>> {
         while self.held().len() < count {
             if self.fill()? == 0 {

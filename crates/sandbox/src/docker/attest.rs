@@ -1,11 +1,11 @@
-//! What confines a container, read from what the kernel shows inside it. Nothing is believed because it was asked for.
+//! Attests what confines a container, from the kernel's state inside it. The daemon's promises do not count.
 
 use super::channel::Frame;
 use super::container::Kind;
 use super::error::DockerError;
 use crate::{Layer, Level, MissingLayer, Report};
 
-/// Texts of the kernel, as the first process read them; by the numbers of the protocol.
+/// Kernel files that the first process read, by their protocol numbers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
     texts: [String; 12],
@@ -37,7 +37,7 @@ impl Facts {
         self.text(STATUS).lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
     }
 
-    /// The options of a mount and its type: the last one at a place hides the others.
+    /// The options and type of a mount; the last one at a path hides the others.
     fn mount(&self, place: &str) -> Option<(String, &str)> {
         let line = self.text(MOUNTS).lines().rfind(|line| line.split(' ').nth(4) == Some(place))?;
         let (head, tail) = line.split_once(" - ")?;
@@ -51,14 +51,14 @@ impl Facts {
         places.iter().find_map(|place| self.text(*place).trim().parse().ok())
     }
 
-    /// Whether the container has a kernel of its own rather than that of this machine.
+    /// Whether the container has another kernel than this machine.
     pub(super) fn has_own_kernel(&self) -> bool {
         let inside = self.text(VERSION).split_whitespace().nth(2);
         let here = rustix::system::uname();
         inside.is_some_and(|inside| here.release().to_str() != Ok(inside))
     }
 
-    /// Fills the layers of a report. What must hold and does not is an error.
+    /// Fills in the layers of a report. A missing required protection is an error.
     pub(super) fn fill(&self, kind: &Kind, is_local: bool, report: &mut Report) -> Result<(), DockerError> {
         let own_kernel = is_local && self.has_own_kernel();
         let mut weak: Vec<&str> = Vec::new();
@@ -78,21 +78,21 @@ impl Facts {
         }) && self.status("CapEff").is_some_and(|set| set.bytes().all(|byte| byte == b'0'));
         has(Layer::NoCapabilities, bare, "it has capabilities");
         if own_kernel {
-            // Another kernel answers system calls; the profile is not for it, and its files tell other things.
+            // Another kernel handles system calls; the profile is not for it, and its files differ.
             report.missing.push(MissingLayer {
                 layer: Layer::Seccomp,
-                reason: "the runtime has a kernel of its own, which answers all system calls".into(),
+                reason: "the runtime's own kernel handles all system calls".into(),
             });
         } else {
-            has(Layer::NoNewPrivileges, is_value("NoNewPrivs", "1"), "programs in it can gain rights");
-            has(Layer::Seccomp, is_value("Seccomp", "2"), "it has no system call policy");
+            has(Layer::NoNewPrivileges, is_value("NoNewPrivs", "1"), "programs in it can gain privileges");
+            has(Layer::Seccomp, is_value("Seccomp", "2"), "it has no seccomp policy");
             if kind.level == Level::Maximum {
-                has(Layer::SeccompAllowlist, is_value("Seccomp", "2"), "it has no list of system calls");
+                has(Layer::SeccompAllowlist, is_value("Seccomp", "2"), "it has no seccomp allowlist");
             }
         }
         let root =
             self.mount("/").is_some_and(|(options, _)| options.split(',').any(|option| option == "ro"));
-        has(Layer::PrivateRoot, root, "its root can be written");
+        has(Layer::PrivateRoot, root, "its root is writable");
         let workspace = self.mount("/workspace").is_some_and(|(options, kind)| {
             kind == "tmpfs" && options.split(',').any(|option| option.starts_with("size="))
         });
@@ -105,8 +105,8 @@ impl Facts {
         let is_read_only = |place: &str| {
             self.mount(place).is_some_and(|(options, _)| options.split(',').any(|option| option == "ro"))
         };
-        if kind.shown.iter().any(|shown| !is_read_only(&shown.place())) {
-            weak.push("a path of the host can be written");
+        if kind.shown.iter().any(|shown| !is_read_only(&shown.mount_path())) {
+            weak.push("a host path is writable");
         }
         if !weak.is_empty() {
             return Err(DockerError::NotConfined { reason: weak.join("; ") });
@@ -114,12 +114,12 @@ impl Facts {
         if own_kernel && is_value("NoNewPrivs", "1") {
             report.layers.push(Layer::NoNewPrivileges);
         }
-        // The root that was seen is a mount namespace; a first process with number 1 is that of a process namespace, whose
-        // death is that of all others; and it sets the limits of the run itself.
+        // The checked root implies a mount namespace. A first process with pid 1 is that of a process
+        // namespace, and its death kills all others. It sets the run's limits itself.
         report.layers.extend([Layer::MountNamespace, Layer::ResourceLimits, Layer::TreeKill]);
         report.missing.extend([Layer::IpcNamespace, Layer::UtsNamespace, Layer::CgroupNamespace].map(
             |layer| {
-                let reason = "asked of the daemon; the container does not show it".to_owned();
+                let reason = "requested from the daemon; the container does not show it".to_owned();
                 MissingLayer { layer, reason }
             },
         ));
@@ -127,15 +127,15 @@ impl Facts {
             Some(shown) if shown <= wanted => report.layers.push(layer),
             _ => report.missing.push(MissingLayer {
                 layer,
-                reason: "asked of the daemon; the container does not show it".into(),
+                reason: "requested from the daemon; the container does not show it".into(),
             }),
         };
         limit(Layer::MemoryLimit, self.limit(MEMORY), kind.memory);
         limit(Layer::ProcessLimit, self.limit(PROCESSES), u64::from(kind.processes) + 1);
-        // The first version counts memory and swap together, the second swap alone.
+        // Version 1 counts memory plus swap, version 2 swap alone.
         limit(Layer::NoSwap, self.limit(SWAP), if self.text(SWAP[0]).is_empty() { 0 } else { kind.memory });
         if let Some(quota) = kind.cpu_quota {
-            // Microseconds of each tenth of a second; nothing else is asked for.
+            // Microseconds per tenth of a second, the only requested period.
             let shown =
                 PROCESSORS.iter().find_map(|place| self.text(*place).split_whitespace().next()?.parse().ok());
             limit(Layer::CpuQuota, shown, (f64::from(quota) * 100_000.0).ceil() as u64 + 1);
@@ -143,15 +143,12 @@ impl Facts {
         if own_kernel && !workspace && !shows_workspace {
             report.missing.push(MissingLayer {
                 layer: Layer::WorkspaceQuota,
-                reason: "asked of the daemon; the runtime's kernel does not show it".into(),
+                reason: "requested from the daemon; the runtime's kernel does not show it".into(),
             });
         }
         let absent = [
-            (
-                Layer::UserNamespace,
-                "the daemon does not map identities; the program runs as an unprivileged user",
-            ),
-            (Layer::LandlockFiles, "a container has a root of its own instead"),
+            (Layer::UserNamespace, "the daemon maps no user ids; the program runs as an unprivileged user"),
+            (Layer::LandlockFiles, "a container has a private root instead"),
             (Layer::LandlockTcp, "a container without network needs none"),
         ];
         report
@@ -202,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn each_protection_is_seen_or_the_run_is_refused() {
+    fn a_missing_protection_fails_the_run() {
         let report = judge(&facts(all())).unwrap();
         for layer in [Layer::Seccomp, Layer::PrivateRoot, Layer::MemoryLimit, Layer::ProcessLimit] {
             assert!(report.has(layer), "{layer:?} {report:?}");
@@ -212,9 +209,9 @@ mod tests {
             (STATUS, "Pid:\t1", "Pid:\t71", "number 1"),
             (STATUS, "CapEff:\t0000000000000000", "CapEff:\t00000000a80425fb", "capabilities"),
             (STATUS, "CapBnd:\t0000000000000000", "CapBnd:\t00000000a80425fb", "capabilities"),
-            (STATUS, "NoNewPrivs:\t1", "NoNewPrivs:\t0", "gain rights"),
+            (STATUS, "NoNewPrivs:\t1", "NoNewPrivs:\t0", "gain privileges"),
             (STATUS, "Seccomp:\t2", "Seccomp:\t0", "policy"),
-            (MOUNTS, "/ / ro,", "/ / rw,", "root can be written"),
+            (MOUNTS, "/ / ro,", "/ / rw,", "root is writable"),
             (MOUNTS, "size=1k,", "", "workspace"),
             (INTERFACES, "    lo: 0 0\n", "    lo: 0 0\n  eth0: 1 1\n", "network"),
         ] {

@@ -1,4 +1,4 @@
-//! Code of compiled languages: built in one container by the compiler of the image, run in another.
+//! Builds code of compiled languages in one container; it runs in another.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use sha2::{Digest as _, Sha256};
 use super::{Docker, container};
 use crate::backend::Backend as _;
 use crate::language::{HEAP, Product, Runner, Way};
-use crate::platform::{JavaNames, Lookup, heap, hexadecimal, java_names};
+use crate::platform::{JavaNames, Lookup, heap, java_names};
 use crate::{Error, Language, Limits, Outcome, Program, Request, Sandbox, Source, Verdict};
 
-/// The exit status that means that the image has no such compiler.
+/// The exit status for a missing compiler.
 const NO_COMPILER: i32 = 121;
-/// The longest part of a compiler's warnings in a note.
-const WARNINGS: usize = 2000;
+/// The maximum size of compiler warnings in a note.
+const MAX_WARNINGS: usize = 2000;
 
-/// What a build made, and how it starts.
+/// A built program and how it starts.
 #[derive(Debug)]
 pub(super) struct Built {
-    /// Its name in the workspace, which nobody else has.
+    /// Its unique name in the workspace.
     pub(super) name: String,
     pub(super) content: Arc<[u8]>,
     pub(super) arguments: Vec<OsString>,
@@ -29,11 +29,11 @@ pub(super) struct Built {
 
 pub(super) enum Compiled {
     Built(Built),
-    /// How the build ended; nothing of the code ran.
+    /// The outcome of a failed build; the code did not run.
     Failed(Box<Outcome>),
 }
 
-/// Builds code with the first compiler that the image has.
+/// Builds code with the first compiler in the image.
 pub(super) fn compile(
     docker: &Docker,
     request: &Request<'_>,
@@ -43,8 +43,8 @@ pub(super) fn compile(
     for runner in language.runners() {
         let Way::Build { product, .. } = runner.way else { continue };
         let names = (product == Product::Archive).then(|| java_names(source));
-        let Some(made) = build(docker, request, language, source, runner, names.as_ref())? else { continue };
-        let (content, notes) = match made {
+        let Some(built) = build(docker, request, language, source, runner, names.as_ref())? else { continue };
+        let (content, notes) = match built {
             Made::Content(content, notes) => (content, notes),
             Made::Failed(outcome) => return Ok(Compiled::Failed(outcome)),
         };
@@ -78,7 +78,7 @@ enum Made {
     Failed(Box<Outcome>),
 }
 
-/// Builds with one compiler; nothing if the image does not have it.
+/// Builds with one compiler; none if the image lacks it.
 fn build(
     docker: &Docker,
     request: &Request<'_>,
@@ -107,12 +107,12 @@ fn build(
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
-        match cache.lookup(&hexadecimal(&hash.finalize()), request.cancel(), limits.wall)? {
+        match cache.lookup(&crate::outcome::hex(&hash.finalize()), request.cancel(), limits.wall)? {
             Some(Lookup::Found(content)) => {
-                return Ok(Some(Made::Content(content, vec!["build: kept from before".into()])));
+                return Ok(Some(Made::Content(content, vec!["build: from the cache".into()])));
             }
             Some(Lookup::Missing(free)) => slot = Some(free),
-            None => notes.push("build: another one of the same code was not waited for any longer".into()),
+            None => notes.push("build: waiting for another build of the same code timed out".into()),
         }
     }
 
@@ -140,10 +140,10 @@ fn build(
         }
         _ => {
             let reason = match outcome.verdict {
-                Verdict::Exit { .. } => "the code was refused",
-                _ => "it was ended",
+                Verdict::Exit { .. } => "the compiler rejected the code",
+                _ => "the compiler was ended",
             };
-            outcome.report.notes.insert(0, format!("build: {reason}; nothing of it ran"));
+            outcome.report.notes.insert(0, format!("build: {reason}; the code did not run"));
             outcome.artifacts.clear();
             outcome.changes = crate::Changes::default();
             outcome.value = None;
@@ -151,11 +151,11 @@ fn build(
         }
     };
     let took: Duration = outcome.usage.wall;
-    notes.push(format!("build: {} ms by `{}` in a container of its own", took.as_millis(), runner.program));
+    notes.push(format!("build: {} ms by `{}` in a separate container", took.as_millis(), runner.program));
     let warnings = outcome.stderr.text();
     if !warnings.trim().is_empty() {
-        let short: String = warnings.chars().take(WARNINGS).collect();
-        notes.push(format!("build: the compiler says: {short}"));
+        let short: String = warnings.chars().take(MAX_WARNINGS).collect();
+        notes.push(format!("build: compiler messages: {short}"));
     }
     if let Some(slot) = slot {
         slot.keep(&content)?;

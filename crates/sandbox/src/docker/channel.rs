@@ -1,6 +1,6 @@
-//! The stream between the host and the first process of a container: frames within the stream that the daemon carries.
+//! The stream between host and first process of a container: our frames within the daemon's.
 //!
-//! What comes is hostile: the daemon's own framing and ours are bounded, and every wait has an end.
+//! Both are hostile input: frames are bounded, and every wait has a timeout.
 
 use std::io::{self, Read as _, Write as _};
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use rustix::fd::{AsFd as _, BorrowedFd};
 use super::connection::Connection;
 use super::error::DockerError;
 
-/// No frame of ours is longer.
-const LARGEST_FRAME: usize = 64 << 10;
-/// So much may wait to be sent before more is taken.
-const OUTGOING: usize = 1 << 20;
+/// The maximum size of a frame.
+const MAX_FRAME: usize = 64 << 10;
+/// The maximum size of queued output.
+const MAX_QUEUED: usize = 1 << 20;
 
-/// A frame: its kind and its content.
+/// A frame: kind and content.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) kind: u8,
@@ -24,24 +24,24 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// The number at a place; `u64::MAX` stands for unknown.
+    /// The number at an index; `u64::MAX` means unknown.
     pub(super) fn number(&self, index: usize) -> u64 {
         let bytes = self.content.get(index * 8..index * 8 + 8).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(u64::MAX, u64::from_le_bytes)
     }
 }
 
-/// What a wait came to.
+/// The result of a wait.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Waited {
     Frame(Frame),
-    /// The time is over, or something else is ready.
+    /// The timeout, or another ready descriptor.
     Nothing,
-    /// The container's side is closed.
+    /// The container closed its side.
     End,
 }
 
-/// Takes the daemon's framing off: eight bytes (stream, three zeros, size) before each piece.
+/// Removes the daemon's framing: eight bytes (stream, three zeros, size) before each piece.
 #[derive(Debug, Default)]
 struct Demultiplexer {
     header: Vec<u8>,
@@ -84,14 +84,14 @@ pub(super) struct Channel {
     connection: Connection,
     demultiplexer: Demultiplexer,
     incoming: Vec<u8>,
-    /// How much of it was taken.
+    /// The number of consumed bytes.
     taken: usize,
     outgoing: Vec<u8>,
     ended: bool,
 }
 
 impl Channel {
-    /// `first` is what came before.
+    /// `first` is input that was already read.
     pub(super) fn new(connection: Connection, first: &[u8]) -> Result<Self, DockerError> {
         let fail = |source| DockerError::File { action: "use", path: "connection".into(), source };
         connection.set_timeout(None).map_err(fail)?;
@@ -101,7 +101,7 @@ impl Channel {
         Ok(Self { connection, demultiplexer, incoming, taken: 0, outgoing: Vec::new(), ended: false })
     }
 
-    /// Puts a frame into the queue.
+    /// Queues a frame.
     pub(super) fn send(&mut self, kind: u8, content: &[u8]) {
         self.outgoing.push(kind);
         self.outgoing.extend_from_slice(&(content.len() as u32).to_le_bytes());
@@ -109,9 +109,9 @@ impl Channel {
         self.write();
     }
 
-    /// Whether so much waits to be sent that no more should be added.
+    /// Whether the queue is full.
     pub(super) fn is_full(&self) -> bool {
-        self.outgoing.len() > OUTGOING
+        self.outgoing.len() > MAX_QUEUED
     }
 
     fn write(&mut self) {
@@ -125,14 +125,14 @@ impl Channel {
                 Err(_) => self.ended = true,
             }
         }
-        // An encrypted connection has a buffer of its own; what it holds back goes with the next writing.
+        // An encrypted connection buffers too; the rest goes out with the next write.
         let _ = self.connection.flush();
     }
 
-    /// Reads what is there.
+    /// Reads available input.
     fn read(&mut self) -> Result<(), DockerError> {
         let mut block = [0u8; 16 << 10];
-        while !self.ended && self.incoming.len() - self.taken <= LARGEST_FRAME {
+        while !self.ended && self.incoming.len() - self.taken <= MAX_FRAME {
             match self.connection.read(&mut block) {
                 Ok(0) => self.ended = true,
                 Ok(size) => {
@@ -151,12 +151,12 @@ impl Channel {
         Ok(())
     }
 
-    /// Takes a frame that is there.
+    /// Takes a complete frame, if there is one.
     fn take(&mut self) -> Result<Option<Frame>, DockerError> {
         let waiting = self.incoming.get(self.taken..).unwrap_or_default();
         let Some((&[kind, a, b, c, d], rest)) = waiting.split_first_chunk::<5>() else { return Ok(None) };
         let size = u32::from_le_bytes([a, b, c, d]) as usize;
-        if size > LARGEST_FRAME {
+        if size > MAX_FRAME {
             return Err(DockerError::protocol("read from a container", "a frame is too long"));
         }
         let Some(content) = rest.get(..size) else { return Ok(None) };
@@ -165,8 +165,7 @@ impl Channel {
         Ok(Some(frame))
     }
 
-    /// Waits for a frame until a time, or until one of the other descriptors is ready, or until there is room to send
-    /// more (`eager`).
+    /// Waits for a frame until a time, another ready descriptor, or (if `eager`) room in the queue.
     pub(super) fn wait(
         &mut self,
         until: Option<Instant>,
@@ -200,7 +199,7 @@ impl Channel {
                 tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
                 tv_nsec: left.subsec_nanos().into(),
             };
-            // An interrupted wait is one that is tried again.
+            // An interrupted wait is repeated.
             let _ = poll(&mut waiting, Some(&timeout));
             if waiting.iter().skip(1).any(|other| !other.revents().is_empty()) {
                 return Ok(Waited::Nothing);
@@ -208,7 +207,7 @@ impl Channel {
         }
     }
 
-    /// Whether the other side is still there, as far as that shows without waiting.
+    /// Whether the far side is open, without waiting.
     pub(super) fn is_open(&mut self) -> bool {
         self.read().is_ok() && !self.ended
     }
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_out_however_they_are_cut() {
+    fn frames_are_decoded_from_any_pieces() {
         let inner = [b"o\x03\0\0\0abc".as_slice(), b"x\x08\0\0\0\x01\0\0\0\0\0\0\0"].concat();
         let mut all = framed(&inner[..4], 1);
         all.extend(framed(b"noise on the error stream", 2));
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_an_error_and_not_memory() {
+    fn invalid_frames_are_errors_without_allocation() {
         for bytes in [framed(b"o\xff\xff\xff\x7f", 1), b"HTTP/1.1 200 OK\r\n".to_vec()] {
             let (mut ours, theirs) = UnixStream::pair().unwrap();
             let mut channel = Channel::new(Connection::Unix(theirs), &[]).unwrap();

@@ -1,4 +1,4 @@
-//! A connection to the daemon over a unix socket, TCP or TLS, on which every wait has an end.
+//! A connection to the daemon over a Unix socket, TCP or TLS. Every wait has a timeout.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::host::DockerHost;
 
-/// A stream of bytes in both directions.
+/// A bidirectional byte stream.
 #[derive(Debug)]
 pub(super) enum Connection {
     Unix(UnixStream),
@@ -22,7 +22,7 @@ pub(super) enum Connection {
 }
 
 impl Connection {
-    /// Connects within a time.
+    /// Connects within a time limit.
     pub(super) fn open(host: &DockerHost, limit: Duration) -> io::Result<Self> {
         match host {
             DockerHost::Unix(path) => unix(path, limit).map(Self::Unix),
@@ -40,9 +40,9 @@ impl Connection {
         }
     }
 
-    /// How long one reading or writing may take; none is for ever.
+    /// Sets the timeout of a read or write; none waits forever.
     pub(super) fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        // Zero would be refused; the wait is over then.
+        // Zero is invalid; the wait is over then.
         let limit = limit.map(|limit| limit.max(Duration::from_millis(1)));
         match self {
             Self::Unix(stream) => {
@@ -61,7 +61,7 @@ impl Connection {
         }
     }
 
-    /// Whether reading and writing give [`io::ErrorKind::WouldBlock`] instead of waiting.
+    /// Makes reads and writes return [`io::ErrorKind::WouldBlock`] instead of waiting.
     pub(super) fn set_nonblocking(&self, on: bool) -> io::Result<()> {
         match self {
             Self::Unix(stream) => stream.set_nonblocking(on),
@@ -114,7 +114,7 @@ impl Write for Connection {
     }
 }
 
-/// A daemon that hangs leaves its queue full, and then connecting would wait for ever.
+/// Connects to a Unix socket with a timeout: a hung daemon leaves its queue full.
 fn unix(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = rustix::net::socket_with(

@@ -1,4 +1,4 @@
-//! How a container is made: its settings, its name, its labels, and the image with our first process in it.
+//! Creates containers: settings, names, labels, and the image with our first process.
 
 use std::sync::OnceLock;
 
@@ -12,41 +12,41 @@ use super::tar;
 use crate::level::shorten;
 use crate::{Level, Limits};
 
-/// The static program that is the first process of every container.
+/// The static program that is every container's first process.
 static FIRST_PROCESS: &[u8] = include_bytes!(env!("TOOLPOST_SANDBOX_CONTAINER"));
 const FIRST_PROCESS_MISSING: &str = env!("TOOLPOST_SANDBOX_CONTAINER_MISSING");
 const FIRST_PROCESS_PATH: &str = "/.toolpost/init";
 
-/// Every container and image of ours has this label.
+/// The label of our containers and images.
 pub(super) const LABEL: &str = "toolpost";
 const OWNER: &str = "toolpost.owner";
 const OWNER_STARTED: &str = "toolpost.owner.started";
 const MACHINE: &str = "toolpost.machine";
 const BASE: &str = "toolpost.base";
-/// Images with our first process in them.
+/// The name of images with our first process.
 const PREPARED: &str = "toolpost-prepared";
 
-/// The user inside: `nobody` everywhere.
+/// The user inside: `nobody` on every system.
 const USER: u32 = 65534;
 
-/// What distinguishes containers: those of one kind stand for each other.
+/// The distinguishing settings of a container. Containers of one kind are interchangeable.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Kind {
-    /// How its name begins.
+    /// The name prefix.
     pub(super) prefix: String,
     /// The id of the image with our first process.
     pub(super) image: String,
     pub(super) runtime: Option<String>,
-    /// Whose system call policy it has: `strict` or `maximum`.
+    /// The level of its system call policy: `strict` or `maximum`.
     pub(super) level: Level,
     pub(super) memory: u64,
     pub(super) processes: u32,
     pub(super) cpu_quota: Option<f32>,
     pub(super) workspace_bytes: u64,
     pub(super) workspace_inodes: u64,
-    /// Whether its first process listens for the proxy of the run.
-    pub(super) way_out: bool,
-    /// What of the host it shows, read-only.
+    /// Whether its first process listens for the egress proxy.
+    pub(super) has_egress: bool,
+    /// The read-only host paths.
     pub(super) shown: Vec<Shown>,
 }
 
@@ -69,18 +69,18 @@ impl Kind {
             cpu_quota: limits.cpu_quota,
             workspace_bytes: limits.workspace_bytes,
             workspace_inodes: limits.workspace_inodes,
-            way_out: false,
+            has_egress: false,
             shown,
         }
     }
 
-    /// Whether the workspace is a folder of the host, which is only read.
+    /// Whether the workspace is a read-only host directory.
     pub(super) fn shows_workspace(&self) -> bool {
         self.shown.iter().any(Shown::is_workspace)
     }
 
-    /// The settings in the form of the interface. No path of the host is in them but those that the operator shows, and
-    /// nothing that a tool says.
+    /// The settings for the Docker API. They contain no host path except those that the operator shows, and
+    /// no untrusted text.
     pub(super) fn settings(&self) -> Value {
         let folder = |extra: &str| {
             format!(
@@ -95,7 +95,7 @@ impl Kind {
         if !self.shows_workspace() {
             temporary["/workspace"] = folder("mode=0755,exec").into();
         }
-        // One more than the program may have: the first process.
+        // One more than the program's limit: the first process.
         let processes = u64::from(self.processes) + 1;
         let host = json!({
             "Binds": [],
@@ -107,19 +107,19 @@ impl Kind {
             "CapDrop": ["ALL"],
             "SecurityOpt": [
                 "no-new-privileges",
-                format!("seccomp={}", crate::platform::profile(self.level, self.way_out)),
+                format!("seccomp={}", crate::platform::profile(self.level, self.has_egress)),
             ],
             "PidMode": "",
             "IpcMode": "private",
             "UTSMode": "",
             "CgroupnsMode": "private",
             "Memory": self.memory,
-            // The same as the memory: no swap.
+            // Equal to the memory limit: no swap.
             "MemorySwap": self.memory,
             "PidsLimit": processes,
             "NanoCpus": self.cpu_quota.map_or(0, |quota| (f64::from(quota) * 1e9) as u64),
             "Ulimits": [
-                // 0 would not keep a helper of the host from taking core dumps by a pipe.
+                // With 0 the host would still start a core dump helper.
                 { "Name": "core", "Soft": 1, "Hard": 1 },
                 { "Name": "sigpending", "Soft": 1024, "Hard": 1024 },
                 { "Name": "memlock", "Soft": 65536, "Hard": 65536 },
@@ -148,7 +148,7 @@ impl Kind {
             "OpenStdin": true,
             "StdinOnce": true,
             "Tty": false,
-            // Without any set-up of a network there is an empty namespace; gVisor wants one that was set up as `none`.
+            // Without network set-up there is an empty namespace; gVisor needs an explicit `none`.
             "NetworkDisabled": self.runtime.as_deref() != Some(super::OWN_KERNEL),
             "Healthcheck": { "Test": ["NONE"] },
             "StopSignal": "SIGKILL",
@@ -158,29 +158,29 @@ impl Kind {
     }
 }
 
-/// How the names of containers begin when nothing else is said.
+/// The default name prefix.
 pub(super) const PREFIX: &str = "toolpost";
 
-/// A name that nobody else has: the prefix and eight hexadecimal digits.
+/// Creates a unique name: the prefix and eight hexadecimal digits.
 pub(super) fn name(prefix: &str) -> String {
     format!("{prefix}-{}", random_digits())
 }
 
 fn random_digits() -> String {
     let mut bytes = [0u8; 4];
-    // A collision is refused by the daemon, so any source would do.
+    // The daemon rejects a collision, so any source is good enough.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     format!("{:08x}", u32::from_ne_bytes(bytes))
 }
 
-/// When a process started, in the kernel's ticks since its own start; none if there is no such process.
+/// The start time of a process in kernel ticks; none if there is no such process.
 fn start_time(pid: u32) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name of the program, in parentheses, may hold anything; the time is the 20th field behind it.
+    // The program name in parentheses may contain anything; the time is the 20th field after it.
     text.rsplit_once(')')?.1.split_whitespace().nth(19).map(str::to_owned)
 }
 
-/// This run of this machine's kernel.
+/// The boot id of this machine's kernel.
 fn machine() -> &'static str {
     static MACHINE: OnceLock<String> = OnceLock::new();
     MACHINE.get_or_init(|| {
@@ -198,13 +198,13 @@ fn labels() -> Value {
     })
 }
 
-/// Removes the containers of programs of this machine that ended without doing so. Gives how many.
+/// Removes the containers of dead programs of this machine and returns their number.
 pub(super) fn remove_leftovers(engine: &Engine) -> Result<usize, DockerError> {
     let mut removed = 0;
     for (id, labels) in engine.with_label(&format!("{LABEL}=container"))? {
         let text = |name: &str| labels[name].as_str().unwrap_or_default();
-        // A daemon elsewhere may serve several machines. One on this machine has no others' containers, only those of
-        // before the last start of the kernel.
+        // A remote daemon may serve several machines. A local one has only this machine's containers, also
+        // from before the last boot.
         let is_ours = text(MACHINE) == machine();
         let is_alive = is_ours
             && text(OWNER).parse().ok().and_then(start_time).is_some_and(|time| time == text(OWNER_STARTED));
@@ -217,22 +217,22 @@ pub(super) fn remove_leftovers(engine: &Engine) -> Result<usize, DockerError> {
     Ok(removed)
 }
 
-/// An image that containers can be made of.
+/// An image from which containers can be created.
 #[derive(Debug, Clone)]
 pub(super) struct Prepared {
     pub(super) id: String,
-    /// Where programs are looked up, as the image says.
+    /// The image's search path.
     pub(super) search_path: Option<String>,
-    /// Where the image wants programs to start; none if it does not say.
+    /// The image's working directory, if set.
     pub(super) folder: Option<String>,
-    /// What the image starts, and what it gives that when nothing else is said.
+    /// The image's entry point, and its default arguments.
     pub(super) entry: Vec<String>,
     pub(super) arguments: Vec<String>,
-    /// The image's own variables but the search path.
+    /// The image's variables, except the search path.
     pub(super) variables: Vec<(String, String)>,
 }
 
-/// The tag of the image that is the base and our first process.
+/// The tag of the base image with our first process.
 fn prepared_tag(base: &str) -> String {
     let digest = Sha256::digest(FIRST_PROCESS);
     let mut own = String::new();
@@ -243,7 +243,7 @@ fn prepared_tag(base: &str) -> String {
     format!("{PREPARED}:{}-{own}", base.get(..16).unwrap_or(base))
 }
 
-/// Gives the image with our first process, which is made once: a layer of a few kilobytes.
+/// Returns the image with our first process, built once as a layer of a few kilobytes.
 pub(super) fn prepare(engine: &Engine, name: &str, base: &ImageFacts) -> Result<Prepared, DockerError> {
     let unusable = |reason: String| DockerError::ImageUnusable { image: shorten(name), reason };
     if FIRST_PROCESS.is_empty() {
@@ -251,11 +251,11 @@ pub(super) fn prepare(engine: &Engine, name: &str, base: &ImageFacts) -> Result<
     }
     if !base.volumes.is_empty() {
         return Err(unusable(format!(
-            "it declares volumes ({}), which could be written without limit; build it without `VOLUME`",
+            "it declares volumes ({}), which have no size limit; build it without `VOLUME`",
             shorten(&base.volumes.join(", "))
         )));
     }
-    let made = |id: String| Prepared {
+    let prepared = |id: String| Prepared {
         id,
         search_path: base.search_path.clone(),
         folder: base.folder.clone(),
@@ -267,7 +267,7 @@ pub(super) fn prepare(engine: &Engine, name: &str, base: &ImageFacts) -> Result<
     if let Some(found) = engine.image(&tag)? {
         let is_same = found.labels.iter().any(|(name, value)| name == BASE && *value == base.id);
         if is_same {
-            return Ok(made(found.id));
+            return Ok(prepared(found.id));
         }
     }
     let mut labels = labels();
@@ -293,10 +293,10 @@ pub(super) fn prepare(engine: &Engine, name: &str, base: &ImageFacts) -> Result<
     let removed = engine.remove(&container);
     let id = result?;
     removed?;
-    Ok(made(id))
+    Ok(prepared(id))
 }
 
-/// The tags of the images that were prepared from a base.
+/// The tags of the images prepared from a base.
 pub(super) fn prepared_from(engine: &Engine, base: &str) -> Result<Vec<String>, DockerError> {
     engine.images_with_label(&format!("{BASE}={base}"))
 }

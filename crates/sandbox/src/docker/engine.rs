@@ -1,4 +1,4 @@
-//! The calls of the Docker Engine that are needed, with their typed errors.
+//! The calls of the Docker Engine API in use, with typed errors.
 
 use std::io::Read;
 use std::thread;
@@ -13,22 +13,22 @@ use super::http::{self, Answer, Body};
 use super::login::{Login, registry};
 use crate::level::shorten;
 
-/// The oldest version of the interface with what is asked for here (Docker 20.10), and the newest that was read.
-const OLDEST: (u32, u32) = (1, 41);
-const NEWEST: (u32, u32) = (1, 47);
-/// How long a container may take to die of being removed.
-const DYING: Duration = Duration::from_secs(20);
+/// The oldest supported API version (Docker 20.10), and the newest tested one.
+const MIN_VERSION: (u32, u32) = (1, 41);
+const MAX_VERSION: (u32, u32) = (1, 47);
+/// The time that a container has to die on removal.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A daemon that answered, and the version of its interface that is spoken.
+/// A connected daemon and its API version.
 #[derive(Debug, Clone)]
 pub(super) struct Engine {
     host: DockerHost,
     version: String,
-    /// For calls that answer at once.
-    patience: Duration,
+    /// The timeout of calls that should return at once.
+    answer_timeout: Duration,
 }
 
-/// What the daemon says about itself.
+/// Information about the daemon.
 #[derive(Debug, Clone)]
 pub(super) struct Information {
     pub(super) runtimes: Vec<String>,
@@ -38,7 +38,7 @@ pub(super) struct Information {
     pub(super) server: String,
 }
 
-/// How a container is doing.
+/// The state of a container.
 #[derive(Debug, Clone, Default)]
 pub(super) struct State {
     pub(super) status: String,
@@ -47,7 +47,7 @@ pub(super) struct State {
     pub(super) error: String,
 }
 
-/// What the daemon says about an image.
+/// Information about an image.
 #[derive(Debug, Clone)]
 pub(super) struct ImageFacts {
     pub(super) id: String,
@@ -65,31 +65,31 @@ pub(super) struct ImageFacts {
 }
 
 impl Engine {
-    /// Asks the daemon whether it is there, and agrees on a version.
-    pub(super) fn connect(host: &DockerHost, patience: Duration) -> Result<Self, DockerError> {
+    /// Connects to the daemon and negotiates a version.
+    pub(super) fn connect(host: &DockerHost, answer_timeout: Duration) -> Result<Self, DockerError> {
         let action = "ping";
-        let answer = http::request(host, action, "GET", "/_ping", Body::None, patience)?;
+        let answer = http::request(host, action, "GET", "/_ping", Body::None, answer_timeout)?;
         let answer = accept(action, answer)?;
         let offered = answer.version.as_deref().and_then(parse_version).ok_or_else(|| {
-            DockerError::protocol(action, "there is no `Api-Version`; this is no Docker daemon")
+            DockerError::protocol(action, "the `Api-Version` header is missing; this is no Docker daemon")
         })?;
-        if offered < OLDEST {
+        if offered < MIN_VERSION {
             let reason = format!(
-                "it speaks version {}.{}, expected at least {}.{} (Docker 20.10); update it",
-                offered.0, offered.1, OLDEST.0, OLDEST.1
+                "its API version is {}.{}, expected at least {}.{} (Docker 20.10); update it",
+                offered.0, offered.1, MIN_VERSION.0, MIN_VERSION.1
             );
             return Err(DockerError::protocol(action, reason));
         }
-        let (major, minor) = offered.min(NEWEST);
-        Ok(Self { host: host.clone(), version: format!("/v{major}.{minor}"), patience })
+        let (major, minor) = offered.min(MAX_VERSION);
+        Ok(Self { host: host.clone(), version: format!("/v{major}.{minor}"), answer_timeout })
     }
 
     pub(super) fn host(&self) -> &DockerHost {
         &self.host
     }
 
-    pub(super) fn patience(&self) -> Duration {
-        self.patience
+    pub(super) fn answer_timeout(&self) -> Duration {
+        self.answer_timeout
     }
 
     fn call(
@@ -104,11 +104,11 @@ impl Engine {
     }
 
     fn get(&self, action: &str, path: &str) -> Result<Answer, DockerError> {
-        self.call(action, "GET", path, Body::None, self.patience)
+        self.call(action, "GET", path, Body::None, self.answer_timeout)
     }
 
     pub(super) fn information(&self) -> Result<Information, DockerError> {
-        let action = "ask about the daemon";
+        let action = "query the daemon";
         let value = read(action, &accept(action, self.get(action, "/info")?)?)?;
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
         Ok(Information {
@@ -123,43 +123,43 @@ impl Engine {
         })
     }
 
-    /// Makes a container and gives its id.
+    /// Creates a container and returns its id.
     pub(super) fn create(&self, name: &str, image: &str, settings: &Value) -> Result<String, DockerError> {
-        let action = "make a container";
+        let action = "create a container";
         let path = format!("/containers/create?name={name}");
-        let answer = self.call(action, "POST", &path, Body::Json(settings), self.patience)?;
+        let answer = self.call(action, "POST", &path, Body::Json(settings), self.answer_timeout)?;
         if answer.status == 404 {
             return Err(DockerError::ImageMissing { image: shorten(image) });
         }
         let value = read(action, &accept(action, answer)?)?;
         let id = value["Id"].as_str().filter(|id| is_id(id));
-        id.map(str::to_owned).ok_or_else(|| DockerError::protocol(action, "there is no id"))
+        id.map(str::to_owned).ok_or_else(|| DockerError::protocol(action, "the id is missing"))
     }
 
     pub(super) fn start(&self, id: &str) -> Result<(), DockerError> {
         let action = "start a container";
         let answer =
-            self.call(action, "POST", &format!("/containers/{id}/start"), Body::None, self.patience)?;
+            self.call(action, "POST", &format!("/containers/{id}/start"), Body::None, self.answer_timeout)?;
         gone(id, &answer)?;
         accept(action, answer).map(drop)
     }
 
-    /// The raw stream of a container's input and output.
+    /// Attaches to a container's input and output.
     pub(super) fn attach(&self, id: &str) -> Result<(Connection, Vec<u8>), DockerError> {
         let action = "attach to a container";
         let path = format!("{}/containers/{id}/attach?stream=1&stdin=1&stdout=1", self.version);
-        match http::upgrade(&self.host, action, &path, self.patience)? {
+        match http::upgrade(&self.host, action, &path, self.answer_timeout)? {
             Ok(stream) => Ok(stream),
             Err(answer) => {
                 gone(id, &answer)?;
-                Err(refusal(action, &answer))
+                Err(rejection(action, &answer))
             }
         }
     }
 
-    /// How a container is doing; none if there is no such container.
+    /// The state of a container; none if it does not exist.
     pub(super) fn state(&self, id: &str) -> Result<Option<State>, DockerError> {
-        let action = "ask about a container";
+        let action = "inspect a container";
         let answer = self.get(action, &format!("/containers/{id}/json"))?;
         if answer.status == 404 {
             return Ok(None);
@@ -175,18 +175,18 @@ impl Engine {
         }))
     }
 
-    /// Kills and removes a container. It is no error if it is gone, or being removed.
+    /// Kills and removes a container. A missing one is not an error.
     pub(super) fn remove(&self, id: &str) -> Result<(), DockerError> {
         let action = "remove a container";
         let path = format!("/containers/{id}?force=1&v=1");
         let begin = Instant::now();
         loop {
-            let answer = self.call(action, "DELETE", &path, Body::None, self.patience)?;
+            let answer = self.call(action, "DELETE", &path, Body::None, self.answer_timeout)?;
             if matches!(answer.status, 404 | 409) {
                 return Ok(());
             }
-            // A daemon gives up on one whose many processes take their time to die; asked again it finds it dead.
-            if answer.status != 500 || begin.elapsed() >= DYING {
+            // The daemon gives up on a container whose many processes die slowly; a retry finds it dead.
+            if answer.status != 500 || begin.elapsed() >= REMOVE_TIMEOUT {
                 return accept(action, answer).map(drop);
             }
             thread::sleep(Duration::from_millis(250));
@@ -209,29 +209,32 @@ impl Engine {
             .collect())
     }
 
-    /// Unpacks an archive below the root of a container that need not run.
+    /// Unpacks an archive beneath the root of a container, running or not.
     pub(super) fn unpack(&self, id: &str, archive: &mut dyn Read) -> Result<(), DockerError> {
-        let action = "put files into a container";
+        let action = "copy files into a container";
         let path = format!("/containers/{id}/archive?path=%2F");
-        let answer = self.call(action, "PUT", &path, Body::Archive(archive), self.patience)?;
+        let answer = self.call(action, "PUT", &path, Body::Archive(archive), self.answer_timeout)?;
         gone(id, &answer)?;
         accept(action, answer).map(drop)
     }
 
-    /// Makes an image of a container and gives its id.
+    /// Commits a container as an image and returns its id.
     pub(super) fn commit(&self, id: &str, tag: &str, settings: &Value) -> Result<String, DockerError> {
-        let action = "make an image of a container";
+        let action = "commit a container";
         let (name, version) = split_tag(tag);
         let path = format!("/commit?container={id}&repo={}&tag={}", encode(name), encode(version));
-        let answer = self.call(action, "POST", &path, Body::Json(settings), self.patience * 4)?;
+        let answer = self.call(action, "POST", &path, Body::Json(settings), self.answer_timeout * 4)?;
         gone(id, &answer)?;
         let value = read(action, &accept(action, answer)?)?;
-        value["Id"].as_str().map(str::to_owned).ok_or_else(|| DockerError::protocol(action, "there is no id"))
+        value["Id"]
+            .as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| DockerError::protocol(action, "the id is missing"))
     }
 
-    /// What the daemon knows about an image; none if it does not have it.
+    /// Information about an image; none if it does not exist.
     pub(super) fn image(&self, name: &str) -> Result<Option<ImageFacts>, DockerError> {
-        let action = "ask about an image";
+        let action = "inspect an image";
         let answer = self.get(action, &format!("/images/{}/json", encode(name)))?;
         if answer.status == 404 {
             return Ok(None);
@@ -265,7 +268,7 @@ impl Engine {
         }))
     }
 
-    /// The names of all images with a label, each as `name:tag`, or the id of one without a name.
+    /// The names of all images with a label, each as `name:tag` or id.
     pub(super) fn images_with_label(&self, label: &str) -> Result<Vec<String>, DockerError> {
         let action = "list images";
         let filter = encode(&json!({ "label": [label] }).to_string());
@@ -282,23 +285,23 @@ impl Engine {
             .collect())
     }
 
-    /// Fetches an image from its registry.
+    /// Pulls an image from its registry.
     pub(super) fn pull(&self, name: &str, login: Option<&Login>, limit: Duration) -> Result<(), DockerError> {
         let (image, tag) = split_tag(name);
         let path = format!("/images/create?fromImage={}&tag={}", encode(image), encode(tag));
         let header = login.map(|login| login.header(name)).unwrap_or_default();
         self.progress("pull an image", &path, Body::None, limit, &header).map_err(|error| match error {
-            DockerError::Refused { message: reason, .. } if is_of_login(&reason) => {
-                DockerError::LoginRefused { image: shorten(name), registry: shorten(registry(name)), reason }
+            DockerError::Rejected { message: reason, .. } if is_login_error(&reason) => {
+                DockerError::LoginRejected { image: shorten(name), registry: shorten(registry(name)), reason }
             }
-            DockerError::Refused { message: reason, .. } => {
+            DockerError::Rejected { message: reason, .. } => {
                 DockerError::NotPulled { image: shorten(name), reason }
             }
             other => other,
         })
     }
 
-    /// Makes an image of one layer from an archive.
+    /// Imports an archive as an image of one layer.
     pub(super) fn import(
         &self,
         tag: &str,
@@ -315,18 +318,18 @@ impl Engine {
         self.progress("import an image", &path, Body::Archive(archive), limit, "")
     }
 
-    /// Takes the name from an image, and removes it with its last name.
+    /// Removes the name of an image, and the image with its last name.
     pub(super) fn remove_image(&self, name: &str, force: bool) -> Result<(), DockerError> {
         let action = "remove an image";
         let path = format!("/images/{}?force={}", encode(name), u8::from(force));
-        let answer = self.call(action, "DELETE", &path, Body::None, self.patience * 2)?;
+        let answer = self.call(action, "DELETE", &path, Body::None, self.answer_timeout * 2)?;
         if answer.status == 404 {
             return Err(DockerError::ImageMissing { image: shorten(name) });
         }
         accept(action, answer).map(drop)
     }
 
-    /// A call that reports its progress line by line; an error may be among the lines of a success.
+    /// A call with progress lines; a successful status may still contain an error line.
     fn progress(
         &self,
         action: &str,
@@ -335,7 +338,7 @@ impl Engine {
         limit: Duration,
         headers: &str,
     ) -> Result<(), DockerError> {
-        const LONGEST_LINE: usize = 256 << 10;
+        const MAX_LINE: usize = 256 << 10;
         let mut line = Vec::new();
         let mut message: Option<String> = None;
         let mut look = |line: &[u8]| {
@@ -352,7 +355,7 @@ impl Engine {
                     if *byte == b'\n' {
                         look(&line);
                         line.clear();
-                    } else if line.len() < LONGEST_LINE {
+                    } else if line.len() < MAX_LINE {
                         line.push(*byte);
                     }
                 }
@@ -360,25 +363,25 @@ impl Engine {
             })?;
         look(&line);
         if status >= 400 || message.is_some() {
-            let message = message.unwrap_or_else(|| "no reason was given".into());
-            return Err(DockerError::Refused { action: action.to_owned(), status, message });
+            let message = message.unwrap_or_else(|| "no reason given".into());
+            return Err(DockerError::Rejected { action: action.to_owned(), status, message });
         }
         Ok(())
     }
 }
 
-/// Whether a reason that the daemon hands on is about who asked.
-fn is_of_login(reason: &str) -> bool {
+/// Whether the daemon's message is about the login.
+fn is_login_error(reason: &str) -> bool {
     let reason = reason.to_ascii_lowercase();
     ["unauthorized", "authentication required", "no basic auth credentials", "access denied"]
         .iter()
         .any(|words| reason.contains(words))
 }
 
-/// The name and the version of `name:version` or `name@digest`; without one it is `latest`. A port is no version.
+/// Splits `name:version` or `name@digest`; the default version is `latest`. A port is not a version.
 pub(super) fn split_tag(name: &str) -> (&str, &str) {
     if let Some((image, digest)) = name.split_once('@') {
-        // A tag beside a digest counts for nothing.
+        // A tag beside a digest has no effect.
         let image =
             image.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).map_or(image, |(image, _)| image);
         return (image, digest);
@@ -394,12 +397,12 @@ fn parse_version(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Whether a text is an id of a container: it becomes a part of paths.
+/// Whether a text is a container id, which becomes part of URLs.
 fn is_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Percent-encodes everything that could mean something in a path or a query.
+/// Percent-encodes everything special in a path or query.
 fn encode(text: &str) -> String {
     use std::fmt::Write as _;
     let mut encoded = String::with_capacity(text.len());
@@ -429,7 +432,7 @@ fn pairs(value: &Value) -> Vec<(String, String)> {
         .unwrap_or_default()
 }
 
-/// A daemon's message may be long and hold anything.
+/// Shortens and escapes a daemon's message.
 fn shorten_long(text: &str) -> String {
     let mut short: String = text.chars().take(600).flat_map(char::escape_debug).collect();
     if text.chars().nth(600).is_some() {
@@ -438,27 +441,27 @@ fn shorten_long(text: &str) -> String {
     short
 }
 
-fn refusal(action: &str, answer: &Answer) -> DockerError {
+fn rejection(action: &str, answer: &Answer) -> DockerError {
     let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let message = value["message"]
         .as_str()
         .map_or_else(|| shorten_long(&String::from_utf8_lossy(&answer.body)), shorten_long);
-    DockerError::Refused { action: action.to_owned(), status: answer.status, message }
+    DockerError::Rejected { action: action.to_owned(), status: answer.status, message }
 }
 
 fn accept(action: &str, answer: Answer) -> Result<Answer, DockerError> {
     if (200..300).contains(&answer.status) || answer.status == 304 {
         return Ok(answer);
     }
-    Err(refusal(action, &answer))
+    Err(rejection(action, &answer))
 }
 
-/// A container that is not there any more, or not running.
+/// The error for a removed or stopped container.
 fn gone(id: &str, answer: &Answer) -> Result<(), DockerError> {
     if !matches!(answer.status, 404 | 409) {
         return Ok(());
     }
-    let DockerError::Refused { message, .. } = refusal("", answer) else { return Ok(()) };
+    let DockerError::Rejected { message, .. } = rejection("", answer) else { return Ok(()) };
     Err(DockerError::ContainerGone { container: id.get(..12).unwrap_or(id).to_owned(), reason: message })
 }
 
@@ -472,7 +475,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_have_versions_and_registries_ports() {
+    fn image_names_are_split_into_name_and_version() {
         for (name, expected) in [
             ("busybox", ("busybox", "latest")),
             ("a/b:1.2", ("a/b", "1.2")),
@@ -486,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_gets_out_of_a_path() {
+    fn untrusted_text_stays_in_its_path_segment() {
         assert_eq!(encode("a b&c=d?e#f%\r\n"), "a%20b%26c%3Dd%3Fe%23f%25%0D%0A");
         assert!(is_id(&"a0".repeat(32)) && !is_id("../x") && !is_id(&"g".repeat(64)));
     }

@@ -1,83 +1,83 @@
-//! What can go wrong between this program and a daemon.
+//! Errors of the Docker backend.
 
 use std::time::Duration;
 
 use crate::level::shorten;
 
-/// Why the daemon, an image or a container could not be used. Each comes within a time limit
-/// ([`crate::docker::Options::patience`]).
+/// Why the daemon, an image or a container cannot be used.
 ///
-/// A run gives it inside [`crate::Error::Backend`]; [`DockerError::of`] finds it there.
+/// Each error comes within [`crate::docker::Options::answer_timeout`]. A run wraps it in
+/// [`crate::Error::Backend`]; [`DockerError::of`] unwraps it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DockerError {
-    /// The address of the daemon is not one.
-    #[error("Docker host `{address}` cannot be used: {reason}")]
+    /// The daemon's address is invalid.
+    #[error("Docker host `{address}` is invalid: {reason}")]
     Address {
-        /// What was given, shortened and escaped.
+        /// The address, shortened and escaped.
         address: String,
-        /// What is wrong with it, and what is expected.
+        /// The problem and the expected form.
         reason: String,
     },
-    /// Nobody answers at the address, or the connection broke: the daemon is not running, or gone.
+    /// No daemon answers at the address, or the connection broke.
     #[error("no Docker daemon at `{host}` ({action}): {source}; start it, or set `DOCKER_HOST`")]
-    Gone {
+    Unreachable {
         /// The address.
         host: String,
-        /// What was tried.
+        /// The action.
         action: String,
-        /// The reason.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The daemon takes the connection and does not answer in time.
-    #[error("the Docker daemon at `{host}` did not answer within {} ms ({action}); restart it", limit.as_millis())]
-    Hangs {
+    /// The daemon accepted the connection but did not answer in time.
+    #[error("the Docker daemon at `{host}` timed out after {} ms ({action}); restart it", limit.as_millis())]
+    Timeout {
         /// The address.
         host: String,
-        /// What was tried.
+        /// The action.
         action: String,
-        /// How long was waited.
+        /// The time limit.
         limit: Duration,
     },
-    /// The daemon says no.
-    #[error("the Docker daemon refused ({action}) with status {status}: {message}")]
-    Refused {
-        /// What was tried.
+    /// The daemon rejected the request.
+    #[error("the Docker daemon rejected the request ({action}) with status {status}: {message}")]
+    Rejected {
+        /// The action.
         action: String,
         /// The HTTP status.
         status: u16,
         /// The daemon's message, shortened and escaped.
         message: String,
     },
-    /// The daemon's answer is not what its interface says.
+    /// The daemon's answer does not match its API.
     #[error("unexpected answer of the Docker daemon ({action}): {reason}")]
     Protocol {
-        /// What was tried.
+        /// The action.
         action: String,
-        /// What was unexpected.
+        /// The problem.
         reason: String,
     },
-    /// The daemon does not have the image, and it was not to be fetched.
+    /// The daemon lacks the image, and pulls are disabled.
     #[error(
-        "image `{image}` is not there; `docker pull {image}`, set the pull policy to `missing`, or build one with `toolpost image build`"
+        "image `{image}` is missing; run `docker pull {image}`, set `--pull missing`, or run `toolpost image build`"
     )]
     ImageMissing {
         /// The image.
         image: String,
     },
-    /// The image could not be fetched.
-    #[error("image `{image}` could not be pulled: {reason}")]
+    /// The image could not be pulled.
+    #[error("pulling image `{image}` failed: {reason}")]
     NotPulled {
         /// The image.
         image: String,
         /// The registry's or the daemon's reason.
         reason: String,
     },
-    /// The registry of the image does not give it to whoever asked: it wants a login, or refused the one that was shown.
+    /// The image's registry requires a login, or rejected it.
     #[error(
-        "image `{image}` could not be pulled: the registry `{registry}` refused the login ({reason}); check name and password, by `docker login {registry}`"
+        "pulling image `{image}` failed: registry `{registry}` rejected the login ({reason}); run `docker login {registry}`"
     )]
-    LoginRefused {
+    LoginRejected {
         /// The image.
         image: String,
         /// Its registry.
@@ -90,55 +90,55 @@ pub enum DockerError {
     ImageUnusable {
         /// The image.
         image: String,
-        /// Why not, and what to do.
+        /// The reason and the fix.
         reason: String,
     },
-    /// The container ended or was removed by somebody else while it was in use.
+    /// The container ended or was removed during its use.
     #[error("container `{container}` is gone: {reason}")]
     ContainerGone {
         /// The name of the container.
         container: String,
-        /// What the daemon says about it.
+        /// The daemon's information about it.
         reason: String,
     },
-    /// The daemon does not know the runtime.
+    /// The daemon does not have the runtime.
     #[error(
         "the Docker daemon has no runtime `{runtime}` (it has {known}); add it to `runtimes` in its `daemon.json`"
     )]
     RuntimeMissing {
         /// The runtime.
         runtime: String,
-        /// Those that it has.
+        /// The daemon's runtimes.
         known: String,
     },
-    /// What was asked for cannot be done in a container.
-    #[error("{what} cannot be had in a container: {reason}")]
+    /// A container does not support the request.
+    #[error("a container does not support {what}: {reason}")]
     Unsupported {
-        /// What was asked for.
+        /// The requested feature.
         what: String,
-        /// Why not, and what to do instead.
+        /// The reason and the alternative.
         reason: String,
     },
-    /// What the daemon made is weaker than what was asked of it.
-    #[error("the container is not confined as it must be: {reason}")]
+    /// The container is weaker than requested.
+    #[error("the container lacks a required protection: {reason}")]
     NotConfined {
-        /// What is missing.
+        /// The missing protection.
         reason: String,
     },
-    /// A file of an image could not be read or made.
+    /// Reading or writing a file of an image failed.
     #[error("{action} `{path}`: {source}")]
     File {
-        /// What was tried.
+        /// The action.
         action: &'static str,
-        /// The file or folder.
+        /// The file or directory.
         path: String,
-        /// The reason.
+        /// The cause.
         source: std::io::Error,
     },
 }
 
 impl DockerError {
-    /// The error of the daemon inside the error of a run.
+    /// Unwraps the Docker error in the error of a run.
     pub fn of(error: &crate::Error) -> Option<&Self> {
         match error {
             crate::Error::Backend { source, .. } => source.downcast_ref(),

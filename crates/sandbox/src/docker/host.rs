@@ -1,4 +1,4 @@
-//! Where the daemon is.
+//! The address of the Docker daemon.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,36 +7,36 @@ use std::str::FromStr;
 use super::error::DockerError;
 use crate::level::shorten;
 
-/// The address of a Docker daemon, as `DOCKER_HOST` gives it. This crate reads no environment: the command line does,
-/// and hands the values to [`DockerHost::from_variables`].
+/// The address of a Docker daemon, as in `DOCKER_HOST`.
 ///
-/// Who reaches a daemon is root on its machine. Plain `tcp://` has neither encryption nor a password: use it on
-/// loopback only.
+/// This crate reads no environment; pass the variables to [`DockerHost::from_variables`].
+///
+/// Access to a daemon means root on its machine. Plain `tcp://` has neither encryption nor authentication:
+/// use it on loopback only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DockerHost {
-    /// A unix socket: `unix:///var/run/docker.sock`.
+    /// A Unix socket: `unix:///var/run/docker.sock`.
     Unix(PathBuf),
-    /// A host name or address and a port, in the clear: `tcp://127.0.0.1:2375`.
+    /// A host and port without TLS: `tcp://127.0.0.1:2375`.
     Tcp {
         /// The name or address.
         host: String,
-        /// The port, 2375 if none was given.
+        /// The port, default 2375.
         port: u16,
     },
-    /// A host name or address and a port, with TLS in both directions. Needs the feature `docker-tls`; without it a
-    /// connection is refused.
+    /// A host and port with mutual TLS. Without the feature `docker-tls` connections fail.
     Tls {
-        /// The name or address, which the daemon's certificate must have.
+        /// The host name or address, which the daemon's certificate must contain.
         host: String,
-        /// The port, 2376 if none was given.
+        /// The port, default 2376.
         port: u16,
-        /// What both sides prove themselves with.
+        /// The certificates for both sides.
         certificates: Certificates,
     },
 }
 
-/// PEM texts as `docker` keeps them in its folder of certificates. Debug output leaves the key out.
+/// PEM certificates, as in `docker`'s certificate directory. Debug output hides the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Certificates {
     /// The authority that signed the daemon's certificate (`ca.pem`).
@@ -54,7 +54,7 @@ impl fmt::Debug for Certificates {
 }
 
 impl Certificates {
-    /// Reads `ca.pem`, `cert.pem` and `key.pem` of a folder.
+    /// Reads `ca.pem`, `cert.pem` and `key.pem` from a directory.
     pub fn read(folder: &Path) -> Result<Self, DockerError> {
         let file = |name: &str| {
             let path = folder.join(name);
@@ -77,8 +77,10 @@ impl Default for DockerHost {
 }
 
 impl DockerHost {
-    /// What the variables `DOCKER_HOST`, `DOCKER_TLS_VERIFY` and `DOCKER_CERT_PATH` mean together: without a host the
-    /// usual socket; TLS for a TCP address if `DOCKER_TLS_VERIFY` is not empty, and then the folder is needed.
+    /// Resolves `DOCKER_HOST`, `DOCKER_TLS_VERIFY` and `DOCKER_CERT_PATH`.
+    ///
+    /// Without a host, the default socket. With a non-empty `DOCKER_TLS_VERIFY`, TLS for a TCP address, which
+    /// needs the certificate directory.
     pub fn from_variables(
         host: Option<&str>,
         verify: Option<&str>,
@@ -95,7 +97,7 @@ impl DockerHost {
                              `ca.pem`, `cert.pem` and `key.pem`"
                             .into(),
                 })?;
-                // Without a port the parser took that of the clear protocol.
+                // The parser used the default port without TLS.
                 let port = if port == 2375 { 2376 } else { port };
                 Ok(Self::Tls { host, port, certificates: Certificates::read(folder)? })
             }
@@ -103,7 +105,7 @@ impl DockerHost {
         }
     }
 
-    /// Whether the daemon shares this machine, as far as the address tells.
+    /// Whether the daemon is on this machine, judged by the address.
     pub(super) fn is_local(&self) -> bool {
         matches!(self, Self::Unix(_))
     }
@@ -158,9 +160,9 @@ impl FromStr for DockerHost {
                 };
                 Ok(Self::Tcp { host: host.to_owned(), port })
             }
-            "ssh" | "npipe" | "fd" => Err(refuse(
-                "this scheme is not spoken here; forward the socket and use `unix://` or `tcp://`",
-            )),
+            "ssh" | "npipe" | "fd" => {
+                Err(refuse("unsupported scheme; forward the socket and use `unix://` or `tcp://`"))
+            }
             _ => Err(refuse("expected `unix:///path/of/socket` or `tcp://host:port`")),
         }
     }
@@ -171,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_mean_what_docker_host_means() {
+    fn addresses_are_parsed_like_docker_host() {
         let tcp = |host: &str, port| DockerHost::Tcp { host: host.into(), port };
         for (text, expected) in [
             ("unix:///run/d.sock", DockerHost::Unix("/run/d.sock".into())),

@@ -1,5 +1,7 @@
-//! HTTP/1.1 as far as the Docker Engine speaks it: one request per connection, bodies with a length, in chunks or to
-//! the end, and the upgrade to a raw stream. Everything is bounded in size and time.
+//! A minimal HTTP/1.1 client for the Docker Engine.
+//!
+//! One request per connection; bodies with length, chunked or to the end; upgrades to a raw stream.
+//! Everything is bounded in size and time.
 
 use std::io::{self, Read, Write as _};
 use std::time::{Duration, Instant};
@@ -8,12 +10,12 @@ use super::connection::Connection;
 use super::error::DockerError;
 use super::host::DockerHost;
 
-/// The status line and the headers together.
-const LARGEST_HEAD: usize = 64 << 10;
-/// An answer that is kept in memory.
-const LARGEST_ANSWER: usize = 32 << 20;
+/// The maximum size of status line and headers.
+const MAX_HEAD: usize = 64 << 10;
+/// The maximum size of an answer in memory.
+const MAX_ANSWER: usize = 32 << 20;
 
-/// What a request carries.
+/// The body of a request.
 pub(super) enum Body<'a> {
     None,
     Json(&'a serde_json::Value),
@@ -21,7 +23,7 @@ pub(super) enum Body<'a> {
     Archive(&'a mut dyn Read),
 }
 
-/// What came back.
+/// An answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -30,18 +32,18 @@ pub(super) struct Answer {
     pub(super) version: Option<String>,
 }
 
-/// One request and its answer; the answer's body is read as it comes.
+/// A request and its answer, whose body is streamed.
 struct Exchange<'a> {
     host: &'a DockerHost,
     action: &'a str,
     connection: Connection,
     deadline: Instant,
     limit: Duration,
-    /// Read and not used yet.
+    /// Bytes that were read but not consumed.
     buffer: Vec<u8>,
 }
 
-/// How the body of an answer ends.
+/// How the end of a body is determined.
 enum Extent {
     Length(u64),
     Chunks,
@@ -54,7 +56,7 @@ struct Head {
     version: Option<String>,
 }
 
-/// Sends a request and gives the answer with its body, whatever the status.
+/// Sends a request and returns the answer with its body, whatever the status.
 pub(super) fn request(
     host: &DockerHost,
     action: &str,
@@ -65,7 +67,7 @@ pub(super) fn request(
 ) -> Result<Answer, DockerError> {
     let mut content = Vec::new();
     let head = stream(host, action, method, path, body, limit, "", &mut |piece| {
-        if content.len() + piece.len() > LARGEST_ANSWER {
+        if content.len() + piece.len() > MAX_ANSWER {
             return Err(DockerError::protocol(action, "the answer is longer than 32 MiB"));
         }
         content.extend_from_slice(piece);
@@ -74,7 +76,7 @@ pub(super) fn request(
     Ok(Answer { status: head.0, body: content, version: head.1 })
 }
 
-/// The same, with further headers, and with the body handed over in pieces. Gives the status and the version.
+/// The same with more headers, streaming the body in pieces. Returns the status and the version.
 #[expect(clippy::too_many_arguments, reason = "one request in one call, from two places")]
 pub(super) fn stream(
     host: &DockerHost,
@@ -95,7 +97,8 @@ pub(super) fn stream(
     Ok((head.status, head.version))
 }
 
-/// Turns a connection into a raw stream. Gives it with what was read beyond the headers, or the answer that refuses.
+/// Upgrades a connection to a raw stream. Returns it with bytes read past the headers, or the rejecting
+/// answer.
 pub(super) fn upgrade(
     host: &DockerHost,
     action: &str,
@@ -110,7 +113,7 @@ pub(super) fn upgrade(
     }
     let mut content = Vec::new();
     exchange.body(&head.extent, &mut |piece| {
-        content.extend_from_slice(piece.get(..piece.len().min(LARGEST_HEAD)).unwrap_or_default());
+        content.extend_from_slice(piece.get(..piece.len().min(MAX_HEAD)).unwrap_or_default());
         Ok(())
     })?;
     Ok(Err(Answer { status: head.status, body: content, version: None }))
@@ -133,7 +136,7 @@ impl<'a> Exchange<'a> {
         DockerError::protocol(self.action, reason)
     }
 
-    /// Sets the time that is left, or fails when there is none.
+    /// Sets the remaining time, or fails if it is over.
     fn hurry(&self) -> Result<(), DockerError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -177,8 +180,12 @@ impl<'a> Exchange<'a> {
                     chunk.extend_from_slice(block.get(..size).unwrap_or_default());
                     chunk.extend_from_slice(b"\r\n");
                     if let Err(error) = self.write(&chunk) {
-                        // A daemon that refuses early says why, and does not read on.
-                        return if matches!(error, DockerError::Gone { .. }) { Ok(()) } else { Err(error) };
+                        // A daemon that rejects early sends its reason and stops reading.
+                        return if matches!(error, DockerError::Unreachable { .. }) {
+                            Ok(())
+                        } else {
+                            Err(error)
+                        };
                     }
                     if size == 0 {
                         return Ok(());
@@ -188,7 +195,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Reads more into the buffer; gives how much, 0 at the end.
+    /// Reads more into the buffer. Returns the number of bytes, 0 at the end.
     fn more(&mut self) -> Result<usize, DockerError> {
         let mut block = [0u8; 16 << 10];
         loop {
@@ -204,7 +211,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Reads a line, without its end.
+    /// Reads a line without its end.
     fn line(&mut self, most: usize) -> Result<String, DockerError> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -225,22 +232,22 @@ impl<'a> Exchange<'a> {
     }
 
     fn head(&mut self) -> Result<Head, DockerError> {
-        let first = self.line(LARGEST_HEAD)?;
+        let first = self.line(MAX_HEAD)?;
         let status = first
             .strip_prefix("HTTP/1.")
             .and_then(|rest| rest.get(2..5))
             .and_then(|digits| digits.parse::<u16>().ok())
             .filter(|status| (100..600).contains(status))
-            .ok_or_else(|| self.protocol(&format!("`{first}` is no status line of HTTP/1.1")))?;
+            .ok_or_else(|| self.protocol(&format!("`{first}` is not an HTTP/1.1 status line")))?;
         let (mut extent, mut version) = (Extent::End, None);
         let mut total = first.len();
         loop {
-            let line = self.line(LARGEST_HEAD)?;
+            let line = self.line(MAX_HEAD)?;
             if line.is_empty() {
                 break;
             }
             total += line.len();
-            if total > LARGEST_HEAD {
+            if total > MAX_HEAD {
                 return Err(self.protocol("the headers are longer than 64 KiB"));
             }
             let Some((name, value)) = line.split_once(':') else {
@@ -249,7 +256,7 @@ impl<'a> Exchange<'a> {
             let value = value.trim();
             match name.to_ascii_lowercase().as_str() {
                 "content-length" if !matches!(extent, Extent::Chunks) => {
-                    let length = value.parse().map_err(|_| self.protocol("the length is no number"))?;
+                    let length = value.parse().map_err(|_| self.protocol("the length is not a number"))?;
                     extent = Extent::Length(length);
                 }
                 "transfer-encoding" if value.eq_ignore_ascii_case("chunked") => extent = Extent::Chunks,
@@ -260,7 +267,7 @@ impl<'a> Exchange<'a> {
         Ok(Head { status, extent, version })
     }
 
-    /// Hands over exactly `left` bytes.
+    /// Streams exactly `left` bytes.
     fn exactly(
         &mut self,
         mut left: u64,
@@ -295,7 +302,7 @@ impl<'a> Exchange<'a> {
                 }
                 self.exactly(size, each)?;
                 if !self.line(2)?.is_empty() {
-                    return Err(self.protocol("a chunk is longer than it says"));
+                    return Err(self.protocol("a chunk exceeds its size"));
                 }
             },
             Extent::End => loop {
@@ -310,11 +317,11 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// A broken connection, or one on which nothing came in time.
+/// The error of a broken connection or a timeout.
 pub(super) fn failure(host: &DockerHost, action: &str, limit: Duration, error: io::Error) -> DockerError {
     let (host, action) = (host.to_string(), action.to_owned());
     if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
-        return DockerError::Hangs { host, action, limit };
+        return DockerError::Timeout { host, action, limit };
     }
-    DockerError::Gone { host, action, source: error }
+    DockerError::Unreachable { host, action, source: error }
 }

@@ -1,8 +1,9 @@
-//! Base images for [`super::Docker`]: built from nothing, fetched, listed, removed.
+//! Base images for [`super::Docker`]: build, pull, list, remove.
 //!
-//! A recipe is a list of steps that end in a folder, which becomes an image of one layer. Without a registry the folder
-//! comes from what this machine has: a static busybox, or `debootstrap` with the machine's own package sources. With one,
-//! [`Images::pull`] fetches any image. The programs are started on the host as the operator, who alone names them.
+//! A recipe is a list of steps that fill a directory, which becomes an image of one layer. Without a registry
+//! it uses this machine's static busybox, or `debootstrap` with the machine's package sources. With a
+//! registry, [`Images::pull`] pulls any image. The build programs run on the host as the operator, who alone
+//! chooses them.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -22,49 +23,52 @@ use super::login::Login;
 use super::tar;
 use crate::level::shorten;
 
-/// Images that were built here have this label with the name of their recipe.
+/// The label of images built here; its value is the recipe's name.
 const RECIPE: &str = "toolpost.recipe";
-/// Entries in the folder of an image.
-const MOST_ENTRIES: usize = 500_000;
+/// The maximum number of entries in an image directory.
+const MAX_ENTRIES: usize = 500_000;
 
-/// How an image is built.
+/// A recipe for an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Recipe {
-    /// A static busybox and its links: shell and small tools, 2 MB.
+    /// A static busybox with its links: a shell and small tools, 2 MB.
     Busybox {
-        /// The static program, for example `/bin/busybox` of the package `busybox-static`.
+        /// The static program, for example `/bin/busybox` from the package `busybox-static`.
         program: PathBuf,
     },
-    /// Debian with Python, made by `debootstrap`, without what only installing needs.
+    /// Debian with Python, built by `debootstrap`, without installation tools.
     Python {
         /// The release, for example `bookworm`.
         release: String,
-        /// The mirror; none is the default of `debootstrap`.
+        /// The mirror; defaults to that of `debootstrap`.
         mirror: Option<String>,
     },
-    /// The same with the packages of the profile `data` ([`crate::Profile::named`]), installed by `pip` of this machine from its configured index.
+    /// Python plus the packages of the profile `data` ([`crate::Profile::named`]), installed by this
+    /// machine's `pip` from its configured index.
     Data {
         /// The release.
         release: String,
         /// The mirror.
         mirror: Option<String>,
     },
-    /// Claude Code as a native program, fetched by `npm` of this machine, with the libraries of this machine that it needs
-    /// and a busybox as its shell. Its version is fixed, and its content is checked against a digest.
+    /// Claude Code as a native program, fetched by this machine's `npm`, with its libraries from this machine
+    /// and a busybox shell.
+    ///
+    /// Its version is fixed, and its digest is verified.
     ClaudeCode {
         /// The static busybox.
         shell: PathBuf,
     },
-    /// The content of a folder, as it is.
+    /// The content of a directory, unchanged.
     Folder {
-        /// The folder, which becomes the root.
+        /// The directory, which becomes the root.
         path: PathBuf,
     },
 }
 
 impl Recipe {
-    /// The recipe with a name, with the defaults of this machine: `busybox`, `python`, `data` or `claude-code`.
+    /// Returns a recipe by name with this machine's defaults: `busybox`, `python`, `data` or `claude-code`.
     pub fn named(name: &str) -> Result<Self, DockerError> {
         let (release, mirror) = ("bookworm".to_owned(), None);
         match name {
@@ -76,7 +80,7 @@ impl Recipe {
                 let program = found.ok_or_else(|| DockerError::Unsupported {
                     what: format!("the recipe `{name}`"),
                     reason:
-                        "there is no `/bin/busybox`; install it, for example `apt-get install busybox-static`"
+                        "`/bin/busybox` is missing; install it, for example `apt-get install busybox-static`"
                             .into(),
                 })?;
                 Ok(if name == "busybox" {
@@ -105,7 +109,7 @@ impl Recipe {
         }
     }
 
-    /// The tag that an image of this recipe gets unless another is named: `toolpost/NAME:latest`.
+    /// The default tag of an image: `toolpost/NAME:latest`.
     pub fn tag(&self) -> String {
         format!("toolpost/{}:latest", self.name())
     }
@@ -117,15 +121,15 @@ impl Recipe {
 pub struct Image {
     /// The name with its version.
     pub name: String,
-    /// The id, `sha256:` and 64 digits.
+    /// The id: `sha256:` and 64 digits.
     pub id: String,
-    /// The size in bytes, with the layers that others share.
+    /// The size in bytes, shared layers included.
     pub size: u64,
-    /// When it was made, as the daemon writes it.
+    /// The creation time, as the daemon formats it.
     pub created: String,
     /// The recipe, if it was built here.
     pub recipe: Option<String>,
-    /// The system, for example `linux/amd64`.
+    /// The platform, for example `linux/amd64`.
     pub system: String,
 }
 
@@ -137,21 +141,21 @@ pub struct Images {
 }
 
 impl Images {
-    /// Finds the daemon, which may take `patience` for each answer.
-    pub fn connect(host: &DockerHost, patience: Duration) -> Result<Self, DockerError> {
-        Ok(Self { engine: Engine::connect(host, patience)?, environment: Vec::new() })
+    /// Connects to the daemon; `answer_timeout` limits each answer.
+    pub fn connect(host: &DockerHost, answer_timeout: Duration) -> Result<Self, DockerError> {
+        Ok(Self { engine: Engine::connect(host, answer_timeout)?, environment: Vec::new() })
     }
 
-    /// Sets a variable for the programs that [`Images::build`] starts, for example `https_proxy` or `PIP_INDEX_URL`:
-    /// their environment is otherwise clean, because this crate reads none.
+    /// Sets a variable for the programs of [`Images::build`], for example `https_proxy` or `PIP_INDEX_URL`.
+    ///
+    /// Their environment is otherwise clean.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// Builds an image and gives what the daemon says about it. `progress` gets a line for each step. `limit` bounds
-    /// each program that is started, and the import.
+    /// Builds an image. `progress` receives a line per step; `limit` bounds each program and the import.
     pub fn build(
         &self,
         recipe: &Recipe,
@@ -164,12 +168,12 @@ impl Images {
         let root = match recipe {
             Recipe::Folder { path } => path.as_path(),
             _ => {
-                scratch = Scratch::new()?;
+                scratch = TemporaryDirectory::new()?;
                 fill(recipe, &scratch.root, &Commands { limit, environment: &self.environment }, progress)?;
                 scratch.root.as_path()
             }
         };
-        progress("importing the folder as an image");
+        progress("importing the image");
         let label = format!("LABEL {RECIPE}={}", recipe.name());
         let path = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
         let mut archive = Archive::of(root)?;
@@ -178,13 +182,13 @@ impl Images {
         self.get(tag)
     }
 
-    /// The version of the daemon, and the runtimes that it has.
+    /// The daemon's version and runtimes.
     pub fn daemon(&self) -> Result<(String, Vec<String>), DockerError> {
         let information = self.engine.information()?;
         Ok((information.server, information.runtimes))
     }
 
-    /// What the daemon says about an image.
+    /// Inspects an image.
     pub fn get(&self, name: &str) -> Result<Image, DockerError> {
         check_tag(name)?;
         let found = self.engine.image(name)?;
@@ -200,18 +204,18 @@ impl Images {
         })
     }
 
-    /// The images that were built here.
+    /// Lists the images built here.
     pub fn list(&self) -> Result<Vec<Image>, DockerError> {
         let names = self.engine.images_with_label(RECIPE)?;
         let mut images = Vec::new();
         for name in names {
-            // Those with our first process come and go with their base.
+            // Prepared images are removed with their base.
             if name.starts_with("toolpost-prepared:") {
                 continue;
             }
             match self.get(&name) {
                 Ok(image) => images.push(image),
-                // Removed meanwhile.
+                // It was removed meanwhile.
                 Err(DockerError::ImageMissing { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -220,14 +224,14 @@ impl Images {
         Ok(images)
     }
 
-    /// Fetches an image from its registry within a time, and with a login if the registry wants one.
+    /// Pulls an image within a time limit, optionally with a login.
     pub fn pull(&self, name: &str, login: Option<&Login>, limit: Duration) -> Result<Image, DockerError> {
         check_tag(name)?;
         self.engine.pull(name, login, limit)?;
         self.get(name)
     }
 
-    /// Removes an image, and what was made of it to run programs in. It is an error if a container still uses it.
+    /// Removes an image and the prepared images made of it. Fails if a container uses it.
     pub fn remove(&self, name: &str) -> Result<(), DockerError> {
         check_tag(name)?;
         let image = self.get(name)?;
@@ -238,7 +242,7 @@ impl Images {
     }
 }
 
-/// A name of an image goes into requests and labels.
+/// Checks an image name, which becomes part of requests and labels.
 fn check_tag(tag: &str) -> Result<(), DockerError> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte);
     let good = !tag.is_empty()
@@ -256,16 +260,16 @@ fn check_tag(tag: &str) -> Result<(), DockerError> {
     })
 }
 
-/// A folder that goes away.
-struct Scratch {
+/// A directory that is removed on drop.
+struct TemporaryDirectory {
     folder: PathBuf,
     root: PathBuf,
 }
 
-impl Scratch {
+impl TemporaryDirectory {
     fn new() -> Result<Self, DockerError> {
         let folder = std::env::temp_dir().join(container::name(container::PREFIX));
-        let fail = |source| file("make folder", &folder, source);
+        let fail = |source| file("create directory", &folder, source);
         std::fs::create_dir(&folder).map_err(fail)?;
         let root = folder.join("root");
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).map_err(fail)?;
@@ -275,9 +279,9 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
-        // What remains lies in the folder for temporary files.
+        // Leftovers are in the temporary directory.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -286,13 +290,13 @@ fn file(action: &'static str, path: &Path, source: io::Error) -> DockerError {
     DockerError::File { action, path: path.display().to_string(), source }
 }
 
-/// How programs of the host are started.
+/// Starts programs of the host.
 struct Commands<'a> {
     limit: Duration,
     environment: &'a [(String, OsString)],
 }
 
-/// Fills the root folder of an image.
+/// Fills the root directory of an image.
 fn fill(
     recipe: &Recipe,
     root: &Path,
@@ -332,7 +336,7 @@ fn fill(
             })?;
             arguments.extend(profile.packages.into_iter().map(|package| package.requirement));
             commands.run("python3", &arguments)?;
-            // The interpreter runs isolated and looks at no variable: a path file in its own folder shows the way.
+            // The interpreter runs isolated and ignores variables, so a `.pth` file names the packages.
             let place = root.join(format!("usr/local/lib/python{version}/dist-packages"));
             let path_file = place.join("toolpost-data.pth");
             std::fs::create_dir_all(&place)
@@ -342,7 +346,7 @@ fn fill(
     }
 }
 
-/// The folders that a root needs besides its programs.
+/// Adds a busybox with the directories that a root needs.
 fn busybox(program: &Path, root: &Path, commands: &Commands<'_>) -> Result<(), DockerError> {
     let fail = |source| file("copy", program, source);
     for folder in ["bin", "etc", "tmp", "workspace", "proc", "sys", "dev"] {
@@ -361,7 +365,7 @@ fn busybox(program: &Path, root: &Path, commands: &Commands<'_>) -> Result<(), D
     Ok(())
 }
 
-/// What only installing, or a person, needs.
+/// Files that only installations or people need.
 const NOT_NEEDED: [&str; 6] =
     ["var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale", "var/log"];
 
@@ -375,10 +379,10 @@ fn debian(
     if !release.bytes().all(|byte| byte.is_ascii_lowercase()) || release.is_empty() {
         return Err(DockerError::Unsupported {
             what: format!("the release `{}`", shorten(release)),
-            reason: "a release has small letters, for example `bookworm`".into(),
+            reason: "a release has lower-case letters, for example `bookworm`".into(),
         });
     }
-    progress("making a small Debian by `debootstrap`, which takes some minutes");
+    progress("building a small Debian with `debootstrap`, which takes some minutes");
     let mut arguments: Vec<String> =
         ["--variant=minbase", "--include=python3-minimal,libpython3-stdlib,ca-certificates"]
             .map(str::to_owned)
@@ -397,7 +401,7 @@ fn debian(
     Ok(())
 }
 
-/// The version of the interpreter in a root, for example `3.11`.
+/// The interpreter's version in a root, for example `3.11`.
 fn python_version(root: &Path) -> Result<String, DockerError> {
     let link = root.join("usr/bin/python3");
     let target = std::fs::read_link(&link).map_err(|source| file("read link", &link, source))?;
@@ -405,12 +409,12 @@ fn python_version(root: &Path) -> Result<String, DockerError> {
     let version = name.rsplit('/').next().and_then(|name| name.strip_prefix("python"));
     version
         .map(str::to_owned)
-        .ok_or_else(|| file("read link", &link, io::Error::other("it does not name a version of Python")))
+        .ok_or_else(|| file("read link", &link, io::Error::other("it names no Python version")))
 }
 
 impl Commands<'_> {
-    /// Runs a program of the host to its end and gives its output. It is the operator's own and not confined, but
-    /// bounded, and dies with this program.
+    /// Runs a host program to its end and returns its output. It is the operator's own: unconfined, but
+    /// bounded, and it dies with this program.
     fn run(&self, program: &str, arguments: &[String]) -> Result<String, DockerError> {
         let limits = crate::Limits::default()
             .with_wall(self.limit)
@@ -426,11 +430,11 @@ impl Commands<'_> {
         };
         if let Some((name, _)) = self.environment.iter().find(|(name, _)| !is_name(name)) {
             return Err(failed(format!(
-                "the variable `{}` has a name with more than letters, digits and underscores",
+                "the variable name `{}` has characters other than letters, digits and underscores",
                 shorten(name)
             )));
         }
-        // `env` sets what the sandbox would refuse to hand to a program that nobody trusts.
+        // `env` sets variables that the sandbox would reject for untrusted programs.
         let mut command = vec!["env".into()];
         command.extend(self.environment.iter().map(|(name, value)| {
             let mut pair = OsString::from(format!("{name}="));
@@ -455,8 +459,8 @@ impl Commands<'_> {
     }
 }
 
-/// The folder of an image as an archive that is written while it is read. Everything belongs to root; devices, sockets
-/// and pipes are left out.
+/// Streams the directory of an image as an archive. Everything belongs to root; devices, sockets and pipes
+/// are skipped.
 struct Archive {
     pipe: std::io::PipeReader,
     writer: Option<std::thread::JoinHandle<io::Result<()>>>,
@@ -465,7 +469,7 @@ struct Archive {
 
 impl Archive {
     fn of(folder: &Path) -> Result<Self, DockerError> {
-        let fail = |source| file("read folder", folder, source);
+        let fail = |source| file("read directory", folder, source);
         if !folder.is_dir() {
             return Err(fail(io::ErrorKind::NotADirectory.into()));
         }
@@ -478,12 +482,12 @@ impl Archive {
         Ok(Self { pipe, writer: Some(writer), folder: folder.to_owned() })
     }
 
-    /// Why the folder could not be read, if it could not.
+    /// The error of reading the directory, if any.
     fn finish(mut self) -> Result<(), DockerError> {
         let result = self.writer.take().map_or(Ok(Ok(())), std::thread::JoinHandle::join);
         result
             .unwrap_or_else(|_| Err(io::Error::other("the writing thread ended early")))
-            .map_err(|source| file("read folder", &self.folder, source))
+            .map_err(|source| file("read directory", &self.folder, source))
     }
 }
 
@@ -502,13 +506,13 @@ fn write_folder(root: &Path, target: impl io::Write) -> io::Result<()> {
         entries.sort_by_key(std::fs::DirEntry::file_name);
         for entry in entries {
             seen += 1;
-            if seen > MOST_ENTRIES {
-                return Err(io::Error::other("there are more than 500,000 files and folders"));
+            if seen > MAX_ENTRIES {
+                return Err(io::Error::other("there are more than 500,000 files and directories"));
             }
             let path = folder.join(entry.file_name());
             let name = path.to_str().ok_or_else(|| io::Error::other("a name is not valid UTF-8"))?;
             let metadata = entry.metadata()?;
-            // No bits that raise rights: no program in a container could use them.
+            // No setuid bits: programs in a container could not use them.
             let mode = metadata.mode() & 0o1777;
             if metadata.is_dir() {
                 archive.folder(name, mode)?;

@@ -1,4 +1,4 @@
-//! Who fetches an image: the name and password for a registry.
+//! Registry logins for image pulls.
 
 use std::fmt;
 
@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use super::error::DockerError;
 use crate::level::shorten;
 
-/// The key of Docker's own registry in its configuration.
+/// The key of Docker Hub in Docker's configuration.
 const OWN_REGISTRY: &str = "https://index.docker.io/v1/";
 
-/// A name and a password for the registry of an image. They go to the daemon, which shows them to that registry alone;
-/// they are in no error, log or debug output.
+/// A user name and password for an image's registry.
+///
+/// The daemon sends them only to that registry. They appear in no error, log or debug output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
     name: String,
@@ -25,20 +26,21 @@ impl fmt::Debug for Login {
 }
 
 impl Login {
-    /// A name and a password.
+    /// Creates a login.
     pub fn new(name: impl Into<String>, password: impl Into<String>) -> Self {
         Self { name: name.into(), password: password.into() }
     }
 
-    /// The login for the registry of an image in the content of Docker's `config.json`, as `docker login` writes it;
-    /// none if it has none. Programs that keep logins (`credsStore`, `credHelpers`) are not started.
+    /// Reads the login for an image's registry from Docker's `config.json`, as `docker login` writes it.
+    ///
+    /// None if it has none. Credential helpers (`credsStore`, `credHelpers`) are not started.
     ///
     /// # Errors
-    /// [`DockerError::Unsupported`] if the content is not what `docker login` writes.
+    /// [`DockerError::Unsupported`] if the content has another format.
     pub fn from_config(content: &str, image: &str) -> Result<Option<Self>, DockerError> {
         let unusable = |reason: &str| DockerError::Unsupported {
             what: format!("the login for `{}`", shorten(image)),
-            reason: format!("{reason}; write `config.json` anew by `docker login`"),
+            reason: format!("{reason}; run `docker login` to rewrite `config.json`"),
         };
         let config: Value =
             serde_json::from_str(content).map_err(|_| unusable("`config.json` is not JSON"))?;
@@ -52,7 +54,7 @@ impl Login {
         Ok(Some(Self::new(name, password.trim_end_matches('\0'))))
     }
 
-    /// The header that the daemon takes.
+    /// The authentication header for the daemon.
     pub(super) fn header(&self, image: &str) -> String {
         let text =
             json!({ "username": self.name, "password": self.password, "serveraddress": registry(image) });
@@ -60,7 +62,7 @@ impl Login {
     }
 }
 
-/// The registry in the name of an image: what stands before the first `/`, if it can be a host.
+/// The registry of an image name: the part before the first `/`, if it looks like a host.
 pub(super) fn registry(image: &str) -> &str {
     match image.split_once('/') {
         Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
@@ -70,7 +72,7 @@ pub(super) fn registry(image: &str) -> &str {
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Base64 of the form for addresses, with padding.
+/// Encodes URL-safe base64 with padding.
 fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for block in bytes.chunks(3) {
@@ -84,7 +86,7 @@ fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// Base64 of either form, padded or not.
+/// Decodes either base64 alphabet, with or without padding.
 fn decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     let (mut number, mut bits) = (0u32, 0u32);
@@ -110,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_goes_both_ways() {
+    fn base64_round_trips() {
         for (bytes, text) in [
             (&b""[..], ""),
             (b"u", "dQ=="),
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_is_found_by_the_registry_of_the_image_and_shown_nowhere() {
+    fn a_login_is_found_by_registry_and_never_printed() {
         let content = r#"{"auths": {"localhost:5000": {"auth": "dXNlcjpwYXNz"}, "https://index.docker.io/v1/": {"auth": "bWU6eA=="}, "bad.example": {"auth": "!"}}}"#;
         let find = |image: &str| Login::from_config(content, image);
         assert_eq!(find("localhost:5000/a/b:1").unwrap(), Some(Login::new("user", "pass")));

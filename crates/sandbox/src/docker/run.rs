@@ -18,7 +18,7 @@ use super::build::Built;
 use super::channel::{Channel, Frame, Waited};
 use super::container::Prepared;
 use super::error::DockerError;
-use super::spare::{Ready, why_gone};
+use super::idle::{Ready, why_gone};
 use super::tunnel::Tunnel;
 use crate::language::{CODE_PATH, Way};
 use crate::level::shorten;
@@ -29,9 +29,9 @@ use crate::{
     SYSTEM_SEARCH_PATH, Source, Stdin, Usage, Verdict,
 };
 
-/// How many frames are taken before other descriptors are looked at.
+/// The number of frames between checks of other descriptors.
 const FRAMES_AT_ONCE: u32 = 16;
-/// Pieces in which files and input are sent.
+/// The size of pieces in which files and input are sent.
 const PIECE: usize = 32 << 10;
 const WORKSPACE: &str = "/workspace";
 const CODE: &str = "/proc/self/fd/5";
@@ -46,7 +46,7 @@ enum Ended {
     Output,
 }
 
-/// One file of the workspace, as the first process sees it: inode, kind, names, size, times.
+/// One workspace file, as the first process reports it: inode, kind, links, size, times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     numbers: [u64; 8],
@@ -74,13 +74,13 @@ impl Entry {
 struct Listing {
     files: BTreeMap<PathBuf, Entry>,
     left_out: Option<&'static str>,
-    /// Whether the workspace has no byte left.
+    /// Whether the workspace has no free byte.
     is_full: bool,
-    /// Whether it has no entry left.
+    /// Whether it has no free inode.
     is_crowded: bool,
 }
 
-/// A run that has its container.
+/// A run with its container.
 pub(super) struct Run<'a> {
     pub(super) docker: &'a Docker,
     pub(super) request: &'a Request<'a>,
@@ -89,21 +89,21 @@ pub(super) struct Run<'a> {
     pub(super) report: Report,
     pub(super) image: Prepared,
     pub(super) started: Instant,
-    /// The workspace, if it is a folder of the host.
+    /// The workspace, if it is a host directory.
     pub(super) folder: Option<CopiedFolder>,
-    /// What was built of the code, if it is of a compiled language.
+    /// The built program, if the language is compiled.
     pub(super) built: Option<Built>,
-    /// The way out of the container's network, if it has one.
+    /// The egress tunnel, if there is one.
     pub(super) tunnel: Option<Tunnel>,
 }
 
-/// Who gets what the program writes.
+/// The receiver of the program's output.
 enum Sink<'a> {
     Captured(&'a mut dyn FnMut(Event<'_>)),
     Live(&'a mut Live),
 }
 
-/// What the loop found out.
+/// The results of the loop.
 struct Finished {
     ended: Option<Ended>,
     /// The numbers of the frame `x`; none if the container died.
@@ -155,7 +155,7 @@ impl Run<'_> {
             outcome.changes = differences(&before.files, &after.files, after.left_out.is_none());
             if let Some(reason) = after.left_out {
                 outcome.report.reached.push(Reached::Changes);
-                outcome.report.notes.push(format!("not every file is listed: {reason}"));
+                outcome.report.notes.push(format!("some files are not listed: {reason}"));
             }
             self.copy_back(&outcome.changes, &after, &mut outcome.report)?;
             outcome.artifacts = self.collect(&outcome.changes, &after, &mut outcome.report)?;
@@ -199,11 +199,11 @@ impl Run<'_> {
         why_gone(self.docker.engine(), &self.ready.id, &self.ready.name).into()
     }
 
-    fn hangs(&self, action: &str) -> Error {
-        DockerError::Hangs {
+    fn timeout(&self, action: &str) -> Error {
+        DockerError::Timeout {
             host: self.docker.engine().host().to_string(),
             action: format!("{action} container `{}`", self.ready.name),
-            limit: self.docker.engine().patience(),
+            limit: self.docker.engine().answer_timeout(),
         }
         .into()
     }
@@ -212,27 +212,27 @@ impl Run<'_> {
         &mut self.ready.channel
     }
 
-    fn patience(&self) -> Option<Instant> {
-        Instant::now().checked_add(self.docker.engine().patience())
+    fn answer_deadline(&self) -> Option<Instant> {
+        Instant::now().checked_add(self.docker.engine().answer_timeout())
     }
 
-    /// Waits for a frame for as long as the daemon may take.
+    /// Waits for a frame within the daemon's time limit.
     fn answer(&mut self, action: &str) -> Result<Frame, Error> {
-        let until = self.patience();
+        let until = self.answer_deadline();
         match self.channel().wait(until, &[], false)? {
             Waited::Frame(frame) => Ok(frame),
-            Waited::Nothing => Err(self.hangs(action)),
+            Waited::Nothing => Err(self.timeout(action)),
             Waited::End => Err(self.gone()),
         }
     }
 
-    /// Waits until there is room to send more.
+    /// Waits until the queue has room.
     fn make_room(&mut self) -> Result<(), Error> {
-        let until = self.patience();
+        let until = self.answer_deadline();
         while self.channel().is_full() {
             match self.channel().wait(until, &[], true)? {
                 Waited::Frame(frame) if frame.kind == b'z' => return Err(refused_upload(&frame, "upload")),
-                Waited::Nothing if self.channel().is_full() => return Err(self.hangs("write to")),
+                Waited::Nothing if self.channel().is_full() => return Err(self.timeout("write to")),
                 Waited::Frame(_) | Waited::Nothing => {}
                 Waited::End => return Err(self.gone()),
             }
@@ -267,7 +267,7 @@ impl Run<'_> {
                     if size > limits.workspace_bytes {
                         return Err(too_large(size));
                     }
-                    // A file that grows meanwhile gives what it had.
+                    // A file that grows meanwhile is copied at its old size.
                     self.send_content(file.take(size), path)?;
                 }
             }
@@ -280,7 +280,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Sends a file; `from` is what an error names.
+    /// Sends a file; `from` is its name in errors.
     fn send_file(&mut self, name: &[u8], content: impl Read, from: &Path) -> Result<(), Error> {
         self.make_room()?;
         self.channel().send(b'F', name);
@@ -301,15 +301,15 @@ impl Run<'_> {
         }
     }
 
-    /// The files of the workspace. Also the proof that all uploads arrived.
+    /// Lists the workspace files. Also proves that all uploads arrived.
     fn list(&mut self) -> Result<Listing, Error> {
-        const MOST: usize = 20_000;
+        const MAX_FILES: usize = 20_000;
         let mut listing = Listing::default();
         self.channel().send(b'L', &[]);
         loop {
             let frame = self.answer("list the files of")?;
             match frame.kind {
-                b'f' if listing.files.len() <= MOST => {
+                b'f' if listing.files.len() <= MAX_FILES => {
                     let numbers = std::array::from_fn(|index| frame.number(index));
                     let name = frame.content.get(64..).unwrap_or_default();
                     if self.built.as_ref().is_some_and(|built| built.name.as_bytes() == name) {
@@ -320,9 +320,9 @@ impl Run<'_> {
                 b'l' => {
                     listing.left_out = match frame.number(0) {
                         0 => None,
-                        1 => Some("there are more than 20,000 files and folders"),
-                        2 => Some("folders are nested deeper than 48 levels"),
-                        _ => Some("a folder could not be opened"),
+                        1 => Some("there are more than 20,000 files and directories"),
+                        2 => Some("directories are nested deeper than 48 levels"),
+                        _ => Some("opening a directory failed"),
                     };
                     listing.is_full = frame.number(1) == 1;
                     listing.is_crowded = frame.number(2) == 1;
@@ -334,7 +334,7 @@ impl Run<'_> {
         }
     }
 
-    /// Starts the program, with the first of its interpreters that the image has.
+    /// Starts the program, with its first interpreter in the image.
     fn start(&mut self, has_input: bool) -> Result<(), Error> {
         if let Some(built) = &self.built {
             let arguments = built.arguments.clone();
@@ -368,10 +368,10 @@ impl Run<'_> {
                 }
                 Err(self.no_language(*language))
             }
-            // What else there is was made for this host.
+            // Other programs were built for this host.
             _ => Err(DockerError::Unsupported {
-                what: "a program that was built on this host".into(),
-                reason: "it may need what the image does not have; use the backend `process`".into(),
+                what: "a program built on this host".into(),
+                reason: "it may need files that the image lacks; use the backend `process`".into(),
             }
             .into()),
         }
@@ -382,11 +382,11 @@ impl Run<'_> {
             language,
             program: language.program_names(),
             searched: format!("the image `{}`", self.docker.image_name()),
-            hint: "use an image that has it, for example one made by `toolpost image build`",
+            hint: "use an image with it, for example from `toolpost image build`",
         }
     }
 
-    /// Asks for the start of a program; gives why the kernel did not start it.
+    /// Requests a program start; returns why the kernel did not start it.
     fn launch(
         &mut self,
         arguments: &[&[u8]],
@@ -410,11 +410,12 @@ impl Run<'_> {
             [u64::from(libc::RLIMIT_NOFILE), u64::from(limits.descriptors), u64::from(limits.descriptors)],
         ];
         if let Some(cpu) = limits.cpu {
-            // The first process looks at all processes together, and sooner; this holds where it sees no counter.
+            // The first process checks the sum of all processes, and more often; this limit helps if it sees
+            // no counter.
             let seconds = cpu.as_secs() + 1;
             rows.push([u64::from(libc::RLIMIT_CPU), seconds, seconds + 1]);
         }
-        let own = self.image.folder.clone().filter(|_| self.docker.inner.options.in_image_folder);
+        let own = self.image.folder.clone().filter(|_| self.docker.inner.options.start_in_image_directory);
         let folder = match (self.request.directory(), own) {
             (Some(directory), _) => format!("{WORKSPACE}/{directory}"),
             (None, Some(own)) => own,
@@ -474,7 +475,7 @@ impl Run<'_> {
         Ok((frame.kind == b'n').then_some(NotStarted { stage, error }))
     }
 
-    /// How the program ended, on the evidence of the container's own counters.
+    /// The verdict, from the container's own counters.
     fn verdict(&mut self, finished: &Finished) -> Result<(Verdict, Option<i32>), Error> {
         let limits = self.limits.clone();
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -501,7 +502,7 @@ impl Run<'_> {
             None => {}
         }
         let Some(end) = &finished.end else {
-            // The whole container died, its first process too.
+            // The whole container died, with its first process.
             let state = self.docker.engine().state(&self.ready.id)?;
             if state.is_some_and(|state| state.was_out_of_memory) {
                 self.report.reached.push(Reached::Memory);
@@ -526,7 +527,7 @@ impl Run<'_> {
             (libc::SIGXCPU | libc::SIGKILL, Some(limit), Some(verdict)) if used >= limit => verdict,
             (libc::SIGKILL, ..) if killed => Verdict::Memory { limit: limits.memory },
             (libc::SIGSYS, ..) => {
-                Verdict::Denied { rule: "the system call policy of the container ended the program".into() }
+                Verdict::Denied { rule: "the container's seccomp policy ended the program".into() }
             }
             _ => Verdict::Signal { signal },
         };
@@ -539,7 +540,7 @@ impl Run<'_> {
         after: &Listing,
         report: &mut Report,
     ) -> Result<Vec<Artifact>, Error> {
-        const MOST_NOTES: usize = 20;
+        const MAX_NOTES: usize = 20;
         let limits = self.limits.clone();
         let mut artifacts = Vec::new();
         let mut bytes = 0u64;
@@ -577,20 +578,20 @@ impl Run<'_> {
                         report.reached.push(Reached::Artifacts);
                     }
                     left_out += 1;
-                    if left_out <= MOST_NOTES {
+                    if left_out <= MAX_NOTES {
                         let name = shorten(&path.to_string_lossy());
                         report.notes.push(format!("`{name}` is not handed back: {reason}"));
                     }
                 }
             }
         }
-        if left_out > MOST_NOTES {
-            report.notes.push(format!("{} more files are not handed back", left_out - MOST_NOTES));
+        if left_out > MAX_NOTES {
+            report.notes.push(format!("{} more files are not handed back", left_out - MAX_NOTES));
         }
         Ok(artifacts)
     }
 
-    /// The content of a file: exactly as much as the list said.
+    /// Reads a file of exactly the listed size.
     fn fetch(&mut self, name: &str, size: u64) -> Result<Result<Artifact, String>, Error> {
         let content = self.fetch_bytes(name.as_bytes(), size)?;
         Ok(content.and_then(|content| Artifact::from_bytes(name, content).map_err(|error| error.to_string())))
@@ -621,7 +622,7 @@ impl Run<'_> {
     }
 }
 
-/// Why a program did not start: at which stage, and the kernel's number.
+/// Why a program did not start: the stage and the kernel's error.
 #[derive(Debug, Clone, Copy)]
 struct NotStarted {
     stage: u8,
@@ -632,12 +633,10 @@ fn not_started(failure: NotStarted, program: &[u8]) -> Error {
     let program = shorten(&String::from_utf8_lossy(program));
     let source = std::io::Error::from_raw_os_error(failure.error);
     match (failure.stage, failure.error) {
-        (b'p', libc::ENOENT) => {
-            Error::ProgramNotFound { program, reason: "the image has no such program".into() }
-        }
+        (b'p', libc::ENOENT) => Error::ProgramNotFound { program, reason: "the image lacks it".into() },
         (b'p', libc::EACCES) => Error::NotExecutable { program },
         (b'p', _) => Error::ProgramNotStarted { program, source },
-        (b'd', _) => Error::Setup { step: "enter the folder", source },
+        (b'd', _) => Error::Setup { step: "enter the directory", source },
         (b'l', _) => Error::Setup { step: "set a limit", source },
         _ => Error::Setup { step: "start a process", source },
     }

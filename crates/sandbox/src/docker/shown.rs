@@ -1,4 +1,4 @@
-//! Files and folders of the host that a container shows read-only.
+//! Read-only host paths in a container.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use super::host::DockerHost;
 use crate::Workspace;
 use crate::level::shorten;
 
-/// Where the container has something of its own.
-const TAKEN: [&str; 6] = ["/workspace", "/tmp", "/proc", "/sys", "/dev", "/.toolpost"];
+/// The container's own paths.
+const RESERVED: [&str; 6] = ["/workspace", "/tmp", "/proc", "/sys", "/dev", "/.toolpost"];
 const WORKSPACE: &str = "/workspace";
 
-/// One of them.
+/// A read-only host path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shown {
     source: String,
@@ -22,8 +22,10 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// What a request shows, if it can be shown: by a daemon of this machine, to the unprivileged user inside, and
-    /// nothing through which the daemon could be asked.
+    /// The shown paths of a request.
+    ///
+    /// They need a daemon on this machine and access for the unprivileged user inside, and must not lead to
+    /// the daemon's socket.
     pub(super) fn all(
         read_only: &[PathBuf],
         workspace: &Workspace,
@@ -35,7 +37,7 @@ impl Shown {
             let is_taken = |taken: &str| {
                 Path::new(taken).starts_with(path) || (path.starts_with(taken) && taken != "/tmp")
             };
-            if let Some(taken) = TAKEN.into_iter().find(|taken| is_taken(taken)) {
+            if let Some(taken) = RESERVED.into_iter().find(|taken| is_taken(taken)) {
                 return Err(refused(path, &format!("the container has its own `{taken}`")));
             }
             all.push(Self::of(path, target, host)?);
@@ -56,16 +58,16 @@ impl Shown {
         if socket.starts_with(&real)
             || ["/proc", "/sys", "/dev"].iter().any(|folder| real.starts_with(folder))
         {
-            return Err(refused(path, "it holds the daemon's socket or is the kernel's"));
+            return Err(refused(path, "it contains the daemon's socket or is a kernel path"));
         }
         let (is_right, needed) =
             (metadata.is_dir() || metadata.is_file(), if metadata.is_dir() { 5 } else { 4 });
         if !is_right {
-            return Err(refused(path, "it is neither a file nor a folder"));
+            return Err(refused(path, "it is neither a file nor a directory"));
         }
         if metadata.mode() & needed != needed {
             let reason =
-                "the program runs as user 65534, who cannot read it; let others read it, or upload files";
+                "the program runs as user 65534, who cannot read it; run `chmod o+r` or upload files";
             return Err(refused(path, reason));
         }
         let source = real.to_str().ok_or_else(|| refused(path, "its name is not valid UTF-8"))?.to_owned();
@@ -77,8 +79,8 @@ impl Shown {
         self.target == WORKSPACE
     }
 
-    /// Where it is in the table of mounts, in which the kernel writes some letters as numbers.
-    pub(super) fn place(&self) -> String {
+    /// Its path in the mount table, with octal escapes.
+    pub(super) fn mount_path(&self) -> String {
         let mut place = String::new();
         for letter in self.target.chars() {
             match letter {
@@ -97,7 +99,7 @@ impl Shown {
         &self.target
     }
 
-    /// The form of the daemon's interface. What is mounted beneath it is left out: it would stay writable.
+    /// The mount setting for the Docker API. Submounts are excluded: they would stay writable.
     pub(super) fn settings(&self) -> Value {
         json!({
             "Type": "bind", "Source": self.source, "Target": self.target, "ReadOnly": true,

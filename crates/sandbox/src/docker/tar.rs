@@ -1,10 +1,10 @@
-//! Writes tar archives (POSIX ustar, with pax headers for long names): what the daemon takes as files and images.
+//! Writes tar archives (POSIX ustar, with pax headers for long names) for files and images.
 
 use std::io::{self, Read, Write};
 
 const BLOCK: usize = 512;
 
-/// An archive that is being written.
+/// An archive in progress.
 #[derive(Debug)]
 pub(super) struct Writer<W: Write> {
     target: W,
@@ -65,7 +65,7 @@ impl<W: Write> Writer<W> {
         self.target.write_all([0u8; BLOCK].get(..rest).unwrap_or_default())
     }
 
-    /// A folder. All entries belong to root.
+    /// Adds a directory. All entries belong to root.
     pub(super) fn folder(&mut self, name: &str, mode: u32) -> io::Result<()> {
         self.header(&format!("{}/", name.trim_end_matches('/')), b'5', mode, 0, "")
     }
@@ -82,12 +82,12 @@ impl<W: Write> Writer<W> {
         self.content(content, size)
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link.
     pub(super) fn link(&mut self, name: &str, target: &str) -> io::Result<()> {
         self.header(name, b'2', 0o777, 0, target)
     }
 
-    /// The end.
+    /// Ends the archive.
     pub(super) fn finish(mut self) -> io::Result<W> {
         self.target.write_all(&[0u8; 2 * BLOCK])?;
         self.target.flush()?;
@@ -95,7 +95,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// A record says its own length, digits included.
+/// Formats a pax record, whose length includes its own digits.
 fn record(key: &str, value: &str) -> String {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_reads_what_is_written() {
+    fn tar_can_read_the_archive() {
         let long = format!("{}/{}", "folder".repeat(20), "file".repeat(30));
         let mut archive = Writer::new(Vec::new());
         archive.folder("bin", 0o755).unwrap();

@@ -1,4 +1,4 @@
-//! TLS with certificates on both sides, by rustls with ring.
+//! Mutual TLS with rustls and ring.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -51,7 +51,7 @@ impl Encrypted {
 impl Read for Encrypted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.0.read(buffer) {
-            // The daemon closes without saying goodbye after an answer that says so.
+            // The daemon may close without a TLS close message after its answer.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
             other => other,
         }

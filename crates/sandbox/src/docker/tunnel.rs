@@ -1,6 +1,7 @@
-//! The host's half of the way out of a container: what its first process carries over the stream, the run's proxy serves.
+//! The host's half of a container's egress: forwards connections between its first process and the run's
+//! proxy.
 //!
-//! The container is hostile: it may send only what was granted, and counts and sizes have bounds.
+//! The container is hostile: it may send only within its window, and counts and sizes are bounded.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -16,36 +17,37 @@ use super::error::DockerError;
 use crate::{Egress, EgressLog, EgressProxy, Error, Limits};
 use toolpost_egress::PreparedProxy;
 
-/// The port inside, as wide as a frame carries it.
+/// The port inside, as wide as in a frame.
 pub(super) const PORT: u64 = toolpost_egress::PORT as u64;
-/// What may be on its way in one direction of one connection; the first process knows the same number.
+/// The maximum of unacknowledged bytes per direction of a connection; the first process has the same value.
 const WINDOW: usize = 64 << 10;
-/// What is sent at once.
+/// The size of a piece.
 const PIECE: usize = 16 << 10;
-/// Connections at a time: twice as many as the first process carries, which may have ended what has not ended here.
-const MOST: usize = 128;
-/// How soon a connection that the proxy could not take is offered again.
-const SOON: Duration = Duration::from_millis(10);
+/// The maximum number of connections: twice that of the first process, whose ended connections may still be
+/// open here.
+const MAX_CONNECTIONS: usize = 128;
+/// The delay before a connection is offered to the proxy again.
+const RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// The host's end of a connection.
 #[derive(Debug)]
 struct End {
     socket: UnixStream,
-    /// The proxy's end, until it takes it.
+    /// The proxy's end, until it is accepted.
     offered: Option<UnixStream>,
-    /// What came from the container and the proxy has not taken.
+    /// Bytes from the container for the proxy.
     waiting: Vec<u8>,
-    /// How many bytes the container still takes.
+    /// The number of bytes that the container accepts.
     window: usize,
-    /// The program sends no more, and the proxy was told so.
+    /// The program ended its direction, and the proxy knows.
     program_ended: bool,
-    told: bool,
-    /// The proxy sends no more, and the container was told so.
+    is_forwarded: bool,
+    /// The proxy ended its direction, and the container knows.
     proxy_ended: bool,
 }
 
 impl End {
-    /// Gives the proxy what it takes at once, and says how much that was.
+    /// Writes as much to the proxy as it accepts at once. Returns the number of bytes.
     fn write(&mut self) -> io::Result<usize> {
         let mut sum = 0;
         while !self.waiting.is_empty() {
@@ -59,8 +61,8 @@ impl End {
                 Err(error) => return Err(error),
             }
         }
-        if self.program_ended && self.waiting.is_empty() && !self.told {
-            self.told = true;
+        if self.program_ended && self.waiting.is_empty() && !self.is_forwarded {
+            self.is_forwarded = true;
             // The only error is that it is closed already.
             let _ = self.socket.shutdown(Shutdown::Write);
         }
@@ -68,11 +70,11 @@ impl End {
     }
 
     fn is_over(&self) -> bool {
-        self.told && self.proxy_ended
+        self.is_forwarded && self.proxy_ended
     }
 }
 
-/// The connections of a container, and the proxy that serves them.
+/// A container's connections with their proxy.
 #[derive(Debug)]
 pub(super) struct Tunnel {
     proxy: EgressProxy,
@@ -92,27 +94,27 @@ impl Tunnel {
         Ok(Self { proxy, ends: BTreeMap::new() })
     }
 
-    /// The variables that lead a program to it.
+    /// The variables that point programs to the proxy.
     pub(super) fn variables(&self) -> &[(String, String)] {
         self.proxy.variables()
     }
 
-    /// Takes a frame in if it belongs here.
+    /// Processes a frame if it belongs to the tunnel.
     pub(super) fn take(&mut self, frame: &Frame, channel: &mut Channel) -> Result<bool, DockerError> {
         let number = frame.number(0);
         match frame.kind {
             b'k' => {
-                let made = UnixStream::pair()
+                let pair = UnixStream::pair()
                     .and_then(|(ours, theirs)| ours.set_nonblocking(true).map(|()| (ours, theirs)));
-                match made {
-                    Ok((socket, theirs)) if self.ends.len() < MOST => {
+                match pair {
+                    Ok((socket, theirs)) if self.ends.len() < MAX_CONNECTIONS => {
                         let end = End {
                             socket,
                             offered: self.proxy.take(theirs).err(),
                             waiting: Vec::new(),
                             window: WINDOW,
                             program_ended: false,
-                            told: false,
+                            is_forwarded: false,
                             proxy_ended: false,
                         };
                         self.ends.insert(number, end);
@@ -125,7 +127,7 @@ impl Tunnel {
                 let bytes = frame.content.get(8..).unwrap_or_default();
                 if let Some(end) = self.ends.get_mut(&number) {
                     if end.waiting.len() + bytes.len() > WINDOW {
-                        let reason = "it sends more through the way out than was granted";
+                        let reason = "it exceeds its egress window";
                         return Err(DockerError::protocol("read from a container", reason));
                     }
                     end.waiting.extend_from_slice(bytes);
@@ -169,7 +171,7 @@ impl Tunnel {
         }
     }
 
-    /// Hands on what the proxy has, as far as the container takes it.
+    /// Forwards the proxy's output as far as the container accepts it.
     fn read(&mut self, number: u64, channel: &mut Channel) {
         let Some(end) = self.ends.get_mut(&number) else { return };
         let mut block = [0u8; PIECE];
@@ -198,7 +200,7 @@ impl Tunnel {
         }
     }
 
-    /// Does what can be done without waiting.
+    /// Does all work that needs no wait.
     pub(super) fn pump(&mut self, channel: &mut Channel) {
         let numbers: Vec<u64> = self.ends.keys().copied().collect();
         for number in numbers {
@@ -212,27 +214,27 @@ impl Tunnel {
         }
     }
 
-    /// Adds what is waited for. While so much waits to be sent to the container nothing more is read.
+    /// Adds the descriptors to poll. While the container's queue is full, nothing is read.
     pub(super) fn waits<'a>(&'a self, is_full: bool, others: &mut Vec<(BorrowedFd<'a>, PollFlags)>) {
         for end in self.ends.values() {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, end.window > 0 && !end.proxy_ended && !is_full);
             flags.set(PollFlags::OUT, !end.waiting.is_empty());
-            // One of which nothing is wanted would wake the wait again and again when it is gone.
+            // A closed descriptor without requested events would wake the poll repeatedly.
             if !flags.is_empty() {
                 others.push((end.socket.as_fd(), flags));
             }
         }
     }
 
-    /// When there is something to do that no descriptor tells of.
+    /// The time of the next work without a descriptor event.
     pub(super) fn soon(&self) -> Option<Instant> {
-        self.ends.values().any(|end| end.offered.is_some()).then(|| Instant::now() + SOON)
+        self.ends.values().any(|end| end.offered.is_some()).then(|| Instant::now() + RETRY_DELAY)
     }
 
-    /// Closes everything and gives what went through it.
+    /// Closes everything and returns the log.
     pub(super) fn finish(mut self) -> EgressLog {
-        // What was handed to the proxy goes on its way; nobody is left to hear an answer.
+        // Bytes handed to the proxy are still sent; nobody reads the answer.
         self.ends.values().for_each(|end| drop(end.socket.shutdown(Shutdown::Write)));
         let ends = std::mem::take(&mut self.ends);
         let log = self.proxy.finish();

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use sha2::{Digest as _, Sha256};
-
+use crate::outcome::sha256;
 use crate::{Cancel, Error};
 
 /// The first words of every entry, with its format version.
@@ -89,11 +88,6 @@ impl BuildCache {
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = bytes;
         self
-    }
-
-    /// The directory.
-    pub fn folder(&self) -> &Path {
-        &self.folder
     }
 
     /// Returns the entry of a key, or the right to build it. Waits for another builder until `cancel`, at
@@ -187,7 +181,7 @@ impl Slot<'_> {
             .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
             .open(&begun)
             .and_then(|mut file| {
-                writeln!(file, "{MAGIC} {} {}", hexadecimal(&Sha256::digest(content)), content.len())?;
+                writeln!(file, "{MAGIC} {} {}", sha256(content), content.len())?;
                 file.write_all(content)
             })
             .and_then(|()| std::fs::rename(&begun, &self.path));
@@ -224,21 +218,13 @@ fn read(path: &Path) -> io::Result<Option<Arc<[u8]>>> {
     let end = bytes.iter().take(MAX_HEADER).position(|byte| *byte == b'\n').ok_or_else(foreign)?;
     let header = std::str::from_utf8(&bytes[..end]).map_err(|_| foreign())?;
     let content = &bytes[end + 1..];
-    let expected = format!("{MAGIC} {} {}", hexadecimal(&Sha256::digest(content)), content.len());
+    let expected = format!("{MAGIC} {} {}", sha256(content), content.len());
     if header != expected {
         return Err(foreign());
     }
     // The time of the last use decides the eviction order.
     let _ = file.set_modified(SystemTime::now());
     Ok(Some(content.into()))
-}
-
-/// Formats bytes as lower-case hexadecimal.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"));
-        text
-    })
 }
 
 #[cfg(test)]
@@ -273,7 +259,7 @@ mod tests {
         assert_eq!(find(&cache, KEY), None);
         assert!(!keep(&cache, KEY, b"content"));
         assert_eq!(find(&cache, KEY).unwrap(), b"content");
-        let path = cache.folder().join(KEY);
+        let path = cache.folder.join(KEY);
         let whole = std::fs::read(&path).unwrap();
         let spoil: [&dyn Fn(); 5] = [
             &|| {
@@ -284,7 +270,7 @@ mod tests {
             &|| std::fs::write(&path, &whole[..whole.len() - 2]).unwrap(),
             &|| std::fs::write(&path, "x".repeat(1000)).unwrap(),
             &|| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap(),
-            &|| std::fs::hard_link(&path, cache.folder().join("other")).unwrap(),
+            &|| std::fs::hard_link(&path, cache.folder.join("other")).unwrap(),
         ];
         for (number, spoil) in spoil.into_iter().enumerate() {
             spoil();
@@ -306,11 +292,11 @@ mod tests {
         for (number, key) in ["00", "01", "02"].into_iter().enumerate() {
             keep(&cache, key, &content);
             let time = SystemTime::now() - Duration::from_secs(100 - number as u64);
-            File::options().write(true).open(cache.folder().join(key)).unwrap().set_modified(time).unwrap();
+            File::options().write(true).open(cache.folder.join(key)).unwrap().set_modified(time).unwrap();
         }
         assert!(find(&cache, "00").is_some(), "used again, so no longer the oldest");
         keep(&cache, "03", &content);
-        assert!(!cache.folder().join("01").exists());
+        assert!(!cache.folder.join("01").exists());
         for key in ["00", "02", "03"] {
             assert!(find(&cache, key).is_some(), "{key}");
         }

@@ -41,8 +41,9 @@ impl Capture {
     }
 
     pub(crate) fn finish(self) -> Captured {
-        let kept = (self.head.len() + self.tail.len()) as u64;
-        let mut captured = Captured { head: self.head, tail: Vec::new(), dropped: self.total - kept };
+        let captured_bytes = (self.head.len() + self.tail.len()) as u64;
+        let mut captured =
+            Captured { head: self.head, tail: Vec::new(), dropped: self.total - captured_bytes };
         if captured.dropped == 0 {
             captured.head.extend(self.tail);
         } else {

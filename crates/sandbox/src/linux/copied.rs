@@ -85,12 +85,12 @@ impl CopiedFolder {
             return Err(Rejection::GitDriver.to_string());
         }
         let mode = self.check(path)?.unwrap_or(if is_executable { 0o755 } else { 0o644 });
-        let told = |error: Errno| error.to_string();
+        let text = |error: Errno| error.to_string();
         let mut random = [0u8; 8];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(told)?;
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(text)?;
         let temporary = path.with_file_name(format!(".toolpost-{:016x}", u64::from_ne_bytes(random)));
         let owner = rustix::process::geteuid().is_root().then(|| self.folder.owner());
-        let file = create(self.folder.descriptor(), &temporary, owner).map_err(told)?;
+        let file = create(self.folder.descriptor(), &temporary, owner).map_err(text)?;
         let written = (|| {
             let mut file = File::from(file);
             file.write_all(content)?;

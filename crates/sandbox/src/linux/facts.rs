@@ -411,7 +411,7 @@ fn try_namespaces(facts: &Facts, level: Level) -> Result<(), Refusal> {
         waits: false,
         hands_over: false,
         group: &mut group,
-        way_out: None,
+        egress_port: None,
         network: None,
         code: None,
         template: None,

@@ -148,13 +148,13 @@ pub(super) fn create(folder: BorrowedFd<'_>, name: &Path, owner: Option<Owner>) 
     let last = parts.pop().ok_or(Errno::INVAL)?;
     for part in parts {
         let here = parent.as_ref().map_or(folder, |parent| parent.as_fd());
-        let made = match rustix::fs::mkdirat(here, part, Mode::from_raw_mode(0o755)) {
+        let created = match rustix::fs::mkdirat(here, part, Mode::from_raw_mode(0o755)) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(error) => return Err(error),
         };
         let next = open_beneath(here, Path::new(part), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        if made {
+        if created {
             own(&next)?;
         }
         parent = Some(next);

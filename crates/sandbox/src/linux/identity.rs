@@ -56,13 +56,13 @@ pub(super) fn mapped_tree(
 pub(super) fn namespace(owner: Owner, program: u32) -> io::Result<OwnedFd> {
     static CACHE: Mutex<BTreeMap<(u32, u32, u32), OwnedFd>> = Mutex::new(BTreeMap::new());
     let key = (owner.user, owner.group, program);
-    let mut kept = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(namespace) = kept.get(&key) {
+    let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(namespace) = cache.get(&key) {
         return launch::duplicate(namespace.as_fd());
     }
     let namespace = fresh_namespace(owner, program)?;
     let copy = launch::duplicate(namespace.as_fd())?;
-    kept.insert(key, namespace);
+    cache.insert(key, namespace);
     Ok(copy)
 }
 

@@ -102,10 +102,10 @@ fn devices(folder: &Path) -> Vec<Step> {
         return Vec::new();
     }
     let bind = |place: &Path| Step::Bind { source: path(place), target: path(place), attributes: 0 };
-    let mut kept = Vec::new();
-    of_everybody(folder, 0, &mut kept);
+    let mut usable = Vec::new();
+    of_everybody(folder, 0, &mut usable);
     let mut steps = vec![bind(folder)];
-    steps.extend(kept.iter().filter(|device| !device.ends_with("ptmx")).map(|device| bind(device)));
+    steps.extend(usable.iter().filter(|device| !device.ends_with("ptmx")).map(|device| bind(device)));
     // A private `devpts`: the host's terminals belong to root too.
     let (terminals, maker) = (folder.join("pts"), folder.join("ptmx"));
     if terminals.is_dir() {
@@ -124,11 +124,11 @@ fn devices(folder: &Path) -> Vec<Step> {
     steps
 }
 
-fn of_everybody(folder: &Path, depth: usize, kept: &mut Vec<PathBuf>) {
+fn of_everybody(folder: &Path, depth: usize, usable: &mut Vec<PathBuf>) {
     let own = std::fs::metadata(folder).map(|metadata| metadata.dev());
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
-        if kept.len() >= MAX_DEVICES {
+        if usable.len() >= MAX_DEVICES {
             return;
         }
         let Ok(metadata) = entry.metadata() else { continue };
@@ -137,9 +137,9 @@ fn of_everybody(folder: &Path, depth: usize, kept: &mut Vec<PathBuf>) {
             continue;
         }
         if metadata.is_dir() && depth < MAX_DEPTH {
-            of_everybody(&entry.path(), depth + 1, kept);
+            of_everybody(&entry.path(), depth + 1, usable);
         } else if metadata.file_type().is_char_device() && metadata.mode() & 0o006 == 0o006 {
-            kept.push(entry.path());
+            usable.push(entry.path());
         }
     }
 }
@@ -160,12 +160,12 @@ mod tests {
 
     #[test]
     fn harmless_devices_are_kept_and_disks_are_not() {
-        let mut kept = Vec::new();
-        of_everybody(Path::new("/dev"), 0, &mut kept);
+        let mut usable = Vec::new();
+        of_everybody(Path::new("/dev"), 0, &mut usable);
         for name in ["/dev/null", "/dev/zero", "/dev/urandom"] {
-            assert!(kept.contains(&PathBuf::from(name)), "{name}: {kept:?}");
+            assert!(usable.contains(&PathBuf::from(name)), "{name}: {usable:?}");
         }
-        for device in &kept {
+        for device in &usable {
             let kind = std::fs::metadata(device).unwrap().file_type();
             assert!(kind.is_char_device(), "{}", device.display());
         }

@@ -53,7 +53,7 @@ pub(super) struct Request<'a> {
     /// A prewarmed empty network namespace.
     pub(super) network: Option<OwnedFd>,
     /// The loopback port of the egress proxy; none for no network.
-    pub(super) way_out: Option<u16>,
+    pub(super) egress_port: Option<u16>,
     /// The code to show in place of `/proc` where none can be mounted.
     pub(super) code: Option<Code<'a>>,
     /// A prepared mount namespace with a private root, if [`fits_template`].
@@ -103,7 +103,7 @@ pub(super) struct Confinement {
     /// Whether the program's signals stay inside.
     pub(super) scoped_signals: bool,
     /// The port of the egress proxy.
-    pub(super) way_out: Option<u16>,
+    pub(super) egress_port: Option<u16>,
 }
 
 /// Plans the confinement of a run.
@@ -135,7 +135,7 @@ pub(super) fn notes(level: Level, facts: &Facts, limits: &Limits) -> Vec<String>
             }
         }
         Level::Maximum => {
-            notes.push("level `maximum` on the process backend shares the host's kernel".into())
+            notes.push("level `maximum` on the process backend shares the host's kernel".into());
         }
         _ => {}
     }
@@ -191,7 +191,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         hands_over,
         group,
         network,
-        way_out,
+        egress_port,
         template,
         ..
     } = request;
@@ -232,7 +232,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         Some(network) => tree.steps.push(Step::EnterNetwork(network)),
         None => namespaces |= libc::CLONE_NEWNET,
     }
-    if let Some(port) = way_out {
+    if let Some(port) = egress_port {
         // While it has the capability: the network namespace belongs to the child's current user namespace.
         tree.steps.push(Step::Listen { port });
     }
@@ -384,7 +384,7 @@ fn with_namespaces(request: Request<'_>) -> Confinement {
         workspace,
         own_namespaces,
         scoped_signals: true,
-        way_out,
+        egress_port,
     };
     confinement.lock(facts, limits, group, counted, rules);
     confinement
@@ -553,7 +553,7 @@ fn without_namespaces(request: Request<'_>) -> Confinement {
         workspace,
         own_namespaces: false,
         scoped_signals,
-        way_out: None,
+        egress_port: None,
     };
     // The kernel counts all processes of the user here; a cgroup for this run is enough.
     let user = if facts.is_root() { facts.unprivileged } else { facts.user };
@@ -589,10 +589,10 @@ impl Confinement {
             own_namespaces: self.own_namespaces,
             scoped_signals: self.scoped_signals,
             tells,
-            way_out: self.way_out.is_some(),
+            has_egress: self.egress_port.is_some(),
             watched_memory: !group.limits_memory(),
         });
-        self.steps.push(if tells { Step::SeccompTelling(filter) } else { Step::Seccomp(filter) });
+        self.steps.push(if tells { Step::SeccompNotify(filter) } else { Step::Seccomp(filter) });
         self.layers.push(Layer::Seccomp);
         if self.level == Level::Maximum {
             self.layers.push(Layer::SeccompAllowlist);
@@ -680,7 +680,7 @@ impl Confinement {
             }
         }
         if facts.landlock > 0 {
-            let landlock = Landlock::new(facts.landlock, rules).with_port(self.way_out);
+            let landlock = Landlock::new(facts.landlock, rules).with_port(self.egress_port);
             self.steps.push(Step::Landlock(landlock));
         }
     }

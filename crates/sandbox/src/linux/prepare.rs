@@ -1,4 +1,4 @@
-//! The first half of a run: everything that can be computed, looked up and opened before anything starts.
+//! The first half of a run: computes, resolves and opens everything before the start.
 
 use std::ffi::{CStr, CString, OsString};
 use std::io::PipeWriter;
@@ -34,14 +34,14 @@ use crate::{
 use toolpost_egress::PORT;
 use toolpost_egress::PreparedProxy;
 
-/// Besides the limits: what kills and stops all at once, and counts the time of single cells.
+/// Controllers besides those of the limits: kill and freeze all, and count the time of single cells.
 const SESSION_CONTROLLERS: [&str; 4] = ["kill", "freezer", "cpuacct", "cpu"];
 
 pub(super) fn setup(step: &'static str) -> impl Fn(std::io::Error) -> Error {
     move |source| Error::Setup { step, source }
 }
 
-/// The level that is given, and whether it is lower than asked for.
+/// The level in force, and whether it is lower than the required one.
 pub(super) fn choose(sandbox: &Sandbox, host: &Host) -> Result<(Level, bool), Error> {
     let wanted = sandbox.level.unwrap_or(Level::Strict);
     if wanted == Level::Unconfined {
@@ -51,7 +51,7 @@ pub(super) fn choose(sandbox: &Sandbox, host: &Host) -> Result<(Level, bool), Er
     if available(wanted) {
         return Ok((wanted, false));
     }
-    // Never one that promises nothing: that must be named.
+    // Never the level without a boundary: that must be named.
     let lower = Level::ALL
         .into_iter()
         .rev()
@@ -69,12 +69,12 @@ pub(super) fn choose(sandbox: &Sandbox, host: &Host) -> Result<(Level, bool), Er
     })
 }
 
-/// The level that a request is given.
+/// The level in force for a request.
 pub(super) fn level(sandbox: &Sandbox) -> Result<Level, Error> {
     choose(sandbox, sandbox.host.as_ref().unwrap_or_else(|| Host::probe())).map(|(level, _)| level)
 }
 
-/// What a request's program can reach, as far as finding it is concerned.
+/// What a request's program can reach.
 pub(super) fn reach(sandbox: &Sandbox) -> Result<Reach, Error> {
     let host = sandbox.host.as_ref().unwrap_or_else(|| Host::probe());
     Ok(reach_at(choose(sandbox, host)?.0, &host.facts))
@@ -87,19 +87,19 @@ fn reach_at(level: Level, facts: &Facts) -> Reach {
     }
 }
 
-/// The workspace as the host holds it before the start.
+/// The workspace on the host before the start.
 #[expect(clippy::large_enum_variant, reason = "there is one for each run, and it is not moved about")]
 pub(super) enum Place {
-    /// The child makes it.
+    /// The child creates it.
     Private,
     Temporary(TemporaryFolder),
     Host(HostFolder),
-    /// A folder of the host in which nothing is protected.
+    /// A host directory without protection.
     Plain(PathBuf),
 }
 
 impl Place {
-    /// The limits of a run there: those of a layer stand in the place of those of a fresh workspace.
+    /// The limits of a run there: layer limits replace those of a fresh workspace.
     pub(super) fn limits(&self, limits: &Limits) -> Limits {
         match self {
             Self::Host(folder) if folder.layer().is_some() => Limits {
@@ -112,73 +112,74 @@ impl Place {
     }
 }
 
-/// A run of which nothing has started yet.
+/// A run that has not started.
 pub(super) struct Prepared {
-    /// What the child will do.
+    /// The child's steps.
     plan: Plan,
-    /// The host's ends of the streams that it attends to.
+    /// The host's ends of the streams.
     streams: Streams,
-    /// The host's ends that the caller gets instead, if the run is live.
+    /// The host's ends for the caller of a live run.
     pipes: Option<Pipes>,
-    /// What is needed again when the program has ended.
+    /// The state that the end of the run needs.
     kept: Kept,
     group: Group,
     own_namespaces: bool,
 }
 
-/// What a run keeps from its preparation to its end.
+/// The state of a run from its preparation to its end.
 pub(super) struct Kept {
     pub(super) place: Place,
-    /// What the workspace had before the start.
+    /// The workspace before the start.
     pub(super) before: Listing,
     /// Whether the child waits for the host to fill the workspace.
     pub(super) child_waits: bool,
-    /// Who owns what the host makes for the program, if that is another user.
+    /// The owner of files that the host creates for the program, if it is another user.
     pub(super) owner: Option<Owner>,
-    /// What is reported: filled as far as it is known before the start.
+    /// The report, as far as it is known before the start.
     pub(super) report: Report,
-    /// Whether the caller reads the output itself.
+    /// Whether the caller reads the output.
     pub(super) is_live: bool,
-    /// The program that is started.
+    /// The program.
     pub(super) program: PathBuf,
-    /// The language of the code that it runs.
+    /// The language of its code.
     pub(super) language: Option<Language>,
-    /// The limits that hold.
+    /// The limits in force.
     pub(super) limits: Limits,
-    /// The proxy that waits for its socket, if the run has a way out.
+    /// The egress proxy, waiting for its socket, if the run has one.
     pub(super) egress: Option<PreparedProxy>,
-    /// Where the layer of a live run is for its caller.
+    /// The layer of a live run, for its caller.
     pub(super) directory: LiveDirectory,
-    /// The home directory, where it is a directory of the host. Removed at the end.
+    /// A home directory on the host, removed at the end.
     pub(super) home: Option<TemporaryFolder>,
-    /// The workspace, if the child had handed it over before the run began.
+    /// The workspace, if the child sent it before the run began.
     pub(super) folder: Option<OwnedFd>,
 }
 
-/// What a session adds to a run: its interpreter stays.
+/// The additions of a session: its interpreter stays.
 pub(super) struct Stay<'a> {
     /// The interpreter's end of the socket to the host.
     pub(super) control: OwnedFd,
-    /// What the interpreter is given instead of code, made from the place of its workspace.
+    /// The interpreter's arguments instead of code, made from its workspace path.
     pub(super) arguments: &'a mut dyn FnMut(&Path) -> Vec<OsString>,
-    /// Gets the rules for files that the interpreter is still to be put under, if it can be forked.
+    /// Receives the file rules for a forkable interpreter.
     pub(super) rules: &'a mut Option<FileRules>,
-    /// Whether it keeps the right to change its root, without which a fork cannot have a workspace of its own.
+    /// Whether it keeps `CAP_SYS_CHROOT`, which a fork needs for its own workspace.
     pub(super) forkable: bool,
 }
 
-/// Computes, looks up and opens everything that a run needs. Files for a folder of the host are put there now.
+/// Computes, resolves and opens everything that a run needs. Uploads into a host directory happen now.
 pub(super) fn prepare(sandbox: &Sandbox, program: &Program, is_live: bool) -> Result<Prepared, Error> {
     prepare_with(sandbox, program, is_live, None)
 }
 
-/// Whether this process has prepared a run before: a template and network namespaces for later runs pay from the second one on.
+/// Whether this process has prepared a run before: a template and prewarmed network namespaces pay off from
+/// the second run.
 fn is_repeated() -> bool {
     static BEFORE: AtomicBool = AtomicBool::new(false);
     BEFORE.swap(true, Ordering::Relaxed)
 }
 
-/// The same for an interpreter that stays.
+/// The same for a persistent interpreter.
 pub(super) fn prepare_with(
     sandbox: &Sandbox,
     program: &Program,
@@ -191,14 +192,14 @@ pub(super) fn prepare_with(
     let limits = &sandbox.limits_at(level);
     let namespaces = facts.namespaces.is_ok();
     let confined = level.is_boundary();
-    let egress = way_out(sandbox, level, facts, limits)?;
+    let egress = egress_proxy(sandbox, level, facts, limits)?;
     let reach = reach_at(level, facts);
     let mut ready = toolchain::ready(sandbox, program, reach)?;
     let visible = if confined { visible(sandbox, &ready.needs, facts)? } else { Vec::new() };
     let shown = visible.iter().map(|entry| entry.path.clone()).collect();
     let mut place = place(sandbox, facts, level)?;
 
-    // Files for a folder of the host are put there now; a private one exists only in the child.
+    // Uploads into a host directory happen now; a private workspace exists only in the child.
     let owner = program_owner(facts, level);
     let mut before = Listing::default();
     match &place {
@@ -250,7 +251,7 @@ pub(super) fn prepare_with(
             .payload
             .as_ref()
             .map(|payload| plan::Code { content: &payload.content, is_executable: payload.is_executable }),
-        way_out: egress.as_ref().map(|_| PORT),
+        egress_port: egress.as_ref().map(|_| PORT),
         network: (is_repeated && confined && namespaces && facts.is_root()).then(network::take).flatten(),
         template,
     };
@@ -306,7 +307,7 @@ pub(super) fn prepare_with(
     }
     steps.push(descriptors_with(ends, kill)?);
     let home = match level {
-        Level::Minimal => Some(TemporaryFolder::create(owner).map_err(setup("make home directory"))?),
+        Level::Minimal => Some(TemporaryFolder::create(owner).map_err(setup("create home directory"))?),
         _ => None,
     };
     let own_home = home.as_ref().map(TemporaryFolder::path);
@@ -333,7 +334,7 @@ pub(super) fn prepare_with(
     Ok(Prepared { plan, streams, pipes, kept, group, own_namespaces })
 }
 
-/// Whether nothing stands at a path of the host, and only directories on the way to it: a layer would hide a link.
+/// Whether a host path and its parents are free of files and links: a layer would hide a link.
 fn is_free(host: BorrowedFd<'_>, path: &Path) -> bool {
     let mut above = PathBuf::new();
     for part in path {
@@ -348,8 +349,8 @@ fn is_free(host: BorrowedFd<'_>, path: &Path) -> bool {
     false
 }
 
-/// Puts the request's files into a directory of the host, or into its layer, and gives what is there then. As root the
-/// host's files belong to `host_owner`, and those of a layer to `program`.
+/// Uploads the request's files into a host directory or its layer, and lists the result. As root, host files
+/// belong to `host_owner` and layer files to `program`.
 pub(super) fn fill(
     folder: &HostFolder,
     sandbox: &Sandbox,
@@ -374,7 +375,7 @@ pub(super) fn fill(
 }
 
 impl Prepared {
-    /// Starts the child. The streams of a live run come beside.
+    /// Starts the child. Returns the streams of a live run too.
     pub(super) fn start(self) -> Result<(Started, Option<Pipes>), Error> {
         let Self { plan, streams, pipes, kept, group, own_namespaces } = self;
         let child = launch::start(&plan).map_err(setup("start child in namespaces"))?;
@@ -384,8 +385,8 @@ impl Prepared {
     }
 }
 
-/// The proxy of a run that is to have one. It is refused where nothing would keep the program from going round it.
-fn way_out(
+/// The egress proxy of a run, if requested. Fails where the program could bypass it.
+fn egress_proxy(
     sandbox: &Sandbox,
     level: Level,
     facts: &Facts,
@@ -395,13 +396,13 @@ fn way_out(
     let refuse = |reason: String, fix: &str| Err(Error::EgressUnavailable { reason, fix: fix.into() });
     if !level.is_boundary() {
         let reason =
-            format!("at level `{level}` a program has the host's network, so that no allowlist holds");
-        return refuse(reason, "name level `standard` or above");
+            format!("at level `{level}` a program has the host's network, so no allowlist can be enforced");
+        return refuse(reason, "use level `standard` or above");
     }
     if let Err(refusal) = &facts.namespaces {
         return refuse(
-            format!("it needs a network namespace, which this host does not give ({refusal})"),
-            "allow namespaces (`toolpost doctor` shows how), or use the Docker backend",
+            format!("it needs a network namespace, which this host denies ({refusal})"),
+            "allow namespaces (run `toolpost doctor`), or use the Docker backend",
         );
     }
     PreparedProxy::new(&egress.capped(limits.connections, limits.requests))
@@ -409,13 +410,13 @@ fn way_out(
         .map_err(setup("make placeholders"))
 }
 
-/// Who owns what the host makes for the program, if that is another user.
+/// The owner of files that the host creates for the program, if it is another user.
 pub(super) fn program_owner(facts: &Facts, level: Level) -> Option<Owner> {
     let other = facts.is_root() && level.is_boundary();
     other.then_some(Owner { user: facts.unprivileged, group: facts.unprivileged })
 }
 
-/// Opens the workspace of the host's side.
+/// Opens the workspace on the host.
 fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error> {
     let namespaces = facts.namespaces.is_ok();
     let owner = program_owner(facts, level);
@@ -427,7 +428,7 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
             let refuse = |reason: String| Error::Workspace { path: path.clone(), reason };
             let folder = path.canonicalize().map_err(|error| refuse(error.to_string()))?;
             if !folder.is_dir() {
-                return Err(refuse("it is no folder".into()));
+                return Err(refuse("it is not a directory".into()));
             }
             Ok(Place::Plain(folder))
         }
@@ -468,7 +469,7 @@ fn place(sandbox: &Sandbox, facts: &Facts, level: Level) -> Result<Place, Error>
     }
 }
 
-/// Opens a directory that the program writes to itself, by the option that asks for it.
+/// Opens a directory that the program writes directly; errors name the option that requested it.
 fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts, option: &str) -> Result<HostFolder, Error> {
     let folder = HostFolder::open_live(path, facts, facts.namespaces.is_ok())?;
     let is_there = |pinned: &&PathBuf| pinned.starts_with(folder.path()) && pinned.symlink_metadata().is_ok();
@@ -484,13 +485,13 @@ fn open_live(sandbox: &Sandbox, path: &Path, facts: &Facts, option: &str) -> Res
     }
 }
 
-/// The directories that are granted to be written.
+/// The granted writable directories.
 fn writable(sandbox: &Sandbox, facts: &Facts) -> Result<Vec<HostFolder>, Error> {
     let open = |path: &PathBuf| open_live(sandbox, path, facts, "`--writable`");
     sandbox.read_write.iter().map(open).collect()
 }
 
-/// What is shown besides the system folders.
+/// The shown paths besides the system directories.
 pub(super) fn visible(sandbox: &Sandbox, needs: &[PathBuf], facts: &Facts) -> Result<Vec<Visible>, Error> {
     use std::os::unix::fs::MetadataExt as _;
     let mut list: Vec<Visible> = Vec::new();
@@ -505,7 +506,7 @@ pub(super) fn visible(sandbox: &Sandbox, needs: &[PathBuf], facts: &Facts) -> Re
             continue;
         }
         if path == Path::new("/") || ["/proc", "/sys", "/dev"].iter().any(|kernel| path.starts_with(kernel)) {
-            let error = std::io::Error::other("the root and the kernel's own folders are never shown");
+            let error = std::io::Error::other("`/` and the kernel's directories are never shown");
             return Err(fail(error));
         }
         let descriptor =
@@ -513,7 +514,7 @@ pub(super) fn visible(sandbox: &Sandbox, needs: &[PathBuf], facts: &Facts) -> Re
                 .map_err(|error| fail(error.into()))?;
         let file = std::fs::File::from(descriptor);
         let metadata = file.metadata().map_err(fail)?;
-        // What the operator named may be the operator's alone; the program is another user.
+        // The operator's paths may be readable only for the operator, and the program is another user.
         let open_to_all =
             metadata.mode() & 0o005 == 0o005 || (metadata.is_file() && metadata.mode() & 0o004 != 0);
         let tree = if facts.is_root() && facts.namespaces.is_ok() && (is_private || !open_to_all) {
@@ -531,7 +532,7 @@ pub(super) fn visible(sandbox: &Sandbox, needs: &[PathBuf], facts: &Facts) -> Re
             links,
         });
     }
-    // Folders above others first, so that a later one is not hidden by an earlier one.
+    // Parents first, so that a later mount hides no earlier one.
     list.sort_by(|left, right| left.path.cmp(&right.path));
     Ok(list)
 }
@@ -553,7 +554,7 @@ pub(super) struct Ends {
     pub(super) code: Option<OwnedFd>,
 }
 
-/// Makes the descriptors of both sides.
+/// Creates the descriptors of both sides.
 pub(super) fn streams(
     sandbox: &Sandbox,
     payload: Option<&Payload>,
@@ -626,12 +627,12 @@ pub(super) fn streams(
     Ok((Streams { stdout: Some(stdout), stderr: Some(stderr), value, stdin }, None, ends))
 }
 
-/// The step that arranges the child's descriptors.
+/// The step that places the child's descriptors.
 pub(super) fn descriptors(ends: Ends) -> Result<Step, Error> {
     descriptors_with(ends, None)
 }
 
-/// The same with the descriptor through which the first process kills everything.
+/// The same with the descriptor with which the first process kills everything.
 fn descriptors_with(ends: Ends, kill: Option<OwnedFd>) -> Result<Step, Error> {
     let Ends { stdio, value, code } = ends;
     let one_by_one = facts::one_by_one();
@@ -639,7 +640,7 @@ fn descriptors_with(ends: Ends, kill: Option<OwnedFd>) -> Result<Step, Error> {
     Ok(Step::Descriptors { stdio, value, code, program, kill, one_by_one })
 }
 
-/// The program's environment: the clean one, the caller's variables, and those that lead to its proxy.
+/// The program's environment: the clean one, the caller's variables, and those of the proxy.
 pub(super) fn variables(
     sandbox: &Sandbox,
     egress: Option<&PreparedProxy>,
@@ -654,7 +655,7 @@ pub(super) fn variables(
         _ if own_namespaces => PathBuf::from(HOME),
         _ => workspace.to_owned(),
     };
-    // Caches and settings are no artifacts. Where there is no other place of the run's own, they stay in the workspace.
+    // Caches and settings are no artifacts. Without another private directory they stay in the workspace.
     let home = match own_home {
         Some(home) => home,
         None if scratch == Path::new(HOME) && own_namespaces => Path::new(HOME),
@@ -675,7 +676,7 @@ fn exec(environment: Vec<CString>, ready: &Ready, limits: &Limits, mode: &CStr, 
     steps.push(Step::Exec { arguments: Pointers::new(all), environment: Pointers::new(environment) });
 }
 
-/// What a program is given after its name.
+/// The arguments after the program's name.
 pub(super) fn arguments(ready: &Ready, limits: &Limits) -> Vec<CString> {
     let argument = |argument: &OsString| match ready.language {
         // Not an argument of the code.
@@ -687,7 +688,7 @@ pub(super) fn arguments(ready: &Ready, limits: &Limits) -> Vec<CString> {
     ready.arguments.iter().map(argument).collect()
 }
 
-/// The search path inside: the system folders, and first that of an installation elsewhere.
+/// The search path inside: the system directories, after those of an installation elsewhere.
 fn search_path(ready: &Ready) -> OsString {
     let folder: Option<PathBuf> = ready
         .path

@@ -1,8 +1,8 @@
-//! A hint between processes that this host gives every layer, so that a process of one run tries none beforehand.
+//! A cache across processes: whether this host supports every layer, so that single runs need no probe.
 //!
-//! The hint is a file with a key: the boot, the user and mount namespaces, the user, the mode of seccomp and the label of
-//! the security modules. It has no fact of its own: it claims that the host gives everything, or it is not there. The run
-//! does what it plans or fails, so that a hint which is forged or outdated never weakens one.
+//! The cache is a file with a key: boot, user and mount namespaces, user, seccomp mode and security label. It
+//! claims full support or does not exist. A run performs its plan or fails, so a forged or outdated file
+//! never weakens one.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -14,13 +14,13 @@ use crate::Host;
 
 /// The name of the file.
 const NAME: &str = "host-gives-all";
-/// The longest key.
+/// The maximum length of a key.
 const MAX_KEY: u64 = 4096;
-/// What the kernel calls this process's standing, each part of the key.
+/// Kernel files and links that become parts of the key.
 const FILES: [&str; 2] = ["/proc/sys/kernel/random/boot_id", "/proc/self/attr/current"];
 const LINKS: [&str; 2] = ["/proc/self/ns/user", "/proc/self/ns/mnt"];
 
-/// The host: assumed to give everything if the hint says so, else probed, which writes the hint.
+/// The host: assumed to support everything if the cache says so, else probed and cached.
 pub(crate) fn host(directory: &Path) -> Host {
     let key = key();
     let path = directory.join(NAME);
@@ -36,7 +36,7 @@ pub(crate) fn host(directory: &Path) -> Host {
     host
 }
 
-/// Removes the hint that a host was assumed by, and probes. None for a host that was probed.
+/// Deletes the cache of an assumed host and probes. None for a probed host.
 pub(super) fn corrected(host: &Host) -> Option<Host> {
     let path = host.facts.hint.as_ref()?;
     let _ = fs::remove_file(path);
@@ -66,7 +66,7 @@ fn key() -> String {
     key
 }
 
-/// The key of the hint, if it is a file of this user that no other user can write.
+/// Reads the key, if the file belongs to this user and nobody else can write it.
 fn read(path: &Path) -> Option<String> {
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
     let file = fs::OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(path).ok()?;
@@ -80,7 +80,7 @@ fn read(path: &Path) -> Option<String> {
     Some(text)
 }
 
-/// Writes it beside and renames it, so that readers meet a whole one. What cannot be written is probed again next time.
+/// Writes the file atomically. If that fails, the next process probes again.
 fn write(directory: &Path, path: &Path, key: &str) {
     let beside: PathBuf = directory.join(format!(".{NAME}-{}", std::process::id()));
     let _ = fs::create_dir_all(directory);
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::{Cancel, Level, Program, Sandbox};
 
-    /// A directory with a hint, if this host gives everything.
+    /// A directory with a cache, if this host supports everything.
     fn hinted() -> Option<tempfile::TempDir> {
         let directory = tempfile::tempdir().unwrap();
         if host(directory.path()).facts.hint.is_some() || !Host::probe().facts.is_everything() {
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// The kernel refuses the user and the group that the run assumes: it is probed, and the run is the same.
+    /// The kernel denies the user and group that the run assumes: it probes, with the same result.
     #[test]
     fn a_hint_that_is_wrong_costs_time_and_weakens_nothing() {
         let Some(directory) = hinted() else { return };
@@ -162,7 +162,7 @@ mod tests {
         let expected = probed.run(&Program::argv(["true"]), &Cancel::new(), &mut |_| {}).unwrap();
         assert_eq!(outcome.report, expected.report);
         assert!(!directory.path().join(NAME).exists());
-        // A host that was probed is not asked again.
+        // A probed host is not corrected.
         wrong.facts.hint = None;
         let sandbox = Sandbox::new().level(Level::Strict).host(wrong);
         assert!(sandbox.run(&Program::argv(["true"]), &Cancel::new(), &mut |_| {}).is_err());

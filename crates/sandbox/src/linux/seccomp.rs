@@ -52,7 +52,7 @@ pub(super) struct Circumstances {
     /// The host sees a call that ends the run, and so knows its name.
     pub(super) tells: bool,
     /// The run has an egress proxy in its own network namespace.
-    pub(super) way_out: bool,
+    pub(super) has_egress: bool,
     /// No cgroup limits the memory of the run.
     pub(super) watched_memory: bool,
 }
@@ -78,15 +78,15 @@ enum End {
 pub(super) fn can_tell() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        let told = Circumstances {
+        let circumstances = Circumstances {
             level: Level::Maximum,
             own_namespaces: true,
             scoped_signals: true,
             tells: true,
-            way_out: false,
+            has_egress: false,
             watched_memory: false,
         };
-        let steps = vec![Step::NoNewPrivileges, Step::SeccompTelling(filter(told)), Step::Exit];
+        let steps = vec![Step::NoNewPrivileges, Step::SeccompNotify(filter(circumstances)), Step::Exit];
         let plan = Plan { namespaces: 0, cgroup: None, steps };
         launch::start(&plan).is_ok_and(|child| launch::first_letter(&child) == Some(b'N'))
     })
@@ -110,8 +110,8 @@ impl Rule {
                 When::Always => true,
                 When::SharedNamespaces => !circumstances.own_namespaces,
                 When::UnscopedSignals => !circumstances.scoped_signals,
-                When::NoEgress => !circumstances.way_out,
-                When::Egress => circumstances.way_out,
+                When::NoEgress => !circumstances.has_egress,
+                When::Egress => circumstances.has_egress,
                 When::WatchedMemory => circumstances.watched_memory,
             }
     }
@@ -378,13 +378,13 @@ mod tests {
                     own_namespaces,
                     scoped_signals,
                     tells,
-                    way_out: false,
+                    has_egress: false,
                     watched_memory: false,
                 })
             })
             .flat_map(|circumstances| {
-                let way_out = Circumstances { way_out: circumstances.own_namespaces, ..circumstances };
-                [circumstances, way_out, Circumstances { watched_memory: true, ..circumstances }]
+                let has_egress = Circumstances { has_egress: circumstances.own_namespaces, ..circumstances };
+                [circumstances, has_egress, Circumstances { watched_memory: true, ..circumstances }]
             })
     }
 
@@ -404,8 +404,8 @@ mod tests {
                 When::Always => true,
                 When::SharedNamespaces => !circumstances.own_namespaces,
                 When::UnscopedSignals => !circumstances.scoped_signals,
-                When::NoEgress => !circumstances.way_out,
-                When::Egress => circumstances.way_out,
+                When::NoEgress => !circumstances.has_egress,
+                When::Egress => circumstances.has_egress,
                 When::WatchedMemory => circumstances.watched_memory,
             };
             let matches = match rule.test {

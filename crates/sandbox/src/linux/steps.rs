@@ -121,7 +121,7 @@ pub(super) enum Step {
     /// Restricts system calls.
     Seccomp(std::sync::Arc<[libc::sock_filter]>),
     /// Restricts system calls and sends the host the listener on which the kernel reports them.
-    SeccompTelling(std::sync::Arc<[libc::sock_filter]>),
+    SeccompNotify(std::sync::Arc<[libc::sock_filter]>),
     /// Starts a new session without a terminal.
     ///
     /// In a process namespace its first process dies with the host's thread. Otherwise it must survive to
@@ -159,11 +159,11 @@ impl Step {
             Self::HostName(_) => "set host name",
             Self::PrivateMounts => "make mounts private",
             Self::Mount { .. } => "mount",
-            Self::Folder { .. } => "make folder",
-            Self::File { .. } => "make file",
+            Self::Folder { .. } => "create directory",
+            Self::File { .. } => "create file",
             Self::Executable(_) => "make executable",
-            Self::Link { .. } => "make link",
-            Self::Bind { .. } => "bind folder",
+            Self::Link { .. } => "create link",
+            Self::Bind { .. } => "bind path",
             Self::Attach { .. } | Self::Carry { .. } => "attach workspace",
             Self::Verify { .. } => "verify path",
             Self::Attributes { .. } => "set mount attributes",
@@ -181,11 +181,11 @@ impl Step {
             }
             Self::SendMounts(_) => "send mount namespace",
             Self::Dumpable(_) => "restore dumpable",
-            Self::NoNewPrivileges => "forbid new privileges",
+            Self::NoNewPrivileges => "set no new privileges",
             Self::Landlock(_) => "enforce landlock",
-            Self::Seccomp(_) | Self::SeccompTelling(_) => "enforce seccomp",
+            Self::Seccomp(_) | Self::SeccompNotify(_) => "enforce seccomp",
             Self::Session { .. } => "start session",
-            Self::Descriptors { .. } => "arrange descriptors",
+            Self::Descriptors { .. } => "place descriptors",
             Self::Exec { .. } => "start first process",
             Self::Exit => "exit",
         }
@@ -480,7 +480,7 @@ fn perform(step: &Step, control: BorrowedFd<'_>) -> Result<(), Errno> {
             // SAFETY: the kernel copies the filter during the call; it lives as long as the step.
             check(unsafe { libc::syscall(libc::SYS_seccomp, 1u32, 0u32, &raw const program) }).map(|_| ())
         }
-        Step::SeccompTelling(filter) => {
+        Step::SeccompNotify(filter) => {
             const NEW_LISTENER: u32 = 8;
             let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
             // SAFETY: as above.

@@ -177,7 +177,7 @@ enum Message {
     /// The listener on which the kernel reports calls that end the run.
     Listener(OwnedFd),
     /// The listener for the egress proxy.
-    WayOut(OwnedFd),
+    EgressListener(OwnedFd),
     End,
     None,
 }
@@ -299,7 +299,7 @@ pub(super) fn supervise(supervision: Supervision<'_>) -> Result<Finished, Failur
                     folder = Some(descriptor);
                 }
                 Message::Listener(descriptor) => ways.listener = Some(descriptor),
-                Message::WayOut(listener) => {
+                Message::EgressListener(listener) => {
                     if let Err(error) = on_listener(listener) {
                         failure = Some(Failure::Host(error));
                         running.kill_all();
@@ -500,7 +500,7 @@ fn receive(control: &OwnedFd) -> Message {
         }),
         (b'W', Some(descriptor)) => Message::Folder(descriptor),
         (b'N', Some(descriptor)) => Message::Listener(descriptor),
-        (b'L', Some(descriptor)) => Message::WayOut(descriptor),
+        (b'L', Some(descriptor)) => Message::EgressListener(descriptor),
         _ => Message::None,
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::build_cache::{Lookup, hexadecimal};
+use super::build_cache::Lookup;
 use super::interpreter::{self, Found, Reach};
 use super::java;
 use super::prepare;
@@ -393,7 +393,7 @@ fn key(
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
-    Ok(hexadecimal(&hash.finalize()))
+    Ok(crate::outcome::hex(&hash.finalize()))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub(super) fn confinement(request: Request<'_>) -> Confinement {
         workspace,
         own_namespaces,
         scoped_signals: false,
-        way_out: None,
+        egress_port: None,
     };
     let mut flags = 0;
     if let Err(refusal) = &facts.namespaces {
@@ -113,7 +113,7 @@ impl Confinement {
             own_namespaces: self.own_namespaces,
             scoped_signals: true,
             tells: false,
-            way_out: false,
+            has_egress: false,
             watched_memory,
         })));
         self.layers.extend([Layer::NoCapabilities, Layer::NoNewPrivileges, Layer::Seccomp]);

@@ -1,7 +1,7 @@
-//! A session in a folder: its files, and the log of what was done.
+//! A saved session: a directory with the files and the log.
 //!
-//! The folder has `session.json` (written last, so that a part of a saved session is none), `files/` with the workspace
-//! and `uploads/` with what was uploaded. Both are by number: programs of the host would obey some of the code's names.
+//! It has `session.json` (written last, so that a partial save is invalid), `files/` with the workspace and
+//! `uploads/` with the uploads. Both use numbers as names: host programs would obey some of the code's names.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

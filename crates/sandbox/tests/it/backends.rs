@@ -1,4 +1,4 @@
-//! A backend of one's own: what it is told, and what comes of what it gives.
+//! A custom backend: the requests that it receives, and the outcomes that it returns.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use toolpost_sandbox::{
     Processes, Program, Report, Request, Sandbox, Source, Stdin, Verdict, Workspace,
 };
 
-/// A backend that runs nothing: it writes down what it was asked for and answers with the program's own text.
+/// A backend that runs nothing: it records the request and returns the program's text.
 #[derive(Debug, Default)]
 struct Echo {
     asked: Mutex<Vec<String>>,
@@ -43,7 +43,7 @@ impl Backend for Echo {
 }
 
 #[test]
-fn a_backend_outside_the_crate_gives_whole_outcomes() {
+fn a_custom_backend_returns_complete_outcomes() {
     let echo = Arc::new(Echo::default());
     let sandbox = Sandbox::new()
         .backend(echo.clone())
@@ -74,7 +74,7 @@ fn a_backend_outside_the_crate_gives_whole_outcomes() {
 
 #[test]
 fn a_backend_sees_every_setting() {
-    /// Compares what the getters give with what was set.
+    /// Compares the getters with the settings.
     #[derive(Debug)]
     struct Reader;
     impl Backend for Reader {
@@ -117,7 +117,7 @@ fn a_backend_sees_every_setting() {
 }
 
 #[test]
-fn what_is_not_acceptable_never_reaches_a_backend() {
+fn invalid_requests_never_reach_a_backend() {
     let echo = Arc::new(Echo::default());
     let sandbox = Sandbox::new().backend(echo.clone());
     let run = |sandbox: &Sandbox, program: &Program| sandbox.run(program, &Cancel::new(), &mut |_| {});
@@ -129,9 +129,9 @@ fn what_is_not_acceptable_never_reaches_a_backend() {
 }
 
 #[test]
-fn a_run_says_that_processes_of_the_host_ran_it() {
+fn a_run_reports_the_process_backend() {
     if !Processes.availability(Level::Strict).available {
-        println!("SKIP a_run_says_that_processes_of_the_host_ran_it: level strict is not available");
+        println!("SKIP a_run_reports_the_process_backend: level strict is not available");
         return;
     }
     let program = Program::argv(["true"]);

@@ -1,4 +1,4 @@
-//! Compiled languages: built in one sandbox, run in another, kept in a cache.
+//! Compiled languages: built in one sandbox, run in another, cached.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use toolpost_sandbox::{
 use crate::languages::{code, told};
 use crate::support::{Mode, run};
 
-/// A program in each compiled language that reads its input and says how often; the limits under which it runs.
+/// A program in each compiled language that reads its input and repeats it.
 const PROGRAMS: [(Language, &str); 5] = [
     (
         Language::C,
@@ -48,7 +48,7 @@ const BROKEN: [(Language, &str, &str); 5] = [
 ];
 
 fn with_rust(sandbox: Sandbox) -> Sandbox {
-    // Where rustup put it for the user who builds this test.
+    // The rustup directory of the user who builds this test.
     match option_env!("CARGO") {
         Some(cargo) => {
             let folder = std::path::Path::new(cargo).parent().unwrap().display().to_string();
@@ -82,7 +82,7 @@ fn compiled_code_is_built_and_runs_with_input_value_and_status() {
             let start = Instant::now();
             let again = code(&sandbox, language, source).unwrap();
             assert_eq!(again.verdict, Verdict::Exit { code: 4 }, "{mode:?} {language} {}", told(&again));
-            assert!(again.report.notes[0].starts_with("build: kept"), "{:?}", again.report.notes);
+            assert!(again.report.notes[0].starts_with("build: from the cache"), "{:?}", again.report.notes);
             assert!(start.elapsed() < Duration::from_secs(5), "{language} {:?}", start.elapsed());
         }
     }
@@ -91,14 +91,14 @@ fn compiled_code_is_built_and_runs_with_input_value_and_status() {
 #[test]
 fn a_compile_error_is_an_outcome_of_the_build_and_nothing_runs() {
     for mode in [Mode::available()[0]] {
-        let (_folder, cache) = cache();
+        let (folder, cache) = cache();
         for (language, source, place) in BROKEN {
             let sandbox = with_rust(mode.sandbox()).build_cache(cache.clone());
             for _ in 0..2 {
                 let Some(outcome) = code(&sandbox, language, source) else { continue };
                 assert!(matches!(outcome.verdict, Verdict::Exit { .. }), "{language} {}", told(&outcome));
                 assert!(
-                    outcome.report.notes[0].starts_with("build: the code was refused"),
+                    outcome.report.notes[0].starts_with("build: the compiler rejected the code"),
                     "{}",
                     told(&outcome)
                 );
@@ -115,7 +115,7 @@ fn a_compile_error_is_an_outcome_of_the_build_and_nothing_runs() {
             }
         }
         assert!(
-            std::fs::read_dir(cache.folder())
+            std::fs::read_dir(folder.path().join("builds"))
                 .unwrap()
                 .flatten()
                 .all(|entry| entry.file_name().to_string_lossy().starts_with("lock-"))
@@ -124,18 +124,19 @@ fn a_compile_error_is_an_outcome_of_the_build_and_nothing_runs() {
 }
 
 #[test]
-fn a_cached_program_depends_on_code_and_level_and_a_damaged_one_is_made_again() {
-    let (_folder, cache) = cache();
+fn a_cached_program_depends_on_code_and_level_and_damage_rebuilds_it() {
+    let (folder, cache) = cache();
     let mode = Mode::available()[0];
     let sandbox = mode.sandbox().build_cache(cache.clone());
     let source = "#include <stdio.h>\nint main(void) { puts(\"one\"); }";
     let Some(first) = code(&sandbox, Language::C, source) else { return };
-    assert!(!first.report.notes[0].contains("kept"), "{}", told(&first));
+    assert!(!first.report.notes[0].contains("from the cache"), "{}", told(&first));
     let other = code(&sandbox, Language::C, &source.replace("one", "two")).unwrap();
     assert_eq!(other.stdout.text(), "two\n", "another code is another program");
-    assert!(!other.report.notes[0].contains("kept"), "{}", told(&other));
+    assert!(!other.report.notes[0].contains("from the cache"), "{}", told(&other));
     let entries = || -> Vec<_> {
-        let all = std::fs::read_dir(cache.folder()).unwrap().flatten().map(|entry| entry.path());
+        let all =
+            std::fs::read_dir(folder.path().join("builds")).unwrap().flatten().map(|entry| entry.path());
         all.filter(|path| !path.file_name().unwrap().to_string_lossy().starts_with("lock-")).collect()
     };
     assert_eq!(entries().len(), 2);
@@ -147,17 +148,17 @@ fn a_cached_program_depends_on_code_and_level_and_a_damaged_one_is_made_again() 
     }
     let again = code(&sandbox, Language::C, source).unwrap();
     assert_eq!(again.stdout.text(), "one\n");
-    assert!(again.report.notes[0].contains("damaged"), "{}", told(&again));
+    assert!(again.report.notes[0].contains("invalid cache entry"), "{}", told(&again));
     let kept = code(&sandbox, Language::C, source).unwrap();
-    assert!(kept.report.notes[0].contains("kept"), "{}", told(&kept));
+    assert!(kept.report.notes[0].contains("from the cache"), "{}", told(&kept));
     if mode == Mode::Strict {
         let lower = code(&sandbox.level(Level::Standard), Language::C, source).unwrap();
-        assert!(!lower.report.notes[0].contains("kept"), "{}", told(&lower));
+        assert!(!lower.report.notes[0].contains("from the cache"), "{}", told(&lower));
     }
 }
 
 #[test]
-fn the_same_code_is_built_once_however_many_want_it() {
+fn concurrent_builds_of_the_same_code_are_shared() {
     let (_folder, cache) = cache();
     let sandbox = Mode::available()[0].sandbox().build_cache(cache);
     let source = "#include <stdio.h>\nint main(void) { puts(\"once\"); }";
@@ -170,13 +171,13 @@ fn the_same_code_is_built_once_however_many_want_it() {
             .collect();
         let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         assert!(outcomes.iter().all(|outcome| outcome.stdout.text() == "once\n"));
-        outcomes.iter().filter(|outcome| !outcome.report.notes[0].contains("kept")).count()
+        outcomes.iter().filter(|outcome| !outcome.report.notes[0].contains("from the cache")).count()
     });
     assert_eq!(built, 1);
 }
 
 #[test]
-fn building_and_running_have_limits_of_their_own() {
+fn building_and_running_have_separate_limits() {
     let endless = "#include <stdio.h>\nint main(void) { for (;;); }";
     let sandbox = Mode::available()[0].sandbox();
     let short = Limits::default().with_wall(Duration::from_millis(700));
@@ -186,14 +187,14 @@ fn building_and_running_have_limits_of_their_own() {
     let small = Limits::for_builds().with_wall(Duration::from_millis(1));
     let outcome = code(&sandbox.clone().build_limits(small), Language::C, endless).unwrap();
     assert_eq!(outcome.verdict, Verdict::Timeout { limit_ms: 1 }, "{}", told(&outcome));
-    assert!(outcome.report.notes[0].starts_with("build: it was ended"), "{}", told(&outcome));
+    assert!(outcome.report.notes[0].starts_with("build: the compiler was ended"), "{}", told(&outcome));
     let none = Limits::for_builds().with_wall(Duration::ZERO);
     let program = Program::code(Language::C, endless);
     assert!(matches!(run(&sandbox.build_limits(none), &program), Err(Error::InvalidLimit { .. })));
 }
 
 #[test]
-fn a_build_can_reach_neither_the_network_nor_what_it_was_not_shown() {
+fn a_build_reaches_neither_the_network_nor_hidden_files() {
     let sandbox =
         Mode::available()[0].sandbox().file("secret.h", toolpost_sandbox::Source::Bytes(b"x".to_vec()));
     for include in ["/etc/shadow", "secret.h"] {
@@ -205,7 +206,7 @@ fn a_build_can_reach_neither_the_network_nor_what_it_was_not_shown() {
 }
 
 #[test]
-fn a_program_that_was_built_runs_often_and_with_other_settings() {
+fn a_built_program_runs_repeatedly_with_other_settings() {
     let sandbox = Mode::available()[0].sandbox();
     let source = "#include <stdio.h>\nint main(void) { int c, n = 0; while ((c = getchar()) != EOF) n++; printf(\"%d\", n); }";
     let built = match sandbox.build(&Program::code(Language::C, source), &Cancel::new()) {
@@ -264,12 +265,12 @@ fn detection_names_paths_versions_and_what_to_install() {
 }
 
 #[test]
-fn a_program_that_is_no_interpreter_is_bounded_in_what_it_can_say() {
+fn version_answers_are_bounded() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = crate::support::open_folder();
     let bin = folder.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
-    // `yes` answers with many lines or without end, `true` with none.
+    // `yes` answers with many or endless lines, `true` with none.
     for (source, name) in [("/usr/bin/yes", "ruby"), ("/usr/bin/yes", "lua"), ("/usr/bin/true", "perl")] {
         std::fs::copy(source, bin.join(name)).unwrap();
         std::fs::set_permissions(bin.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -282,5 +283,5 @@ fn a_program_that_is_no_interpreter_is_bounded_in_what_it_can_say() {
         assert!(text.len() < 400 && !text.contains('\n'), "{status:?}");
     }
     let silent = all.get(Language::Perl).unwrap();
-    assert!(!silent.available && silent.reason.as_ref().unwrap().contains("does not say"), "{silent:?}");
+    assert!(!silent.available && silent.reason.as_ref().unwrap().contains("prints no version"), "{silent:?}");
 }

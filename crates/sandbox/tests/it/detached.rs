@@ -1,4 +1,4 @@
-//! A program that is left behind.
+//! A program that outlives its host program.
 
 use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
@@ -11,8 +11,8 @@ fn sh(script: &str) -> [OsString; 2] {
 }
 
 #[test]
-fn it_has_a_session_and_streams_of_its_own_and_nothing_else_of_ours() {
-    // Without the mark a child would inherit it.
+fn it_has_its_own_session_and_streams_and_inherits_nothing_else() {
+    // Without close-on-exec a child would inherit it.
     let kept = rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), 50).unwrap();
     rustix::io::fcntl_setfd(&kept, rustix::io::FdFlags::empty()).unwrap();
     let script = "read line; echo $line $NAME $HOME; pwd; cut -d ' ' -f 1,6 /proc/self/stat; ls /proc/self/fd; \
@@ -29,12 +29,12 @@ fn it_has_a_session_and_streams_of_its_own_and_nothing_else_of_ours() {
     let own = std::fs::read_to_string("/proc/self/stat").unwrap();
     let own: u32 = own.rsplit(')').next().unwrap().split_whitespace().nth(3).unwrap().parse().unwrap();
     assert_ne!(session, own);
-    // `ls` has opened the folder that it lists.
+    // `ls` has opened the directory that it lists.
     assert_eq!(lines[3..], ["0", "1", "2", "3"], "{said}");
 }
 
 #[test]
-fn what_cannot_be_started_is_an_error() {
+fn a_failed_start_is_an_error() {
     let error = start_detached(Path::new("/nowhere/program"), &[], &[]).unwrap_err();
     assert!(matches!(error, Error::ProgramNotStarted { .. }), "{error}");
 }

@@ -1,4 +1,4 @@
-//! The way out: what a program reaches through its proxy, what it does not, and what is told about it.
+//! Egress: what a program reaches through its proxy, and what the log contains.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -11,7 +11,7 @@ use toolpost_sandbox::{Egress, HostPattern, Level, Resolve, Sandbox};
 
 use crate::support::quick;
 
-/// Names of the test's own internet. A name may have several answers, one for each time that it is asked for.
+/// A resolver for the test's names. A name may have several answers, one per lookup.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     answers: BTreeMap<&'static str, Vec<Vec<IpAddr>>>,
@@ -43,17 +43,17 @@ impl Resolve for Names {
     }
 }
 
-/// A server of the test's own internet, on loopback: it answers each connection by a function of what came first.
+/// A loopback server of the test: it answers each connection by a function of the request.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    /// The heads of the requests that came.
+    /// The heads of received requests.
     pub(crate) seen: Arc<Mutex<Vec<String>>>,
     stop: Arc<std::sync::atomic::AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Server {
-    /// Answers every HTTP request on a connection with the result of a function of its head.
+    /// Answers every HTTP request on a connection by a function of its head.
     pub(crate) fn http(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> Self {
         Self::raw(move |mut stream, seen| {
             let mut bytes = Vec::new();
@@ -76,7 +76,7 @@ impl Server {
                 }
             }
             let text = String::from_utf8_lossy(&bytes).into_owned();
-            // Before the answer: who has it may look at once.
+            // Before the answer, because the client may check at once.
             let answer = answer(&text);
             seen.lock().unwrap().push(text);
             let _ = stream.write_all(&answer);
@@ -115,7 +115,7 @@ impl Drop for Server {
     }
 }
 
-/// A whole response with a text.
+/// A complete response with a text.
 pub(crate) fn page(text: &str) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{text}", text.len())
         .into_bytes()
@@ -125,7 +125,7 @@ pub(crate) fn pattern(text: &str) -> HostPattern {
     HostPattern::new(text).unwrap()
 }
 
-/// An allowlist with one name that leads to a server on loopback.
+/// An allowlist with one name that resolves to a loopback server.
 pub(crate) fn leads_to(server: &Server) -> Egress {
     Egress::new()
         .resolver(Names::new(&[("example.org", &[&["127.0.0.1"]]), ("other.example", &[&["127.0.0.1"]])]))
@@ -133,7 +133,7 @@ pub(crate) fn leads_to(server: &Server) -> Egress {
         .allow_address(server.address)
 }
 
-/// The levels at which this host can give a way out.
+/// The levels at which this host supports egress.
 pub(crate) fn sandboxes(test: &str) -> Vec<(Level, Sandbox)> {
     let host = toolpost_sandbox::Host::probe();
     if !host.availability(Level::Strict).is_some_and(|entry| entry.available) {

@@ -1,4 +1,4 @@
-//! Hostile bytes against the proxy itself: attack rows 34 and 35, and what a program could try besides.
+//! Hostile bytes against the proxy: attack rows 34 and 35, and further tricks.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,10 +19,10 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Sends bytes and gives everything that comes back until the other side closes.
+/// Sends bytes and returns everything until the other side closes.
 pub(crate) fn ask(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = connect(address);
-    // It may be closed before everything is sent.
+    // The connection may close before everything is sent.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = Vec::new();
@@ -43,7 +43,7 @@ pub(crate) fn hello(name: &[u8]) -> Vec<u8> {
     [&[22, 3, 1][..], &block(&message)].concat()
 }
 
-/// The rule of the only refusal, or a word for what else happened.
+/// The rule of the only denial, or a word for another result.
 fn verdict(log: &EgressLog) -> String {
     match log.events.as_slice() {
         [] => "silence".into(),
@@ -57,8 +57,8 @@ fn verdict(log: &EgressLog) -> String {
 }
 
 #[test]
-fn row_34_no_trick_with_a_name_or_a_request_gets_through() {
-    // What must not be reached: it stands for the host's own services.
+fn row_34_no_trick_with_a_name_or_request_bypasses_the_allowlist() {
+    // The protected server: it stands for the host's own services.
     let inner = Server::http(|_| page("inner"));
     let good = Server::http(|_| page("good"));
     let (port, hidden) = (good.address.port(), inner.address.port());
@@ -110,7 +110,7 @@ fn row_34_no_trick_with_a_name_or_a_request_gets_through() {
     let rows: Vec<(&str, Vec<u8>, &str)> = vec![
         ("the good request", same(&here), "served"),
         ("the good tunnel", [tunnel(&here), get("/", &here)].concat(), "2 events"),
-        // Names that two readers take for two hosts.
+        // Names that two readers parse differently.
         ("NUL in SOCKS name", socks(format!("evil.example\0.{here}").as_bytes(), port), "invalid_request"),
         ("NUL in SOCKS name, allowed first", socks(b"x.example.org\0.evil.example", port), "invalid_request"),
         ("NUL in URL", get(&format!("http://evil.example\0.{here}/"), &here), "invalid_request"),
@@ -144,7 +144,7 @@ fn row_34_no_trick_with_a_name_or_a_request_gets_through() {
         ("metadata", same("169.254.169.254"), "host_not_allowed"),
         ("metadata tunnel", tunnel("169.254.169.254:80"), "host_not_allowed"),
         ("metadata by SOCKS address", [&[5, 1, 0, 5, 1, 0, 1][..], &[169, 254, 169, 254, 0, 80]].concat(), "host_not_allowed"),
-        // Names that lead inside.
+        // Names that resolve to internal addresses.
         ("name to loopback (CNAME, rebinding)", same(&format!("alias.example:{hidden}")), "address_refused"),
         ("name to loopback by tunnel", tunnel(&format!("alias.example:{hidden}")), "address_refused"),
         ("name to loopback by SOCKS", socks(b"alias.example", hidden), "address_refused"),
@@ -157,7 +157,7 @@ fn row_34_no_trick_with_a_name_or_a_request_gets_through() {
         ("name to multicast", same("multicast.example"), "address_refused"),
         ("name to zero", same(&format!("zero.example:{hidden}")), "address_refused"),
         ("name without address", same("nothing.example"), "failed: nothing.example has no address"),
-        // Requests that say two things.
+        // Contradictory requests.
         ("Host is another", get(&format!("http://{here}/"), "evil.example"), "invalid_request"),
         ("Host has another port", get(&format!("http://{here}/"), "example.org"), "invalid_request"),
         (
@@ -222,9 +222,9 @@ fn row_34_no_trick_with_a_name_or_a_request_gets_through() {
 }
 
 #[test]
-fn a_name_is_resolved_once_for_each_request_and_what_was_checked_is_connected_to() {
+fn a_name_is_resolved_once_and_the_checked_address_is_connected() {
     let good = Server::http(|_| page("good"));
-    // From the second question on the name leads elsewhere: whoever asks twice is led astray.
+    // From the second lookup on the name resolves elsewhere: resolving twice would connect there.
     let names = Names::new(&[("example.org", &[&["127.0.0.1"], &["127.0.0.2"]])]);
     let here = format!("example.org:{}", good.address.port());
     let egress = Egress::new()
@@ -238,7 +238,7 @@ fn a_name_is_resolved_once_for_each_request_and_what_was_checked_is_connected_to
     let second = ask(proxy.address(), request.as_bytes());
     assert!(second.starts_with(b"HTTP/1.1 403 "), "{}", second.escape_ascii());
     assert_eq!(names.asked(), 2);
-    // A host that no rule allows is not even looked up.
+    // A denied host is not resolved.
     ask(proxy.address(), b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n");
     assert_eq!(names.asked(), 2);
 }
@@ -264,7 +264,7 @@ fn a_redirection_is_a_new_request_under_the_same_rules() {
 }
 
 #[test]
-fn a_deny_rule_wins_and_no_network_leaves_this_machine_alone() {
+fn a_deny_rule_wins_and_no_network_allows_only_this_machine() {
     let good = Server::http(|_| page("good"));
     let here = format!("example.org:{}", good.address.port());
     let request = format!("GET http://{here}/ HTTP/1.1\r\nHost: {here}\r\n\r\n");
@@ -280,7 +280,7 @@ fn a_deny_rule_wins_and_no_network_leaves_this_machine_alone() {
     assert_eq!(verdict(&proxy.finish()), "served");
 }
 
-/// Opens a tunnel and sends bytes through it; gives what the server saw and what came back.
+/// Opens a tunnel and sends bytes through it. Returns what the server saw and the answer.
 fn through(
     egress: &Egress,
     server: &Server,
@@ -306,7 +306,7 @@ fn through(
     (server.seen(), answer, log)
 }
 
-/// A server that notes everything it gets, as text, and answers with one word.
+/// A server that records everything as text, and answers with one word.
 fn listener() -> Server {
     Server::raw(|mut stream, seen| {
         let mut bytes = Vec::new();
@@ -349,7 +349,7 @@ fn a_tunnel_carries_tls_for_its_host_and_nothing_else() {
             }
         }
     }
-    // What the operator allows as raw is not looked at.
+    // Raw tunnels are not inspected.
     let server = listener();
     let target = format!("example.org:{}", server.address.port());
     let (seen, answer, _) = through(&leads_to(&server).allow_raw(pattern(&target)), &server, &target, &ssh);
@@ -362,7 +362,7 @@ fn a_tunnel_carries_tls_for_its_host_and_nothing_else() {
 }
 
 #[test]
-fn socks_carries_the_same_under_the_same_rules() {
+fn socks_follows_the_same_rules() {
     let server = Server::http(|_| page("good"));
     let port = server.address.port();
     let proxy = start(&leads_to(&server));
@@ -393,7 +393,7 @@ fn socks_carries_the_same_under_the_same_rules() {
     let log = proxy.finish();
     assert_eq!((log.connections, log.requests, log.events.len()), (1, 3, 3), "{log:?}");
     assert_eq!(server.seen().len(), 2);
-    // A refusal has its own code.
+    // A denial has its own code.
     let proxy = start(&leads_to(&server));
     let refused = ask(proxy.address(), &[&[5, 1, 0, 5, 1, 0, 3, 12][..], b"evil.example", &[0, 80]].concat());
     assert_eq!(refused, [5, 0, 5, 2, 0, 1, 0, 0, 0, 0, 0, 0]);
@@ -404,7 +404,7 @@ fn bodies_of_both_framings_arrive_whole_and_a_connection_is_kept() {
     let server = Server::raw(|mut stream, seen| {
         let mut bytes = Vec::new();
         let mut block = [0u8; 4096];
-        // Its own reading of the end of a chunked body: nothing else is sent here.
+        // Detects the end of a chunked body itself: nothing else is sent here.
         while !(bytes.ends_with(b"0\r\n\r\n") || bytes.ends_with(b"end.")) {
             match stream.read(&mut block) {
                 Ok(size @ 1..) => bytes.extend_from_slice(&block[..size]),
@@ -439,7 +439,7 @@ fn bodies_of_both_framings_arrive_whole_and_a_connection_is_kept() {
 }
 
 #[test]
-fn slow_half_open_and_silent_connections_end_in_time() {
+fn slow_half_open_and_silent_connections_time_out() {
     let server = listener();
     let silent = Server::raw(|mut stream, _| {
         let mut bytes = Vec::new();
@@ -457,7 +457,7 @@ fn slow_half_open_and_silent_connections_end_in_time() {
             b"GET http://example.org/ HTTP/1.1\r\n".map(|byte| vec![byte]).to_vec(),
             "head_timeout",
         ),
-        ("half a greeting", vec![vec![5, 1]], "failed: the request for a SOCKS connection took too long"),
+        ("half a greeting", vec![vec![5, 1]], "failed: the request for a SOCKS connection timed out"),
         (
             "a body that never comes",
             vec![
@@ -474,7 +474,7 @@ fn slow_half_open_and_silent_connections_end_in_time() {
         (
             "a server that never answers",
             vec![format!("GET http://{quiet}/ HTTP/1.1\r\nHost: {quiet}\r\n\r\n").into_bytes()],
-            "failed: waiting for the response took too long",
+            "failed: waiting for the response timed out",
         ),
     ];
     for (name, parts, expected) in rows {
@@ -489,7 +489,7 @@ fn slow_half_open_and_silent_connections_end_in_time() {
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
-        // It stays open: nothing tells the proxy that nobody is there any more.
+        // It stays open: the proxy cannot know that the peer is gone.
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         let took = since.elapsed();
@@ -500,7 +500,7 @@ fn slow_half_open_and_silent_connections_end_in_time() {
 
 #[test]
 fn a_tunnel_carries_megabytes_both_ways_and_half_closed_ends() {
-    // Sends back what it gets only when all of it is there, then says a word and closes.
+    // Echoes its input once it is complete, then sends a word and closes.
     let server = Server::raw(|mut stream, _| {
         let mut bytes = Vec::new();
         let _ = stream.read_to_end(&mut bytes);
@@ -513,7 +513,7 @@ fn a_tunnel_carries_megabytes_both_ways_and_half_closed_ends() {
     assert_eq!(answer.len(), data.len() + 3);
     assert!(answer.starts_with(&data) && answer.ends_with(b"end"));
     assert_eq!((log.bytes_up, log.bytes_down), (data.len() as u64, data.len() as u64 + 3));
-    // A server that closes its half before the program has said everything; what was sent still arrives.
+    // A server that closes its half early; the program's bytes still arrive.
     let server = Server::raw(|mut stream, seen| {
         let _ = stream.write_all(b"220 hello\r\n");
         let _ = stream.shutdown(std::net::Shutdown::Write);

@@ -1,4 +1,4 @@
-//! The clients that programs really use, inside a sandbox.
+//! Common clients inside a sandbox.
 
 use serde_json::json;
 use toolpost_sandbox::{Egress, Error, Language, Limits, Outcome, Program, Sandbox};
@@ -6,7 +6,7 @@ use toolpost_sandbox::{Egress, Error, Language, Limits, Outcome, Program, Sandbo
 use crate::egress::{Server, leads_to, page, sandboxes};
 use crate::support::{python, quick, run};
 
-/// Runs a program that may not be installed.
+/// Runs a program that may be missing.
 fn command(sandbox: &Sandbox, arguments: &[&str]) -> Option<Outcome> {
     match run(sandbox, &Program::argv(arguments)) {
         Err(Error::ProgramNotFound { .. }) => {
@@ -18,7 +18,7 @@ fn command(sandbox: &Sandbox, arguments: &[&str]) -> Option<Outcome> {
 }
 
 #[test]
-fn curl_reaches_what_is_allowed_by_every_way_and_shows_why_the_rest_is_refused() {
+fn curl_reaches_allowed_hosts_and_shows_why_others_are_denied() {
     let server = Server::http(|request| page(&format!("to {}", request.lines().next().unwrap())));
     let here = format!("example.org:{}", server.address.port());
     for (level, sandbox) in sandboxes("curl_reaches_what_is_allowed") {
@@ -36,7 +36,7 @@ fn curl_reaches_what_is_allowed_by_every_way_and_shows_why_the_rest_is_refused()
             let Some(outcome) = command(&sandbox, &[&curl[..], arguments].concat()) else { return };
             assert_eq!(outcome.stdout.text(), expected, "{level} {arguments:?} {}", outcome.stderr.text());
         }
-        // Two requests on one connection, then what is refused.
+        // Two requests on one connection, then a denied one.
         let outcome = command(&sandbox, &["curl", "-sS", &url, &url]).unwrap();
         assert_eq!(outcome.stdout.text(), "to GET /path HTTP/1.1".repeat(2), "{level}");
         let log = outcome.report.egress.unwrap();
@@ -46,7 +46,7 @@ fn curl_reaches_what_is_allowed_by_every_way_and_shows_why_the_rest_is_refused()
         let outcome = command(&sandbox, &["curl", "-sSv", "https://evil.example/"]).unwrap();
         assert_eq!(outcome.exit_code, Some(56), "{level} {}", outcome.stderr.text());
         assert!(outcome.stderr.text().contains("(--allow-host evil.example)"), "{}", outcome.stderr.text());
-        // Without the proxy there is nothing, not even a name.
+        // Without the proxy nothing is reachable, not even a name.
         let outcome = command(&sandbox, &["curl", "-sS", "--noproxy", "*", &url]).unwrap();
         assert_eq!(outcome.exit_code, Some(6), "{level} {}", outcome.stderr.text());
     }
@@ -54,7 +54,7 @@ fn curl_reaches_what_is_allowed_by_every_way_and_shows_why_the_rest_is_refused()
 
 #[test]
 fn pip_installs_from_an_index_on_the_hosts_loopback() {
-    // A wheel, made by Python itself.
+    // A wheel, created by Python itself.
     let wheel = {
         let code = "import zipfile, base64, io\n\
                     data = io.BytesIO()\n\
@@ -119,7 +119,7 @@ fn pip_installs_from_an_index_on_the_hosts_loopback() {
 }
 
 #[test]
-fn nodes_own_client_and_npm_go_through_the_proxy() {
+fn node_fetch_and_npm_use_the_proxy() {
     let server = Server::http(|_| {
         let text = json!({"name": "tiny", "dist-tags": {"latest": "1.2.3"}, "versions": {"1.2.3": {"name": "tiny", "version": "1.2.3"}}})
             .to_string();

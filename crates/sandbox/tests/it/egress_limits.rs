@@ -1,4 +1,4 @@
-//! How much goes through the proxy: limits, rates, floods, and what is left when a run has ended.
+//! Limits of the proxy: totals, rates, floods, and leftovers of a run.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -34,7 +34,7 @@ fn threads(name: &str) -> usize {
 }
 
 #[test]
-fn each_limit_ends_what_goes_beyond_it_and_is_named() {
+fn each_limit_is_enforced_and_named() {
     let server = Server::http(|_| page(&"x".repeat(100_000)));
     let limits = EgressLimits::default;
     let rows = [
@@ -74,13 +74,13 @@ fn rates_make_requests_and_bytes_wait() {
     // Two at once, and the other two half a second later each.
     let requests = timed(EgressLimits::default().with_requests_per_second(2));
     assert!(requests >= Duration::from_millis(950) && free < requests, "{free:?} {requests:?}");
-    // 240 kB, of which 100 come at once.
+    // 240 kB, of which 100 arrive at once.
     let bytes = timed(EgressLimits::default().with_bytes_per_second(100_000));
     assert!(bytes >= Duration::from_millis(1200) && bytes < Duration::from_secs(10), "{bytes:?}");
 }
 
 #[test]
-fn connections_beyond_the_number_at_one_time_wait_their_turn() {
+fn connections_beyond_the_limit_are_queued() {
     let server = Server::http(|_| page("good"));
     let limits =
         EgressLimits::default().with_connections_at_once(2).with_idle_timeout(Duration::from_secs(20));
@@ -96,7 +96,7 @@ fn connections_beyond_the_number_at_one_time_wait_their_turn() {
     assert_eq!(third.read(&mut byte).unwrap(), 1);
 }
 
-/// A program's thousand connections: served one after the other, or open all at once.
+/// A thousand connections of a program: one after another, or all at once.
 #[test]
 fn a_thousand_connections_are_served_and_silent_ones_do_not_delay_the_end() {
     let server = Server::http(|_| page("good"));
@@ -116,7 +116,7 @@ fn a_thousand_connections_are_served_and_silent_ones_do_not_delay_the_end() {
         }
     });
     assert_eq!(*answered.lock().unwrap(), 1000);
-    // And many that never say a word, when the run ends: some are served, the others wait in the queue.
+    // Many silent connections at the end of the run: some are served, the others are queued.
     let silent: Vec<TcpStream> = (0..150).map(|_| connect(address)).collect();
     let since = Instant::now();
     let log = proxy.finish();
@@ -126,7 +126,7 @@ fn a_thousand_connections_are_served_and_silent_ones_do_not_delay_the_end() {
 }
 
 #[test]
-fn the_limits_of_a_run_hold_besides_and_are_reported() {
+fn the_limits_of_a_run_hold_too_and_are_reported() {
     let server = Server::http(|_| page(&"x".repeat(5000)));
     let url = format!("http://example.org:{}/", server.address.port());
     let code = format!(
@@ -179,7 +179,7 @@ fn a_cancelled_run_ends_its_connections_at_once() {
     }
 }
 
-/// Not a step of the run waits for a resolver that hangs.
+/// No step of the run waits for a hung resolver.
 #[test]
 fn a_resolver_that_hangs_or_panics_costs_one_request_and_its_time() {
     #[derive(Debug)]
@@ -214,7 +214,7 @@ fn a_resolver_that_hangs_or_panics_costs_one_request_and_its_time() {
 }
 
 #[test]
-fn look_ups_at_one_time_are_16_and_those_that_wait_for_a_turn_get_one() {
+fn at_most_16_lookups_run_and_waiting_ones_follow() {
     #[derive(Debug, Default)]
     struct Counts {
         now: AtomicUsize,
@@ -247,8 +247,8 @@ fn look_ups_at_one_time_are_16_and_those_that_wait_for_a_turn_get_one() {
 }
 
 #[test]
-fn an_address_where_nobody_answers_costs_the_time_to_connect() {
-    // The queue of a socket that nobody accepts from is full after a few, and further ones get no answer.
+fn an_unresponsive_address_costs_the_connect_timeout() {
+    // The queue of a socket without accepts is full after a few; further connections time out.
     let full = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = full.local_addr().unwrap();
     let waiting: Vec<_> = (0..400)
@@ -273,7 +273,7 @@ fn an_address_where_nobody_answers_costs_the_time_to_connect() {
 }
 
 #[test]
-fn every_event_is_told_while_the_run_goes_on() {
+fn every_event_is_reported_during_the_run() {
     let server = Server::http(|_| page("good"));
     let told = Arc::new(Mutex::new(Vec::<(EgressKind, Option<u16>)>::new()));
     let own = Arc::clone(&told);
@@ -314,7 +314,7 @@ fn an_upstream_proxy_gets_every_connection() {
             let _ = stream.write_all(&page("forwarded"));
         }
     });
-    // The name is none that this machine knows: only the upstream proxy does.
+    // Only the upstream proxy knows the name.
     let egress = || {
         Egress::new()
             .allow(pattern("far.example"))
@@ -330,7 +330,7 @@ fn an_upstream_proxy_gets_every_connection() {
     assert!(answer.ends_with(b"tunnelled"), "{}", answer.escape_ascii());
     let answer = ask(proxy.address(), b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n");
     assert!(answer.starts_with(b"HTTP/1.1 403 "), "{}", answer.escape_ascii());
-    // What is an address is checked here all the same.
+    // Addresses are still checked here.
     let proxy = start(&egress().allow(pattern("10.0.0.1")));
     let answer = ask(proxy.address(), b"GET http://10.0.0.1/ HTTP/1.1\r\nHost: 10.0.0.1\r\n\r\n");
     assert!(answer.starts_with(b"HTTP/1.1 403 "), "{}", answer.escape_ascii());
@@ -346,7 +346,7 @@ fn an_upstream_proxy_gets_every_connection() {
     );
 }
 
-/// Runs with a way out that is used, left open, refused, full of waiting connections, or cut off.
+/// Runs whose egress is used, left open, denied, full of queued connections, or cut off.
 fn many_runs() {
     let server = Server::http(|_| page("good"));
     let silent = Server::raw(|mut stream, _| {
@@ -387,7 +387,7 @@ fn many_runs() {
     let count = || (descriptors(), std::fs::read_dir("/proc/self/task").unwrap().count());
     (0..scripts.len()).for_each(one);
     let settle = || {
-        // The servers of the test see the end of their connections a moment later.
+        // The test's servers see the end of their connections a moment later.
         std::thread::sleep(Duration::from_millis(300));
         count()
     };
@@ -398,10 +398,10 @@ fn many_runs() {
     assert_eq!(threads("toolpost-egress") + threads("toolpost-resolve"), 0);
 }
 
-/// In a process of its own, so that no other test holds anything meanwhile.
+/// In a separate process, so that no other test holds anything meanwhile.
 #[test]
-fn runs_with_a_way_out_leave_nothing_behind() {
-    if sandboxes("runs_with_a_way_out_leave_nothing_behind").is_empty() {
+fn runs_with_egress_leave_nothing_behind() {
+    if sandboxes("runs_with_egress_leave_nothing_behind").is_empty() {
         return;
     }
     #[expect(clippy::disallowed_methods, reason = "the test program itself, alone")]
@@ -417,7 +417,7 @@ fn runs_with_a_way_out_leave_nothing_behind() {
 
 #[test]
 fn helper_many_runs() {
-    // For runs_with_a_way_out_leave_nothing_behind.
+    // For runs_with_egress_leave_nothing_behind.
     if crate::support::is_helper() {
         many_runs();
     }

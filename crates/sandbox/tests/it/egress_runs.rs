@@ -1,4 +1,4 @@
-//! Programs in a sandbox with a way out.
+//! Programs in a sandbox with egress.
 
 use serde_json::json;
 use toolpost_sandbox::{Egress, Error, Language, Layer, Level, Program, Sandbox};
@@ -7,7 +7,7 @@ use crate::egress::{Server, leads_to, page, pattern, sandboxes};
 use crate::support::{bash, python, quick, run};
 
 #[test]
-fn an_allowed_name_is_reached_and_another_one_is_refused_with_the_option_that_allows_it() {
+fn an_allowed_name_is_reached_and_another_is_denied_with_its_option() {
     let server = Server::http(|_| page("from outside"));
     let port = server.address.port();
     for (level, sandbox) in sandboxes("an_allowed_name_is_reached") {
@@ -32,7 +32,7 @@ fn an_allowed_name_is_reached_and_another_one_is_refused_with_the_option_that_al
         let log = outcome.report.egress.as_ref().unwrap();
         assert_eq!((log.requests, log.refused, log.events.len()), (2, 1, 2), "{log:?}");
         assert!(log.bytes_up > 50 && log.bytes_down > 50, "{log:?}");
-        // An exchange is logged when it is over, and the two are on connections of their own.
+        // An exchange is logged at its end, and the two use separate connections.
         let event = |name: &str| {
             let target = format!("{name}:{port}");
             log.events.iter().find(|event| event.target == target).unwrap_or_else(|| panic!("{log:?}"))
@@ -49,7 +49,7 @@ fn an_allowed_name_is_reached_and_another_one_is_refused_with_the_option_that_al
 }
 
 #[test]
-fn every_other_way_out_stays_closed() {
+fn every_other_network_path_is_blocked() {
     let server = Server::http(|_| page("host loopback"));
     let port = server.address.port();
     let code = format!(
@@ -80,12 +80,12 @@ fn every_other_way_out_stays_closed() {
          attempt(lambda: socket.getaddrinfo('example.org', 80)).startswith('ga') or 'no name',\n\
          attempt(listen)]"
     );
-    for (level, sandbox) in sandboxes("every_other_way_out_stays_closed") {
+    for (level, sandbox) in sandboxes("every_other_network_path_is_blocked") {
         let outcome = python(&sandbox.egress(leads_to(&server)), &code);
         let value = outcome.value.clone().unwrap_or_else(|| panic!("{level} {}", outcome.stderr.text()));
         let found: Vec<&str> =
             value.as_array().unwrap().iter().map(|entry| entry.as_str().unwrap_or("?")).collect();
-        // Without Landlock for TCP the kernel knows no route from there.
+        // Without Landlock for TCP the kernel has no route from there.
         let closed = ["EACCES", "ENETUNREACH", "ECONNREFUSED"];
         assert_eq!(found[0], "'connected'", "{level} {found:?}");
         for (index, answer) in found.iter().enumerate().take(5).skip(1) {
@@ -115,7 +115,7 @@ fn without_an_allowlist_nothing_changes() {
 }
 
 #[test]
-fn the_variables_lead_to_the_proxy_and_nobody_else_sets_them() {
+fn the_variables_point_to_the_proxy_and_callers_cannot_set_them() {
     for (level, sandbox) in sandboxes("the_variables_lead_to_the_proxy") {
         let outcome = bash(
             &sandbox.clone().egress(Egress::new()),
@@ -131,7 +131,7 @@ fn the_variables_lead_to_the_proxy_and_nobody_else_sets_them() {
 }
 
 #[test]
-fn a_level_or_a_host_that_cannot_hold_an_allowlist_is_refused_with_the_reason() {
+fn a_level_or_host_without_egress_support_fails_with_the_reason() {
     let egress = || Egress::new().allow(pattern("example.org"));
     for (sandbox, expected) in [
         (Sandbox::unconfined(), "level `unconfined`"),
@@ -151,10 +151,10 @@ fn a_level_or_a_host_that_cannot_hold_an_allowlist_is_refused_with_the_reason() 
 }
 
 #[test]
-fn a_live_program_has_its_way_out_too() {
+fn a_live_program_has_egress_too() {
     let server = Server::http(|_| page("live"));
     let url = format!("http://example.org:{}/", server.address.port());
-    for (level, sandbox) in sandboxes("a_live_program_has_its_way_out_too") {
+    for (level, sandbox) in sandboxes("a_live_program_has_egress_too") {
         let code = format!("import urllib.request\nprint(urllib.request.urlopen('{url}').read().decode())");
         let program = Program::code(Language::Python, code);
         let mut running = sandbox.egress(leads_to(&server)).start(&program).unwrap();

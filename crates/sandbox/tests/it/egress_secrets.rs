@@ -1,4 +1,4 @@
-//! Secrets that stay on the host's side.
+//! Secrets that stay on the host.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::{python, run};
 
 const SECRET: &str = "s3cr3t-value+1";
 
-/// Gives back everything that it is asked, in headers and body.
+/// Echoes the request in headers and body.
 fn mirror() -> Server {
     Server::http(|request| {
         let (head, _) = request.split_once("\r\n\r\n").unwrap();
@@ -57,7 +57,7 @@ fn row_35_the_program_uses_a_secret_that_it_never_sees() {
         assert!(token.starts_with("placeholder-") && token.len() == 44, "{token}");
         let everything = format!("{value} {:?} {:?}", outcome.report, outcome.stdout);
         assert!(!everything.contains(SECRET), "{level} {everything}");
-        // What came back shows the placeholder where the secret was.
+        // The response shows the placeholder instead of the secret.
         assert!(value[1][0].as_str().unwrap().starts_with(&format!("Bearer {token}")), "{level} {value}");
         let log = outcome.report.egress.unwrap();
         let used: Vec<usize> = log.events.iter().map(|event| event.secrets.len()).collect();
@@ -76,7 +76,7 @@ fn row_35_the_program_uses_a_secret_that_it_never_sees() {
 }
 
 #[test]
-fn a_secret_goes_over_plain_http_only_where_that_is_allowed() {
+fn a_secret_is_sent_without_tls_only_where_allowed() {
     let server = mirror();
     let here = format!("example.org:{}", server.address.port());
     let placeholder = Placeholder::new("API_TOKEN", SECRET).host(pattern(&here));
@@ -88,7 +88,7 @@ fn a_secret_goes_over_plain_http_only_where_that_is_allowed() {
     let answer = ask(proxy.address(), request.as_bytes());
     let text = String::from_utf8_lossy(&answer).into_owned();
     if cfg!(feature = "egress-tls") {
-        // The server speaks no TLS.
+        // The server does not speak TLS.
         assert!(text.starts_with("HTTP/1.1 504 Failed: the TLS handshake"), "{text}");
     } else {
         assert!(text.starts_with("HTTP/1.1 403 Blocked: "), "{text}");
@@ -98,7 +98,7 @@ fn a_secret_goes_over_plain_http_only_where_that_is_allowed() {
 }
 
 #[test]
-fn only_the_named_headers_carry_a_secret_and_compressed_answers_are_refused() {
+fn only_the_named_headers_carry_a_secret_and_compressed_answers_are_rejected() {
     let server = mirror();
     let here = format!("example.org:{}", server.address.port());
     let bound = || Placeholder::new("API_TOKEN", SECRET).host(pattern(&here)).plain_http(true);
@@ -123,12 +123,12 @@ fn only_the_named_headers_carry_a_secret_and_compressed_answers_are_refused() {
     let proxy = start(&leads_to(&packed).secret(placeholder));
     let answer =
         ask(proxy.address(), format!("GET http://{here}/ HTTP/1.1\r\nHost: {here}\r\n\r\n").as_bytes());
-    assert!(answer.starts_with(b"HTTP/1.1 502 Failed: the response is refused: it is compressed"));
+    assert!(answer.starts_with(b"HTTP/1.1 502 Failed: the response is rejected: it is compressed"));
 }
 
 #[test]
-fn secrets_are_refused_where_they_could_not_be_kept() {
-    for (_, sandbox) in sandboxes("secrets_are_refused_where_they_could_not_be_kept") {
+fn secrets_are_rejected_where_they_could_leak() {
+    for (_, sandbox) in sandboxes("secrets_are_rejected_where_they_could_leak") {
         let host = || pattern("example.org");
         for (name, value) in [
             ("LD_PRELOAD", SECRET),
@@ -151,7 +151,7 @@ fn secrets_are_refused_where_they_could_not_be_kept() {
 }
 
 #[test]
-fn a_policy_in_a_file_does_what_the_builder_does() {
+fn a_policy_file_equals_the_builder() {
     let server = mirror();
     let port = server.address.port();
     let policy: EgressPolicy = serde_json::from_value(json!({

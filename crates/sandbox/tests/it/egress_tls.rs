@@ -1,4 +1,4 @@
-//! Real TLS: through a tunnel, and spoken by the proxy for a program that must not see a secret.
+//! Real TLS: through a tunnel, and by the proxy for a program that must not see a secret.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -16,7 +16,7 @@ use crate::support::python;
 
 const SECRET: &str = "s3cr3t-value+1";
 
-/// An authority and a certificate of `example.org` from it; none where there is no `openssl`.
+/// A certificate authority and its certificate for `example.org`; none without `openssl`.
 #[expect(clippy::disallowed_methods, reason = "the certificates of a test are made by a program of the host")]
 fn certificates(folder: &Path) -> Option<()> {
     let run = |arguments: &str| {
@@ -33,7 +33,7 @@ fn certificates(folder: &Path) -> Option<()> {
     )
 }
 
-/// A server that speaks TLS and sends back what it is asked, once per connection.
+/// A TLS server that echoes one request per connection.
 fn serve(folder: &Path) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     let chain = vec![CertificateDer::from_pem_file(folder.join("server.pem")).unwrap()];
     let key = PrivateKeyDer::from_pem_file(folder.join("server.key")).unwrap();
@@ -54,7 +54,7 @@ fn serve(folder: &Path) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
             let connection = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
             let mut stream = rustls::StreamOwned::new(connection, stream);
             let mut request = vec![0; 8192];
-            // A client that does not trust the server goes away.
+            // A client that does not trust the server disconnects.
             let Ok(size) = stream.read(&mut request) else { continue };
             let text = String::from_utf8_lossy(&request[..size]).into_owned();
             let head = format!(
@@ -72,7 +72,7 @@ fn serve(folder: &Path) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
 }
 
 #[test]
-fn tls_goes_through_a_tunnel_untouched_and_by_the_proxy_for_a_secret() {
+fn tls_is_tunneled_unchanged_or_spoken_by_the_proxy_for_a_secret() {
     let folder = tempfile::tempdir().unwrap();
     if certificates(folder.path()).is_none() {
         println!("SKIP tls_goes_through_a_tunnel: there is no `openssl` to make certificates with");
@@ -90,7 +90,7 @@ fn tls_goes_through_a_tunnel_untouched_and_by_the_proxy_for_a_secret() {
     };
     let secret = |host: &str| Placeholder::new("API_TOKEN", SECRET).host(pattern(host));
 
-    // The proxy speaks TLS for the program, to a server that proves who it is.
+    // The proxy speaks TLS for the program, to a server with a valid certificate.
     let proxy = start(&egress().secret(secret(&here)).authority(authority.clone()));
     let token = proxy.variables().last().unwrap().1.clone();
     let get = |host: &str| {
@@ -101,7 +101,7 @@ fn tls_goes_through_a_tunnel_untouched_and_by_the_proxy_for_a_secret() {
     let text = String::from_utf8(ask(proxy.address(), get(&here).as_bytes())).unwrap();
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
     assert!(text.contains(&format!("Authorization: Bearer {token}\r\n")) && !text.contains(SECRET), "{text}");
-    // What would lead the program to ask with TLS itself, where its secret could not go with it.
+    // A redirect to `https` would make the program speak TLS itself, without its secret.
     assert!(text.contains(&format!("Location: http://{here}/next\r\n")), "{text}");
     assert!(!text.contains("Strict-Transport"), "{text}");
     let head = seen.lock().unwrap().pop().unwrap();
@@ -109,7 +109,7 @@ fn tls_goes_through_a_tunnel_untouched_and_by_the_proxy_for_a_secret() {
     assert!(head.contains(&format!("Authorization: Bearer {SECRET}\r\n")), "{head}");
     assert_eq!(proxy.finish().events[0].secrets, ["API_TOKEN"]);
 
-    // To one that does not prove it: an unknown authority, or another name.
+    // A server with an invalid certificate: unknown authority, or another name.
     let untrusted = start(&egress().secret(secret(&here)));
     let alias = format!("alias.example:{}", address.port());
     let misnamed = start(&egress().secret(secret(&alias)).authority(authority));
@@ -119,7 +119,7 @@ fn tls_goes_through_a_tunnel_untouched_and_by_the_proxy_for_a_secret() {
     }
     assert!(seen.lock().unwrap().is_empty());
 
-    // A program's own TLS goes through a tunnel, and its placeholder stays what it is.
+    // A program's own TLS goes through a tunnel, with its placeholder unchanged.
     for (level, sandbox) in sandboxes("tls_goes_through_a_tunnel") {
         let code = format!(
             "import os, ssl, urllib.request\n\

@@ -1,4 +1,4 @@
-//! Programs of virtual environments, of Node.js packages and of version managers: each runs with what it needs.
+//! Programs of virtual environments, Node.js packages and version managers.
 
 use std::ffi::OsString;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -14,14 +14,14 @@ fn file(path: &Path, text: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Every way to run at a level of this host.
+/// Every mode at a level of this host.
 fn sandboxes() -> Vec<(String, Sandbox)> {
     let minimal = Sandbox::new().level(Level::Minimal).limits(quick());
     let modes = Mode::available().into_iter().map(|mode| (format!("{mode:?}"), mode.sandbox()));
     [("Minimal".to_owned(), minimal)].into_iter().chain(modes).collect()
 }
 
-/// What a program prints, with its error output.
+/// The output of a program, with its errors.
 fn printed(sandbox: &Sandbox, words: &[OsString]) -> String {
     match run(sandbox, &Program::argv(words)) {
         Ok(outcome) => format!("{}{}", outcome.stdout.text(), outcome.stderr.text()),
@@ -29,8 +29,8 @@ fn printed(sandbox: &Sandbox, words: &[OsString]) -> String {
     }
 }
 
-/// An environment with the module `only_here`, a source tree that is installed to be edited, and a link on the way to the
-/// interpreter. None, loudly, without Python.
+/// An environment with the module `only_here`, an editable install, and a link to the interpreter. None, with
+/// a message, without Python.
 fn environment(test: &str, root: &Path) -> Option<PathBuf> {
     let look = "import sys\nprint(sys.base_prefix, sys.executable, '%d.%d' % sys.version_info[:2])";
     let code = Program::code(toolpost_sandbox::Language::Python, look);
@@ -85,8 +85,8 @@ fn a_virtual_environment_is_used_at_every_level() {
 }
 
 #[test]
-fn what_an_environment_needs_is_reported_and_nothing_else_is_shown() {
-    let test = "what_an_environment_needs_is_reported_and_nothing_else_is_shown";
+fn only_the_needs_of_an_environment_are_shown_and_reported() {
+    let test = "only_the_needs_of_an_environment_are_shown_and_reported";
     let folder = open_folder();
     let root = folder.path().canonicalize().unwrap();
     let Some(environment) = environment(test, &root) else { return };
@@ -144,7 +144,7 @@ fn a_program_of_node_modules_reads_its_packages() {
     let code = "#!/usr/bin/env node\nconsole.log(require('greeting'), process.argv[2]);\n";
     file(&modules.join("tool/cli.js"), code);
     file(&modules.join("greeting/index.js"), "module.exports = 'hello';\n");
-    // A package that is linked there, and a Node.js of a version manager.
+    // A linked package, and a Node.js of a version manager.
     file(&root.join("linked/package.json"), "{}");
     file(&root.join("linked/bin/cli.js"), "#!/usr/bin/env node\nconsole.log(require('../lib'));\n");
     file(&root.join("linked/lib.js"), "module.exports = 'linked';\n");

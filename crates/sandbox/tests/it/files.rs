@@ -1,4 +1,4 @@
-//! Files in and out, and a folder of the host as workspace.
+//! Files in and out, and host directories as workspace.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ fn uploads_are_there_and_changes_come_back() {
 }
 
 #[test]
-fn uploads_with_hostile_names_are_refused() {
+fn uploads_with_hostile_names_are_rejected() {
     for name in ["../x", "/etc/x", "a\0b", "a\nb", "-rf", "CON", "a/../../b", ""] {
         let sandbox = Mode::available()[0].sandbox().file(name, Source::Bytes(vec![]));
         assert!(
@@ -63,7 +63,7 @@ fn uploads_with_hostile_names_are_refused() {
 }
 
 #[test]
-fn what_is_no_plain_file_is_not_handed_back() {
+fn only_regular_files_become_artifacts() {
     let secret = open_folder();
     let secret_file = secret.path().join("secret");
     std::fs::write(&secret_file, "secret of the host").unwrap();
@@ -80,8 +80,8 @@ fn what_is_no_plain_file_is_not_handed_back() {
     );
     for mode in Mode::available() {
         let outcome = python(&mode.sandbox().limits(quick().with_artifacts(500)), &code);
-        // Where the kernel does not limit the workspace, folders too deep to be counted end a run that is slow enough
-        // to be looked at.
+        // Without a kernel limit for the workspace, directories too deep to count end a run that is slow
+        // enough to be checked.
         let uncounted =
             !outcome.report.has(Layer::WorkspaceQuota) && matches!(outcome.verdict, Verdict::Disk { .. });
         assert!(
@@ -112,16 +112,16 @@ fn the_number_and_size_of_artifacts_are_limited() {
     }
 }
 
-/// The modes in which a folder of the host can be the workspace.
+/// The modes that support a host directory as workspace.
 fn with_masks() -> Vec<Mode> {
     Mode::available().into_iter().filter(|mode| *mode != Mode::Shared).collect()
 }
 
 #[test]
-fn a_folder_of_the_host_is_written_by_its_owner() {
+fn a_host_directory_is_written_as_its_owner() {
     for mode in with_masks() {
         let folder = tempfile::tempdir().unwrap();
-        // Even one that nobody else can enter.
+        // Even one that only its owner can enter.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
         std::fs::write(folder.path().join("in"), "input").unwrap();
         std::fs::set_permissions(folder.path().join("in"), std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -147,7 +147,7 @@ fn a_folder_of_the_host_is_written_by_its_owner() {
 }
 
 #[test]
-fn protected_paths_stay_as_they_are_whether_they_exist_or_not() {
+fn existing_and_missing_protected_paths_do_not_change() {
     for mode in with_masks() {
         for with_repository in [false, true] {
             let folder = tempfile::tempdir().unwrap();
@@ -199,7 +199,7 @@ fn is_original(path: &Path) -> bool {
     [".git/hooks", ".git/config", "CLAUDE.md", ".claude"].iter().any(|name| path.ends_with(name))
 }
 
-/// What protects a folder during a run is no change that the run made.
+/// Protections during a run are no changes of the run.
 #[test]
 fn placeholders_are_no_changes() {
     for mode in with_masks() {
@@ -241,7 +241,7 @@ fn git_works_in_a_protected_repository() {
 }
 
 #[test]
-fn unfit_workspaces_are_refused() {
+fn invalid_workspaces_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("elsewhere", folder.path().join("CLAUDE.md")).unwrap();
     for path in ["/", "/proc", "/dev", "/sys", "/no/such", "/etc/passwd", folder.path().to_str().unwrap()] {
@@ -250,7 +250,7 @@ fn unfit_workspaces_are_refused() {
             let layered = Workspace::Host(path.into());
             for workspace in [live, layered] {
                 let error = run(&mode.sandbox().workspace(workspace.clone()), &Program::argv(["true"]));
-                // Only a live directory needs masks over what must be no link.
+                // Only a live directory needs masks over paths that must not be links.
                 let is_fit = Path::new(path) == folder.path() && matches!(workspace, Workspace::Host(_));
                 assert_eq!(error.is_ok(), is_fit, "{path} {error:?}");
                 assert!(is_fit || matches!(error, Err(Error::Workspace { .. })), "{path} {error:?}");
@@ -265,7 +265,7 @@ fn unfit_workspaces_are_refused() {
 }
 
 #[test]
-fn without_masks_a_host_folder_needs_consent_and_the_report_says_it() {
+fn without_masks_a_host_directory_needs_consent_and_is_reported() {
     if !Mode::available().contains(&Mode::Shared) {
         return;
     }
@@ -279,7 +279,7 @@ fn without_masks_a_host_folder_needs_consent_and_the_report_says_it() {
 }
 
 #[test]
-fn a_read_only_folder_is_read_and_not_written() {
+fn a_read_only_directory_cannot_be_written() {
     for mode in Mode::available() {
         let folder = open_folder();
         std::fs::create_dir(folder.path().join("sub")).unwrap();
@@ -300,7 +300,7 @@ fn a_read_only_folder_is_read_and_not_written() {
 }
 
 #[test]
-fn a_program_starts_in_a_folder_of_its_workspace() {
+fn a_program_starts_in_a_directory_of_its_workspace() {
     for mode in with_masks() {
         let folder = open_folder();
         std::fs::create_dir_all(folder.path().join("a/b")).unwrap();
@@ -314,14 +314,14 @@ fn a_program_starts_in_a_folder_of_its_workspace() {
             let error = run(&sandbox.clone().directory(hostile), &Program::argv(["true"])).unwrap_err();
             assert!(matches!(error, Error::InvalidName { .. }), "{hostile} {error}");
         }
-        // A link leads to what the program sees anyway, and never to more.
+        // A link never shows more than the program already sees.
         let outcome = bash(&sandbox.directory("out"), "touch evil || echo refused");
         assert_eq!(outcome.stdout.text(), "refused\n", "{mode:?}");
     }
 }
 
 #[test]
-fn repositories_beneath_a_folder_of_the_host_stay_as_they_are() {
+fn repositories_beneath_a_host_directory_do_not_change() {
     for mode in Mode::available().into_iter().filter(|mode| *mode != Mode::Shared) {
         let folder = open_folder();
         let at = |path: &str| folder.path().join(path);
@@ -347,7 +347,7 @@ fn repositories_beneath_a_folder_of_the_host_stay_as_they_are() {
             "the rest stays writable: {outcome:?}"
         );
         assert_eq!(std::fs::read_to_string(at("sub/deep/file")).unwrap(), "new\n");
-        // Nor can an upload, whose name may come from a model, go there.
+        // An upload, whose name may come from a model, cannot write there either.
         let upload = sandbox.file("sub/deep/.git/hooks/post-commit", Source::Bytes(b"x".into()));
         assert!(run(&upload, &Program::argv(["true"])).is_err());
     }

@@ -1,4 +1,4 @@
-//! Ways out that were found by attacks and closed, each as what it was.
+//! Escapes that attacks found, now closed; each test repeats one.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::attack::hosts::{How, PoorHost, command};
 use crate::sessions::{limits, run as cell, value};
 use crate::support::{HELPER, Mode, is_helper, python, quick, run};
 
-/// Starts this very test as a program of its own on a poor host.
+/// Starts this test as a separate program on a limited host.
 fn again(host: &PoorHost, test: &str) {
     let mut command = command(host, &std::env::current_exe().unwrap()).unwrap();
     let output = command
@@ -34,7 +34,7 @@ fn has_namespaces(test: &str) -> bool {
     entry.available
 }
 
-/// Tries to open for writing what would let a program out of its limits, and lists what could be opened.
+/// Tries to open files for writing that would lift limits, and lists those that opened.
 const KERNEL_FILES: &str = "found = []
 for folder, _, names in os.walk('/sys/fs/cgroup'):
     for name in names:
@@ -51,15 +51,15 @@ for name in os.listdir('/dev'):
 ";
 
 #[test]
-fn minimal_leaves_no_way_out_of_the_limits() {
-    if !has_namespaces("minimal_leaves_no_way_out_of_the_limits") {
+fn minimal_cannot_escape_its_limits() {
+    if !has_namespaces("minimal_cannot_escape_its_limits") {
         return;
     }
     let sandbox = Sandbox::new().level(Level::Minimal).limits(quick());
     let outcome = python(&sandbox, &format!("{PRELUDE}{KERNEL_FILES}found"));
     assert_eq!(outcome.value, Some(json!([])), "{}", outcome.stderr.text());
     assert!(outcome.report.has(Layer::KernelFiles) && outcome.report.has(Layer::MountNamespace));
-    // What programs need is there.
+    // Common devices are available.
     let code = format!(
         "{PRELUDE}import pty\n[attempt(lambda: open('/dev/null', 'r+b')), attempt(lambda: open('/dev/urandom', 'rb').read(1)), \
          attempt(lambda: open('/sys/kernel/mm/transparent_hugepage/enabled').read()), attempt(pty.openpty), \
@@ -75,12 +75,12 @@ fn minimal_leaves_no_way_out_of_the_limits() {
 }
 
 #[test]
-fn minimal_says_where_it_cannot_keep_a_program_in_its_limits() {
+fn minimal_reports_limits_that_it_cannot_enforce() {
     let sandbox =
         Sandbox::new().level(Level::Minimal).host(Host::probe().without_namespaces()).limits(quick());
     let outcome = run(&sandbox, &Program::argv(["true"])).unwrap();
     let missing = outcome.report.missing.iter().find(|missing| missing.layer == Layer::KernelFiles);
-    assert!(missing.is_some_and(|missing| missing.reason.contains("control groups")), "{:?}", outcome.report);
+    assert!(missing.is_some_and(|missing| missing.reason.contains("cgroup")), "{:?}", outcome.report);
 }
 
 #[test]
@@ -172,8 +172,8 @@ fn sessions_are_interrupted_where_signals_go_by_number() {
 }
 
 #[test]
-fn pools_and_sessions_say_that_processes_have_no_descriptors_here() {
-    const TEST: &str = "pools_and_sessions_say_that_processes_have_no_descriptors_here";
+fn pools_and_sessions_report_missing_pidfds() {
+    const TEST: &str = "pools_and_sessions_report_missing_pidfds";
     if !is_helper() {
         let host = PoorHost {
             name: "a container that refuses descriptors of processes",
@@ -184,16 +184,16 @@ fn pools_and_sessions_say_that_processes_have_no_descriptors_here() {
     }
     for mode in Mode::available() {
         let error = Session::start(&mode.sandbox(), Language::Python).unwrap_err().to_string();
-        assert!(error.contains("descriptors of processes"), "{mode:?} {error}");
+        assert!(error.contains("pidfds"), "{mode:?} {error}");
     }
     let pool = Pool::builder(&Sandbox::new()).language(Language::Python).build().unwrap();
     let reason = pool.metrics().unavailable.unwrap();
-    assert!(reason.contains("namespaces") || reason.contains("descriptors of processes"), "{reason}");
+    assert!(reason.contains("namespaces") || reason.contains("pidfds"), "{reason}");
 }
 
 #[test]
-fn a_spare_has_no_further_descriptors_where_they_are_closed_one_by_one() {
-    const TEST: &str = "a_spare_has_no_further_descriptors_where_they_are_closed_one_by_one";
+fn a_worker_has_no_other_descriptors_without_close_range() {
+    const TEST: &str = "a_worker_has_no_other_descriptors_without_close_range";
     if !is_helper() {
         let calls: &'static [(&[u32], i32)] = &[(&[436], libc::ENOSYS)];
         again(&PoorHost { name: "a kernel without close_range", how: How::Process(calls, None) }, TEST);
@@ -212,7 +212,7 @@ fn a_spare_has_no_further_descriptors_where_they_are_closed_one_by_one() {
 }
 
 #[test]
-fn a_second_of_processor_time_is_a_limit_and_no_signal() {
+fn a_second_of_processor_time_is_a_limit_not_a_signal() {
     let Some(mode) = Mode::available().into_iter().next() else { return };
     let sandbox = mode.sandbox().limits(quick().with_cpu(Duration::from_secs(1)));
     for _ in 0..4 {
@@ -253,8 +253,8 @@ fn maximum(test: &str) -> Option<Session> {
 }
 
 #[test]
-fn cells_work_at_maximum_and_a_refused_call_has_its_name() {
-    const TEST: &str = "cells_work_at_maximum_and_a_refused_call_has_its_name";
+fn cells_work_at_maximum_and_a_blocked_call_is_named() {
+    const TEST: &str = "cells_work_at_maximum_and_a_blocked_call_is_named";
     let Some(session) = maximum(TEST) else { return };
     assert_eq!(value(&session, "x = 20\nx + 1"), json!(21));
     assert_eq!(value(&session, "import subprocess\nsubprocess.run(['true']).returncode"), json!(0));
@@ -277,8 +277,8 @@ fn cells_work_at_maximum_and_a_refused_call_has_its_name() {
 }
 
 #[test]
-fn a_cell_at_maximum_cannot_look_into_its_parent() {
-    let Some(session) = maximum("a_cell_at_maximum_cannot_look_into_its_parent") else { return };
+fn a_cell_at_maximum_cannot_inspect_its_parent() {
+    let Some(session) = maximum("a_cell_at_maximum_cannot_inspect_its_parent") else { return };
     let code = format!(
         "{PRELUDE}parent = os.getppid()\n[attempt(lambda: open(f'/proc/{{parent}}/' + name, 'rb').read(1)) for name in ('maps', 'mem', 'environ')] + \
          [attempt(lambda: os.kill(parent, 9)), attempt(lambda: os.readlink(f'/proc/{{parent}}/fd/4'))]"
@@ -289,15 +289,15 @@ fn a_cell_at_maximum_cannot_look_into_its_parent() {
 }
 
 #[test]
-fn folders_nested_deep_end_no_session() {
+fn deeply_nested_directories_end_no_session() {
     for mode in Mode::available() {
         let session = Session::start(&mode.sandbox(), Language::Python).unwrap();
-        // On a disk every further folder takes longer.
+        // On disk every further directory takes longer.
         let count = if mode == Mode::Shared { 1000 } else { 10_000 };
         let code =
             format!("import os\nfor _ in range({count}):\n    os.mkdir('d' * 200)\n    os.chdir('d' * 200)");
         let outcome = cell(&session, &code);
-        // Under load the cell is interrupted in time; what counts is that the session lives on.
+        // Under load the cell is interrupted; the session must stay alive.
         let ended = matches!(
             outcome.verdict,
             Verdict::Ok | Verdict::Exit { .. } | Verdict::Inodes { .. } | Verdict::Interrupted { .. }

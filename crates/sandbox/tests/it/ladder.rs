@@ -1,4 +1,4 @@
-//! The fallback ladder: hosts that lack something, what they say of it, and what they still give.
+//! The fallback ladder: hosts without some features, what they report, and what they still support.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -8,10 +8,10 @@ use toolpost_sandbox::{Error, Host, Layer, Level, Outcome, Program, Sandbox};
 use crate::attack::hosts::{How, PoorHost, command};
 use crate::support::{bash, eventually, is_running, python, quick, run};
 
-/// A rung: how a host is made poor, and what must hold on it.
+/// A rung: how the host is limited, and what must hold there.
 struct Rung {
     host: PoorHost,
-    /// The ability that the host must say it lacks.
+    /// The feature that the host must report as missing.
     lacks: &'static str,
     check: fn(&Host),
 }
@@ -69,7 +69,7 @@ const RUNGS: [Rung; 6] = [
 ];
 
 #[test]
-fn every_rung_is_found_out_attested_and_has_a_fix() {
+fn every_rung_is_detected_attested_and_has_a_fix() {
     for rung in RUNGS {
         let program = std::env::current_exe().unwrap();
         let mut command = if rung.lacks == "process_files" {
@@ -93,7 +93,7 @@ fn every_rung_is_found_out_attested_and_has_a_fix() {
     }
 }
 
-/// The test program in mounts of its own in which a part of `/proc` is covered, as containers do it.
+/// The test program in a mount namespace with a part of `/proc` covered, as in containers.
 fn masked(host: &PoorHost, program: &std::path::Path) -> Command {
     let How::Process(_, Some(prepare)) = host.how else { panic!("a command") };
     let script = format!("{prepare} && exec {} \"$@\"", program.display());
@@ -119,7 +119,7 @@ fn helper_on_a_rung() {
     (rung.check)(host);
 }
 
-/// What any level must still do, whatever the host lacks.
+/// The minimum of every level on every host.
 fn works(sandbox: &Sandbox) -> Outcome {
     let outcome =
         bash(sandbox, "echo x > file; cat file; setsid sleep 78001 & (setsid sleep 78001 &) ; exit 0");
@@ -142,7 +142,7 @@ fn old_calls(host: &Host) {
         println!("SKIP old calls at level strict: {host:?}");
         return;
     }
-    // A descriptor that a careless host leaves inheritable, with a number far above those that are placed.
+    // A descriptor that a careless host leaves inheritable, far above the placed ones.
     let leaked = rustix::io::dup(std::fs::File::open("/usr/bin/env").unwrap()).unwrap();
     rustix::io::fcntl_setfd(&leaked, rustix::io::FdFlags::empty()).unwrap();
     let outcome = works(&strict());
@@ -150,7 +150,7 @@ fn old_calls(host: &Host) {
         assert!(outcome.report.notes.iter().any(|note| note.contains(call)), "{call}: {outcome:?}");
     }
     let open = bash(&strict(), "ls /proc/self/fd | wc -l; ls -l /proc/self/fd");
-    // Input, output, error, the value, the code, and the folder that is listed.
+    // Input, output, errors, the value, the code, and the listed directory.
     let count: u32 = open.stdout.text().lines().next().unwrap().parse().unwrap();
     assert!(count <= 6 && !open.stdout.text().contains("/usr/bin/env"), "{open:?}");
 }
@@ -211,7 +211,7 @@ fn no_process_files(host: &Host) {
     let outcome = works(&strict());
     assert!(outcome.report.notes.iter().any(|note| note.contains("/proc")), "{outcome:?}");
     assert!(outcome.report.has(Layer::PrivateRoot));
-    // Never the host's: nothing of any process is there.
+    // Never the host's: no process is visible.
     let found = bash(
         &strict(),
         "cd /proc; echo *; echo x > /proc/y; cat /proc/1/environ /proc/version; ls /proc/self",

@@ -1,11 +1,11 @@
-//! Every language of the table: values, output, exit statuses, errors.
+//! Every language: values, output, exit statuses, errors.
 
 use serde_json::{Value, json};
 use toolpost_sandbox::{Error, Language, Outcome, Program, Sandbox, Verdict};
 
 use crate::support::{Mode, quick, run};
 
-/// Runs code, or says that the language is not there.
+/// Runs code, or prints that the language is missing.
 pub(crate) fn code(sandbox: &Sandbox, language: Language, source: &str) -> Option<Outcome> {
     match run(sandbox, &Program::code(language, source)) {
         Err(Error::LanguageMissing { .. }) => {
@@ -16,7 +16,7 @@ pub(crate) fn code(sandbox: &Sandbox, language: Language, source: &str) -> Optio
     }
 }
 
-/// What matters of an outcome, for a person.
+/// The relevant parts of an outcome, for messages.
 pub(crate) fn told(outcome: &Outcome) -> String {
     format!(
         "{:?} stdout: {} stderr: {} {:?}",
@@ -28,7 +28,7 @@ pub(crate) fn told(outcome: &Outcome) -> String {
 }
 
 #[test]
-fn the_value_of_code_comes_back_in_the_way_of_each_language() {
+fn each_language_returns_the_value_of_code() {
     let cases: [(Language, &str, Option<Value>); 31] = [
         (Language::Python, "x = 40\nx + 2", Some(json!(42))),
         (Language::JavaScript, "const x = 40; ({a: [x + 2]})", Some(json!({"a": [42]}))),
@@ -92,7 +92,7 @@ fn the_value_of_code_comes_back_in_the_way_of_each_language() {
 }
 
 #[test]
-fn code_finds_its_arguments_where_its_language_has_them() {
+fn code_gets_its_arguments() {
     let given = ["-x", "--", "a b", "{heap}", "--lang"];
     let cases = [
         (Language::Python, "import sys\nprint('|'.join(sys.argv[1:]))"),
@@ -129,7 +129,7 @@ fn code_finds_its_arguments_where_its_language_has_them() {
         // Lua's own check of their number fails without them.
         assert_eq!(outcome.stdout.text(), "\n", "{language} {}", told(&outcome));
     }
-    // What a pool has ready has none.
+    // A pool's worker has none.
     let pool =
         toolpost_sandbox::Pool::builder(&Mode::available()[0].sandbox()).language(Language::Python).build();
     if let Ok(pool) = pool {
@@ -142,7 +142,7 @@ fn code_finds_its_arguments_where_its_language_has_them() {
 }
 
 #[test]
-fn a_value_that_was_printed_says_so() {
+fn a_printed_value_is_marked() {
     let sandbox = Mode::available()[0].sandbox();
     for (language, source, expected) in [
         (Language::Python, "print(1)\n6 * 7", false),

@@ -1,4 +1,4 @@
-//! The private layer of a host directory, and what apply brings back from it.
+//! The private layer of a host directory, and what apply moves to the host.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -16,7 +16,7 @@ fn host() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// A sandbox whose layers lie in a directory of the test's own.
+/// A sandbox with its layers in the test's own directory.
 fn over(directory: &Path, layers: &Path) -> Sandbox {
     Sandbox::new().workspace(Workspace::Host(directory.to_owned())).layers(layers)
 }
@@ -42,7 +42,7 @@ fn git(directory: &Path, arguments: &[&str]) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Whether nothing is left of layers.
+/// Whether no layer is left.
 fn is_empty(layers: &Path) -> bool {
     fs::read_dir(layers).map_or(true, |mut entries| entries.next().is_none())
 }
@@ -64,7 +64,7 @@ fn applied_files_that_are_no_artifacts_need_no_note() {
     assert!(directory.path().join("link").is_symlink() && directory.path().join("hard").is_file());
     let is_lost = |note: &&String| note.contains("is not handed back");
     assert_eq!(outcome.report.notes.iter().find(is_lost), None);
-    // A fresh workspace ends with the run: there they are lost.
+    // A fresh workspace ends with the run, so these files are lost.
     let outcome = bash(&Sandbox::new(), "echo 1 > file; ln -s file link");
     assert!(outcome.report.notes.iter().any(|note| note.contains("`link` is not handed back")));
 }
@@ -204,8 +204,8 @@ fn git_works_in_a_repository_that_existed() {
 }
 
 #[test]
-fn what_changed_on_the_host_meanwhile_is_a_conflict() {
-    if skip_without_namespaces("what_changed_on_the_host_meanwhile_is_a_conflict") {
+fn concurrent_host_changes_are_conflicts() {
+    if skip_without_namespaces("concurrent_host_changes_are_conflicts") {
         return;
     }
     let (directory, layers) = (host(), host());
@@ -241,8 +241,8 @@ fn what_changed_on_the_host_meanwhile_is_a_conflict() {
 }
 
 #[test]
-fn held_runs_are_applied_discarded_and_taken_back_later() {
-    if skip_without_namespaces("held_runs_are_applied_discarded_and_taken_back_later") {
+fn held_runs_are_applied_discarded_and_undone_later() {
+    if skip_without_namespaces("held_runs_are_applied_discarded_and_undone_later") {
         return;
     }
     let (directory, layers) = (host(), host());
@@ -281,10 +281,10 @@ fn held_runs_are_applied_discarded_and_taken_back_later() {
     );
 }
 
-/// Records in a directory that others can write, or behind a link, are none: what a record says is done.
+/// Records in directories that others can write, or behind a link, are ignored: records are trusted.
 #[test]
-fn records_that_others_could_write_are_not_read() {
-    if skip_without_namespaces("records_that_others_could_write_are_not_read") {
+fn records_writable_by_others_are_ignored() {
+    if skip_without_namespaces("records_writable_by_others_are_ignored") {
         return;
     }
     let (directory, layers) = (host(), host());
@@ -300,10 +300,10 @@ fn records_that_others_could_write_are_not_read() {
     assert!(!is_found(&link) && is_found(layers.path()));
 }
 
-/// Undo restores rights and times as well, on one file system and across two, and takes nothing of others.
+/// Undo restores modes and times too, on one file system and across two, and never removes entries of others.
 #[test]
-fn undo_restores_rights_and_keeps_what_it_cannot_take_back() {
-    if skip_without_namespaces("undo_restores_rights_and_keeps_what_it_cannot_take_back") {
+fn undo_restores_modes_and_keeps_the_rest() {
+    if skip_without_namespaces("undo_restores_modes_and_keeps_the_rest") {
         return;
     }
     let shared = Path::new("/dev/shm");
@@ -341,7 +341,7 @@ fn undo_restores_rights_and_keeps_what_it_cannot_take_back() {
         let names = fs::read_dir(directory.path()).unwrap().count();
         assert_eq!(names, 3 + usize::from(has_link), "nothing is left beside");
 
-        // What the host changed since is not taken back, and its old version stays.
+        // Later changes of the host are not undone, and their old versions stay.
         let applied = bash(&over(directory.path(), layers.path()), "echo after > edited").applied.unwrap();
         fs::write(path("edited"), "by the host").unwrap();
         let undone = HeldRun::find(&applied.id, Some(layers.path())).unwrap().undo().unwrap();
@@ -351,10 +351,10 @@ fn undo_restores_rights_and_keeps_what_it_cannot_take_back() {
     }
 }
 
-/// Only the mode of a file changed on both sides: the host's stays.
+/// If both sides changed only a file's mode, the host's stays.
 #[test]
-fn a_mode_that_the_host_changed_meanwhile_is_a_conflict() {
-    if skip_without_namespaces("a_mode_that_the_host_changed_meanwhile_is_a_conflict") {
+fn a_concurrent_mode_change_is_a_conflict() {
+    if skip_without_namespaces("a_concurrent_mode_change_is_a_conflict") {
         return;
     }
     let (directory, layers) = (host(), host());
@@ -374,8 +374,8 @@ fn a_mode_that_the_host_changed_meanwhile_is_a_conflict() {
 }
 
 #[test]
-fn an_admitted_path_is_applied() {
-    if skip_without_namespaces("an_admitted_path_is_applied") {
+fn an_allowed_protected_path_is_applied() {
+    if skip_without_namespaces("an_allowed_protected_path_is_applied") {
         return;
     }
     let (directory, layers) = (host(), host());
@@ -484,8 +484,8 @@ fn a_layer_is_limited_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn links_do_not_lead_apply_elsewhere() {
-    if skip_without_namespaces("links_do_not_lead_apply_elsewhere") {
+fn apply_does_not_follow_links() {
+    if skip_without_namespaces("apply_does_not_follow_links") {
         return;
     }
     let (directory, outside) = (host(), host());
@@ -508,8 +508,8 @@ fn links_do_not_lead_apply_elsewhere() {
 }
 
 #[test]
-fn a_session_and_the_host_see_what_the_other_does() {
-    if skip_without_namespaces("a_session_and_the_host_see_what_the_other_does") {
+fn a_session_and_the_host_see_each_others_changes() {
+    if skip_without_namespaces("a_session_and_the_host_see_each_others_changes") {
         return;
     }
     for language in [Language::Python, Language::JavaScript] {
@@ -524,7 +524,8 @@ fn a_session_and_the_host_see_what_the_other_does() {
             assert_eq!(outcome.verdict, Verdict::Ok, "{code}: {}", outcome.stderr.text());
             outcome
         };
-        // A look-up that misses, then the host's side, then an open; a working directory and a file held across applies.
+        // A lookup that fails, then the host's side, then an open; a working directory and a file held across
+        // applies.
         run(
             "import os\nassert not os.path.exists('later')\nos.chdir('sub')\nheld = open('log', 'a')\nheld.write('1')\nheld.flush()",
             "var fs = require('fs'); fs.existsSync('later'); process.chdir('sub'); var held = fs.openSync('log', 'a'); fs.writeSync(held, '1')",
@@ -538,7 +539,7 @@ fn a_session_and_the_host_see_what_the_other_does() {
         );
         assert_eq!(outcome.value, Some("by the hostsecond".into()), "{language}");
         assert_eq!(fs::read_to_string(at("sub/log")).unwrap(), "12", "{language}");
-        // Edited by code, edited by the host, read; and the same for what is deleted.
+        // Edited by code, edited by the host, read; and the same for deletions.
         run("open('given', 'w').write('code')", "fs.writeFileSync('given', 'code'); 0");
         assert_eq!(fs::read_to_string(at("sub/given")).unwrap(), "code", "{language}");
         fs::write(at("other"), "replaced").unwrap();
@@ -571,7 +572,7 @@ fn an_interrupted_apply_is_finished_by_the_next_run() {
     write(directory.path().join("one"), "before");
     let sandbox = over(directory.path(), layers.path());
     bash(&sandbox.clone().apply(ApplyMode::Hold), "echo 1 > one; echo 2 > two; echo x > .envrc");
-    // The state in which a host program that is killed leaves it, with one of the files moved already.
+    // The state after the host program was killed, with one file moved already.
     let layer = fs::read_dir(layers.path()).unwrap().next().unwrap().unwrap().path();
     let record = fs::read_to_string(layer.join("layer.json")).unwrap();
     assert!(record.contains("\"held\""));
@@ -579,7 +580,7 @@ fn an_interrupted_apply_is_finished_by_the_next_run() {
     fs::rename(layer.join("upper/two"), directory.path().join("two")).unwrap();
     let outcome = bash(&sandbox, "true");
     assert!(
-        outcome.report.notes.iter().any(|note| note.contains("is applied now")),
+        outcome.report.notes.iter().any(|note| note.contains("are applied now")),
         "{:?}",
         outcome.report.notes
     );

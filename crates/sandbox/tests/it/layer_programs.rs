@@ -1,5 +1,5 @@
-//! Everyday programs in the private layer of a host directory: each difference from a plain directory has a test here
-//! and a line in `toolpost help apply`.
+//! Common programs in a private layer. Each difference from a plain directory has a test here and a line in
+//! `toolpost help apply`.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -139,7 +139,7 @@ fn a_tree_of_many_files_is_applied() {
     if skip_without_namespaces("a_tree_of_many_files_is_applied") {
         return;
     }
-    // As many as a larger `node_modules` has, and long enough for the host to count them.
+    // As many as in a large `node_modules`, and long enough for the host to count them.
     let code = "import os, time\nfor d in range(30):\n    os.mkdir(f'd{d}')\n    for f in range(1000):\n        open(f'd{d}/f{f}', 'w')\ntime.sleep(0.6)";
     let directory = tempfile::tempdir().unwrap();
     run(directory.path(), &format!("python3 -c \"{code}\""));
@@ -160,7 +160,7 @@ fn a_tree_is_deleted_while_the_host_counts_it() {
     for number in 0..3000 {
         fs::create_dir_all(directory.path().join(format!("build/{number}/deep"))).unwrap();
     }
-    // The layer has a copy of each directory first, and a whiteout of each in the end.
+    // The layer first has a copy of each directory, and finally a whiteout of each.
     let code = "import os, shutil, time\nfor d in range(3000): open(f'build/{d}/deep/x', 'w')\nfor d in range(3000):\n    \
                 shutil.rmtree(f'build/{d}')\n    if d % 30 == 0: time.sleep(0.01)";
     run(directory.path(), &format!("python3 -c \"{code}\""));
@@ -181,7 +181,7 @@ fn a_directory_is_renamed_by_copying() {
     assert_eq!(outcome.stdout.text(), "18\n", "EXDEV, as between file systems");
     assert!(!at("one").exists());
     assert_eq!(fs::read_to_string(at("two/inner/file")).unwrap(), "x");
-    // A directory that the code made itself is renamed as anywhere.
+    // A directory that the code created is renamed as usual.
     run(
         directory.path(),
         "mkdir new && echo y > new/f && python3 -c \"import os; os.rename('new', 'made')\"",
@@ -190,8 +190,8 @@ fn a_directory_is_renamed_by_copying() {
 }
 
 #[test]
-fn hard_links_are_links_among_what_the_code_wrote() {
-    if skip_without_namespaces("hard_links_are_links_among_what_the_code_wrote") {
+fn hard_links_among_new_files_stay_links() {
+    if skip_without_namespaces("hard_links_among_new_files_stay_links") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -238,11 +238,11 @@ fn sparse_files_stay_sparse() {
         assert_eq!(metadata.len(), (64 << 30) + 3);
         assert!(metadata.blocks() * 512 < 1 << 20, "{} blocks", metadata.blocks());
     };
-    // A run that is over moves its files.
+    // A finished run moves its files.
     let directory = tempfile::tempdir().unwrap();
     run(directory.path(), "truncate -s 64G big && printf end >> big");
     is_sparse(directory.path().join("big"));
-    // A session copies them, and copies what changed on the host.
+    // A session copies them, and copies changes of the host.
     let (directory, layers) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let limits = Limits::default().with_file_size(1 << 40);
     let sandbox =
@@ -263,8 +263,8 @@ fn sparse_files_stay_sparse() {
 }
 
 #[test]
-fn extreme_depth_is_bounded_and_goes_away() {
-    if skip_without_namespaces("extreme_depth_is_bounded_and_goes_away") {
+fn extreme_depth_is_bounded_and_removed() {
+    if skip_without_namespaces("extreme_depth_is_bounded_and_removed") {
         return;
     }
     let code = "import os\nopen('notes', 'w').write('ok')\nfor _ in range(5000):\n    os.mkdir('d')\n    os.chdir('d')\nopen('end', 'w')";
@@ -311,7 +311,7 @@ fn apply_does_not_follow_a_parent_that_is_swapped_for_a_link() {
                 fs::rename(&real, &moved).unwrap();
                 symlink(outside.path(), &real).unwrap();
                 std::thread::yield_now();
-                // Apply may have put a directory of its own there.
+                // Apply may have put its own directory there.
                 let _ = fs::remove_file(&real);
                 if fs::rename(&moved, &real).is_err() {
                     break;
@@ -333,8 +333,8 @@ fn apply_does_not_follow_a_parent_that_is_swapped_for_a_link() {
 }
 
 #[test]
-fn existing_rights_stay() {
-    if skip_without_namespaces("existing_rights_stay") {
+fn existing_modes_stay() {
+    if skip_without_namespaces("existing_modes_stay") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a thousand runs leave behind: nothing.
+//! A thousand runs leave nothing behind.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,7 +8,7 @@ use toolpost_sandbox::{Cancel, CellLimits, Language, Pool, Program, Sandbox, Ses
 
 use crate::support::{Mode, run};
 
-/// Everything of this process that a run could leave behind.
+/// The resources of this process that a run could leak.
 #[derive(Debug, PartialEq, Eq)]
 struct Holdings {
     mounts: Vec<String>,
@@ -32,7 +32,7 @@ fn holdings() -> Holdings {
     let threads: Vec<PathBuf> =
         std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|entry| entry.path()).collect();
     Holdings {
-        // Daemons on this machine, and images that are being made, mount what they like.
+        // Docker daemons on this machine mount and unmount concurrently.
         mounts: std::fs::read_to_string("/proc/self/mountinfo")
             .unwrap()
             .lines()
@@ -52,7 +52,7 @@ fn holdings() -> Holdings {
     }
 }
 
-/// The groups of this process, at any depth.
+/// The cgroups of this process, at any depth.
 fn collect_groups(folder: &Path, depth: usize, found: &mut BTreeSet<PathBuf>) {
     let own = format!("toolpost-{}-", std::process::id());
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -89,7 +89,7 @@ fn thousand_runs() {
         }
         let program = &programs[number / modes.len() % programs.len()];
         if number.is_multiple_of(9) {
-            // Started and dropped, at once or after a while.
+            // Started and dropped, at once or later.
             let started = sandbox.start(program);
             if number.is_multiple_of(2) {
                 std::thread::sleep(std::time::Duration::from_millis(2));
@@ -101,7 +101,7 @@ fn thousand_runs() {
         assert_eq!(outcome.is_err(), *program == programs[2], "{outcome:?}");
         drop(outcome);
     };
-    // What is made once and kept: the first process, the identity map, facts about the host.
+    // Cached resources: the first process, the id map, host facts.
     (0..42).for_each(one);
     let before = holdings();
     (0..if crate::attack::is_complete() { 1000 } else { 150 }).for_each(one);
@@ -112,7 +112,7 @@ fn thousand_runs() {
     assert!(left.iter().all(|name| name == "a" || name == "file"), "placeholders are left: {left:?}");
 }
 
-/// Runs that end in every way: well, by their own failure, killed by a limit, cancelled, refused at set-up.
+/// Runs with every kind of end: success, failure, limit, cancellation, set-up error.
 fn one_of_every_end(sandbox: &Sandbox, number: usize) {
     let code = match number % 6 {
         0 => "open('file', 'w').write('x')\n1",
@@ -142,14 +142,15 @@ fn one_of_every_end(sandbox: &Sandbox, number: usize) {
     });
 }
 
-/// What is left after `work`, once what ends by itself has ended.
+/// The leftovers of `work`, after delayed cleanups.
 fn leaves_nothing(what: &str, work: impl Fn(usize)) {
     leaves_nothing_after(what, if crate::attack::is_complete() { 1000 } else { 60 }, work);
 }
 
 fn leaves_nothing_after(what: &str, runs: usize, work: impl Fn(usize)) {
     work(30);
-    // The first measure is taken when nothing changes any more, the second one when it is the first, or never will be.
+    // The first measurement is taken when nothing changes any more; the second when it equals the first, or
+    // never will.
     let mut before = holdings();
     for _ in 0..20 {
         std::thread::sleep(std::time::Duration::from_millis(100));
@@ -171,7 +172,7 @@ fn leaves_nothing_after(what: &str, runs: usize, work: impl Fn(usize)) {
     assert_eq!(before, after, "{what}");
 }
 
-fn every_end_on_every_backend() {
+fn run_every_end_on_every_backend() {
     for mode in Mode::available() {
         leaves_nothing(&format!("{mode:?}"), |runs| {
             (0..runs / 3).for_each(|number| one_of_every_end(&mode.sandbox(), number));
@@ -207,20 +208,20 @@ fn every_end_on_every_backend() {
 }
 
 #[test]
-fn runs_that_end_in_every_way_leave_nothing_behind_on_any_backend() {
+fn every_end_of_a_run_leaves_nothing_behind_on_any_backend() {
     let text = alone("leaks::helper_every_end");
     assert!(text.contains("1 passed"), "{text}");
 }
 
 #[test]
 fn helper_every_end() {
-    // For runs_that_end_in_every_way_leave_nothing_behind_on_any_backend.
+    // For every_end_of_a_run_leaves_nothing_behind_on_any_backend.
     if crate::support::is_helper() {
-        every_end_on_every_backend();
+        run_every_end_on_every_backend();
     }
 }
 
-/// Fewer runs than elsewhere: the daemon takes a second for each container.
+/// Fewer runs than elsewhere: the daemon takes a second per container.
 #[cfg(feature = "docker")]
 fn every_end_in_containers() {
     use toolpost_sandbox::docker::{Docker, DockerHost, Options};
@@ -245,7 +246,7 @@ fn every_end_in_containers() {
 
 #[cfg(feature = "docker")]
 #[test]
-fn containers_that_end_in_every_way_leave_nothing_behind() {
+fn every_end_of_a_container_leaves_nothing_behind() {
     let text = alone("leaks::helper_containers");
     assert!(text.contains("1 passed"), "{text}");
     println!("{text}");
@@ -254,13 +255,13 @@ fn containers_that_end_in_every_way_leave_nothing_behind() {
 #[cfg(feature = "docker")]
 #[test]
 fn helper_containers() {
-    // For containers_that_end_in_every_way_leave_nothing_behind.
+    // For every_end_of_a_container_leaves_nothing_behind.
     if crate::support::is_helper() {
         every_end_in_containers();
     }
 }
 
-/// Runs a test in a process of its own, so that no other one holds anything meanwhile.
+/// Runs a test in a separate process, so that no other test holds anything meanwhile.
 fn alone(test: &str) -> String {
     #[expect(clippy::disallowed_methods, reason = "the test program itself, alone")]
     let output = std::process::Command::new(std::env::current_exe().unwrap())
@@ -289,7 +290,7 @@ fn helper_thousand_runs() {
 }
 
 #[test]
-fn an_ended_session_leaves_nothing_while_it_is_still_held() {
+fn an_ended_session_leaves_nothing_before_its_drop() {
     for mode in Mode::available() {
         let session = Session::start(&mode.sandbox(), Language::Python).unwrap();
         session.end();

@@ -1,4 +1,4 @@
-//! The levels: what each takes away, and which is given.
+//! The levels: restrictions of each, and which one a run gets.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use toolpost_sandbox::{Error, Host, Layer, Level, Limits, Sandbox, Source, Verdi
 
 use crate::support::{bash, eventually, is_running, open_folder, python, quick, run};
 
-/// The level `minimal` with namespaces where the host has them, and without.
+/// Level `minimal` with and without namespaces.
 fn minimal() -> [Sandbox; 2] {
     [Host::probe().clone(), Host::probe().without_namespaces()]
         .map(|host| Sandbox::new().level(Level::Minimal).host(host).limits(quick()))
 }
 
-/// Level `maximum`, or why not.
+/// Level `maximum`, or none with a message.
 fn maximum(test: &str) -> Option<Sandbox> {
     let entry = Host::probe().availability(Level::Maximum).unwrap();
     if !entry.available {
@@ -23,7 +23,7 @@ fn maximum(test: &str) -> Option<Sandbox> {
 }
 
 #[test]
-fn minimal_has_the_host_and_no_rights() {
+fn minimal_has_the_host_without_privileges() {
     let secret = open_folder();
     std::fs::write(secret.path().join("file"), "host").unwrap();
     for sandbox in minimal() {
@@ -51,7 +51,7 @@ fn minimal_has_the_host_and_no_rights() {
 }
 
 #[test]
-fn minimal_refuses_the_few_calls_that_no_tool_needs() {
+fn minimal_blocks_calls_that_no_tool_needs() {
     for sandbox in minimal() {
         let code = format!(
             "{}[call(425, 8, 0), attempt(lambda: socket.socket(40, socket.SOCK_STREAM)), call(165, b'none', b'/tmp', b'tmpfs', 0, 0), \
@@ -65,7 +65,7 @@ fn minimal_refuses_the_few_calls_that_no_tool_needs() {
 }
 
 #[test]
-fn minimal_takes_files_hands_them_back_and_leaves_no_process() {
+fn minimal_transfers_files_and_leaves_no_process() {
     for sandbox in minimal() {
         let folder = open_folder();
         for workspace in [Workspace::Fresh, Workspace::Host(folder.path().to_owned())] {
@@ -91,7 +91,7 @@ fn minimal_takes_files_hands_them_back_and_leaves_no_process() {
 }
 
 #[test]
-fn nobody_gets_minimal_who_did_not_name_it() {
+fn minimal_must_be_named() {
     let poor = Host::probe().without_namespaces().with_landlock(0);
     assert!(poor.availability(Level::Minimal).unwrap().available);
     assert_eq!(poor.best(), None);
@@ -138,23 +138,23 @@ fn a_level_brings_its_limits_unless_the_caller_sets_them() {
     let own = Limits::default().with_descriptors(100).with_wall(Duration::from_secs(20));
     let found = python(&sandbox.clone().limits(own.clone()), code).value;
     assert_eq!(found, Some(serde_json::json!([100, own.file_size, own.workspace_bytes])));
-    // A level that is lowered does not raise the limits of the one that was named.
+    // Lowering a level does not raise its limits.
     assert_eq!(sandbox.limits_at(Level::Standard), small);
     assert_eq!(Sandbox::new().limits_at(Level::Standard), Limits::for_level(Level::Standard));
 }
 
 #[test]
-fn maximum_says_that_there_is_no_second_kernel() {
+fn maximum_reports_the_shared_kernel() {
     let Some(sandbox) = maximum("maximum_says") else { return };
     let outcome = bash(&sandbox, "true");
     assert_eq!((&outcome.verdict, outcome.report.effective), (&Verdict::Ok, Level::Maximum));
-    assert!(outcome.report.notes.iter().any(|note| note.contains("no second kernel")), "{outcome:?}");
+    assert!(outcome.report.notes.iter().any(|note| note.contains("shares the host's kernel")), "{outcome:?}");
     for layer in [Layer::PrivateRoot, Layer::PidNamespace, Layer::NetworkNamespace, Layer::TreeKill] {
         assert!(outcome.report.has(layer), "{layer:?}");
     }
 }
 
-/// Calls that end a run at level `maximum`: code and the name that the verdict must have.
+/// Calls that end a run at level `maximum`: code, and the name in the verdict.
 const ENDED: [(&str, &str); 12] = [
     ("call(165, b'none', b'/tmp', b'tmpfs', 0, 0)", "`mount`"),
     ("call(166, b'/proc', 2)", "`umount2`"),
@@ -171,10 +171,10 @@ const ENDED: [(&str, &str); 12] = [
 ];
 
 #[test]
-fn maximum_ends_a_run_at_a_call_that_it_does_not_list_and_names_it() {
+fn maximum_ends_a_run_at_an_unlisted_call_and_names_it() {
     let Some(sandbox) = maximum("maximum_ends_a_run") else { return };
     for (code, name) in ENDED {
-        // The second line is never reached, whatever the program does about signals; nor is it in another process.
+        // The second line never runs, whatever the program does about signals, or in another process.
         for code in [
             format!(
                 "{}import signal\nsignal.signal(signal.SIGSYS, signal.SIG_IGN)\n{code}\nprint('alive')",
@@ -195,7 +195,7 @@ fn maximum_ends_a_run_at_a_call_that_it_does_not_list_and_names_it() {
 }
 
 #[test]
-fn maximum_answers_what_harmless_programs_try() {
+fn maximum_answers_calls_of_harmless_programs() {
     let Some(sandbox) = maximum("maximum_answers") else { return };
     let code = format!(
         "{}[call(435, 0, 0), call(425, 8, 0), call(319, b'x', 0), attempt(lambda: socket.socket(socket.AF_INET)), call(227, 0, struct.pack('qq', 0, 0)), \
@@ -215,7 +215,7 @@ fn maximum_answers_what_harmless_programs_try() {
 }
 
 #[test]
-fn what_people_run_runs_at_maximum() {
+fn common_programs_run_at_maximum() {
     use toolpost_sandbox::{Language, Program};
     let Some(sandbox) = maximum("what_people_run") else { return };
     for (language, code, expected) in [
@@ -256,7 +256,7 @@ fn what_people_run_runs_at_maximum() {
     }
 }
 
-/// Source, compiler with its arguments, and what the program prints.
+/// Source, compiler with arguments, and the program's output.
 const COMPILED: [(&str, &str, &[&str]); 4] = [
     (
         "a.c",
@@ -281,7 +281,7 @@ const COMPILED: [(&str, &str, &[&str]); 4] = [
 ];
 
 #[test]
-fn what_compilers_make_runs_at_maximum() {
+fn compiled_programs_run_at_maximum() {
     let Some(sandbox) = maximum("what_compilers_make") else { return };
     for (name, source, command) in COMPILED {
         let folder = open_folder();

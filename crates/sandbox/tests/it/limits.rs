@@ -1,4 +1,4 @@
-//! Limits and the verdicts that they give, and the tricks to get other ones.
+//! Limits and their verdicts, and attempts to fake verdicts.
 
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ fn processor_time_is_limited_over_all_processes() {
         let sandbox = mode.sandbox().limits(quick().with_cpu(Duration::from_millis(400)));
         for code in [
             "while True: pass",
-            // Each child stays far below the limit, and none is alive for long.
+            // Each child stays far below the limit and ends soon.
             "import os, time\nwhile True:\n    pid = os.fork()\n    if pid == 0:\n        end = time.process_time() + 0.05\n        while time.process_time() < end: pass\n        os._exit(0)\n    os.waitpid(pid, 0)",
             "import threading\nfor _ in range(20): threading.Thread(target=lambda: [i for i in iter(int, 1)]).start()",
         ] {
@@ -65,7 +65,7 @@ fn processor_time_is_limited_over_all_processes() {
 }
 
 #[test]
-fn memory_is_limited_over_all_processes_and_the_kernel_proves_it() {
+fn memory_is_limited_over_all_processes_with_kernel_proof() {
     if !has_memory_limit() {
         println!("SKIP memory over all processes: unproven here: no delegated cgroup");
         return;
@@ -124,7 +124,7 @@ fn processes_are_limited_and_a_fork_bomb_ends() {
 }
 
 #[test]
-fn output_keeps_head_and_tail_and_a_flood_ends() {
+fn output_is_truncated_to_head_and_tail_and_a_flood_ends() {
     for mode in Mode::available() {
         let limits = quick().with_stdout(1000).with_stderr(500);
         let outcome = bash(&mode.sandbox().limits(limits), "seq 1 100000; seq 1 50000 >&2");
@@ -163,7 +163,7 @@ fn the_workspace_is_limited_in_bytes_and_files() {
         assert_eq!(outcome.verdict, Verdict::Disk { limit: 4 << 20 }, "{mode:?} {outcome:?}");
         let nameless = "import os, time\nf = open('big', 'wb', 0)\nos.remove('big')\nfor _ in range(64):\n    f.write(b'x' * (1 << 20)); time.sleep(0.02)";
         let outcome = python(&sandbox, nameless);
-        // The kernel's own limit is a refused write, after which the nameless file is gone.
+        // The kernel's own limit fails a write; afterwards the unnamed file is gone.
         let refused = Verdict::Exit { code: 1 };
         let expected = if mode == Mode::Shared { Verdict::Disk { limit: 4 << 20 } } else { refused };
         assert_eq!(outcome.verdict, expected, "{mode:?} {outcome:?}");
@@ -179,7 +179,7 @@ fn the_workspace_is_limited_in_bytes_and_files() {
 }
 
 #[test]
-fn a_program_cannot_pretend_that_a_limit_was_reached() {
+fn a_program_cannot_fake_a_limit() {
     for mode in Mode::available() {
         let sandbox = mode.sandbox();
         for code in [124, 137, 139, 152, 255] {
@@ -204,7 +204,7 @@ fn descriptors_and_file_sizes_are_limited() {
 }
 
 #[test]
-fn a_value_larger_than_its_limit_is_dropped_and_said() {
+fn a_value_beyond_its_limit_is_dropped_and_reported() {
     let sandbox = Mode::available()[0].sandbox().limits(quick().with_value_bytes(1000));
     let outcome = python(&sandbox, "'x' * 100000");
     assert_eq!((outcome.value, outcome.verdict), (None, Verdict::Ok));
@@ -227,12 +227,12 @@ fn the_share_of_a_processor_is_limited() {
     assert!(outcome.usage.wall > Duration::from_millis(900), "{:?}", outcome.usage);
 }
 
-/// The sandboxes whose host is killed: every mode, and those of poor hosts.
+/// The sandboxes whose host is killed: every mode, and limited hosts.
 fn of_killed_host(name: &str) -> toolpost_sandbox::Sandbox {
     let poor = Host::probe().without_namespaces();
     let sandbox = toolpost_sandbox::Sandbox::new().limits(quick());
     match name {
-        // Without scopes for signals only a control group is left.
+        // Without signal scopes only a cgroup is left.
         "Landlock 4" => sandbox.host(poor.with_landlock(4)),
         "minimal" => sandbox.level(Level::Minimal),
         "minimal, no namespaces" => sandbox.level(Level::Minimal).host(poor),
@@ -252,7 +252,7 @@ fn a_killed_host_leaves_nothing_behind() {
     } else {
         println!("SKIP a killed host with Landlock 4: {:?}", report.missing);
     }
-    // The helper below is this very test program, killed in the middle of a run.
+    // The helper below is this test program, killed in the middle of a run.
     for name in names {
         #[expect(clippy::disallowed_methods, reason = "the host program that is killed")]
         let mut host = std::process::Command::new(std::env::current_exe().unwrap())
@@ -307,7 +307,7 @@ fn many_runs_at_once_never_mix() {
 }
 
 #[test]
-fn a_program_that_does_nothing_is_ended_and_one_that_works_or_prints_is_not() {
+fn only_an_idle_program_is_ended() {
     for mode in Mode::available() {
         let sandbox = mode.sandbox().limits(quick().with_idle(Duration::from_millis(600)));
         let start = Instant::now();
@@ -327,7 +327,7 @@ fn a_program_that_does_nothing_is_ended_and_one_that_works_or_prints_is_not() {
 }
 
 #[test]
-fn a_file_that_grows_too_large_is_the_reason_only_if_it_is_there() {
+fn a_file_size_verdict_needs_a_file_of_that_size() {
     for mode in Mode::available() {
         let sandbox = mode.sandbox().limits(quick().with_file_size(1 << 20));
         let outcome = bash(&sandbox, "exec head -c 2000000 /dev/zero > big");
@@ -358,10 +358,10 @@ fn a_child_that_the_kernel_kills_for_memory_ends_a_strict_run() {
 }
 
 #[test]
-fn a_refused_process_ends_a_run_at_maximum() {
+fn a_denied_process_ends_a_run_at_maximum() {
     let host = Host::probe();
     if !host.availability(Level::Maximum).unwrap().available {
-        println!("SKIP a_refused_process_ends_a_run_at_maximum: {host:?}");
+        println!("SKIP a_denied_process_ends_a_run_at_maximum: {host:?}");
         return;
     }
     let sandbox = toolpost_sandbox::Sandbox::new().level(Level::Maximum);
@@ -381,29 +381,29 @@ fn a_refused_process_ends_a_run_at_maximum() {
 }
 
 #[test]
-fn without_a_cgroup_the_memory_of_all_processes_is_watched() {
+fn without_a_cgroup_the_memory_of_all_processes_is_polled() {
     for mode in Mode::available() {
         let sandbox =
             mode.sandbox().host(mode.host().without_cgroups()).limits(quick().with_memory(64 << 20));
-        // None of them is over the limit of one process.
+        // None of them exceeds the limit of one process.
         let code = "import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n        x = bytearray(30 << 20)\n        time.sleep(60)\n        os._exit(0)\nos.wait()";
         let outcome = python(&sandbox, code);
         assert_eq!(outcome.verdict, Verdict::Memory { limit: 64 << 20 }, "{mode:?} {outcome:?}");
         assert!(outcome.report.has(Layer::MemoryWatch) && !outcome.report.has(Layer::MemoryLimit));
-        // A file in memory is no memory of a process. It cannot be made here; level `minimal` counts it.
+        // A memory file is not process memory. It cannot be created here; level `minimal` counts it.
         let file = "import os, time\nf = os.memfd_create('m')\nfor _ in range(100): os.write(f, b'x' * (1 << 20))\ntime.sleep(60)";
         let outcome = python(&sandbox, file);
         assert!(outcome.stderr.text().contains("Function not implemented"), "{mode:?} {outcome:?}");
         let outcome = python(&sandbox.clone().level(Level::Minimal), file);
         assert_eq!(outcome.verdict, Verdict::Memory { limit: 64 << 20 }, "{mode:?} {outcome:?}");
-        // Memory that processes share is counted once.
+        // Shared memory counts once.
         let shared = "import os, time\nx = bytearray(40 << 20)\nfor _ in range(5):\n    if os.fork() == 0:\n        time.sleep(0.5)\n        os._exit(0)\nfor _ in range(5): os.wait()";
         assert_eq!(python(&sandbox, shared).verdict, Verdict::Ok, "{mode:?}");
     }
 }
 
 #[test]
-fn swap_is_off_or_the_report_says_so() {
+fn swap_is_off_or_reported() {
     for mode in Mode::available() {
         let outcome = bash(&mode.sandbox(), "true");
         let missing = outcome.report.missing.iter().any(|missing| missing.layer == Layer::NoSwap);

@@ -1,4 +1,4 @@
-//! The sandbox from outside: what programs get, what limits do, what attacks reach, what stays behind.
+//! Integration tests of the sandbox: programs, limits, attacks and leaks.
 #![cfg(target_os = "linux")]
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Packages installed for a run, and environments with the packages of a profile.
+//! Installed packages, and environments with a profile's packages.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use toolpost_sandbox::{
 use crate::languages::{code, told};
 use crate::support::{Mode, quick, run};
 
-/// Makes a folder with wheels of our own: `hello-toolpost` 1.0 and 2.0, where 2.0 needs `depends-toolpost`.
+/// Creates a directory with wheels: `hello-toolpost` 1.0 and 2.0, where 2.0 needs `depends-toolpost`.
 fn wheels(folder: &Path) {
     let script = r#"
 import os, zipfile
@@ -38,7 +38,7 @@ with tarfile.open("source-toolpost-1.0.tar.gz", "w:gz") as archive:
     std::fs::remove_dir_all(folder.join("x")).unwrap();
 }
 
-/// What installs here, if anything does.
+/// An installer, if this host has one.
 fn installer(name: &str) -> Option<Installer> {
     if !Mode::available().contains(&Mode::Strict) {
         println!("SKIP {name}: no namespaces");
@@ -71,7 +71,7 @@ fn packages_are_installed_once_and_a_run_finds_them_read_only() {
         .unwrap();
     assert_eq!(old.packages(), ["hello-toolpost==1.0"]);
 
-    // The same again comes from the folder: nothing could be installed any more.
+    // The same list comes from the directory: nothing could be installed any more.
     std::fs::remove_dir_all(&links).unwrap();
     std::fs::create_dir(&links).unwrap();
     let again = installer.install(&wanted, &cache, &Cancel::new()).unwrap();
@@ -89,7 +89,7 @@ fn packages_are_installed_once_and_a_run_finds_them_read_only() {
             assert_eq!(outcome.value, Some(json!([value, false])), "{mode:?} {}", told(&outcome));
         }
     }
-    // A session has them too; a pool, whose interpreters were started before, leaves such a run to a cold start.
+    // A session sees them too. A pool, whose interpreters started before, starts such a run cold.
     let sandbox = Mode::Strict.sandbox().requirements(old.clone());
     let session = toolpost_sandbox::Session::start(&sandbox, Language::Python).unwrap();
     let cell =
@@ -137,7 +137,7 @@ fn a_package_that_cannot_be_installed_is_an_error_that_names_it() {
 }
 
 #[test]
-fn packages_make_room_for_others_unless_they_are_in_use() {
+fn unused_packages_are_evicted_first() {
     let Some(installer) = installer("packages_make_room_for_others") else { return };
     let folder = tempfile::tempdir().unwrap();
     let (links, cache) = (folder.path().join("links"), folder.path().join("cache"));
@@ -157,8 +157,8 @@ fn packages_make_room_for_others_unless_they_are_in_use() {
 }
 
 #[test]
-fn an_environment_is_made_once_listed_used_and_removed() {
-    let Some(installer) = installer("an_environment_is_made_once_listed_used_and_removed") else { return };
+fn an_environment_is_created_once_listed_used_and_removed() {
+    let Some(installer) = installer("an_environment_is_created_once_listed_used_and_removed") else { return };
     let folder = tempfile::tempdir().unwrap();
     let (links, place) = (folder.path().join("links"), folder.path().join("environments"));
     std::fs::create_dir(&links).unwrap();
@@ -169,7 +169,7 @@ fn an_environment_is_made_once_listed_used_and_removed() {
     assert_eq!(missing, profile.packages.iter().collect::<Vec<_>>());
     let environment = match Environment::build(&profile, &place, &installer, &Cancel::new()) {
         Err(Error::Requirement { reason, .. }) if reason.contains("python3-venv") => {
-            println!("SKIP an_environment_is_made_once_listed_used_and_removed: no venv");
+            println!("SKIP an_environment_is_created_once_listed_used_and_removed: no venv");
             return;
         }
         other => other.unwrap(),
@@ -184,7 +184,7 @@ fn an_environment_is_made_once_listed_used_and_removed() {
         assert_eq!(outcome.value, Some(json!(2)), "{mode:?} {}", told(&outcome));
         assert!(profile.missing(&sandbox).unwrap().is_empty());
     }
-    // The same list by the same Python comes back; nothing could be installed any more.
+    // The same list by the same Python is reused; nothing could be installed any more.
     std::fs::remove_dir_all(&links).unwrap();
     std::fs::create_dir(&links).unwrap();
     assert_eq!(Environment::build(&profile, &place, &installer, &Cancel::new()).unwrap(), environment);
@@ -194,7 +194,7 @@ fn an_environment_is_made_once_listed_used_and_removed() {
     assert!(environment.clone().remove().is_ok() && !environment.folder.exists());
 }
 
-/// A server on loopback with some files, for as long as the test lives. Gives its port and what it was asked for.
+/// A loopback file server for the test's lifetime. Returns its port and the requests.
 fn serve(
     files: Vec<(String, Vec<u8>)>,
     listener: std::net::TcpListener,
@@ -228,8 +228,8 @@ fn serve(
 }
 
 #[test]
-fn an_index_is_reached_through_the_proxy_and_nothing_else_is() {
-    let Some(installer) = installer("an_index_is_reached_through_the_proxy_and_nothing_else_is") else {
+fn only_the_index_is_reached_through_the_proxy() {
+    let Some(installer) = installer("only_the_index_is_reached_through_the_proxy") else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -252,7 +252,7 @@ fn an_index_is_reached_through_the_proxy_and_nothing_else_is() {
     let packages = own.install(&wanted, &folder.path().join("cache"), &Cancel::new()).unwrap();
     assert_eq!(packages.packages(), ["hello-toolpost==1.0"]);
     assert!(asked.lock().unwrap().contains(&"/simple/hello-toolpost/".to_owned()));
-    // The same server is refused when it is not the index.
+    // The same server is denied when it is not the index.
     let count = asked.lock().unwrap().len();
     let other = Installer::new(Sandbox::new().level(Level::Strict)).index(format!("http://{address}/simple"));
     assert!(other.install(&wanted, &folder.path().join("other"), &Cancel::new()).is_err());
@@ -330,7 +330,7 @@ pack("hello-toolpost", {"package.json": json.dumps(package), "index.js": "module
 }
 
 #[test]
-fn a_folder_of_others_takes_no_packages() {
+fn a_directory_of_others_takes_no_packages() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,4 +1,5 @@
-//! Pools whose parts are slow, too many, or killed from outside: runs go on or end honestly, and all is replaced.
+//! Pools with slow, excessive or killed parts: runs continue or end with the right verdict, and parts are
+//! replaced.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use toolpost_sandbox::{Cancel, Event, Language, Outcome, Pool, Sandbox, Verdict}
 use crate::pools::{behind, python, python_pool, ready, served, strict};
 use crate::support::{eventually, open_folder, run};
 
-/// A virtual environment whose Python has one module more. None, loudly, if its Python is not found in a sandbox.
+/// A virtual environment with an additional module. None, with a message, if its Python is missing in a
+/// sandbox.
 fn with_module(test: &str, name: &str, source: &str) -> Option<(tempfile::TempDir, Sandbox)> {
     let look = "import sys\n[sys.version_info[0], sys.version_info[1], sys.executable]";
     let value = run(&strict(), &python(look)).ok().and_then(|outcome| outcome.value);
@@ -42,8 +44,8 @@ fn with_module(test: &str, name: &str, source: &str) -> Option<(tempfile::TempDi
 }
 
 #[test]
-fn a_zygote_that_loads_too_long_is_ended_and_runs_go_on() {
-    let test = "a_zygote_that_loads_too_long_is_ended_and_runs_go_on";
+fn a_slow_zygote_is_killed_and_runs_continue() {
+    let test = "a_slow_zygote_is_killed_and_runs_continue";
     if python_pool(test, &strict()).is_none() {
         return;
     }
@@ -56,17 +58,17 @@ fn a_zygote_that_loads_too_long_is_ended_and_runs_go_on() {
     let outcome = run(&behind(&sandbox, &pool), &python("1 + 1")).unwrap();
     let notes = outcome.report.notes.join("\n");
     assert_eq!((outcome.report.backend.as_str(), outcome.value), ("process", Some(json!(2))));
-    assert!(notes.contains("did not load in time"), "{notes}");
+    assert!(notes.contains("loading the zygote timed out"), "{notes}");
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
-    assert!(pool.metrics().unavailable.is_some_and(|reason| reason.contains("did not load in time")));
+    assert!(pool.metrics().unavailable.is_some_and(|reason| reason.contains("loading the zygote timed out")));
     let dropped = Instant::now();
     drop(pool);
     assert!(dropped.elapsed() < Duration::from_secs(10), "{:?}", dropped.elapsed());
 }
 
 #[test]
-fn a_request_waits_for_a_spare_as_long_as_it_was_told_to() {
-    let test = "a_request_waits_for_a_spare_as_long_as_it_was_told_to";
+fn a_request_waits_for_a_worker_until_its_timeout() {
+    let test = "a_request_waits_for_a_worker_until_its_timeout";
     if python_pool(test, &strict()).is_none() {
         return;
     }
@@ -80,15 +82,15 @@ fn a_request_waits_for_a_spare_as_long_as_it_was_told_to() {
         let begun = Instant::now();
         let outcome = run(&behind(&sandbox, &pool), &python("1 + 1")).unwrap();
         let took = begun.elapsed().as_secs_f64();
-        assert!(outcome.report.notes.join("\n").contains("no spare was ready in time"));
+        assert!(outcome.report.notes.join("\n").contains("waiting for a worker timed out"));
         assert!(took >= least && took < 25.0, "{within:?}: {took} s");
     }
 }
 
 #[test]
-fn a_pool_runs_as_many_at_a_time_as_it_was_told_to() {
+fn a_pool_bounds_concurrent_runs() {
     let sandbox = strict();
-    let test = "a_pool_runs_as_many_at_a_time_as_it_was_told_to";
+    let test = "a_pool_bounds_concurrent_runs";
     let builder = Pool::builder(&sandbox).language(Language::Python).max_concurrency(2);
     let Some(pool) = ready(test, builder, 2) else { return };
     let pooled = behind(&sandbox, &pool);
@@ -107,7 +109,7 @@ fn a_pool_runs_as_many_at_a_time_as_it_was_told_to() {
     });
 }
 
-/// The processes of a pool whose variables have a mark: its zygote, and the first process that the zygote lives under.
+/// The processes of a pool whose environment has a mark: its zygote, and the zygote's first process.
 fn zygote(mark: &str) -> Option<(Pid, Pid)> {
     let read = |pid: i32, file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
     let text = |pid: i32, file: &str| String::from_utf8_lossy(&read(pid, file)).into_owned();
@@ -120,7 +122,7 @@ fn zygote(mark: &str) -> Option<(Pid, Pid)> {
         let status = text(pid, "status");
         let parent =
             status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse::<i32>().ok()?;
-        // A child of the zygote lives under a first process of its own.
+        // A fork of the zygote has its own first process.
         if text(parent, "cmdline").starts_with("p\0") {
             return Some((Pid::from_raw(pid)?, Pid::from_raw(parent)?));
         }
@@ -128,7 +130,7 @@ fn zygote(mark: &str) -> Option<(Pid, Pid)> {
     None
 }
 
-/// Runs code that waits for a moment, does something meanwhile, and gives its outcome.
+/// Runs code that waits, acts meanwhile, and returns the outcome.
 fn meanwhile(sandbox: &Sandbox, act: impl FnOnce()) -> Outcome {
     let code = python(
         "import time\nprint('begun', flush=True)\ntime.sleep(1.5)\nopen('end.txt', 'w').write('e')\n'ended'",
@@ -149,8 +151,8 @@ fn meanwhile(sandbox: &Sandbox, act: impl FnOnce()) -> Outcome {
 }
 
 #[test]
-fn a_zygote_that_is_killed_from_outside_takes_no_run_with_it_and_is_replaced() {
-    let test = "a_zygote_that_is_killed_from_outside_takes_no_run_with_it_and_is_replaced";
+fn a_killed_zygote_ends_no_run_and_is_replaced() {
+    let test = "a_killed_zygote_ends_no_run_and_is_replaced";
     let mark = "zygote-that-is-killed";
     let sandbox = strict().env("TOOLPOST_TEST_MARK", mark);
     let Some(pool) = python_pool(test, &sandbox) else { return };
@@ -160,8 +162,8 @@ fn a_zygote_that_is_killed_from_outside_takes_no_run_with_it_and_is_replaced() {
         return;
     };
     let outcome = meanwhile(&pooled, || {
-        // Spares wait while it is killed.
-        eventually("spares wait", || pool.metrics().ready == 2);
+        // Workers are idle while it is killed.
+        eventually("workers are idle", || pool.metrics().ready == 2);
         kill_process(before, Signal::KILL).unwrap();
         eventually("it is noticed", || pool.metrics().restarted == 1);
     });
@@ -176,8 +178,8 @@ fn a_zygote_that_is_killed_from_outside_takes_no_run_with_it_and_is_replaced() {
 }
 
 #[test]
-fn a_first_process_that_is_killed_from_outside_ends_its_runs_honestly() {
-    let test = "a_first_process_that_is_killed_from_outside_ends_its_runs_honestly";
+fn a_killed_first_process_ends_its_runs_with_the_right_verdict() {
+    let test = "a_killed_first_process_ends_its_runs_with_the_right_verdict";
     let mark = "first-process-that-is-killed";
     let sandbox = strict().env("TOOLPOST_TEST_MARK", mark);
     let Some(pool) = python_pool(test, &sandbox) else { return };
@@ -187,7 +189,7 @@ fn a_first_process_that_is_killed_from_outside_ends_its_runs_honestly() {
         return;
     };
     let outcome = meanwhile(&pooled, || {
-        eventually("spares wait", || pool.metrics().ready == 2);
+        eventually("workers are idle", || pool.metrics().ready == 2);
         kill_process(first, Signal::KILL).unwrap();
     });
     assert_eq!(outcome.verdict, Verdict::Signal { signal: libc::SIGKILL }, "{outcome:?}");

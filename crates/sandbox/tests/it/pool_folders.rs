@@ -1,4 +1,4 @@
-//! Pools and folders of the host: a folder that is attached to a spare is what a cold run has, and no other spare sees it.
+//! Pools and host directories: an attached directory behaves as in a cold run, and no other worker sees it.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +14,7 @@ use crate::attack::hosts::{How, PoorHost, command};
 use crate::pools::{PYTHON, behind, essence, python, ready, served, strict};
 use crate::support::{HELPER, PROTECTED_PATHS, eventually, is_helper, open_folder, run};
 
-/// A folder with some files, all of them for their owner alone.
+/// A directory with some files, all for their owner only.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(folder.path().join("data/inner")).unwrap();
@@ -26,7 +26,7 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// A pool whose spares take folders of the host.
+/// A pool whose workers attach host directories.
 fn attaching(test: &str, sandbox: &Sandbox) -> Option<Arc<Pool>> {
     ready(test, Pool::builder(sandbox).language(Language::Python).host_directories(true), 1)
 }
@@ -35,7 +35,7 @@ fn within(sandbox: &Sandbox, folder: &Path) -> Sandbox {
     sandbox.clone().workspace(Workspace::Host(folder.to_owned()))
 }
 
-/// What lies in a folder: path, owner, rights and content.
+/// The content of a directory: path, owner, mode and content.
 fn listing(folder: &Path) -> Vec<String> {
     use std::os::unix::fs::MetadataExt as _;
     let (mut found, mut waiting) = (Vec::new(), vec![folder.to_owned()]);
@@ -59,7 +59,7 @@ fn listing(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Runs the same in two folders that are alike, cold and in a spare, and gives both outcomes.
+/// Runs the same in two equal directories, cold and pooled, and returns both outcomes.
 fn both(sandbox: &Sandbox, pool: &Arc<Pool>, program: &Program, name: &str) -> [Outcome; 2] {
     let (first, second) = (folder(), folder());
     let cold = run(&within(sandbox, first.path()), program).unwrap();
@@ -70,7 +70,7 @@ fn both(sandbox: &Sandbox, pool: &Arc<Pool>, program: &Program, name: &str) -> [
     [cold, warm]
 }
 
-/// Code about files whose outcome is the same cold and in a spare.
+/// Code about files with equal outcomes in cold and pooled runs.
 const FILES: [(&str, &str); 9] = [
     (
         "places",
@@ -111,12 +111,12 @@ const FILES: [(&str, &str); 9] = [
 ];
 
 #[test]
-fn a_spare_with_a_folder_of_the_host_is_what_a_cold_run_is() {
+fn a_worker_with_a_host_directory_equals_a_cold_run() {
     let sandbox = strict();
-    let test = "a_spare_with_a_folder_of_the_host_is_what_a_cold_run_is";
+    let test = "a_worker_with_a_host_directory_equals_a_cold_run";
     let Some(pool) = attaching(test, &sandbox) else { return };
     for (name, code) in FILES.into_iter().chain(PYTHON.into_iter().step_by(2)) {
-        // The first process is in no domain of Landlock, so that no code looks into it.
+        // The first process is in no Landlock domain, so that no code can inspect it.
         if name != "no way round the root" {
             both(&sandbox, &pool, &python(code), name);
         }
@@ -140,9 +140,9 @@ fn a_spare_with_a_folder_of_the_host_is_what_a_cold_run_is() {
 }
 
 #[test]
-fn uploads_folders_and_variables_reach_a_spare_with_a_folder_of_the_host() {
+fn uploads_directories_and_variables_reach_a_worker_with_a_host_directory() {
     let sandbox = strict();
-    let test = "uploads_folders_and_variables_reach_a_spare_with_a_folder_of_the_host";
+    let test = "uploads_directories_and_variables_reach_a_worker_with_a_host_directory";
     let Some(pool) = attaching(test, &sandbox) else { return };
     let code = python(
         "import os\nprint(os.getcwd(), sorted(os.listdir('.')), os.environ.get('TOKEN'), open('/workspace/up/load.txt').read())\n\
@@ -167,9 +167,9 @@ fn uploads_folders_and_variables_reach_a_spare_with_a_folder_of_the_host() {
 }
 
 #[test]
-fn protected_paths_of_an_attached_folder_cannot_be_written() {
+fn protected_paths_of_an_attached_directory_cannot_be_written() {
     let sandbox = strict();
-    let test = "protected_paths_of_an_attached_folder_cannot_be_written";
+    let test = "protected_paths_of_an_attached_directory_cannot_be_written";
     let Some(pool) = attaching(test, &sandbox) else { return };
     let mut code = String::from(
         "import os\nopen('evil', 'w').close()\nallowed = []\ndef attempt(name, action):\n    try:\n        action(); allowed.append(name)\n    except OSError: pass\n",
@@ -209,11 +209,11 @@ fn protected_paths_of_an_attached_folder_cannot_be_written() {
 }
 
 #[test]
-fn no_folder_is_seen_by_another_run_nor_stays() {
+fn no_directory_is_visible_to_another_run_or_stays_mounted() {
     let sandbox = strict();
-    let test = "no_folder_is_seen_by_another_run_nor_stays";
+    let test = "no_directory_is_visible_to_another_run_or_stays_mounted";
     let Some(pool) = attaching(test, &sandbox) else { return };
-    // Daemons of containers mount what they want beside this test.
+    // Docker daemons mount and unmount during this test.
     let mounts = || {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         mounts.lines().filter(|line| !line.contains("/docker/")).count()
@@ -236,7 +236,7 @@ fn no_folder_is_seen_by_another_run_nor_stays() {
             assert!(!seen(&outcome).contains(name), "{}", seen(&outcome));
         }
     }
-    // A run that goes on while others come and go.
+    // A run that continues while others start and end.
     let code = "import os, time\nopen('mine', 'w').write(os.environ['WHO'])\ntime.sleep(0.05)\n[open('mine').read(), sorted(os.listdir('.'))]";
     std::thread::scope(|scope| {
         for worker in 0..3 {
@@ -254,7 +254,7 @@ fn no_folder_is_seen_by_another_run_nor_stays() {
     });
     drop(pool);
     assert_eq!(mounts(), before);
-    // Nothing holds the folders: they can be taken away.
+    // Nothing pins the directories: they can be deleted.
     let (first, second) = (first.keep(), second.keep());
     eventually("the folders are free", || {
         [&first, &second].iter().all(|path| !path.exists() || std::fs::remove_dir_all(path).is_ok())
@@ -262,9 +262,9 @@ fn no_folder_is_seen_by_another_run_nor_stays() {
 }
 
 #[test]
-fn a_file_that_a_warm_up_left_does_not_lie_in_a_folder_of_the_host() {
+fn files_of_a_warm_up_are_not_in_a_host_directory() {
     let sandbox = strict();
-    let test = "a_file_that_a_warm_up_left_does_not_lie_in_a_folder_of_the_host";
+    let test = "files_of_a_warm_up_are_not_in_a_host_directory";
     let warm_up = "open('/workspace/warm', 'w').write('w'); held = open('/workspace/warm')";
     let builder = Pool::builder(&sandbox).language(Language::Python).host_directories(true).warm_up(warm_up);
     let Some(pool) = ready(test, builder, 1) else { return };
@@ -277,8 +277,8 @@ fn a_file_that_a_warm_up_left_does_not_lie_in_a_folder_of_the_host() {
 }
 
 #[test]
-fn limits_hold_in_a_folder_of_the_host_and_fresh_runs_are_as_before() {
-    let test = "limits_hold_in_a_folder_of_the_host_and_fresh_runs_are_as_before";
+fn limits_hold_in_a_host_directory_and_fresh_runs_are_unchanged() {
+    let test = "limits_hold_in_a_host_directory_and_fresh_runs_are_unchanged";
     let small = strict().limits(crate::support::quick().with_file_size(1 << 16));
     let Some(pool) = attaching(test, &small) else { return };
     let [cold, _] = both(&small, &pool, &python("open('a', 'wb').write(bytes(1 << 20))"), "file size");
@@ -292,17 +292,17 @@ fn limits_hold_in_a_folder_of_the_host_and_fresh_runs_are_as_before() {
     }
 }
 
-/// Landlock is not only reported: what only it refuses is refused, in a folder of the host and in a fresh workspace.
+/// Landlock blocks what only it can block, in a host directory and in a fresh workspace.
 #[test]
-fn landlock_holds_in_a_spare_that_is_locked_late() {
-    let test = "landlock_holds_in_a_spare_that_is_locked_late";
+fn landlock_holds_in_a_worker_that_locks_late() {
+    let test = "landlock_holds_in_a_worker_that_locks_late";
     let sandbox = strict();
     if !run(&sandbox, &python("1")).is_ok_and(|outcome| outcome.report.has(Layer::LandlockFiles)) {
         println!("SKIP {test}: no Landlock in level strict");
         return;
     }
     let Some(pool) = attaching(test, &sandbox) else { return };
-    // The program's own file in `/proc` may be written but for Landlock.
+    // Only Landlock keeps the program from writing its own file in `/proc`.
     let code = python(
         "try:\n    open('/proc/self/comm', 'w').write('x')\n    r = 'written'\nexcept PermissionError:\n    r = 'refused'\nr",
     );
@@ -316,14 +316,17 @@ fn landlock_holds_in_a_spare_that_is_locked_late() {
 }
 
 #[test]
-fn what_cannot_have_a_folder_runs_cold_and_says_why() {
-    let test = "what_cannot_have_a_folder_runs_cold_and_says_why";
+fn runs_that_cannot_attach_a_directory_are_cold_with_a_reason() {
+    let test = "runs_that_cannot_attach_a_directory_are_cold_with_a_reason";
     let standard = strict().level(Level::Standard);
     let Some(pool) = attaching(test, &standard) else { return };
     let place = folder();
     let outcome = run(&behind(&within(&standard, place.path()), &pool), &python("1")).unwrap();
     let notes = outcome.report.notes.join("\n");
-    assert!(outcome.verdict.is_ok() && notes.contains("ran cold") && notes.contains("own path"), "{notes}");
+    assert!(
+        outcome.verdict.is_ok() && notes.contains("started cold") && notes.contains("cannot attach"),
+        "{notes}"
+    );
     let sandbox = strict();
     for builder in [Pool::builder(&sandbox).language(Language::Python), Pool::builder(&sandbox)] {
         let program = if format!("{builder:?}").contains("Some(Python)") {
@@ -339,13 +342,13 @@ fn what_cannot_have_a_folder_runs_cold_and_says_why() {
     let Some(pool) = attaching(test, &sandbox) else { return };
     let request = sandbox.clone().workspace(Workspace::ReadOnlyHost(place.path().to_owned()));
     let outcome = run(&behind(&request, &pool), &python("1")).unwrap();
-    assert!(outcome.report.notes.join("\n").contains("only read"), "{:?}", outcome.report.notes);
+    assert!(outcome.report.notes.join("\n").contains("read-only"), "{:?}", outcome.report.notes);
 }
 
-/// Starts this very test as a program of its own where a system call is missing.
+/// Starts this test as a separate program without a system call.
 #[test]
-fn a_host_that_cannot_attach_folders_runs_cold_and_says_why() {
-    const TEST: &str = "a_host_that_cannot_attach_folders_runs_cold_and_says_why";
+fn a_host_that_cannot_attach_directories_runs_cold_with_a_reason() {
+    const TEST: &str = "a_host_that_cannot_attach_directories_runs_cold_with_a_reason";
     if !is_helper() {
         let calls: &'static [(&[u32], i32)] = &[(&[428], libc::ENOSYS)];
         let host = PoorHost { name: "a kernel without open_tree", how: How::Process(calls, None) };
@@ -372,7 +375,7 @@ fn a_host_that_cannot_attach_folders_runs_cold_and_says_why() {
     let outcome = run(&behind(&request, &pool), &python("open('up').read()")).unwrap();
     let notes = outcome.report.notes.join("\n");
     assert_eq!(outcome.value, Some(json!("u")), "{}", outcome.stderr.text());
-    assert!(notes.contains("ran cold") && notes.contains("attach"), "{notes}");
+    assert!(notes.contains("started cold") && notes.contains("attach"), "{notes}");
     assert_eq!((pool.metrics().cold, pool.metrics().served), (1, 0));
     served(&behind(&sandbox, &pool), &python("1"));
 }

@@ -1,4 +1,4 @@
-//! Pools: what is served by a spare is as a cold run would be, nothing goes from run to run, and what dies is replaced.
+//! Pools: pooled runs equal cold ones, runs share nothing, and dead parts are replaced.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(crate) fn python(code: &str) -> Program {
     Program::code(Language::Python, code)
 }
 
-/// Waits for spares; none if this host cannot have the pool.
+/// Waits for idle workers; none if this host does not support the pool.
 pub(crate) fn ready(name: &str, builder: PoolBuilder, spares: usize) -> Option<Arc<Pool>> {
     let pool = Arc::new(builder.build().unwrap());
     let start = Instant::now();
@@ -40,7 +40,7 @@ pub(crate) fn python_pool(name: &str, sandbox: &Sandbox) -> Option<Arc<Pool>> {
     ready(name, Pool::builder(sandbox).language(Language::Python), 1)
 }
 
-/// The sandbox with a pool behind it.
+/// The sandbox with a pool as backend.
 pub(crate) fn behind(sandbox: &Sandbox, pool: &Arc<Pool>) -> Sandbox {
     sandbox.clone().backend(pool.clone())
 }
@@ -51,7 +51,7 @@ pub(crate) fn served(sandbox: &Sandbox, program: &Program) -> Outcome {
     outcome
 }
 
-/// What must be the same on both paths.
+/// The parts of an outcome that must be equal in cold and pooled runs.
 pub(crate) fn essence(outcome: &Outcome) -> serde_json::Value {
     let artifacts: Vec<_> =
         outcome.artifacts.iter().map(|artifact| (&artifact.path, artifact.size, &artifact.sha256)).collect();
@@ -70,7 +70,7 @@ pub(crate) fn essence(outcome: &Outcome) -> serde_json::Value {
     })
 }
 
-/// Code whose outcome is the same cold and in a pool.
+/// Code with equal outcomes in cold and pooled runs.
 pub(crate) const PYTHON: [(&str, &str); 38] = [
     ("value", "6 * 7"),
     ("value of a dictionary", "{'a': [1, 2.5, None, True, 'é']}"),
@@ -148,9 +148,9 @@ pub(crate) const PYTHON: [(&str, &str); 38] = [
 ];
 
 #[test]
-fn a_run_in_a_spare_is_what_a_cold_run_is() {
+fn a_pooled_run_equals_a_cold_run() {
     let sandbox = strict();
-    let Some(pool) = python_pool("a_run_in_a_spare_is_what_a_cold_run_is", &sandbox) else { return };
+    let Some(pool) = python_pool("a_pooled_run_equals_a_cold_run", &sandbox) else { return };
     let pooled = behind(&sandbox, &pool);
     for (name, code) in PYTHON {
         let cold = run(&sandbox, &python(code)).unwrap();
@@ -162,9 +162,9 @@ fn a_run_in_a_spare_is_what_a_cold_run_is() {
 }
 
 #[test]
-fn input_uploads_variables_and_folders_reach_a_spare() {
+fn input_uploads_variables_and_directories_reach_a_worker() {
     let sandbox = strict();
-    let Some(pool) = python_pool("input_uploads_variables_and_folders_reach_a_spare", &sandbox) else {
+    let Some(pool) = python_pool("input_uploads_variables_and_directories_reach_a_worker", &sandbox) else {
         return;
     };
     let requests = [
@@ -196,7 +196,7 @@ fn input_uploads_variables_and_folders_reach_a_spare() {
 }
 
 #[test]
-fn limits_hold_in_a_spare_with_the_same_verdicts() {
+fn limits_hold_in_a_worker_with_the_same_verdicts() {
     let second = Duration::from_secs(1);
     let quick = || quick().with_memory(96 << 20).with_processes(12);
     let rows: [(&str, Limits, &str); 7] = [
@@ -218,7 +218,7 @@ fn limits_hold_in_a_spare_with_the_same_verdicts() {
     ];
     for (name, limits, code) in rows {
         let sandbox = strict().limits(limits);
-        let Some(pool) = python_pool("limits_hold_in_a_spare_with_the_same_verdicts", &sandbox) else {
+        let Some(pool) = python_pool("limits_hold_in_a_worker_with_the_same_verdicts", &sandbox) else {
             return;
         };
         let cold = run(&sandbox, &python(code)).unwrap();
@@ -235,11 +235,11 @@ fn limits_hold_in_a_spare_with_the_same_verdicts() {
 }
 
 #[test]
-fn a_run_sees_nothing_of_the_run_before() {
+fn a_run_sees_nothing_of_the_previous_run() {
     let sandbox = strict();
     let builder =
         Pool::builder(&sandbox).language(Language::Python).preload(["json", "random"]).idle_workers(1);
-    let Some(pool) = ready("a_run_sees_nothing_of_the_run_before", builder, 1) else { return };
+    let Some(pool) = ready("a_run_sees_nothing_of_the_previous_run", builder, 1) else { return };
     let pooled = behind(&sandbox, &pool);
     let leave = "import builtins, json, os, sys, threading, time, random, ctypes\n\
         json.secret = builtins.secret = sys.secret = os.environ['SECRET'] = 'SECRET-OF-A'\n\
@@ -276,7 +276,7 @@ fn a_run_sees_nothing_of_the_run_before() {
         let outcome = served(&pooled, &python(look));
         let nothing = json!([
             [false, false, false, false, false, false, [], [], [], false, false, 1, [1, 2]],
-            // The needle itself, in the source of the code that looks for it, may be there.
+            // The source of the searching code itself may contain the needle.
             outcome.value.as_ref().map_or(json!(null), |value| value[1].clone())
         ]);
         assert_eq!(outcome.value.clone().unwrap_or_default(), nothing, "{}", outcome.stderr.text());
@@ -315,11 +315,11 @@ fn streams_of_random_numbers_differ_from_run_to_run() {
 }
 
 #[test]
-fn a_warm_up_runs_in_each_child_before_its_code() {
+fn a_warm_up_runs_in_each_worker_before_its_code() {
     let sandbox = strict();
     let warm_up = "import json\njson.warmed = True\nprint('lost')\nopen('/workspace/made', 'w').write('x')";
     let builder = Pool::builder(&sandbox).language(Language::Python).preload(["json"]).warm_up(warm_up);
-    let Some(pool) = ready("a_warm_up_runs_in_each_child_before_its_code", builder, 1) else { return };
+    let Some(pool) = ready("a_warm_up_runs_in_each_worker_before_its_code", builder, 1) else { return };
     let outcome =
         served(&behind(&sandbox, &pool), &python("import json, os; [json.warmed, os.listdir('.')]"));
     assert_eq!(outcome.value, Some(json!([true, ["made"]])));
@@ -327,11 +327,11 @@ fn a_warm_up_runs_in_each_child_before_its_code() {
 }
 
 #[test]
-fn what_is_missing_is_named_and_the_rest_is_loaded() {
+fn missing_modules_are_named_and_the_rest_is_loaded() {
     let sandbox = strict();
     let names = ["json", "no_such_module", "decimal"];
     let builder = Pool::builder(&sandbox).language(Language::Python).preload(names);
-    let Some(pool) = ready("what_is_missing_is_named_and_the_rest_is_loaded", builder, 1) else { return };
+    let Some(pool) = ready("missing_modules_are_named_and_the_rest_is_loaded", builder, 1) else { return };
     let metrics = pool.metrics();
     assert_eq!(metrics.preloaded, ["json", "decimal"]);
     assert_eq!(metrics.missing.len(), 1);
@@ -344,17 +344,17 @@ fn what_is_missing_is_named_and_the_rest_is_loaded() {
 }
 
 #[test]
-fn spares_that_misbehave_before_they_are_ready_are_bounded_and_replaced() {
+fn misbehaving_workers_are_bounded_and_replaced() {
     let sandbox = strict();
     let limit = Duration::from_millis(300);
     for (name, warm_up, expected) in [
         ("exits", "import os; os._exit(0)", "before it was ready"),
         ("fails", "1 / 0", "ZeroDivisionError"),
-        ("never ready", "import time; time.sleep(60)", "within"),
+        ("never ready", "import time; time.sleep(60)", "timed out after"),
         (
             "writes to every descriptor",
             "import os\nfor fd in range(3, 300):\n    try:\n        os.write(fd, b'X' * 48)\n    except OSError:\n        pass",
-            "what no child sends",
+            "an invalid message",
         ),
     ] {
         let builder =
@@ -364,18 +364,20 @@ fn spares_that_misbehave_before_they_are_ready_are_bounded_and_replaced() {
         let outcome = run(&behind(&sandbox, &pool), &python("1 + 1")).unwrap();
         let notes = outcome.report.notes.join("\n");
         assert_eq!((outcome.report.backend.as_str(), outcome.value), ("process", Some(json!(2))), "{name}");
-        assert!(notes.contains("ran cold") && notes.contains(expected), "{name}: {notes}");
+        assert!(notes.contains("started cold") && notes.contains(expected), "{name}: {notes}");
         let metrics = pool.metrics();
         assert!(metrics.died >= 3 && metrics.ready == 0 && metrics.cold == 1, "{name}: {metrics:?}");
     }
 }
 
 #[test]
-fn a_spare_cannot_end_its_first_process_nor_the_zygote() {
+fn a_worker_cannot_kill_its_first_process_or_the_zygote() {
     let sandbox = strict();
     let warm_up = "import os\nfor pid in (1, -1):\n    for signal in (19, 15, 9):\n        try:\n            os.kill(pid, signal)\n        except OSError:\n            pass";
     let builder = Pool::builder(&sandbox).language(Language::Python).warm_up(warm_up);
-    let Some(pool) = ready("a_spare_cannot_end_its_first_process_nor_the_zygote", builder, 1) else { return };
+    let Some(pool) = ready("a_worker_cannot_kill_its_first_process_or_the_zygote", builder, 1) else {
+        return;
+    };
     let pooled = behind(&sandbox, &pool);
     for _ in 0..3 {
         assert_eq!(served(&pooled, &python("1 + 1")).value, Some(json!(2)));
@@ -389,9 +391,9 @@ fn a_spare_cannot_end_its_first_process_nor_the_zygote() {
 }
 
 #[test]
-fn a_host_without_proc_in_sandboxes_runs_cold_and_says_why() {
+fn a_host_without_proc_in_sandboxes_runs_cold_with_a_reason() {
     if !Host::probe().availability(Level::Strict).unwrap().available {
-        println!("SKIP a_host_without_proc_in_sandboxes_runs_cold_and_says_why: no namespaces");
+        println!("SKIP a_host_without_proc_in_sandboxes_runs_cold_with_a_reason: no namespaces");
         return;
     }
     let sandbox = strict().host(Host::probe().without_process_files());
@@ -399,11 +401,11 @@ fn a_host_without_proc_in_sandboxes_runs_cold_and_says_why() {
     let outcome = run(&behind(&sandbox, &pool), &python("1 + 1")).unwrap();
     let notes = outcome.report.notes.join("\n");
     assert_eq!((outcome.report.backend.as_str(), outcome.value), ("process", Some(json!(2))), "{notes}");
-    assert!(notes.contains("ran cold") && notes.contains("`/proc`"), "{notes}");
+    assert!(notes.contains("started cold") && notes.contains("`/proc`"), "{notes}");
 }
 
 #[test]
-fn code_that_writes_to_the_descriptors_of_a_spare_harms_nobody() {
+fn writing_to_the_descriptors_of_a_worker_harms_no_other_run() {
     let sandbox = strict();
     let Some(pool) = python_pool("code_that_writes_to_the_descriptors_of_a_spare", &sandbox) else { return };
     let pooled = behind(&sandbox, &pool);
@@ -417,7 +419,7 @@ fn code_that_writes_to_the_descriptors_of_a_spare_harms_nobody() {
 }
 
 #[test]
-fn a_zygote_is_replaced_after_so_many_children_and_so_much_time() {
+fn a_zygote_is_rotated_by_forks_and_by_age() {
     let sandbox = strict();
     let seed = python("hash('a')");
     for (name, builder) in [
@@ -441,11 +443,11 @@ fn a_zygote_is_replaced_after_so_many_children_and_so_much_time() {
 }
 
 #[test]
-fn an_idle_pool_lets_its_spares_go_and_wakes_up() {
+fn an_idle_pool_ends_its_workers_and_restarts() {
     let sandbox = strict();
     let idle = Some(Duration::from_millis(300));
     let builder = Pool::builder(&sandbox).language(Language::Python).idle_shutdown(idle);
-    let Some(pool) = ready("an_idle_pool_lets_its_spares_go_and_wakes_up", builder, 1) else { return };
+    let Some(pool) = ready("an_idle_pool_ends_its_workers_and_restarts", builder, 1) else { return };
     eventually("the spares are gone", || pool.metrics().ready == 0);
     let forked = pool.metrics().forked;
     assert_eq!(served(&behind(&sandbox, &pool), &python("2")).value, Some(json!(2)));
@@ -453,14 +455,14 @@ fn an_idle_pool_lets_its_spares_go_and_wakes_up() {
 }
 
 #[test]
-fn more_than_a_pool_takes_is_refused_or_waits() {
+fn requests_beyond_the_limits_of_a_pool_wait_or_fail() {
     let sandbox = strict();
     let builder = Pool::builder(&sandbox)
         .language(Language::Python)
         .max_concurrency(1)
         .queue(1)
         .queue_timeout(Duration::from_millis(400));
-    let Some(pool) = ready("more_than_a_pool_takes_is_refused_or_waits", builder, 1) else { return };
+    let Some(pool) = ready("requests_beyond_the_limits_of_a_pool_wait_or_fail", builder, 1) else { return };
     let pooled = behind(&sandbox, &pool);
     let cancel = Cancel::new();
     std::thread::scope(|scope| {
@@ -479,7 +481,7 @@ fn more_than_a_pool_takes_is_refused_or_waits() {
 }
 
 #[test]
-fn a_run_in_a_spare_is_cancelled_with_everything_that_it_started() {
+fn a_pooled_run_is_cancelled_with_everything_that_it_started() {
     let sandbox = strict();
     let Some(pool) = python_pool("a_run_in_a_spare_is_cancelled", &sandbox) else { return };
     let cancel = Cancel::new();
@@ -498,11 +500,11 @@ fn a_run_in_a_spare_is_cancelled_with_everything_that_it_started() {
 }
 
 #[test]
-fn when_a_run_in_a_spare_returns_nothing_that_it_started_is_alive() {
+fn after_a_pooled_run_nothing_that_it_started_is_alive() {
     let sandbox = strict();
     let Some(pool) = python_pool("when_a_run_in_a_spare_returns", &sandbox) else { return };
     let pooled = behind(&sandbox, &pool);
-    // It has left the session and holds no stream, so that only the namespace's end ends it.
+    // It left the session and holds no stream, so only the end of the namespace ends it.
     let code = "import os\nread, write = os.pipe()\nos.set_inheritable(write, False)\nif os.fork() == 0:\n    os.setsid()\n    for number in range(3):\n        os.close(number)\n    os.close(4)\n    os.execvp('sleep', ['sleep', '76542'])\nos.close(write)\nos.read(read, 1)";
     for round in 0..5 {
         assert!(served(&pooled, &python(code)).verdict.is_ok());
@@ -512,12 +514,12 @@ fn when_a_run_in_a_spare_returns_nothing_that_it_started_is_alive() {
 }
 
 #[test]
-fn what_does_not_fit_runs_cold_and_says_why() {
+fn mismatched_requests_run_cold_with_a_reason() {
     let sandbox = strict();
-    let Some(pool) = python_pool("what_does_not_fit_runs_cold_and_says_why", &sandbox) else { return };
+    let Some(pool) = python_pool("mismatched_requests_run_cold_with_a_reason", &sandbox) else { return };
     let folder = crate::support::open_folder();
     for (request, program, reason) in [
-        (sandbox.clone().workspace(Workspace::ReadOnlyHost(folder.path().into())), python("1"), "only read"),
+        (sandbox.clone().workspace(Workspace::ReadOnlyHost(folder.path().into())), python("1"), "read-only"),
         (sandbox.clone().limits(quick().with_memory(1 << 28)), python("1"), "limits"),
         (sandbox.clone().env("PYTHONHASHSEED", "0"), python("1"), "variables"),
         (sandbox.clone(), Program::code(Language::Bash, "echo 1"), "python"),
@@ -526,7 +528,7 @@ fn what_does_not_fit_runs_cold_and_says_why() {
         let outcome = run(&behind(&request, &pool), &program).unwrap();
         let notes = outcome.report.notes.join("\n");
         assert!(outcome.verdict.is_ok() && outcome.report.backend == "process");
-        assert!(notes.contains("ran cold") && notes.contains(reason), "{notes}");
+        assert!(notes.contains("started cold") && notes.contains(reason), "{notes}");
     }
     assert_eq!((pool.metrics().cold, pool.metrics().served), (5, 0));
     let bare = strict().level(Level::Standard).host(Host::probe().without_namespaces());
@@ -538,7 +540,7 @@ fn what_does_not_fit_runs_cold_and_says_why() {
 }
 
 #[test]
-fn other_languages_and_arguments_run_in_spares_as_they_run_cold() {
+fn other_languages_and_programs_run_pooled_as_cold() {
     let sandbox = strict().env("OWN", "1").stdin(Stdin::Bytes(b"in".to_vec()));
     for (language, program) in [
         (
@@ -623,7 +625,7 @@ fn two_hundred_runs_leave_nothing_and_never_mix() {
     drop(pool);
 }
 
-/// The environment with the packages of the profile `data`, if the checkout has one.
+/// The environment with the profile `data`, if the checkout has one.
 fn data() -> Option<Sandbox> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.dev/data-env/bin");
     let folder = folder.canonicalize().ok()?;
@@ -637,7 +639,7 @@ fn a_pool_that_has_loaded_pandas_runs_an_analysis() {
         println!("SKIP {name}: there is no environment with packages in .dev/data-env");
         return;
     };
-    // Its interpreter may lie where this user cannot go: then another one is found.
+    // This user may not reach its interpreter: then another one is found.
     let look = "import importlib.util, sys\n[importlib.util.find_spec('pandas') is not None, sys.executable]";
     let found = run(&sandbox, &python(look)).ok().and_then(|outcome| outcome.value);
     if found.as_ref().is_none_or(|found| found[0] != true) {

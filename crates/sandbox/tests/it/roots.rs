@@ -1,16 +1,16 @@
-//! The private root of level `strict`: the same however it is made, and nothing of one run in the next.
+//! The private root of level `strict`: equal with and without a template, and isolated between runs.
 
 use serde_json::{Value, json};
 use toolpost_sandbox::{Language, Program, Sandbox, Workspace};
 
 use crate::support::{Mode, open_folder, python, quick, run};
 
-/// Level `strict`, if this host has it.
+/// Level `strict`, if this host supports it.
 fn strict() -> Option<Sandbox> {
     Mode::available().contains(&Mode::Strict).then(|| Mode::Strict.sandbox().limits(quick()))
 }
 
-/// Everything in the root besides `/usr` and `/proc`, and what the program sees of its mounts.
+/// Everything in the root besides `/usr` and `/proc`, and the visible mounts.
 const INVENTORY: &str = r"
 import os
 found = []
@@ -28,9 +28,9 @@ mounts = [entry for entry in mounts if not entry[0].startswith('/tmp/')]
 ";
 
 #[test]
-fn a_root_from_the_template_is_the_root_that_a_run_makes_itself() {
+fn a_root_from_the_template_equals_one_built_by_a_run() {
     let Some(sandbox) = strict() else { return };
-    // A run that shows something of its own makes its own root.
+    // A run with a shown path builds its own root.
     let folder = open_folder();
     let own = python(&sandbox.clone().read_only(folder.path()), INVENTORY).value.unwrap();
     let shared = python(&sandbox, INVENTORY).value.unwrap();
@@ -40,14 +40,14 @@ fn a_root_from_the_template_is_the_root_that_a_run_makes_itself() {
     assert!(text.contains("/etc/passwd") && text.contains("/dev/urandom"), "{text}");
 }
 
-/// What level `standard` may show of `/etc`: names, and beginnings of names.
+/// The `/etc` entries that level `standard` may show: names and prefixes.
 const ETC: &str = "alternatives ca-certificates crypto-policies fonts group hosts java java-* ld-musl-* ld.so.cache \
                    ld.so.conf ld.so.conf.d locale.alias locale.conf localtime magic magic.mime mime.types \
                    nsswitch.conf os-release passwd perl pki protocols python* resolv.conf services ssl static \
                    terminfo timezone";
 
 #[test]
-fn standard_shows_of_etc_what_programs_need_and_accounts_of_its_own() {
+fn standard_shows_needed_etc_entries_and_generated_accounts() {
     if !Mode::available().contains(&Mode::Standard) {
         return;
     }
@@ -74,7 +74,7 @@ fn standard_shows_of_etc_what_programs_need_and_accounts_of_its_own() {
         let homes = python(&Mode::Standard.sandbox().workspace(workspace), home).value.unwrap();
         assert!(homes[0] == "/tmp" && homes[1] == "/tmp" && homes[2] != "/tmp", "{homes}");
     }
-    // The caller shows more, also in the place of what is generated.
+    // The caller shows more, also instead of generated files.
     let more = Mode::Standard.sandbox().read_only("/etc/passwd").read_only("/etc/login.defs");
     let outcome = run(&more, &Program::argv(["cat", "/etc/passwd", "/etc/login.defs"])).unwrap();
     let expected =
@@ -85,7 +85,7 @@ fn standard_shows_of_etc_what_programs_need_and_accounts_of_its_own() {
 }
 
 #[test]
-fn strict_shows_certificates_of_authorities_and_no_keys() {
+fn strict_shows_certificates_and_no_keys() {
     if !Mode::available().contains(&Mode::Strict) {
         return;
     }
@@ -102,10 +102,10 @@ fn strict_shows_certificates_of_authorities_and_no_keys() {
 }
 
 #[test]
-fn a_program_in_opt_sees_its_own_package_alone() {
+fn a_program_in_opt_sees_only_its_package() {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     let Ok(package) = tempfile::Builder::new().prefix("toolpost-test-").tempdir_in("/opt") else {
-        println!("SKIP a_program_in_opt_sees_its_own_package_alone: this user cannot write to `/opt`");
+        println!("SKIP a_program_in_opt_sees_only_its_package: this user cannot write to `/opt`");
         return;
     };
     let other = tempfile::Builder::new().prefix("toolpost-other-").tempdir_in("/opt").unwrap();
@@ -124,10 +124,10 @@ fn a_program_in_opt_sees_its_own_package_alone() {
         for program in [place("1.0/libexec/tool"), place("current/libexec/tool"), outside.path().join("tool")]
         {
             let outcome = run(&mode.sandbox(), &Program::argv([&program])).unwrap();
-            // Directories above what is shown cannot be listed.
+            // Directories above shown paths cannot be listed.
             let expected = match mode {
                 Mode::Standard | Mode::Shared => "own data\n",
-                // Its own file and nothing else.
+                // Only its own file.
                 Mode::Strict => "",
             };
             assert_eq!(outcome.stdout.text(), expected, "{mode:?} {program:?} {outcome:?}");
@@ -141,7 +141,7 @@ fn a_program_in_opt_sees_its_own_package_alone() {
     }
 }
 
-/// Programs with arguments that show that they work, and what they print.
+/// Programs with arguments, and their output.
 const PROGRAMS: [(&[&str], &str); 15] = [
     (&["git", "init", "-q", "x"], ""),
     (
@@ -175,7 +175,7 @@ const PROGRAMS: [(&[&str], &str); 15] = [
 ];
 
 #[test]
-fn what_people_run_runs_at_standard() {
+fn common_programs_run_at_standard() {
     for mode in Mode::available().into_iter().filter(|mode| *mode != Mode::Strict) {
         for (line, expected) in PROGRAMS {
             let installed = toolpost_sandbox::SYSTEM_SEARCH_PATH
@@ -193,7 +193,7 @@ fn what_people_run_runs_at_standard() {
     }
 }
 
-/// Puts a mark wherever it can, tries to change what is there, and looks for the marks of others first.
+/// Writes marks wherever it can, tries to change entries, and first looks for the marks of others.
 const MARKS: &str = r"
 import os, stat
 marks, kept = [], []
@@ -225,19 +225,19 @@ for folder, folders, files in os.walk('/'):
 ";
 
 #[test]
-fn a_run_sees_nothing_of_the_runs_before_and_changes_nothing_for_those_after() {
+fn runs_leave_no_marks_in_the_root() {
     let Some(sandbox) = strict() else { return };
     let looks: Vec<Value> = (0..3).map(|_| python(&sandbox, MARKS).value.unwrap()).collect();
     for look in &looks {
         assert_eq!(look[0], json!([]), "marks of another run");
-        // Only the places that are the run's own; that they take marks shows that the test tries.
+        // Only the run's own directories. That they take marks proves that the test tries.
         assert_eq!(look[1], json!(["/dev/shm", "/tmp", "/workspace"]));
         assert_eq!(look[2], looks[0][2]);
     }
 }
 
 #[test]
-fn runs_at_the_same_time_have_mounts_of_their_own() {
+fn concurrent_runs_have_separate_mounts() {
     let Some(sandbox) = strict() else { return };
     let code = "import os, time\nopen('/tmp/mark', 'x')\nopen('/dev/shm/mark', 'x')\nopen('mark', 'x')\ntime.sleep(1)\n\
                 [os.readlink('/proc/self/ns/mnt'), len(os.listdir('/tmp') + os.listdir('/dev/shm') + os.listdir('.'))]";
@@ -253,12 +253,12 @@ fn runs_at_the_same_time_have_mounts_of_their_own() {
 }
 
 #[test]
-fn what_the_host_mounts_later_is_seen_by_the_next_run() {
+fn later_host_mounts_are_visible_to_the_next_run() {
     if !rustix::process::geteuid().is_root() {
         println!("SKIP what_the_host_mounts_later: only root mounts");
         return;
     }
-    // In mounts of its own, so that the machine keeps its.
+    // In a separate mount namespace, so that the machine's stays unchanged.
     #[expect(clippy::disallowed_methods, reason = "the test program itself, with other mounts")]
     let output = std::process::Command::new("unshare")
         .args(["--mount", "--"])
@@ -273,7 +273,7 @@ fn what_the_host_mounts_later_is_seen_by_the_next_run() {
 
 #[test]
 fn helper_that_mounts() {
-    // For what_the_host_mounts_later_is_seen_by_the_next_run.
+    // For later_host_mounts_are_visible_to_the_next_run.
     if !crate::support::is_helper() {
         return;
     }
@@ -293,13 +293,13 @@ fn helper_that_mounts() {
     std::fs::write("/usr/local/share/later", "x").unwrap();
     seen("later");
     seen("later");
-    // Nothing that is kept holds the mount.
+    // No cache pins the mount.
     mount("umount", &["/usr/local/share"]);
     seen("nothing");
 }
 
 #[test]
-fn a_directory_that_is_granted_is_written_and_what_is_protected_in_it_is_not() {
+fn a_granted_directory_is_writable_except_protected_paths() {
     let folder = open_folder();
     let granted = folder.path().canonicalize().unwrap();
     std::fs::create_dir_all(granted.join(".git/hooks")).unwrap();
@@ -320,7 +320,7 @@ fn a_directory_that_is_granted_is_written_and_what_is_protected_in_it_is_not() {
         assert!(!granted.join(".git/hooks/post-commit").exists(), "{mode:?}");
         assert_eq!(outcome.stdout.text(), "value: hunter2\n");
         assert_eq!(outcome.report.raw_variables, ["KEY"]);
-        // What trust pins is never at the mercy of a program.
+        // A program must not reach files pinned by trust.
         std::fs::write(granted.join("pinned"), "").unwrap();
         let error = run(&sandbox.protect([granted.join("pinned")]), &program).unwrap_err();
         assert!(error.to_string().contains("pinned"), "{error}");

@@ -1,4 +1,4 @@
-//! Programs and code: what they get and what comes back.
+//! Programs and code: their input, environment and results.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use toolpost_sandbox::{
 use crate::support::{Mode, bash, python, quick, run};
 
 #[test]
-fn a_program_runs_and_its_status_comes_back() {
+fn a_program_runs_and_returns_its_status() {
     for mode in Mode::available() {
         let outcome =
             run(&mode.sandbox(), &Program::argv(["sh", "-c", "echo out; echo err >&2; exit 3"])).unwrap();
@@ -24,7 +24,7 @@ fn a_program_runs_and_its_status_comes_back() {
 }
 
 #[test]
-fn code_of_each_language_gives_its_value() {
+fn code_returns_its_value() {
     let cases = [
         (Language::Python, "x = 20\nx * 2 + 2", json!(42)),
         (Language::Python, "{'a': [1, 2.5, None, 'ü']}", json!({"a": [1, 2.5, null, "ü"]})),
@@ -58,7 +58,7 @@ fn code_of_each_language_gives_its_value() {
 }
 
 #[test]
-fn a_value_that_is_no_json_is_no_value_and_no_error() {
+fn a_value_outside_json_is_none_without_an_error() {
     for code in [
         "object()",
         "float('nan')",
@@ -73,7 +73,7 @@ fn a_value_that_is_no_json_is_no_value_and_no_error() {
 }
 
 #[test]
-fn python_errors_show_the_code_and_nothing_of_the_driver() {
+fn python_errors_show_only_the_code() {
     let outcome = python(&Mode::available()[0].sandbox(), "def f():\n    return 1 / 0\nf()");
     let text = outcome.stderr.text();
     assert_eq!(outcome.verdict, Verdict::Exit { code: 1 });
@@ -98,14 +98,14 @@ fn code_longer_than_an_argument_runs() {
 }
 
 #[test]
-fn the_environment_is_clean_and_the_callers_values_arrive() {
+fn the_environment_has_only_defaults_and_the_callers_variables() {
     for mode in Mode::available() {
         let outcome = python(
             &mode.sandbox().env("TOKEN_NAME", "a b=c"),
             "import os\nprint(os.getcwd())\n[sorted(os.environ), os.environ['TOKEN_NAME'], os.environ['HOME'] == os.getcwd()]",
         );
         let names = ["HOME", "LANG", "PATH", "TERM", "TMPDIR", "TOKEN_NAME", "USER"];
-        // Only where there is no other place of the run's own.
+        // Only without another private directory.
         let expected = json!([names, "a b=c", mode == Mode::Shared]);
         assert_eq!(outcome.value.unwrap(), expected, "{mode:?}");
         if mode == Mode::Strict {
@@ -115,7 +115,7 @@ fn the_environment_is_clean_and_the_callers_values_arrive() {
 }
 
 #[test]
-fn what_programs_keep_in_the_home_directory_is_no_artifact_unless_the_caller_says_where() {
+fn files_in_the_home_directory_are_no_artifacts() {
     let code = "import os, pwd\nplace = os.path.expanduser('~/.cache/fontconfig')\nos.makedirs(place)\n\
         open(place + '/fonts', 'w').write('x')\nopen('figure.png', 'w').write('x')\n\
         pwd.getpwuid(os.getuid()).pw_dir";
@@ -150,7 +150,7 @@ fn the_home_directory_at_minimal_is_private_and_ends_with_the_run() {
     assert!(!std::path::Path::new(value[0].as_str().unwrap()).exists(), "{value}");
 }
 
-/// As much of matplotlib as the driver looks at: figures that draw their titles.
+/// The part of matplotlib that the driver uses: figures that draw their titles.
 const FIGURES: [(&str, &str); 3] = [
     ("matplotlib/__init__.py", ""),
     (
@@ -171,16 +171,16 @@ const FIGURES: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn figures_that_are_shown_or_left_open_become_files() {
+fn shown_and_open_figures_become_files() {
     let before = "import matplotlib.pyplot as plt\n";
     for (code, expected) in [
         ("plt.title('a')", vec![("figure-1.png", "PNG a")]),
-        // Each `show` begins anew, as a window does.
+        // Each `show` starts anew, as a window does.
         (
             "plt.title('a'); plt.show(block=False); plt.title('b'); plt.figure(); plt.title('c')",
             vec![("figure-1.png", "PNG a"), ("figure-2.png", "PNG b"), ("figure-3.png", "PNG c")],
         ),
-        // One that the code saved is not saved again, and no file of the code's is overwritten.
+        // A figure that the code saved is not saved again, and none of the code's files is overwritten.
         ("plt.title('a'); plt.figure(1).savefig('mine.png')", vec![("mine.png", "PNG a")]),
         (
             "open('figure-1.png', 'w').write('mine'); plt.title('a')",
@@ -206,7 +206,7 @@ fn figures_that_are_shown_or_left_open_become_files() {
 }
 
 #[test]
-fn a_failed_connection_of_python_says_where_it_led() {
+fn a_failed_python_connection_names_its_target() {
     let code = "import urllib.request\nurllib.request.urlopen('http://name.invalid:8080/')";
     let outcome = python(&Mode::available()[0].sandbox(), code);
     let text = outcome.stderr.text();
@@ -226,7 +226,7 @@ fn modules_of_the_workspace_leave_no_compiled_files() {
 }
 
 #[test]
-fn input_is_read_to_its_end_or_not_at_all() {
+fn input_is_read_to_its_end_or_ignored() {
     let megabytes = vec![b'x'; 3 << 20];
     for mode in Mode::available() {
         let count = Program::argv(["wc", "-c"]);
@@ -318,7 +318,7 @@ fn programs_that_cannot_start_are_errors_that_name_them() {
 }
 
 #[test]
-fn a_program_outside_the_system_folders_is_shown_alone() {
+fn a_program_outside_the_system_directories_is_shown_alone() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = crate::support::open_folder();
     let tool = folder.path().join("tool");
@@ -371,7 +371,7 @@ fn an_interpreter_in_a_private_home_is_used_without_showing_the_home() {
 }
 
 #[test]
-fn a_poor_host_refuses_or_says_that_it_degrades() {
+fn a_limited_host_fails_or_reports_degradation() {
     let poor = Host::probe().without_namespaces();
     let program = Program::argv(["true"]);
     let strict = Sandbox::new().level(Level::Strict).host(poor.clone()).limits(quick());
@@ -396,20 +396,20 @@ fn without_a_cgroup_the_memory_limit_is_never_claimed() {
     let outcome = run(&Sandbox::new().host(host).limits(quick()), &Program::argv(["true"])).unwrap();
     assert!(!outcome.report.has(Layer::MemoryLimit));
     let missing = outcome.report.missing.iter().find(|missing| missing.layer == Layer::MemoryLimit).unwrap();
-    assert!(missing.reason.contains("all together are not"), "{missing:?}");
+    assert!(missing.reason.contains("not their sum"), "{missing:?}");
     assert_eq!(outcome.usage.peak_memory, None);
 }
 
 #[test]
-fn facts_that_claim_too_much_end_in_an_error() {
-    // The host's Landlock version is a ceiling; a facts value cannot raise it, only lower it.
+fn exaggerated_facts_end_in_an_error() {
+    // The host's Landlock version is the maximum; facts can only lower it.
     let host = Host::probe().with_landlock(99);
     let outcome = run(&Sandbox::new().host(host).limits(quick()), &Program::argv(["true"])).unwrap();
     assert_eq!(outcome.verdict, Verdict::Ok);
 }
 
 #[test]
-fn invalid_requests_are_refused_before_anything_starts() {
+fn invalid_requests_are_rejected_before_anything_starts() {
     let program = Program::argv(["true"]);
     let refused = |sandbox: Sandbox| run(&sandbox, &program).unwrap_err();
     assert!(matches!(
@@ -425,7 +425,7 @@ fn invalid_requests_are_refused_before_anything_starts() {
 }
 
 #[test]
-fn the_hosts_file_mask_changes_nothing() {
+fn the_hosts_umask_changes_nothing() {
     let script = format!(
         "umask 077; exec {} --exact runs::helper_with_a_strict_mask --nocapture",
         std::env::current_exe().unwrap().display()
@@ -442,7 +442,7 @@ fn the_hosts_file_mask_changes_nothing() {
 
 #[test]
 fn helper_with_a_strict_mask() {
-    // For the_hosts_file_mask_changes_nothing.
+    // For the_hosts_umask_changes_nothing.
     if !crate::support::is_helper() {
         return;
     }

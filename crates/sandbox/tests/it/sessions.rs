@@ -1,4 +1,4 @@
-//! Sessions: cells that build on each other, interrupts, limits, resets, and what hostile code cannot do.
+//! Sessions: cells, interrupts, limits, resets, and hostile code.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub(crate) fn run(session: &Session, code: &str) -> Outcome {
     session.run(code, &limits(), &Cancel::new(), &mut |_| {}).unwrap()
 }
 
-/// Runs a cell that must end well, and gives its value.
+/// Runs a cell that must succeed, and returns its value.
 pub(crate) fn value(session: &Session, code: &str) -> serde_json::Value {
     let outcome = run(session, code);
     assert_eq!(outcome.verdict, Verdict::Ok, "{code}\n{}", outcome.stderr.text());
@@ -76,7 +76,7 @@ fn an_error_ends_the_cell_and_its_traceback_names_it() {
 }
 
 #[test]
-fn a_cell_may_await_and_its_tasks_go_on_in_the_next() {
+fn a_cell_can_await_and_its_tasks_continue_in_the_next() {
     let Some(mode) = Mode::available().pop() else { return };
     let session = start(mode);
     let code = "import asyncio\nasync def double(x):\n    await asyncio.sleep(0.01)\n    return x * 2\nawait double(21)";
@@ -96,7 +96,7 @@ fn a_cell_may_await_and_its_tasks_go_on_in_the_next() {
 }
 
 #[test]
-fn values_that_are_no_json_come_as_type_and_text() {
+fn values_outside_json_become_type_and_text() {
     let Some(mode) = Mode::available().pop() else { return };
     let session = start(mode);
     assert_eq!(value(&session, "{1, 2}"), json!({"type": "set", "text": "{1, 2}"}));
@@ -111,14 +111,14 @@ fn values_that_are_no_json_come_as_type_and_text() {
     assert_eq!(names, ["value-5.html"].map(|_| "value-4.html"));
     assert_eq!(outcome.artifacts[0].read().unwrap(), "<b>ä</b>".as_bytes());
     assert_eq!(outcome.artifacts[0].media_type, "text/html");
-    // One that lies about itself is the cell's error, and no more.
+    // A lying value is only an error of its cell.
     let outcome = run(&session, "class Bad:\n    def __repr__(self): raise ValueError('no')\nBad()");
     assert_eq!(outcome.verdict, Verdict::Exit { code: 1 });
     assert_eq!(value(&session, "1"), json!(1));
 }
 
 #[test]
-fn artifacts_and_changes_are_those_of_the_cell() {
+fn artifacts_and_changes_belong_to_the_cell() {
     for mode in Mode::available() {
         let session = start(mode);
         let outcome = run(&session, "open('a.txt', 'w').write('one')\nopen('b.txt', 'w').write('two')");
@@ -182,14 +182,14 @@ fn an_interrupt_from_another_thread_ends_the_cell_and_not_the_session() {
             assert!(start.elapsed() < Duration::from_secs(10));
             assert!(outcome.stderr.text().contains("KeyboardInterrupt"));
         }
-        // An interrupt that the code raises itself is its own.
+        // An interrupt that the code raises itself is an ordinary exception.
         assert_eq!(run(&session, "raise KeyboardInterrupt").verdict, Verdict::Exit { code: 1 });
         assert_eq!(value(&session, "kept"), json!(1));
     }
 }
 
 #[test]
-fn an_interrupt_at_any_moment_hits_one_cell_at_most() {
+fn an_interrupt_at_any_moment_affects_at_most_one_cell() {
     let Some(mode) = Mode::available().pop() else { return };
     let session = start(mode);
     let done = std::sync::atomic::AtomicBool::new(false);
@@ -213,7 +213,7 @@ fn an_interrupt_at_any_moment_hits_one_cell_at_most() {
 }
 
 #[test]
-fn a_cell_over_its_wall_is_interrupted_and_killed_if_it_does_not_obey() {
+fn a_cell_over_its_wall_limit_is_interrupted_then_killed() {
     for mode in Mode::available() {
         let session = start(mode);
         let short = limits().with_wall(Duration::from_millis(200)).with_grace(Duration::from_millis(300));
@@ -226,14 +226,14 @@ fn a_cell_over_its_wall_is_interrupted_and_killed_if_it_does_not_obey() {
         assert_eq!(outcome.verdict, Verdict::Timeout { limit_ms: 200 }, "{mode:?}");
         assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
         assert!(
-            outcome.report.notes.iter().any(|note| note.contains("did not obey")),
+            outcome.report.notes.iter().any(|note| note.contains("ignored the interrupt")),
             "{:?}",
             outcome.report.notes
         );
         let error = session.run("1", &limits(), &Cancel::new(), &mut |_| {}).unwrap_err();
         assert!(matches!(error, Error::SessionEnded { .. }), "{error}");
         assert!(error.to_string().contains("wall time") && error.hint().is_some(), "{error}");
-        assert!(session.ended().unwrap().contains("did not obey"));
+        assert!(session.ended().unwrap().contains("ignored the interrupt"));
     }
 }
 
@@ -259,7 +259,7 @@ fn processor_time_output_and_value_are_limited_for_each_cell() {
             go("for _ in range(20):\n    time.sleep(0.05)\n    print(1, flush=True)", idle).verdict,
             Verdict::Ok
         );
-        // The time of one cell is not the next one's.
+        // The time of one cell does not count for the next.
         let outcome = go("sum(range(1000))", limits().with_cpu(Some(Duration::from_millis(300))));
         assert_eq!(outcome.verdict, Verdict::Ok);
         let outcome =
@@ -282,7 +282,7 @@ fn processor_time_output_and_value_are_limited_for_each_cell() {
 }
 
 #[test]
-fn a_cancelled_cell_ends_and_says_so() {
+fn a_cancelled_cell_ends_with_its_verdict() {
     let Some(mode) = Mode::available().pop() else { return };
     let session = start(mode);
     let cancel = Cancel::new();
@@ -298,13 +298,13 @@ fn a_cancelled_cell_ends_and_says_so() {
 }
 
 #[test]
-fn memory_and_processes_are_those_of_the_session() {
+fn memory_and_processes_are_limited_per_session() {
     for mode in Mode::available() {
         let small = mode.sandbox().limits(quick().with_memory(96 << 20).with_processes(12));
         let session = Session::start(&small, Language::Python).unwrap();
         let outcome =
             run(&session, "import subprocess\nall = [subprocess.Popen(['sleep', '60']) for _ in range(40)]");
-        // Only a control group counts what the kernel refuses.
+        // Only a cgroup counts denied processes.
         if outcome.verdict != (Verdict::Processes { limit: 12 }) {
             assert_eq!(outcome.verdict, Verdict::Exit { code: 1 }, "{mode:?}");
             assert!(outcome.stderr.text().contains("unavailable"), "{}", outcome.stderr.text());
@@ -326,7 +326,7 @@ fn memory_and_processes_are_those_of_the_session() {
 }
 
 #[test]
-fn a_reset_leaves_the_files_or_nothing() {
+fn a_reset_keeps_the_files_or_nothing() {
     for mode in Mode::available() {
         let session = start(mode);
         run(
@@ -347,7 +347,7 @@ fn a_reset_leaves_the_files_or_nothing() {
 }
 
 #[test]
-fn a_session_has_limits_of_its_own() {
+fn a_session_has_its_own_limits() {
     let Some(mode) = Mode::available().pop() else { return };
     let begin =
         |limits: SessionLimits| Session::start_with(&mode.sandbox(), Language::Python, &limits).unwrap();
@@ -373,7 +373,7 @@ fn a_session_has_limits_of_its_own() {
 }
 
 #[test]
-fn a_frozen_session_stands_still_and_goes_on() {
+fn a_frozen_session_stops_and_resumes() {
     for mode in Mode::available() {
         let settings = SessionLimits::default().with_freeze_after(Some(Duration::from_millis(300)));
         let session = Session::start_with(&mode.sandbox(), Language::Python, &settings).unwrap();
@@ -387,7 +387,7 @@ fn a_frozen_session_stands_still_and_goes_on() {
             || session.files().unwrap().iter().find(|(name, _)| name == "ticks").map_or(0, |(_, size)| *size);
         session.freeze().unwrap();
         std::thread::sleep(Duration::from_millis(100));
-        // Looking at the files thaws it; so the size is compared over a freeze.
+        // Listing files thaws it, so the size is compared across a freeze.
         let code = "import os, time\nsize = os.stat('ticks').st_size\ntime.sleep(0.3)\nos.stat('ticks').st_size > size";
         assert_eq!(value(&session, code), json!(true), "{mode:?}: it goes on");
         assert!(size() > 0);
@@ -398,7 +398,7 @@ fn a_frozen_session_stands_still_and_goes_on() {
 }
 
 #[test]
-fn what_is_refused_says_why_and_what_to_do() {
+fn rejected_actions_have_reason_and_fix() {
     let Some(mode) = Mode::available().pop() else { return };
     let error = Session::start(&mode.sandbox(), Language::Ruby).unwrap_err();
     assert!(error.to_string().contains("ruby") && error.hint().is_some(), "{error}");
@@ -429,7 +429,7 @@ fn what_is_refused_says_why_and_what_to_do() {
 }
 
 #[test]
-fn a_host_folder_is_the_workspace_and_cannot_be_forked() {
+fn a_host_directory_workspace_cannot_be_forked() {
     for mode in Mode::available().into_iter().filter(|mode| *mode != Mode::Shared) {
         let folder = open_folder();
         std::fs::write(folder.path().join("given"), "g").unwrap();
@@ -442,7 +442,7 @@ fn a_host_folder_is_the_workspace_and_cannot_be_forked() {
         assert_eq!(denied.denied_count, 1, "{denied:?}");
         let error = session.fork(1).unwrap_err();
         assert!(matches!(error, Error::SessionRejected { .. }) && error.hint().is_some(), "{error}");
-        assert!(error.to_string().contains("a folder of the host, which is not copied"), "{error}");
+        assert!(error.to_string().contains("can copy only a fresh workspace"), "{error}");
         drop(session);
         assert!(!folder.path().join(".mcp.json").exists());
     }

@@ -1,4 +1,4 @@
-//! What a session shows of data frames and figures, with the libraries that are not everywhere.
+//! Data frames and figures in sessions, with optional libraries.
 
 use serde_json::json;
 use toolpost_sandbox::{Language, Limits, Sandbox, Session};
@@ -6,7 +6,7 @@ use toolpost_sandbox::{Language, Limits, Sandbox, Session};
 use crate::sessions::{run, value};
 use crate::support::{Mode, python};
 
-/// A sandbox with a Python: that of the folder which `TOOLPOST_TEST_PYTHON` names, or the system's.
+/// A sandbox with a Python: from the directory in `TOOLPOST_TEST_PYTHON`, or the system's.
 fn sandbox() -> Option<Sandbox> {
     let mode = Mode::available().into_iter().find(|mode| *mode != Mode::Shared)?;
     let mut sandbox: Sandbox = mode.sandbox().limits(Limits::default().with_memory(2 << 30));
@@ -30,7 +30,7 @@ fn with(library: &str) -> Option<Session> {
 }
 
 #[test]
-fn open_figures_come_back_as_png_without_the_code_asking_for_a_file() {
+fn open_figures_become_png_artifacts() {
     let Some(session) = with("matplotlib") else { return };
     let outcome = run(
         &session,
@@ -46,7 +46,7 @@ fn open_figures_come_back_as_png_without_the_code_asking_for_a_file() {
         outcome.report.notes
     );
     assert!(outcome.artifacts[0].read().unwrap().starts_with(b"\x89PNG"));
-    // They are closed: the next cell shows its own alone, also where the code has taken the name.
+    // They are closed: the next cell shows only its own, also if the code reused the name.
     assert!(run(&session, "2").artifacts.is_empty());
     let outcome = run(&session, "open('figure-4-1.png', 'w').write('mine')\nplt.plot([1])\n1");
     let names: Vec<&str> = outcome.artifacts.iter().map(|artifact| artifact.path.as_str()).collect();
@@ -72,7 +72,7 @@ fn a_run_without_a_session_shows_the_same() {
 }
 
 #[test]
-fn a_data_frame_comes_as_rows_and_as_text() {
+fn a_data_frame_becomes_rows_and_text() {
     let Some(session) = with("pandas") else { return };
     let code = "import pandas as pd\nframe = pd.DataFrame({'a': [1, 2], 'b': ['x', None]})\nframe";
     let found = value(&session, code);

@@ -1,4 +1,4 @@
-//! Sessions with a way out.
+//! Sessions with egress.
 
 use serde_json::json;
 use toolpost_sandbox::{Language, Layer, Session};
@@ -7,7 +7,7 @@ use crate::egress::{Server, leads_to, page, sandboxes};
 use crate::sessions::run;
 
 #[test]
-fn a_cell_reaches_what_is_allowed_and_its_outcome_has_the_log_of_that_cell() {
+fn a_cell_reaches_allowed_hosts_and_its_outcome_has_its_log() {
     let server = Server::http(|_| page("from outside"));
     let port = server.address.port();
     for (level, sandbox) in sandboxes("a_cell_reaches_what_is_allowed") {
@@ -31,10 +31,10 @@ fn a_cell_reaches_what_is_allowed_and_its_outcome_has_the_log_of_that_cell() {
         let option = format!("--allow-host other.example:{port}");
         assert_eq!(log.events[0].refused.as_ref().unwrap().option.as_deref(), Some(option.as_str()));
         assert!(outcome.report.notes.iter().any(|note| note.contains(&option)), "{:?}", outcome.report.notes);
-        // Nothing else leads out.
+        // Nothing else is reachable.
         let direct = format!("import socket\nsocket.create_connection(('127.0.0.1', {port}), 2)");
         assert!(run(&session, &direct).stderr.text().contains("Error"), "{level}");
-        // A fork has the same way out.
+        // A fork has the same egress.
         if let Ok(forks) = session.fork(1) {
             let outcome = run(&forks[0], &good);
             assert_eq!(outcome.value, Some(json!("from outside")), "{level} {}", outcome.stderr.text());

@@ -1,4 +1,4 @@
-//! Forks of live interpreters, and sessions that are saved and restored.
+//! Forks of live interpreters, and saved and restored sessions.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use toolpost_sandbox::{
 use crate::sessions::{limits, run, start, value};
 use crate::support::{Mode, eventually, is_running};
 
-/// A session that can be forked, where the host allows it.
+/// A session that can be forked, if the host supports it.
 fn forkable(mode: Mode) -> Option<Session> {
     let session = start(mode);
     match session.fork(1) {
@@ -25,7 +25,7 @@ fn forkable(mode: Mode) -> Option<Session> {
 }
 
 #[test]
-fn forks_have_the_memory_and_the_files_and_go_on_independently() {
+fn forks_copy_memory_and_files_and_continue_independently() {
     for mode in Mode::available() {
         let Some(session) = forkable(mode) else { continue };
         run(
@@ -87,10 +87,10 @@ fn forks_fork_and_outlive_each_other() {
         drop(session);
         assert_eq!(value(&grandchild, "x, open('f').read()"), json!(["child", "child"]), "{mode:?}");
         run(&grandchild, "open('f', 'w').write('grandchild')");
-        // One that dies hurts nobody.
+        // The death of one does not affect the others.
         let outcome = run(&child, "import os; os._exit(7)");
-        // Its parent is dead, so another process has asked for its status first: kernels since Linux 6.15 keep it.
-        if !outcome.report.notes.iter().any(|note| note.contains("is not known")) {
+        // Its parent is dead, so another process reaped it; since Linux 6.15 its pidfd has the status.
+        if !outcome.report.notes.iter().any(|note| note.contains("is unknown")) {
             assert_eq!((outcome.verdict, outcome.exit_code), (Verdict::Exit { code: 7 }, Some(7)));
         }
         assert!(child.ended().is_some());
@@ -108,7 +108,7 @@ fn forks_fork_and_outlive_each_other() {
 }
 
 #[test]
-fn a_fork_reaches_neither_the_processes_nor_the_files_of_the_others() {
+fn a_fork_reaches_no_processes_or_files_of_others() {
     for mode in Mode::available() {
         let Some(session) = forkable(mode) else { continue };
         run(&session, "import os, signal\nowner = os.getpid()\nopen('secret', 'w').write('parent secret')");
@@ -122,7 +122,7 @@ fn a_fork_reaches_neither_the_processes_nor_the_files_of_the_others() {
              found.append(pid)\n        except OSError: pass\nfound"
         );
         assert_eq!(value(&forks[0], &attack), json!([]), "{mode:?}");
-        // Its root is its own, also for who takes the right to change it again.
+        // Its root is private, even if it raises the capability again.
         let escape = "import ctypes\nlibc = ctypes.CDLL(None)\nheader = (ctypes.c_uint32 * 2)(0x20080522, 0)\n\
             sets = (ctypes.c_uint32 * 6)(1 << 18, 1 << 18, 0, 0, 0, 0)\nlibc.syscall(126, header, sets)\n\
             os.makedirs('/workspace/x', exist_ok=True)\nhold = os.open('/', os.O_RDONLY)\nos.chroot('/workspace/x')\n\
@@ -131,7 +131,7 @@ fn a_fork_reaches_neither_the_processes_nor_the_files_of_the_others() {
             assert_eq!(value(&forks[1], escape), json!(["secret", "x"]), "not `later`");
         }
         assert_eq!(value(&session, "open('secret').read()"), json!("parent secret"));
-        // No program inherits the right.
+        // No program inherits the capability.
         let outcome = run(
             &session,
             "import subprocess\nprint(subprocess.run(['grep', 'Cap', '/proc/self/status'], capture_output=True, text=True).stdout)",
@@ -181,7 +181,7 @@ fn landlock_holds_in_a_session_that_can_be_forked_and_in_its_forks() {
 }
 
 #[test]
-fn a_reset_ends_programs_that_left_their_parent_beside_forks() {
+fn a_reset_ends_orphaned_programs_and_no_forks() {
     for mode in Mode::available() {
         let Some(session) = forkable(mode) else { continue };
         let fork = session.fork(1).unwrap().pop().unwrap();
@@ -205,7 +205,7 @@ fn a_reset_ends_programs_that_left_their_parent_beside_forks() {
 }
 
 #[test]
-fn the_place_of_a_fork_that_ended_is_clean_for_the_next() {
+fn a_reused_fork_root_is_clean() {
     let Some(mode) = Mode::available().into_iter().find(|mode| forkable(*mode).is_some()) else { return };
     let settings = SessionLimits::default().with_forks(1);
     let session = Session::start_with(&mode.sandbox(), Language::Python, &settings).unwrap();
@@ -217,7 +217,7 @@ fn the_place_of_a_fork_that_ended_is_clean_for_the_next() {
             json!([["mine"], []]),
             "{round}"
         );
-        // A program that left its parent, folders without rights, and a workspace without any.
+        // An orphaned program, directories without permissions, and a workspace without any.
         run(
             &fork,
             "open('/tmp/left', 'w').write('x')\nos.makedirs('deep/er')\nos.chmod('deep', 0)\n\
@@ -231,9 +231,9 @@ fn the_place_of_a_fork_that_ended_is_clean_for_the_next() {
 }
 
 #[test]
-fn where_nothing_can_be_forked_the_reason_is_told() {
+fn a_failed_fork_names_the_reason() {
     let host = toolpost_sandbox::Host::probe();
-    for (level, reason) in [(Level::Minimal, "among the host's files"), (Level::Maximum, "no capability")] {
+    for (level, reason) in [(Level::Minimal, "uses the host's files"), (Level::Maximum, "no capability")] {
         if !host.availability(level).is_some_and(|entry| entry.available) {
             println!("SKIP where_nothing_can_be_forked {level}: this host does not give it");
             continue;
@@ -242,7 +242,7 @@ fn where_nothing_can_be_forked_the_reason_is_told() {
         let session = Session::start(&sandbox, Language::Python).unwrap();
         let error = session.fork(1).unwrap_err();
         let is_refused = matches!(error, Error::SessionRejected { .. });
-        // On a host without namespaces that comes first.
+        // On a host without namespaces that is the first reason.
         let text = error.to_string();
         assert!(is_refused && (text.contains(reason) || text.contains("namespaces")), "{level}: {error}");
         assert!(error.hint().unwrap().contains("`strict`"), "{error}");
@@ -251,7 +251,7 @@ fn where_nothing_can_be_forked_the_reason_is_told() {
 }
 
 #[test]
-fn a_fork_has_random_numbers_of_its_own_and_no_thread_or_program_of_its_parent() {
+fn a_fork_has_new_random_numbers_and_no_threads_or_programs_of_its_parent() {
     let Some(session) = Mode::available().into_iter().find_map(forkable) else { return };
     run(
         &session,
@@ -261,7 +261,7 @@ fn a_fork_has_random_numbers_of_its_own_and_no_thread_or_program_of_its_parent()
     let numbers: Vec<_> = forks.iter().chain([&session]).map(|one| value(one, "random.random()")).collect();
     assert!(numbers[0] != numbers[1] && numbers[1] != numbers[2] && numbers[0] != numbers[2], "{numbers:?}");
     assert_eq!(value(&forks[0], "threading.active_count()"), json!(1));
-    // Ending a fork ends nothing of its parent's; ending the parent ends its programs, and no fork.
+    // Ending a fork does not affect its parent; ending the parent ends its programs, but no fork.
     drop(forks.into_iter().next());
     assert!(is_running("sleep 31.25"));
     let fork = session.fork(1).unwrap().pop().unwrap();
@@ -271,12 +271,10 @@ fn a_fork_has_random_numbers_of_its_own_and_no_thread_or_program_of_its_parent()
 }
 
 #[test]
-fn what_the_host_shows_beneath_tmp_is_there_in_a_fork_too() {
+fn host_paths_beneath_tmp_are_visible_in_a_fork() {
     let shown = crate::support::open_folder();
     if !shown.path().starts_with("/tmp") {
-        println!(
-            "SKIP what_the_host_shows_beneath_tmp_is_there_in_a_fork_too: short-lived files are elsewhere"
-        );
+        println!("SKIP host_paths_beneath_tmp_are_visible_in_a_fork: short-lived files are elsewhere");
         return;
     }
     std::fs::write(shown.path().join("given"), "given").unwrap();
@@ -295,7 +293,7 @@ fn what_the_host_shows_beneath_tmp_is_there_in_a_fork_too() {
 }
 
 #[test]
-fn the_number_of_forks_is_limited_and_what_is_too_much_is_refused() {
+fn the_number_of_forks_is_limited() {
     let Some(mode) = Mode::available().into_iter().find(|mode| forkable(*mode).is_some()) else { return };
     let settings = SessionLimits::default().with_forks(2);
     let session = Session::start_with(&mode.sandbox(), Language::Python, &settings).unwrap();
@@ -307,7 +305,7 @@ fn the_number_of_forks_is_limited_and_what_is_too_much_is_refused() {
     assert!(error.to_string().contains("already 3 interpreters"), "{error}");
     drop(forks);
     assert_eq!(session.fork(2).unwrap().len(), 2);
-    // A tree that is too deep to copy is an error, and the session goes on.
+    // Too deep a tree is an error, and the session continues.
     run(
         &session,
         "import os\nhere = os.getcwd()\nfor n in range(60):\n    os.mkdir('d'); os.chdir('d')\nos.chdir(here)",
@@ -318,7 +316,7 @@ fn the_number_of_forks_is_limited_and_what_is_too_much_is_refused() {
 }
 
 #[test]
-fn code_that_hangs_at_a_fork_costs_no_more_than_that_fork() {
+fn code_that_hangs_at_a_fork_fails_only_that_fork() {
     let Some(session) = Mode::available().into_iter().find_map(forkable) else { return };
     run(&session, "import os, time\nos.register_at_fork(after_in_child=lambda: time.sleep(60))");
     let begin = std::time::Instant::now();
@@ -328,7 +326,7 @@ fn code_that_hangs_at_a_fork_costs_no_more_than_that_fork() {
 }
 
 #[test]
-fn a_saved_session_is_restored_and_says_what_differs() {
+fn a_saved_session_is_restored_and_lists_differences() {
     for mode in Mode::available() {
         let target = tempfile::tempdir().unwrap();
         let folder = target.path().join("saved");
@@ -366,7 +364,7 @@ fn a_saved_session_is_restored_and_says_what_differs() {
         // It can be saved again.
         again.save(&target.path().join("second")).unwrap();
 
-        // Another version, a damaged record and hostile names are refused.
+        // Another version, a damaged record and hostile names are rejected.
         let record = folder.join("session.json");
         let text = std::fs::read_to_string(&record).unwrap();
         assert!(text.starts_with("{\"v\":2,"), "{text}");
@@ -384,7 +382,7 @@ fn a_saved_session_is_restored_and_says_what_differs() {
         for name in &names {
             std::fs::write(folder.join("files").join(name), "damaged").unwrap();
         }
-        assert!(restore().map(|_| ()).unwrap_err().to_string().contains("not what was saved"));
+        assert!(restore().map(|_| ()).unwrap_err().to_string().contains("differs from the saved"));
     }
 }
 
@@ -403,7 +401,7 @@ fn a_thousand_cells_and_a_hundred_forks_leave_nothing() {
             assert_eq!(value(&fork, "x"), json!(1));
         }
     }
-    // Other tests of this program open and close descriptors at the same time.
+    // Other tests of this program open and close descriptors concurrently.
     eventually("no descriptor is left", || descriptors() < before + 60);
     let zombies = value(
         &session,

@@ -1,4 +1,4 @@
-//! What hostile cells try against the host's side of a session.
+//! Hostile cells against the host's side of a session.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use toolpost_sandbox::{Cancel, Error, Language, Outcome, Session, SessionLimits,
 use crate::sessions::{limits, run, start, value};
 use crate::support::{Mode, eventually, is_running};
 
-/// Runs a hostile cell that must end in time, whatever it does.
+/// Runs a hostile cell that must end in time.
 fn attack(session: &Session, code: &str) -> Outcome {
     let begin = Instant::now();
     let short = limits().with_wall(Duration::from_secs(2)).with_grace(Duration::from_millis(300));
@@ -17,7 +17,7 @@ fn attack(session: &Session, code: &str) -> Outcome {
     outcome
 }
 
-/// Cells, and whether the session can live on.
+/// Cells, and whether the session can survive them.
 const ATTACKS: [(&str, &str, bool); 16] = [
     (
         "junk on the control descriptor",
@@ -54,7 +54,7 @@ const ATTACKS: [(&str, &str, bool); 16] = [
 ];
 
 #[test]
-fn no_cell_hangs_or_fools_the_host() {
+fn no_cell_hangs_or_deceives_the_host() {
     for mode in Mode::available() {
         for (name, code, lives_on) in ATTACKS {
             let session = start(mode);
@@ -80,7 +80,7 @@ fn no_cell_hangs_or_fools_the_host() {
 }
 
 #[test]
-fn the_verdict_is_the_kernels_and_not_the_cells() {
+fn the_verdict_comes_from_the_kernel_not_the_cell() {
     for mode in Mode::available() {
         let verdict = |code: &str| attack(&start(mode), code).verdict;
         assert_eq!(verdict("import os; os._exit(137)"), Verdict::Exit { code: 137 }, "{mode:?}");
@@ -93,7 +93,7 @@ fn the_verdict_is_the_kernels_and_not_the_cells() {
 }
 
 #[test]
-fn what_a_cell_leaves_behind_is_not_taken_for_the_next_and_dies_with_the_session() {
+fn leftovers_of_a_cell_do_not_affect_the_next_and_end_with_the_session() {
     for mode in Mode::available() {
         let session = start(mode);
         run(
@@ -118,10 +118,10 @@ fn what_a_cell_leaves_behind_is_not_taken_for_the_next_and_dies_with_the_session
 }
 
 #[test]
-fn the_origin_is_out_of_reach_so_that_a_reset_is_fresh() {
+fn the_zygote_is_out_of_reach_so_that_a_reset_is_fresh() {
     for mode in Mode::available() {
         let session = start(mode);
-        // Every process of the session but itself: the first one and the origin.
+        // Every process of the session but itself: the first process and the zygote.
         let code = "import os, signal\nreached = []\nfor pid in [int(p) for p in os.listdir('/proc') if p.isdigit()]:\n    \
             if pid == os.getpid(): continue\n    for what in (lambda: os.kill(pid, signal.SIGKILL), lambda: open(f'/proc/{pid}/mem', 'r+b')):\n        \
             try:\n            what()\n            reached.append(pid)\n        except OSError: pass\nreached";
@@ -154,7 +154,7 @@ fn a_flood_of_output_costs_neither_memory_nor_time() {
 
 #[test]
 fn a_session_dies_when_its_host_program_is_killed() {
-    // The host program is this test once more, in a process that is killed.
+    // The host program is this test again, in a process that is killed.
     if crate::support::is_helper() {
         let Some(mode) = Mode::available().into_iter().next() else { return };
         let session =

@@ -1,4 +1,4 @@
-//! Sessions between their cells: what counts as use, what stands still, and what is done with the time.
+//! Sessions between cells: what counts as use, freezing, and idle work.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::sessions::{run, start, value};
 use crate::support::{Mode, eventually};
 
 #[test]
-fn asking_about_a_session_does_not_keep_it_alive() {
+fn reading_the_state_does_not_keep_a_session_alive() {
     let Some(mode) = Mode::available().pop() else { return };
     let settings = SessionLimits::default().with_idle(Some(Duration::from_millis(600)));
     let session = Session::start_with(&mode.sandbox(), Language::Python, &settings).unwrap();
@@ -23,7 +23,7 @@ fn asking_about_a_session_does_not_keep_it_alive() {
     assert!(session.ended().unwrap().contains("`idle`"), "{:?}", session.ended());
 }
 
-/// The processor time of the processes of the host with this text in their command lines, in ticks.
+/// The processor time in ticks of host processes with this text in their command lines.
 fn ticks(text: &str) -> u64 {
     let of = |entry: std::fs::DirEntry| {
         let line = std::fs::read(entry.path().join("cmdline")).ok()?;
@@ -42,7 +42,7 @@ fn ticks(text: &str) -> u64 {
 fn a_frozen_session_uses_no_processor_time_and_the_next_cell_thaws_it() {
     for mode in Mode::available() {
         let session = start(mode);
-        // Two that never rest: a thread of the interpreter, and a program.
+        // Two busy ones: a thread of the interpreter, and a program.
         run(
             &session,
             "import subprocess, threading, time\ncount = 0\ndef work():\n    global count\n    while True: count += 1\n\
@@ -53,14 +53,14 @@ fn a_frozen_session_uses_no_processor_time_and_the_next_cell_thaws_it() {
         let before = ticks("busy-65-375");
         eventually("it works while it is not frozen", || ticks("busy-65-375") > before + 2);
         session.freeze().unwrap();
-        // The kernel stops each process at its next step, which comes late on a machine that is busy.
+        // The kernel stops each process at its next step, which is late on a busy machine.
         let pause = begin.elapsed().max(Duration::from_millis(400));
         let mut frozen = ticks("busy-65-375");
         eventually("it stands still", || {
             std::thread::sleep(pause);
             std::mem::replace(&mut frozen, ticks("busy-65-375")) == frozen
         });
-        // Looking does not thaw it.
+        // Reading the state does not thaw it.
         assert!(session.report().is_ok() && session.ended().is_none() && session.is_frozen());
         assert_eq!(ticks("busy-65-375"), frozen, "{mode:?}");
         assert_eq!(
@@ -76,7 +76,7 @@ fn a_frozen_session_uses_no_processor_time_and_the_next_cell_thaws_it() {
 }
 
 #[test]
-fn the_memory_of_small_objects_moves_into_large_pages_while_nobody_waits() {
+fn small_objects_move_into_huge_pages_while_idle() {
     let Some(mode) = Mode::available().into_iter().next() else { return };
     let session = start(mode);
     run(&session, "held = [n * 1000003 for n in range(1_500_000)]");
@@ -91,7 +91,7 @@ fn the_memory_of_small_objects_moves_into_large_pages_while_nobody_waits() {
     }
     let large = || value(&session, code)[1].as_u64().unwrap();
     let (begin, first) = (Instant::now(), large());
-    // A host may have no memory in large pieces: then a part is enough.
+    // A host may lack free huge pages: then a part is enough.
     while large() < first + (8 << 10) {
         assert!(begin.elapsed() < Duration::from_secs(30), "{} KiB from {first} KiB", large());
         std::thread::sleep(Duration::from_millis(300));

@@ -1,4 +1,4 @@
-//! Sessions of JavaScript: the same contract as those of Python, without forks.
+//! JavaScript sessions: the contract of Python sessions, without forks.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use toolpost_sandbox::{
 use crate::sessions::{limits, run, value};
 use crate::support::{Mode, eventually};
 
-/// A session in each mode, if there is Node.js.
+/// A session in each mode, if Node.js is installed.
 fn sessions(test: &str) -> Vec<(Mode, Session)> {
     let start = |mode: Mode| match Session::start(&mode.sandbox(), Language::JavaScript) {
         Ok(session) => Some((mode, session)),
@@ -102,7 +102,7 @@ fn javascript_is_interrupted_at_a_limit_and_by_the_caller() {
             assert_eq!(outcome.verdict, Verdict::Interrupted { by: Interruption::Caller }, "{mode:?} {code}");
         }
         assert_eq!(value(&session, "kept"), json!(1), "{mode:?}");
-        // What does not obey is killed.
+        // A cell that ignores the interrupt is killed.
         let outcome = within(&session, "for (;;) { try { for (;;) {} } finally { continue } }", 300);
         assert!(
             matches!(outcome.verdict, Verdict::Timeout { .. } | Verdict::Interrupted { .. }),
@@ -131,7 +131,7 @@ fn a_session_of_javascript_is_reset_and_cannot_be_forked() {
 }
 
 #[test]
-fn no_cell_of_javascript_hangs_or_fools_the_host() {
+fn no_javascript_cell_hangs_or_deceives_the_host() {
     let attacks = [
         (
             "junk",

@@ -1,4 +1,4 @@
-//! Programs that are talked to while they run, and programs of the operator's own.
+//! Live programs, and unconfined programs.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn bash(script: &str) -> Program {
     Program::argv(["bash", "-c", script])
 }
 
-/// Every way in which a program can be started on this host.
+/// Every way to start a program on this host.
 fn every_way() -> Vec<(String, Sandbox)> {
     let mut ways: Vec<(String, Sandbox)> =
         Mode::available().into_iter().map(|mode| (format!("{mode:?}"), mode.sandbox())).collect();
@@ -35,7 +35,7 @@ fn everything(mut stream: impl std::io::Read) -> String {
 }
 
 #[test]
-fn a_program_is_talked_to_line_by_line() {
+fn a_live_program_answers_line_by_line() {
     for (way, sandbox) in every_way() {
         let mut running = sandbox.start(&bash(ECHO)).unwrap();
         let mut stdin = running.take_stdin().unwrap();
@@ -59,7 +59,7 @@ fn a_program_is_talked_to_line_by_line() {
 }
 
 #[test]
-fn input_that_was_given_is_fed_and_waiting_ends_the_input() {
+fn fixed_input_is_written_and_waiting_ends_the_input() {
     let mode = Mode::available().pop().unwrap();
     let given = mode.sandbox().stdin(Stdin::Bytes(b"ab\n".to_vec()));
     let mut running = given.start(&bash(ECHO)).unwrap();
@@ -74,7 +74,7 @@ fn input_that_was_given_is_fed_and_waiting_ends_the_input() {
     assert_eq!(everything(stdout), "said\n");
 }
 
-/// A program that would outlive its end if it could, and has said that it runs.
+/// A program that would survive its end if it could, and has printed that it runs.
 fn stubborn(sandbox: &Sandbox, marker: &str) -> Running {
     let script = format!(
         "trap '' TERM INT HUP; (setsid sleep {marker} >/dev/null 2>&1 &) ; sleep {marker} & echo up; while :; do sleep {marker}; done"
@@ -90,9 +90,9 @@ fn stubborn(sandbox: &Sandbox, marker: &str) -> Running {
 }
 
 #[test]
-fn whatever_ends_a_program_ends_all_that_it_started() {
+fn every_end_of_a_program_ends_everything_that_it_started() {
     for (number, (way, sandbox)) in every_way().into_iter().enumerate() {
-        // This very test may run at the same time as another user.
+        // This test may run concurrently as another user.
         let marker = format!("77{}{number}", std::process::id());
         let dead = || !is_running(&format!("sleep {marker}"));
         drop(stubborn(&sandbox, &marker));
@@ -144,7 +144,7 @@ fn limits_hold_and_are_named() {
 }
 
 #[test]
-fn what_cannot_start_says_why() {
+fn a_failed_start_names_the_reason() {
     for (way, sandbox) in every_way() {
         let error = sandbox.start(&Program::argv(["no-such-program-here"])).unwrap_err();
         assert!(matches!(error, Error::ProgramNotFound { .. }), "{way}: {error}");
@@ -159,7 +159,7 @@ fn what_cannot_start_says_why() {
 }
 
 #[test]
-fn an_unconfined_program_is_the_hosts_own_and_says_so() {
+fn an_unconfined_program_is_reported_as_such() {
     let folder = open_folder();
     std::fs::write(folder.path().join("seen"), "x").unwrap();
     for host in [Host::probe().clone(), Host::probe().without_namespaces()] {
@@ -191,7 +191,7 @@ fn an_unconfined_program_is_the_hosts_own_and_says_so() {
 }
 
 #[test]
-fn no_text_names_the_missing_confinement() {
+fn unconfined_cannot_be_parsed_from_text() {
     assert!("unconfined".parse::<Level>().is_err());
     assert!(serde_json::from_str::<Level>("\"unconfined\"").is_err());
     assert!(!Level::ALL.contains(&Level::Unconfined) && Level::Unconfined < Level::Standard);
@@ -200,9 +200,9 @@ fn no_text_names_the_missing_confinement() {
 
 /// The host program is killed without a chance to clean up.
 #[test]
-fn a_killed_host_takes_its_programs_along() {
+fn a_killed_host_ends_its_programs() {
     if !Host::probe().availability(Level::Strict).unwrap().available {
-        println!("SKIP a_killed_host_takes_its_programs_along: no process namespaces");
+        println!("SKIP a_killed_host_ends_its_programs: no process namespaces");
         return;
     }
     #[expect(clippy::disallowed_methods, reason = "the test program itself, alone")]
@@ -221,7 +221,7 @@ fn a_killed_host_takes_its_programs_along() {
 
 #[test]
 fn helper_host_to_be_killed() {
-    // For a_killed_host_takes_its_programs_along.
+    // For a_killed_host_ends_its_programs.
     if !is_helper() {
         return;
     }

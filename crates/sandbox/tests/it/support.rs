@@ -1,10 +1,10 @@
-//! What the tests share: the ways to run a sandbox on this host, and a look at its processes.
+//! Test support: the modes of a sandbox on this host, and its processes.
 
 use std::time::{Duration, Instant};
 
 use toolpost_sandbox::{Cancel, Error, Host, Language, Level, Limits, Outcome, Program, Sandbox};
 
-/// Paths directly in a host workspace that stay as they are.
+/// Paths directly in a host workspace that stay unchanged.
 pub(crate) const PROTECTED_PATHS: [&str; 15] = [
     ".git/hooks",
     ".git/config",
@@ -30,14 +30,14 @@ pub(crate) enum Mode {
     Strict,
     /// Level `standard` with namespaces.
     Standard,
-    /// Level `standard` on a host that refuses namespaces.
+    /// Level `standard` on a host that denies namespaces.
     Shared,
 }
 
 impl Mode {
     pub(crate) const ALL: [Self; 3] = [Self::Strict, Self::Standard, Self::Shared];
 
-    /// The modes that this host can give; others are skipped loudly.
+    /// The modes that this host supports; others are skipped with a message.
     pub(crate) fn available() -> Vec<Self> {
         Self::ALL
             .into_iter()
@@ -45,7 +45,7 @@ impl Mode {
                 let host = mode.host();
                 let level = if *mode == Self::Strict { Level::Strict } else { Level::Standard };
                 let entry = host.availability(level).unwrap();
-                // Mode `Standard` is about namespaces.
+                // Mode `Standard` needs namespaces.
                 let namespaces =
                     *mode == Self::Shared || Host::probe().availability(Level::Strict).unwrap().available;
                 if entry.available && namespaces {
@@ -70,7 +70,7 @@ impl Mode {
     }
 }
 
-/// Limits under which a test that hangs ends soon.
+/// Limits under which a hanging test ends soon.
 pub(crate) fn quick() -> Limits {
     Limits::default().with_wall(Duration::from_secs(20))
 }
@@ -87,7 +87,7 @@ pub(crate) fn bash(sandbox: &Sandbox, code: &str) -> Outcome {
     run(sandbox, &Program::code(Language::Bash, code)).unwrap()
 }
 
-/// Whether this host refuses the namespaces that a test needs, which is said aloud.
+/// Whether this host denies the namespaces that a test needs; prints a message.
 pub(crate) fn skip_without_namespaces(test: &str) -> bool {
     let has_none = !Host::probe().availability(Level::Strict).is_some_and(|entry| entry.available);
     if has_none {
@@ -96,7 +96,7 @@ pub(crate) fn skip_without_namespaces(test: &str) -> bool {
     has_none
 }
 
-/// Whether a process of the host has this text in its command line.
+/// Whether a host process has this text in its command line.
 pub(crate) fn is_running(text: &str) -> bool {
     std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -105,19 +105,19 @@ pub(crate) fn is_running(text: &str) -> bool {
     })
 }
 
-/// How long a condition may take on a machine that has other things to do.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// The time for a condition on a busy machine.
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Waits until a condition holds.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        assert!(start.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// A folder of the host that everybody can enter and read.
+/// A host directory that everybody can enter and read.
 pub(crate) fn open_folder() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::Builder::new().prefix("host-folder-").tempdir().unwrap();
@@ -125,7 +125,7 @@ pub(crate) fn open_folder() -> tempfile::TempDir {
     folder
 }
 
-/// Set for a test that another test starts as a program of its own; without it such a test does nothing.
+/// Set for a test that another test starts as a separate program; without it such a test does nothing.
 pub(crate) const HELPER: &str = "TOOLPOST_TEST_HELPER";
 
 /// Whether this process was started by another test.

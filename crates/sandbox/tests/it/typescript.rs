@@ -1,4 +1,4 @@
-//! TypeScript by whatever turns it into JavaScript.
+//! TypeScript with every supported compiler.
 
 use serde_json::json;
 use toolpost_sandbox::{Language, Languages, Sandbox, Verdict};
@@ -6,7 +6,7 @@ use toolpost_sandbox::{Language, Languages, Sandbox, Verdict};
 use crate::languages::{code, told};
 use crate::support::Mode;
 
-/// Where `npm install typescript esbuild deno` of a developer has put them, besides what the system has.
+/// The installation directory of `npm install typescript esbuild deno`, besides the system's.
 fn sandbox(mode: Mode) -> Sandbox {
     let root =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.dev/typescript/node_modules/.bin");
@@ -21,7 +21,7 @@ fn sandbox(mode: Mode) -> Sandbox {
 }
 
 #[test]
-fn types_are_taken_out_and_the_rest_runs_with_its_value() {
+fn types_are_removed_and_the_value_is_returned() {
     let cases = [
         ("interface Point { x: number; y: number }\nconst p: Point = { x: 40, y: 2 };\np.x + p.y", json!(42)),
         ("enum Colour { Red = 1, Blue }\nconst all: Colour[] = [Colour.Blue];\nall", json!([2])),
@@ -34,7 +34,7 @@ fn types_are_taken_out_and_the_rest_runs_with_its_value() {
     for mode in Mode::available() {
         let sandbox = sandbox(mode);
         for (source, value) in &cases {
-            // What Node.js itself takes out are types; an enumeration is more than a type.
+            // Node.js itself only removes types; an enum is more than a type.
             let Some(outcome) = code(&sandbox, Language::TypeScript, source) else { return };
             if source.starts_with("enum")
                 && outcome.stderr.text().contains("ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX")
@@ -42,7 +42,7 @@ fn types_are_taken_out_and_the_rest_runs_with_its_value() {
                 continue;
             }
             assert_eq!(outcome.verdict, Verdict::Ok, "{mode:?} {source} {}", told(&outcome));
-            // A program of its own has no place for the value of an expression.
+            // A separate program cannot return the value of an expression.
             let is_program = outcome.report.notes.is_empty() && outcome.value.is_none();
             if !is_program || source.contains("::result") {
                 assert_eq!(outcome.value.as_ref(), Some(value), "{mode:?} {source} {}", told(&outcome));

@@ -1,7 +1,8 @@
-//! When the tests run as root, those again as an ordinary user whose answers depend on who runs them; `cargo xtask attack`
-//! runs everything again.
+//! When the tests run as root, repeats those that depend on the user as an ordinary user. `cargo xtask
+//! attack` repeats all.
 
-/// Which modules are run again as an ordinary user, and why or why not. A test holds that each module is named.
+/// Which modules are repeated as an ordinary user, and why or why not. A test checks that each module is
+/// listed.
 const MODULES: &[(&str, bool, &str)] = &[
     ("attack", true, "what the user's own rights reach"),
     ("backends", false, "an example of the trait, which starts no sandbox of its own"),
@@ -12,7 +13,7 @@ const MODULES: &[(&str, bool, &str)] = &[
     ("egress_attacks", false, "the proxy is the host's own thread: it parses the same for everybody"),
     ("egress_clients", false, "as `egress_attacks`"),
     ("egress_limits", false, "as `egress_attacks`"),
-    ("egress_runs", true, "the way out of a namespace that a user owns"),
+    ("egress_runs", true, "egress from a user-owned namespace"),
     ("egress_secrets", false, "as `egress_attacks`"),
     ("egress_tls", false, "as `egress_attacks`"),
     ("environments", true, "directories of the user are shown in other ways"),
@@ -25,7 +26,7 @@ const MODULES: &[(&str, bool, &str)] = &[
     ("leaks", true, "control groups, folders and mounts are made in other ways"),
     ("levels", true, "the layers of each level are made in other ways"),
     ("limits", true, "control groups and limits count by user"),
-    ("packages", false, "an installer is a run with a way out: `egress_runs` and `files`"),
+    ("packages", false, "an installer is a run with egress: `egress_runs` and `files`"),
     ("pool_failures", true, "as `pools`"),
     ("pool_folders", true, "a folder is attached from a namespace that the user owns"),
     ("pools", true, "spares are made in other ways"),
@@ -33,7 +34,7 @@ const MODULES: &[(&str, bool, &str)] = &[
     ("runs", true, "the run itself"),
     ("sessions", true, "members and their roots are made in other ways"),
     ("sessions_data", false, "the packages of the profile: `sessions` holds the session"),
-    ("sessions_egress", true, "the way out of a namespace that a user owns, for a session"),
+    ("sessions_egress", true, "egress from a user-owned namespace, in a session"),
     ("sessions_forks", true, "forks copy mounts that the user owns"),
     ("sessions_hostile", true, "as `attack`"),
     ("sessions_idle", false, "the clock and the freezer are the host's own: `sessions` holds the session"),
@@ -44,7 +45,7 @@ const MODULES: &[(&str, bool, &str)] = &[
     ("unprivileged", false, "this one"),
 ];
 
-/// What the test program is told to leave out.
+/// The tests that the test program skips.
 fn left_out() -> Vec<String> {
     let is_complete = crate::attack::is_complete();
     MODULES
@@ -55,7 +56,7 @@ fn left_out() -> Vec<String> {
 }
 
 #[test]
-fn every_module_of_these_tests_is_run_again_or_says_why_not() {
+fn every_test_module_is_repeated_or_has_a_reason() {
     let declared: Vec<&str> = include_str!("main.rs")
         .lines()
         .filter_map(|line| line.trim().strip_prefix("mod ")?.strip_suffix(';'))
@@ -66,8 +67,8 @@ fn every_module_of_these_tests_is_run_again_or_says_why_not() {
 }
 
 #[test]
-fn everything_that_depends_on_the_user_again_as_an_ordinary_one() {
-    const NAME: &str = "everything_that_depends_on_the_user_again_as_an_ordinary_one";
+fn user_dependent_tests_repeat_as_an_ordinary_user() {
+    const NAME: &str = "user_dependent_tests_repeat_as_an_ordinary_user";
     use std::os::unix::fs::MetadataExt as _;
     use std::os::unix::process::CommandExt as _;
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
@@ -92,12 +93,12 @@ fn everything_that_depends_on_the_user_again_as_an_ordinary_one() {
     let printed = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     println!("{printed}{errors}");
-    // What failed stands at the end, where a log that is cut off still has it.
+    // Failures are at the end, where a truncated log still has them.
     let failed: Vec<&str> = errors.lines().chain(printed.lines()).filter(|line| is_failure(line)).collect();
     assert!(output.status.success(), "as user 65534: {}\n{}", output.status, failed.join("\n"));
 }
 
-/// A line that says which test failed, or why.
+/// Whether a line names a failed test or its reason.
 fn is_failure(line: &str) -> bool {
     line.ends_with("... FAILED") || line.contains("panicked at") || line.starts_with("row ")
 }

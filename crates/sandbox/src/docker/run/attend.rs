@@ -1,4 +1,4 @@
-//! What happens between the start of a program and its end: output out, input in, connections both ways, limits held.
+//! The loop between a program's start and end: output, input, connections and limits.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use crate::platform::{Capture, ResultLine, open_regular};
 use crate::{Error, Event, Layer, Stdin};
 
 impl Run<'_> {
-    /// Has the first process listen for the proxy.
+    /// Makes the first process listen for the proxy.
     pub(super) fn open_tunnel(&mut self) -> Result<(), Error> {
         if self.tunnel.is_none() {
             return Ok(());
         }
         self.channel().send(b'N', &tunnel::PORT.to_le_bytes());
         loop {
-            let frame = self.answer("open the way out of")?;
+            let frame = self.answer("open the egress port of")?;
             match frame.kind {
                 b'p' if frame.number(0) == 0 => return Ok(()),
                 b'p' => {
@@ -33,7 +33,7 @@ impl Run<'_> {
         }
     }
 
-    /// Closes it and keeps what went through.
+    /// Closes the tunnel and stores its log.
     pub(super) fn close_tunnel(&mut self) {
         let Some(tunnel) = self.tunnel.take() else { return };
         let log = tunnel.finish();
@@ -44,7 +44,7 @@ impl Run<'_> {
         self.report.egress = Some(log);
     }
 
-    /// Hands output on until everything is dead, and ends it when it must.
+    /// Forwards output until everything is dead, and ends the program at a limit.
     pub(super) fn attend(&mut self, sink: &mut Sink<'_>) -> Result<Finished, Error> {
         let limits = self.limits.clone();
         let cancel = self.request.cancel();
@@ -71,7 +71,7 @@ impl Run<'_> {
         let mut idle = limits.idle.map(Idle::new);
         let mut frames = 0u32;
         loop {
-            // Frames may come without a pause, and others want to be looked at all the same.
+            // Frames may arrive without a pause; other descriptors need attention too.
             if frames.is_multiple_of(FRAMES_AT_ONCE) {
                 let channel = &mut self.ready.channel;
                 if let Some(tunnel) = &mut self.tunnel {
@@ -102,9 +102,9 @@ impl Run<'_> {
                     finished.ended = reason;
                     self.channel().send(b'K', &[]);
                     if let Sink::Live(live) = sink {
-                        live.let_go(&mut self.ready.channel);
+                        live.drain(&mut self.ready.channel);
                     }
-                    dead_by = self.patience();
+                    dead_by = self.answer_deadline();
                 }
             }
             let (until, wake) = match finished.ended {
@@ -132,7 +132,7 @@ impl Run<'_> {
             let frame = match waited {
                 Waited::Frame(frame) => frame,
                 Waited::Nothing if dead_by.is_some_and(|by| Instant::now() >= by) => {
-                    // Its first process does not answer: the daemon must end it.
+                    // Its first process does not answer, so the daemon must kill it.
                     self.docker.engine().remove(&self.ready.id)?;
                     return Ok(finished);
                 }
@@ -186,7 +186,7 @@ impl Run<'_> {
                 }
                 b'c' => {
                     finished.ended.get_or_insert(Ended::Cpu);
-                    dead_by = self.patience();
+                    dead_by = self.answer_deadline();
                 }
                 b'x' => {
                     finished.end = Some(frame);
@@ -198,7 +198,7 @@ impl Run<'_> {
     }
 }
 
-/// Since when there was neither output nor processor time.
+/// The time since the last output or processor use.
 struct Idle {
     limit: Duration,
     since: Instant,
@@ -221,7 +221,7 @@ impl Idle {
         true
     }
 
-    /// The first process says how much processor time was used; if it cannot tell, the program counts as busy.
+    /// Records the processor time from the first process. If unknown, the program counts as busy.
     fn looked(&mut self, micros: u64) {
         if micros == u64::MAX || micros.saturating_sub(self.micros) >= 1000 {
             self.since = Instant::now();

@@ -1,4 +1,4 @@
-//! A folder of the host as workspace: its files are copied in before, and what changed is copied back after.
+//! A host directory as workspace: copies its files in before the run and changes back after it.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,11 +9,11 @@ use crate::level::shorten;
 use crate::writer::ChangeSet;
 use crate::{Changes, EntryKind, Error, Rejection, Report, Workspace, protection};
 
-/// Notes of one kind; what is more is counted.
-const MOST_NOTES: usize = 20;
+/// The maximum number of notes of one kind.
+const MAX_NOTES: usize = 20;
 
 impl Run<'_> {
-    /// Copies the files of the folder into the workspace.
+    /// Copies the files of the directory into the workspace.
     pub(super) fn copy_in(&mut self) -> Result<(), Error> {
         let Some(folder) = self.folder.take() else { return Ok(()) };
         let Workspace::Host(place) = self.request.workspace() else { return Ok(()) };
@@ -38,21 +38,19 @@ impl Run<'_> {
                 self.channel().send(b'X', &[]);
             }
         }
-        refused.tell("is not copied into the container", &mut self.report);
+        refused.report("is not copied into the container", &mut self.report);
         if folder.others() > 0 {
             let count = folder.others();
             self.report
                 .notes
                 .push(format!("{count} links and other special files are not copied into the container"));
         }
-        self.report
-            .notes
-            .push("the workspace is a copy of the folder; what changed in it is copied back".into());
+        self.report.notes.push("the workspace is a copy of the directory; changes are copied back".into());
         self.folder = Some(folder);
         Ok(())
     }
 
-    /// Copies back what is new, changed or gone.
+    /// Copies new, changed and deleted files back.
     pub(super) fn copy_back(
         &mut self,
         changes: &Changes,
@@ -67,7 +65,7 @@ impl Run<'_> {
         };
         let written: Vec<_> = after.files.iter().filter(|(path, _)| is_written(path)).collect();
         let deleted: Vec<_> = changes.deleted.iter().filter(|path| folder.had(path)).collect();
-        // Judged as the directory would stand with all changes: a repository may come in parts.
+        // Judge all changes together: a repository may come in parts.
         let files = written.iter().map(|(path, entry)| {
             (
                 PathBuf::clone(path),
@@ -87,10 +85,10 @@ impl Run<'_> {
             if let Some(protection) = judged.get(path) {
                 refused.add(path, &Rejection::Protected(*protection).to_string());
             } else if !entry.is_regular() || entry.names() != 1 {
-                refused.add(path, "it is not a regular file with one name");
+                refused.add(path, "it is not a regular file with one link");
             } else if entry.size() > left {
-                // A sparse file may say more than the workspace has.
-                refused.add(path, "it is larger than the workspace may be");
+                // A sparse file may claim more than the workspace limit.
+                refused.add(path, "it exceeds the workspace limit");
             } else {
                 left -= entry.size();
                 let written = match self.fetch_bytes(path.as_os_str().as_bytes(), entry.size())? {
@@ -109,12 +107,12 @@ impl Run<'_> {
                 refused.add(path, &reason);
             }
         }
-        refused.tell("is not copied back", report);
+        refused.report("is not copied back", report);
         Ok(())
     }
 }
 
-/// What was left out, and why.
+/// Skipped files with reasons.
 #[derive(Debug, Default)]
 struct Notes {
     lines: Vec<(String, String)>,
@@ -123,19 +121,19 @@ struct Notes {
 
 impl Notes {
     fn add(&mut self, path: &Path, reason: &str) {
-        if self.lines.len() < MOST_NOTES {
+        if self.lines.len() < MAX_NOTES {
             self.lines.push((shorten(&path.to_string_lossy()), reason.to_owned()));
         } else {
             self.more += 1;
         }
     }
 
-    fn tell(self, what: &str, report: &mut Report) {
+    fn report(self, what: &str, report: &mut Report) {
         report
             .notes
             .extend(self.lines.into_iter().map(|(name, reason)| format!("`{name}` {what}: {reason}")));
         if self.more > 0 {
-            report.notes.push(format!("{} more files: the same", self.more));
+            report.notes.push(format!("{} more files likewise", self.more));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A run whose streams are in the caller's hands: pipes of the host, filled and emptied through the container's stream.
+//! A run with live streams: host pipes, connected to the container's stream.
 
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 
@@ -11,24 +11,24 @@ use crate::docker::error::DockerError;
 use crate::platform::differences;
 use crate::{Error, LiveStreams, Outcome, Stdin};
 
-/// What waits for a reader at most before the program's stream is held, and when it is let go on.
-const HIGH: usize = 256 << 10;
-const LOW: usize = 64 << 10;
-/// What may come after a stream was held: everything between the program and this side has smaller buffers.
-const TOO_MUCH: usize = 8 << 20;
+/// The buffered bytes at which a stream is paused and resumed.
+const PAUSE_AT: usize = 256 << 10;
+const RESUME_AT: usize = 64 << 10;
+/// The maximum of bytes after a pause; all buffers on the way are smaller.
+const MAX_AFTER_PAUSE: usize = 8 << 20;
 
-/// One stream that the program writes.
+/// One output stream of the program.
 #[derive(Debug)]
 struct Stream {
-    /// 1 is output, 2 is errors.
+    /// 1 is stdout, 2 is stderr.
     number: u64,
-    /// None when the caller reads no more.
+    /// None once the caller has closed it.
     pipe: Option<PipeWriter>,
     waiting: Vec<u8>,
 }
 
 impl Stream {
-    /// Gives the caller's pipe what it takes at once.
+    /// Writes as much to the caller's pipe as it accepts at once.
     fn write(&mut self, channel: &mut Channel) {
         let Some(pipe) = &mut self.pipe else { return };
         let mut done = 0;
@@ -47,16 +47,16 @@ impl Stream {
         if is_gone {
             self.pipe = None;
             self.waiting = Vec::new();
-            // The program sees it as it would see a pipe that nobody reads.
+            // The program sees it as a pipe without a reader.
             channel.send(b'B', &self.number.to_le_bytes());
         }
     }
 
-    /// The program is dead: what is left is the caller's to read, for as long as it keeps its end.
+    /// The program is dead: the rest stays readable until the caller closes its end.
     fn finish(mut self) {
         let Some(mut pipe) = self.pipe.take().filter(|_| !self.waiting.is_empty()) else { return };
         let (waiting, name) = (self.waiting, "docker-output".to_owned());
-        // If no thread can be had the rest is lost, as it would be with a reader that is gone.
+        // Without a thread the rest is lost, as with a closed reader.
         let _ = std::thread::Builder::new().name(name).spawn(move || {
             if set_blocking(&pipe, true).is_ok() {
                 let _ = pipe.write_all(&waiting);
@@ -69,17 +69,17 @@ impl Stream {
 #[derive(Debug)]
 pub(super) struct Live {
     stdin: Option<PipeReader>,
-    /// The program takes input, and there was none yet.
+    /// The program requested input, and there was none.
     is_hungry: bool,
     streams: [Stream; 2],
-    /// Which streams are held.
+    /// The paused streams.
     held: u64,
-    /// The program is being killed: it writes to the end, and what nobody takes is lost.
+    /// The program is being killed: its remaining output is drained and unread parts are lost.
     is_ending: bool,
 }
 
 impl Live {
-    /// The pipes, of which the caller's ends are handed over.
+    /// Creates the pipes and hands over the caller's ends.
     fn new(has_input: bool, streams: LiveStreams<'_>, container: &str) -> io::Result<Self> {
         let (stdin, given) = if has_input {
             let (ours, theirs) = io::pipe()?;
@@ -98,7 +98,7 @@ impl Live {
         Ok(Self { stdin, is_hungry: false, streams, held: 0, is_ending: false })
     }
 
-    /// Takes a frame in if it belongs here.
+    /// Processes a frame if it belongs to the streams.
     pub(super) fn take(&mut self, frame: &Frame, channel: &mut Channel) -> Result<bool, DockerError> {
         let index = match frame.kind {
             b'o' => 0,
@@ -111,9 +111,9 @@ impl Live {
             _ => return Ok(false),
         };
         let Some(stream) = self.streams.get_mut(index) else { return Ok(true) };
-        if stream.pipe.is_some() && !(self.is_ending && stream.waiting.len() > HIGH) {
+        if stream.pipe.is_some() && !(self.is_ending && stream.waiting.len() > PAUSE_AT) {
             stream.waiting.extend_from_slice(&frame.content);
-            if stream.waiting.len() > TOO_MUCH {
+            if stream.waiting.len() > MAX_AFTER_PAUSE {
                 let reason = "a stream of the program goes on although it was held";
                 return Err(DockerError::protocol("read from a container", reason));
             }
@@ -123,13 +123,13 @@ impl Live {
         Ok(true)
     }
 
-    /// Holds a stream that nobody reads, and lets one go on that is read again.
+    /// Pauses unread streams and resumes read ones.
     fn hold(&mut self, channel: &mut Channel) {
         let before = self.held;
         for stream in &self.streams {
             match stream.waiting.len() {
-                HIGH.. if !self.is_ending => self.held |= stream.number,
-                0..=LOW => self.held &= !stream.number,
+                PAUSE_AT.. if !self.is_ending => self.held |= stream.number,
+                0..=RESUME_AT => self.held &= !stream.number,
                 _ => {}
             }
         }
@@ -138,14 +138,14 @@ impl Live {
         }
     }
 
-    /// The program is being killed, and its streams come to their end.
-    pub(super) fn let_go(&mut self, channel: &mut Channel) {
+    /// Lets the streams end while the program is being killed.
+    pub(super) fn drain(&mut self, channel: &mut Channel) {
         self.is_ending = true;
         self.held = 0;
         channel.send(b'H', &self.held.to_le_bytes());
     }
 
-    /// Gives the program the input that is there.
+    /// Sends available input to the program.
     fn feed(&mut self, channel: &mut Channel) {
         let Some(stdin) = self.stdin.as_mut().filter(|_| self.is_hungry) else { return };
         let mut block = vec![0u8; PIECE];
@@ -162,14 +162,14 @@ impl Live {
         }
     }
 
-    /// Does what can be done without waiting.
+    /// Does all work that needs no wait.
     pub(super) fn pump(&mut self, channel: &mut Channel) {
         self.feed(channel);
         self.streams.iter_mut().for_each(|stream| stream.write(channel));
         self.hold(channel);
     }
 
-    /// Adds what is waited for. That a reader is gone shows without being asked for.
+    /// Adds the descriptors to poll. A closed reader is reported anyway.
     pub(super) fn waits<'a>(&'a self, others: &mut Vec<(BorrowedFd<'a>, PollFlags)>) {
         let stdin = self.stdin.as_ref().filter(|_| self.is_hungry);
         others.extend(stdin.map(|stdin| (stdin.as_fd(), PollFlags::IN)));
@@ -181,14 +181,14 @@ impl Live {
 }
 
 impl Run<'_> {
-    /// Starts the program, hands its streams over, and waits until everything is dead.
+    /// Starts the program, hands over its streams and waits until everything is dead.
     pub(in crate::docker) fn live(mut self, streams: LiveStreams<'_>) -> Result<Outcome, Error> {
         self.copy_in()?;
         self.upload()?;
         let before = if self.folder.is_some() { self.list()? } else { Listing::default() };
         self.open_tunnel()?;
         let is_given = !matches!(self.request.stdin(), Stdin::Empty);
-        // The streams are there whether the kernel starts the program or not.
+        // The streams exist even if the program does not start.
         let live = Live::new(!is_given, streams, &self.ready.id);
         let mut live = live.map_err(|source| Error::Setup { step: "make pipes", source })?;
         self.start(true)?;
@@ -217,7 +217,7 @@ fn set_blocking(pipe: impl AsFd, is_blocking: bool) -> io::Result<()> {
     Ok(fcntl_setfl(&pipe, flags)?)
 }
 
-/// Whether nobody has the other end of a pipe that is written any more.
+/// Whether the reader of a pipe is closed.
 fn is_without_reader(pipe: BorrowedFd<'_>) -> bool {
     let mut waiting = [PollFd::from_borrowed_fd(pipe, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

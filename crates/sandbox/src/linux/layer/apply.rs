@@ -26,6 +26,7 @@ use super::view::{
 use super::{Layer, OLD};
 use crate::apply::{Applied, ApplyState, DenialReason, MASS_DELETION, MAX_DELETED};
 use crate::protected::{ChangedTree as _, EntryKind, Mark, Protection, mark, protection};
+use crate::writer::MAX_ATTRIBUTES;
 use crate::{ApplyMode, Error, adds_git_driver};
 
 /// The time to wait for another apply in the same directory.
@@ -38,8 +39,6 @@ const MAX_WHOLE: usize = 20;
 const MAX_COMPARED: i64 = 1 << 30;
 /// The largest old version that is copied to another file system for undo.
 const MAX_OLD_COPY: u64 = 16 << 20;
-/// The largest `.gitattributes` to read.
-const MAX_ATTRIBUTES: u64 = 1 << 20;
 /// Build directories, which are often deleted.
 const BUILD_DIRECTORIES: [&str; 12] = [
     "node_modules",

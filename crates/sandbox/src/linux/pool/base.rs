@@ -143,7 +143,7 @@ impl Base {
             waits: false,
             hands_over: false,
             group,
-            way_out: None,
+            egress_port: None,
             network: (is_ready && self.facts.is_root()).then(network::take).flatten(),
             code: None,
             template,
@@ -166,7 +166,7 @@ impl Base {
                 Step::EnterUser(_) => {
                     let inside = Owner { user: INSIDE, group: INSIDE };
                     let fresh = identity::fresh_namespace(inside, self.facts.unprivileged)
-                        .map_err(setup("make user namespace"))?;
+                        .map_err(setup("create user namespace"))?;
                     steps.push(Step::EnterUser(fresh));
                     is_own = true;
                 }
@@ -185,7 +185,7 @@ impl Base {
         if !is_own {
             // Without a user namespace it would have the host root's permissions.
             let error = std::io::Error::other("this host refuses user namespaces, which a zygote needs");
-            return Err(setup("make user namespace")(error));
+            return Err(setup("create user namespace")(error));
         }
         confinement.steps = steps;
         Ok(confinement)
@@ -269,7 +269,7 @@ impl Base {
         let mut steps = Vec::new();
         let (mut made, mut bound): (Vec<PathBuf>, Vec<PathBuf>) = (Vec::new(), Vec::new());
         for shown in self.ready.needs.iter().chain(&self.sandbox.read_only) {
-            let shown = shown.canonicalize().map_err(setup("show folder"))?;
+            let shown = shown.canonicalize().map_err(setup("show path"))?;
             let Some(scratch) =
                 SCRATCH.iter().map(|(folder, _)| *folder).find(|folder| shown.starts_with(folder))
             else {

@@ -57,7 +57,7 @@ pub(super) struct Member {
     pub(super) before: Listing,
     depth: usize,
     /// Whether it is the only member, without a zygote; a reset then replaces the sandbox.
-    is_only_member: bool,
+    is_single: bool,
     stopped: Frozen,
     pub(super) fork_time: Duration,
     /// The kernel's counters after the last cell: processes killed for memory, and processes denied.
@@ -84,7 +84,7 @@ pub(super) fn nonce() -> Result<Nonce, Error> {
 }
 
 fn output() -> Result<(OwnedFd, OwnedFd), Error> {
-    let fail = |error: rustix::io::Errno| setup("make pipes")(error.into());
+    let fail = |error: rustix::io::Errno| setup("create pipes")(error.into());
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(fail)?;
     rustix::io::ioctl_fionbio(&read, true).map_err(fail)?;
     Ok((read, write))
@@ -211,7 +211,7 @@ impl Member {
         }
         let born = Forked { socket, pid, pidfd, stdout, stderr, time: Duration::ZERO };
         let mut member = Self::new(born, seat, shared, folder, None, before, 1);
-        member.is_only_member = true;
+        member.is_single = true;
         Ok(member)
     }
 
@@ -237,7 +237,7 @@ impl Member {
             root,
             before,
             depth,
-            is_only_member: false,
+            is_single: false,
             stopped: Frozen::No,
             fork_time: time,
             counted: (shared.group.memory_kills(), shared.group.refused_processes()),
@@ -268,7 +268,7 @@ impl Member {
         if let Some(reason) = self.shared.termination().map(|termination| termination.reason.clone()) {
             return Err(Error::SessionEnded { reason });
         }
-        if self.is_only_member {
+        if self.is_single {
             return self.replace_sandbox(fresh);
         }
         self.kill();
@@ -360,10 +360,7 @@ impl Member {
     /// it.
     pub(super) fn status(&self) -> Option<i32> {
         let of_main = || {
-            self.shared
-                .termination()
-                .and_then(|termination| termination.status)
-                .filter(|_| self.is_only_member)
+            self.shared.termination().and_then(|termination| termination.status).filter(|_| self.is_single)
         };
         self.status_of_zombie().or_else(|| kernel::exit_status(self.pidfd.as_fd())).or_else(of_main)
     }

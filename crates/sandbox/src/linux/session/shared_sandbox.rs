@@ -245,7 +245,7 @@ struct StartedSandbox {
 
 /// A packet socket: the host's end, on which the kernel adds the sender, and the far end.
 pub(super) fn socket_pair() -> Result<(OwnedFd, OwnedFd), Error> {
-    let fail = |error: Errno| setup("make control socket")(error.into());
+    let fail = |error: Errno| setup("create control socket")(error.into());
     let (host, inside) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(fail)?;

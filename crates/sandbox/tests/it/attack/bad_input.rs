@@ -1,4 +1,4 @@
-//! Requests that make no sense: each is refused at once, in a sentence that says what to do.
+//! Invalid requests: each is rejected at once, in a sentence with a fix.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use toolpost_sandbox::{Language, Level, Limits, Program, Sandbox, Source, Stdin,
 
 use crate::support::run;
 
-/// A request, and what its error must say.
+/// A request, and the expected words of its error.
 type Row = (&'static str, fn() -> Result<(), toolpost_sandbox::Error>, &'static [&'static str]);
 
 #[expect(clippy::needless_pass_by_value, reason = "a row of the table reads better")]
@@ -110,7 +110,7 @@ const ROWS: &[Row] = &[
     ),
     ("an upload above", || named("../x"), &["file name `../x` is not allowed", "`..`"]),
     ("an absolute upload", || named("/etc/x"), &["must be relative to the workspace"]),
-    ("an upload as an option", || named("-rf"), &["would be taken for an option"]),
+    ("an upload as an option", || named("-rf"), &["like an option"]),
     ("an upload as a device", || named("CON"), &["device name"]),
     ("an upload with a line break", || named("a\nb"), &["control or invisible character"]),
     ("an upload with a reversed name", || named("a\u{202e}b"), &["control or invisible character"]),
@@ -128,7 +128,7 @@ const ROWS: &[Row] = &[
     (
         "the root as workspace",
         || refused(Sandbox::new().workspace(Workspace::Host("/".into())), Program::argv(["true"])),
-        &["workspace `/`", "never handed over"],
+        &["workspace `/`", "cannot be a workspace"],
     ),
     (
         "a workspace that is not there",
@@ -157,14 +157,14 @@ const ROWS: &[Row] = &[
     ),
 ];
 
-/// What this thread has used: a machine that has other things to do makes it wait, and that is not the request's.
+/// The processor time of this thread: on a busy machine wall time proves nothing.
 fn processor_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     Duration::from_nanos(text.split(' ').next().and_then(|used| used.parse().ok()).unwrap_or_default())
 }
 
 #[test]
-fn bad_requests_are_refused_at_once_in_a_clear_sentence() {
+fn invalid_requests_are_rejected_at_once_with_a_clear_sentence() {
     let mut wrong = Vec::new();
     for (name, request, words) in ROWS {
         let start = processor_time();
@@ -188,9 +188,9 @@ fn bad_requests_are_refused_at_once_in_a_clear_sentence() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Limits that cannot all be reached: the smaller one ends the run, and is named.
+/// If limits contradict each other, the smaller one ends the run and is named.
 #[test]
-fn of_contradictory_limits_the_smaller_one_counts() {
+fn the_smaller_of_contradictory_limits_counts() {
     use toolpost_sandbox::Verdict;
     let sandbox = |limits: Limits| Sandbox::new().limits(limits);
     let limits = Limits::default().with_wall(Duration::from_millis(400)).with_cpu(Duration::from_mins(1));
@@ -198,7 +198,7 @@ fn of_contradictory_limits_the_smaller_one_counts() {
     assert_eq!(outcome.verdict, Verdict::Timeout { limit_ms: 400 });
 }
 
-/// Hostile names in every place where a name comes back as text.
+/// Hostile names wherever errors quote a name.
 #[test]
 fn errors_quote_hostile_names_without_their_control_characters() {
     let hostile = "\u{1b}]52;c;aGk=\u{7}\u{202e}x\n";

@@ -1,16 +1,16 @@
-//! What a probe must answer, by level.
+//! The expected answers of a probe by level.
 
 /// Any of these. `verdict:KIND` is a verdict, `error:KIND` an error of the crate; [`ANY`] is not compared.
 pub(crate) type Answers = &'static [&'static str];
 
-/// Allowed, and no promise of the level: what came out is shown and not compared.
+/// Allowed, and no guarantee of the level: the result is printed and not compared.
 pub(crate) const ANY: Answers = &["*"];
 pub(crate) const OK: Answers = &["ok"];
 pub(crate) const REFUSED: Answers = &["EPERM", "EACCES"];
 pub(crate) const INVISIBLE: Answers = &["ENOENT"];
 pub(crate) const NO_CALL: Answers = &["EPERM", "ENOSYS"];
 pub(crate) const NO_WRITE: Answers = &["EROFS", "EACCES", "EPERM", "ENOENT", "ETXTBSY"];
-/// What a level that kills for a refused system call answers besides.
+/// Additional answer of a level that kills for a blocked system call.
 pub(crate) const KILLED: Answers = &["verdict:denied"];
 
 /// The answers of each level; `shared` is `standard` without namespaces.
@@ -23,13 +23,13 @@ pub(crate) struct Expected {
     pub(crate) maximum: Answers,
     /// At level `maximum` the policy may also kill for it.
     pub(crate) may_kill: bool,
-    /// At level `minimal` as root, where that differs: the program has root's files.
+    /// At level `minimal` as root, if different: the program has root's files.
     as_root: Option<Answers>,
-    /// The same where the host gives namespaces.
+    /// The same on a host with namespaces.
     as_root_apart: Option<Answers>,
-    /// From level `standard` upward in a container, where that differs.
+    /// From level `standard` upward in a container, if different.
     container: Option<Answers>,
-    /// At level `maximum` in a container, which has a kernel of its own, where that differs.
+    /// At level `maximum` in a container with its own kernel, if different.
     own_kernel: Option<Answers>,
 }
 
@@ -38,8 +38,8 @@ pub(crate) const fn all(answers: Answers) -> Expected {
     of(answers, answers, answers, answers)
 }
 
-/// Answers of the levels minimal, standard, standard without namespaces, strict. Level `maximum` answers as strict, or
-/// kills for a system call.
+/// The answers of the levels minimal, standard, standard without namespaces, and strict. Level `maximum`
+/// answers as strict, or kills for a system call.
 pub(crate) const fn of(minimal: Answers, standard: Answers, shared: Answers, strict: Answers) -> Expected {
     Expected {
         minimal,
@@ -62,31 +62,32 @@ impl Expected {
         self
     }
 
-    /// Other answers at level `minimal` when the host program is root: no capability, but root's files.
+    /// Other answers at level `minimal` if the host program is root: no capability, but root's files.
     pub(crate) const fn minimal_as_root(mut self, answers: Answers) -> Self {
         self.as_root = Some(answers);
         self
     }
 
-    /// Other answers at level `minimal` when the host program is root and the host gives namespaces.
+    /// Other answers at level `minimal` if the host program is root and the host has namespaces.
     pub(crate) const fn minimal_as_root_apart(mut self, answers: Answers) -> Self {
         self.as_root_apart = Some(answers);
         self
     }
 
-    /// Other answers from level `standard` upward in a container, which has files of its own where others see none.
+    /// Other answers from level `standard` upward in a container, which has files where others see none.
     pub(crate) const fn in_container(mut self, answers: Answers) -> Self {
         self.container = Some(answers);
         self
     }
 
-    /// Other answers at level `maximum` in a container: its kernel is its own, and what it allows is nothing of the host's.
+    /// Other answers at level `maximum` in a container: with its own kernel, allowed calls do not reach the
+    /// host.
     pub(crate) const fn in_own_kernel(mut self, answers: Answers) -> Self {
         self.own_kernel = Some(answers);
         self
     }
 
-    /// What a level answers on a backend; `namespaces` is whether the host gives them.
+    /// The answers of a level on a backend; `namespaces` tells whether the host has them.
     pub(crate) fn at(&self, backend: &str, level: &str, namespaces: bool) -> Vec<&'static str> {
         let in_container = self.container.filter(|_| backend == "docker");
         let in_own_kernel = self.own_kernel.filter(|_| backend == "docker").or(in_container);

@@ -1,7 +1,8 @@
-//! Random input for what reads hostile bytes: names, host patterns, values and result lines, and the protocols that a
-//! program can reach with its own descriptors. `cargo-fuzz` needs a nightly compiler, which the project does not use; a
-//! generator with a seed that is printed gives inputs that can be had again, for half a second here and for a minute in
-//! `cargo xtask attack`.
+//! Random input for parsers of hostile bytes: names, host patterns, values, result lines, and the protocols
+//! on a program's descriptors.
+//!
+//! `cargo-fuzz` needs a nightly compiler, which the project does not use. A seeded generator, whose seed is
+//! printed, gives reproducible inputs: for half a second here, and for a minute in `cargo xtask attack`.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use toolpost_sandbox::{
 use super::is_complete;
 use crate::support::{quick, run};
 
-/// A small generator (xorshift), so that a seed gives the same input everywhere.
+/// A small generator (xorshift) with the same output everywhere.
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
 
@@ -38,7 +39,7 @@ impl Random {
     }
 }
 
-/// Calls a function with fresh input until the time is over. Says the seed, by which all of it can be had again.
+/// Calls a function with fresh input until the time is over. Prints the seed for reproduction.
 pub(super) fn for_a_while(name: &str, mut each: impl FnMut(&mut Random)) {
     let (seed, time) = if is_complete() {
         (std::process::id().into(), Duration::from_mins(1))
@@ -89,7 +90,7 @@ const NAMES: &[&str] = &[
 ];
 
 #[test]
-fn accepted_names_are_harmless_wherever_they_come_from() {
+fn accepted_names_are_harmless() {
     for_a_while("file names", |random| {
         let mut name = random.text(NAMES);
         if random.below(20) == 0 {
@@ -142,7 +143,7 @@ const HOSTS: &[&str] = &[
 ];
 
 #[test]
-fn host_patterns_are_parsed_to_what_they_say_or_refused() {
+fn host_patterns_are_parsed_or_rejected() {
     for_a_while("host patterns", |random| {
         let text = random.text(HOSTS);
         let Ok(pattern) = HostPattern::new(&text) else { return };
@@ -156,7 +157,7 @@ fn host_patterns_are_parsed_to_what_they_say_or_refused() {
     });
 }
 
-/// Python that writes random bytes to every descriptor that it has, and to its output, and may then go on or not.
+/// Python that writes random bytes to all of its descriptors and its output, and may then continue.
 fn noise(random: &mut Random) -> String {
     let seed = random.next();
     let prefix = random.pick(&[
@@ -184,7 +185,7 @@ fn noise(random: &mut Random) -> String {
     )
 }
 
-/// What a run gives back after noise on everything that it can write to.
+/// The result of a run after noise on everything that it can write.
 fn survives(sandbox: &Sandbox, random: &mut Random) {
     let code = noise(random);
     let outcome = run(sandbox, &Program::code(Language::Python, code.clone()));
@@ -199,7 +200,7 @@ fn strict() -> Option<Sandbox> {
 }
 
 #[test]
-fn noise_on_every_descriptor_is_an_outcome_and_nothing_else() {
+fn noise_on_every_descriptor_is_only_an_outcome() {
     let Some(sandbox) = strict() else {
         println!("SKIP noise on every descriptor: level strict is not available");
         return;
@@ -208,7 +209,7 @@ fn noise_on_every_descriptor_is_an_outcome_and_nothing_else() {
 }
 
 #[test]
-fn noise_in_a_spare_does_not_hurt_the_pool() {
+fn noise_in_a_worker_does_not_harm_the_pool() {
     let Some(sandbox) = strict() else {
         println!("SKIP noise in a spare: level strict is not available");
         return;

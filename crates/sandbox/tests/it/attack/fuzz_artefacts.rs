@@ -1,5 +1,5 @@
-//! Random names and kinds of files that programs leave: what comes back has a harmless name, stays in the folder that it is
-//! exported to, and is the bytes that it was, an archive too.
+//! Random names and kinds of files from programs. Artifacts have harmless names, stay in the export
+//! directory, and keep their bytes, also as an archive.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use toolpost_sandbox::{Host, Language, Level, Program, Sandbox};
 use super::fuzz::{Random, for_a_while};
 use crate::support::{quick, run};
 
-/// Pieces of names as Python writes bytes.
+/// Pieces of names as Python bytes.
 const PIECES: &[&str] = &[
     "a",
     "B",
@@ -43,7 +43,7 @@ const PIECES: &[&str] = &[
     "x' * 60 + b'y",
 ];
 
-/// What makes a file, with its name as `n`.
+/// Code that creates a file, with its name as `n`.
 const KINDS: &[&str] = &[
     "open(n, 'wb').write(n)",
     "open(n, 'wb').write(b'PK\\x03\\x04' + n)",
@@ -57,7 +57,7 @@ const KINDS: &[&str] = &[
     "socket.socket(socket.AF_UNIX).bind(n)",
 ];
 
-/// A program that makes some files; what fails is left out.
+/// A program that creates some files; failures are skipped.
 fn program(random: &mut Random) -> String {
     let mut code = "import os, socket\nopen('good', 'w').write('good')\n".to_owned();
     for _ in 0..12 {
@@ -71,7 +71,7 @@ fn program(random: &mut Random) -> String {
     code
 }
 
-/// The files below a folder, with their content.
+/// The files beneath a directory, with their content.
 fn below(folder: &std::path::Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![folder.to_owned()];
@@ -92,7 +92,7 @@ fn below(folder: &std::path::Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 #[test]
-fn whatever_names_a_program_makes_what_comes_back_is_harmless_and_whole() {
+fn artifacts_are_harmless_and_complete_for_any_name() {
     let available = Host::probe().availability(Level::Strict).is_some_and(|entry| entry.available);
     let level = if available { Level::Strict } else { Level::Standard };
     let sandbox = Sandbox::new().level(level).limits(quick().with_artifacts(100));
@@ -106,7 +106,8 @@ fn whatever_names_a_program_makes_what_comes_back_is_harmless_and_whole() {
         let beside: Vec<_> = std::fs::read_dir(outer.path()).unwrap().flatten().collect();
         assert_eq!(beside.len(), 1, "{beside:?} {code}");
         let found = below(&target);
-        // One name may be a file here and a folder there on a host that knows no case: then the export says so.
+        // On a host without case a name may be a file here and a directory there: then the export returns an
+        // error.
         let written = result.as_ref().map(|written| written.iter().flatten().count());
         assert!(written.is_err() || written.is_ok_and(|count| found.len() == count), "{found:?} {code}");
         for (index, artifact) in outcome.artifacts.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Random input for the parsers of the way out: HTTP, CONNECT, SOCKS5, TLS hellos. Whatever a program says, only the
-//! allowed server hears of it, and the proxy goes on serving.
+//! Random input for the egress parsers: HTTP, CONNECT, SOCKS5, TLS hellos. Only the allowed server is ever
+//! reached, and the proxy keeps serving.
 
 use toolpost_sandbox::EgressProxy;
 
@@ -91,7 +91,7 @@ fn http(random: &mut Random, ports: [u16; 2]) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// A SOCKS5 greeting and request, of which anything may be wrong.
+/// A SOCKS5 greeting and request with random errors.
 fn socks(random: &mut Random, ports: [u16; 2]) -> Vec<u8> {
     let name = random.pick(NAMES);
     let mut bytes = vec![5, 1, 0, 5, [1, 1, 1, 2, 3, 255][random.below(6)], 0];
@@ -119,7 +119,7 @@ fn input(random: &mut Random, ports: [u16; 2]) -> Vec<u8> {
         3 => [http(random, ports), http(random, ports)].concat(),
         _ => http(random, ports),
     };
-    // Some bytes are something else, or missing.
+    // Some bytes are changed or removed.
     for _ in 0..random.below(4) {
         let at = random.below(bytes.len().max(1));
         if let Some(byte) = bytes.get_mut(at) {
@@ -132,7 +132,7 @@ fn input(random: &mut Random, ports: [u16; 2]) -> Vec<u8> {
     bytes
 }
 
-/// What the proxy answers to an allowed request.
+/// The proxy's answer to an allowed request.
 fn serves(proxy: &EgressProxy, port: u16) -> bool {
     let request = format!(
         "GET http://example.org:{port}/ HTTP/1.1\r\nHost: example.org:{port}\r\nConnection: close\r\n\r\n"
@@ -141,14 +141,14 @@ fn serves(proxy: &EgressProxy, port: u16) -> bool {
 }
 
 #[test]
-fn whatever_is_said_to_the_proxy_only_the_allowed_server_hears_of_it() {
+fn for_any_input_the_proxy_reaches_only_the_allowed_server() {
     let inner = Server::http(|_| page("hidden"));
     let allowed = Server::http(|_| page("allowed"));
     let ports = [allowed.address.port(), inner.address.port()];
     let egress = leads_to(&allowed);
     let mut proxy = start(&egress);
     let mut count = 0;
-    for_a_while("the way out", |random| {
+    for_a_while("egress", |random| {
         let bytes = input(random, ports);
         let answer = ask(proxy.address(), &bytes);
         let shown = || String::from_utf8_lossy(&bytes).escape_debug().to_string();
@@ -157,7 +157,7 @@ fn whatever_is_said_to_the_proxy_only_the_allowed_server_hears_of_it() {
         count += 1;
         if count % 50 == 0 {
             assert!(serves(&proxy, ports[0]), "it serves no more after {}", shown());
-            // The limits of one run are not what is looked for.
+            // The limits of one run are not under test.
             proxy = start(&egress);
         }
     });

@@ -1,10 +1,10 @@
-//! Poor hosts: this host with something taken away, by facts or for a process of its own.
+//! Limited hosts: this host with fewer features, by facts or for a separate process.
 
 use std::os::unix::process::CommandExt as _;
 
 use toolpost_sandbox::Host;
 
-/// A way to be poor.
+/// A kind of limited host.
 #[derive(Debug)]
 pub(crate) struct PoorHost {
     pub(crate) name: &'static str,
@@ -13,10 +13,10 @@ pub(crate) struct PoorHost {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum How {
-    /// The sandbox is told that the host has less than it has.
+    /// The sandbox is given fewer facts than the host has.
     Facts(fn(&Host) -> Host),
-    /// The tests run again in a process that really has less: these system calls fail with that error, or a shell
-    /// command prepares it.
+    /// The tests run again in a limited process: these system calls fail with an error, or a shell command
+    /// prepares it.
     Process(&'static [(&'static [u32], i32)], Option<&'static str>),
 }
 
@@ -63,7 +63,7 @@ pub(crate) const HOSTS: &[PoorHost] = &[
     },
 ];
 
-/// Makes a command that runs on a poor host. The last one needs a user namespace of its own.
+/// Creates a command on a limited host. The last one needs its own user namespace.
 pub(crate) fn command(host: &PoorHost, program: &std::path::Path) -> Option<std::process::Command> {
     let How::Process(calls, shell) = host.how else { return None };
     let used_up = host.name.contains("used up");
@@ -74,7 +74,7 @@ pub(crate) fn command(host: &PoorHost, program: &std::path::Path) -> Option<std:
         let script = format!("{} {} \"$@\"", shell.unwrap_or_default(), program.display());
         command.args(["--user", "--map-root-user", "sh", "-c", &script, "sh"]);
         if super::lines::user() == 0 {
-            // Real root would have no other user to run code as, which is refused.
+            // Real root would have no other user to run code as, which is an error.
             command.uid(65_534).gid(65_534);
         }
     }
@@ -89,7 +89,7 @@ pub(crate) fn command(host: &PoorHost, program: &std::path::Path) -> Option<std:
     Some(command)
 }
 
-/// A filter in which these calls fail. `clone` alone is looked into: it fails only with flags for namespaces.
+/// A filter in which these calls fail. `clone` fails only with namespace flags.
 fn filter(calls: &[(&[u32], i32)]) -> Vec<libc::sock_filter> {
     const LOAD: u16 = 0x20;
     const EQUAL: u16 = 0x15;
@@ -119,7 +119,7 @@ fn filter(calls: &[(&[u32], i32)]) -> Vec<libc::sock_filter> {
     steps
 }
 
-/// Between fork and exec: no new privileges, for a container no capabilities either, then the filter.
+/// Between fork and exec: no new privileges, for a container no capabilities, then the filter.
 fn become_poor(filter: &[libc::sock_filter], bare: bool) -> std::io::Result<()> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
     let check = |result: i32| if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) };
@@ -128,13 +128,13 @@ fn become_poor(filter: &[libc::sock_filter], bare: bool) -> std::io::Result<()> 
         check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
         check(libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program, 0, 0))?;
         if bare {
-            // What Docker leaves of root's rights.
+            // The capabilities that Docker keeps for root.
             let kept = 0xA804_25FBu32;
             let header = [0x2008_0522u32, 0];
             let data = [kept, kept, 0, 0, 0, 0];
             check(libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) as i32).or_else(
                 |error| {
-                    // An ordinary user has none to lose.
+                    // An ordinary user has none to drop.
                     if error.raw_os_error() == Some(libc::EPERM) { Ok(()) } else { Err(error) }
                 },
             )?;

@@ -1,19 +1,19 @@
-//! What the runs of the table say, as lines that `cargo xtask attack` reads.
+//! Prints the results of the table as lines for `cargo xtask attack`.
 
 use std::fmt::Write as _;
 
-/// How a probe came out.
+/// The result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Result {
-    /// As expected, or allowed without a promise.
+    /// As expected, or allowed without a guarantee.
     Held,
-    /// Otherwise.
+    /// Unexpected.
     Wrong,
-    /// It has nothing to say there; what was got is the reason.
+    /// The probe does not apply there; the reason is printed.
     NotThere,
 }
 
-/// One line: where a probe was run, and what came out.
+/// A line: where a probe ran, and its result.
 #[derive(Debug)]
 pub(crate) struct Line<'a> {
     pub(crate) row: u32,
@@ -33,7 +33,7 @@ pub(crate) fn user() -> u32 {
 }
 
 impl Line<'_> {
-    /// Prints it in one piece: several processes write to the same stream.
+    /// Prints it in one write: several processes share the stream.
     pub(crate) fn print(&self) {
         let mut text = String::from("\nATTACK");
         let row = self.row.to_string();
@@ -62,7 +62,8 @@ impl Line<'_> {
     }
 }
 
-/// Whether everything is asked for, as `cargo xtask attack` does; otherwise a core that takes less than a minute.
+/// Whether the complete table is requested, as by `cargo xtask attack`; otherwise a core that takes less than
+/// a minute.
 pub(crate) fn is_complete() -> bool {
     #[expect(clippy::disallowed_methods, reason = "`cargo xtask attack` says so")]
     std::env::var_os("TOOLPOST_ATTACK").is_some_and(|value| value == "all")

@@ -1,4 +1,4 @@
-//! Sandboxes at the same time: nothing of one is in another.
+//! Concurrent sandboxes share nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,7 +11,8 @@ use super::world::World;
 use super::{Mode, Place};
 use crate::support::{eventually, python};
 
-/// A mode with limits, if it is there. The core has every level of cold runs, and level `strict` of the other backends.
+/// A mode with limits, if available. The core has every level of cold runs, and level `strict` of the other
+/// backends.
 fn place<'a>(mode: &'a Mode, world: &'a World, limits: Limits) -> Option<Place<'a>> {
     if !is_complete() && mode.backend != "process" && mode.level != Level::Strict {
         return None;
@@ -26,9 +27,9 @@ fn place<'a>(mode: &'a Mode, world: &'a World, limits: Limits) -> Option<Place<'
     }
 }
 
-/// One leaves what it can and stays; the other, which starts when that is done, looks for it.
+/// One run leaves marks and stays; the other then looks for them.
 #[test]
-fn two_runs_do_not_see_each_other() {
+fn concurrent_runs_do_not_see_each_other() {
     let world = World::new();
     let code = "import os, socket, time\n\
                 try:\n    s = socket.socket(socket.AF_UNIX); s.bind('\\0toolpost-sibling'); s.listen()\nexcept OSError: pass\n\
@@ -38,7 +39,7 @@ fn two_runs_do_not_see_each_other() {
                try:\n    if 'toolpost-sibling' in open('/proc/net/unix').read(): results.append('name')\nexcept OSError: pass\n\
                if os.path.exists('own'): results.append('file')\nresults";
     for mode in Mode::all() {
-        // Level `minimal` has the host's network, and with it the abstract names of everybody.
+        // Level `minimal` has the host's network, with everybody's abstract sockets.
         if mode.level == Level::Minimal {
             continue;
         }
@@ -59,7 +60,7 @@ fn two_runs_do_not_see_each_other() {
     }
 }
 
-/// What a run is given, and what must come back of it.
+/// The input of a run and its expected result.
 struct Kind<'a> {
     name: &'static str,
     descriptors: u32,
@@ -76,7 +77,7 @@ fn check(kind: &Kind<'_>, bytes: u64) {
     );
     let outcome = python(&sandbox, &code);
     let way = place.mode;
-    // The runtime of the tests' daemon limits no memory.
+    // The runtime of the test daemon does not limit memory.
     if bytes > *memory && !place.has_own_kernel() {
         // The larger one's memory is not for the smaller.
         let proved =
@@ -93,7 +94,8 @@ fn check(kind: &Kind<'_>, bytes: u64) {
     assert_eq!(outcome.artifacts[0].read().unwrap(), name.as_bytes());
 }
 
-/// Two sandboxes with other limits, files and variables, each many times at once: neither gets anything of the other.
+/// Two sandboxes with other limits, files and variables, each many times at once: neither sees anything of
+/// the other.
 #[test]
 fn two_sandboxes_under_load_never_mix() {
     let world = World::new();

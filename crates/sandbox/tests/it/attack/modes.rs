@@ -27,19 +27,19 @@ pub(crate) struct Place<'a> {
     sandbox: Sandbox,
 }
 
-/// Why a mode is not there.
+/// Why a mode is unavailable.
 #[derive(Debug)]
 pub(crate) enum Absence {
-    /// The level is refused, with the reason: what row 70 asks for.
+    /// The level is unavailable, with the reason: row 70 requires it.
     Refused(String),
-    /// This machine, or this run of the tests, has not got it.
+    /// Missing on this machine or in this test run.
     NotHere(String),
-    /// It should be there.
+    /// It should be available.
     Broken(String),
 }
 
 impl Absence {
-    /// An error of the crate: only that the host cannot give a level is a refusal.
+    /// Converts an error: only an unavailable level is a refusal.
     fn of(error: &Error) -> Self {
         match error {
             Error::LevelUnavailable { .. } => Self::Refused(error.to_string()),
@@ -48,10 +48,10 @@ impl Absence {
     }
 }
 
-/// Makes the sandbox with limits, or says what is missing.
+/// Creates the sandbox with limits, or returns what is missing.
 type Open = fn(&Host, Level, Limits, &World) -> Result<Sandbox, Absence>;
 
-/// The backends, each a row: name, and how a sandbox on it is made.
+/// The backends, each a row: name and constructor.
 const BACKENDS: &[(&str, Open)] = &[
     ("process", process),
     ("pool", pool),
@@ -65,38 +65,38 @@ fn process(host: &Host, level: Level, limits: Limits, _: &World) -> Result<Sandb
     Ok(Sandbox::new().level(level).host(host.clone()).limits(limits))
 }
 
-/// The error of a level that a host cannot give.
+/// The error of an unavailable level.
 fn refused(host: &Host, level: Level) -> Option<Absence> {
     let entry = host.availability(level)?;
     (!entry.available).then(|| Absence::Refused(entry.reason.clone().unwrap_or_default()))
 }
 
-/// Spares that a zygote of Python made ahead.
+/// Idle workers forked by a Python zygote.
 fn pool(host: &Host, level: Level, limits: Limits, _: &World) -> Result<Sandbox, Absence> {
     if let Some(absence) = refused(host, level) {
         return Err(absence);
     }
     if !matches!(level, Level::Standard | Level::Strict) {
-        return Err(Absence::NotHere("a pool gives the levels `standard` and `strict`".into()));
+        return Err(Absence::NotHere("a pool supports the levels `standard` and `strict`".into()));
     }
     if host.availability(Level::Strict).is_some_and(|entry| !entry.available) {
         return Err(Absence::NotHere("a pool needs namespaces".into()));
     }
     if !host.capabilities.iter().any(|entry| entry.name == "pidfd_open" && entry.available) {
-        return Err(Absence::NotHere("a pool needs descriptors of processes".into()));
+        return Err(Absence::NotHere("a pool needs pidfds".into()));
     }
     let sandbox = Sandbox::new().level(level).host(host.clone()).limits(limits);
     let pool = Pool::builder(&sandbox)
         .language(Language::Python)
         .preload(["json", "ctypes", "socket"])
-        // At level strict: those that are locked last. At level standard they are locked as they are made.
+        // At level strict: workers that lock last. At level standard they lock at their start.
         .host_directories(true)
         .build()
         .map_err(|error| Absence::of(&error))?;
     Ok(sandbox.backend(Arc::new(pool)))
 }
 
-/// Every run is the first cell of a session of its own.
+/// Every run is the first cell of its own session.
 fn session(host: &Host, level: Level, limits: Limits, _: &World) -> Result<Sandbox, Absence> {
     if let Some(absence) = refused(host, level) {
         return Err(absence);
@@ -108,7 +108,7 @@ fn session(host: &Host, level: Level, limits: Limits, _: &World) -> Result<Sandb
     Ok(Sandbox::new().level(level).limits(limits).backend(Arc::new(backend)))
 }
 
-/// Sessions as a backend, so that the same probes meet them.
+/// Sessions as a backend, for the same probes.
 #[derive(Debug)]
 struct Sessions {
     host: Host,
@@ -148,7 +148,7 @@ impl Backend for Sessions {
     }
 }
 
-/// Containers of a daemon of the tests' own. Only asked for whole: the image takes minutes.
+/// Containers of a test daemon. Only in the complete table: the image takes minutes.
 #[cfg(feature = "docker")]
 fn docker(host: &Host, level: Level, limits: Limits, world: &World) -> Result<Sandbox, Absence> {
     use toolpost_sandbox::docker::{Docker, DockerHost, Options};
@@ -157,7 +157,7 @@ fn docker(host: &Host, level: Level, limits: Limits, world: &World) -> Result<Sa
     }
     #[expect(clippy::disallowed_methods, reason = "the suite tells its own child so")]
     let is_child = std::env::var_os("TOOLPOST_ATTACK_HOST").is_some();
-    // A host that is poor by facts has the same name: the daemon has what it lacks.
+    // A host limited by facts has the same name, but the daemon has the missing features.
     if format!("{host:?}") != format!("{:?}", Host::probe()) || is_child {
         return Err(Absence::NotHere("the daemon is not part of the poor host".into()));
     }
@@ -171,8 +171,8 @@ fn docker(host: &Host, level: Level, limits: Limits, world: &World) -> Result<Sa
     Ok(Sandbox::new().level(level).limits(limits).backend(Arc::new(docker)))
 }
 
-/// Limits under which attacks on resources end soon. A single file may be larger than the workspace, which holds less in
-/// blocks: so that attacks meet the limit of the workspace, and files of holes alone can be made.
+/// Limits under which resource attacks end soon. A single file may exceed the workspace, so that attacks
+/// reach the workspace limit, and sparse files can be created.
 pub(crate) fn limits() -> Limits {
     quick()
         .with_processes(30)
@@ -191,12 +191,12 @@ impl Mode {
             .collect()
     }
 
-    /// The mode on a host, or why it is not there.
+    /// The mode on a host, or why it is unavailable.
     pub(crate) fn on<'a>(&'a self, host: &'a Host, world: &'a World) -> Result<Place<'a>, Absence> {
         self.limited(host, world, limits())
     }
 
-    /// The same with other limits, which a pool has for good.
+    /// The same with other limits, which are fixed for a pool.
     pub(crate) fn limited<'a>(
         &'a self,
         host: &'a Host,
@@ -229,17 +229,17 @@ impl Place<'_> {
         self.sandbox.clone().limits(change(limits()))
     }
 
-    /// Whether a run has a kernel of its own.
+    /// Whether a run has its own kernel.
     pub(crate) fn has_own_kernel(&self) -> bool {
         self.mode.backend == "docker" && self.mode.level == Level::Maximum
     }
 
-    /// Whether a run has namespaces of its own here.
+    /// Whether a run has its own namespaces here.
     pub(crate) fn has_namespaces(&self) -> bool {
         self.host.availability(Level::Strict).is_some_and(|entry| entry.available)
     }
 
-    /// Runs code that begins with the prelude, which must be a run.
+    /// Runs code after the prelude; the run must not be an error.
     pub(crate) fn attack(&self, code: &str) -> Outcome {
         self.try_attack(code).unwrap()
     }
@@ -251,7 +251,7 @@ impl Place<'_> {
     }
 }
 
-/// What a run answered: the text of its value, else its verdict.
+/// The answer of a run: the text of its value, else its verdict.
 pub(crate) fn answer_of(outcome: &Outcome) -> String {
     match outcome.value.as_ref().and_then(serde_json::Value::as_str) {
         Some(text) => text.to_owned(),
@@ -271,7 +271,7 @@ pub(crate) fn error_of(error: &Error) -> String {
     format!("error:{}", text.split([' ', '{', '(']).next().unwrap_or_default())
 }
 
-/// The answer of a run that may be refused.
+/// The answer of a run that may be an error.
 pub(crate) fn result_of(result: &Result<Outcome, Error>) -> String {
     match result {
         Ok(outcome) => answer_of(outcome),

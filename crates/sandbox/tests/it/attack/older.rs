@@ -1,4 +1,4 @@
-//! Hosts that are poor in one way, and what they say of it.
+//! Hosts with one missing feature, and their reports.
 
 use std::os::unix::process::CommandExt as _;
 
@@ -8,8 +8,8 @@ use super::world::World;
 use crate::support::{eventually, is_running, python, quick};
 
 #[test]
-fn an_older_landlock_still_holds_what_it_can() {
-    // What Ubuntu 24.04 has: version 4, without scopes. Signals are then refused by the system call policy.
+fn an_older_landlock_enforces_what_it_supports() {
+    // As on Ubuntu 24.04: version 4, without scopes. The seccomp policy then blocks signals.
     for abi in 1..=5 {
         let host = Host::probe().without_namespaces().with_landlock(abi);
         let world = World::new();
@@ -33,8 +33,8 @@ fn an_older_landlock_still_holds_what_it_can() {
 }
 
 #[test]
-fn a_host_that_refuses_user_namespaces_is_found_out() {
-    // A user namespace in which no further one can be made: what a hardened kernel answers.
+fn a_host_that_denies_user_namespaces_is_detected() {
+    // A user namespace in which no other can be created, as on a hardened kernel.
     let program = std::env::current_exe().unwrap();
     let script = format!(
         "echo 0 > /proc/sys/user/max_user_namespaces && echo 0 > /proc/sys/user/max_mnt_namespaces && exec {} --exact attack::older::helper_poor_host --nocapture",
@@ -48,7 +48,7 @@ fn a_host_that_refuses_user_namespaces_is_found_out() {
         .env(crate::support::HELPER, "1")
         .current_dir("/");
     if std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
-        // Real root would have no other user to run code as, which is refused.
+        // Real root would have no other user to run code as, which is an error.
         command.uid(65_534).gid(65_534);
     }
     let output = command.output().unwrap();
@@ -63,7 +63,7 @@ fn a_host_that_refuses_user_namespaces_is_found_out() {
 
 #[test]
 fn helper_poor_host() {
-    // For a_host_that_refuses_user_namespaces_is_found_out.
+    // For a_host_that_denies_user_namespaces_is_detected.
     if !crate::support::is_helper() {
         return;
     }

@@ -1,15 +1,15 @@
-//! The rows of the project's attack table: number, attack, and what each level must answer.
+//! The rows of the attack table: number, attack, and the expected answer of each level.
 //!
-//! `A` allowed and documented, `E` refused with an error, `I` invisible, `L` capped and reported, `K` killed with a
-//! reason, `ok` the host is not fooled, `-` the level promises nothing here; `*` needs `cgroup.kill` or a walk over the
-//! descendants. Levels in order: minimal, standard, strict, maximum.
+//! `A` allowed and documented, `E` rejected with an error, `I` invisible, `L` capped and reported, `K` killed
+//! with a reason, `ok` the host is not fooled, `-` no guarantee of the level; `*` needs `cgroup.kill` or a
+//! walk over the descendants. Levels in order: minimal, standard, strict, maximum.
 
 /// One row.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) number: u32,
     pub(crate) attack: &'static str,
-    /// What is specified for the levels minimal, standard, strict, maximum.
+    /// The specified answers of the levels minimal, standard, strict, maximum.
     pub(crate) specified: [&'static str; 4],
 }
 

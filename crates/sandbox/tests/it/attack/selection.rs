@@ -1,5 +1,7 @@
-//! Which probes are run where. `cargo xtask attack` runs everything; what every change must pass is the core, named here:
-//! of each row that is not slow the cheapest and most telling probes, at every level, and on three poor hosts.
+//! Selects which probes run where.
+//!
+//! `cargo xtask attack` runs everything. Every change must pass the core, listed here: for each row that is
+//! not slow its cheapest and most significant probes, at every level, and on three limited hosts.
 
 use std::collections::BTreeSet;
 
@@ -10,15 +12,15 @@ use super::{Mode, Place, Probe, probes};
 
 /// The host on which the tests run.
 pub(crate) const HERE: &str = "this host";
-/// Names one backend of this host, or one poor host: nothing else of the table is run.
+/// Names one backend of this host, or one limited host: nothing else runs.
 const PLACE: &str = "TOOLPOST_ATTACK_PLACE";
 
-/// Where a probe of the core is run.
+/// Where a probe of the core runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
     /// As a cold run on this host, at every level.
     Cold,
-    /// On every backend but Docker, at every level, and on the poor hosts of the core.
+    /// On every backend but Docker, at every level, and on the core's limited hosts.
     Everywhere,
 }
 
@@ -117,8 +119,8 @@ const CORE: &[(u32, &str, Extent)] = &[
     (75, "directories above what is shown", Cold),
 ];
 
-/// The poor hosts of the core: without namespaces, with nothing at all, and what a container gives, which is a process
-/// that really has less.
+/// The core's limited hosts: without namespaces, without all features, and the features of a container, in a
+/// process that is really limited.
 const CORE_HOSTS: [&str; 3] =
     ["no namespaces", "no namespaces, Landlock or control groups", "an unprivileged container"];
 
@@ -144,18 +146,20 @@ fn place() -> Option<String> {
     std::env::var(PLACE).ok()
 }
 
-/// Whether a mode on a host is run, as far as the wanted part says.
+/// Whether a mode on a host is selected.
 pub(crate) fn is_mode_wanted(mode: &Mode, host: &str) -> bool {
     host != HERE || place().is_none_or(|place| place == mode.backend)
 }
 
-/// Whether a poor host is run.
+/// Whether a limited host is selected.
 pub(crate) fn is_host_wanted(host: &str) -> bool {
     if is_complete() { place().is_none_or(|place| place == host) } else { CORE_HOSTS.contains(&host) }
 }
 
-/// Whether a probe is run at a place. Whole, that is everything on this host, and on poor hosts the core on every backend
-/// and everything that does not take long in cold runs: what pools and sessions add to those is no matter of the host.
+/// Whether a probe runs at a place.
+///
+/// The complete table is everything on this host. On limited hosts it is the core on every backend, and
+/// everything quick in cold runs: pools and sessions do not depend on the host.
 pub(crate) fn is_wanted(probe: &Probe, place: &Place<'_>, host: &str) -> bool {
     let extent =
         CORE.iter().find(|(row, name, _)| (*row, *name) == (probe.row, probe.name)).map(|entry| entry.2);
@@ -169,7 +173,7 @@ pub(crate) fn is_wanted(probe: &Probe, place: &Place<'_>, host: &str) -> bool {
 }
 
 #[test]
-fn the_core_has_a_quick_probe_of_every_row_or_says_why_not() {
+fn the_core_has_a_quick_probe_of_every_row_or_a_reason() {
     let probes = probes::all();
     for (row, name, _) in CORE {
         let probe = probes.iter().find(|probe| (probe.row, probe.name) == (*row, *name));

@@ -1,4 +1,4 @@
-//! Runs the table and says what came out.
+//! Runs the table and prints the results.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -16,9 +16,9 @@ use super::world::World;
 use super::{ANY, Kind, Mode, Place, Probe, Who};
 use crate::support::{HELPER, eventually, is_helper, is_running};
 
-/// Which poor host a helper process is on.
+/// The limited host of a helper process.
 const HOST: &str = "TOOLPOST_ATTACK_HOST";
-/// How many probes are tried at once, where they neither measure nor fill anything.
+/// The number of concurrent probes, if they neither measure nor fill anything.
 const AT_ONCE: usize = 4;
 
 #[test]
@@ -32,7 +32,7 @@ fn every_row_has_a_probe() {
         assert_eq!(row.number as usize, index + 1, "{}", row.attack);
         row.print();
     }
-    // The parts into which `cargo xtask attack` cuts the table.
+    // The parts into which `cargo xtask attack` splits the table.
     for backend in Mode::all().iter().map(|mode| mode.backend).collect::<BTreeSet<_>>() {
         println!("\nATTACK PART\tattack::table::the_attack_table_holds_here\t{backend}");
     }
@@ -43,13 +43,13 @@ fn every_row_has_a_probe() {
         };
         println!("\nATTACK PART\tattack::table::{test}\t{}", poor.name);
     }
-    // What the rows were tried on. Reasons name folders and kernels of their own; whether it is there is the fact.
+    // The features of the host. Reasons contain paths and kernels; only availability is the fact.
     for capability in &Host::probe().capabilities {
         println!("\nATTACK FACT\t{}\t{}\t{}", capability.name, user(), capability.available);
     }
 }
 
-/// Runs every wanted probe in one mode. Gives what was wrong.
+/// Runs every selected probe in one mode. Returns the failures.
 fn attack(place: &Place<'_>, host: &str) -> Vec<String> {
     let wanted = probes::all().into_iter().filter(|probe| is_wanted(probe, place, host));
     let (slow, quick): (Vec<&Probe>, Vec<&Probe>) = wanted.partition(|probe| probe.is_slow);
@@ -72,7 +72,7 @@ fn attack(place: &Place<'_>, host: &str) -> Vec<String> {
     wrong
 }
 
-/// Runs a probe in one mode, and prints what came out. Gives what was wrong.
+/// Runs a probe in one mode and prints the result. Returns a failure.
 fn attack_once(probe: &Probe, place: &Place<'_>, host: &str) -> Option<String> {
     let mut line = Line {
         row: probe.row,
@@ -119,7 +119,7 @@ fn attack_once(probe: &Probe, place: &Place<'_>, host: &str) -> Option<String> {
     })
 }
 
-/// Why a probe has nothing to say at a place.
+/// Why a probe does not apply at a place.
 fn silent(probe: &Probe, place: &Place<'_>, host: &str) -> Option<&'static str> {
     let needs_programs = matches!(probe.kind, Kind::Host(_)) && !probe.is_for_cells;
     match place.mode.backend {
@@ -133,7 +133,7 @@ fn silent(probe: &Probe, place: &Place<'_>, host: &str) -> Option<&'static str> 
     }
 }
 
-/// Gives the answer, and what the program said.
+/// Returns the answer and the program's output.
 fn carry_out(probe: &Probe, place: &Place<'_>) -> (String, String) {
     match probe.kind {
         Kind::Inside(code) => {
@@ -145,7 +145,7 @@ fn carry_out(probe: &Probe, place: &Place<'_>) -> (String, String) {
             (result_of(&result), said)
         }
         Kind::Host(attack) => {
-            // One that panics must not hide the others.
+            // A panicking probe must not hide the others.
             let attempt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| attack(place)));
             (attempt.unwrap_or_else(|_| "the probe panicked".into()), String::new())
         }
@@ -173,7 +173,7 @@ fn applies(who: Who, place: &Place<'_>, host: &str) -> bool {
     }
 }
 
-/// Prints why a mode is not there. Gives what is wrong with that.
+/// Prints why a mode is unavailable. Returns a failure.
 fn absent(mode: &Mode, host: &str, absence: &Absence) -> Option<String> {
     let (reason, result) = match absence {
         Absence::Refused(reason) => (reason, Result::Held),
@@ -197,7 +197,7 @@ fn absent(mode: &Mode, host: &str, absence: &Absence) -> Option<String> {
     (result == Result::Wrong).then(|| format!("{place}: {reason}"))
 }
 
-/// Runs the table in every mode that a host gives.
+/// Runs the table in every mode of a host.
 fn attack_all(host: &Host, name: &str) {
     let world = World::new();
     let mut wrong = Vec::new();

@@ -1,4 +1,4 @@
-//! What attacks are aimed at: files, sockets and a process of the host.
+//! The targets of attacks: files, sockets and a process of the host.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
@@ -13,15 +13,15 @@ use std::sync::{Arc, Weak};
 use crate::docker::daemon::Daemon;
 use crate::support::open_folder;
 
-/// The image of the containers that are attacked.
+/// The image of the attacked containers.
 #[cfg(feature = "docker")]
 pub(crate) const ATTACKED: &str = "toolpost/attacked:test";
 
-/// Where the daemon of the parent is.
+/// The address of the parent's daemon.
 #[cfg(feature = "docker")]
 pub(crate) const DAEMON: &str = "TOOLPOST_ATTACK_DAEMON";
 
-/// Targets of attacks. They live as long as this.
+/// The targets of attacks, alive as long as this value.
 #[derive(Debug)]
 pub(crate) struct World {
     folder: tempfile::TempDir,
@@ -37,7 +37,7 @@ pub(crate) struct World {
     daemon: std::sync::OnceLock<Result<Arc<Daemon>, String>>,
 }
 
-/// The words of every probe.
+/// The helpers of every probe.
 pub(crate) const PRELUDE: &str = "\
 import ctypes, errno, os, socket, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -70,10 +70,10 @@ impl World {
         rustix::io::fcntl_setfd(&leaked, rustix::io::FdFlags::empty()).unwrap();
         #[expect(clippy::disallowed_methods, reason = "the process that attacks are aimed at")]
         let mut command = std::process::Command::new("cat");
-        // It ends with its input, which ends with this process, however that ends.
+        // It ends with its input, which ends with this process in any case.
         command.stdin(std::process::Stdio::piped()).env("CANARY", "secret").env_remove("CARGO");
         if super::lines::user() == 0 {
-            // The identity that the code has. In a poor host it may not exist.
+            // The code's user id. A limited host may lack it.
             command.uid(1_900_000_000).gid(1_900_000_000);
         }
         let sentinel = command.spawn().or_else(|_| command.uid(0).gid(0).spawn()).unwrap();
@@ -92,7 +92,7 @@ impl World {
         }
     }
 
-    /// The folder of the host, with a file `secret`, sockets `socket` and `datagrams`.
+    /// The host directory, with a file `secret`, sockets `socket` and `datagrams`.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -114,8 +114,8 @@ impl World {
         )
     }
 
-    /// The socket of a daemon with the image [`ATTACKED`], made at the first call, or why there is none. A helper process
-    /// uses its parent's.
+    /// The socket of a daemon with the image [`ATTACKED`], started by the first call, or why there is none. A
+    /// helper process uses its parent's.
     #[cfg(feature = "docker")]
     pub(crate) fn docker_socket(&self) -> Result<std::path::PathBuf, String> {
         use toolpost_sandbox::docker::DockerHost;
@@ -132,7 +132,7 @@ impl World {
     #[cfg(feature = "docker")]
     fn daemon(&self) -> &Result<Arc<Daemon>, String> {
         use toolpost_sandbox::docker::image::Recipe;
-        // Tests that run at once share it: the image takes minutes.
+        // Concurrent tests share it: the image takes minutes.
         static SHARED: Mutex<Weak<Daemon>> = Mutex::new(Weak::new());
         self.daemon.get_or_init(|| {
             let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -158,7 +158,7 @@ impl World {
         daemon.map(|daemon| daemon.containers()).unwrap_or_default()
     }
 
-    /// Whether the process of the host still lives.
+    /// Whether the host process is still alive.
     pub(crate) fn is_unharmed(&self) -> bool {
         self.sentinel.lock().unwrap().try_wait().unwrap().is_none()
     }

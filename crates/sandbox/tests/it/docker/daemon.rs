@@ -1,4 +1,5 @@
-//! A Docker daemon for the tests: its own folders, its own socket, no network; ended and removed with the last test.
+//! A Docker daemon for the tests with its own directories and socket, without network; the last test removes
+//! it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,7 +20,7 @@ pub(crate) struct Daemon {
 
 static DAEMON: Mutex<Weak<Daemon>> = Mutex::new(Weak::new());
 
-/// The name of the image that the tests use.
+/// The image of the tests.
 pub(crate) const IMAGE: &str = "toolpost/busybox:test";
 
 fn find(name: &str) -> Option<PathBuf> {
@@ -30,7 +31,7 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 impl Daemon {
-    /// The daemon, with the image [`IMAGE`]; none, loudly, where it cannot be had.
+    /// The daemon, with the image [`IMAGE`]; none, with a message, if it is unavailable.
     pub(crate) fn get(test: &str) -> Option<Arc<Self>> {
         let mut shared = DAEMON.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(daemon) = shared.upgrade() {
@@ -49,12 +50,12 @@ impl Daemon {
         }
     }
 
-    /// Starts a daemon that no other test has.
+    /// Starts a separate daemon.
     pub(crate) fn start() -> Result<Self, String> {
         Self::start_with(&[])
     }
 
-    /// The same with further options.
+    /// The same with more options.
     pub(crate) fn start_with(options: &[String]) -> Result<Self, String> {
         let program = find("dockerd").ok_or("there is no `dockerd`; install the package `docker.io`")?;
         if !rustix::process::geteuid().is_root() {
@@ -126,7 +127,7 @@ impl Daemon {
     }
 
     pub(crate) fn options() -> Options {
-        Options::new(IMAGE).spares(0).patience(Duration::from_mins(1))
+        Options::new(IMAGE).idle_containers(0).answer_timeout(Duration::from_mins(1))
     }
 
     pub(crate) fn docker(&self) -> Docker {
@@ -137,12 +138,12 @@ impl Daemon {
         Images::connect(&self.host, Duration::from_mins(1)).unwrap()
     }
 
-    /// Calls the daemon as `docker` would, by a request of HTTP/1.0. Gives the body.
+    /// Sends an HTTP/1.0 request to the daemon and returns the body.
     pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> String {
         self.request_with(method, path, "", body)
     }
 
-    /// The same with further headers, each with its line end.
+    /// The same with more headers, each with its line end.
     pub(crate) fn request_with(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
         use std::io::{Read as _, Write as _};
         let DockerHost::Unix(socket) = &self.host else { panic!("a unix socket") };
@@ -169,13 +170,13 @@ impl Daemon {
             .collect()
     }
 
-    /// Ends the process of the daemon without a warning.
+    /// Kills the daemon's process.
     pub(crate) fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    /// Stops the process of the daemon, so that it takes connections and answers nothing, or lets it go on.
+    /// Stops or continues the daemon's process; stopped, it accepts connections and answers nothing.
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.process);
         rustix::process::kill_process(pid, signal).unwrap();
@@ -197,7 +198,7 @@ impl Drop for Daemon {
             std::thread::sleep(Duration::from_millis(20));
         }
         let prefix = self.folder.path().display().to_string();
-        // A daemon that was killed leaves helpers, which name its folder, and with them the containers go.
+        // A killed daemon leaves helpers, which name its directory; killing them ends the containers.
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
             let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let pid =
@@ -206,14 +207,14 @@ impl Drop for Daemon {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         }
-        // Mounts that the daemon did not take with it would keep its folder.
+        // Leftover mounts would keep its directory.
         let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         for line in table.lines().rev() {
             if let Some(place) = line.split(' ').nth(1).filter(|place| place.starts_with(&prefix)) {
                 let _ = rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH);
             }
         }
-        // Helpers that are ending may still write there.
+        // Ending helpers may still write there.
         for _ in 0..100 {
             if std::fs::remove_dir_all(self.folder.path()).is_ok() || !self.folder.path().exists() {
                 break;

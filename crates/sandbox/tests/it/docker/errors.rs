@@ -1,4 +1,4 @@
-//! Daemons that are gone, hang, lie or lose containers: each a typed error within its time.
+//! Daemons that are gone, hang, lie or lose containers: each a typed error in time.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,7 +15,7 @@ use crate::support::{HELPER, eventually, is_helper};
 
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// A daemon that is only a socket: each connection is answered by a function.
+/// A daemon that is only a socket: a function answers each connection.
 fn fake(answer: impl Fn(UnixStream, String) + Send + 'static) -> (tempfile::TempDir, DockerHost) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("docker.sock");
@@ -32,7 +32,7 @@ fn fake(answer: impl Fn(UnixStream, String) + Send + 'static) -> (tempfile::Temp
 }
 
 fn connect(host: &DockerHost) -> DockerError {
-    Docker::connect(host, Options::new(IMAGE).patience(PATIENCE)).unwrap_err()
+    Docker::connect(host, Options::new(IMAGE).answer_timeout(PATIENCE)).unwrap_err()
 }
 
 /// Fails unless the work ends soon.
@@ -44,47 +44,47 @@ fn soon<T>(work: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn a_daemon_that_is_not_there_is_named() {
+fn a_missing_daemon_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let nowhere = DockerHost::Unix(folder.path().join("docker.sock"));
     let error = soon(|| connect(&nowhere));
-    assert!(matches!(error, DockerError::Gone { .. }), "{error:?}");
+    assert!(matches!(error, DockerError::Unreachable { .. }), "{error:?}");
     assert!(
         error.to_string().contains("docker.sock") && error.to_string().contains("DOCKER_HOST"),
         "{error}"
     );
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let host: DockerHost = format!("tcp://{closed}").parse().unwrap();
-    assert!(matches!(soon(|| connect(&host)), DockerError::Gone { .. }));
-    // There is a file, and nobody listens any more.
+    assert!(matches!(soon(|| connect(&host)), DockerError::Unreachable { .. }));
+    // The socket file exists, but nobody listens.
     let path = folder.path().join("old.sock");
     drop(UnixListener::bind(&path).unwrap());
-    assert!(matches!(soon(|| connect(&DockerHost::Unix(path))), DockerError::Gone { .. }));
+    assert!(matches!(soon(|| connect(&DockerHost::Unix(path))), DockerError::Unreachable { .. }));
 }
 
 #[test]
-fn a_daemon_that_hangs_is_given_up_in_time() {
-    // It takes nothing at all; its queue is full.
+fn a_hung_daemon_times_out() {
+    // It accepts nothing; its queue is full.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("docker.sock");
     let listener = UnixListener::bind(&path).unwrap();
     rustix::net::listen(&listener, 0).unwrap();
     let _first = UnixStream::connect(&path).unwrap();
-    assert!(matches!(soon(|| connect(&DockerHost::Unix(path))), DockerError::Hangs { .. }));
-    // It takes the request and says nothing.
+    assert!(matches!(soon(|| connect(&DockerHost::Unix(path))), DockerError::Timeout { .. }));
+    // It accepts the request and sends nothing.
     let kept = std::sync::Mutex::new(Vec::new());
     let (_folder, host) = fake(move |stream, _| kept.lock().unwrap().push(stream));
     let error = soon(|| connect(&host));
-    assert!(matches!(&error, DockerError::Hangs { limit, .. } if *limit == PATIENCE), "{error:?}");
-    // It says something now and then, for ever.
+    assert!(matches!(&error, DockerError::Timeout { limit, .. } if *limit == PATIENCE), "{error:?}");
+    // It sends something now and then, forever.
     let (_folder, host) = fake(|mut stream, _| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n");
         while stream.write_all(b"X: y\r\n").is_ok() {
             std::thread::sleep(Duration::from_millis(50));
         }
     });
-    assert!(matches!(soon(|| connect(&host)), DockerError::Hangs { .. }));
-    // It answers the first question and no other.
+    assert!(matches!(soon(|| connect(&host)), DockerError::Timeout { .. }));
+    // It answers only the first request.
     let (_folder, host) = fake(|mut stream, head| {
         if head.contains("/_ping") {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nContent-Length: 2\r\n\r\nOK");
@@ -92,18 +92,18 @@ fn a_daemon_that_hangs_is_given_up_in_time() {
             std::thread::sleep(Duration::from_secs(5));
         }
     });
-    assert!(matches!(soon(|| connect(&host)), DockerError::Hangs { .. }));
+    assert!(matches!(soon(|| connect(&host)), DockerError::Timeout { .. }));
 }
 
 #[test]
-fn a_daemon_that_lies_is_not_believed() {
+fn invalid_answers_of_a_daemon_are_errors() {
     for (answer, expected) in [
-        (&b"SSH-2.0-OpenSSH\r\n"[..], "no status line"),
+        (&b"SSH-2.0-OpenSSH\r\n"[..], "not an HTTP/1.1 status line"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK", "Api-Version"),
         (b"HTTP/1.1 200 OK\r\nApi-Version: 1.12\r\nContent-Length: 0\r\n\r\n", "expected at least 1.41"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "length is no number"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "length is not a number"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "chunk has no size"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nOKOK\r\n", "longer than it says"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nOKOK\r\n", "exceeds its size"),
         (b"HTTP/1.1 500 no\r\nContent-Length: 20\r\n\r\n{\"message\": \"\\u001bx\"}", "status 500"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort", "no Docker daemon"),
     ] {
@@ -113,21 +113,21 @@ fn a_daemon_that_lies_is_not_believed() {
         let error = soon(|| connect(&host)).to_string();
         assert!(error.contains(expected) && !error.contains('\u{1b}'), "{expected}: {error}");
     }
-    // Headers and answers without an end take no memory without an end.
+    // Endless headers and answers use bounded memory.
     for line in [&b"HTTP/1.1 200 OK\r\n"[..], b"HTTP/1.1 200 OK\r\n\r\n"] {
         let (_folder, host) = fake(move |mut stream, _| {
             let _ = stream.write_all(line);
             let block = [b"X: ", [b'y'; 997].as_slice(), b"\r\n"].concat().repeat(64);
             while stream.write_all(&block).is_ok() {}
         });
-        let options = Options::new(IMAGE).patience(Duration::from_secs(30));
+        let options = Options::new(IMAGE).answer_timeout(Duration::from_secs(30));
         let error = Docker::connect(&host, options).unwrap_err();
         assert!(matches!(error, DockerError::Protocol { .. }), "{error:?}");
     }
 }
 
 #[test]
-fn a_container_that_dies_slowly_is_asked_for_again() {
+fn removing_a_slowly_dying_container_is_retried() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&asked);
     let (_folder, host) = fake(move |mut stream, head| {
@@ -158,7 +158,7 @@ fn sleeper(docker: &Docker) -> Sandbox {
         .limits(Limits::default().with_wall(Duration::from_secs(40)))
 }
 
-/// Runs a program that sleeps, and does something as soon as it speaks.
+/// Runs a program that sleeps, and acts once it prints.
 fn disturb(docker: &Docker, wall: Duration, mut disturbance: impl FnMut()) -> Error {
     let sandbox = sleeper(docker).limits(Limits::default().with_wall(wall));
     let program = Program::code(Language::Sh, "echo go; sleep 60");
@@ -167,10 +167,10 @@ fn disturb(docker: &Docker, wall: Duration, mut disturbance: impl FnMut()) -> Er
 }
 
 #[test]
-fn what_the_daemon_does_not_have_is_named() {
-    let Some(daemon) = Daemon::get("what_the_daemon_does_not_have_is_named") else { return };
+fn missing_images_and_runtimes_are_named() {
+    let Some(daemon) = Daemon::get("missing_images_and_runtimes_are_named") else { return };
     let run = |options: Options| {
-        let docker = Docker::connect(&daemon.host, options.spares(0)).unwrap();
+        let docker = Docker::connect(&daemon.host, options.idle_containers(0)).unwrap();
         Sandbox::new()
             .backend(Arc::new(docker))
             .run(&Program::argv(["true"]), &Cancel::new(), &mut |_| {})
@@ -179,12 +179,12 @@ fn what_the_daemon_does_not_have_is_named() {
     let error = soon(|| run(Options::new("toolpost/nothing:here")));
     assert!(matches!(DockerError::of(&error), Some(DockerError::ImageMissing { .. })), "{error}");
     assert!(error.to_string().contains("toolpost image build"), "{error}");
-    // Nobody listens at the registry, so that fetching fails at once; that it was tried is what differs.
+    // Nobody listens at the registry, so pulls fail at once; only the attempt differs.
     for pull in [Pull::Missing, Pull::Always] {
         let error = soon(|| run(Options::new("127.0.0.1:1/nothing:here").pull(pull)));
         assert!(matches!(DockerError::of(&error), Some(DockerError::NotPulled { .. })), "{pull:?}: {error}");
     }
-    let there = Options::new(IMAGE).pull(Pull::Missing).spares(0);
+    let there = Options::new(IMAGE).pull(Pull::Missing).idle_containers(0);
     let docker = Docker::connect(&daemon.host, there).unwrap();
     let sandbox = Sandbox::new().backend(Arc::new(docker));
     sandbox.run(&Program::argv(["true"]), &Cancel::new(), &mut |_| {}).unwrap();
@@ -193,8 +193,8 @@ fn what_the_daemon_does_not_have_is_named() {
 }
 
 #[test]
-fn a_container_that_is_removed_meanwhile_is_an_error() {
-    let Some(daemon) = Daemon::get("a_container_that_is_removed_meanwhile_is_an_error") else { return };
+fn a_removed_container_is_an_error() {
+    let Some(daemon) = Daemon::get("a_removed_container_is_an_error") else { return };
     let docker = daemon.docker();
     let sandbox = sleeper(&docker);
     let program = Program::code(Language::Sh, "echo container $(hostname); sleep 60");
@@ -202,7 +202,7 @@ fn a_container_that_is_removed_meanwhile_is_an_error() {
     let error = sandbox
         .run(&program, &Cancel::new(), &mut |_| {
             for name in daemon.containers().iter().filter(|name| !before.contains(name)) {
-                // Other tests have containers too; only this one of ours sleeps so long with this name.
+                // Other tests have containers too; only this one sleeps this long with this name.
                 let top = daemon.request("GET", &format!("/containers/{name}/top"), "");
                 if top.contains("sleep 60") {
                     daemon.request("DELETE", &format!("/containers/{name}?force=1"), "");
@@ -214,12 +214,12 @@ fn a_container_that_is_removed_meanwhile_is_an_error() {
 }
 
 #[test]
-fn a_spare_that_somebody_removed_is_replaced() {
-    let Some(daemon) = Daemon::get("a_spare_that_somebody_removed_is_replaced") else { return };
+fn a_removed_idle_container_is_replaced() {
+    let Some(daemon) = Daemon::get("a_removed_idle_container_is_replaced") else { return };
     let docker = daemon.docker();
-    // Limits that no other test has, so that the spare is found.
+    // Unique limits, so that this idle container is found.
     let sandbox = sleeper(&docker).limits(Limits::default().with_memory(333 << 20));
-    docker.warm(&sandbox, 1).unwrap();
+    docker.prewarm(&sandbox, 1).unwrap();
     for name in daemon.containers() {
         if daemon.request("GET", &format!("/containers/{name}/json"), "").contains(&(333 << 20).to_string()) {
             daemon.request("DELETE", &format!("/containers/{name}?force=1"), "");
@@ -227,13 +227,13 @@ fn a_spare_that_somebody_removed_is_replaced() {
     }
     eventually("the spare is noticed", || {
         let outcome = sandbox.run(&Program::argv(["true"]), &Cancel::new(), &mut |_| {}).unwrap();
-        outcome.verdict.is_ok() && docker.spares() == 0
+        outcome.verdict.is_ok() && docker.idle_containers() == 0
     });
 }
 
 #[test]
-fn a_daemon_that_dies_or_stops_during_a_run_is_an_error_in_time() {
-    let name = "a_daemon_that_dies_or_stops_during_a_run_is_an_error_in_time";
+fn a_daemon_that_dies_or_stops_during_a_run_times_out() {
+    let name = "a_daemon_that_dies_or_stops_during_a_run_times_out";
     let mut daemon = match Daemon::start() {
         Ok(daemon) => daemon,
         Err(reason) => {
@@ -241,24 +241,24 @@ fn a_daemon_that_dies_or_stops_during_a_run_is_an_error_in_time() {
             return;
         }
     };
-    let options = Options::new(IMAGE).spares(0).patience(Duration::from_secs(3));
+    let options = Options::new(IMAGE).idle_containers(0).answer_timeout(Duration::from_secs(3));
     let docker = Docker::connect(&daemon.host, options).unwrap();
-    let _ = docker.warm(&sleeper(&docker), 1).unwrap();
+    let _ = docker.prewarm(&sleeper(&docker), 1).unwrap();
     // The wall time is over, and neither the container nor the daemon answers.
     let error = soon(|| disturb(&docker, Duration::from_secs(2), || daemon.signal(Signal::STOP)));
-    assert!(matches!(DockerError::of(&error), Some(DockerError::Hangs { .. })), "{error}");
+    assert!(matches!(DockerError::of(&error), Some(DockerError::Timeout { .. })), "{error}");
     daemon.signal(Signal::CONT);
-    let _ = docker.warm(&sleeper(&docker), 1).unwrap();
+    let _ = docker.prewarm(&sleeper(&docker), 1).unwrap();
     let error = soon(|| disturb(&docker, Duration::from_secs(30), || daemon.kill()));
-    assert!(matches!(DockerError::of(&error), Some(DockerError::Gone { .. })), "{error}");
+    assert!(matches!(DockerError::of(&error), Some(DockerError::Unreachable { .. })), "{error}");
 }
 
 #[test]
-fn a_container_is_made_of_our_settings_alone() {
-    let Some(daemon) = Daemon::get("a_container_is_made_of_our_settings_alone") else { return };
+fn a_container_has_only_our_settings() {
+    let Some(daemon) = Daemon::get("a_container_has_only_our_settings") else { return };
     let docker = daemon.docker();
     let sandbox = sleeper(&docker).limits(Limits::default().with_memory(334 << 20).with_cpu_quota(0.5));
-    docker.warm(&sandbox, 1).unwrap();
+    docker.prewarm(&sandbox, 1).unwrap();
     let found = daemon
         .containers()
         .into_iter()
@@ -296,7 +296,7 @@ fn a_container_is_made_of_our_settings_alone() {
     labels.sort_unstable();
     assert!(labels.iter().all(|label| label.starts_with("toolpost")), "{labels:?}");
     assert!(!host["Tmpfs"]["/workspace"].is_null());
-    // The image's own entry point, user and variables mean nothing.
+    // The image's own entry point, user and variables have no effect.
     let run = |code: &str| {
         let program = Program::code(Language::Sh, code);
         sandbox.run(&program, &Cancel::new(), &mut |_| {}).unwrap().stdout.text()
@@ -318,14 +318,14 @@ fn crash_helper() {
     let docker = Docker::connect(&host, Daemon::options()).unwrap();
     let limits = Limits::default().with_memory(335 << 20).with_wall(Duration::from_mins(5));
     let sandbox = Sandbox::new().backend(Arc::new(docker.clone())).limits(limits);
-    docker.warm(&sandbox, 2).unwrap();
+    docker.prewarm(&sandbox, 2).unwrap();
     let program = Program::code(Language::Sh, "echo ready; sleep 98765");
     let _ = sandbox.run(&program, &Cancel::new(), &mut |_| println!("ready"));
 }
 
 #[test]
-fn a_host_program_that_is_killed_leaves_nothing_that_runs() {
-    let Some(daemon) = Daemon::get("a_host_program_that_is_killed_leaves_nothing_that_runs") else { return };
+fn a_killed_host_program_leaves_nothing_running() {
+    let Some(daemon) = Daemon::get("a_killed_host_program_leaves_nothing_running") else { return };
     #[expect(clippy::disallowed_methods, reason = "a host program that can be killed")]
     let mut helper = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["docker::errors::crash_helper", "--exact", "--nocapture"])
@@ -352,7 +352,7 @@ fn a_host_program_that_is_killed_leaves_nothing_that_runs() {
             .collect()
     };
     assert_eq!(ours().len(), 2, "one runs, one waits");
-    // While its owner lives nobody removes them.
+    // Nobody removes them while their owner lives.
     drop(daemon.docker());
     assert_eq!(ours().len(), 2);
     helper.kill().unwrap();

@@ -1,4 +1,4 @@
-//! Files of the host in containers, and code that is built there.
+//! Host files in containers, and builds there.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
@@ -25,12 +25,12 @@ fn shell(sandbox: &Sandbox, code: &str) -> Result<Outcome, Error> {
 }
 
 #[test]
-fn a_folder_is_copied_in_and_what_changed_comes_back() {
-    let Some(daemon) = Daemon::get("a_folder_is_copied_in_and_what_changed_comes_back") else { return };
+fn a_directory_is_copied_in_and_changes_are_copied_back() {
+    let Some(daemon) = Daemon::get("a_directory_is_copied_in_and_changes_are_copied_back") else { return };
     let place = tempfile::tempdir().unwrap();
     let at = |name: &str| place.path().join(name);
     std::fs::create_dir_all(at("in/.git")).unwrap();
-    // Empty directories are not copied, and count.
+    // Empty directories are not copied, and counted.
     std::fs::create_dir_all(at("half/objects")).unwrap();
     let tool = "#!/bin/sh\necho tool ran\n";
     for (name, content) in [
@@ -85,7 +85,7 @@ fn a_folder_is_copied_in_and_what_changed_comes_back() {
     assert_eq!((made.uid(), made.mode() & 0o777), (std::fs::metadata(place.path()).unwrap().uid(), 0o755));
     let notes = outcome.report.notes.join("\n");
     for said in [
-        "is a copy of the folder",
+        "is a copy of the directory",
         "`.bashrc` is not copied back: the path is protected",
         "`.gitattributes` is not copied back: git executes",
         "1 links",
@@ -100,8 +100,8 @@ fn a_folder_is_copied_in_and_what_changed_comes_back() {
 }
 
 #[test]
-fn what_is_shown_can_be_read_and_not_written() {
-    let Some(daemon) = Daemon::get("what_is_shown_can_be_read_and_not_written") else { return };
+fn shown_paths_are_read_only() {
+    let Some(daemon) = Daemon::get("shown_paths_are_read_only") else { return };
     let docker = daemon.docker();
     let place = open_folder();
     let file = place.path().join("a b");
@@ -146,7 +146,7 @@ fn what_is_shown_can_be_read_and_not_written() {
     assert!(unsupported(&sandbox(&docker).read_only(&file)).contains("65534"));
 }
 
-/// A stand-in for a compiler: what it makes is the code itself, which is a script.
+/// A fake compiler: its result is the code itself, a script.
 const COMPILER: &str = "#!/bin/sh
 case \"$(cat main.c)\" in *refuse*) echo 'main.c: an error' >&2; exit 1;; esac
 echo trace > left-by-the-build; echo trace > /tmp/left-by-the-build
@@ -170,7 +170,7 @@ fn code_is_built_in_one_container_and_runs_in_another() {
     images
         .build(&Recipe::Folder { path: root.path().into() }, tag, Duration::from_mins(1), &mut |_| {})
         .unwrap();
-    let docker = Docker::connect(&daemon.host, Options::new(tag).spares(0)).unwrap();
+    let docker = Docker::connect(&daemon.host, Options::new(tag).idle_containers(0)).unwrap();
     let cache = tempfile::tempdir().unwrap();
     let sandbox = sandbox(&docker)
         .file("given", Source::Bytes(b"given".to_vec()))
@@ -184,14 +184,15 @@ fn code_is_built_in_one_container_and_runs_in_another() {
     let made: Vec<&str> = outcome.artifacts.iter().map(|artifact| artifact.path.as_str()).collect();
     assert_eq!(made, ["made"], "the program itself is no artifact");
     let notes = |outcome: &Outcome| outcome.report.notes.join("\n");
-    assert!(notes(&outcome).contains("in a container of its own"), "{}", notes(&outcome));
+    assert!(notes(&outcome).contains("in a separate container"), "{}", notes(&outcome));
     let again = run(code);
     assert_eq!(again.stdout.text(), "given\ngiven\n");
-    assert!(notes(&again).contains("kept from before"), "{}", notes(&again));
+    assert!(notes(&again).contains("from the cache"), "{}", notes(&again));
     let refused = run("refuse");
     assert_eq!(refused.verdict, Verdict::Exit { code: 1 }, "{refused:?}");
     assert!(
-        refused.stderr.text().contains("main.c: an error") && notes(&refused).contains("nothing of it ran")
+        refused.stderr.text().contains("main.c: an error")
+            && notes(&refused).contains("the code did not run")
     );
     drop(sandbox);
     drop(docker);

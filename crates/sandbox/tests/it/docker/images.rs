@@ -11,8 +11,10 @@ use toolpost_sandbox::{Cancel, Program, Sandbox};
 use super::daemon::{Daemon, IMAGE};
 
 #[test]
-fn an_image_of_a_folder_is_built_used_listed_and_removed() {
-    let Some(daemon) = Daemon::get("an_image_of_a_folder_is_built_used_listed_and_removed") else { return };
+fn an_image_of_a_directory_is_built_used_listed_and_removed() {
+    let Some(daemon) = Daemon::get("an_image_of_a_directory_is_built_used_listed_and_removed") else {
+        return;
+    };
     let images = daemon.images();
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(root.path().join("bin")).unwrap();
@@ -21,7 +23,7 @@ fn an_image_of_a_folder_is_built_used_listed_and_removed() {
     let long = format!("{}/{}", "a-long-folder-name-".repeat(6), "file");
     std::fs::create_dir_all(root.path().join(&long).parent().unwrap()).unwrap();
     std::fs::write(root.path().join(&long), "content").unwrap();
-    // What raises rights, and what is no file, does not get into an image.
+    // Setuid bits and special files do not get into an image.
     let raised = root.path().join("bin/raised");
     std::fs::copy("/bin/busybox", &raised).unwrap();
     std::fs::set_permissions(&raised, std::fs::Permissions::from_mode(0o6755)).unwrap();
@@ -38,7 +40,7 @@ fn an_image_of_a_folder_is_built_used_listed_and_removed() {
     assert!(images.list().unwrap().iter().any(|other| other == &image));
     assert!(images.list().unwrap().iter().all(|image| !image.name.contains("prepared")));
 
-    let docker = Docker::connect(&daemon.host, Options::new(tag).spares(0)).unwrap();
+    let docker = Docker::connect(&daemon.host, Options::new(tag).idle_containers(0)).unwrap();
     let sandbox = Sandbox::new().backend(Arc::new(docker.clone()));
     let run = |arguments: &[&str]| {
         let program = Program::argv(arguments.iter().copied());
@@ -57,9 +59,9 @@ fn an_image_of_a_folder_is_built_used_listed_and_removed() {
 }
 
 #[test]
-fn an_image_that_could_be_written_without_limit_is_refused() {
-    let Some(daemon) = Daemon::get("an_image_that_could_be_written_without_limit_is_refused") else { return };
-    // What a Dockerfile with `VOLUME /data` gives: an image of a container that was made with one.
+fn an_image_with_volumes_is_rejected() {
+    let Some(daemon) = Daemon::get("an_image_with_volumes_is_rejected") else { return };
+    // The result of a Dockerfile with `VOLUME /data`: an image of a container with a volume.
     let made = daemon.request(
         "POST",
         "/containers/create",
@@ -69,7 +71,7 @@ fn an_image_that_could_be_written_without_limit_is_refused() {
     let id = made["Id"].as_str().unwrap();
     daemon.request("POST", &format!("/commit?container={id}&repo=with-volume&tag=x"), "{}");
     daemon.request("DELETE", &format!("/containers/{id}?v=1"), "");
-    let docker = Docker::connect(&daemon.host, Options::new("with-volume:x").spares(0)).unwrap();
+    let docker = Docker::connect(&daemon.host, Options::new("with-volume:x").idle_containers(0)).unwrap();
     let error = Sandbox::new()
         .backend(Arc::new(docker))
         .run(&Program::argv(["true"]), &Cancel::new(), &mut |_| {})
@@ -79,8 +81,8 @@ fn an_image_that_could_be_written_without_limit_is_refused() {
 }
 
 #[test]
-fn bad_names_folders_and_recipes_are_refused() {
-    let Some(daemon) = Daemon::get("bad_names_folders_and_recipes_are_refused") else { return };
+fn invalid_names_directories_and_recipes_are_rejected() {
+    let Some(daemon) = Daemon::get("invalid_names_directories_and_recipes_are_rejected") else { return };
     let images = daemon.images();
     let build = |recipe: &Recipe, tag: &str| {
         images.build(recipe, tag, Duration::from_secs(30), &mut |_| {}).unwrap_err().to_string()
@@ -89,8 +91,8 @@ fn bad_names_folders_and_recipes_are_refused() {
     assert!(build(&nowhere, "toolpost/x").contains("/nowhere/at/all"));
     assert!(build(&nowhere, "a b").contains("letters, digits"));
     let hostile = Recipe::Python { release: "--variant=x".into(), mirror: None };
-    assert!(build(&hostile, "toolpost/x").contains("small letters"));
-    // A program that builds gets the variables that were set, and its own reason comes back.
+    assert!(build(&hostile, "toolpost/x").contains("lower-case letters"));
+    // A build program gets the set variables, and its own error is reported.
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("busybox");
     std::fs::write(&program, "#!/bin/sh\necho \"no $FRUIT today\" >&2\nexit 3\n").unwrap();

@@ -1,4 +1,4 @@
-//! Programs in containers that are talked to while they run.
+//! Live programs in containers.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::sync::Arc;
@@ -35,9 +35,9 @@ fn all_gone(daemon: &Daemon) {
 }
 
 #[test]
-fn a_program_in_a_container_is_talked_to_line_by_line() {
-    let name = "a_program_in_a_container_is_talked_to_line_by_line";
-    // A daemon of its own, so that every container is one of this test.
+fn a_live_program_in_a_container_answers_line_by_line() {
+    let name = "a_live_program_in_a_container_answers_line_by_line";
+    // A separate daemon, so that every container belongs to this test.
     let Some(daemon) = alone(name) else { return };
     let mut runtimes = vec![None];
     if daemon.has_own_kernel() {
@@ -94,8 +94,8 @@ fn alone(test: &str) -> Option<Daemon> {
 }
 
 #[test]
-fn what_nobody_reads_holds_up_its_own_stream_and_no_other() {
-    let Some(daemon) = Daemon::get("what_nobody_reads_holds_up_its_own_stream_and_no_other") else { return };
+fn an_unread_stream_blocks_no_other() {
+    let Some(daemon) = Daemon::get("an_unread_stream_blocks_no_other") else { return };
     let docker = daemon.docker();
     let size = 32 << 20;
     let script = format!("(yes | head -c {size}; echo full >&2) & echo first >&2; cat >&2; wait");
@@ -106,7 +106,7 @@ fn what_nobody_reads_holds_up_its_own_stream_and_no_other() {
     let mut line = String::new();
     stderr.read_line(&mut line).unwrap();
     assert_eq!(line, "first\n");
-    // Its output has nobody who reads it, and errors and input go on all the same.
+    // Nobody reads its output, but errors and input continue.
     std::thread::sleep(Duration::from_millis(500));
     for letter in ["a", "b"] {
         stdin.write_all(format!("{letter}\n").as_bytes()).unwrap();
@@ -124,8 +124,8 @@ fn what_nobody_reads_holds_up_its_own_stream_and_no_other() {
 }
 
 #[test]
-fn a_reader_that_is_gone_is_gone_for_the_program_too() {
-    let Some(daemon) = Daemon::get("a_reader_that_is_gone_is_gone_for_the_program_too") else { return };
+fn a_closed_reader_closes_the_programs_end() {
+    let Some(daemon) = Daemon::get("a_closed_reader_closes_the_programs_end") else { return };
     let docker = daemon.docker();
     let mut running = sandbox(&docker).start(&Program::argv(["yes"])).unwrap();
     let (mut stdout, _stderr) = running.take_output().unwrap();
@@ -137,7 +137,7 @@ fn a_reader_that_is_gone_is_gone_for_the_program_too() {
         matches!(outcome.verdict, Verdict::Signal { signal: 13 } | Verdict::Exit { code: 1 }),
         "{outcome:?}"
     );
-    // What was written before the end is still there to be read, although everything is dead.
+    // Output from before the end is still readable after everything is dead.
     let mut running = sandbox(&docker).start(&sh("yes | head -c 200000; echo e >&2")).unwrap();
     let (stdout, stderr) = running.take_output().unwrap();
     let outcome = running.wait().unwrap();
@@ -146,8 +146,8 @@ fn a_reader_that_is_gone_is_gone_for_the_program_too() {
 }
 
 #[test]
-fn a_container_goes_with_its_program_however_that_ends() {
-    let Some(daemon) = alone("a_container_goes_with_its_program_however_that_ends") else { return };
+fn a_container_is_removed_with_its_program() {
+    let Some(daemon) = alone("a_container_is_removed_with_its_program") else { return };
     let docker = daemon.docker();
     let start = |script: &str| sandbox(&docker).start(&sh(script)).unwrap();
     let forever = "sleep 1000 & echo up; yes";
@@ -158,7 +158,7 @@ fn a_container_goes_with_its_program_however_that_ends() {
         lines.read_line(&mut line).unwrap();
         (lines, stderr)
     };
-    // Cancelled, with streams that nobody reads any more.
+    // Cancelled, with unread streams.
     let mut running = start(forever);
     let _streams = up(&mut running);
     let begun = Instant::now();
@@ -170,12 +170,12 @@ fn a_container_goes_with_its_program_however_that_ends() {
     let mut running = start(forever);
     let _streams = up(&mut running);
     drop(running);
-    // Over its time.
+    // Over its time limit.
     let limits = Limits::default().with_wall(Duration::from_secs(1));
     let running = sandbox(&docker).limits(limits).start(&sh("sleep 1000")).unwrap();
     let outcome = running.wait().unwrap();
     assert!(matches!(outcome.verdict, Verdict::Timeout { .. }), "{outcome:?}");
-    // Removed by somebody else.
+    // Removed by another client.
     let mut running = start(forever);
     let id = running.container().unwrap().to_owned();
     let _streams = up(&mut running);
@@ -186,7 +186,7 @@ fn a_container_goes_with_its_program_however_that_ends() {
         matches!(gone, Some(DockerError::ContainerGone { reason, .. }) if reason.contains("137")),
         "{error}"
     );
-    // Not started at all.
+    // Not started.
     let error = sandbox(&docker).start(&Program::argv(["no-such-program"])).unwrap().wait().unwrap_err();
     assert!(matches!(error, Error::ProgramNotFound { .. }), "{error}");
     all_gone(&daemon);
@@ -201,7 +201,7 @@ fn a_live_program_gets_its_input_folder_and_limits() {
     assert!(running.take_stdin().is_none(), "the input is given");
     assert_eq!(everything(running.take_output().unwrap().0), b"100000\n");
     assert!(running.wait().unwrap().verdict.is_ok());
-    // What it does to a folder is there when it has ended.
+    // Its changes of a directory are there at its end.
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a"), "old").unwrap();
     let there = sandbox(&docker).workspace(Workspace::Host(folder.path().into()));

@@ -1,4 +1,4 @@
-//! Images fetched from a registry of our own, on this machine's loopback.
+//! Image pulls from a test registry on loopback.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -26,7 +26,7 @@ struct Registry {
 }
 
 impl Registry {
-    /// A registry in a folder of its own; with logins if asked. None, loudly, where there is no program.
+    /// A registry in its own directory, optionally with logins. None, with a message, without the program.
     fn start(test: &str, with_logins: bool) -> Option<Self> {
         if !Path::new(PROGRAM).exists() {
             println!("SKIP {test}: there is no `{PROGRAM}`; install the package `docker-registry`");
@@ -69,8 +69,8 @@ impl Registry {
         panic!("the registry does not start");
     }
 
-    /// Makes an image in which `/version` has this text, and pushes it as `busybox:latest`. Gives its digest; the daemon
-    /// does not keep the image.
+    /// Creates an image with this text in `/version`, and pushes it as `busybox:latest`. Returns its digest;
+    /// the daemon does not keep the image.
     fn push(&self, daemon: &Daemon, version: &str) -> String {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("bin")).unwrap();
@@ -102,15 +102,16 @@ impl Drop for Registry {
 
 /// The version of the image, as a program in a container reads it.
 fn version(daemon: &Daemon, options: Options) -> Result<String, Error> {
-    let docker = Docker::connect(&daemon.host, options.spares(0).patience(Duration::from_mins(1)))?;
+    let docker =
+        Docker::connect(&daemon.host, options.idle_containers(0).answer_timeout(Duration::from_mins(1)))?;
     let program = Program::argv(["cat", "/version"]);
     let outcome = Sandbox::new().backend(Arc::new(docker)).run(&program, &Cancel::new(), &mut |_| {})?;
     Ok(outcome.stdout.text())
 }
 
 #[test]
-fn each_policy_fetches_what_it_says() {
-    let name = "each_policy_fetches_what_it_says";
+fn each_pull_policy_is_followed() {
+    let name = "each_pull_policy_is_followed";
     let Some(daemon) = Daemon::get(name) else { return };
     let Some(registry) = Registry::start(name, false) else { return };
     let first = registry.push(&daemon, "one");
@@ -123,7 +124,7 @@ fn each_policy_fetches_what_it_says() {
     let second = registry.push(&daemon, "two");
     assert_ne!(first, second);
     assert_eq!(with(Pull::Missing).unwrap(), "two", "the push took the old one away");
-    // What the daemon has under the name is not the newest: the first again, without the registry.
+    // The daemon's image of that name is not the newest: the first again, without the registry.
     let (repository, _) = image.rsplit_once(':').unwrap();
     let pinned = format!("{repository}@{first}");
     assert_eq!(version(&daemon, Options::new(&pinned).pull(Pull::Missing)).unwrap(), "one", "by its digest");
@@ -133,7 +134,7 @@ fn each_policy_fetches_what_it_says() {
     let wrong = format!("{repository}@sha256:{}", "0".repeat(64));
     let error = version(&daemon, Options::new(&wrong).pull(Pull::Missing)).unwrap_err();
     assert!(matches!(DockerError::of(&error), Some(DockerError::NotPulled { .. })), "{error}");
-    // Without the registry only what needs it fails.
+    // Without the registry only pulls fail.
     drop(registry);
     assert_eq!(with(Pull::Missing).unwrap(), "two");
     let error = with(Pull::Always).unwrap_err();
@@ -141,7 +142,7 @@ fn each_policy_fetches_what_it_says() {
 }
 
 #[test]
-fn a_registry_that_wants_a_login_gets_it_and_a_wrong_one_is_an_error_of_its_own() {
+fn a_registry_gets_its_login_and_a_wrong_one_is_a_separate_error() {
     let name = "a_registry_that_wants_a_login_gets_it";
     let Some(daemon) = Daemon::get(name) else { return };
     let Some(registry) = Registry::start(name, true) else { return };
@@ -149,7 +150,7 @@ fn a_registry_that_wants_a_login_gets_it_and_a_wrong_one_is_an_error_of_its_own(
     let options = || Options::new(registry.image()).pull(Pull::Missing);
     for options in [options(), options().login(Login::new("user", "wrong-password"))] {
         let error = version(&daemon, options).unwrap_err();
-        let Some(DockerError::LoginRefused { registry: at, .. }) = DockerError::of(&error) else {
+        let Some(DockerError::LoginRejected { registry: at, .. }) = DockerError::of(&error) else {
             panic!("{error}")
         };
         assert_eq!(*at, registry.address);

@@ -1,4 +1,4 @@
-//! What programs in containers get, what limits do, what is left.
+//! Programs in containers: results, limits, leftovers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,8 +26,8 @@ fn shell(sandbox: &Sandbox, code: &str) -> Outcome {
 }
 
 #[test]
-fn a_program_in_a_container_has_the_same_outcome_as_elsewhere() {
-    let Some(daemon) = Daemon::get("a_program_in_a_container_has_the_same_outcome_as_elsewhere") else {
+fn a_container_run_equals_a_process_run() {
+    let Some(daemon) = Daemon::get("a_container_run_equals_a_process_run") else {
         return;
     };
     let docker = daemon.docker();
@@ -87,8 +87,8 @@ fn a_program_in_a_container_has_the_same_outcome_as_elsewhere() {
 }
 
 #[test]
-fn what_a_container_offers_is_closed() {
-    let Some(daemon) = Daemon::get("what_a_container_offers_is_closed") else { return };
+fn a_container_is_confined() {
+    let Some(daemon) = Daemon::get("a_container_is_confined") else { return };
     let docker = daemon.docker();
     let sandbox = sandbox(&docker);
     for (name, code, expected) in [
@@ -185,17 +185,17 @@ fn limits_of_a_container_are_proved_by_the_kernel() {
 }
 
 #[test]
-fn a_spare_serves_a_run_and_nothing_leaks_into_the_next() {
-    let Some(daemon) = Daemon::get("a_spare_serves_a_run_and_nothing_leaks_into_the_next") else { return };
-    let docker = Docker::connect(&daemon.host, Daemon::options().spares(2)).unwrap();
+fn an_idle_container_serves_a_run_and_nothing_leaks() {
+    let Some(daemon) = Daemon::get("an_idle_container_serves_a_run_and_nothing_leaks") else { return };
+    let docker = Docker::connect(&daemon.host, Daemon::options().idle_containers(2)).unwrap();
     let sandbox = sandbox(&docker);
-    assert_eq!(docker.warm(&sandbox, 2).unwrap(), 2);
+    assert_eq!(docker.prewarm(&sandbox, 2).unwrap(), 2);
     let leave =
         "echo secret > /workspace/f; echo secret > /tmp/f; echo secret > /dev/shm/f; (setsid sleep 99 &)
         sleep 0.2; ls -A /workspace /tmp /dev/shm | grep -c f$; ps | grep -v grep | grep -c 'sleep 99'";
     let first = shell(&sandbox, leave);
     assert_eq!(first.stdout.text(), "3\n1\n", "what the next runs must not see");
-    assert!(!first.report.notes.iter().any(|note| note.contains("no container was waiting")));
+    assert!(!first.report.notes.iter().any(|note| note.contains("no idle container")));
     for _ in 0..3 {
         let look = "ls -A /workspace /tmp /dev/shm | grep -c f$; ps | grep -v grep | grep -c 'sleep 99'";
         let outcome = shell(&sandbox, look);
@@ -207,8 +207,8 @@ fn a_spare_serves_a_run_and_nothing_leaks_into_the_next() {
 }
 
 #[test]
-fn cancelling_and_hostile_output_end_well() {
-    let Some(daemon) = Daemon::get("cancelling_and_hostile_output_end_well") else { return };
+fn cancelling_and_hostile_output_are_handled() {
+    let Some(daemon) = Daemon::get("cancelling_and_hostile_output_are_handled") else { return };
     let docker = daemon.docker();
     let cancel = Cancel::new();
     let handle = cancel.clone();
@@ -218,7 +218,7 @@ fn cancelling_and_hostile_output_end_well() {
         .unwrap();
     assert_eq!(outcome.verdict, Verdict::Cancelled);
     assert!(started.elapsed() < Duration::from_secs(30));
-    // Frames of our own protocol and of the daemon's on standard output are only output.
+    // Fake frames of our protocol and the daemon's on standard output are only output.
     let fake = r"printf 'x\010\000\000\000\000\000\000\000\000\000\000\000'; printf '\001\000\000\000\377\377\377\377'; printf '\033]52;c;x\007'";
     let outcome = shell(&sandbox(&docker), fake);
     assert!(outcome.verdict.is_ok(), "{outcome:?}");
@@ -226,8 +226,8 @@ fn cancelling_and_hostile_output_end_well() {
 }
 
 #[test]
-fn what_a_container_cannot_have_is_refused() {
-    let Some(daemon) = Daemon::get("what_a_container_cannot_have_is_refused") else { return };
+fn unsupported_requests_are_rejected_by_containers() {
+    let Some(daemon) = Daemon::get("unsupported_requests_are_rejected_by_containers") else { return };
     let docker = daemon.docker();
     let program = Program::argv(["true"]);
     let error = run(&sandbox(&docker), &Program::code(Language::Rust, "fn main() {}")).unwrap_err();
@@ -249,8 +249,8 @@ fn what_a_container_cannot_have_is_refused() {
 }
 
 #[test]
-fn the_strongest_level_takes_a_kernel_of_its_own_where_there_is_one() {
-    let name = "the_strongest_level_takes_a_kernel_of_its_own_where_there_is_one";
+fn maximum_uses_a_separate_kernel_if_available() {
+    let name = "maximum_uses_a_separate_kernel_if_available";
     let Some(daemon) = Daemon::get(name) else { return };
     let with = |runtime: Option<&str>| {
         let mut options = Daemon::options();

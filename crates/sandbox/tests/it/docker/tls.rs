@@ -1,4 +1,4 @@
-//! A daemon over TCP with certificates on both sides.
+//! A daemon over TCP with mutual TLS.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn openssl(folder: &Path, arguments: &str) -> Result<(), String> {
     Err(format!("openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// Certificates of an authority, a server on loopback, and a client, in the form of `DOCKER_CERT_PATH`.
+/// Certificates of an authority, a loopback server, and a client, in the form of `DOCKER_CERT_PATH`.
 fn certificates(folder: &Path) -> Result<(), String> {
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
     openssl(folder, &format!("req -x509 {key} -keyout ca-key.pem -out ca.pem -days 2 -subj /CN=authority"))?;
@@ -45,8 +45,8 @@ fn certificates(folder: &Path) -> Result<(), String> {
 }
 
 #[test]
-fn a_daemon_behind_tls_runs_programs_and_strangers_are_refused() {
-    let name = "a_daemon_behind_tls_runs_programs_and_strangers_are_refused";
+fn a_daemon_behind_tls_rejects_unknown_clients() {
+    let name = "a_daemon_behind_tls_rejects_unknown_clients";
     let folder = tempfile::tempdir().unwrap();
     let place = |file: &str| folder.path().join(file).display().to_string();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -68,9 +68,9 @@ fn a_daemon_behind_tls_runs_programs_and_strangers_are_refused() {
         }
     };
     let host = DockerHost::from_variables(Some(&address), Some("1"), Some(folder.path())).unwrap();
-    let options = || Options::new(IMAGE).spares(0).patience(Duration::from_secs(20));
+    let options = || Options::new(IMAGE).idle_containers(0).answer_timeout(Duration::from_secs(20));
     let docker = Docker::connect(&host, options()).unwrap();
-    // Much in both directions, which an encrypted connection may hold back.
+    // Much data in both directions, which an encrypted connection may buffer.
     let outcome = Sandbox::new()
         .backend(Arc::new(docker))
         .file("data", Source::Bytes(vec![b'd'; 3_000_000]))
@@ -89,12 +89,12 @@ fn a_daemon_behind_tls_runs_programs_and_strangers_are_refused() {
     );
     assert_eq!(outcome.artifacts[0].read().unwrap(), vec![b'i'; 300_000]);
 
-    // In the clear, and with certificates of another authority.
+    // Without TLS, and with certificates of another authority.
     let error = Docker::connect(&address.parse().unwrap(), options()).unwrap_err();
     assert!(
         matches!(
             error,
-            DockerError::Gone { .. } | DockerError::Refused { .. } | DockerError::Protocol { .. }
+            DockerError::Unreachable { .. } | DockerError::Rejected { .. } | DockerError::Protocol { .. }
         ),
         "{error}"
     );
@@ -102,10 +102,10 @@ fn a_daemon_behind_tls_runs_programs_and_strangers_are_refused() {
     certificates(other.path()).unwrap();
     let stranger = DockerHost::from_variables(Some(&address), Some("1"), Some(other.path())).unwrap();
     let error = Docker::connect(&stranger, options()).unwrap_err();
-    assert!(matches!(error, DockerError::Gone { .. }), "{error}");
-    // The certificate is for an address, and not for any name.
+    assert!(matches!(error, DockerError::Unreachable { .. }), "{error}");
+    // The certificate is for an address only.
     let named = address.replace("127.0.0.1", "localhost");
     let host = DockerHost::from_variables(Some(&named), Some("1"), Some(folder.path())).unwrap();
     let error = Docker::connect(&host, options()).unwrap_err();
-    assert!(matches!(error, DockerError::Gone { .. }), "{error}");
+    assert!(matches!(error, DockerError::Unreachable { .. }), "{error}");
 }

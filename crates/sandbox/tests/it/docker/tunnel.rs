@@ -1,4 +1,4 @@
-//! The way out of a container that has no network.
+//! Egress from a container without network.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -22,8 +22,8 @@ fn run(docker: &Docker, egress: Option<Egress>, script: &str) -> Outcome {
 }
 
 #[test]
-fn a_container_without_network_reaches_what_is_allowed_and_nothing_else() {
-    let name = "a_container_without_network_reaches_what_is_allowed_and_nothing_else";
+fn a_container_without_network_reaches_only_allowed_hosts() {
+    let name = "a_container_without_network_reaches_only_allowed_hosts";
     let Some(daemon) = Daemon::get(name) else { return };
     let server = Server::http(|_| page("from the host"));
     let other = Server::http(|_| page("forbidden"));
@@ -52,7 +52,7 @@ fn a_container_without_network_reaches_what_is_allowed_and_nothing_else() {
         assert!(outcome.report.has(Layer::Egress) && outcome.report.has(Layer::NetworkNamespace));
         let log = outcome.report.egress.as_ref().unwrap();
         assert_eq!((log.requests, log.refused), (2, 1), "{log:?}");
-        // Without a way out there is none, not even to the container's own proxy.
+        // Without egress nothing is reachable, not even the container's own proxy.
         let closed = run(&docker, None, &format!("wget -T 2 -O - http://{good}/ 2>&1; echo $http_proxy"));
         assert!(!closed.stdout.text().contains("from the host"), "{}", closed.stdout.text());
         assert!(closed.report.egress.is_none());
@@ -61,12 +61,12 @@ fn a_container_without_network_reaches_what_is_allowed_and_nothing_else() {
 }
 
 #[test]
-fn much_goes_both_ways_over_many_connections_and_limits_hold() {
-    let Some(daemon) = Daemon::get("much_goes_both_ways_over_many_connections_and_limits_hold") else {
+fn many_connections_carry_much_data_within_limits() {
+    let Some(daemon) = Daemon::get("many_connections_carry_much_data_within_limits") else {
         return;
     };
     let docker = daemon.docker();
-    // Takes an upload whole, then answers with as much, slowly at first.
+    // Reads an upload completely, then answers with as much, slowly at first.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -107,7 +107,7 @@ fn much_goes_both_ways_over_many_connections_and_limits_hold() {
             .with_bytes_down(1 << 30);
         Egress::new().allow_address(address).limits(limits)
     };
-    // More at once than the proxy takes: the others wait for their turn.
+    // More than the proxy accepts at once: the others are queued.
     let script = format!(
         "for i in 1 2 3 4 5 6 7 8 9 10; do wget -q -O out$i --post-file=big http://{address}/ & done; wait
          cat out* | wc -c; cat out* | tr -d d | wc -c"
@@ -116,7 +116,7 @@ fn much_goes_both_ways_over_many_connections_and_limits_hold() {
     assert_eq!(outcome.stdout.text(), format!("{}\n0\n", 10 * (3 << 20)), "{}", outcome.stderr.text());
     let log = outcome.report.egress.as_ref().unwrap();
     assert!(log.bytes_up >= 30 << 20 && log.bytes_down >= 30 << 20 && log.requests == 10, "{log:?}");
-    // A program that is gone in the middle takes its connections with it.
+    // A program that ends in the middle closes its connections.
     let outcome =
         run(&docker, Some(egress()), &format!("wget -q -O - http://{address}/ | head -c 10; kill -9 -1"));
     assert!(outcome.stdout.text().starts_with("dddddddddd"), "{outcome:?}");

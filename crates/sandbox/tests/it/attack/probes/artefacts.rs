@@ -1,4 +1,4 @@
-//! Rows 12, 52, 53, 55, 56, 57, 58: files that come back, and what they could do to the host.
+//! Rows 12, 52, 53, 55, 56, 57, 58: artifacts, and what they could do to the host.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
@@ -30,7 +30,7 @@ pub(crate) const PROBES: &[Probe] = &[
         .not_for(&[(Who::PrivateRoot, NAMELESS), (Who::Backend("docker"), NAMELESS)]),
 ];
 
-/// Exports everything to a fresh folder and gives the names and sizes that arrived there.
+/// Exports everything to a fresh directory and returns the names and sizes there.
 fn exported(outcome: &Outcome) -> Vec<(String, u64)> {
     let target = tempfile::tempdir().unwrap();
     outcome.export(target.path()).unwrap();
@@ -92,7 +92,7 @@ fn obeyed(place: &Place<'_>) -> String {
     ))
 }
 
-/// The folder of the export is the operator's; what is there already is neither followed nor overwritten.
+/// The export directory is the operator's: existing entries are neither followed nor overwritten.
 fn export_over_links(place: &Place<'_>) -> String {
     let outcome =
         place.attack("os.makedirs('d')\nopen('good', 'w').write('evil')\nopen('d/x', 'w').write('evil')");
@@ -101,7 +101,7 @@ fn export_over_links(place: &Place<'_>) -> String {
     std::fs::write(secret.path().join("x"), "host").unwrap();
     std::os::unix::fs::symlink(secret.path().join("x"), target.path().join("good")).unwrap();
     std::os::unix::fs::symlink(secret.path(), target.path().join("d")).unwrap();
-    // One file gets another name, the other has no place: an error, and nothing beyond the link.
+    // One file gets another name, the other has no valid path: an error, and nothing beyond the link.
     let result = outcome.export(target.path());
     let kept = std::fs::read(secret.path().join("x")).unwrap() == b"host";
     let alone = std::fs::read_dir(secret.path()).unwrap().count() == 1;
@@ -134,7 +134,7 @@ fn no_files(place: &Place<'_>) -> String {
     ))
 }
 
-/// A writer that outlives the program would change what is hashed.
+/// A writer that outlives the program would change the hashed file.
 fn growing(place: &Place<'_>) -> String {
     let outcome = place.attack(
         "import time\nopen('good', 'w').write('good')\n\
@@ -150,7 +150,7 @@ fn growing(place: &Place<'_>) -> String {
     }
 }
 
-/// What programs hand back is never unpacked: an archive arrives as the bytes that it is.
+/// Artifacts are never unpacked: an archive keeps its bytes.
 fn archives(place: &Place<'_>) -> String {
     let outcome = place.attack(
         "import io, tarfile, zipfile\n\
@@ -173,7 +173,7 @@ fn archives(place: &Place<'_>) -> String {
     if kinds == ["application/x-tar", "application/zip"] { "ok".into() } else { format!("{kinds:?}") }
 }
 
-/// No crate that unpacks is among what the sandbox is built from, so that none of its code can be the one that does.
+/// No unpacking crate is a dependency of the sandbox.
 #[test]
 fn nothing_in_the_crate_unpacks_archives() {
     let manifest = include_str!("../../../../Cargo.toml");
@@ -192,7 +192,7 @@ fn set_user_id(place: &Place<'_>) -> String {
     only_good(&outcome)
 }
 
-/// The folder on the host: nobody else may enter, and the next one has a name that does not follow from this one.
+/// The host's directory: only its owner can enter, and the next name is unpredictable.
 fn temporary(place: &Place<'_>) -> String {
     let mut names = std::collections::BTreeSet::new();
     for _ in 0..3 {
@@ -214,8 +214,8 @@ fn temporary(place: &Place<'_>) -> String {
     "ok".into()
 }
 
-/// What a run leaves in a folder of the host belongs to who owns that, who may be root: with a set-user-id bit it would
-/// give every user of the host those rights.
+/// Files that a run leaves in a host directory belong to its owner, maybe root: with a setuid bit they would
+/// give every user those permissions.
 fn left_programs(place: &Place<'_>) -> String {
     let folder = open_folder();
     let sandbox = place.sandbox().workspace(Workspace::Host(folder.path().to_owned()));

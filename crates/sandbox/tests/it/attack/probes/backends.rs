@@ -1,4 +1,4 @@
-//! Rows 34, 35, 50, 65, 66, 68 to 70: what only some backends have, and hosts that lack something.
+//! Rows 34, 35, 50, 65, 66, 68 to 70: backend-specific attacks, and limited hosts.
 
 use toolpost_sandbox::{Layer, Level, Report};
 
@@ -23,7 +23,7 @@ pub(crate) const PROBES: &[Probe] = &[
         "import struct\nquery = struct.pack('>6H', 1, 256, 1, 0, 0, 0) + b'\\6secret\\7example\\3com\\0' + struct.pack('>2H', 1, 1)\nattempt(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(query, ('127.0.0.53', 53)))",
         all(REFUSED).minimal(ANY).in_own_kernel(&["allowed"]),
     ),
-    // No level promises that only known programs run: what runs has the same lock.
+    // No level restricts which programs run: all have the same restrictions.
     inside(
         50,
         "a program from memory",
@@ -42,7 +42,7 @@ pub(crate) const PROBES: &[Probe] = &[
         "import subprocess\nopen('x.sh', 'w').write('exit 0')\nattempt(lambda: subprocess.run(['sh', 'x.sh'], check=True))",
         all(ANY),
     ),
-    // What a run from memory gains: nothing.
+    // A run from memory gains nothing.
     inside(
         50,
         "a program from memory has the same lock",
@@ -65,7 +65,7 @@ pub(crate) const PROBES: &[Probe] = &[
     host(70, "what is reported as active is active", attested, of(OK, OK, OK, OK)),
 ];
 
-/// Whatever the image and the caller say, a container has no rights, no way out and nothing of the host.
+/// Whatever the image and the caller, a container has no privileges, no egress and no host files.
 fn container(place: &Place<'_>) -> String {
     let code = "status = dict(line.split(':\\t', 1) for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)\n\
         wrong = []\n\
@@ -78,7 +78,7 @@ fn container(place: &Place<'_>) -> String {
         names = [line.split(':')[0].strip() for line in open('/proc/net/dev').read().splitlines()[2:]]\n\
         if [name for name in names if name != 'lo']: wrong.append(str(names))\n\
         'ok' if not wrong else str(wrong)";
-    // A kernel of its own stands where the filter of the others does.
+    // With its own kernel it needs no filter.
     let code = code.replace("OWN_KERNEL", if place.has_own_kernel() { "True" } else { "False" });
     result_of(&Ok(place.attack(&code)))
 }
@@ -90,7 +90,7 @@ fn no_daemon(_place: &Place<'_>) -> String {
     let silent = folder.path().join("silent");
     let _listener = std::os::unix::net::UnixListener::bind(&silent).unwrap();
     for socket in [folder.path().join("missing"), silent] {
-        let options = Options::new("x").patience(std::time::Duration::from_secs(1));
+        let options = Options::new("x").answer_timeout(std::time::Duration::from_secs(1));
         let result = Docker::connect(&DockerHost::Unix(socket.clone()), options);
         if result.is_ok() {
             return format!("{} is taken for a daemon", socket.display());
@@ -104,7 +104,7 @@ fn no_daemon(_place: &Place<'_>) -> String {
     "this build has no such backend".into()
 }
 
-/// Run A leaves what it can; run B, which may be served by the same pool, looks for it.
+/// Run A leaves marks; run B, maybe in the same pool, looks for them.
 fn next_run(place: &Place<'_>) -> String {
     let leave = "import random, builtins, json, threading, time\n\
         for folder in ('/tmp', '/dev/shm', '.', os.environ.get('TMPDIR', '.')):\n    attempt(lambda: open(folder + '/left', 'w').write('x'))\n\
@@ -138,7 +138,7 @@ fn next_run(place: &Place<'_>) -> String {
     result_of(&Ok(second))
 }
 
-/// Without a private root the temporary folder of the host is shared by promise; the workspace is not.
+/// Without a private root the host's temporary directory is shared, as documented; the workspace is not.
 fn minimal_next_run(place: &Place<'_>) -> String {
     drop(place.attack("open('left', 'w').write('x')\nos.environ['LEFT'] = '1'\n'ok'"));
     result_of(&Ok(
@@ -162,7 +162,7 @@ fn degraded(place: &Place<'_>) -> String {
         if available {
             continue;
         }
-        // Lowered only with consent, and then it is said.
+        // Lowered only with consent, and reported.
         match run(&sandbox.allow_degraded(true), &toolpost_sandbox::Program::argv(["true"])) {
             Ok(outcome) => {
                 let report = &outcome.report;
@@ -182,14 +182,14 @@ fn degraded(place: &Place<'_>) -> String {
     "ok".into()
 }
 
-/// Layers that can be seen from inside, compared with the report.
+/// Compares layers that are visible from inside with the report.
 fn attested(place: &Place<'_>) -> String {
     let code = "status = dict(line.split(':', 1) for line in open('/proc/self/status').read().splitlines() if ':' in line)\n\
         [status.get('Seccomp', '').strip() == '2', libc.prctl(39, 0, 0, 0, 0) == 1, int(status['CapEff'], 16) == 0, os.getppid() == 1,\n \
         attempt(lambda: os.listdir(HOST)) == 'ENOENT', os.getuid() != 0]";
     let outcome = python(&place.sandbox(), &format!("{}{code}", place.world.prelude()));
     let Some(seen) = outcome.value.as_ref().and_then(serde_json::Value::as_array) else {
-        // Without a /proc of the host's there is nothing to look at: what the report says must say so.
+        // Without the host's /proc nothing is visible: the report must match.
         return if outcome.report.has(Layer::MountNamespace) {
             outcome.stderr.text()
         } else {

@@ -1,4 +1,4 @@
-//! Rows 34, 35: round the allowlist, and secrets out through it.
+//! Rows 34, 35: bypassing the allowlist, and leaking secrets through it.
 
 use toolpost_sandbox::{Layer, Placeholder};
 
@@ -9,7 +9,7 @@ use crate::support::python;
 
 const NO_PROXY_HERE: &[(Who, &str)] = &[
     (Who::Level("minimal"), "the program has the network of the host there"),
-    (Who::Shared, "without a network namespace no way out is given"),
+    (Who::Shared, "egress needs a network namespace"),
     (Who::ButBackend("process"), "its own tests hold the proxy there"),
 ];
 
@@ -19,7 +19,7 @@ pub(crate) const PROBES: &[Probe] = &[
     host(35, "a secret reaches its host alone", secret, all(OK)).not_for(NO_PROXY_HERE),
 ];
 
-/// Sends text to the proxy and gives the first line of the answer.
+/// Sends text to the proxy and returns the first line of the answer.
 const ASK: &str = "\
 import os, socket
 from urllib.parse import urlsplit

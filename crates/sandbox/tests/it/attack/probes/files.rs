@@ -3,7 +3,7 @@
 use crate::attack::expected::{ANY, Answers, INVISIBLE, NO_WRITE, OK, REFUSED, all, of};
 use crate::attack::{Probe, Who, inside};
 
-/// Refused, or not on this host.
+/// Denied, or missing on this host.
 const UNREADABLE: Answers = &["EPERM", "EACCES", "ENOENT"];
 
 pub(crate) const PROBES: &[Probe] = &[
@@ -11,14 +11,14 @@ pub(crate) const PROBES: &[Probe] = &[
         1,
         "read /etc/shadow",
         "attempt(lambda: open('/etc/shadow'))",
-        // The image has one of its own.
+        // The image has its own.
         of(ANY, INVISIBLE, REFUSED, INVISIBLE).in_container(REFUSED),
     ),
     inside(
         1,
         "read settings of the host in /etc",
         "first(*[attempt(lambda: open(p)) for p in ('/etc/machine-id', '/etc/fstab', '/etc/login.defs', '/etc/pam.conf', '/etc/ssh/ssh_config', '/etc/gitconfig')])",
-        // The image has some of its own.
+        // The image has its own.
         of(ANY, INVISIBLE, UNREADABLE, INVISIBLE).in_container(ANY),
     ),
     inside(
@@ -43,7 +43,7 @@ pub(crate) const PROBES: &[Probe] = &[
         2,
         "list a home folder",
         "first(*[attempt(lambda: os.listdir(p)) for p in ('/root', '/home')])",
-        // The image has an empty one of its own.
+        // The image has its own empty one.
         of(ANY, INVISIBLE, REFUSED, INVISIBLE).in_container(&["allowed"]),
     ),
     inside(

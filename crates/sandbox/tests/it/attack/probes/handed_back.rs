@@ -1,5 +1,4 @@
-//! Row 58 on what a run leaves in a host directory: the host's side runs afterwards, and nothing of the code's may run
-//! with it.
+//! Row 58: what a run leaves in a host directory. Host programs run afterwards and must execute none of it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +11,7 @@ use crate::attack::expected::{OK, all};
 use crate::attack::{Place, Probe, Who, host};
 use crate::support::{open_folder, python};
 
-/// A host directory is handed over as it is there.
+/// The host directory has no layer.
 const NO_LAYER: &[(Who, &str)] = &[
     (Who::Shared, NEEDS_MASKS),
     (Who::Level("minimal"), "there is no private layer, and the report says so"),
@@ -34,21 +33,21 @@ pub(crate) const PROBES: &[Probe] = &[
     host(31, "a Unix socket in the working directory", socket, all(OK)).not_for(NO_LAYER),
 ];
 
-/// Subdirectories in which the host's side is tried.
+/// The maximum number of subdirectories in which host programs run.
 const MAX_PLACES: usize = 12;
-/// What the code writes when it runs where it must not.
+/// The text that the code writes where it must not run.
 const CANARY: &str = "executed";
 
-/// What each attack writes with.
+/// Helpers of each attack.
 const HELPER: &str = "import os\ndef put(path, text='touch executed\\n'):\n    \
      os.makedirs(os.path.dirname(path) or '.', exist_ok=True)\n    open(path, 'w').write(text)\n";
 
-/// Runs code in a directory, then what a person does there.
+/// Runs code in a directory, then the usual actions of a person.
 fn attack(place: &Place<'_>, setup: &dyn Fn(&Path), codes: &[&str]) -> String {
     attack_with(place, setup, codes, &[])
 }
 
-/// The same with further programs of the host.
+/// The same with more host programs.
 fn attack_with(place: &Place<'_>, setup: &dyn Fn(&Path), codes: &[&str], others: &[&[&str]]) -> String {
     let folder = open_folder();
     setup(folder.path());
@@ -90,7 +89,7 @@ const OTHERS: [&[&str]; 4] = [
 const OPENS: [&[&str]; 2] =
     [&["vim", "-n", "-T", "dumb", "--not-a-term", "-c", "qall!", "notes"], &["direnv", "export", "bash"]];
 
-/// What people and their programs do in a directory without asking it to run anything.
+/// Actions of people and their programs in a directory that should execute nothing.
 fn use_directory(top: &Path, others: &[&[&str]]) {
     const GIT: [&[&str]; 5] = [
         &["git", "status"],
@@ -115,7 +114,7 @@ fn use_directory(top: &Path, others: &[&[&str]]) {
             command.env("GIT_AUTHOR_NAME", "a").env("GIT_AUTHOR_EMAIL", "a").env("GIT_EDITOR", "true");
             command.env("GIT_COMMITTER_NAME", "a").env("GIT_COMMITTER_EMAIL", "a");
             command.stdin(std::process::Stdio::null());
-            // What is not installed executes nothing.
+            // A missing program executes nothing.
             let _ = command.output();
         }
     }
@@ -138,12 +137,13 @@ put('.gitconfig', '[core]\\n\\tfsmonitor = touch executed; false\\n')
 put('sub/.bashrc')"], &OTHERS)
 }
 
-/// A person has not allowed this file to direnv.
+/// A file that direnv does not allow.
 fn refused_file(directory: &Path) {
     std::fs::write(directory.join(".envrc"), "touch executed\n").unwrap();
 }
 
-/// A program of [`OPENS`], what the host has before, and code that plants what lets the program execute the canary.
+/// A program of [`OPENS`], the host's files before, and code that plants a file so that the program runs the
+/// canary.
 type Planted = (&'static str, &'static dyn Fn(&Path), &'static str);
 
 const PLANTED: [Planted; 4] = [
@@ -163,9 +163,9 @@ fn opened(place: &Place<'_>) -> String {
     answers.into_iter().find(|answer| answer != "ok").unwrap_or_else(|| "ok".into())
 }
 
-/// What is planted without a sandbox executes: a probe whose files no program obeys proves nothing.
+/// Without a sandbox the planted files execute: otherwise the probe would prove nothing.
 #[test]
-fn the_hosts_programs_execute_what_is_planted_without_a_sandbox() {
+fn planted_files_execute_without_a_sandbox() {
     for (program, setup, code) in PLANTED {
         #[expect(clippy::disallowed_methods, reason = "whether the host has the program")]
         let is_there = Command::new(program).arg("--version").output().is_ok();
@@ -234,7 +234,7 @@ put('.gitattributes', '* filter=evil\\n')
 os.makedirs('.git/modules/x', exist_ok=True)"])
 }
 
-/// Names are denied in each spelling that a file system or a program may take for the same.
+/// Names are denied in each spelling that a file system or a program treats as equal.
 fn spellings(place: &Place<'_>) -> String {
     let names = [
         ".BashRC",
@@ -281,7 +281,7 @@ fn whiteout(place: &Place<'_>) -> String {
     if left == 5 { "ok".into() } else { format!("{left} of 5 directories are left") }
 }
 
-/// Forged overlay attributes on a host directory change nothing.
+/// Forged overlay attributes on a host directory have no effect.
 fn forged(place: &Place<'_>) -> String {
     let folder = open_folder();
     std::fs::create_dir(folder.path().join("d")).unwrap();
@@ -322,9 +322,9 @@ fn socket(place: &Place<'_>) -> String {
     }
 }
 
-/// The table denies what these probes plant: a probe that plants nothing protected proves nothing.
+/// The table denies the planted paths: otherwise the probe would prove nothing.
 #[test]
-fn what_the_probes_plant_is_in_the_table() {
+fn the_table_denies_what_the_probes_plant() {
     let nothing = |_: &Path| None;
     for path in [".bashrc", ".git/config", "d/.git", ".cargo/config.toml"] {
         let path = Path::new(path);

@@ -63,8 +63,8 @@ pub(crate) const PROBES: &[Probe] = &[
         42,
         "control groups",
         "first(*[attempt(lambda: open('/sys/fs/cgroup/' + p, 'a')) for p in ('release_agent', 'memory/release_agent', 'cgroup.procs', 'pids/tasks')])",
-        // A container sees its own group, read-only. Where there is a mount namespace the folder is read-only besides,
-        // which the kernel may say first.
+        // A container sees its own cgroup, read-only. With a mount namespace the directory is read-only too,
+        // which the kernel may report first.
         of(NO_WRITE, INVISIBLE, REFUSED, INVISIBLE)
             .minimal_as_root(ANY)
             .minimal_as_root_apart(NO_WRITE)
@@ -74,7 +74,7 @@ pub(crate) const PROBES: &[Probe] = &[
         43,
         "core pattern",
         "attempt(lambda: open('/proc/sys/kernel/core_pattern', 'w'))",
-        // Where it has a mount namespace, the folder is read-only besides, which the kernel says first.
+        // With a mount namespace the directory is read-only too, which the kernel reports first.
         of(NO_WRITE, INVISIBLE, REFUSED, INVISIBLE)
             .minimal_as_root(ANY)
             .minimal_as_root_apart(NO_WRITE)
@@ -91,7 +91,7 @@ pub(crate) const PROBES: &[Probe] = &[
         43,
         "kernel settings",
         "attempt(lambda: os.listdir('/proc/sys'))",
-        // The /proc that a runtime makes for a container has them, read-only.
+        // A container runtime's /proc has them, read-only.
         of(ANY, INVISIBLE, REFUSED, INVISIBLE).in_container(&["allowed"]),
     ),
     inside(
@@ -120,7 +120,7 @@ pub(crate) const PROBES: &[Probe] = &[
         45,
         "terminal",
         "attempt(lambda: open('/dev/tty'))",
-        // A container has the device, and no terminal.
+        // A container has the device, but no terminal.
         of(&["ENXIO", "EPERM", "EACCES"], INVISIBLE, REFUSED, INVISIBLE)
             .in_container(&["ENXIO"])
             .in_own_kernel(&["EIO", "ENXIO"]),

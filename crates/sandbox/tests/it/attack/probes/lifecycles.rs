@@ -1,4 +1,4 @@
-//! Rows 8, 18 to 20, 22, 24, 62 to 64, 67: what tries to live on, or to be counted wrongly.
+//! Rows 8, 18 to 20, 22, 24, 62 to 64, 67: attempts to survive, or to be miscounted.
 
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ fn bash_bomb(place: &Place<'_>) -> String {
     "ok".into()
 }
 
-/// Whether something limits the number of processes: a cgroup, a user namespace, or the user's own limit, which root
-/// does not have.
+/// Whether the number of processes is limited: by a cgroup, a user namespace, or the user's own limit, which
+/// root lacks.
 fn is_counted(place: &Place<'_>) -> bool {
     let outcome = run(&place.sandbox(), &Program::argv(["true"])).unwrap();
     place.mode.level.name() != "minimal"
@@ -90,7 +90,7 @@ fn stubborn(place: &Place<'_>) -> String {
     "ok".into()
 }
 
-/// The variables that say which mode the helper runs.
+/// The variables with the helper's mode.
 const LEVEL: &str = "TOOLPOST_ATTACK_LEVEL";
 const BACKEND: &str = "TOOLPOST_ATTACK_BACKEND";
 
@@ -176,7 +176,7 @@ fn spoof(place: &Place<'_>) -> String {
     ];
     for (code, expected) in rows {
         let outcome = bash(&sandbox, code);
-        // Where nothing else confines signals, the policy refuses them, to the program itself too.
+        // Without another restriction of signals, the policy blocks them, also to the program itself.
         let is_refused = code.starts_with("kill") && outcome.stderr.text().contains("not permitted");
         if outcome.verdict != expected && !(is_refused && outcome.verdict == Verdict::Exit { code: 1 }) {
             return format!("{code}: {:?}", outcome.verdict);
@@ -185,9 +185,9 @@ fn spoof(place: &Place<'_>) -> String {
     "ok".into()
 }
 
-/// The shim is not to be killed or stopped from inside, whatever way is tried; the program's own status counts.
+/// The shim cannot be killed or stopped from inside; the program's own status counts.
 fn kill_first(place: &Place<'_>) -> String {
-    // Never more than one shot at the parent: once it is gone, the next one is a process of the host.
+    // Only one attempt at the parent: once it is gone, the next parent is a host process.
     let code = "import os\nparent = os.getppid()\nfor signal in (19, 15, 17, 11, 9) if parent == 1 else (9,):\n    try: os.kill(parent, signal)\n    except OSError: pass\nimport time; time.sleep(0.1)\nos._exit(7)";
     let outcome = match run(&place.sandbox(), &Program::code(Language::Python, code)) {
         Ok(outcome) => outcome,
@@ -195,7 +195,7 @@ fn kill_first(place: &Place<'_>) -> String {
     };
     match outcome.verdict {
         Verdict::Exit { code: 7 } => "ok".into(),
-        // Where it has the same rights and nothing is between them, the run ends, and with it all that it started.
+        // With equal privileges the run ends, with everything that it started.
         Verdict::Signal { signal: 9 } if place.mode.level.name() == "minimal" => "the run ends".into(),
         other => format!("{other:?}"),
     }

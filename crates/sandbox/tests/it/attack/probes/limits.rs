@@ -38,7 +38,7 @@ pub(crate) const PROBES: &[Probe] = &[
         11,
         "ten thousand nested folders",
         "def f():\n    for _ in range(10000): os.mkdir('d' * 200); os.chdir('d' * 200)\nattempt(f) in ('ENOSPC', 'allowed') and 'ok'",
-        // They are too many as well as too large: what the watch counts first is the reason.
+        // They are both too many and too large: the first exceeded count is the reason.
         all(&["ok", "verdict:disk", "verdict:inodes"]),
     ).slow(),
     inside(12, "sparse file of 1 TiB", "attempt(lambda: open('x', 'wb').truncate(1 << 40))", all(&["EFBIG"])),

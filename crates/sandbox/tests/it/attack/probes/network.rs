@@ -10,7 +10,7 @@ pub(crate) const PROBES: &[Probe] = &[
         26,
         "TCP",
         "attempt(lambda: socket.socket(socket.AF_INET).connect(('127.0.0.1', PORT)))",
-        // Its own loopback, on which nobody listens.
+        // Its own loopback, without a listener.
         all(REFUSED).minimal(ANY).in_own_kernel(&["ECONNREFUSED"]),
     ),
     inside(

@@ -68,7 +68,7 @@ pub(crate) const PROBES: &[Probe] = &[
         7,
         "kill the first process",
         "import time\nattempt(lambda: os.kill(os.getppid(), 9)); time.sleep(0.1)\n'ok'",
-        // A kernel of its own lets it: the container ends, and the error says so.
+        // Its own kernel allows it: the container ends with an error.
         all(OK).minimal(ANY).in_own_kernel(&["ok", "error:Backend"]),
     ),
     inside(
@@ -82,15 +82,15 @@ pub(crate) const PROBES: &[Probe] = &[
         7,
         "pidfd_open and signal",
         "first(call(434, PID, 0), 'ok')",
-        // A kernel without the call has nothing to refuse.
+        // A kernel without the call cannot block it.
         of(ANY, &["ESRCH", "ENOSYS"], &["allowed", "EPERM", "ENOSYS"], &["ESRCH", "ENOSYS"]),
     ),
     inside(
         8,
         "fork bomb",
         "import time\nn = 0\ntry:\n    while n < 500:\n        if os.fork() == 0: time.sleep(30)\n        n += 1\n    time.sleep(60)\nexcept OSError as e: r = errno.errorcode[e.errno]\nr",
-        // The runtime of the tests' daemon limits neither processes nor memory: there the time ends it.
-        // At level `maximum` a refusal ends the run: the program may still see it or not.
+        // The test daemon's runtime limits neither processes nor memory: there the time limit ends it. At
+        // level `maximum` a denial ends the run, whether the program sees it or not.
         all(&["EAGAIN", "verdict:processes"]).in_own_kernel(&["EAGAIN", "verdict:timeout"]),
     ).slow(),
     inside(

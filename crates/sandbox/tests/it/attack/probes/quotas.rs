@@ -1,4 +1,4 @@
-//! Rows 71 to 75: what code takes from other processes of its user, and what it sees and stops of the host.
+//! Rows 71 to 75: shared quotas of the user, and host resources that code sees and blocks.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ use crate::attack::expected::{ANY, Answers, NO_CALL, OK, REFUSED, all, of};
 use crate::attack::modes::{answer_of, error_of};
 use crate::attack::{Place, Probe, Who, host, inside};
 
-/// A memory cgroup kills for it, else the kernel denies it, or the host's watch ends the run.
+/// A memory cgroup kills for it, or the kernel denies it, or the host's poll ends the run.
 const COUNTED: Answers = &["verdict:memory", "ENOSYS", "ENOMEM", "EPERM", "EACCES", "ETOOMANYREFS"];
 const STAYS: (Who, &str) = (Who::Level("minimal"), "allowed there, and the memory would stay on the host");
 const OTHER_USER: (Who, &str) = (
@@ -79,7 +79,7 @@ pub(crate) const PROBES: &[Probe] = &[
     ),
 ];
 
-/// Runs code that takes all that it can get, and while it holds that, a call of this process, the user's own.
+/// Runs code that takes all that it can, and meanwhile makes a call in this process, as the same user.
 fn victim(place: &Place<'_>, attack: &str, attempt: &mut dyn FnMut() -> io::Result<()>) -> String {
     let code =
         format!("{}{attack}\nimport time\nprint('taken', flush=True)\ntime.sleep(20)", place.world.prelude());
@@ -153,8 +153,7 @@ fn descriptors(place: &Place<'_>) -> String {
     })
 }
 
-/// A program of the system that no other probe takes at the same time, in this process or in one beside it: code at
-/// `minimal` locks the file itself.
+/// A system program that no concurrent probe uses: code at `minimal` locks the file itself.
 fn program() -> PathBuf {
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -193,7 +192,7 @@ fn started(place: &Place<'_>) -> String {
 fn locked(place: &Place<'_>) -> String {
     let program = program();
     let attack = format!(
-        // A container has programs of its own.
+        // A container has its own programs.
         "import fcntl\ntry: fcntl.flock(os.open({:?}, os.O_RDONLY), fcntl.LOCK_EX)\nexcept FileNotFoundError: pass",
         program.display().to_string()
     );
@@ -204,7 +203,7 @@ fn locked(place: &Place<'_>) -> String {
     })
 }
 
-/// The limit at which the kernel writes no core dump and starts no helper that takes one.
+/// The limit at which the kernel writes no core dump and starts no helper.
 fn core(place: &Place<'_>) -> String {
     let hard = rustix::process::getrlimit(rustix::process::Resource::Core).maximum;
     if hard == Some(0) {

@@ -1,4 +1,4 @@
-//! Rows 48, 54, 58 to 61, 70: requests that a model may have written, and folders of the host.
+//! Rows 48, 54, 58 to 61, 70: requests from a model, and host directories.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -55,7 +55,7 @@ fn swapped(place: &Place<'_>) -> String {
         let mut seen = Vec::new();
         for _ in 0..25 {
             let sandbox = place.sandbox().workspace(Workspace::Host(given.clone()));
-            // What was opened is what is shown: never the one checked and the other shown.
+            // The opened directory is the shown one: never a checked one with another shown.
             if let Ok(outcome) = run(&sandbox, &Program::argv(["ls"])) {
                 seen.push((outcome.verdict.is_ok(), outcome.stdout.text()));
             }
@@ -63,7 +63,7 @@ fn swapped(place: &Place<'_>) -> String {
         done.store(true, Ordering::Relaxed);
         seen
     });
-    // The operator's own path may lead to either folder, and each is shown whole; nothing else of the host is.
+    // The operator's path may lead to either directory, and each is shown whole; nothing else of the host is.
     let good = [vec!["mine"], vec!["datagrams", "secret", "socket"]];
     let shown = |text: &str| -> Vec<String> { text.lines().map(str::to_owned).collect() };
     match seen.iter().find(|(ok, text)| *ok && !good.iter().any(|names| *names == shown(text))) {
@@ -155,7 +155,7 @@ fn widening(place: &Place<'_>) -> String {
     if place.mode.level.name() == "minimal" {
         return "ok".into();
     }
-    // A variable that names a folder of the host gives no right to it.
+    // A variable with a host path gives no access to it.
     let host = place.world.folder().display().to_string();
     let sandbox = place.sandbox().env("HOME", &host).env("TMPDIR", &host).env("XDG_CONFIG_HOME", &host);
     let outcome = python(
@@ -242,7 +242,7 @@ fn huge_code(place: &Place<'_>) -> String {
     }
 }
 
-/// The error of a level that a host cannot give.
+/// The error of an unavailable level.
 pub(super) fn refusal(sandbox: &Sandbox) -> Option<String> {
     run(sandbox, &Program::argv(["true"])).err().map(|error| error_of(&error))
 }

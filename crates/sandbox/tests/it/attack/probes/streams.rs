@@ -1,4 +1,4 @@
-//! Rows 14, 15, 16, 17, 18: what goes in and out.
+//! Rows 14, 15, 16, 17, 18: input and output.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(crate) const PROBES: &[Probe] = &[
 
 fn flood(place: &Place<'_>) -> String {
     let sandbox = place.limited(|limits| {
-        // How long so many bytes take is the machine's affair.
+        // The time for so many bytes depends on the machine.
         limits
             .with_output_total(30 << 20)
             .with_stdout(1000)
@@ -86,7 +86,7 @@ fn hostile_output(place: &Place<'_>) -> String {
     if outcome.report.effective != place.mode.level {
         return format!("it was believed: {}", outcome.report.effective);
     }
-    // As JSON the control characters are escaped.
+    // JSON escapes the control characters.
     if json.contains('\u{1b}') || json.contains('\0') { "raw control characters".into() } else { "ok".into() }
 }
 

@@ -1,6 +1,7 @@
-//! The attack table: every row of [`rows::ROWS`] as probes, on every mode that this machine has, on this host and on
-//! simulated poor ones. What came out is printed as lines `ATTACK…`, from which `cargo xtask attack` writes
-//! `docs/attacks.md`.
+//! The attack table: every row of [`rows::ROWS`] as probes, in every mode of this machine, on this host and
+//! on limited ones.
+//!
+//! The results are printed as lines `ATTACK…`, from which `cargo xtask attack` writes `docs/attacks.md`.
 
 mod bad_input;
 mod expected;
@@ -24,54 +25,55 @@ pub(crate) use lines::is_complete;
 pub(crate) use modes::{Mode, Place, answer_of};
 pub(crate) use world::PRELUDE;
 
-/// Something that is tried, and what each level must answer.
+/// An attack, and the expected answers of each level.
 #[derive(Debug)]
 pub(crate) struct Probe {
     /// The number of its row.
     pub(crate) row: u32,
-    /// What is tried.
+    /// The attack.
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
     pub(crate) expected: Expected,
-    /// Where it has nothing to say, with the reason.
+    /// Where it does not apply, with the reason.
     pub(crate) not_for: &'static [(Who, &'static str)],
-    /// Whether the host's side of it works with cells of a session too.
+    /// Whether its host side also works with session cells.
     pub(crate) is_for_cells: bool,
     /// Whether it takes about a second or more.
     pub(crate) is_slow: bool,
 }
 
-/// How a probe is carried out.
+/// How a probe runs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     /// Python in the sandbox; the value of its last expression is the answer.
     Inside(&'static str),
-    /// Rust on the host's side, which gives the answer.
+    /// Rust on the host, which returns the answer.
     Host(fn(&Place<'_>) -> String),
 }
 
-/// A group of places to which a probe has nothing to say.
+/// A group of places where a probe does not apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     /// A backend, by name.
     Backend(&'static str),
     /// Every backend but this one.
     ButBackend(&'static str),
-    /// Containers with a kernel of their own, whose processes are not the host's.
+    /// Containers with their own kernel, whose processes are not the host's.
     OwnKernel,
     /// A level, by name.
     Level(&'static str),
     /// Hosts on which the run shares the namespaces.
     Shared,
-    /// Runs that have a root of their own.
+    /// Runs with a private root.
     PrivateRoot,
-    /// Hosts that give namespaces.
+    /// Hosts with namespaces.
     ButShared,
     /// Hosts without Landlock.
     WithoutLandlock,
-    /// Sessions that can fork: Landlock's file rules name files that exist, and those of a fork are made later.
+    /// Sessions that can fork: Landlock's file rules name existing files, and those of a fork are created
+    /// later.
     ForkingSessions,
-    /// Poor hosts: the probe makes its own.
+    /// Limited hosts: the probe makes its own.
     PoorHosts,
 }
 
@@ -84,19 +86,19 @@ const fn host(row: u32, name: &'static str, probe: fn(&Place<'_>) -> String, exp
 }
 
 impl Probe {
-    /// The same probe, which cells of a session can carry out.
+    /// The same probe, also for session cells.
     const fn cells(mut self) -> Self {
         self.is_for_cells = true;
         self
     }
 
-    /// The same probe, which takes its time.
+    /// The same probe, marked as slow.
     const fn slow(mut self) -> Self {
         self.is_slow = true;
         self
     }
 
-    /// The same probe, which has nothing to say there.
+    /// The same probe, excluded there.
     const fn not_for(mut self, places: &'static [(Who, &'static str)]) -> Self {
         self.not_for = places;
         self

@@ -1,4 +1,4 @@
-//! Containers that wait for a program: each runs one and is removed, so nothing can leak from run to run.
+//! Idle containers: each runs one program and is removed, so nothing leaks from run to run.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,8 +10,8 @@ use super::container::{self, Kind};
 use super::engine::Engine;
 use super::error::DockerError;
 
-/// Kinds of containers for which spares are kept; the one that was used longest ago gives way.
-const KINDS: usize = 4;
+/// The number of kinds with idle containers; the least recently used one is dropped.
+const MAX_KINDS: usize = 4;
 
 /// A container whose first process waits.
 #[derive(Debug)]
@@ -24,28 +24,28 @@ pub(super) struct Ready {
 
 #[derive(Debug, Default)]
 struct Shelf {
-    /// Last used last.
+    /// Ordered by last use.
     kinds: Vec<(Kind, VecDeque<Ready>)>,
-    /// What the keeper shall do, in this order.
+    /// The work of the thread, in this order.
     to_remove: Vec<String>,
     to_make: VecDeque<Kind>,
-    /// What is being done at this moment, and not on a list any more.
+    /// Work in progress, no longer in a queue.
     working: usize,
     closed: bool,
-    /// Why the last spare could not be made.
+    /// Why the last container could not be created.
     failure: Option<String>,
 }
 
-/// Keeps spares, and removes what was used, in a thread of its own.
+/// Creates idle containers and removes used ones, in a thread.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct IdleContainers {
     engine: Engine,
     shelf: Mutex<Shelf>,
     changed: Condvar,
 }
 
-/// Makes a container and waits until its first process is there.
-pub(super) fn make(engine: &Engine, kind: &Kind, image: &str) -> Result<Ready, DockerError> {
+/// Creates a container and waits for its first process.
+pub(super) fn create(engine: &Engine, kind: &Kind, image: &str) -> Result<Ready, DockerError> {
     let name = container::name(&kind.prefix);
     let id = engine.create(&name, image, &kind.settings())?;
     let result = (|| {
@@ -53,19 +53,19 @@ pub(super) fn make(engine: &Engine, kind: &Kind, image: &str) -> Result<Ready, D
         let mut channel = Channel::new(connection, &first)?;
         engine.start(&id)?;
         let mut facts = Facts::default();
-        let until = Instant::now().checked_add(engine.patience());
+        let until = Instant::now().checked_add(engine.answer_timeout());
         loop {
             match channel.wait(until, &[], false)? {
                 Waited::Frame(frame) if frame.kind == b'a' => facts.add(&frame),
                 Waited::Frame(frame) if frame.kind == b'R' => break,
                 Waited::Frame(_) => {
-                    return Err(DockerError::protocol("start a container", "its first process is not ours"));
+                    return Err(DockerError::protocol("start a container", "its first process is unknown"));
                 }
                 Waited::Nothing => {
-                    return Err(DockerError::Hangs {
+                    return Err(DockerError::Timeout {
                         host: engine.host().to_string(),
                         action: format!("wait for the first process of `{name}`"),
-                        limit: engine.patience(),
+                        limit: engine.answer_timeout(),
                     });
                 }
                 Waited::End => return Err(why_gone(engine, &id, &name)),
@@ -76,17 +76,17 @@ pub(super) fn make(engine: &Engine, kind: &Kind, image: &str) -> Result<Ready, D
     match result {
         Ok((channel, facts)) => Ok(Ready { id, name, channel, facts }),
         Err(error) => {
-            // The first error is the one that matters.
+            // Report the first error.
             let _ = engine.remove(&id);
             Err(error)
         }
     }
 }
 
-/// What the daemon says about a container that ended although nobody asked it to.
+/// The error for a container that ended unexpectedly.
 pub(super) fn why_gone(engine: &Engine, id: &str, name: &str) -> DockerError {
     let reason = match engine.state(id) {
-        Ok(None) => "somebody removed it".to_owned(),
+        Ok(None) => "another program removed it".to_owned(),
         Ok(Some(state)) if !state.error.is_empty() => state.error,
         Ok(Some(state)) => format!("it is `{}` with status {}", state.status, state.exit_code),
         Err(error) => return error,
@@ -94,15 +94,16 @@ pub(super) fn why_gone(engine: &Engine, id: &str, name: &str) -> DockerError {
     DockerError::ContainerGone { container: name.to_owned(), reason }
 }
 
-impl Keeper {
+impl IdleContainers {
     pub(super) fn start(engine: Engine) -> Result<Arc<Self>, DockerError> {
-        let keeper = Arc::new(Self { engine, shelf: Mutex::new(Shelf::default()), changed: Condvar::new() });
-        let theirs = Arc::clone(&keeper);
+        let containers =
+            Arc::new(Self { engine, shelf: Mutex::new(Shelf::default()), changed: Condvar::new() });
+        let theirs = Arc::clone(&containers);
         std::thread::Builder::new()
-            .name("docker-keeper".into())
+            .name("docker idle".into())
             .spawn(move || theirs.work())
             .map_err(|source| DockerError::File { action: "start", path: "thread".into(), source })?;
-        Ok(keeper)
+        Ok(containers)
     }
 
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
@@ -119,7 +120,8 @@ impl Keeper {
                 if state.closed {
                     return;
                 }
-                // A spare is made before what was used is removed, but not while something waits to be removed for long.
+                // An idle container is created before used ones are removed, unless removals are delayed too
+                // long.
                 if let Some(kind) = state.to_make.pop_front() {
                     break (None, Some(kind));
                 }
@@ -127,15 +129,15 @@ impl Keeper {
             };
             state.working += 1;
             drop(state);
-            let mut made = None;
+            let mut created = None;
             let mut failure = None;
             if let Some(id) = old {
-                // A daemon that does not answer keeps it; the next start of a program removes it.
+                // An unresponsive daemon keeps it; the next program start removes it.
                 let _ = self.engine.remove(&id);
             }
             if let Some(kind) = wanted {
-                match self::make(&self.engine, &kind, &kind.image) {
-                    Ok(ready) => made = Some((kind, ready)),
+                match self::create(&self.engine, &kind, &kind.image) {
+                    Ok(ready) => created = Some((kind, ready)),
                     Err(error) => failure = Some(error.to_string()),
                 }
             }
@@ -143,10 +145,10 @@ impl Keeper {
             state.working -= 1;
             if failure.is_some() {
                 state.failure = failure;
-                // Who waits for others hears of it; new ones come with the next run.
+                // Waiting callers get the error; the next run requests new ones.
                 state.to_make.clear();
             }
-            if let Some((kind, ready)) = made {
+            if let Some((kind, ready)) = created {
                 if state.closed {
                     state.to_remove.push(ready.id);
                 } else {
@@ -159,7 +161,7 @@ impl Keeper {
         }
     }
 
-    /// Takes a spare if there is one.
+    /// Takes an idle container, if there is one.
     pub(super) fn take(&self, kind: &Kind) -> Option<Ready> {
         let mut state = self.shelf();
         loop {
@@ -172,7 +174,7 @@ impl Keeper {
         }
     }
 
-    /// Asks for so many spares of a kind that there are as many as wanted.
+    /// Requests containers of a kind up to the wanted number.
     pub(super) fn want(&self, kind: &Kind, wanted: usize) {
         let mut state = self.shelf();
         let there = state.place(kind.clone()).len();
@@ -183,7 +185,7 @@ impl Keeper {
         self.changed.notify_all();
     }
 
-    /// Waits until there are as many spares as wanted; gives how many there are when the time is over, and why.
+    /// Waits for the wanted number of containers. After the time limit, returns how many there are, and why.
     pub(super) fn wait(&self, kind: &Kind, wanted: usize, limit: Duration) -> (usize, Option<String>) {
         let until = Instant::now() + limit;
         let mut state = self.shelf();
@@ -198,18 +200,18 @@ impl Keeper {
         }
     }
 
-    /// Removes a container, later.
+    /// Removes a container later.
     pub(super) fn discard(&self, id: String) {
         self.shelf().to_remove.push(id);
         self.changed.notify_all();
     }
 
-    /// How many spares wait.
+    /// The number of idle containers.
     pub(super) fn count(&self) -> usize {
         self.shelf().kinds.iter().map(|(_, ready)| ready.len()).sum()
     }
 
-    /// Removes every container and ends the thread. Waits for it, but not longer than the daemon may take.
+    /// Removes every container and ends the thread, within the daemon's time limit.
     pub(super) fn close(&self) {
         let mut state = self.shelf();
         state.closed = true;
@@ -217,7 +219,7 @@ impl Keeper {
         let kinds = std::mem::take(&mut state.kinds);
         state.to_remove.extend(kinds.into_iter().flat_map(|(_, ready)| ready).map(|ready| ready.id));
         self.changed.notify_all();
-        let until = Instant::now() + self.engine.patience();
+        let until = Instant::now() + self.engine.answer_timeout();
         while !state.to_remove.is_empty() || state.working > 0 {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -230,14 +232,14 @@ impl Keeper {
 }
 
 impl Shelf {
-    /// The spares of a kind, which was used now.
+    /// The idle containers of a kind, marked as just used.
     fn place(&mut self, kind: Kind) -> &mut VecDeque<Ready> {
         let found = self.kinds.iter().position(|(other, _)| *other == kind);
         let entry = match found {
             Some(place) => self.kinds.remove(place),
             None => (kind, VecDeque::new()),
         };
-        if self.kinds.len() >= KINDS {
+        if self.kinds.len() >= MAX_KINDS {
             let (_, ready) = self.kinds.remove(0);
             self.to_remove.extend(ready.into_iter().map(|ready| ready.id));
         }

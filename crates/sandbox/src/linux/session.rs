@@ -93,7 +93,7 @@ pub(super) fn keep_own_domains(confinement: &mut Confinement) {
     const LANDLOCK: [libc::c_long; 3] =
         [libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule, libc::SYS_landlock_restrict_self];
     for step in &mut confinement.steps {
-        if let Step::Seccomp(filter) | Step::SeccompTelling(filter) = step {
+        if let Step::Seccomp(filter) | Step::SeccompNotify(filter) = step {
             *filter = allow(filter, &LANDLOCK);
         }
     }

@@ -144,7 +144,7 @@ impl Layer {
         listed.after.left_out = all.left_out;
         for change in all.list {
             if listed.after.files.len() >= MAX_ENTRIES {
-                listed.after.left_out = Some("there are more than 20,000 files and folders");
+                listed.after.left_out = Some("there are more than 20,000 files and directories");
                 break;
             }
             if matches!(change.kind, Kind::Directory { .. }) {

@@ -62,7 +62,7 @@ pub(crate) use toolchain::{build, detect, installer};
 
 #[cfg(feature = "docker")]
 pub(crate) use {
-    build_cache::{Lookup, hexadecimal},
+    build_cache::Lookup,
     capture::{Capture, ResultLine, is_value, value},
     copied::CopiedFolder,
     files::differences,
