@@ -13,7 +13,7 @@ use toolpost_core::{
     Call, Code, Output, ParameterType, SourceState, Tool, ToolError, ToolSource, ToolSpec, tool_fn,
 };
 use toolpost_mcp::client::{Client, Endpoint};
-use toolpost_mcp::server::{Running, Server};
+use toolpost_mcp::server::{RunningServer, Server};
 use toolpost_toolbox::Toolbox;
 use toolpost_toolbox::sources::{
     Connect, Gateway, GatewayParts, GatewaySettings, JoinedSettings, MemoryManifests, MemoryPins,
@@ -25,7 +25,7 @@ use super::support::{MODERN, modern, post};
 /// How long anything may take.
 const SOON: Duration = Duration::from_secs(10);
 
-async fn serve(source: impl ToolSource + 'static, address: SocketAddr) -> Running {
+async fn serve(source: impl ToolSource + 'static, address: SocketAddr) -> RunningServer {
     let server = Server::builder(Arc::new(source)).name("calc").build().unwrap();
     // Where one was just before, the system may need a moment.
     for _ in 0..100 {
@@ -80,7 +80,7 @@ fn settings(upstreams: &Value) -> GatewaySettings {
 }
 
 /// A gateway to these upstreams, and the server in front of it.
-async fn front(upstreams: &Value) -> (Arc<Gateway>, Running) {
+async fn front(upstreams: &Value) -> (Arc<Gateway>, RunningServer) {
     let gateway = Arc::new(Gateway::open("gateway", &settings(upstreams), parts()).await.unwrap());
     let toolbox = Toolbox::builder().name("front").build().unwrap();
     toolbox.add_source(gateway.source()).await.unwrap();

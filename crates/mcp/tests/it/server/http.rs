@@ -71,7 +71,7 @@ async fn the_stateless_era_lists_and_calls() {
                     .max_result_chars(9)
                     .requires_user_interaction(),
             )
-            .settings(|limits| limits.list_ttl = std::time::Duration::from_secs(5))
+            .limits(|limits| limits.list_ttl = std::time::Duration::from_secs(5))
     })
     .await;
     let address = running.address();
@@ -241,8 +241,7 @@ async fn a_stop_lets_calls_finish() {
 #[tokio::test]
 async fn a_stop_does_not_wait_for_ever() {
     let running =
-        serve(|builder| builder.settings(|limits| limits.drain = std::time::Duration::from_millis(100)))
-            .await;
+        serve(|builder| builder.limits(|limits| limits.drain = std::time::Duration::from_millis(100))).await;
     let address = running.address();
     let call = tokio::spawn(async move {
         let params = json!({ "name": "slow", "arguments": { "ms": 60_000 } });
@@ -262,7 +261,7 @@ async fn a_client_that_takes_nothing_loses_its_place() {
         .tool(tool_fn(large, async |_args, _ctx| Ok(Output::text("x".repeat(16 << 20)))))
         .build()
         .unwrap();
-    let server = Server::builder(Arc::new(toolbox)).settings(|limits| {
+    let server = Server::builder(Arc::new(toolbox)).limits(|limits| {
         limits.connections = 1;
         limits.write_time = Duration::from_millis(300);
     });
