@@ -11,7 +11,7 @@ use toolpost_mcp::server::{Certificate, Hints, ResourceServer, Server};
 use toolpost_sandbox::Grants;
 use toolpost_store::TaskFile;
 use toolpost_toolbox::Catalog;
-use toolpost_toolbox::sources::{Filter, Filtered, Glob, Searched};
+use toolpost_toolbox::sources::{Filter, Filtered, Glob, Searchable};
 
 use self::tokens::Tokens;
 use crate::args::{Format, Permission, SearchFor, ServeArgs};
@@ -143,7 +143,7 @@ fn searched(
 ) -> Result<Arc<dyn ToolSource>, Failure> {
     let Some(search) = args.search else { return Ok(source) };
     let always = args.core_tool.iter().map(|pattern| pattern.parse()).collect::<Result<Vec<Glob>, _>>()?;
-    let mut searched = Searched::new(source, catalog).always(always);
+    let mut searched = Searchable::new(source, catalog).always(always);
     if search == SearchFor::Auto {
         searched =
             searched.whole_for(FINDERS.iter().map(|name| name.parse()).collect::<Result<Vec<Glob>, _>>()?);

@@ -6,7 +6,7 @@ use serde_json::{Map, json};
 use toolpost_core::{Alias, Call, Caller, Code, ToolSource};
 use toolpost_toolbox::Toolbox;
 use toolpost_toolbox::sources::{
-    Filter, Filtered, Joined, JoinedSettings, Member, MemoryPins, Namespaced, Pinned,
+    Filter, Filtered, Member, MemoryPins, MergeSettings, Merged, Namespaced, Pinned,
 };
 
 use super::upstream::{Lists, Upstream, call, caller, names, spec};
@@ -196,7 +196,7 @@ async fn no_hint_names_what_is_closed_to_the_caller() {
     let filtered = |source| Arc::new(Filtered::new(source, filter())) as Arc<dyn ToolSource>;
     let joined = |source| async move {
         let members = vec![Member::new("up", source).unwrap()];
-        let joined = Joined::open("all", members, JoinedSettings::default()).await.unwrap();
+        let joined = Merged::open("all", members, MergeSettings::default()).await.unwrap();
         Arc::new(joined) as Arc<dyn ToolSource>
     };
     let sources = [
