@@ -23,14 +23,14 @@ struct CachedOutput {
 
 /// The cache of a toolbox. It removes the oldest entries first.
 pub(crate) struct Cache {
-    entries: Mutex<Entries>,
+    entries: Mutex<Outputs>,
     max_bytes: usize,
     /// Random, so that no caller can construct two calls with one key.
     hashers: (RandomState, RandomState),
 }
 
 /// The entries, limited in number and in bytes.
-struct Entries {
+struct Outputs {
     outputs: HashMap<u128, CachedOutput>,
     order: VecDeque<u128>,
     bytes: usize,
@@ -38,7 +38,7 @@ struct Entries {
     max_bytes: usize,
 }
 
-impl Entries {
+impl Outputs {
     fn new(max_entries: usize, max_bytes: usize) -> Self {
         Self { outputs: HashMap::new(), order: VecDeque::new(), bytes: 0, max_entries, max_bytes }
     }
@@ -76,11 +76,11 @@ impl Entries {
 
 impl Cache {
     pub(crate) fn new(max_entries: usize, max_bytes: usize) -> Self {
-        let entries = Mutex::new(Entries::new(max_entries, max_bytes));
+        let entries = Mutex::new(Outputs::new(max_entries, max_bytes));
         Self { entries, max_bytes, hashers: (RandomState::new(), RandomState::new()) }
     }
 
-    fn entries(&self) -> MutexGuard<'_, Entries> {
+    fn entries(&self) -> MutexGuard<'_, Outputs> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn the_cache_is_bounded_in_entries_and_bytes() {
         let start = Instant::now();
-        let mut entries = Entries::new(3, 100);
+        let mut entries = Outputs::new(3, 100);
         let cached = |bytes| CachedOutput {
             output: Output::text("x"),
             bytes,

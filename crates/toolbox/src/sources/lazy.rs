@@ -190,7 +190,7 @@ impl Shared {
         let error = ToolError::new(code, format!("`{}` cannot be started: {}", self.name, error.message()))
             .suggest_maybe(error.suggestion().map(ToOwned::to_owned))
             .retry(RetryAdvice::NotStarted(BACK_OFF));
-        State::Failed { error: error, until: Instant::now() + BACK_OFF }
+        State::Failed { error, until: Instant::now() + BACK_OFF }
     }
 }
 

@@ -45,10 +45,10 @@ async fn a_refusal_names_the_rule_and_no_call_goes_through() {
     let upstream = Upstream::new("up", &["delete_all"]);
     let source = Filtered::new(upstream.clone(), Filter::parse(NONE, ["delete_*"]).unwrap());
     let error = call(&source, "delete_all").await.unwrap_err();
-    assert_eq!(error.message(), "the tool `delete_all` is closed by the rule deny = \"delete_*\"");
+    assert_eq!(error.message(), "the tool `delete_all` is denied by the rule deny = \"delete_*\"");
     // Whether there is such a tool is not told.
     let other = call(&source, "delete_none").await.unwrap_err();
-    assert_eq!(other.message(), "the tool `delete_none` is closed by the rule deny = \"delete_*\"");
+    assert_eq!(other.message(), "the tool `delete_none` is denied by the rule deny = \"delete_*\"");
     assert_eq!(upstream.count_calls(), 0);
 }
 

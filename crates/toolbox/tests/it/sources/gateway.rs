@@ -194,13 +194,13 @@ async fn settings_change_while_calls_run() {
 fn settings_that_are_wrong_are_told_with_their_place() {
     for (upstream, place) in [
         (json!({ "name": "a b", "target": "x" }), "the upstream `a b`"),
-        (json!({ "name": "a", "target": "x", "allow": [""] }), "the upstream `a`: `` is no pattern"),
+        (json!({ "name": "a", "target": "x", "allow": [""] }), "the upstream `a`: `` is no valid pattern"),
         (json!({ "name": "a", "target": "x", "clients": [{ "identity": "" }] }), "the upstream `a`"),
         (
             json!({ "name": "a", "target": "x", "rename": [{ "tool": "t", "name": "1" }] }),
             "the upstream `a`: `t`",
         ),
-        (json!({ "name": "other", "target": "x" }), "two of this name"),
+        (json!({ "name": "other", "target": "x" }), "two upstreams have this name"),
     ] {
         let all = settings(&json!([{ "name": "OTHER", "target": "x" }, upstream]));
         let error = all.check().unwrap_err();

@@ -29,7 +29,7 @@ async fn a_changed_definition_is_quarantined_until_it_is_approved() {
     // Between the list and the call: nobody has listed it since.
     let error = call(&source, "add").await.unwrap_err();
     assert_eq!(error.code(), Code::Permission);
-    assert!(error.message().contains("has changed since it was approved"), "{error}");
+    assert!(error.message().contains("has changed since its approval"), "{error}");
     assert!(error.suggestion().unwrap().contains("toolpost trust up add"), "{error}");
     assert_eq!(upstream.count_calls(), 1);
     assert_eq!(call(&source, "sub").await.unwrap(), "up:sub", "the others go on");

@@ -182,7 +182,7 @@ async fn a_source_that_never_lists_is_never_up() {
     place.put(Some(&upstream));
     let source = place.start(|settings| settings.list_timeout = Duration::from_secs(2));
     let error = source.ready(Duration::from_secs(5)).await.unwrap_err();
-    assert!(error.message().contains("did not list"), "{error}");
+    assert!(error.message().contains("did not answer the list request"), "{error}");
     assert_eq!(source.list().await.unwrap_err().code(), Code::Dependency);
     upstream.lists(Lists::Well);
     source.ready(SOON).await.unwrap();
@@ -200,5 +200,5 @@ async fn a_connection_that_never_comes_about_is_given_up() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     let status = source.status().remove(0);
     assert!(status.failures >= 3 && status.state == SourceState::Failed, "{status:?}");
-    assert!(status.reason.unwrap().contains("was not there within 1s"));
+    assert!(status.reason.unwrap().contains("no connection within 1s"));
 }
