@@ -118,7 +118,7 @@ answer({"tools": [
         "`large`",
         "`text`",
         "more than 20 deep",
-        "at most 1000",
+        "limit of 1000",
         "invalid input schema of the tool `wrong`",
     ] {
         assert!(problems.contains(expected), "{expected} in {problems}");

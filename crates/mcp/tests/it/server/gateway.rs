@@ -457,7 +457,7 @@ async fn a_rug_pull_and_a_shadow_of_real_servers_are_seen() {
         called(address, "send_mail", json!({}))
             .await
             .to_string()
-            .contains("has changed since it was approved")
+            .contains("has changed since its approval")
     })
     .await;
     let listed = post(address, "tools/list", json!({}), json!({})).await.message().to_string();

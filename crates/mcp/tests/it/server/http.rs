@@ -26,7 +26,7 @@ async fn a_server_says_where_it_is_and_that_it_is_well() {
     assert_eq!(status["name"], "calc");
     assert_eq!(status["version"], "1.2");
     assert_eq!(status["tools"], 8);
-    assert_eq!(status["calls"], json!({ "begun": 0, "running": 0, "parked": 0 }));
+    assert_eq!(status["calls"], json!({ "started": 0, "running": 0, "parked": 0 }));
     for (method, path, expected) in
         [("POST", "/health", 405), ("DELETE", "/status", 405), ("GET", "/", 404), ("GET", "/mcp/x", 404)]
     {

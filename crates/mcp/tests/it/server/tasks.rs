@@ -164,7 +164,7 @@ async fn a_call_becomes_a_task_when_its_tool_or_the_time_says_so() {
     }
     let status: Value =
         serde_json::from_str(&request(running.address(), "GET", "/status", &[], "").await.body).unwrap();
-    assert_eq!(status["tasks"], json!({ "running": 0, "kept": 3 }));
+    assert_eq!(status["tasks"], json!({ "running": 0, "stored": 3 }));
 }
 
 #[tokio::test]
@@ -345,7 +345,7 @@ struct Full {
 
 impl TaskStore for Full {
     fn keep(&self, task: KeptTask) -> BoxFuture<'_, Result<(), ToolError>> {
-        let refuses = self.refuses_all || task.body.get("ended").is_some();
+        let refuses = self.refuses_all || task.body.get("end").is_some();
         Box::pin(async move { if refuses { Err(ToolError::limit("the disk is full")) } else { Ok(()) } })
     }
 
