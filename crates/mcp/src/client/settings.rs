@@ -11,7 +11,7 @@ use toolpost_sandbox::{Backend, Granted};
 use super::oauth::{OAuth, Session};
 use super::{Client, Endpoint};
 
-/// ClientLimits on the data and the work of a server.
+/// Limits on the data and the work of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientLimits {

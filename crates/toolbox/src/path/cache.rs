@@ -31,7 +31,7 @@ pub(crate) struct Cache {
 
 /// The entries, limited in number and in bytes.
 struct Outputs {
-    outputs: HashMap<u128, CachedOutput>,
+    by_key: HashMap<u128, CachedOutput>,
     order: VecDeque<u128>,
     bytes: usize,
     max_entries: usize,
@@ -40,11 +40,11 @@ struct Outputs {
 
 impl Outputs {
     fn new(max_entries: usize, max_bytes: usize) -> Self {
-        Self { outputs: HashMap::new(), order: VecDeque::new(), bytes: 0, max_entries, max_bytes }
+        Self { by_key: HashMap::new(), order: VecDeque::new(), bytes: 0, max_entries, max_bytes }
     }
 
     fn get(&mut self, key: u128, now: Instant) -> Option<Output> {
-        let cached = self.outputs.get(&key)?;
+        let cached = self.by_key.get(&key)?;
         if cached.expires > now {
             return Some(cached.output.clone());
         }
@@ -53,7 +53,7 @@ impl Outputs {
     }
 
     fn remove(&mut self, key: u128) {
-        if let Some(cached) = self.outputs.remove(&key) {
+        if let Some(cached) = self.by_key.remove(&key) {
             self.bytes -= cached.bytes;
             self.order.retain(|known| *known != key);
         }
@@ -64,13 +64,13 @@ impl Outputs {
             return;
         }
         self.remove(key);
-        while self.outputs.len() >= self.max_entries || self.bytes + cached.bytes > self.max_bytes {
+        while self.by_key.len() >= self.max_entries || self.bytes + cached.bytes > self.max_bytes {
             let Some(oldest) = self.order.front().copied() else { break };
             self.remove(oldest);
         }
         self.bytes += cached.bytes;
         self.order.push_back(key);
-        self.outputs.insert(key, cached);
+        self.by_key.insert(key, cached);
     }
 }
 
@@ -179,10 +179,10 @@ mod tests {
         }
         assert!(entries.get(1, start).is_none() && entries.get(2, start).is_some());
         entries.insert(5, cached(90));
-        assert_eq!((entries.outputs.len(), entries.bytes), (2, 100));
+        assert_eq!((entries.by_key.len(), entries.bytes), (2, 100));
         entries.insert(6, cached(101));
         assert!(entries.get(6, start).is_none());
         assert!(entries.get(5, start + Duration::from_secs(2)).is_none());
-        assert_eq!((entries.outputs.len(), entries.order.len(), entries.bytes), (1, 1, 10));
+        assert_eq!((entries.by_key.len(), entries.order.len(), entries.bytes), (1, 1, 10));
     }
 }
