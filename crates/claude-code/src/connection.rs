@@ -13,7 +13,7 @@ use toolpost_core::{
     PromptSpec, Question, Reply, ResourceSpec, Root, Sample, SampleRequest, Scope, Secret, ToolError,
     ToolSource, ToolSpec,
 };
-use toolpost_mcp::server::{Running, Server};
+use toolpost_mcp::server::{RunningServer, Server};
 
 use super::error::{ClaudeCodeError, ClaudeCodeErrorKind, foreign};
 use super::executor::Address;
@@ -122,7 +122,7 @@ pub(super) struct Served {
 
 pub(super) enum ServedKind {
     /// One of ours.
-    Own { running: Running, token: Secret, source: Arc<Watched>, tools: Vec<String> },
+    Own { running: RunningServer, token: Secret, source: Arc<Watched>, tools: Vec<String> },
     /// Somebody else's.
     Foreign(Connection),
 }

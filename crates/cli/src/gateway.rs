@@ -13,7 +13,7 @@ use toolpost_core::{SourceStatus, ToolError, ToolSource};
 use toolpost_sandbox::Level;
 use toolpost_toolbox::Toolbox;
 use toolpost_toolbox::sources::{
-    Connect, Gateway, GatewayParts, GatewaySettings, JoinedSettings, MemoryPins, RevivedSettings,
+    Connect, Gateway, GatewayParts, GatewaySettings, MemoryPins, MergeSettings, ReconnectSettings,
     UpstreamSettings,
 };
 
@@ -124,8 +124,8 @@ fn parts(config: &Config, level: Option<Level>, folder: Option<PathBuf>, trail: 
                 shell_word(&format!("{upstream}/{tool}"))
             )
         }),
-        revival: RevivedSettings::default(),
-        joined: JoinedSettings::default(),
+        reconnect: ReconnectSettings::default(),
+        merge: MergeSettings::default(),
     }
 }
 

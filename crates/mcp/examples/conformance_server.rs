@@ -498,7 +498,7 @@ async fn main() -> Result<(), ToolError> {
     let server = Server::builder(Arc::new(Fixture::new()?))
         .name("toolpost-conformance")
         .version("1.0.0")
-        .settings(|limits| limits.task_after = TASK_AFTER)
+        .limits(|limits| limits.task_after = TASK_AFTER)
         .complete(|wanted: Completion| async move {
             let values = ["paris", "park", "party"].map(str::to_owned);
             values.into_iter().filter(|value| value.starts_with(&wanted.value)).collect()

@@ -32,7 +32,7 @@
 //!
 //! The tools stay listed. The next call reconnects. A call whose request certainly did not arrive is sent
 //! again; any other call only if its tool is idempotent or read-only, else the error says that the call may
-//! have run. The wait between attempts grows from 100 ms to 5 s; [`Limits::attempts`] bounds the attempts.
+//! have run. The wait between attempts grows from 100 ms to 5 s; [`ClientLimits::attempts`] bounds the attempts.
 
 mod answer;
 mod call;
@@ -67,7 +67,7 @@ use self::settings::Settings;
 
 pub use self::endpoint::Endpoint;
 pub use self::oauth::{Identity, Login, OAuth, TokenStore};
-pub use self::settings::{ClientBuilder, Limits, StartEvent};
+pub use self::settings::{ClientBuilder, ClientLimits, StartEvent};
 
 /// The timeout of a health check.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! Between our vocabulary and the protocol's: what is served (`outward`), and what comes from servers (`inward`).
+//! Conversions between Toolpost types and MCP types: `outward` for clients, `inward` from servers.
 
 #[cfg(feature = "client")]
 pub(crate) mod inward;

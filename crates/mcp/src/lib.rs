@@ -1,15 +1,16 @@
-//! The Model Context Protocol, both halves: [`server`] gives a [`ToolSource`](toolpost_core::ToolSource) to any client,
-//! [`client`] makes a server a `ToolSource`.
+//! The Model Context Protocol (MCP): [`server`] exposes a [`ToolSource`](toolpost_core::ToolSource) to any
+//! client, [`client`] turns an MCP server into a `ToolSource`.
 //!
-//! Both eras are spoken: the stateless one of 2026-07-28, and the one that begins with `initialize`.
+//! Both halves speak the stateless version 2026-07-28 and the older versions that begin with `initialize`.
 //!
 //! # Invariants
 //!
-//! - No other crate names a method of the protocol, and no type of the library below appears in the public interface.
-//! - What the other side sends is hostile: bounded in size, number and time, and a bad message costs one request.
-//! - A server listens on a loopback address unless it authenticates its clients and was told otherwise.
-//! - A token that came in never goes out.
-//! - Nothing here starts a process: the client half asks the sandbox crate to.
+//! - No other crate names an MCP method, and no rmcp type appears in the public interface.
+//! - Input from the peer is untrusted: bounded in size, number and time. An invalid message fails one
+//!   request.
+//! - A server listens on loopback unless it authenticates its clients and the operator opts in.
+//! - An incoming token is never forwarded.
+//! - This crate starts no process: the client half uses the sandbox crate.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "client")]

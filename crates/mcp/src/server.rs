@@ -1,7 +1,7 @@
-//! Tools, resources and prompts for clients of the protocol.
+//! Serves tools, resources and prompts to MCP clients.
 //!
-//! A [`Server`] makes any [`ToolSource`](toolpost_core::ToolSource) reachable: over standard streams, streamable HTTP,
-//! WebSocket and unix sockets, for clients of both eras at once.
+//! A [`Server`] exposes any [`ToolSource`](toolpost_core::ToolSource) over stdio, streamable HTTP, WebSocket
+//! and Unix sockets, to clients of all protocol versions.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -21,9 +21,8 @@
 //! # Ok::<(), toolpost_core::ToolError>(()) }).unwrap();
 //! ```
 
-mod answers;
 mod builder;
-mod calling;
+mod call_message;
 mod calls;
 mod changes;
 #[cfg(test)]
@@ -33,31 +32,32 @@ mod handler;
 mod hints;
 mod http;
 mod limits;
-mod listening;
 mod listing;
 mod oauth;
-mod patience;
 mod port;
+mod request;
 mod sessions;
+mod single_json;
 mod streams;
+mod subscriptions;
 mod tasks;
 mod tls;
-mod watched;
+mod watch;
 mod websocket;
 mod wire;
-mod work;
+mod write_timeout;
 
 use std::sync::Arc;
 
-pub use self::builder::{Builder, Completion, Server};
+pub use self::builder::{Completion, Server, ServerBuilder};
 pub use self::hints::Hints;
-pub use self::http::Running;
-pub use self::limits::Limits;
+pub use self::http::RunningServer;
+pub use self::limits::ServerLimits;
 pub use self::oauth::ResourceServer;
 #[cfg(unix)]
-pub use self::streams::UnixRunning;
+pub use self::streams::RunningUnixServer;
 pub use self::tls::Certificate;
 
-/// Whom a request speaks for, when it was authenticated.
+/// The authenticated identity of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Principal(Option<Arc<str>>);

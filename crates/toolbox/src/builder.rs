@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use toolpost_core::{
     Approval, CallRecord, Clock, DocStore, Event, EventSink, IntoTool, IntoTools, Prompt, Resource, Runner,
-    SpecError, SystemClock, Tool, Values,
+    SystemClock, Tool, Values,
 };
 
-use crate::Toolbox;
 use crate::offers::Offer;
 
 /// Who gets every record. It is called where a call ends and must return at once.
@@ -69,7 +68,7 @@ impl Default for Settings {
     }
 }
 
-/// Puts a [`Toolbox`] together.
+/// Puts a [`Toolbox`](crate::Toolbox) together.
 #[must_use = "a builder does nothing until `build`"]
 pub struct ToolboxBuilder {
     pub(crate) name: Arc<str>,
@@ -202,23 +201,6 @@ impl ToolboxBuilder {
     pub fn on_record(mut self, sink: impl Fn(&Arc<CallRecord>) + Send + Sync + 'static) -> Self {
         self.records = Some(Arc::new(sink));
         self
-    }
-
-    /// Checks the tools and puts the toolbox together.
-    ///
-    /// # Errors
-    /// The first tool that contradicts itself, or whose name another one has.
-    pub fn build(mut self) -> Result<Toolbox, SpecError> {
-        let tools = std::mem::take(&mut self.tools);
-        let offers = std::mem::take(&mut self.offers);
-        let toolbox = Toolbox::from_builder(self);
-        for tool in tools {
-            toolbox.add(tool)?;
-        }
-        for offer in offers {
-            toolbox.offer(offer)?;
-        }
-        Ok(toolbox)
     }
 }
 

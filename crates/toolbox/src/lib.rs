@@ -20,11 +20,13 @@ mod catalog;
 mod offers;
 mod path;
 mod registry;
+mod shared;
 pub mod sources;
 mod state;
 mod toolbox;
 mod usage;
 mod view;
+mod waits;
 
 pub use self::builder::{Settings, ToolboxBuilder};
 pub use self::catalog::{

@@ -1,42 +1,46 @@
-//! The way of a call, top to bottom.
+//! The stages of a call, in order.
 
+mod acquire;
 pub(crate) mod cache;
 mod check;
+mod clock;
+mod commits;
 pub(crate) mod host;
-mod keep;
 mod limit;
 mod mock;
 pub(crate) mod pace;
 mod pause;
 mod permit;
 pub(crate) mod queue;
-pub(crate) mod record;
+mod record;
+pub(crate) mod records;
 mod replay;
 mod resolve;
 mod retry;
 mod run;
+mod size;
 
 use std::sync::Arc;
 
 use toolpost_core::{Call, Code, Output, Reply, ToolError};
 
-pub(crate) use self::check::{estimate, json_size};
+pub(crate) use self::clock::sleep_until;
 use self::host::CallHost;
 pub(crate) use self::permit::approval;
 use self::record::Recorder;
 pub(crate) use self::retry::attempts;
-pub(crate) use self::run::sleep_until;
+pub(crate) use self::size::{estimate, json_size};
+use crate::shared::Shared;
 use crate::state::transaction;
-use crate::toolbox::Shared;
 
-/// Runs a call. `parent` is the one that it was made from, if that runs here.
+/// Runs a call. `parent` is the call that makes it, if that runs in this toolbox.
 pub(crate) async fn call(
     toolbox: &Arc<Shared>,
-    // Shared, so that it is never moved again: it goes through every stage, and record and tool need it to the end.
+    // In an `Arc`, because every stage, the record and the tool need it.
     call: Arc<Call>,
     parent: Option<&Arc<CallHost>>,
 ) -> Reply {
-    // From here on there will be a record, also if this future is dropped.
+    // From here on the call gets a record, even if this future is dropped.
     let mut recorder = Recorder::begin(toolbox, &call);
     let result = stages(toolbox, call, parent, &mut recorder).await;
     recorder.settle().await;
@@ -50,10 +54,10 @@ async fn stages(
     recorder: &mut Recorder<'_>,
 ) -> Result<Output, ToolError> {
     let entry = match resolve::find(toolbox, &call).await {
-        // What is not here the caller may have: a program is called by someone who has tools too.
+        // The caller of a program may have the tool.
         Err(error) if parent.is_some() && error.code() == Code::NotFound && call.port.takes_calls() => {
             if let Some(parent) = parent {
-                parent.note_speech();
+                parent.mark_uncacheable();
             }
             return call.port.call(call.id, &call.tool, &call.arguments).await;
         }
@@ -62,7 +66,7 @@ async fn stages(
     let call = resolve::by_own_name(&entry, call)?;
     recorder.renamed(&call);
     let secrets = check::secrets(&entry, &call, parent);
-    let size = check::estimate(&call.arguments);
+    let size = estimate(&call.arguments);
     recorder.resolved(&entry, size, &secrets);
     check::size(size, toolbox.settings().arguments_limit)?;
     check::may_nest(toolbox, &call)?;
@@ -76,15 +80,15 @@ async fn stages(
         check::validated(&entry, &call)?;
         return Ok(check::dry_run(&entry, &call, secrets.all()));
     }
-    let (places, waited) = queue::enter(toolbox, &entry, &call, parent).await;
-    recorder.entered(waited);
-    let places = places?;
-    let key = cache::key(toolbox, &entry, &call);
-    if let Some(output) = cache::get(toolbox, key) {
+    let (permits, queue_wait) = acquire::acquire(toolbox, &entry, &call, parent).await;
+    recorder.queued(queue_wait);
+    let permits = permits?;
+    let key = toolbox.cache.key(&entry, &call);
+    if let Some(output) = key.and_then(|key| toolbox.cache.get(key)) {
         recorder.cached();
         return Ok(output);
     }
-    let host = CallHost::new(toolbox, &entry, call, places, parent, secrets);
+    let host = CallHost::new(toolbox, &entry, call, permits, parent, secrets);
     recorder.watch(&host);
     let mut output = if entry.spec.state.is_empty() || host.call.options.mock || !entry.is_local() {
         attempts(&host).await?
@@ -93,8 +97,8 @@ async fn stages(
     };
     recorder.measured(limit::output(&entry, toolbox.settings(), &mut output)?);
     host.publish(&output).await?;
-    if !host.spoke() {
-        cache::put(toolbox, key, &entry, &output);
+    if let (Some(key), false) = (key, host.is_uncacheable()) {
+        toolbox.cache.put(key, &entry, &output);
     }
     Ok(output)
 }

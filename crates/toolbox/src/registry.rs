@@ -14,11 +14,11 @@ use crate::path::pace::Pace;
 use crate::usage::Counters;
 
 /// How long one attempt of a foreign tool may take at most, whatever it says.
-const LONGEST_FOREIGN_ATTEMPT: Duration = Duration::from_hours(1);
+const MAX_FOREIGN_TIMEOUT: Duration = Duration::from_hours(1);
 /// How many further attempts a foreign tool may be given time for, whatever it says.
-const MOST_FOREIGN_RETRIES: u32 = 10;
+const MAX_FOREIGN_RETRIES: u32 = 10;
 /// How long the waits between them may be, whatever it says.
-const LONGEST_FOREIGN_WAIT: Duration = Duration::from_mins(1);
+const MAX_FOREIGN_DELAY: Duration = Duration::from_mins(1);
 /// How long a source whose list could not be read is left alone.
 const BACK_OFF: Duration = Duration::from_secs(5);
 
@@ -65,13 +65,13 @@ impl Entry {
         let mut spec = spec.clone();
         let policy = &mut spec.policy;
         policy.timeout = policy.timeout.map(|timeout| match timeout {
-            Timeout::After(limit) => Timeout::After(limit.min(LONGEST_FOREIGN_ATTEMPT)),
-            Timeout::Never => Timeout::After(LONGEST_FOREIGN_ATTEMPT),
+            Timeout::After(limit) => Timeout::After(limit.min(MAX_FOREIGN_TIMEOUT)),
+            Timeout::Never => Timeout::After(MAX_FOREIGN_TIMEOUT),
         });
         if let Some(retry) = &mut policy.retry {
-            retry.attempts = retry.attempts.min(MOST_FOREIGN_RETRIES);
-            retry.initial = retry.initial.min(LONGEST_FOREIGN_WAIT);
-            retry.maximum = retry.maximum.min(LONGEST_FOREIGN_WAIT);
+            retry.attempts = retry.attempts.min(MAX_FOREIGN_RETRIES);
+            retry.initial = retry.initial.min(MAX_FOREIGN_DELAY);
+            retry.maximum = retry.maximum.min(MAX_FOREIGN_DELAY);
         }
         policy.output_limit = policy.output_limit.map(|limit| limit.min(settings.output_limit));
         Self::new(Arc::new(spec), Target::Source(source), source_name)
@@ -265,7 +265,7 @@ impl Registry {
     }
 
     /// Leaves a source alone for a while.
-    pub(crate) fn leave_alone(&self, source: &Arc<dyn ToolSource>) {
+    pub(crate) fn back_off(&self, source: &Arc<dyn ToolSource>) {
         for listed in self.sources.iter().filter(|listed| Arc::ptr_eq(&listed.source, source)) {
             *listed.left_alone.lock().unwrap_or_else(PoisonError::into_inner) =
                 Instant::now().checked_add(BACK_OFF);

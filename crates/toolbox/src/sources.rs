@@ -1,41 +1,44 @@
-//! Combinators over sources of tools: each takes sources and is one, so that they nest. Together they are a gateway.
+//! Combinators of tool sources. Each wraps sources and is a source itself; together they form a gateway.
 //!
 //! | type | what it does |
 //! |---|---|
-//! | [`Namespaced`] | puts names and addresses under a namespace: `calc__add`, `calc+notes://{id}` |
-//! | [`Filtered`] | shows and runs only what a [`Filter`] lets through, also by caller |
-//! | [`Renamed`] | gives tools other names and descriptions |
-//! | [`Pinned`] | keeps the definition of each tool that was approved, and quarantines a changed one |
-//! | [`Lazy`] | starts a source on its first use, and lists it from what it had before |
-//! | [`Revived`] | connects again when a source is gone, and keeps its names meanwhile |
-//! | [`Joined`] | makes one source of many, that can be swapped while calls run |
-//! | [`Searched`] | puts many tools behind three, for clients that cannot search |
+//! | [`Namespaced`] | puts names and URIs under a namespace: `calc__add`, `calc+notes://{id}` |
+//! | [`Filtered`] | lists and runs only what a [`Filter`] permits, per caller |
+//! | [`Renamed`] | changes names and descriptions of tools |
+//! | [`Pinned`] | pins each definition, and quarantines a changed one |
+//! | [`Lazy`] | starts a source on first use, and lists it from a cached manifest until then |
+//! | [`Reconnecting`] | reconnects a lost source, and lists its last known tools meanwhile |
+//! | [`Merged`] | merges sources into one; they can be replaced while calls run |
+//! | [`Searchable`] | puts many tools behind three, for clients without tool search |
 //!
-//! A [`Gateway`] puts them together as [`GatewaySettings`] say, and takes changed settings in while calls run.
-//! [`inspect()`] reads definitions for what should not be in them.
+//! A [`Gateway`] combines them as its [`GatewaySettings`] say, and reloads changed settings while calls run.
+//! [`inspect()`] scans definitions for hidden or suspicious text.
 //!
 //! # Invariants
 //!
-//! - Every wait for a source has a bound, and so has the number of tools that are taken from one.
-//! - A name never leads to another tool than the one that was listed under it.
-//! - A call that has begun keeps its source until it is done, whatever is swapped or revived meanwhile.
-//! - What cannot be decided for want of a list is refused.
+//! - Every wait for a source has a timeout, and every source has a maximum number of tools.
+//! - A name always leads to the tool that was listed under it.
+//! - A running call keeps its source until it ends, even if that is replaced or reconnected.
+//! - A call that cannot be decided without a list is refused.
+
+#[macro_use]
+mod forward;
 
 mod definition;
 mod filtered;
 mod gateway;
 mod glob;
 mod inspect;
-mod joined;
 mod lazy;
 mod listing;
 mod manifest;
+mod merged;
 mod namespaced;
 mod pinned;
 mod pins;
+mod reconnecting;
 mod renamed;
-mod revived;
-mod searched;
+mod searchable;
 
 use std::sync::Arc;
 
@@ -50,24 +53,24 @@ pub use self::gateway::{
 };
 pub use self::glob::Glob;
 pub use self::inspect::{Finding, FindingKind, Severity, inspect};
-pub use self::joined::{Collisions, Joined, JoinedSettings, Member};
 pub use self::lazy::Lazy;
 use self::listing::{LIST_TIMEOUT, tools_of};
 pub use self::manifest::{Manifest, ManifestStore, MemoryManifests};
+pub use self::merged::{Collisions, Member, MergeSettings, Merged};
 pub use self::namespaced::Namespaced;
-pub use self::pinned::{Pinned, Standing, Unpinned, Verdict};
+pub use self::pinned::{PinStatus, PinVerdict, Pinned, UnpinnedPolicy};
 pub use self::pins::{MemoryPins, Pin, PinStore};
+pub use self::reconnecting::{ReconnectSettings, Reconnecting};
 pub use self::renamed::{Rename, Renamed};
-pub use self::revived::{Revived, RevivedSettings};
-pub use self::searched::Searched;
+pub use self::searchable::Searchable;
 
-/// How a source comes to be: a connection is made, a program started. Each use makes a new one. Closures that give a
-/// future of a source are this.
+/// Creates a source, for example by a connection or a new process. Each use creates a new one. Closures that
+/// return a future of a source implement it.
 pub trait Connect: Send + Sync {
-    /// Makes the source.
+    /// Creates the source.
     ///
     /// # Errors
-    /// Why it cannot be reached or started.
+    /// The source cannot be reached or started.
     fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn ToolSource>, ToolError>>;
 }
 
@@ -81,7 +84,10 @@ where
     }
 }
 
-/// The answer to a call that a combinator does not pass on, with a record that says so.
+/// What a source lists of one kind.
+type Specs<D> = Result<Vec<Arc<D>>, ToolError>;
+
+/// The reply to a call that a combinator refuses, with its record.
 fn refused(call: &Call, source: &str, error: ToolError) -> Reply {
     let mut record =
         CallRecord::begin(call, call.tool.as_str().into(), source.into(), SystemClock.timestamp());
@@ -89,7 +95,7 @@ fn refused(call: &Call, source: &str, error: ToolError) -> Reply {
     Reply { result: Err(error), record: Arc::new(record) }
 }
 
-/// "Did you mean…?", among those of a source's names that are open to a caller: what is closed is not told of.
+/// Suggests a similar name among the tools that the caller may see.
 async fn nearest<'a>(
     source: &dyn ToolSource,
     caller: &Caller,
@@ -101,7 +107,7 @@ async fn nearest<'a>(
     did_you_mean(name, open.iter().map(|spec| spec.name.as_str()))
 }
 
-/// A text of a stranger that may be long or hold control characters, for a message.
+/// Shortens and escapes untrusted text for a message.
 fn shown(text: &str) -> String {
     text.chars().take(80).flat_map(char::escape_debug).collect()
 }

@@ -1,10 +1,10 @@
 //! The toolbox: what fronts hold.
 
+mod resources;
+
 use std::fmt;
-use std::hash::RandomState;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::sync::{Arc, RwLock};
 
 use serde_json::Value;
 use toolpost_core::{
@@ -13,15 +13,16 @@ use toolpost_core::{
     ToolSpec, Values,
 };
 
-use crate::offers::Offers;
 use crate::path::cache::Cache;
 use crate::path::queue::Scheduler;
-use crate::path::record::Ring;
-use crate::registry::{Entry, Registry, Target};
+use crate::path::records::Records;
+use crate::registry::{Entry, Target};
+use crate::shared::Shared;
 use crate::state::lanes::Lanes;
 use crate::state::{Limited, sleep};
 use crate::view::View;
-use crate::{MemoryStore, Settings, ToolUsage, ToolboxBuilder, path};
+use crate::waits::WaitGraph;
+use crate::{MemoryStore, ToolUsage, ToolboxBuilder, path};
 
 /// A set of tools, and the one way to call them. Cheap to clone; all clones are the same toolbox.
 ///
@@ -42,85 +43,22 @@ use crate::{MemoryStore, Settings, ToolUsage, ToolboxBuilder, path};
 #[derive(Clone)]
 pub struct Toolbox(pub(crate) Arc<Shared>);
 
-/// How long a source may take to list its tools.
-const LIST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What all clones of a toolbox share.
-pub(crate) struct Shared {
-    pub(crate) config: ToolboxBuilder,
-    pub(crate) registry: RwLock<Registry>,
-    offers: RwLock<Offers>,
-    generation: AtomicU64,
-    /// Decides whose turn it is.
-    pub(crate) scheduler: Scheduler,
-    /// Held while lists of sources are read, so that each is read once however many calls need it.
-    refreshing: tokio::sync::Mutex<()>,
-    pub(crate) cache: Mutex<Cache>,
-    pub(crate) cache_keys: (RandomState, RandomState),
-    pub(crate) ring: Mutex<Ring>,
-    /// Where documents are kept.
-    pub(crate) documents: Arc<dyn DocStore>,
-    /// Whose turn it is to change one.
-    pub(crate) lanes: Lanes,
-}
-
-impl Shared {
-    // Nothing is left half done behind these locks, so that a panic elsewhere does not matter.
-    pub(crate) fn registry(&self) -> RwLockReadGuard<'_, Registry> {
-        self.registry.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn registry_mut(&self) -> RwLockWriteGuard<'_, Registry> {
-        self.registry.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn offers(&self) -> RwLockReadGuard<'_, Offers> {
-        self.offers.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn offers_mut(&self) -> RwLockWriteGuard<'_, Offers> {
-        self.offers.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
-        self.registry().sources()
-    }
-
-    /// The sources, as a caller may see them.
-    pub(crate) fn sources_for(&self, caller: &Caller) -> Vec<Arc<dyn ToolSource>> {
-        self.sources().into_iter().map(|source| source.seen_by(caller).unwrap_or(source)).collect()
-    }
-
-    pub(crate) fn settings(&self) -> &Settings {
-        &self.config.settings
-    }
-
-    /// Reads the lists of those sources again that have changed. A source that cannot be read is left alone for a
-    /// while; its tools stay as they were, and so do the others.
-    pub(crate) async fn refresh(&self) -> Result<(), ToolError> {
-        let _one_at_a_time = self.refreshing.lock().await;
-        let stale = self.registry().stale_sources();
-        let mut first_error = None;
-        for source in stale {
-            if let Err(error) = self.read_list(&source).await {
-                self.registry().leave_alone(&source);
-                tracing::warn!(source = source.name(), "{error}");
-                first_error.get_or_insert(error);
-            }
+impl ToolboxBuilder {
+    /// Checks the tools and puts the toolbox together.
+    ///
+    /// # Errors
+    /// The first tool that contradicts itself, or whose name another one has.
+    pub fn build(mut self) -> Result<Toolbox, SpecError> {
+        let tools = std::mem::take(&mut self.tools);
+        let offers = std::mem::take(&mut self.offers);
+        let toolbox = Toolbox::from_builder(self);
+        for tool in tools {
+            toolbox.add(tool)?;
         }
-        first_error.map_or(Ok(()), Err)
-    }
-
-    async fn read_list(&self, source: &Arc<dyn ToolSource>) -> Result<(), ToolError> {
-        let generation = source.generation();
-        let specs = tokio::time::timeout(LIST_TIMEOUT, source.list()).await.unwrap_or_else(|_| {
-            Err(ToolError::timeout(format!("`{}` did not list its tools in time", source.name())))
-        })?;
-        self.registry_mut().take_list(source, generation, &specs, self.settings()).map_err(|error| {
-            ToolError::precondition(error.to_string()).suggest("Rename or filter the tools of one source.")
-        })?;
-        self.generation.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        for offer in offers {
+            toolbox.offer(offer)?;
+        }
+        Ok(toolbox)
     }
 }
 
@@ -132,15 +70,15 @@ impl Toolbox {
 
     pub(crate) fn from_builder(config: ToolboxBuilder) -> Self {
         let settings = &config.settings;
+        let graph = WaitGraph::default();
         Self(Arc::new(Shared {
             registry: RwLock::default(),
             offers: RwLock::default(),
             generation: AtomicU64::new(0),
-            scheduler: Scheduler::new(settings.concurrency, settings.queue),
+            scheduler: Scheduler::new(settings.concurrency, settings.queue, graph.clone()),
             refreshing: tokio::sync::Mutex::default(),
-            cache: Mutex::new(Cache::new(settings.cache_entries, settings.cache_bytes)),
-            cache_keys: (RandomState::new(), RandomState::new()),
-            ring: Mutex::new(Ring::new(settings.records)),
+            cache: Cache::new(settings.cache_entries, settings.cache_bytes),
+            records: Records::new(settings.records),
             documents: Arc::new(Limited {
                 store: config
                     .store
@@ -148,7 +86,7 @@ impl Toolbox {
                     .unwrap_or_else(|| Arc::new(MemoryStore::of_clock(Arc::clone(&config.clock)))),
                 limit: settings.document_limit,
             }),
-            lanes: Lanes::default(),
+            lanes: Lanes::new(graph),
             config,
         }))
     }
@@ -254,9 +192,9 @@ impl Toolbox {
         Arc::clone(&self.0.documents)
     }
 
-    /// The latest records, oldest first: at most [`Settings::records`].
+    /// The latest records, oldest first: at most [`Settings::records`](crate::Settings::records).
     pub fn records(&self) -> Vec<Arc<CallRecord>> {
-        self.0.ring.lock().unwrap_or_else(PoisonError::into_inner).to_vec()
+        self.0.records.to_vec()
     }
 
     /// How often each tool was used, in the order of their coming.

@@ -11,7 +11,7 @@ use toolpost_core::{
 
 use crate::Toolbox;
 use crate::registry::Target;
-use crate::toolbox::Shared;
+use crate::shared::Shared;
 
 /// How long a source may take to say what is open to a caller.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);

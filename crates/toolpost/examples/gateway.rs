@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use toolpost::extend::ToolSource;
 use toolpost::gateway::{
-    Filter, Filtered, Joined, JoinedSettings, Member, MemoryPins, Pinned, Rename, Renamed, Severity, inspect,
+    Filter, Filtered, Member, MemoryPins, MergeSettings, Merged, Pinned, Rename, Renamed, Severity, inspect,
 };
 use toolpost::policy::Approval;
 use toolpost::{Call, Caller, Output, ToolError, ToolSpec, Toolbox, json, tool, tool_fn};
@@ -51,7 +51,7 @@ async fn main() -> Result<(), ToolError> {
         Member::namespaced("calc", Arc::new(calculator))?,
         Member::namespaced("weather", Arc::new(pinned.clone()))?,
     ];
-    let joined = Joined::open("gateway", members, JoinedSettings::default()).await?;
+    let joined = Merged::open("gateway", members, MergeSettings::default()).await?;
     // A toolbox in front: every call is checked, limited and recorded. Nobody is asked before something is destroyed.
     let gateway = Toolbox::builder().name("gateway").approval("calc__clear", Approval::Allow).build()?;
     gateway.add_source(Arc::new(joined)).await?;
@@ -83,7 +83,7 @@ async fn main() -> Result<(), ToolError> {
         println!("{grave}: {finding}");
     }
     // A person has looked at it, and approves exactly what was looked at.
-    for standing in pinned.standings().await? {
+    for standing in pinned.statuses().await? {
         pinned.approve(&standing.name, &standing.sha256).await?;
     }
     println!("approved: {}", gateway.run("weather__forecast", json!({})).await?.to_text());

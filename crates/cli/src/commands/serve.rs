@@ -11,7 +11,7 @@ use toolpost_mcp::server::{Certificate, Hints, ResourceServer, Server};
 use toolpost_sandbox::Grants;
 use toolpost_store::TaskFile;
 use toolpost_toolbox::Catalog;
-use toolpost_toolbox::sources::{Filter, Filtered, Glob, Searched};
+use toolpost_toolbox::sources::{Filter, Filtered, Glob, Searchable};
 
 use self::tokens::Tokens;
 use crate::args::{Format, Permission, SearchFor, ServeArgs};
@@ -143,7 +143,7 @@ fn searched(
 ) -> Result<Arc<dyn ToolSource>, Failure> {
     let Some(search) = args.search else { return Ok(source) };
     let always = args.core_tool.iter().map(|pattern| pattern.parse()).collect::<Result<Vec<Glob>, _>>()?;
-    let mut searched = Searched::new(source, catalog).always(always);
+    let mut searched = Searchable::new(source, catalog).always(always);
     if search == SearchFor::Auto {
         searched =
             searched.whole_for(FINDERS.iter().map(|name| name.parse()).collect::<Result<Vec<Glob>, _>>()?);
@@ -165,7 +165,7 @@ fn server(args: &ServeArgs, source: Arc<dyn ToolSource>, tokens: &Tokens) -> Res
     let mut builder = Server::builder(source).name(&args.name).version(env!("CARGO_PKG_VERSION"));
     if args.search.is_some() {
         let core = args.core_tool.iter().map(|pattern| pattern.parse()).collect::<Result<Vec<Glob>, _>>()?;
-        builder = builder.hints_of_each(move |spec| hints(spec, &core));
+        builder = builder.hints_for_each(move |spec| hints(spec, &core));
     }
     for token in &tokens.accepted {
         builder = builder.bearer(token.clone());
@@ -195,7 +195,7 @@ fn server(args: &ServeArgs, source: Arc<dyn ToolSource>, tokens: &Tokens) -> Res
     if let Some(path) = &tasks.task_store {
         builder = builder.task_store(Arc::new(TaskFile::open(path)?));
     }
-    builder = builder.settings(|limits| {
+    builder = builder.limits(|limits| {
         limits.task_after = tasks.task_after.unwrap_or(limits.task_after);
         limits.task_ttl = tasks.task_ttl.unwrap_or(limits.task_ttl);
     });

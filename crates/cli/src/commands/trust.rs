@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use toolpost_core::Code;
 use toolpost_sandbox::Cancel;
-use toolpost_toolbox::sources::{Standing, Verdict};
+use toolpost_toolbox::sources::{PinStatus, PinVerdict};
 
 use crate::args::TrustArgs;
 use crate::config::trust::{Pin, Pins, Standing as FileStanding};
@@ -118,9 +118,9 @@ fn tools(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, F
         let gateway = gateway::open(path, &text, config, None, &target::Trail::default()).await?;
         // Which are there, and which are in quarantine, is known when they are listed.
         gateway.source().list().await?;
-        let mut standings: BTreeMap<String, Vec<Standing>> = BTreeMap::new();
+        let mut standings: BTreeMap<String, Vec<PinStatus>> = BTreeMap::new();
         for upstream in gateway.status() {
-            match gateway.standings(&upstream.name).await {
+            match gateway.pin_statuses(&upstream.name).await {
                 Ok(found) => {
                     standings.insert(upstream.name, found);
                 }
@@ -158,7 +158,7 @@ fn tools(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, F
 }
 
 /// Every tool that is not as it was approved, with what it says and what is wrong with it.
-fn show(standings: &BTreeMap<String, Vec<Standing>>, printer: &Printer) -> Result<(), Failure> {
+fn show(standings: &BTreeMap<String, Vec<PinStatus>>, printer: &Printer) -> Result<(), Failure> {
     if !printer.is_text() {
         return printer.json(&json!({ "upstreams": standings }));
     }
@@ -167,13 +167,13 @@ fn show(standings: &BTreeMap<String, Vec<Standing>>, printer: &Printer) -> Resul
         standings.iter().flat_map(|(name, all)| all.iter().map(move |one| (name, one)))
     {
         let name = format!("{upstream}/{}", harmless(&standing.name));
-        if standing.verdict == Verdict::Approved {
+        if standing.verdict == PinVerdict::Approved {
             lines.push(format!("{} {}", paint(HINT, name), paint(FAINT, "(approved)")));
             continue;
         }
         let word = match standing.verdict {
-            Verdict::Changed { .. } => "(changed)",
-            Verdict::New => "(new)",
+            PinVerdict::Changed { .. } => "(changed)",
+            PinVerdict::New => "(new)",
             _ => "(suspicious)",
         };
         lines.push(format!("{} {}", paint(HINT, name), paint(WARN, word)));

@@ -192,7 +192,7 @@ mod tests {
                 &["stdio:./bin/srv.sh --key=x a,b", "weather"],
                 "; srv=stdio:./bin/srv.sh --key=x a,b, weather=weather",
             ),
-            (&["A=./x", "a=./y"], "the upstream `a`: there are two of this name"),
+            (&["A=./x", "a=./y"], "the upstream `a`: two upstreams have this name"),
             (&["./a=b", "./c"], "; a-b=./a=b, c=./c"),
         ] {
             assert_eq!(sorted(words, false), expected, "{words:?}");

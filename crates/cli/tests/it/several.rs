@@ -72,7 +72,7 @@ pub(crate) fn several_targets_stand_under_namespaces() {
     }
     assert!(answers[2]["error"]["message"].as_str().unwrap().contains("weather__forecast"), "{}", answers[2]);
     for (words, expected) in [
-        (&["a=./weather", "A=./other"][..], "there are two of this name"),
+        (&["a=./weather", "A=./other"][..], "two upstreams have this name"),
         (&["./weather", "gone=stdio:./no-such-server"], "the upstream `gone` is"),
         (&["./weather", "./gone"], "the target `./gone`"),
     ] {

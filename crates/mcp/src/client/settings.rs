@@ -14,7 +14,7 @@ use super::{Client, Endpoint};
 /// Limits on the data and the work of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Limits {
+pub struct ClientLimits {
     /// The longest stdio message and SSE event, in bytes. Default: 16 MiB. A plain HTTP response has at most
     /// 16 MiB.
     pub message_bytes: usize,
@@ -34,7 +34,7 @@ pub struct Limits {
     pub attempts: u32,
 }
 
-impl Default for Limits {
+impl Default for ClientLimits {
     fn default() -> Self {
         Self {
             message_bytes: 16 << 20,
@@ -74,7 +74,7 @@ pub(super) struct Settings {
     pub(super) name: String,
     pub(super) port: Arc<dyn Port>,
     pub(super) roots: Vec<PathBuf>,
-    pub(super) limits: Limits,
+    pub(super) limits: ClientLimits,
     pub(super) connect_timeout: Duration,
     pub(super) list_timeout: Duration,
     pub(super) timeout: Duration,
@@ -122,7 +122,7 @@ impl ClientBuilder {
             name: "mcp".to_owned(),
             port: Arc::new(NoPort),
             roots: Vec::new(),
-            limits: Limits::default(),
+            limits: ClientLimits::default(),
             connect_timeout: Duration::from_secs(30),
             list_timeout: Duration::from_secs(30),
             timeout: Duration::from_mins(1),
@@ -187,7 +187,7 @@ impl ClientBuilder {
     }
 
     /// Changes the limits.
-    pub fn limits(mut self, change: impl FnOnce(&mut Limits)) -> Self {
+    pub fn limits(mut self, change: impl FnOnce(&mut ClientLimits)) -> Self {
         change(&mut self.0.limits);
         self
     }

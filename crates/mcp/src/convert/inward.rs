@@ -1,4 +1,4 @@
-//! What servers send, as tools, outputs, errors, resources and prompts.
+//! Converts MCP tools, results, errors, resources and prompts of servers.
 
 use base64::Engine as _;
 use rmcp::model::{
@@ -12,34 +12,34 @@ use toolpost_core::{
     ToolSpec, check_tool_name, hex,
 };
 
-/// Under this key of a result's `_meta` our own servers send the whole error.
+/// The `_meta` key under which Toolpost servers send the whole error.
 const ERROR: &str = "toolpost/error";
-/// Under this key they send `partial` when only some things were done.
+/// The `_meta` key under which Toolpost servers send `partial`.
 const STATUS: &str = "toolpost/status";
-/// Under this key of a spec's meta is the name that the server knows.
+/// The meta key of a spec for the original tool name at the server.
 pub(crate) const ORIGINAL: &str = "mcp_name";
 
 /// The longest tool name.
 const MAX_NAME: usize = 64;
-/// The longest description, in characters; what is longer is cut.
+/// The longest description, in characters; longer ones are truncated.
 const MAX_DESCRIPTION: usize = 16_000;
-/// The longest title, media type or address, in characters.
+/// The longest title, media type or URI, in characters.
 const MAX_SHORT: usize = 2_000;
-/// The largest meta of one thing, in bytes of JSON; what is larger is left out.
+/// The largest `_meta` of one item, in bytes of JSON; larger ones are dropped.
 const MAX_META: usize = 16 << 10;
 /// The longest error, in characters.
 const MAX_ERROR: usize = 8_000;
 /// The most arguments of one prompt.
 const MAX_ARGUMENTS: usize = 200;
 
-/// The bounds of a schema.
+/// The limits on a schema.
 #[derive(Clone, Copy)]
 pub(crate) struct SchemaBounds {
     pub(crate) depth: usize,
     pub(crate) bytes: usize,
 }
 
-/// The beginning of a text.
+/// Truncates a text to a number of characters.
 pub(crate) fn shortened(text: &str, limit: usize) -> String {
     match text.char_indices().nth(limit) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
@@ -47,8 +47,8 @@ pub(crate) fn shortened(text: &str, limit: usize) -> String {
     }
 }
 
-/// The name under which a foreign tool is known here: its own if it fits, else one that is made of it, the same each
-/// time, with the beginning of its hash so that two foreign names never become one.
+/// A valid tool name for a foreign name: the name itself, or a stable derived name with a hash so that two
+/// foreign names never collide.
 pub(crate) fn tool_name(original: &str) -> String {
     if check_tool_name(original).is_ok() {
         return original.to_owned();
@@ -70,10 +70,10 @@ pub(crate) fn tool_name(original: &str) -> String {
     format!("{}_{tail}", name.trim_end_matches('_'))
 }
 
-/// A tool and the name that the server knows.
+/// Converts a tool. Returns the spec and the original name.
 ///
 /// # Errors
-/// Why it cannot be listed.
+/// The reason why the tool is skipped.
 pub(crate) fn tool(tool: Tool, server: &str, bounds: SchemaBounds) -> Result<(ToolSpec, String), String> {
     let original = tool.name.into_owned();
     if original.is_empty() || original.chars().count() > 256 || original.contains(char::is_control) {
@@ -81,7 +81,7 @@ pub(crate) fn tool(tool: Tool, server: &str, bounds: SchemaBounds) -> Result<(To
     }
     let mut input = Value::Object(tool.input_schema.as_ref().clone());
     check_schema(&input, bounds).map_err(|why| format!("its input schema {why}"))?;
-    follow_nothing(&mut input);
+    drop_external_refs(&mut input);
     match input.get("type").and_then(Value::as_str) {
         Some("object") => {}
         None => input["type"] = "object".into(),
@@ -92,18 +92,18 @@ pub(crate) fn tool(tool: Tool, server: &str, bounds: SchemaBounds) -> Result<(To
         Some(schema) => {
             let mut schema = Value::Object(schema.as_ref().clone());
             check_schema(&schema, bounds).map_err(|why| format!("its output schema {why}"))?;
-            follow_nothing(&mut schema);
+            drop_external_refs(&mut schema);
             Some(schema)
         }
     };
     let title = tool.title.or_else(|| tool.annotations.as_ref()?.title.clone());
     let title = title.map(|title| shortened(&title, MAX_SHORT));
-    let said = tool.description.as_deref().map(str::trim).filter(|text| !text.is_empty());
-    let description = match said {
+    let own = tool.description.as_deref().map(str::trim).filter(|text| !text.is_empty());
+    let description = match own {
         Some(text) => shortened(text, MAX_DESCRIPTION),
         None => match &title {
             Some(title) => title.clone(),
-            None => format!("A tool of the server `{server}`, which does not describe it."),
+            None => format!("A tool of the server `{server}` without a description."),
         },
     };
     let mut spec = ToolSpec::new(tool_name(&original), description).input(input);
@@ -114,7 +114,7 @@ pub(crate) fn tool(tool: Tool, server: &str, bounds: SchemaBounds) -> Result<(To
     if let Some(hints) = tool.annotations {
         spec.annotations = Annotations {
             read_only: hints.read_only_hint == Some(true),
-            // What a server does not say is not held against it.
+            // A missing hint does not make a tool destructive.
             destructive: hints.destructive_hint == Some(true) && hints.read_only_hint != Some(true),
             idempotent: hints.idempotent_hint == Some(true),
             open_world: hints.open_world_hint != Some(false),
@@ -132,7 +132,7 @@ pub(crate) fn tool(tool: Tool, server: &str, bounds: SchemaBounds) -> Result<(To
     Ok((spec, original))
 }
 
-/// The facts of a server that are of the protocol's form, with a prefix.
+/// The `_meta` entries with a prefix, as MCP requires.
 fn meta(meta: Option<MetaObject>) -> Map<String, Value> {
     let fields = meta.map(|meta| meta.0).unwrap_or_default();
     let known: Map<String, Value> = fields.into_iter().filter(|(key, _)| key.contains('/')).collect();
@@ -145,12 +145,12 @@ fn check_schema(schema: &Value, bounds: SchemaBounds) -> Result<(), String> {
     }
     let size = serde_json::to_string(schema).map_or(usize::MAX, |text| text.len());
     if size > bounds.bytes {
-        return Err(format!("has {size} bytes, at most {} are taken", bounds.bytes));
+        return Err(format!("has {size} bytes, more than the limit of {}", bounds.bytes));
     }
     Ok(())
 }
 
-/// How deep a value is nested. What was read from text is never so deep that this could not say.
+/// The nesting depth of a value. The parser bounds the recursion.
 fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
@@ -159,26 +159,26 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// Takes out references to other documents: nothing is ever fetched for a schema, and without them it can be checked.
-fn follow_nothing(schema: &mut Value) {
+/// Removes references to external documents: nothing is ever fetched for a schema.
+fn drop_external_refs(schema: &mut Value) {
     match schema {
-        Value::Array(items) => items.iter_mut().for_each(follow_nothing),
+        Value::Array(items) => items.iter_mut().for_each(drop_external_refs),
         Value::Object(fields) => {
             for key in ["$ref", "$dynamicRef"] {
                 let is_foreign =
                     fields.get(key).and_then(Value::as_str).is_some_and(|address| !address.starts_with('#'));
                 if is_foreign && let Some(Value::String(address)) = fields.shift_remove(key) {
-                    let comment = format!("The reference to {} is not followed.", shortened(&address, 200));
+                    let comment = format!("The external reference {} was removed.", shortened(&address, 200));
                     fields.insert("$comment".to_owned(), comment.into());
                 }
             }
-            fields.values_mut().for_each(follow_nothing);
+            fields.values_mut().for_each(drop_external_refs);
         }
         _ => {}
     }
 }
 
-/// What a tool answered.
+/// Converts the result of a call.
 pub(crate) fn result(result: CallToolResult, server: &str) -> Result<Output, ToolError> {
     if result.is_error == Some(true) {
         return Err(failed(&result, server));
@@ -187,16 +187,16 @@ pub(crate) fn result(result: CallToolResult, server: &str) -> Result<Output, Too
     output.structured = result.structured_content.filter(|value| !value.is_null());
     let status = result.meta.as_ref().and_then(|meta| meta.0.get(STATUS)).and_then(Value::as_str);
     if status == Some("partial") {
-        let error = ToolError::dependency(format!("the server `{server}` did only some of it"));
+        let error = ToolError::dependency(format!("the server `{server}` reported a partial result"));
         output.partial = Some(Partial { succeeded: 1, errors: vec![error] });
     }
     Ok(output)
 }
 
-/// What a tool failed with. The text of another's server says what the caller can mend.
+/// The error of a failed call. The text of a foreign server becomes the message.
 fn failed(result: &CallToolResult, server: &str) -> ToolError {
-    let told = result.meta.as_ref().and_then(|meta| meta.0.get(ERROR));
-    if let Some(error) = told.and_then(|error| serde_json::from_value::<ToolError>(error.clone()).ok()) {
+    let sent = result.meta.as_ref().and_then(|meta| meta.0.get(ERROR));
+    if let Some(error) = sent.and_then(|error| serde_json::from_value::<ToolError>(error.clone()).ok()) {
         return error.map_text(|text| shortened(text, MAX_ERROR), MAX_META);
     }
     let texts: Vec<&str> = result
@@ -210,13 +210,13 @@ fn failed(result: &CallToolResult, server: &str) -> ToolError {
     let text = shortened(texts.join("\n").trim(), MAX_ERROR);
     let message = match (text.as_str(), &result.structured_content) {
         ("", Some(value)) => shortened(&value.to_string(), MAX_ERROR),
-        ("", None) => format!("the tool of the server `{server}` failed and does not say why"),
+        ("", None) => format!("a tool of the server `{server}` failed without a message"),
         _ => text,
     };
     ToolError::new(Code::Precondition, message).with("tool_failed", true)
 }
 
-/// Pieces for a model.
+/// Converts content blocks.
 fn contents(blocks: Vec<ContentBlock>) -> Output {
     let mut output = Output::default();
     for block in blocks {
@@ -245,7 +245,7 @@ fn contents(blocks: Vec<ContentBlock>) -> Output {
     output
 }
 
-/// What lies at an address: text and pictures for a model, anything else as a file.
+/// Converts resource contents: text and media become content, other data becomes an artifact.
 fn resource_contents(resource: ResourceContents, output: &mut Output) {
     match resource {
         ResourceContents::TextResourceContents { uri, mime_type, text, .. } => {
@@ -270,7 +270,7 @@ fn resource_contents(resource: ResourceContents, output: &mut Output) {
     }
 }
 
-/// A name for a file that lies at an address: its last part, as far as it is one.
+/// A file name for a URI: its last path segment, sanitized.
 fn file_name(uri: &str, index: usize) -> String {
     let last = uri.rsplit(['/', ':', '\\']).next().unwrap_or_default();
     let plain: String = last
@@ -282,7 +282,7 @@ fn file_name(uri: &str, index: usize) -> String {
     if plain.is_empty() { format!("resource-{}", index + 1) } else { format!("{}-{plain}", index + 1) }
 }
 
-/// What was read at an address.
+/// Converts the result of reading a resource.
 pub(crate) fn read(result: ReadResourceResult) -> Output {
     let mut output = Output::default();
     for contents in result.contents {
@@ -291,7 +291,7 @@ pub(crate) fn read(result: ReadResourceResult) -> Output {
     output
 }
 
-/// A rendered prompt: its messages as a structured value, its texts for a model.
+/// Converts a rendered prompt: messages as structured value, texts as content.
 pub(crate) fn rendered(result: GetPromptResult) -> Result<Output, ToolError> {
     let mut value = json!({ "messages": serde_json::to_value(&result.messages)? });
     if let Some(description) = &result.description {
@@ -303,13 +303,13 @@ pub(crate) fn rendered(result: GetPromptResult) -> Result<Output, ToolError> {
     Ok(output)
 }
 
-/// Something with one address.
+/// Converts a resource.
 pub(crate) fn resource(resource: Resource) -> Result<ResourceSpec, String> {
     let summary = resource.description.or(resource.title).unwrap_or(resource.name);
     resource_spec(&resource.uri, &summary, resource.mime_type, resource.meta)
 }
 
-/// Something with many addresses.
+/// Converts a resource template.
 pub(crate) fn template(template: ResourceTemplate) -> Result<ResourceSpec, String> {
     let summary = template.description.or(template.title).unwrap_or(template.name);
     resource_spec(&template.uri_template, &summary, template.mime_type, template.meta)
@@ -327,7 +327,7 @@ fn resource_spec(
     Ok(spec)
 }
 
-/// A prompt.
+/// Converts a prompt.
 pub(crate) fn prompt(prompt: Prompt) -> PromptSpec {
     let summary = prompt.description.or(prompt.title).unwrap_or_default();
     let mut spec = PromptSpec::new(shortened(&prompt.name, MAX_SHORT), shortened(&summary, MAX_DESCRIPTION));
@@ -344,7 +344,7 @@ pub(crate) fn prompt(prompt: Prompt) -> PromptSpec {
     spec
 }
 
-/// An error that a server answered a request with.
+/// Converts a JSON-RPC error.
 pub(crate) fn error(error: &ErrorData, server: &str) -> ToolError {
     let text = shortened(error.message.trim(), MAX_ERROR);
     let message = format!("the server `{server}`: {text}");
@@ -352,7 +352,7 @@ pub(crate) fn error(error: &ErrorData, server: &str) -> ToolError {
     let made = match error.code {
         ErrorCode::INVALID_PARAMS | ErrorCode::INVALID_REQUEST => ToolError::invalid_input(message),
         ErrorCode::METHOD_NOT_FOUND | ErrorCode::RESOURCE_NOT_FOUND => ToolError::not_found(message),
-        // The second one: something must be opened in a browser first.
+        // -32042: the user must open a URL first.
         ErrorCode::MISSING_REQUIRED_CLIENT_CAPABILITY | ErrorCode(-32042) => ToolError::precondition(message),
         ErrorCode::PARSE_ERROR if is_limit => ToolError::limit(message),
         _ => ToolError::dependency(message),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_names_are_mapped_the_same_each_time_and_never_onto_each_other() {
+    fn foreign_names_are_mapped_stably_and_without_collisions() {
         let long = "x".repeat(100);
         let mut seen = std::collections::HashSet::new();
         for name in ["a.b", "a/b", "a b", "a__b.", "1st", "ünï", "_x", "", ".", long.as_str()] {
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_keeps_what_it_says_of_itself() {
+    fn a_tool_keeps_its_metadata() {
         let (spec, _) = made(json!({
             "name": "wipe", "title": "Wipe", "description": " Wipe it. ",
             "inputSchema": { "type": "object", "properties": { "x": { "$ref": "#/$defs/X" } }, "$defs": { "X": { "type": "integer" } } },
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn references_to_other_documents_are_taken_out() {
+    fn external_references_are_removed() {
         let (spec, _) = made(json!({ "name": "a", "inputSchema": { "type": "object", "properties": {
             "x": { "$ref": "http://127.0.0.1:1/x.json", "description": "X" },
             "y": { "anyOf": [{ "$ref": "other.json#/y" }, { "$ref": "#" }] },
@@ -435,14 +435,14 @@ mod tests {
     }
 
     #[test]
-    fn schemas_beyond_the_bounds_are_refused_with_the_reason() {
+    fn schemas_beyond_the_limits_are_rejected_with_the_reason() {
         let mut deep = json!({});
         for _ in 0..10 {
             deep = json!({ "not": deep });
         }
         for (schema, why) in [
             (deep, "more than 8 deep"),
-            (json!({ "description": "x".repeat(2_000) }), "at most 1000"),
+            (json!({ "description": "x".repeat(2_000) }), "more than the limit of 1000"),
             (json!({ "type": "array" }), "expected `object`"),
         ] {
             let error = made(json!({ "name": "a", "inputSchema": schema })).unwrap_err();
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn content_of_every_kind_becomes_output() {
+    fn content_of_every_kind_is_converted() {
         let sent: CallToolResult = serde_json::from_value(json!({
             "content": [
                 { "type": "text", "text": "t" },
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_our_own_server_comes_back_whole_and_that_of_another_as_its_text() {
+    fn a_toolpost_error_keeps_all_fields_and_a_foreign_error_its_text() {
         let sent = ToolError::conflict("taken").suggest("Wait.").with("by", "ada");
         let ours: CallToolResult = serde_json::from_value(json!({
             "content": [{ "type": "text", "text": "CONFLICT: taken" }], "isError": true,
@@ -495,6 +495,6 @@ mod tests {
         assert_eq!((error.code(), error.message()), (Code::Precondition, "no such city"));
         let silent: CallToolResult =
             serde_json::from_value(json!({ "content": [], "isError": true })).unwrap();
-        assert!(result(silent, "srv").unwrap_err().message().contains("does not say why"));
+        assert!(result(silent, "srv").unwrap_err().message().contains("without a message"));
     }
 }

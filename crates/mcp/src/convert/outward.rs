@@ -1,4 +1,4 @@
-//! Tools, outputs, errors, resources and prompts, as clients read them.
+//! Converts tools, outputs, errors, resources and prompts to MCP types.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,21 +15,22 @@ use toolpost_core::{
     Artifact, ArtifactData, Content, Output, PromptSpec, ResourceSpec, Status, ToolError, ToolSpec,
 };
 
-/// Under this key of a result's `_meta` stands the whole error.
+/// The `_meta` key of a result for the whole error.
 pub(crate) const ERROR: &str = "toolpost/error";
-/// Under this key stands `partial` when only some things were done.
+/// The `_meta` key of a result for the status `partial`.
 pub(crate) const STATUS: &str = "toolpost/status";
-/// Under this key stand the files that were made, without their bytes.
+/// The `_meta` key of a result for artifacts, without their bytes.
 pub(crate) const ARTIFACTS: &str = "toolpost/artifacts";
-/// Kinds of files that clients show as images.
-const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
-/// Pictures of one result, and their bytes together.
-const MAX_PICTURES: usize = 10;
-const MAX_PICTURES_BYTES: usize = 4 << 20;
-/// A value that is no object is in this property for clients of the older era.
+/// Media types that clients show as images.
+const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+/// The most images of one result, and their total size in bytes.
+const MAX_IMAGES: usize = 10;
+const MAX_IMAGE_BYTES: usize = 4 << 20;
+/// Older clients get a non-object result in this property.
 pub(crate) const WRAPPED: &str = "result";
 
-/// A tool. Clients of the older era know only objects as structured values: others are wrapped for them.
+/// Converts a tool. For older clients, which support only objects as structured results, other schemas are
+/// wrapped.
 pub(crate) fn tool(spec: &ToolSpec, hints: &Map<String, Value>, is_legacy: bool) -> Tool {
     let mut tool = Tool::new_with_raw(
         Cow::Owned(spec.name.clone()),
@@ -55,7 +56,7 @@ pub(crate) fn tool(spec: &ToolSpec, hints: &Map<String, Value>, is_legacy: bool)
     tool
 }
 
-/// What is meant for clients: keys of the protocol's form, with a prefix.
+/// The meta entries with a prefix, as MCP requires.
 fn meta(meta: &Map<String, Value>) -> JsonObject {
     meta.iter()
         .filter(|(key, _)| key.contains('/'))
@@ -71,7 +72,7 @@ fn is_object_schema(schema: &Value) -> bool {
     schema.get("type").and_then(Value::as_str) == Some("object")
 }
 
-/// The schema of an object with the value in it; definitions stay at the root, where references look for them.
+/// Wraps a schema in an object schema; definitions stay at the root for `$ref`.
 fn wrapped_schema(schema: &Value) -> JsonObject {
     let mut inner = schema.clone();
     let mut outer = Map::new();
@@ -86,7 +87,7 @@ fn wrapped_schema(schema: &Value) -> JsonObject {
     outer
 }
 
-/// What a tool answered.
+/// Converts an output.
 pub(crate) fn result(output: Output, is_legacy: bool) -> CallToolResult {
     let mut content: Vec<ContentBlock> = if output.content.is_empty() {
         match &output.structured {
@@ -96,7 +97,7 @@ pub(crate) fn result(output: Output, is_legacy: bool) -> CallToolResult {
     } else {
         output.content.iter().filter_map(block).collect()
     };
-    content.extend(pictures(&output.artifacts));
+    content.extend(images(&output.artifacts));
     let mut meta = Map::new();
     if output.status() != Status::Success {
         meta.insert(STATUS.to_owned(), "partial".into());
@@ -114,28 +115,28 @@ pub(crate) fn result(output: Output, is_legacy: bool) -> CallToolResult {
     result
 }
 
-/// The pictures among the files that a tool made, as far as they fit.
-fn pictures(artifacts: &[Artifact]) -> impl Iterator<Item = ContentBlock> {
-    let mut left = MAX_PICTURES_BYTES;
+/// The images among the artifacts, up to the limits.
+fn images(artifacts: &[Artifact]) -> impl Iterator<Item = ContentBlock> {
+    let mut left = MAX_IMAGE_BYTES;
     let fitting = artifacts.iter().filter_map(move |artifact| {
         let ArtifactData::Bytes(bytes) = &artifact.data else { return None };
-        if !PICTURES.contains(&artifact.media_type.as_str()) {
+        if !IMAGE_TYPES.contains(&artifact.media_type.as_str()) {
             return None;
         }
         left = left.checked_sub(bytes.len())?;
         Some(ContentBlock::image(BASE64_STANDARD.encode(bytes), &artifact.media_type))
     });
-    fitting.take(MAX_PICTURES)
+    fitting.take(MAX_IMAGES)
 }
 
-/// What a tool failed with: a sentence for the model, the whole of it for programs.
+/// Converts an error: a text for the model, all fields for programs.
 pub(crate) fn failure(error: &ToolError) -> CallToolResult {
     let mut result = CallToolResult::error(vec![ContentBlock::text(error.to_string())]);
     result.meta = Some(MetaObject(Map::from_iter([(ERROR.to_owned(), json!(error))])));
     result
 }
 
-/// One piece of content.
+/// Converts one piece of content.
 fn block(content: &Content) -> Option<ContentBlock> {
     Some(match content {
         Content::Text { text } => ContentBlock::text(text),
@@ -153,7 +154,7 @@ fn block(content: &Content) -> Option<ContentBlock> {
     })
 }
 
-/// A resource with one address.
+/// Converts a resource with a fixed URI.
 pub(crate) fn resource(spec: &ResourceSpec) -> Resource {
     let uri = spec.uri_pattern.as_str();
     let mut resource = Resource::new(uri, resource_name(uri)).with_description(&spec.summary);
@@ -163,7 +164,7 @@ pub(crate) fn resource(spec: &ResourceSpec) -> Resource {
     resource
 }
 
-/// A resource with many addresses.
+/// Converts a resource with a URI pattern.
 pub(crate) fn template(spec: &ResourceSpec) -> ResourceTemplate {
     let pattern = spec.uri_pattern.as_str();
     let mut template = ResourceTemplate::new(pattern, resource_name(pattern)).with_description(&spec.summary);
@@ -177,7 +178,7 @@ fn resource_name(uri: &str) -> &str {
     uri.split_once("://").map_or(uri, |(_, path)| path)
 }
 
-/// What was read at an address.
+/// Converts the output of a resource.
 pub(crate) fn contents(uri: &str, output: &Output, spec: Option<&ResourceSpec>) -> ReadResourceResult {
     let declared = spec.and_then(|spec| spec.mime_types.first()).map(String::as_str);
     let text = |text: &str, fallback: &str| {
@@ -210,7 +211,7 @@ pub(crate) fn contents(uri: &str, output: &Output, spec: Option<&ResourceSpec>) 
     ReadResourceResult::new(contents)
 }
 
-/// A prompt.
+/// Converts a prompt.
 pub(crate) fn prompt(spec: &PromptSpec) -> Prompt {
     let arguments = spec.arguments.iter().map(|argument| {
         let mut known = PromptArgument::new(&argument.name).with_required(!argument.optional);
@@ -225,15 +226,15 @@ pub(crate) fn prompt(spec: &PromptSpec) -> Prompt {
     prompt
 }
 
-/// A rendered prompt. A structured value may be messages, `[{ role, content }]`, alone or as `messages`; all else is
-/// what the user says.
+/// Converts a rendered prompt. A structured value may be a list of messages `[{ role, content }]` or have one
+/// in `messages`; anything else is user text.
 pub(crate) fn messages(output: &Output, summary: &str) -> GetPromptResult {
-    let said = output
+    let listed = output
         .structured
         .as_ref()
         .and_then(|value| value.as_array().or_else(|| value.get("messages")?.as_array()))
-        .and_then(|said| said.iter().map(message).collect::<Option<Vec<_>>>());
-    let messages = said.unwrap_or_else(|| {
+        .and_then(|items| items.iter().map(message).collect::<Option<Vec<_>>>());
+    let messages = listed.unwrap_or_else(|| {
         if output.content.is_empty() {
             return vec![PromptMessage::new_text(Role::User, output.to_text())];
         }
@@ -244,13 +245,13 @@ pub(crate) fn messages(output: &Output, summary: &str) -> GetPromptResult {
     if summary.is_empty() { result } else { result.with_description(summary) }
 }
 
-fn message(said: &Value) -> Option<PromptMessage> {
-    let role = match said.get("role")?.as_str()? {
+fn message(item: &Value) -> Option<PromptMessage> {
+    let role = match item.get("role")?.as_str()? {
         "assistant" => Role::Assistant,
         "user" => Role::User,
         _ => return None,
     };
-    let content = said.get("content")?;
+    let content = item.get("content")?;
     if let Some(text) = content.as_str() {
         return Some(PromptMessage::new_text(role, text));
     }
@@ -265,7 +266,7 @@ mod tests {
     use toolpost_core::ParameterType;
 
     #[test]
-    fn clients_of_the_older_era_get_objects() {
+    fn older_clients_get_objects() {
         let spec = ToolSpec::new("count", "Count.")
             .parameter("of", ParameterType::String, "What.")
             .output(json!({ "type": "array", "items": { "$ref": "#/$defs/Item" }, "$defs": { "Item": { "type": "integer" } } }));
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn only_facts_for_clients_go_out() {
+    fn only_prefixed_meta_is_sent() {
         let mut spec = ToolSpec::new("a", "A.");
         spec.meta = Map::from_iter([
             ("origin".to_owned(), json!("/of/ada/secret-place")),
@@ -300,13 +301,13 @@ mod tests {
     }
 
     #[test]
-    fn a_structured_prompt_is_messages() {
-        let said = json!([
+    fn a_structured_prompt_becomes_messages() {
+        let items = json!([
             { "role": "user", "content": "Look." },
             { "role": "assistant", "content": { "type": "image", "media_type": "image/png", "data": "AA==" } },
             { "role": "user", "content": { "type": "text", "text": "Well?" } },
         ]);
-        let result = serde_json::to_value(messages(&Output::json(said), "Ask.")).unwrap();
+        let result = serde_json::to_value(messages(&Output::json(items), "Ask.")).unwrap();
         assert_eq!(
             result["messages"],
             json!([
@@ -322,8 +323,8 @@ mod tests {
 
     #[test]
     fn pictures_are_image_content_as_far_as_they_fit() {
-        let picture = |name: &str, size: usize| Artifact::from_bytes(name, "image/png", vec![0; size]);
-        let mut output = Output::text("done").with_artifact(picture("figure-1.png", 3));
+        let image = |name: &str, size: usize| Artifact::from_bytes(name, "image/png", vec![0; size]);
+        let mut output = Output::text("done").with_artifact(image("figure-1.png", 3));
         let sent = serde_json::to_value(result(output.clone(), false)).unwrap();
         assert_eq!(
             sent["content"],
@@ -333,14 +334,14 @@ mod tests {
             ])
         );
         assert_eq!(sent["_meta"][ARTIFACTS][0]["name"], "figure-1.png");
-        output = output.with_artifact(picture("huge.png", MAX_PICTURES_BYTES));
-        output = (0..20).fold(output, |output, _| output.with_artifact(picture("small.png", 3)));
+        output = output.with_artifact(image("huge.png", MAX_IMAGE_BYTES));
+        output = (0..20).fold(output, |output, _| output.with_artifact(image("small.png", 3)));
         let sent = serde_json::to_value(result(output, false)).unwrap();
-        assert_eq!(sent["content"].as_array().unwrap().len(), 1 + MAX_PICTURES);
+        assert_eq!(sent["content"].as_array().unwrap().len(), 1 + MAX_IMAGES);
     }
 
     #[test]
-    fn files_are_named_and_their_bytes_stay() {
+    fn artifacts_are_listed_without_their_bytes() {
         let output =
             Output::text("done").with_artifact(Artifact::from_bytes("a.txt", "text/plain", *b"bytes"));
         let sent = serde_json::to_string(&result(output, false)).unwrap();

@@ -1,4 +1,4 @@
-//! How a server is put together.
+//! Builds a server.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,23 +11,23 @@ use super::calls::Parking;
 use super::changes::Changes;
 use super::guard::Guard;
 use super::handler::Shared;
-use super::listing::{Hinting, Listings};
+use super::listing::{HintRules, Listings};
 use super::tasks::Tasks;
-use super::{Certificate, Hints, Limits, ResourceServer};
+use super::{Certificate, Hints, ResourceServer, ServerLimits};
 
-/// What a client wants to be completed: an argument of a prompt, or a part of a resource's address.
+/// A completion request: an argument of a prompt or a variable of a URI pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Completion {
-    /// The prompt's name, or the pattern of addresses.
+    /// The prompt's name or the URI pattern.
     pub of: String,
-    /// Whether it is a resource.
+    /// Whether `of` is a URI pattern.
     pub is_resource: bool,
-    /// The argument.
+    /// The argument to complete.
     pub argument: String,
-    /// What is typed so far.
+    /// The text typed so far.
     pub value: String,
-    /// Arguments that are known already.
+    /// The arguments that are already filled in.
     pub known: BTreeMap<String, String>,
 }
 
@@ -37,124 +37,123 @@ impl Completion {
     }
 }
 
-/// What completes arguments.
-pub(super) type Completing = Arc<dyn Fn(Completion) -> BoxFuture<'static, Vec<String>> + Send + Sync>;
+/// The completion callback.
+pub(super) type Completer = Arc<dyn Fn(Completion) -> BoxFuture<'static, Vec<String>> + Send + Sync>;
 
-/// Puts a [`Server`] together.
+/// Configures a [`Server`].
 #[must_use = "a builder does nothing until `build`"]
-pub struct Builder {
+pub struct ServerBuilder {
     source: Arc<dyn ToolSource>,
     name: Option<String>,
     version: String,
     instructions: Option<String>,
-    limits: Limits,
-    hints: Hinting,
-    completing: Option<Completing>,
+    limits: ServerLimits,
+    hints: HintRules,
+    completer: Option<Completer>,
     guard: Guard,
     tls: Option<Certificate>,
     task_store: Option<Arc<dyn TaskStore>>,
 }
 
-impl Builder {
-    /// Names it. Default: the source's name.
+impl ServerBuilder {
+    /// Sets the server name. Default: the source's name.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Says which version it is. Default: 0.1.0.
+    /// Sets the server version. Default: 0.1.0.
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.version = version.into();
         self
     }
 
-    /// Says how its tools are used together, for the model of the client. Default: nothing.
+    /// Sets the instructions for the client's model. Default: none.
     pub fn instructions(mut self, instructions: impl Into<String>) -> Self {
         self.instructions = Some(instructions.into());
         self
     }
 
-    /// Changes what bounds it.
-    pub fn settings(mut self, change: impl FnOnce(&mut Limits)) -> Self {
+    /// Changes the limits.
+    pub fn limits(mut self, change: impl FnOnce(&mut ServerLimits)) -> Self {
         change(&mut self.limits);
         self
     }
 
-    /// Says more of a tool to Claude Code.
+    /// Sets hints for Claude Code on one tool.
     pub fn hints(mut self, tool: impl Into<String>, hints: &Hints) -> Self {
         self.hints.by_name.insert(tool.into(), hints.to_meta());
         self
     }
 
-    /// Says more of each tool to Claude Code, also of those that come later. What [`hints`](Self::hints) says of a tool
-    /// goes before it.
-    pub fn hints_of_each(mut self, hint: impl Fn(&ToolSpec) -> Hints + Send + Sync + 'static) -> Self {
-        self.hints.of_each = Some(Arc::new(hint));
+    /// Sets hints for Claude Code on every tool, also future ones. [`hints`](Self::hints) takes precedence.
+    pub fn hints_for_each(mut self, hint: impl Fn(&ToolSpec) -> Hints + Send + Sync + 'static) -> Self {
+        self.hints.for_each = Some(Arc::new(hint));
         self
     }
 
-    /// Completes arguments of prompts and parts of addresses, at most 100 values. Default: nothing is completed.
+    /// Sets the completion of prompt arguments and URI variables, at most 100 values. Default: none.
     pub fn complete<Answer>(mut self, complete: impl Fn(Completion) -> Answer + Send + Sync + 'static) -> Self
     where
         Answer: Future<Output = Vec<String>> + Send + 'static,
     {
-        self.completing = Some(Arc::new(move |wanted| Box::pin(complete(wanted))));
+        self.completer = Some(Arc::new(move |request| Box::pin(complete(request))));
         self
     }
 
-    /// Serves only requests that bring this token, as `Authorization: Bearer …`. May be called again, for several.
+    /// Requires this bearer token. Call again to allow several.
     pub fn bearer(mut self, token: Secret) -> Self {
         self.guard.tokens.push(token);
         self
     }
 
-    /// Serves only requests that bring a token of an authorization server, and tells the others where to get one. With
-    /// [`bearer`](Self::bearer) besides, either is taken.
+    /// Requires a token of an authorization server and points other requests to it. With
+    /// [`bearer`](Self::bearer), either token is accepted.
     pub fn oauth(mut self, rules: ResourceServer) -> Self {
         self.guard.oauth = Some(rules);
         self
     }
 
-    /// Keeps tasks there, so that they outlive this process. A task that was interrupted is run again if its tool is
-    /// idempotent or only reads, has no sensitive arguments and keeps nothing for one conversation alone; else it has
-    /// failed. Tokens of [`bearer`](Self::bearer) are known by their place: their order must stay. Default: in memory.
+    /// Sets a persistent task store. After a restart an interrupted task runs again if its tool is idempotent
+    /// or read-only, has no sensitive arguments and no conversation state; otherwise it fails. Owners are the
+    /// positions of the [`bearer`](Self::bearer) tokens: keep their order. Default: in memory.
     pub fn task_store(mut self, store: Arc<dyn TaskStore>) -> Self {
         self.task_store = Some(store);
         self
     }
 
-    /// Serves HTTP and WebSocket over TLS alone.
+    /// Requires TLS for HTTP and WebSocket.
     pub fn tls(mut self, certificate: Certificate) -> Self {
         self.tls = Some(certificate);
         self
     }
 
-    /// Names under which clients reach it, beside those of the loopback: `name`, or `name:port` for one port alone.
-    /// Requests for any other `Host` are refused.
+    /// Allows a host name besides loopback: `name`, or `name:port` for one port. Requests with another `Host`
+    /// are rejected.
     pub fn host(mut self, name: impl Into<String>) -> Self {
         self.guard.hosts.push(name.into());
         self
     }
 
-    /// A web page's origin, such as `https://app.example`, whose requests are served. Pages of the server's own address
-    /// are served too, all others are refused.
+    /// Allows a web origin, such as `https://app.example`. The server's own origin is always allowed; others
+    /// are rejected.
     pub fn origin(mut self, origin: impl Into<String>) -> Self {
         self.guard.origins.push(origin.into());
         self
     }
 
-    /// Allows addresses beyond the loopback, for a server that authenticates its clients. Default: refused.
+    /// Allows listening beyond loopback, for a server that authenticates clients. Default: no.
     pub fn beyond_loopback(mut self) -> Self {
         self.guard.beyond_loopback = true;
         self
     }
 
-    /// The server. Nothing listens yet.
+    /// Builds the server. It does not listen yet.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if a token is empty, or a limit is 0 that must not be.
+    /// `INVALID_INPUT` if a token is empty or a limit is 0.
     pub fn build(self) -> Result<Server, ToolError> {
-        let Self { source, name, version, instructions, limits, hints, completing, guard, tls, task_store } =
+        let Self { source, name, version, instructions, limits, hints, completer, guard, tls, task_store } =
             self;
         guard.check()?;
         let counts = [
@@ -169,7 +168,7 @@ impl Builder {
             return Err(ToolError::invalid_input(format!("`{name}`: expected at least 1, found 0")));
         }
         if limits.tasks > 0 && limits.task_ttl.is_zero() {
-            return Err(ToolError::invalid_input("`task_ttl`: expected more than no time at all, found 0"));
+            return Err(ToolError::invalid_input("`task_ttl`: expected a positive duration, found 0"));
         }
         let shared = Shared {
             name: name.unwrap_or_else(|| source.name().to_owned()),
@@ -180,12 +179,12 @@ impl Builder {
             tasks: Tasks::new(task_store, &limits),
             listings: Listings::new(hints),
             changes: Changes::default(),
-            completing,
+            completer,
             guard,
             tls,
             source,
             limits,
-            counted: std::sync::atomic::AtomicU64::new(0),
+            started_calls: std::sync::atomic::AtomicU64::new(0),
             info: tokio::sync::OnceCell::new(),
             scopes: std::sync::Mutex::default(),
         };
@@ -193,37 +192,37 @@ impl Builder {
     }
 }
 
-impl fmt::Debug for Builder {
+impl fmt::Debug for ServerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
+        f.debug_struct("ServerBuilder")
             .field("name", &self.name)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
     }
 }
 
-/// A source of tools that clients of the protocol can reach. Cheap to clone; all clones are the same server.
+/// A tool source served over MCP. Cheap to clone; clones are the same server.
 #[derive(Clone)]
 pub struct Server(pub(super) Arc<Shared>);
 
 impl Server {
-    /// Puts a server together for a source; a toolbox is one.
-    pub fn builder(source: Arc<dyn ToolSource>) -> Builder {
-        Builder {
+    /// Begins to configure a server for a source, such as a toolbox.
+    pub fn builder(source: Arc<dyn ToolSource>) -> ServerBuilder {
+        ServerBuilder {
             source,
             name: None,
             version: "0.1.0".to_owned(),
             instructions: None,
-            limits: Limits::default(),
-            hints: Hinting::default(),
-            completing: None,
+            limits: ServerLimits::default(),
+            hints: HintRules::default(),
+            completer: None,
             guard: Guard::default(),
             tls: None,
             task_store: None,
         }
     }
 
-    /// Its name.
+    /// The server name.
     pub fn name(&self) -> &str {
         &self.0.name
     }

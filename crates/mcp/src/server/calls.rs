@@ -1,4 +1,4 @@
-//! Calls that run, and calls that wait between two requests for the answers of a client.
+//! Running calls, and calls parked between two requests while a client answers questions.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::pin::pin;
@@ -9,7 +9,7 @@ use futures_util::future::{Either, select};
 use rmcp::model::{
     ErrorData, InputRequiredResult, ProgressNotificationParam, ProgressToken, RequestStateCodec, SealOptions,
 };
-#[expect(deprecated, reason = "log lines go on for the clients that want them")]
+#[expect(deprecated, reason = "older clients use logging")]
 use rmcp::model::{LoggingLevel, LoggingMessageNotificationParam};
 use rmcp::{Peer, RoleServer};
 use serde::{Deserialize, Serialize};
@@ -18,27 +18,27 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use toolpost_core::{BoxFuture, LogLevel, Output, ToolError};
 
-use super::port::{Abilities, Asked, CallPort, Notice};
+use super::port::{Abilities, CallPort, Notice, PendingQuestion};
 
-/// A call that somebody polls. Dropping it stops it.
+/// A running call. Dropping it cancels it.
 pub(crate) struct Active {
     future: BoxFuture<'static, Result<Output, ToolError>>,
     port: Arc<CallPort>,
-    /// What it was called with, unless it has waited for answers since.
+    /// The arguments, unless the call was parked.
     pub(crate) arguments: Option<Arc<Value>>,
 }
 
-/// What happened next.
+/// The next event of a call.
 pub(crate) enum Step {
     Done(Result<Output, ToolError>),
-    Asked(Vec<Asked>),
-    /// It takes longer than is waited for.
+    Asked(Vec<PendingQuestion>),
+    /// The call is slow: it may become a task.
     Slow,
 }
 
-/// What is told of a call, on its way to whoever wants it.
-pub(crate) trait Tell {
-    fn tell(&mut self, notices: VecDeque<Notice>) -> impl Future<Output = ()> + Send;
+/// A sink for the progress and log notices of a call.
+pub(crate) trait NoticeSink {
+    fn send_all(&mut self, notices: VecDeque<Notice>) -> impl Future<Output = ()> + Send;
 }
 
 impl Active {
@@ -46,14 +46,14 @@ impl Active {
         Self { future, port, arguments: None }
     }
 
-    /// Its request is over: from now on it tells what a task tells.
-    pub(crate) fn on_its_own(&self) {
-        self.port.set_on_its_own();
+    /// Detaches the call from its request: it is a task now.
+    pub(crate) fn detach(&self) {
+        self.port.detach();
     }
 
-    /// Runs it until it is done or asks something, or is slow. What it tells goes to the client meanwhile. Not to be
-    /// polled again when it is done.
-    pub(crate) async fn step(&mut self, teller: &mut impl Tell, slow_at: Option<Instant>) -> Step {
+    /// Runs the call until it is done, asks a question or is slow, and forwards notices. Must not be polled
+    /// again when done.
+    pub(crate) async fn step(&mut self, sink: &mut impl NoticeSink, slow_at: Option<Instant>) -> Step {
         loop {
             let is_slow = async {
                 match slow_at {
@@ -64,24 +64,24 @@ impl Active {
             tokio::select! {
                 biased;
                 result = &mut self.future => {
-                    teller.tell(self.port.take_notices()).await;
+                    sink.send_all(self.port.take_notices()).await;
                     return Step::Done(result);
                 }
-                () = self.port.news() => {}
+                () = self.port.changed() => {}
                 () = is_slow => return Step::Slow,
             }
             let questions = self.port.take_questions();
             let notices = self.port.take_notices();
-            // A client that is slow to take notices does not stop the tool.
-            let told = match select(&mut self.future, pin!(teller.tell(notices))).await {
-                Either::Left((result, telling)) => {
-                    telling.await;
+            // A slow client does not block the tool.
+            let done = match select(&mut self.future, pin!(sink.send_all(notices))).await {
+                Either::Left((result, sending)) => {
+                    sending.await;
                     Some(result)
                 }
                 Either::Right(((), _)) => None,
             };
-            if let Some(result) = told {
-                teller.tell(self.port.take_notices()).await;
+            if let Some(result) = done {
+                sink.send_all(self.port.take_notices()).await;
                 return Step::Done(result);
             }
             if !questions.is_empty() {
@@ -97,33 +97,33 @@ impl Drop for Active {
     }
 }
 
-/// Tells a client what a call tells.
-pub(crate) struct Teller {
+/// Sends the notices of a call to a client.
+pub(crate) struct Notifier {
     pub(crate) peer: Peer<RoleServer>,
     pub(crate) token: Option<ProgressToken>,
     /// The name that log lines carry.
     pub(crate) logger: String,
     last: f64,
-    patience: Duration,
+    timeout: Duration,
 }
 
-impl Teller {
+impl Notifier {
     pub(crate) fn new(
         peer: Peer<RoleServer>,
         token: Option<ProgressToken>,
         logger: &str,
-        patience: Duration,
+        timeout: Duration,
     ) -> Self {
-        Self { peer, token, logger: logger.to_owned(), last: f64::NEG_INFINITY, patience }
+        Self { peer, token, logger: logger.to_owned(), last: f64::NEG_INFINITY, timeout }
     }
 
-    #[expect(deprecated, reason = "log lines go on for the clients that want them")]
+    #[expect(deprecated, reason = "older clients use logging")]
     async fn send(&mut self, notice: Notice) -> bool {
         match notice {
             Notice::Progress(progress) => {
                 let Some(token) = self.token.clone() else { return true };
                 let value = progress.percent.unwrap_or_else(|| self.last.max(0.0).floor() + 1.0);
-                // The protocol wants each value above the one before, also when an attempt begins again.
+                // MCP requires increasing values, even when a retry starts again.
                 self.last = if value > self.last { value } else { self.last.next_up() };
                 let mut params = ProgressNotificationParam::new(token, self.last);
                 params.total = progress.percent.map(|_| 100.0);
@@ -145,19 +145,19 @@ impl Teller {
     }
 }
 
-impl Tell for Teller {
-    async fn tell(&mut self, notices: VecDeque<Notice>) {
+impl NoticeSink for Notifier {
+    async fn send_all(&mut self, notices: VecDeque<Notice>) {
         for notice in notices {
-            let sent = tokio::time::timeout(self.patience, self.send(notice)).await;
+            let sent = tokio::time::timeout(self.timeout, self.send(notice)).await;
             if !matches!(sent, Ok(true)) {
-                tracing::debug!("a notice did not reach the client");
+                tracing::debug!("a notification did not reach the client");
                 return;
             }
         }
     }
 }
 
-/// A task that ends with this value.
+/// A tokio task that is aborted on drop.
 pub(crate) struct Task<T>(JoinHandle<T>);
 
 impl<T: Send + 'static> Task<T> {
@@ -176,39 +176,40 @@ impl<T> Drop for Task<T> {
 struct Parked {
     task: Task<Result<Output, ToolError>>,
     port: Arc<CallPort>,
-    questions: Vec<Asked>,
+    questions: Vec<PendingQuestion>,
     _timer: Task<()>,
 }
 
-/// The calls that wait, at most so many and so long.
+/// The parked calls, bounded in number and time.
 pub(crate) struct Parking {
     parked: Mutex<HashMap<String, Parked>>,
     codec: RequestStateCodec,
-    places: usize,
+    capacity: usize,
     time: Duration,
 }
 
-/// What the sealed state of a request says.
+/// The content of a sealed request state.
 #[derive(Serialize, Deserialize)]
 struct State {
     handle: String,
 }
 
-/// Who waits for what: only the same client gets on with the same request.
+/// Binds a request state to its client, method and name.
 pub(crate) fn binding(owner: Option<&str>, method: &str, name: &str) -> Vec<u8> {
-    // Lengths first, so that no two triples look the same.
+    // A length prefix keeps the encoding unambiguous.
     let owner = owner.map_or_else(|| "-".to_owned(), |owner| format!("+{}:{owner}", owner.len()));
     format!("{owner}\n{method}\n{name}").into_bytes()
 }
 
 impl Parking {
-    pub(crate) fn new(places: usize, time: Duration) -> Result<Self, ToolError> {
+    pub(crate) fn new(capacity: usize, time: Duration) -> Result<Self, ToolError> {
         let mut key = [0; 32];
-        getrandom::fill(&mut key)
-            .map_err(|error| ToolError::internal(format!("no random key for request states: {error}")))?;
+        getrandom::fill(&mut key).map_err(|error| {
+            ToolError::internal(format!("cannot generate a key for request states: {error}"))
+        })?;
         let codec = RequestStateCodec::try_new(key.to_vec())
             .map_err(|error| ToolError::internal(format!("the key for request states: {error}")))?;
-        Ok(Self { parked: Mutex::default(), codec, places, time })
+        Ok(Self { parked: Mutex::default(), codec, capacity, time })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Parked>> {
@@ -216,28 +217,29 @@ impl Parking {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many wait.
+    /// The number of parked calls.
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Ends all that wait.
+    /// Cancels all parked calls.
     pub(crate) fn clear(&self) {
         let parked = std::mem::take(&mut *self.lock());
         drop(parked);
     }
 
-    /// Lets a call wait for answers, and says what the client is to be asked.
+    /// Parks a call and returns the questions for the client.
     ///
     /// # Errors
-    /// There is no place: the questions get `OVERLOADED`, and the call goes on.
+    /// The table is full: the questions fail with `OVERLOADED`, and the call continues.
     pub(crate) fn park(
         self: &Arc<Self>,
         mut active: Active,
-        questions: Vec<Asked>,
+        questions: Vec<PendingQuestion>,
         binding: &[u8],
     ) -> Result<InputRequiredResult, Active> {
-        let requests = questions.iter().map(|asked| (asked.key.clone(), asked.request.clone())).collect();
+        let requests =
+            questions.iter().map(|question| (question.key.clone(), question.request.clone())).collect();
         let sealed = toolpost_core::random_hex(32).and_then(|handle| {
             let state = State { handle: handle.clone() };
             let options = SealOptions::new().associated_data(binding).ttl(self.time);
@@ -246,14 +248,17 @@ impl Parking {
         });
         let mut parked = self.lock();
         let (handle, sealed) = match sealed {
-            Ok(sealed) if parked.len() < self.places => sealed,
+            Ok(sealed) if parked.len() < self.capacity => sealed,
             other => {
                 drop(parked);
                 let error = other.err().unwrap_or_else(|| {
-                    ToolError::overloaded(format!("{} calls wait for answers already", self.places))
+                    ToolError::overloaded(format!(
+                        "too many calls wait for answers: at most {}",
+                        self.capacity
+                    ))
                 });
-                for asked in questions {
-                    asked.answer(Err(error.clone()));
+                for question in questions {
+                    question.answer(Err(error.clone()));
                 }
                 return Err(active);
             }
@@ -261,25 +266,25 @@ impl Parking {
         let port = Arc::clone(&active.port);
         let nothing: BoxFuture<'static, _> = Box::pin(std::future::pending());
         let future = std::mem::replace(&mut active.future, nothing);
-        // The husk must not close the port when it is dropped.
+        // The remaining shell must not close the port on drop.
         active.port = Arc::default();
         let timer = {
             let (table, handle, time) = (Arc::downgrade(self), handle.clone(), self.time);
             Task::spawn(async move {
                 tokio::time::sleep(time).await;
-                let gone = table.upgrade().and_then(|table| table.lock().remove(&handle));
-                drop(gone);
+                // Dropped outside the lock.
+                let expired = table.upgrade().and_then(|table| table.lock().remove(&handle));
+                drop(expired);
             })
         };
         parked.insert(handle, Parked { task: Task::spawn(future), port, questions, _timer: timer });
         Ok(InputRequiredResult::new(Some(requests), Some(sealed)))
     }
 
-    /// Takes up a call again with the answers of its client. What is still open is asked again.
+    /// Resumes a parked call with the answers of its client. Open questions are asked again.
     ///
     /// # Errors
-    /// The state is none of ours, or of another client or request, or its call waits no more; an answer has the wrong
-    /// form.
+    /// The state is invalid, expired or belongs to another client or request; an answer is malformed.
     pub(crate) fn resume(
         self: &Arc<Self>,
         sealed: &str,
@@ -289,41 +294,40 @@ impl Parking {
     ) -> Result<Either<Active, InputRequiredResult>, ErrorData> {
         let state: State = self.codec.open_json_with(sealed, binding).map_err(|error| {
             ErrorData::invalid_params(
-                format!("the requestState was not made for this request: {error}"),
+                format!("the requestState does not belong to this request: {error}"),
                 None,
             )
         })?;
         let mut waiting = self.lock();
         let Some(parked) = waiting.get(&state.handle) else {
-            let message = "the requestState belongs to no waiting call: it was used already, or it waited too long; make \
-                           the call again without it";
+            let message = "the requestState was already used or has expired; repeat the call without it";
             return Err(ErrorData::invalid_params(message, None));
         };
         let wrong = parked
             .questions
             .iter()
-            .find(|asked| answers.get(&asked.key).is_some_and(|answer| !asked.fits(answer)));
-        if let Some(asked) = wrong {
-            let message = format!("the response `{}` does not have the form of an answer", shown(&asked.key));
+            .find(|question| answers.get(&question.key).is_some_and(|answer| !question.fits(answer)));
+        if let Some(question) = wrong {
+            let message = format!("the response `{}` is malformed", shown(&question.key));
             return Err(ErrorData::invalid_params(message, None));
         }
         let Some(parked) = waiting.remove(&state.handle) else {
-            return Err(ErrorData::internal_error("the table of waiting calls is broken", None));
+            return Err(ErrorData::internal_error("a parked call vanished", None));
         };
         drop(waiting);
         parked.port.set_abilities(abilities);
         let mut open = Vec::new();
-        for asked in parked.questions {
-            match answers.remove(&asked.key) {
-                Some(answer) => asked.answer(Ok(answer)),
-                None => open.push(asked),
+        for question in parked.questions {
+            match answers.remove(&question.key) {
+                Some(answer) => question.answer(Ok(answer)),
+                None => open.push(question),
             }
         }
         let Parked { mut task, port, .. } = Parked { questions: Vec::new(), ..parked };
         let future = Box::pin(async move {
-            (&mut task.0).await.unwrap_or_else(|error| {
-                Err(ToolError::internal("the call broke while it waited").caused_by(error))
-            })
+            (&mut task.0)
+                .await
+                .unwrap_or_else(|error| Err(ToolError::internal("the parked call panicked").caused_by(error)))
         });
         let active = Active::new(future, port);
         if open.is_empty() {
@@ -336,7 +340,7 @@ impl Parking {
     }
 }
 
-/// A name of the client's as an error may show it.
+/// A client's text for an error message: shortened and escaped.
 pub(crate) fn shown(text: &str) -> String {
     text.chars().take(80).flat_map(char::escape_debug).collect()
 }

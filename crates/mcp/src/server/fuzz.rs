@@ -1,6 +1,6 @@
-//! Random input for everything here that reads bytes of strangers. `cargo-fuzz` needs a nightly compiler, which the
-//! project does not use; `PROPTEST_CASES=1000000 cargo nextest run -p toolpost-mcp fuzz` is the long run, and what it
-//! finds is shrunk and printed.
+//! Property tests with random input for every parser of client data. For a long run: `PROPTEST_CASES=1000000
+//! cargo nextest run -p toolpost-mcp fuzz`; proptest shrinks and prints failures. `cargo-fuzz` would need a
+//! nightly compiler.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use toolpost_core::Secret;
 
-use super::answers::{First, first_message};
 use super::calls::Parking;
 use super::guard::Guard;
 use super::port::Abilities;
-use super::tasks::Wanted;
-use super::wire::{Gate, Lines, Read};
-use super::{Limits, ResourceServer};
+use super::single_json::{First, first_message};
+use super::tasks::TaskFilter;
+use super::wire::{Lines, Read, RequestGate};
+use super::{ResourceServer, ServerLimits};
 
-/// Pieces of messages, good and bad.
+/// Fragments of messages, valid and invalid.
 const PIECES: &[&str] = &[
     "{",
     "}",
@@ -73,7 +73,7 @@ const PIECES: &[&str] = &[
     "id: 1\n\n",
 ];
 
-/// Messages in pieces, or any bytes.
+/// Concatenated fragments, deep nesting, truncated messages, or random bytes.
 fn messages() -> impl Strategy<Value = Vec<u8>> {
     let pieces = proptest::collection::vec(proptest::sample::select(PIECES), 0..40)
         .prop_map(|pieces| pieces.concat().into_bytes());
@@ -92,7 +92,7 @@ fn messages() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![pieces, deep, whole, proptest::collection::vec(any::<u8>(), 0..300)]
 }
 
-/// A token or a state in which some bytes are others, which it is not any more.
+/// A token or state with some bytes changed.
 fn changed(good: &str, changes: &[(u16, u8)]) -> Option<String> {
     let mut bytes = good.as_bytes().to_vec();
     for (place, byte) in changes {
@@ -108,34 +108,34 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 proptest! {
     #[test]
-    fn a_message_is_read_or_refused_with_an_error_of_the_protocol(all in proptest::collection::vec(messages(), 1..8)) {
-        let gate = Gate::new(4);
+    fn a_message_parses_or_gets_a_json_rpc_error(all in proptest::collection::vec(messages(), 1..8)) {
+        let gate = RequestGate::new(4);
         let (mut open, mut freed) = (0, 0);
-        let mut refusals = Vec::new();
+        let mut rejected = Vec::new();
         for bytes in &all {
-            // Whatever else it does, it does not read a list of tasks where there is none.
-            prop_assert!(Wanted::of(bytes).is_none() || serde_json::from_slice::<Value>(bytes).is_ok());
+            // Only valid JSON can have a task filter.
+            prop_assert!(TaskFilter::of(bytes).is_none() || serde_json::from_slice::<Value>(bytes).is_ok());
             match gate.read(bytes) {
                 Read::Message(message) => {
                     open += usize::from(matches!(*message, JsonRpcMessage::Request(_)));
                     freed += usize::from(matches!(*message, JsonRpcMessage::Notification(_)));
                 }
-                Read::Refused(answer, permit) => {
+                Read::Rejected(answer, permit) => {
                     let answer: Value = serde_json::from_slice(&answer).unwrap();
                     prop_assert_eq!(&answer["jsonrpc"], "2.0");
                     prop_assert!(answer["error"]["code"].is_i64() && answer.get("id").is_some());
-                    refusals.push(permit);
+                    rejected.push(permit);
                 }
                 Read::Nothing => {}
             }
-            prop_assert!(open + refusals.len() <= 4 + freed, "more is open than may be");
+            prop_assert!(open + rejected.len() <= 4 + freed, "too many open requests");
         }
     }
 
     #[test]
-    fn lines_end_and_none_is_longer_than_the_limit(bytes in proptest::collection::vec(messages(), 0..8)) {
+    fn no_line_exceeds_the_limit(bytes in proptest::collection::vec(messages(), 0..8)) {
         let input = bytes.join(&b"\n"[..]);
-        let limits = Limits { request_bytes: 64, requests_per_stream: 4, ..Limits::default() };
+        let limits = ServerLimits { request_bytes: 64, requests_per_stream: 4, ..ServerLimits::default() };
         block_on(async {
             let mut lines = Lines::new(&input[..], Vec::<u8>::new(), &limits);
             let mut count = 0;
@@ -148,28 +148,28 @@ proptest! {
     }
 
     #[test]
-    fn a_stream_of_events_is_judged_by_its_first_message_however_it_is_cut(bytes in messages()) {
-        // Every beginning is looked at, and long ones say no more than short ones.
+    fn an_event_stream_is_classified_by_its_first_message(bytes in messages()) {
+        // Every prefix is checked; longer inputs add nothing.
         let bytes = &bytes[..bytes.len().min(400)];
         let whole = first_message(bytes);
-        let mut judged = None;
+        let mut classified = None;
         for end in 0..=bytes.len() {
             match first_message(&bytes[..end]) {
-                // A character may be cut in two.
+                // A prefix may end inside a character.
                 First::NotYet => {}
-                First::Answer(answer) => judged = judged.or(Some(Some(answer))),
-                First::Other => judged = judged.or(Some(None)),
+                First::Answer(answer) => classified = classified.or(Some(Some(answer))),
+                First::Other => classified = classified.or(Some(None)),
             }
         }
-        match (judged, whole) {
+        match (classified, whole) {
             (Some(Some(early)), First::Answer(late)) => prop_assert_eq!(early, late),
-            (Some(Some(_)), First::Other) => prop_assert!(false, "an answer became something else"),
+            (Some(Some(_)), First::Other) => prop_assert!(false, "a response became something else"),
             _ => {}
         }
     }
 
     #[test]
-    fn only_its_own_names_reach_a_server(
+    fn only_the_servers_own_hosts_are_admitted(
         host in "[a-z0-9.:@\\[\\]%-]{0,24}|(localhost|127\\.0\\.0\\.1|\\[::1\\])(:[0-9]{1,5})?[.@:a-z]{0,3}",
         origin in proptest::option::of("(https?://)?[a-z0-9.:@/]{0,20}|http://localhost(:[0-9]{1,5})?[/.a-z]{0,2}|null"),
     ) {
@@ -189,7 +189,7 @@ proptest! {
     }
 
     #[test]
-    fn no_header_speaks_for_somebody_but_the_very_token(value in proptest::collection::vec(any::<u8>(), 0..60), near in "Bearer toke[a-z]{0,2}[ ,]?") {
+    fn only_the_exact_token_authenticates(value in proptest::collection::vec(any::<u8>(), 0..60), near in "Bearer toke[a-z]{0,2}[ ,]?") {
         let guard = Guard { tokens: vec![Secret::new("token")], ..Guard::default() };
         for bytes in [value, near.into_bytes()] {
             let Ok(header) = HeaderValue::from_bytes(&bytes) else { continue };
@@ -201,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn no_token_that_was_changed_is_taken(changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..4), junk in "[A-Za-z0-9_.=-]{0,80}") {
+    fn a_modified_token_is_rejected(changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..4), junk in "[A-Za-z0-9_.=-]{0,80}") {
         use ring::signature::{Ed25519KeyPair, KeyPair as _};
         let pair = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap();
         let x = URL_SAFE_NO_PAD.encode(pair.public_key().as_ref());
@@ -219,10 +219,10 @@ proptest! {
     }
 
     #[test]
-    fn no_state_that_was_changed_is_taken_up(changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..4), junk in "[A-Za-z0-9_.=-]{0,200}") {
+    fn a_modified_request_state_is_rejected(changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..4), junk in "[A-Za-z0-9_.=-]{0,200}") {
         block_on(async {
             let parking = Arc::new(Parking::new(4, std::time::Duration::from_mins(1)).unwrap());
-            // Sealed with another key, as by another server.
+            // Sealed with the key of another server.
             let codec = RequestStateCodec::try_new(vec![1; 32]).unwrap();
             let foreign = codec.seal_json_with(&json!({ "handle": "x" }), &rmcp::model::SealOptions::new()).unwrap();
             for sealed in [Some(junk), Some(foreign.clone()), changed(&foreign, &changes)].into_iter().flatten() {
@@ -234,10 +234,10 @@ proptest! {
     }
 
     #[test]
-    fn frames_of_a_websocket_end_in_messages_or_the_end(frames in proptest::collection::vec((any::<u8>(), any::<u8>(), messages()), 0..6), junk in proptest::collection::vec(any::<u8>(), 0..40)) {
+    fn websocket_frames_never_exceed_the_limit(frames in proptest::collection::vec((any::<u8>(), any::<u8>(), messages()), 0..6), junk in proptest::collection::vec(any::<u8>(), 0..40)) {
         let mut bytes = BytesMut::new();
         for (first, mask, payload) in &frames {
-            // Mostly frames that are one, with any opcode and any flag.
+            // Mostly valid frames, with any opcode and flags.
             bytes.put_u8(*first);
             let length = payload.len().min(60_000) as u16;
             bytes.put_u8(if mask % 8 == 0 { 0x7e } else { 0xfe });
@@ -257,7 +257,7 @@ proptest! {
             tokio::io::AsyncWriteExt::write_all(&mut write, &bytes).await.unwrap();
             drop((read, write));
             let mut stream = WebSocketStream::from_raw_socket(ours, Role::Server, Some(config)).await;
-            let gate = Gate::new(4);
+            let gate = RequestGate::new(4);
             while let Some(Ok(message)) = stream.next().await {
                 assert!(message.len() <= 1_000, "{} bytes", message.len());
                 gate.read(&message.into_data());

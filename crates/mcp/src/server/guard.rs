@@ -1,4 +1,4 @@
-//! Who may send requests: by the address that they name, by the page that they come from, by their token.
+//! Admits requests by `Host`, `Origin` and token.
 
 use std::net::SocketAddr;
 
@@ -10,25 +10,25 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use toolpost_core::{Secret, ToolError};
 
-use super::oauth::Why;
+use super::oauth::TokenError;
 use super::{Principal, ResourceServer};
 
-/// What is refused, and how.
+/// A rejected request: the status, message and challenge of the response.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct Rejection {
     pub(super) status: StatusCode,
     pub(super) message: String,
-    /// The header `WWW-Authenticate`.
+    /// The `WWW-Authenticate` header.
     pub(super) challenge: Option<String>,
 }
 
-impl Refusal {
+impl Rejection {
     fn forbidden(message: impl Into<String>) -> Self {
         Self { status: StatusCode::FORBIDDEN, message: message.into(), challenge: None }
     }
 }
 
-/// The rules of one server.
+/// The admission rules of a server.
 #[derive(Default)]
 pub(super) struct Guard {
     pub(super) tokens: Vec<Secret>,
@@ -40,19 +40,19 @@ pub(super) struct Guard {
 
 impl Guard {
     /// # Errors
-    /// A token is empty, or a name of a host or an origin is none.
+    /// A token is empty, or a host or origin is invalid.
     pub(super) fn check(&self) -> Result<(), ToolError> {
         if self.tokens.iter().any(|token| token.expose().is_empty()) {
-            return Err(ToolError::invalid_input("a token is empty: expected at least one character"));
+            return Err(ToolError::invalid_input("the bearer token is empty"));
         }
         if let Some(host) = self.hosts.iter().find(|host| host.parse::<Authority>().is_err()) {
             return Err(ToolError::invalid_input(format!(
-                "`{host}` is no name of a host, such as `example.org:8080`"
+                "`{host}` is not a valid host, such as `example.org:8080`"
             )));
         }
         match self.origins.iter().find(|origin| parse_origin(origin).is_none()) {
             Some(origin) => Err(ToolError::invalid_input(format!(
-                "`{origin}` is no origin, such as `https://app.example`"
+                "`{origin}` is not a valid origin, such as `https://app.example`"
             ))),
             None => Ok(()),
         }
@@ -62,33 +62,33 @@ impl Guard {
         !self.tokens.is_empty() || self.oauth.is_some()
     }
 
-    /// Whether the server may listen there.
+    /// Whether the server may listen on an address.
     ///
     /// # Errors
-    /// `PERMISSION` for an address beyond the loopback of a server that authenticates nobody, or was not told to.
+    /// `PERMISSION` for an address beyond loopback without authentication or opt-in.
     pub(super) fn may_listen(&self, address: SocketAddr) -> Result<(), ToolError> {
         if address.ip().is_loopback() || (self.authenticates() && self.beyond_loopback) {
             return Ok(());
         }
         let missing = match (self.authenticates(), self.beyond_loopback) {
-            (false, false) => "Give it a token, and allow it to listen beyond the loopback.",
-            (false, true) => "Give it a token.",
-            (true, _) => "Allow it to listen beyond the loopback.",
+            (false, false) => "Set a token and allow listening beyond loopback.",
+            (false, true) => "Set a token.",
+            (true, _) => "Allow listening beyond loopback.",
         };
-        Err(ToolError::permission(format!("`{address}` is reachable from other machines")).suggest(missing))
+        Err(ToolError::permission(format!("`{address}` is reachable from other hosts")).suggest(missing))
     }
 
-    /// Looks at the address that a request names and at the page that it comes from.
-    pub(super) fn admit(&self, head: &Parts, local: SocketAddr, is_tls: bool) -> Result<(), Refusal> {
+    /// Checks the `Host` and `Origin` of a request.
+    pub(super) fn admit(&self, head: &Parts, local: SocketAddr, is_tls: bool) -> Result<(), Rejection> {
         let mut hosts = head.headers.get_all(HOST).iter();
         let (Some(host), None) = (hosts.next(), hosts.next()) else {
             let message = "expected exactly one Host header".to_owned();
-            return Err(Refusal { status: StatusCode::BAD_REQUEST, message, challenge: None });
+            return Err(Rejection { status: StatusCode::BAD_REQUEST, message, challenge: None });
         };
         let named = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
         let named = named.filter(|named| head.uri.authority().is_none_or(|also| also == named));
         if !named.is_some_and(|named| self.is_own(&named, local, is_tls)) {
-            return Err(Refusal::forbidden("this server is not reached under that Host"));
+            return Err(Rejection::forbidden("this Host is not allowed"));
         }
         for origin in head.headers.get_all(ORIGIN) {
             let known = origin.to_str().ok().and_then(parse_origin).is_some_and(|(scheme, authority)| {
@@ -101,21 +101,21 @@ impl Guard {
                         .any(|(allowed, at)| allowed == scheme && at == authority)
             });
             if !known {
-                return Err(Refusal::forbidden("this server does not serve pages of that Origin"));
+                return Err(Rejection::forbidden("this Origin is not allowed"));
             }
         }
         Ok(())
     }
 
-    /// Whether an address is this server's: a name of the loopback or the very address, with the port, or a name that it
-    /// was told.
+    /// Whether an authority is this server's: loopback or the local address with the port, or a configured
+    /// host.
     fn is_own(&self, named: &Authority, local: SocketAddr, is_tls: bool) -> bool {
         if named.as_str().contains('@') {
             return false;
         }
         let port = match (named.as_str().rsplit_once(':'), named.port_u16()) {
             (_, Some(port)) => port,
-            // A port that is no number.
+            // An invalid port.
             (Some((_, rest)), None) if !rest.contains(']') => return false,
             _ if is_tls => 443,
             _ => 80,
@@ -132,8 +132,8 @@ impl Guard {
             })
     }
 
-    /// Finds out whom a request speaks for.
-    pub(super) fn authenticate(&self, headers: &HeaderMap) -> Result<Principal, Refusal> {
+    /// Authenticates a request.
+    pub(super) fn authenticate(&self, headers: &HeaderMap) -> Result<Principal, Rejection> {
         if !self.authenticates() {
             return Ok(Principal(None));
         }
@@ -145,7 +145,7 @@ impl Guard {
             }),
             _ => None,
         };
-        // All are compared, whichever fits: the time says nothing.
+        // All tokens are compared in constant time.
         let digest = |token: &str| Sha256::digest(token.as_bytes());
         let mut found = None;
         for (place, known) in self.tokens.iter().enumerate() {
@@ -157,24 +157,24 @@ impl Guard {
         if let Some(place) = found {
             return Ok(Principal(Some(format!("token-{}", place + 1).into())));
         }
-        let (why, challenge) = match &self.oauth {
+        let (error, challenge) = match &self.oauth {
             Some(rules) => match token.map(|token| rules.subject(token)) {
                 Some(Ok(subject)) => return Ok(Principal(Some(format!("oauth:{subject}").into()))),
-                Some(Err(why)) => (Some(why), rules.challenge(Some(why))),
+                Some(Err(error)) => (Some(error), rules.challenge(Some(error))),
                 None => (None, rules.challenge(None)),
             },
             None if token.is_some() => (None, "Bearer error=\"invalid_token\", realm=\"mcp\"".to_owned()),
             None => (None, "Bearer realm=\"mcp\"".to_owned()),
         };
-        let (status, message) = match why {
-            Some(Why::Scope) => (StatusCode::FORBIDDEN, "the token is not for what this server does"),
-            _ => (StatusCode::UNAUTHORIZED, "this server wants a bearer token that it knows"),
+        let (status, message) = match error {
+            Some(TokenError::Scope) => (StatusCode::FORBIDDEN, "the token lacks a required scope"),
+            _ => (StatusCode::UNAUTHORIZED, "a valid bearer token is required"),
         };
-        Err(Refusal { status, message: message.to_owned(), challenge: Some(challenge) })
+        Err(Rejection { status, message: message.to_owned(), challenge: Some(challenge) })
     }
 }
 
-/// Scheme and authority of an origin, and nothing else.
+/// The scheme and authority of an origin.
 fn parse_origin(origin: &str) -> Option<(String, Authority)> {
     let uri: Uri = origin.parse().ok()?;
     let parts = uri.into_parts();
@@ -194,11 +194,11 @@ mod tests {
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
         let local = "127.0.0.1:8080".parse().unwrap();
-        guard.admit(&head, local, false).map_or_else(|refusal| refusal.status.as_u16(), |()| 200)
+        guard.admit(&head, local, false).map_or_else(|rejection| rejection.status.as_u16(), |()| 200)
     }
 
     #[test]
-    fn only_its_own_addresses_and_pages_reach_a_server() {
+    fn only_own_hosts_and_origins_are_admitted() {
         let guard = Guard {
             hosts: vec!["tools.example".into(), "other.example:9000".into()],
             origins: vec!["https://app.example".into()],
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_one_host() {
+    fn a_request_needs_exactly_one_host() {
         let guard = Guard::default();
         let local = "127.0.0.1:8080".parse().unwrap();
         let (none, ()) = http::Request::get("/mcp").body(()).unwrap().into_parts();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_told_from_every_other() {
+    fn tokens_identify_their_position() {
         let guard = Guard { tokens: vec![Secret::new("first"), Secret::new("second")], ..Guard::default() };
         let check = |value: Option<&str>| {
             let mut headers = HeaderMap::new();
@@ -276,14 +276,14 @@ mod tests {
             Some("Bearer First"),
             Some("Basic first"),
         ] {
-            let refusal = check(bad).unwrap_err();
-            assert_eq!(refusal.status, 401, "{bad:?}");
-            assert!(refusal.challenge.unwrap().starts_with("Bearer"), "{bad:?}");
+            let rejection = check(bad).unwrap_err();
+            assert_eq!(rejection.status, 401, "{bad:?}");
+            assert!(rejection.challenge.unwrap().starts_with("Bearer"), "{bad:?}");
         }
     }
 
     #[test]
-    fn other_machines_are_served_only_with_a_token_and_the_word() {
+    fn remote_hosts_are_served_only_with_a_token_and_opt_in() {
         let anywhere = "0.0.0.0:0".parse().unwrap();
         let guard = |tokens: &[&str], beyond_loopback| Guard {
             tokens: tokens.iter().map(Secret::new).collect(),

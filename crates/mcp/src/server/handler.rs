@@ -1,4 +1,4 @@
-//! The methods of the protocol, answered from a source.
+//! Implements the MCP methods over a tool source.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -18,7 +18,7 @@ use rmcp::model::{
     ResourcesCapability, ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter,
     TASKS_EXTENSION_ID, Tool, ToolsCapability, UnsubscribeRequestParams, UpdateTaskParams,
 };
-#[expect(deprecated, reason = "log levels go on for the clients that set them")]
+#[expect(deprecated, reason = "older clients set log levels")]
 use rmcp::model::{LoggingLevel, SetLevelRequestParams};
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
@@ -29,55 +29,54 @@ use toolpost_core::{
     Call, Caller, Cancellation, Code, LogLevel, ResourceSpec, Scope, TaskUse, ToolError, ToolSource, ToolSpec,
 };
 
-use super::builder::{Completing, Completion};
-use super::calls::{Active, Parking, Step, Teller, binding};
+use super::builder::{Completer, Completion};
+use super::calls::{Active, Notifier, Parking, Step, binding};
 use super::changes::Changes;
 use super::guard::Guard;
-use super::listening;
-use super::listing::{LIST_TIME, Listings};
+use super::listing::{LIST_TIMEOUT, Listings};
 use super::port::{Abilities, CAPABILITY, CallPort};
-use super::tasks::{Again, Origin, Tasks, can_run_again};
-use super::watched::Subscriptions;
-use super::work::{Outcome, Plan, Round, Work, ask};
-use super::{Certificate, Limits, Principal};
+use super::request::{Operation, Outcome, RoundInput, TaskPlan, ask_legacy_client};
+use super::tasks::{Origin, Rerun, Tasks, is_rerunnable};
+use super::watch::Subscriptions;
+use super::{Certificate, Principal, ServerLimits};
 use crate::convert::outward;
 
-/// The longest fact of a request that becomes part of a call, in bytes.
-const MAX_FACT: usize = 1_024;
-/// Facts of a request's `_meta` that become facts of the call: the trace, and what Claude Code calls it.
-const FACTS: [&str; 4] = ["traceparent", "tracestate", "baggage", "claudecode/toolUseId"];
-/// The code of an error that names a capability which the client lacks.
+/// The longest forwarded `_meta` value and client name, in bytes.
+const MAX_META_VALUE: usize = 1_024;
+/// The `_meta` keys that are forwarded to the call's metadata.
+const FORWARDED_META: [&str; 4] = ["traceparent", "tracestate", "baggage", "claudecode/toolUseId"];
+/// The JSON-RPC error code for a missing client capability.
 const MISSING_CAPABILITY: i32 = -32021;
 
-/// What all connections of a server share.
+/// The state that all connections of a server share.
 pub(super) struct Shared {
     pub(super) source: Arc<dyn ToolSource>,
     pub(super) name: String,
     pub(super) version: String,
     pub(super) instructions: Option<String>,
-    pub(super) limits: Limits,
+    pub(super) limits: ServerLimits,
     pub(super) calls: Arc<Semaphore>,
-    /// How many calls were begun.
-    pub(super) counted: AtomicU64,
+    /// The number of calls that were started.
+    pub(super) started_calls: AtomicU64,
     pub(super) parking: Arc<Parking>,
     pub(super) tasks: Arc<Tasks>,
     pub(super) listings: Listings,
     pub(super) changes: Changes,
-    pub(super) completing: Option<Completing>,
+    pub(super) completer: Option<Completer>,
     pub(super) guard: Guard,
     pub(super) tls: Option<Certificate>,
-    /// What clients are told of the server.
+    /// The server info for clients.
     pub(super) info: OnceCell<ServerConfig>,
-    /// The scopes of clients that have no session, by whom they speak for, latest last.
+    /// The scopes of clients without a session, by principal, most recent last.
     pub(super) scopes: Mutex<Vec<(Principal, Scope)>>,
 }
 
 impl Shared {
-    /// Reads what the source has, for what clients are told of the server, takes up what a server before has left, and
-    /// looks for changes from now on.
+    /// Reads the source's lists for the server info, recovers tasks of a previous run, and starts to watch
+    /// for changes.
     ///
     /// # Errors
-    /// The store of tasks cannot be read.
+    /// The task store cannot be read.
     pub(super) async fn prepare(self: &Arc<Self>) -> Result<(), ToolError> {
         let listed = self.listings.current(&*self.source).await;
         let shared = Arc::clone(self);
@@ -87,9 +86,9 @@ impl Shared {
                     tracing::warn!("{error}");
                 }
                 let source = &shared.source;
-                let resources = tokio::time::timeout(LIST_TIME, source.resources()).await;
-                let prompts = tokio::time::timeout(LIST_TIME, source.prompts()).await;
-                // What cannot be read now may be there later.
+                let resources = tokio::time::timeout(LIST_TIMEOUT, source.resources()).await;
+                let prompts = tokio::time::timeout(LIST_TIMEOUT, source.prompts()).await;
+                // A list that cannot be read now may be readable later.
                 let any = |list: Option<usize>| list != Some(0);
                 shared.describe(
                     any(resources.ok().and_then(Result::ok).map(|list| list.len())),
@@ -123,7 +122,7 @@ impl Shared {
             let known = capabilities.extensions.get_or_insert_default();
             known.insert(TASKS_EXTENSION_ID.to_owned(), Map::new());
         }
-        if self.completing.is_some() {
+        if self.completer.is_some() {
             capabilities.completions = Some(Map::new());
         }
         let config =
@@ -134,7 +133,7 @@ impl Shared {
         }
     }
 
-    /// The scope of those who have no session.
+    /// The scope of clients without a session.
     pub(super) fn scope_of(&self, principal: &Principal) -> Scope {
         let mut scopes = self.scopes.lock().unwrap_or_else(PoisonError::into_inner);
         let known = scopes.iter().position(|(known, _)| known == principal);
@@ -163,7 +162,7 @@ fn new_scope(principal: &Principal) -> Scope {
     Scope::new(principal.0.as_deref().unwrap_or("mcp"))
 }
 
-/// One connection, one session, or one request without either.
+/// Handles one connection, one session, or one sessionless request.
 #[derive(Clone)]
 pub(super) struct Handler {
     pub(super) shared: Arc<Shared>,
@@ -172,21 +171,21 @@ pub(super) struct Handler {
 
 struct Session {
     principal: Principal,
-    /// Whether it is one conversation.
+    /// Whether the connection is one conversation.
     is_connection: bool,
     scope: std::sync::OnceLock<Scope>,
-    /// The least level of log lines, as the client of the older era has set it.
+    /// The minimum log level that a legacy client set.
     level: AtomicU8,
     subscriptions: Subscriptions,
 }
 
 impl Handler {
-    /// For a connection that is one conversation.
+    /// A handler for a connection that is one conversation.
     pub(super) fn of_connection(shared: Arc<Shared>, principal: Principal) -> Self {
         Self::new(shared, principal, true)
     }
 
-    /// For what comes over HTTP: each request says whom it speaks for.
+    /// A handler for HTTP, where each request has its own principal.
     pub(super) fn of_http(shared: Arc<Shared>) -> Self {
         Self::new(shared, Principal::default(), false)
     }
@@ -231,8 +230,9 @@ impl Handler {
             .with_scope(scope)
             .with_cancellation(Cancellation::new())
             .with_port(Arc::clone(port) as _);
-        let facts = FACTS.iter().filter_map(|key| Some((*key, context.meta.get(*key)?.as_str()?)));
-        for (key, value) in facts.filter(|(_, value)| value.len() <= MAX_FACT) {
+        let forwarded =
+            FORWARDED_META.iter().filter_map(|key| Some((*key, context.meta.get(*key)?.as_str()?)));
+        for (key, value) in forwarded.filter(|(_, value)| value.len() <= MAX_META_VALUE) {
             call.options.metadata.insert(key.to_owned(), value.into());
         }
         call
@@ -249,48 +249,48 @@ impl Handler {
         abilities.log = if is_legacy {
             Some(level_of(self.session.level.load(Ordering::Relaxed)))
         } else {
-            context.meta.log_level().map(our_level)
+            context.meta.log_level().map(log_level)
         };
         abilities
     }
 
-    /// Makes a call, or takes up the one that waits for these answers.
+    /// Starts a call, or resumes the parked call that these answers belong to.
     async fn run(
         &self,
         method: &str,
-        work: Work,
-        round: Round,
-        mut plan: Option<Plan>,
+        operation: Operation,
+        round: RoundInput,
+        mut plan: Option<TaskPlan>,
         capabilities: Option<&ClientCapabilities>,
         context: &RequestContext<RoleServer>,
     ) -> Result<Outcome, ErrorData> {
         let is_legacy = is_legacy(context);
         let abilities = self.abilities(capabilities, context, is_legacy);
         let principal = self.principal(context);
-        let bound = binding(principal.0.as_deref(), method, work.name());
-        let planned_tool = plan.map(|_| work.name().to_owned());
+        let bound = binding(principal.0.as_deref(), method, operation.name());
+        let planned_tool = plan.map(|_| operation.name().to_owned());
         let slow_at = plan.map(|plan| Instant::now() + plan.after);
-        let mut teller = Teller::new(
+        let mut notifier = Notifier::new(
             context.peer.clone(),
             context.meta.get_progress_token(),
-            work.name(),
+            operation.name(),
             self.shared.limits.write_time,
         );
         let mut active = match round.state {
             Some(sealed) if !is_legacy => {
                 match self.shared.parking.resume(&sealed, round.answers, abilities, &bound)? {
                     Either::Left(active) => active,
-                    Either::Right(again) => return Ok(Outcome::Asks(again)),
+                    Either::Right(required) => return Ok(Outcome::InputRequired(required)),
                 }
             }
-            _ => self.begin(work, round.answers, abilities, context),
+            _ => self.begin(operation, round.answers, abilities, context),
         };
         let mut asking = FuturesUnordered::new();
         loop {
             let step = if plan.is_some_and(|plan| plan.after.is_zero()) {
                 Step::Slow
             } else {
-                let mut step = pin!(active.step(&mut teller, slow_at.filter(|_| plan.is_some())));
+                let mut step = pin!(active.step(&mut notifier, slow_at.filter(|_| plan.is_some())));
                 loop {
                     tokio::select! {
                         biased;
@@ -306,26 +306,28 @@ impl Handler {
                 Step::Done(result) => return Ok(Outcome::Done(result)),
                 Step::Slow => {
                     let Some(planned) = plan.take() else { continue };
-                    let arguments = active.arguments.clone().filter(|_| planned.can_run_again);
+                    let arguments = active.arguments.clone().filter(|_| planned.is_rerunnable);
                     let origin = Origin {
                         owner: principal.0.as_deref().map(str::to_owned),
                         tool: planned_tool.clone().unwrap_or_default(),
-                        again: arguments.map(|arguments| Again::new((*arguments).clone(), abilities)),
+                        rerun: arguments.map(|arguments| Rerun::new((*arguments).clone(), abilities)),
                     };
                     match self.shared.tasks.adopt(active, origin).await {
                         Ok(task) => return Ok(Outcome::Task(CreateTaskResult::new(task))),
-                        Err(Some(failed)) if !planned.is_must => active = failed.0,
+                        Err(Some(failed)) if !planned.is_required => active = failed.0,
                         Err(Some(failed)) => return Ok(Outcome::Done(Err(failed.1))),
                         Err(None) => {
-                            return Err(ErrorData::internal_error("the task broke before it began", None));
+                            return Err(ErrorData::internal_error("creating the task panicked", None));
                         }
                     }
                 }
                 Step::Asked(questions) if is_legacy => {
-                    asking.extend(questions.into_iter().map(|asked| ask(context.peer.clone(), asked)));
+                    let peer = &context.peer;
+                    let ask = |question| ask_legacy_client(peer.clone(), question);
+                    asking.extend(questions.into_iter().map(ask));
                 }
                 Step::Asked(questions) => match self.shared.parking.park(active, questions, &bound) {
-                    Ok(required) => return Ok(Outcome::Asks(required)),
+                    Ok(required) => return Ok(Outcome::InputRequired(required)),
                     Err(unparked) => active = unparked,
                 },
             }
@@ -334,7 +336,7 @@ impl Handler {
 
     fn begin(
         &self,
-        work: Work,
+        operation: Operation,
         answers: InputResponses,
         abilities: Abilities,
         context: &RequestContext<RoleServer>,
@@ -343,16 +345,16 @@ impl Handler {
         let permit = Arc::clone(&self.shared.calls).try_acquire_owned();
         let limit = self.shared.limits.calls;
         let source = Arc::clone(&self.shared.source);
-        self.shared.counted.fetch_add(1, Ordering::Relaxed);
-        let (kind, call) = match work {
-            Work::Call(name, arguments) => (0, self.call(&name, arguments, context, &port)),
-            Work::Render(name, arguments) => (1, self.call(&name, arguments, context, &port)),
-            Work::Read(uri) => (2, self.call(&uri, Map::new(), context, &port)),
+        self.shared.started_calls.fetch_add(1, Ordering::Relaxed);
+        let (kind, call) = match operation {
+            Operation::Call(name, arguments) => (0, self.call(&name, arguments, context, &port)),
+            Operation::Render(name, arguments) => (1, self.call(&name, arguments, context, &port)),
+            Operation::Read(uri) => (2, self.call(&uri, Map::new(), context, &port)),
         };
-        let (id, called_with) = (call.id, Arc::clone(&call.arguments));
+        let (id, arguments) = (call.id, Arc::clone(&call.arguments));
         let future = Box::pin(async move {
             let Ok(_permit) = permit else {
-                return Err(ToolError::overloaded(format!("{limit} calls are running already")));
+                return Err(ToolError::overloaded(format!("too many calls: at most {limit} run at once")));
             };
             let result = match kind {
                 0 => source.call(call).await.result,
@@ -362,25 +364,25 @@ impl Handler {
             result.map_err(|error| error.public(id))
         });
         let mut active = Active::new(future, port);
-        active.arguments = Some(called_with);
+        active.arguments = Some(arguments);
         active
     }
 
-    /// Whether a call becomes a task, and when.
+    /// Whether and when a call becomes a task.
     ///
     /// # Errors
-    /// The tool is only for clients that know tasks, and this one does not.
+    /// The tool requires task support that the client lacks.
     fn plan(
         &self,
         spec: &ToolSpec,
         capabilities: Option<&ClientCapabilities>,
         is_legacy: bool,
-    ) -> Result<Option<Plan>, ErrorData> {
-        let knows_tasks = self.shared.limits.tasks > 0
+    ) -> Result<Option<TaskPlan>, ErrorData> {
+        let supports_tasks = self.shared.limits.tasks > 0
             && !is_legacy
             && capabilities.is_some_and(ClientCapabilities::supports_tasks);
         let after = match spec.task {
-            TaskUse::Only if !knows_tasks => {
+            TaskUse::Only if !supports_tasks => {
                 let needed = ClientCapabilities::builder().enable_tasks().build();
                 return Err(ErrorData::missing_required_client_capability(needed));
             }
@@ -388,27 +390,27 @@ impl Handler {
             TaskUse::AtOnce | TaskUse::Only => Duration::ZERO,
             TaskUse::Never => return Ok(None),
         };
-        let is_must = spec.task == TaskUse::Only;
-        Ok(knows_tasks.then(|| Plan { after, is_must, can_run_again: can_run_again(spec) }))
+        let is_required = spec.task == TaskUse::Only;
+        Ok(supports_tasks.then(|| TaskPlan { after, is_required, is_rerunnable: is_rerunnable(spec) }))
     }
 
-    /// The source as the one who asks may see it, if that is not how everybody sees it.
+    /// The source as seen by this caller, if that differs from the full view.
     fn view(&self, context: &RequestContext<RoleServer>) -> Option<Arc<dyn ToolSource>> {
         let mut caller = caller_of(&self.principal(context));
-        if let Some(program) = context.client_info().filter(|info| info.name.len() <= MAX_FACT) {
+        if let Some(program) = context.client_info().filter(|info| info.name.len() <= MAX_META_VALUE) {
             caller = caller.with_program(program.name);
         }
         self.shared.source.seen_by(&caller)
     }
 
-    /// What is open to the one who asks.
+    /// The names of the tools that this caller may see.
     async fn open_names(&self, view: &dyn ToolSource) -> Result<HashSet<String>, ErrorData> {
-        let open = tokio::time::timeout(LIST_TIME, view.list()).await;
-        let open = open.unwrap_or_else(|_| Err(too_slow())).map_err(|error| refusal(&error))?;
+        let open = tokio::time::timeout(LIST_TIMEOUT, view.list()).await;
+        let open = open.unwrap_or_else(|_| Err(list_timed_out())).map_err(|error| rpc_error(&error))?;
         Ok(open.iter().map(|spec| spec.name.clone()).collect())
     }
 
-    /// What is open to the one who asks, where not everything is.
+    /// The names that this caller may see; `None` if it may see all.
     async fn open(&self, context: &RequestContext<RoleServer>) -> Result<Option<HashSet<String>>, ErrorData> {
         match self.view(context) {
             Some(view) => self.open_names(&*view).await.map(Some),
@@ -421,8 +423,8 @@ impl Handler {
         context: &RequestContext<RoleServer>,
     ) -> Result<Vec<Arc<ResourceSpec>>, ErrorData> {
         let source = self.view(context).unwrap_or_else(|| Arc::clone(&self.shared.source));
-        let listed = tokio::time::timeout(LIST_TIME, source.resources()).await;
-        listed.unwrap_or_else(|_| Err(too_slow())).map_err(|error| refusal(&error))
+        let listed = tokio::time::timeout(LIST_TIMEOUT, source.resources()).await;
+        listed.unwrap_or_else(|_| Err(list_timed_out())).map_err(|error| rpc_error(&error))
     }
 
     /// One page of a list.
@@ -435,10 +437,7 @@ impl Handler {
             None => 0,
             Some(cursor) => {
                 cursor.parse::<usize>().ok().filter(|begin| *begin < items.len()).ok_or_else(|| {
-                    ErrorData::invalid_params(
-                        "the cursor is none of this list; begin it again without one",
-                        None,
-                    )
+                    ErrorData::invalid_params("the cursor is invalid; list again without a cursor", None)
                 })?
             }
         };
@@ -452,9 +451,9 @@ impl Handler {
     }
 }
 
-/// Whether a request is of the era that begins with `initialize`.
+/// Whether a request uses a protocol version with `initialize`.
 fn is_legacy(context: &RequestContext<RoleServer>) -> bool {
-    // Versions are dates, so that their order is that of the texts.
+    // Versions are dates, so string order is date order.
     context.protocol_version().is_none_or(|version| version.as_str() < ProtocolVersion::V_2026_07_28.as_str())
 }
 
@@ -463,8 +462,8 @@ fn level_of(level: u8) -> LogLevel {
     levels.into_iter().find(|known| *known as u8 == level).unwrap_or(LogLevel::Error)
 }
 
-#[expect(deprecated, reason = "log levels go on for the clients that set them")]
-fn our_level(level: LoggingLevel) -> LogLevel {
+#[expect(deprecated, reason = "older clients set log levels")]
+fn log_level(level: LoggingLevel) -> LogLevel {
     match level {
         LoggingLevel::Debug => LogLevel::Trace,
         LoggingLevel::Info | LoggingLevel::Notice => LogLevel::Info,
@@ -473,17 +472,17 @@ fn our_level(level: LoggingLevel) -> LogLevel {
     }
 }
 
-/// Only calls of tools have a plan to become tasks.
-fn no_task() -> ErrorData {
-    ErrorData::internal_error("this became a task, and only calls of tools do", None)
+/// Only tool calls can become tasks.
+fn unexpected_task() -> ErrorData {
+    ErrorData::internal_error("only tool calls can become tasks", None)
 }
 
-fn too_slow() -> ToolError {
-    ToolError::timeout("the source did not list what it has in time")
+fn list_timed_out() -> ToolError {
+    ToolError::timeout("listing the source timed out")
 }
 
-/// An error as an answer of the protocol.
-pub(super) fn refusal(error: &ToolError) -> ErrorData {
+/// Converts a tool error to a JSON-RPC error.
+pub(super) fn rpc_error(error: &ToolError) -> ErrorData {
     let data = Some(json!({ (outward::ERROR): error }));
     match error.code() {
         code if code.is_recoverable() => ErrorData::invalid_params(error.to_string(), data),
@@ -491,7 +490,7 @@ pub(super) fn refusal(error: &ToolError) -> ErrorData {
     }
 }
 
-/// The error of a tool that needs what its client cannot do.
+/// The JSON-RPC error for a tool that needs a missing client capability.
 pub(super) fn missing_capability(error: &ToolError) -> Option<ErrorData> {
     let capability = error.context().get(CAPABILITY)?.as_str()?;
     let data = json!({ "requiredCapabilities": { capability: {} } });
@@ -515,7 +514,7 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let listing =
-            self.shared.listings.current(&*self.shared.source).await.map_err(|error| refusal(&error))?;
+            self.shared.listings.current(&*self.shared.source).await.map_err(|error| rpc_error(&error))?;
         let all = listing.tools(is_legacy(&context));
         let (tools, next) = match self.view(&context) {
             None => self.page(all, request)?,
@@ -540,7 +539,7 @@ impl ServerHandler for Handler {
     ) -> Result<CallToolResponse, ErrorData> {
         let name = request.name.into_owned();
         let listing =
-            self.shared.listings.current(&*self.shared.source).await.map_err(|error| refusal(&error))?;
+            self.shared.listings.current(&*self.shared.source).await.map_err(|error| rpc_error(&error))?;
         let Some(spec) = listing.spec(&name) else {
             return Err(listing.unknown(&name, self.open(&context).await?.as_ref()));
         };
@@ -554,17 +553,18 @@ impl ServerHandler for Handler {
                 return Err(if is_closed { listing.unknown(&name, open.as_ref()) } else { missing });
             }
         };
-        let round = Round::new(request.request_state, request.input_responses)?;
-        let work = Work::Call(name, request.arguments.unwrap_or_default());
-        // The task of each request of the library is as large as the largest of all methods.
-        let running = Box::pin(self.run("tools/call", work, round, plan, capabilities.as_ref(), &context));
+        let round = RoundInput::new(request.request_state, request.input_responses)?;
+        let operation = Operation::Call(name, request.arguments.unwrap_or_default());
+        // Boxed: the futures of rmcp are as large as that of the largest method.
+        let running =
+            Box::pin(self.run("tools/call", operation, round, plan, capabilities.as_ref(), &context));
         match running.await? {
             Outcome::Done(Ok(output)) => Ok(outward::result(output, is_legacy).into()),
             Outcome::Done(Err(error)) => match missing_capability(&error) {
                 Some(missing) if !is_legacy => Err(missing),
                 _ => Ok(outward::failure(&error).into()),
             },
-            Outcome::Asks(required) => Ok(required.into()),
+            Outcome::InputRequired(required) => Ok(required.into()),
             Outcome::Task(task) => Ok(task.into()),
         }
     }
@@ -600,8 +600,8 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let specs = self.resource_specs(&context).await?;
-        let single = specs.iter().filter(|spec| spec.uri_pattern.parameters().next().is_none());
-        let resources: Vec<_> = single.map(|spec| outward::resource(spec)).collect();
+        let fixed = specs.iter().filter(|spec| spec.uri_pattern.parameters().next().is_none());
+        let resources: Vec<_> = fixed.map(|spec| outward::resource(spec)).collect();
         let (resources, next) = self.page(&resources, request)?;
         let mut result = ListResourcesResult::with_all_items(resources);
         result.next_cursor = next;
@@ -617,8 +617,8 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         let specs = self.resource_specs(&context).await?;
-        let many = specs.iter().filter(|spec| spec.uri_pattern.parameters().next().is_some());
-        let templates: Vec<_> = many.map(|spec| outward::template(spec)).collect();
+        let patterns = specs.iter().filter(|spec| spec.uri_pattern.parameters().next().is_some());
+        let templates: Vec<_> = patterns.map(|spec| outward::template(spec)).collect();
         let (templates, next) = self.page(&templates, request)?;
         let mut result = ListResourceTemplatesResult::with_all_items(templates);
         result.next_cursor = next;
@@ -636,10 +636,10 @@ impl ServerHandler for Handler {
         let uri = request.uri;
         let specs = self.resource_specs(&context).await?;
         let spec = specs.iter().find(|spec| spec.uri_pattern.matches(&uri).is_some());
-        let round = Round::new(request.request_state, request.input_responses)?;
+        let round = RoundInput::new(request.request_state, request.input_responses)?;
         let capabilities = context.client_capabilities();
         match self
-            .run("resources/read", Work::Read(uri.clone()), round, None, capabilities.as_ref(), &context)
+            .run("resources/read", Operation::Read(uri.clone()), round, None, capabilities.as_ref(), &context)
             .await?
         {
             Outcome::Done(Ok(output)) => {
@@ -652,9 +652,9 @@ impl ServerHandler for Handler {
             Outcome::Done(Err(error)) if error.code() == Code::NotFound => {
                 Err(ErrorData::resource_not_found(error.message().to_owned(), Some(json!({ "uri": uri }))))
             }
-            Outcome::Done(Err(error)) => Err(refusal(&error)),
-            Outcome::Asks(required) => Ok(required.into()),
-            Outcome::Task(_) => Err(no_task()),
+            Outcome::Done(Err(error)) => Err(rpc_error(&error)),
+            Outcome::InputRequired(required) => Ok(required.into()),
+            Outcome::Task(_) => Err(unexpected_task()),
         }
     }
 
@@ -664,8 +664,8 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
         let source = self.view(&context).unwrap_or_else(|| Arc::clone(&self.shared.source));
-        let listed = tokio::time::timeout(LIST_TIME, source.prompts()).await;
-        let specs = listed.unwrap_or_else(|_| Err(too_slow())).map_err(|error| refusal(&error))?;
+        let listed = tokio::time::timeout(LIST_TIMEOUT, source.prompts()).await;
+        let specs = listed.unwrap_or_else(|_| Err(list_timed_out())).map_err(|error| rpc_error(&error))?;
         let prompts: Vec<_> = specs.iter().map(|spec| outward::prompt(spec)).collect();
         let (prompts, next) = self.page(&prompts, request)?;
         let mut result = ListPromptsResult::with_all_items(prompts);
@@ -681,22 +681,22 @@ impl ServerHandler for Handler {
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let listed = tokio::time::timeout(LIST_TIME, self.shared.source.prompts()).await;
-        let specs = listed.unwrap_or_else(|_| Err(too_slow())).map_err(|error| refusal(&error))?;
+        let listed = tokio::time::timeout(LIST_TIMEOUT, self.shared.source.prompts()).await;
+        let specs = listed.unwrap_or_else(|_| Err(list_timed_out())).map_err(|error| rpc_error(&error))?;
         let name = request.name;
         let summary = specs.iter().find(|spec| spec.name == name).map(|spec| spec.summary.clone());
-        let round = Round::new(request.request_state, request.input_responses)?;
-        let work = Work::Render(name, request.arguments.unwrap_or_default());
+        let round = RoundInput::new(request.request_state, request.input_responses)?;
+        let operation = Operation::Render(name, request.arguments.unwrap_or_default());
         let capabilities = context.client_capabilities();
-        match self.run("prompts/get", work, round, None, capabilities.as_ref(), &context).await? {
+        match self.run("prompts/get", operation, round, None, capabilities.as_ref(), &context).await? {
             Outcome::Done(Ok(output)) => {
                 Ok(outward::messages(&output, summary.as_deref().unwrap_or_default()).into())
             }
             Outcome::Done(Err(error)) => Err(missing_capability(&error)
                 .filter(|_| !is_legacy(&context))
-                .unwrap_or_else(|| refusal(&error))),
-            Outcome::Asks(required) => Ok(required.into()),
-            Outcome::Task(_) => Err(no_task()),
+                .unwrap_or_else(|| rpc_error(&error))),
+            Outcome::InputRequired(required) => Ok(required.into()),
+            Outcome::Task(_) => Err(unexpected_task()),
         }
     }
 
@@ -705,7 +705,7 @@ impl ServerHandler for Handler {
         request: CompleteRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
-        let Some(completing) = &self.shared.completing else {
+        let Some(completer) = &self.shared.completer else {
             return Err(ErrorData::method_not_found::<rmcp::model::CompleteRequestMethod>());
         };
         let (of, is_resource) = match request.r#ref {
@@ -713,15 +713,15 @@ impl ServerHandler for Handler {
             Reference::Resource(resource) => (resource.uri, true),
             _ => return Err(ErrorData::invalid_params("expected a prompt or a resource", None)),
         };
-        let mut wanted = Completion::new(of, is_resource, request.argument.name, request.argument.value);
+        let mut completion = Completion::new(of, is_resource, request.argument.name, request.argument.value);
         let context = request.context.unwrap_or_default();
-        wanted.known = context
+        completion.known = context
             .argument_names()
             .filter_map(|name| Some((name.to_owned(), context.get_argument(name)?.clone())))
             .collect();
-        let mut values = tokio::time::timeout(LIST_TIME, completing(wanted))
+        let mut values = tokio::time::timeout(LIST_TIMEOUT, completer(completion))
             .await
-            .map_err(|_| ErrorData::internal_error("the completion took too long", None))?;
+            .map_err(|_| ErrorData::internal_error("the completion timed out", None))?;
         let total = u32::try_from(values.len()).ok();
         let has_more = values.len() > CompletionInfo::MAX_VALUES;
         values.truncate(CompletionInfo::MAX_VALUES);
@@ -729,7 +729,7 @@ impl ServerHandler for Handler {
         Ok(CompleteResult::new(info.map_err(|error| ErrorData::internal_error(error, None))?))
     }
 
-    #[expect(deprecated, reason = "log levels go on for the clients that set them")]
+    #[expect(deprecated, reason = "older clients set log levels")]
     async fn set_level(
         &self,
         request: SetLevelRequestParams,
@@ -738,7 +738,7 @@ impl ServerHandler for Handler {
         if !is_legacy(&context) {
             return Err(ErrorData::method_not_found::<rmcp::model::SetLevelRequestMethod>());
         }
-        self.session.level.store(our_level(request.level) as u8, Ordering::Relaxed);
+        self.session.level.store(log_level(request.level) as u8, Ordering::Relaxed);
         Ok(())
     }
 
@@ -773,6 +773,6 @@ impl ServerHandler for Handler {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        listening::listen(self, context).await
+        super::subscriptions::listen(self, context).await
     }
 }

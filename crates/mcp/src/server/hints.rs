@@ -1,19 +1,18 @@
-//! What a client of Anthropic's is told of a tool beyond the protocol.
+//! Hints for Claude Code in the `_meta` of a tool.
 
 use serde_json::{Map, Value};
 
-/// What Claude Code is told of a tool beyond the protocol, in the tool's `_meta`. Other clients ignore it.
+/// Hints for Claude Code in the `_meta` of a tool. Other clients ignore them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hints {
-    /// Whether the tool is sent to the model from the start, also when most tools are found by search
-    /// (`anthropic/alwaysLoad`).
+    /// Whether the tool is always in context, even with tool search (`anthropic/alwaysLoad`).
     pub always_load: Option<bool>,
-    /// Words to find it by, besides its name and description (`anthropic/searchHint`).
+    /// Extra search words (`anthropic/searchHint`).
     pub search_hint: Option<String>,
-    /// The longest result that the model gets whole, in characters (`anthropic/maxResultSizeChars`).
+    /// The longest untruncated result, in characters (`anthropic/maxResultSizeChars`).
     pub max_result_chars: Option<u64>,
-    /// Whether a person must be there for it (`anthropic/requiresUserInteraction`).
+    /// Whether the tool requires user interaction (`anthropic/requiresUserInteraction`).
     pub requires_user_interaction: Option<bool>,
 }
 
@@ -23,35 +22,35 @@ impl Hints {
         Self::default()
     }
 
-    /// Sends the tool to the model from the start.
+    /// Keeps the tool always in context.
     #[must_use]
     pub fn always_load(mut self) -> Self {
         self.always_load = Some(true);
         self
     }
 
-    /// Words to find it by.
+    /// Sets extra search words.
     #[must_use]
     pub fn search_hint(mut self, words: impl Into<String>) -> Self {
         self.search_hint = Some(words.into());
         self
     }
 
-    /// The longest result that the model gets whole, in characters.
+    /// Sets the longest untruncated result, in characters.
     #[must_use]
     pub fn max_result_chars(mut self, chars: u64) -> Self {
         self.max_result_chars = Some(chars);
         self
     }
 
-    /// Says that a person must be there for it.
+    /// Marks the tool as requiring user interaction.
     #[must_use]
     pub fn requires_user_interaction(mut self) -> Self {
         self.requires_user_interaction = Some(true);
         self
     }
 
-    /// As `_meta` of a tool has them.
+    /// The `_meta` entries.
     pub(crate) fn to_meta(&self) -> Map<String, Value> {
         [
             ("anthropic/alwaysLoad", self.always_load.map(Value::from)),

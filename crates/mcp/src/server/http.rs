@@ -1,4 +1,4 @@
-//! The server's own HTTP: connections, paths, and what is let through to the protocol.
+//! The HTTP server: connections, routes, admission.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -27,51 +27,52 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolpost_core::ToolError;
 
-use super::guard::Refusal;
+use super::guard::Rejection;
 use super::handler::{Handler, Shared, caller_of};
-use super::patience::Patient;
 use super::sessions::{REQUESTER, SESSION_HEADER, Sessions};
-use super::tasks::Wanted;
+use super::tasks::TaskFilter;
 use super::wire::MAX_VALUES;
-use super::{Certificate, Principal, Server, answers, websocket};
+use super::write_timeout::WriteTimeout;
+use super::{Certificate, Principal, Server, single_json, websocket};
 
-/// What every answer is.
+/// The type of every response.
 pub(super) type Answer = Response<BoxBody<Bytes, Infallible>>;
 
 /// The largest head of a request, in bytes.
-const HEAD_BYTES: usize = 64 << 10;
-/// Where RFC 9728 looks for what it says of a resource.
-const METADATA: &str = "/.well-known/oauth-protected-resource";
-/// How long connections may take to end once nothing is left to answer.
-const FAREWELL: Duration = Duration::from_secs(2);
+const MAX_HEAD_BYTES: usize = 64 << 10;
+/// The well-known path of resource metadata (RFC 9728).
+const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";
+/// How long connections may take to close after the last response.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What all connections of one address share.
-pub(super) struct Front {
+/// The state that all connections of one listener share.
+pub(super) struct HttpServer {
     pub(super) shared: Arc<Shared>,
     sessions: Arc<Sessions>,
     protocol: StreamableHttpService<Handler, Sessions>,
     local: SocketAddr,
     started: Instant,
-    /// The requests that are being answered.
-    answering: TaskTracker,
-    /// Connections that became a `WebSocket`.
+    /// Pending HTTP requests.
+    pending: TaskTracker,
+    /// Connections that were upgraded to WebSocket.
     pub(super) upgraded: TaskTracker,
-    /// Ends the streams and sessions of the protocol.
+    /// Cancels MCP streams and sessions.
     pub(super) ended: CancellationToken,
 }
 
 impl Server {
-    /// Serves clients over HTTP: the protocol on `/mcp`, as a WebSocket on `/ws` and `/`, `OK` on `/health`, and what it is doing as JSON on `/status`.
-    /// With port 0 the system chooses one. The value is the server: dropping it ends it.
+    /// Serves MCP over HTTP: streamable HTTP on `/mcp`, WebSocket on `/ws` and `/`, `OK` on `/health`, and
+    /// the server state as JSON on `/status`. Port 0 picks a free port. Dropping the returned value stops the
+    /// server.
     ///
     /// # Errors
-    /// `DEPENDENCY` that names the address if it cannot be listened on, such as one in use; `PERMISSION` if it is
-    /// reachable from other machines and the server authenticates nobody or was not told to leave the loopback.
-    pub async fn http(&self, address: SocketAddr) -> Result<Running, ToolError> {
+    /// `DEPENDENCY` if the address is unavailable, for example in use; `PERMISSION` if it is beyond loopback
+    /// and the server does not authenticate clients or did not opt in.
+    pub async fn http(&self, address: SocketAddr) -> Result<RunningServer, ToolError> {
         self.0.guard.may_listen(address)?;
         let failed = |error: std::io::Error| {
             ToolError::dependency(format!("cannot listen on `{address}`: {error}"))
-                .suggest("Name another port, or 0 for one that is free.")
+                .suggest("Use another port, or 0 for a free one.")
         };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;
@@ -83,62 +84,63 @@ impl Server {
         config.json_response = true;
         config.cancellation_token = ended.clone();
         config.max_request_body_bytes = self.0.limits.request_bytes;
-        // Our own guard has looked at Host and Origin, with more rules.
+        // `Guard` has already checked `Host` and `Origin`.
         config.allowed_hosts = Vec::new();
         let protocol = StreamableHttpService::new(
             move || Ok(Handler::of_http(Arc::clone(&shared))),
             Arc::clone(&sessions),
             config,
         );
-        let front = Arc::new(Front {
+        let server = Arc::new(HttpServer {
             shared: Arc::clone(&self.0),
             sessions,
             protocol,
             local,
             started: Instant::now(),
-            answering: TaskTracker::new(),
+            pending: TaskTracker::new(),
             upgraded: TaskTracker::new(),
             ended,
         });
         let stop = CancellationToken::new();
-        let task = tokio::spawn(accept(listener, Arc::clone(&front), stop.clone()));
-        Ok(Running { front, stop, task: Some(task) })
+        let task = tokio::spawn(accept(listener, Arc::clone(&server), stop.clone()));
+        Ok(RunningServer { server, stop, task: Some(task) })
     }
 }
 
-/// A server that listens. Dropping it ends it, and with it the calls that run.
-pub struct Running {
-    front: Arc<Front>,
+/// A listening server. Dropping it stops the server and cancels running calls.
+pub struct RunningServer {
+    server: Arc<HttpServer>,
     stop: CancellationToken,
     task: Option<JoinHandle<()>>,
 }
 
-impl Running {
-    /// Where it listens.
+impl RunningServer {
+    /// The local address.
     pub fn address(&self) -> SocketAddr {
-        self.front.local
+        self.server.local
     }
 
-    /// What a client is given to connect.
+    /// The URL for streamable HTTP clients.
     pub fn connection_url(&self) -> String {
-        format!("{}://{}/mcp", self.scheme("http"), self.front.local)
+        format!("{}://{}/mcp", self.scheme("http"), self.server.local)
     }
 
-    /// What a client of WebSocket is given to connect.
+    /// The URL for WebSocket clients.
     pub fn websocket_url(&self) -> String {
-        format!("{}://{}/ws", self.scheme("ws"), self.front.local)
+        format!("{}://{}/ws", self.scheme("ws"), self.server.local)
     }
 
-    /// Where it says that it is well: `OK`.
+    /// The URL of the health check, which answers `OK`.
     pub fn health_url(&self) -> String {
-        format!("{}://{}/health", self.scheme("http"), self.front.local)
+        format!("{}://{}/health", self.scheme("http"), self.server.local)
     }
 
     fn scheme(&self, plain: &str) -> String {
-        format!("{plain}{}", if self.front.shared.tls.is_some() { "s" } else { "" })
+        format!("{plain}{}", if self.server.shared.tls.is_some() { "s" } else { "" })
     }
 
-    /// Stops listening, lets calls that run finish for [`Limits::drain`](super::Limits::drain), and ends.
+    /// Stops listening and waits for running calls, at most
+    /// [`ServerLimits::drain`](super::ServerLimits::drain).
     pub async fn stop(mut self) {
         self.stop.cancel();
         if let Some(task) = self.task.take() {
@@ -147,131 +149,131 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         self.stop.cancel();
-        // After `stop` there is nothing left to end.
+        // `stop` has taken the task.
         if let Some(task) = self.task.take() {
-            self.front.ended.cancel();
+            self.server.ended.cancel();
             task.abort();
         }
     }
 }
 
-impl fmt::Debug for Running {
+impl fmt::Debug for RunningServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Running").field("address", &self.front.local).finish_non_exhaustive()
+        f.debug_struct("RunningServer").field("address", &self.server.local).finish_non_exhaustive()
     }
 }
 
-async fn accept(listener: TcpListener, front: Arc<Front>, stop: CancellationToken) {
-    let limits = &front.shared.limits;
-    let places = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
+async fn accept(listener: TcpListener, server: Arc<HttpServer>, stop: CancellationToken) {
+    let limits = &server.shared.limits;
+    let permits = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
     let connections = TaskTracker::new();
     loop {
         let accepted = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.accept().await)
+            let permit = Arc::clone(&permits).acquire_owned().await;
+            (permit, listener.accept().await)
         };
-        let (place, accepted) = tokio::select! {
+        let (permit, accepted) = tokio::select! {
             () = stop.cancelled() => break,
             accepted = accepted => accepted,
         };
         let Ok((stream, _)) = accepted else {
-            // Mostly too many open files: those that are open will end.
+            // Usually too many open files; wait for some to close.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let (front, stop) = (Arc::clone(&front), stop.clone());
+        let (server, stop) = (Arc::clone(&server), stop.clone());
         connections.spawn(async move {
-            let _place = place;
-            // Several small writes make one answer: without this each would wait for the other side's word.
+            let _permit = permit;
+            // A response consists of several small writes, which Nagle's algorithm would delay.
             let _ = stream.set_nodelay(true);
-            serve_stream(stream, front, stop).await;
+            serve_stream(stream, server, stop).await;
         });
     }
     drop(listener);
-    front.shared.parking.clear();
-    front.shared.tasks.end(true);
+    server.shared.parking.clear();
+    server.shared.tasks.end(true);
     let drained = async {
         let all = limits.calls.min(Semaphore::MAX_PERMITS) as u32;
-        let _ = front.shared.calls.acquire_many(all).await;
-        // What was answered is on its way, if it is not a stream.
-        front.answering.close();
-        front.answering.wait().await;
+        let _ = server.shared.calls.acquire_many(all).await;
+        // Responses that are not streams are sent by now.
+        server.pending.close();
+        server.pending.wait().await;
     };
     let _ = tokio::time::timeout(limits.drain, drained).await;
-    front.shared.tasks.end(false);
-    front.ended.cancel();
+    server.shared.tasks.end(false);
+    server.ended.cancel();
     connections.close();
-    front.upgraded.close();
-    let ended = async { tokio::join!(connections.wait(), front.upgraded.wait()) };
-    let _ = tokio::time::timeout(FAREWELL, ended).await;
+    server.upgraded.close();
+    let ended = async { tokio::join!(connections.wait(), server.upgraded.wait()) };
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, ended).await;
 }
 
-async fn serve_stream(stream: TcpStream, front: Arc<Front>, stop: CancellationToken) {
-    let local = stream.local_addr().unwrap_or(front.local);
-    let Some(Certificate(config)) = front.shared.tls.clone() else {
-        return serve_http(stream, front, stop, local, false).await;
+async fn serve_stream(stream: TcpStream, server: Arc<HttpServer>, stop: CancellationToken) {
+    let local = stream.local_addr().unwrap_or(server.local);
+    let Some(Certificate(config)) = server.shared.tls.clone() else {
+        return serve_http(stream, server, stop, local, false).await;
     };
-    let greeting = TlsAcceptor::from(config).accept(stream);
-    match tokio::time::timeout(front.shared.limits.head_time, greeting).await {
-        Ok(Ok(stream)) => serve_http(stream, front, stop, local, true).await,
-        Ok(Err(error)) => tracing::debug!("a connection began without TLS: {error}"),
+    let handshake = TlsAcceptor::from(config).accept(stream);
+    match tokio::time::timeout(server.shared.limits.head_time, handshake).await {
+        Ok(Ok(stream)) => serve_http(stream, server, stop, local, true).await,
+        Ok(Err(error)) => tracing::debug!("TLS handshake failed: {error}"),
         Err(_) => {}
     }
 }
 
 async fn serve_http<Stream>(
     stream: Stream,
-    front: Arc<Front>,
+    server: Arc<HttpServer>,
     stop: CancellationToken,
     local: SocketAddr,
     is_tls: bool,
 ) where
     Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let limits = front.shared.limits.clone();
-    let ended = front.ended.clone();
+    let limits = server.shared.limits.clone();
+    let ended = server.ended.clone();
     let service = service_fn(move |request| {
-        let front = Arc::clone(&front);
-        async move { Ok::<_, Infallible>(front.answer(request, local, is_tls).await) }
+        let server = Arc::clone(&server);
+        async move { Ok::<_, Infallible>(server.answer(request, local, is_tls).await) }
     });
-    let stream = TokioIo::new(Patient::new(stream, limits.write_time));
+    let stream = TokioIo::new(WriteTimeout::new(stream, limits.write_time));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_time)
-        .max_buf_size(HEAD_BYTES)
+        .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(stream, service)
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
     let done = tokio::select! {
         done = connection.as_mut() => done,
         () = stop.cancelled() => {
-            // What is being answered is answered; then it ends.
+            // Pending responses are completed first.
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 done = connection.as_mut() => done,
-                () = async { ended.cancelled().await; tokio::time::sleep(FAREWELL).await } => Ok(()),
+                () = async { ended.cancelled().await; tokio::time::sleep(CLOSE_TIMEOUT).await } => Ok(()),
             }
         }
     };
     if let Err(error) = done {
-        tracing::debug!("a connection ended: {error}");
+        tracing::debug!("connection error: {error}");
     }
 }
 
-impl Front {
+impl HttpServer {
     async fn answer(self: Arc<Self>, request: Request<Incoming>, local: SocketAddr, is_tls: bool) -> Answer {
         let (mut head, body) = request.into_parts();
         let guard = &self.shared.guard;
-        if let Err(refusal) = guard.admit(&head, local, is_tls) {
-            return refused(refusal);
+        if let Err(rejection) = guard.admit(&head, local, is_tls) {
+            return reject(rejection);
         }
         if head.uri.path() == "/health" {
             return if head.method == Method::GET { text(StatusCode::OK, "OK") } else { wrong_method("GET") };
         }
-        if let (Some(rules), Some(rest)) = (&guard.oauth, head.uri.path().strip_prefix(METADATA))
+        if let (Some(rules), Some(rest)) = (&guard.oauth, head.uri.path().strip_prefix(METADATA_PATH))
             && (rest.is_empty() || rest.starts_with('/'))
         {
             return if head.method == Method::GET {
@@ -282,22 +284,22 @@ impl Front {
         }
         let principal = match guard.authenticate(&head.headers) {
             Ok(principal) => principal,
-            Err(refusal) => return refused(refusal),
+            Err(rejection) => return reject(rejection),
         };
         match head.uri.path() {
             "/mcp" => {}
             "/ws" => return websocket::accept(&self, &mut head, principal),
-            // An address without a path, such as `ws://127.0.0.1:8080`.
-            "/" if websocket::is_asked(&head) => return websocket::accept(&self, &mut head, principal),
+            // A URL without a path, such as `ws://127.0.0.1:8080`.
+            "/" if websocket::is_upgrade(&head) => return websocket::accept(&self, &mut head, principal),
             "/status" if head.method == Method::GET => return self.status(&principal),
             "/status" => return wrong_method("GET"),
-            _ => return text(StatusCode::NOT_FOUND, "there is nothing here: the protocol is on /mcp"),
+            _ => return text(StatusCode::NOT_FOUND, "not found: MCP is on /mcp"),
         }
         let session = head.headers.get(SESSION_HEADER).map(|id| id.to_str().unwrap_or_default());
         if head.method == Method::DELETE
             && session.is_some_and(|id| !self.sessions.is_open_to(id, &principal))
         {
-            return text(StatusCode::NOT_FOUND, "there is no such session");
+            return text(StatusCode::NOT_FOUND, "unknown session");
         }
         let has_session = session.is_some();
         let body = if head.method == Method::POST {
@@ -309,24 +311,24 @@ impl Front {
             Bytes::new()
         };
         head.extensions.insert(principal.clone());
-        if let Some(wanted) = Wanted::of(&body) {
-            head.extensions.insert(wanted);
+        if let Some(filter) = TaskFilter::of(&body) {
+            head.extensions.insert(filter);
         }
-        // A token that came in is for nobody behind this line.
+        // Incoming tokens are never forwarded.
         head.headers.remove(http::header::AUTHORIZATION);
         let is_post = head.method == Method::POST;
-        let _answering = self.answering.token();
+        let _pending = self.pending.token();
         let mut protocol = self.protocol.clone();
         let request = Request::from_parts(head, Full::new(body));
         let answered = REQUESTER.scope(principal, tower_service::Service::call(&mut protocol, request));
         match answered.await {
-            Ok(answer) if is_post => answers::settle(answer, has_session).await,
+            Ok(answer) if is_post => single_json::flatten(answer, has_session).await,
             Ok(answer) => answer,
             Err(never) => match never {},
         }
     }
 
-    /// Reads a body, within the limits on its size and its time.
+    /// Reads a body within the size and time limits.
     async fn collect(&self, head: &http::request::Parts, body: Incoming) -> Result<Bytes, Box<Answer>> {
         let limits = &self.shared.limits;
         let too_large = || {
@@ -335,9 +337,9 @@ impl Front {
             answer.headers_mut().insert(http::header::CONNECTION, HeaderValue::from_static("close"));
             Box::new(answer)
         };
-        let announced =
+        let content_length =
             head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        if announced.is_some_and(|length: u64| length > limits.request_bytes as u64) {
+        if content_length.is_some_and(|length: u64| length > limits.request_bytes as u64) {
             return Err(too_large());
         }
         let collected = Limited::new(body, limits.request_bytes).collect();
@@ -351,14 +353,14 @@ impl Front {
                 Ok(body)
             }
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(_)) => Err(Box::new(text(StatusCode::BAD_REQUEST, "the request broke off"))),
-            Err(_) => Err(Box::new(text(StatusCode::REQUEST_TIMEOUT, "the request did not come in time"))),
+            Ok(Err(_)) => Err(Box::new(text(StatusCode::BAD_REQUEST, "the request body is incomplete"))),
+            Err(_) => Err(Box::new(text(StatusCode::REQUEST_TIMEOUT, "reading the request timed out"))),
         }
     }
 
     fn status(&self, principal: &Principal) -> Answer {
         let shared = &self.shared;
-        // What is closed to the one who asks is not told of.
+        // Callers see only the sources that are open to them.
         let view = shared.source.seen_by(&caller_of(principal));
         let sources = view.as_ref().unwrap_or(&shared.source).status();
         let (running_tasks, all_tasks) = shared.tasks.count();
@@ -371,11 +373,11 @@ impl Front {
             "tools": shared.listings.latest().tools(false).len(),
             "sessions": self.sessions.len(),
             "calls": {
-                "begun": shared.counted.load(Ordering::Relaxed),
+                "started": shared.started_calls.load(Ordering::Relaxed),
                 "running": running,
                 "parked": shared.parking.len(),
             },
-            "tasks": { "running": running_tasks, "kept": all_tasks - running_tasks },
+            "tasks": { "running": running_tasks, "stored": all_tasks - running_tasks },
             "sources": sources,
         });
         json_answer(&status)
@@ -388,7 +390,7 @@ fn json_answer(value: &serde_json::Value) -> Answer {
     answer
 }
 
-/// An answer of plain text.
+/// A plain text response.
 pub(super) fn text(status: StatusCode, message: &str) -> Answer {
     let mut answer = Response::new(Full::new(Bytes::copy_from_slice(message.as_bytes())).boxed());
     *answer.status_mut() = status;
@@ -397,14 +399,14 @@ pub(super) fn text(status: StatusCode, message: &str) -> Answer {
 }
 
 fn wrong_method(allowed: &'static str) -> Answer {
-    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "another method is expected here");
+    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed");
     answer.headers_mut().insert(http::header::ALLOW, HeaderValue::from_static(allowed));
     answer
 }
 
-fn refused(refusal: Refusal) -> Answer {
-    let mut answer = text(refusal.status, &refusal.message);
-    if let Some(challenge) = refusal.challenge.and_then(|challenge| challenge.try_into().ok()) {
+fn reject(rejection: Rejection) -> Answer {
+    let mut answer = text(rejection.status, &rejection.message);
+    if let Some(challenge) = rejection.challenge.and_then(|challenge| challenge.try_into().ok()) {
         answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
     }
     answer

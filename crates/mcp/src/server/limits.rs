@@ -1,60 +1,62 @@
-//! What bounds a server.
+//! The limits of a server.
 
 use std::time::Duration;
 
-/// What bounds a server: numbers, bytes and times. Each has a default that suits one machine and its people.
+/// The limits of a server: counts, sizes and times.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Limits {
-    /// Sessions of the older era at once. Beyond, a client that has its share of them ends its own least recently used
-    /// one, and another client that of the client with the most. Each takes about 50 KiB of memory. Default 256.
+pub struct ServerLimits {
+    /// The most concurrent legacy sessions. Beyond it, a client with its share loses its own least recently
+    /// used session; otherwise the client with the most sessions loses one. A session takes about 50 KiB.
+    /// Default: 256.
     pub sessions: usize,
-    /// How long a session lives without a request. Default 5 min.
+    /// The idle timeout of a session. Default: 5 min.
     pub session_idle: Duration,
-    /// Connections at once; beyond, new ones wait to be accepted. Default 1,024.
+    /// The most concurrent connections; further ones wait. Default: 1,024.
     pub connections: usize,
-    /// Calls that run at once, waiting ones included; beyond, a call is answered with `OVERLOADED`. Default 1,024.
+    /// The most concurrent calls, parked ones included; further ones fail with `OVERLOADED`. Default: 1,024.
     pub calls: usize,
-    /// Requests of one stream (standard streams, WebSocket, unix socket) that are worked on at once; beyond, no more are
-    /// read. Default 64.
+    /// The most pending requests of one stdio, WebSocket or Unix socket connection; then reading pauses.
+    /// Default: 64.
     pub requests_per_stream: usize,
-    /// The largest request, in bytes, over HTTP, WebSocket or as a line. Default 4 MiB.
+    /// The largest request, in bytes. Default: 4 MiB.
     pub request_bytes: usize,
-    /// How long a client may take for the head of a request. Default 10 s.
+    /// The timeout for reading a request head. Default: 10 s.
     pub head_time: Duration,
-    /// How long a client may take for the body of a request. Default 30 s.
+    /// The timeout for reading a request body. Default: 30 s.
     pub body_time: Duration,
-    /// How long a client may leave an answer untaken. Default 30 s.
+    /// The timeout for writing a response. Default: 30 s.
     pub write_time: Duration,
-    /// Calls that wait for answers between two requests at once; beyond, a tool that asks gets `OVERLOADED`. Default 256.
+    /// The most parked calls, which wait for answers between requests; beyond it questions fail with
+    /// `OVERLOADED`. Default: 256.
     pub parked: usize,
-    /// How long such a call waits. Default 10 min.
+    /// How long a parked call waits. Default: 10 min.
     pub parked_time: Duration,
-    /// Tasks at once, those included whose result is kept; beyond, a call stays one request. 0 means that there are no
-    /// tasks. Default 1,000.
+    /// The most tasks, finished ones included; beyond it calls stay requests. 0 disables tasks. Default:
+    /// 1,000.
     pub tasks: usize,
-    /// How many bytes all tasks together may take where they are kept; a result beyond is an error. Default 64 MiB.
+    /// The total size of all tasks, in bytes; a larger result becomes an error. Default: 64 MiB.
     pub task_bytes: usize,
-    /// How long a call may keep its request open before it becomes a task, where the client knows tasks. Default 10 s.
+    /// How long a call runs before it becomes a task, if the client supports tasks. Default: 10 s.
     pub task_after: Duration,
-    /// How long a task lives, from its beginning; its result is there for 5 min at least, or this time if it is shorter.
-    /// What still runs then is stopped. Default 1 h.
+    /// The lifetime of a task from its start. A result stays for at least 5 min, or this time if shorter. A
+    /// task that still runs is stopped. Default: 1 h.
     pub task_ttl: Duration,
-    /// How often clients are to ask for a task. Default 1 s.
+    /// The poll interval for clients. Default: 1 s.
     pub task_poll: Duration,
-    /// The most entries of one page of a list. Default 1,000.
+    /// The page size of lists. Default: 1,000.
     pub page: usize,
-    /// How long clients may keep a list; 0 means that they ask each time. Default 0.
+    /// How long clients may cache a list. Default: 0, which disables caching.
     pub list_ttl: Duration,
-    /// How often a resource that a client has subscribed to is read, to tell the client when it has changed. Default 1 s.
+    /// The poll interval of subscribed resources. Default: 1 s.
     pub watch_interval: Duration,
-    /// The most resources that one client subscribes to. Default 64.
+    /// The most resource subscriptions of one client. Default: 64.
     pub subscriptions: usize,
-    /// How long [`Running::stop`](super::Running::stop) waits for calls that run. Default 10 s.
+    /// How long [`RunningServer::stop`](super::RunningServer::stop) waits for running calls. Default: 10 s.
     pub drain: Duration,
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             sessions: 256,

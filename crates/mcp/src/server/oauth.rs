@@ -1,4 +1,4 @@
-//! Tokens of an authorization server: who made them, for whom, for what, and until when.
+//! Validates JWT access tokens of an authorization server.
 
 use std::fmt;
 use std::io::Read as _;
@@ -16,18 +16,17 @@ use toolpost_core::ToolError;
 
 /// The longest token, in bytes.
 const MAX_TOKEN: usize = 16 << 10;
-/// How far clocks may be apart, in seconds.
+/// The tolerated clock skew, in seconds.
 const LEEWAY: u64 = 60;
-/// How often a file with keys is looked at.
-const LOOK: Duration = Duration::from_secs(1);
-/// The largest file with keys, in bytes.
-const MAX_SET: u64 = 1 << 20;
+/// The poll interval of a key file.
+const KEY_FILE_POLL: Duration = Duration::from_secs(1);
+/// The largest key file, in bytes.
+const MAX_KEY_FILE: u64 = 1 << 20;
 
-/// A server whose clients bring tokens of an authorization server, as OAuth 2.1 and RFC 9728 say it.
+/// An OAuth 2.1 resource server (RFC 9728): accepts tokens of one authorization server.
 ///
-/// A token is a JWT that is signed with `RS256`, `ES256` or `EdDSA` by a key that is known here, was made by the issuer, names
-/// this resource as its audience, has not ended, and has every scope that is wanted. No other form is taken, and none
-/// without a signature.
+/// A token must be a JWT signed with `RS256`, `ES256` or `EdDSA` by a known key. It must name the issuer and
+/// this resource as its audience, be unexpired, and have every required scope. Other forms are rejected.
 #[derive(Clone)]
 pub struct ResourceServer {
     resource: String,
@@ -37,21 +36,21 @@ pub struct ResourceServer {
     scopes: Vec<String>,
 }
 
-/// The keys of now.
+/// The current keys.
 struct Keys {
     known: RwLock<Arc<[Key]>>,
     file: Option<Mutex<KeyFile>>,
 }
 
-/// Where they come from.
+/// The file that the keys come from.
 struct KeyFile {
     path: PathBuf,
-    /// What the file was when it was read.
+    /// The version of the file that was read.
     stamp: Option<Stamp>,
-    looked: Instant,
+    checked: Instant,
 }
 
-/// What tells one state of a file from another.
+/// Identifies a version of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -73,19 +72,19 @@ impl Stamp {
 }
 
 impl Keys {
-    /// The keys of now: those of the file, which is looked at now and then. Keys that cannot be read change nothing.
-    fn now(&self) -> Arc<[Key]> {
+    /// The current keys, reloaded when the file has changed. An unreadable file changes nothing.
+    fn current(&self) -> Arc<[Key]> {
         if let Some(file) = &self.file
             && let Ok(mut file) = file.try_lock()
-            && file.looked.elapsed() >= LOOK
+            && file.checked.elapsed() >= KEY_FILE_POLL
         {
-            file.looked = Instant::now();
+            file.checked = Instant::now();
             let stamp = Stamp::of(&file.path).ok();
             if stamp != file.stamp {
                 file.stamp = stamp;
                 match read_keys(&file.path) {
                     Ok(keys) => *self.known.write().unwrap_or_else(PoisonError::into_inner) = keys,
-                    Err(error) => tracing::warn!("the keys of before stay: {error}"),
+                    Err(error) => tracing::warn!("reloading keys failed; using the previous keys: {error}"),
                 }
             }
         }
@@ -93,33 +92,33 @@ impl Keys {
     }
 }
 
-/// The keys of a file, which is read within a limit.
+/// Reads a key file, with a size limit.
 fn read_keys(path: &Path) -> Result<Arc<[Key]>, ToolError> {
     let failed = |error: std::io::Error| {
-        ToolError::invalid_path(format!("the keys in `{}` cannot be read: {error}", path.display()))
+        ToolError::invalid_path(format!("cannot read the key file `{}`: {error}", path.display()))
     };
     let mut text = String::new();
-    let mut file = std::fs::File::open(path).map_err(failed)?.take(MAX_SET + 1);
+    let mut file = std::fs::File::open(path).map_err(failed)?.take(MAX_KEY_FILE + 1);
     file.read_to_string(&mut text).map_err(failed)?;
-    if text.len() as u64 > MAX_SET {
+    if text.len() as u64 > MAX_KEY_FILE {
         return Err(ToolError::limit(format!("`{}` is larger than 1 MiB", path.display())));
     }
     parse_keys(&text)
         .map_err(|error| ToolError::invalid_input(format!("`{}`: {}", path.display(), error.message())))
 }
 
-/// The keys of a JWK set that can be used.
+/// The supported keys of a JWK set.
 fn parse_keys(set: &str) -> Result<Arc<[Key]>, ToolError> {
     #[derive(Deserialize)]
     struct Set {
         keys: Vec<Value>,
     }
     let set: Set = serde_json::from_str(set)
-        .map_err(|error| ToolError::invalid_input(format!("the keys are no JWK set: {error}")))?;
+        .map_err(|error| ToolError::invalid_input(format!("invalid JWK set: {error}")))?;
     let keys: Arc<[Key]> =
         set.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok()?.key()).collect();
     if keys.is_empty() {
-        return Err(ToolError::invalid_input("the JWK set holds no key for RS256, ES256 or EdDSA"));
+        return Err(ToolError::invalid_input("the JWK set has no key for RS256, ES256 or EdDSA"));
     }
     Ok(keys)
 }
@@ -146,7 +145,7 @@ impl Material {
         }
     }
 
-    fn signed(&self, message: &[u8], signature: &[u8]) -> bool {
+    fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
         match self {
             Self::Rsa { n, e } => RsaPublicKeyComponents { n, e }
                 .verify(&signature::RSA_PKCS1_2048_8192_SHA256, message, signature)
@@ -161,7 +160,7 @@ impl Material {
     }
 }
 
-/// A key as a JWK set has it; what is no key for signatures is passed over.
+/// A JWK; keys for other purposes are skipped.
 #[derive(Deserialize)]
 struct Jwk {
     kid: Option<String>,
@@ -185,9 +184,9 @@ impl Jwk {
             ("OKP", Some("Ed25519")) => Material::Ed25519(part(self.x)?),
             _ => return None,
         };
-        let is_for_this = self.purpose.is_none_or(|purpose| purpose == "sig")
+        let is_usable = self.purpose.is_none_or(|purpose| purpose == "sig")
             && self.alg.is_none_or(|algorithm| algorithm == material.algorithm());
-        is_for_this.then_some(Key { id: self.kid, material })
+        is_usable.then_some(Key { id: self.kid, material })
     }
 }
 
@@ -215,21 +214,21 @@ enum Audience {
     Many(Vec<String>),
 }
 
-/// Why a token is not taken.
+/// Why a token is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    /// It is none of the issuer's for this resource, or it has ended.
+pub(super) enum TokenError {
+    /// The token is invalid, expired, or for another issuer or resource.
     Invalid,
-    /// It is good, and not for this.
+    /// The token lacks a required scope.
     Scope,
 }
 
 impl ResourceServer {
-    /// A resource, which tokens name as their audience, such as `https://tools.example/mcp`; the issuer of tokens, exactly
-    /// as they name it; and its keys, as a JWK set.
+    /// Creates a resource server. `resource` is the audience of tokens, such as `https://tools.example/mcp`;
+    /// `issuer` must match exactly; `keys` is a JWK set.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if the resource is no address, or the set holds no key that can be used.
+    /// `INVALID_INPUT` if the resource is not a URL or the set has no supported key.
     pub fn new(
         resource: impl Into<String>,
         issuer: impl Into<String>,
@@ -238,11 +237,11 @@ impl ResourceServer {
         Self::with(resource.into(), issuer.into(), Keys { known: RwLock::new(parse_keys(keys)?), file: None })
     }
 
-    /// The same, with the keys of a file, which is looked at once a second while tokens come: what it says when it has
-    /// changed counts from then on. While it cannot be read, the keys of before count.
+    /// Like [`new`](Self::new), with keys from a file. A changed file is reloaded within a second; while it
+    /// cannot be read, the previous keys stay.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if the resource is no address, or the file holds no key that can be used; `INVALID_PATH` if it
+    /// `INVALID_INPUT` if the resource is not a URL or the file has no supported key; `INVALID_PATH` if it
     /// cannot be read; `LIMIT` if it is larger than 1 MiB.
     pub fn from_file(
         resource: impl Into<String>,
@@ -250,30 +249,30 @@ impl ResourceServer {
         keys: impl Into<PathBuf>,
     ) -> Result<Self, ToolError> {
         let path = keys.into();
-        // Looked at before it is read: a change in between is found by the next look.
+        // Taken before reading, so a change in between is detected.
         let stamp = Stamp::of(&path).ok();
         let known = RwLock::new(read_keys(&path)?);
-        let file = Some(Mutex::new(KeyFile { path, stamp, looked: Instant::now() }));
+        let file = Some(Mutex::new(KeyFile { path, stamp, checked: Instant::now() }));
         Self::with(resource.into(), issuer.into(), Keys { known, file })
     }
 
     fn with(resource: String, issuer: String, keys: Keys) -> Result<Self, ToolError> {
         let metadata_url = metadata_url(&resource).ok_or_else(|| {
             ToolError::invalid_input(format!(
-                "the resource `{resource}` is no address such as https://tools.example/mcp"
+                "the resource `{resource}` is not a URL such as https://tools.example/mcp"
             ))
         })?;
         Ok(Self { resource, issuer, metadata_url, keys: Arc::new(keys), scopes: Vec::new() })
     }
 
-    /// Wants a scope of every token. May be called again, for several.
+    /// Requires a scope. Call again to require several.
     #[must_use]
     pub fn scope(mut self, scope: impl Into<String>) -> Self {
         self.scopes.push(scope.into());
         self
     }
 
-    /// What RFC 9728 says of a resource.
+    /// The resource metadata (RFC 9728).
     pub(super) fn metadata(&self) -> Value {
         json!({
             "resource": self.resource,
@@ -283,13 +282,13 @@ impl ResourceServer {
         })
     }
 
-    /// What a refused client is told.
-    pub(super) fn challenge(&self, why: Option<Why>) -> String {
+    /// The `WWW-Authenticate` challenge for a rejected request.
+    pub(super) fn challenge(&self, error: Option<TokenError>) -> String {
         let metadata = format!("resource_metadata=\"{}\"", self.metadata_url);
-        match why {
+        match error {
             None => format!("Bearer {metadata}"),
-            Some(Why::Invalid) => format!("Bearer error=\"invalid_token\", {metadata}"),
-            Some(Why::Scope) => {
+            Some(TokenError::Invalid) => format!("Bearer error=\"invalid_token\", {metadata}"),
+            Some(TokenError::Scope) => {
                 format!(
                     "Bearer error=\"insufficient_scope\", scope=\"{}\", {metadata}",
                     self.scopes.join(" ")
@@ -298,32 +297,33 @@ impl ResourceServer {
         }
     }
 
-    /// Whom a token speaks for now.
-    pub(super) fn subject(&self, token: &str) -> Result<String, Why> {
+    /// The subject of a valid token.
+    pub(super) fn subject(&self, token: &str) -> Result<String, TokenError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(u64::MAX, |time| time.as_secs());
         self.subject_at(token, now)
     }
 
-    fn subject_at(&self, token: &str, now: u64) -> Result<String, Why> {
-        let claims = self.claims(token).ok_or(Why::Invalid)?;
+    fn subject_at(&self, token: &str, now: u64) -> Result<String, TokenError> {
+        let claims = self.claims(token).ok_or(TokenError::Invalid)?;
         let is_for_us = match &claims.aud {
             Audience::One(one) => *one == self.resource,
             Audience::Many(many) => many.contains(&self.resource),
         };
         let (now, leeway) = (now as f64, LEEWAY as f64);
-        let is_time = claims.exp > now - leeway && claims.nbf.is_none_or(|from| from <= now + leeway);
-        if claims.iss != self.issuer || !is_for_us || !is_time {
-            return Err(Why::Invalid);
+        let is_current = claims.exp > now - leeway && claims.nbf.is_none_or(|from| from <= now + leeway);
+        if claims.iss != self.issuer || !is_for_us || !is_current {
+            return Err(TokenError::Invalid);
         }
-        let given: Vec<&str> = claims.scope.as_deref().unwrap_or_default().split_ascii_whitespace().collect();
-        if !self.scopes.iter().all(|wanted| given.contains(&wanted.as_str())) {
-            return Err(Why::Scope);
+        let granted: Vec<&str> =
+            claims.scope.as_deref().unwrap_or_default().split_ascii_whitespace().collect();
+        if !self.scopes.iter().all(|scope| granted.contains(&scope.as_str())) {
+            return Err(TokenError::Scope);
         }
-        // Without a name nobody could be told from anybody else.
-        claims.sub.filter(|subject| !subject.is_empty()).ok_or(Why::Invalid)
+        // Without a subject clients could not be distinguished.
+        claims.sub.filter(|subject| !subject.is_empty()).ok_or(TokenError::Invalid)
     }
 
-    /// What a token says, if one of our keys has signed it.
+    /// The claims of a token with a valid signature.
     fn claims(&self, token: &str) -> Option<Claims> {
         if token.len() > MAX_TOKEN {
             return None;
@@ -333,14 +333,14 @@ impl ResourceServer {
         let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
         let header: Header = serde_json::from_slice(&decode(header)?).ok()?;
         let signature = decode(signature)?;
-        let keys = self.keys.now();
-        // The key decides which algorithm it is for; what the token says must agree.
+        let keys = self.keys.current();
+        // The key determines the algorithm; the header must agree.
         let is_signed = header.crit.is_none()
             && keys
                 .iter()
                 .filter(|key| key.material.algorithm() == header.alg)
                 .filter(|key| header.kid.is_none() || key.id.is_none() || key.id == header.kid)
-                .any(|key| key.material.signed(message.as_bytes(), &signature));
+                .any(|key| key.material.verify(message.as_bytes(), &signature));
         if !is_signed {
             return None;
         }
@@ -348,7 +348,7 @@ impl ResourceServer {
     }
 }
 
-/// Where the metadata of a resource are: its path behind the well-known one.
+/// The metadata URL of a resource: its path after the well-known path.
 fn metadata_url(resource: &str) -> Option<String> {
     let uri: Uri = resource.parse().ok()?;
     let (scheme, authority) = (uri.scheme_str()?, uri.authority()?);
@@ -401,9 +401,9 @@ mod tests {
     }
 
     #[test]
-    fn only_a_token_of_the_issuer_for_this_resource_and_time_is_taken() {
+    fn only_a_valid_token_is_accepted() {
         let (pair, key) = signer();
-        let (stranger, _) = signer();
+        let (other_signer, _) = signer();
         let keys = json!({ "keys": [{ "kty": "oct", "k": "AAAA" }, key] }).to_string();
         let server = ResourceServer::new(RESOURCE, ISSUER, &keys).unwrap().scope("tools");
         let header = json!({ "alg": "EdDSA", "kid": "one" });
@@ -420,9 +420,9 @@ mod tests {
             ("not yet", with("nbf", json!(NOW + 61))),
             ("nobody", with("sub", json!(""))),
         ] {
-            assert_eq!(check(&header, &claims), Err(Why::Invalid), "{what}");
+            assert_eq!(check(&header, &claims), Err(TokenError::Invalid), "{what}");
         }
-        assert_eq!(check(&header, &with("scope", json!("toolsy"))), Err(Why::Scope));
+        assert_eq!(check(&header, &with("scope", json!("toolsy"))), Err(TokenError::Scope));
         for header in [
             json!({ "alg": "none" }),
             json!({ "alg": "HS256", "kid": "one" }),
@@ -430,23 +430,23 @@ mod tests {
             json!({ "alg": "EdDSA", "kid": "two" }),
             json!({ "alg": "EdDSA", "kid": "one", "crit": ["b64"] }),
         ] {
-            assert_eq!(check(&header, &good), Err(Why::Invalid), "{header}");
+            assert_eq!(check(&header, &good), Err(TokenError::Invalid), "{header}");
         }
-        assert_eq!(server.subject_at(&token(&stranger, &header, &good), NOW), Err(Why::Invalid));
+        assert_eq!(server.subject_at(&token(&other_signer, &header, &good), NOW), Err(TokenError::Invalid));
         let whole = token(&pair, &header, &good);
         let unsigned = format!("{}.", whole.rsplit_once('.').unwrap().0);
         let long = "x".repeat(MAX_TOKEN + 1);
         for bad in ["", ".", "..", "a.b.c", unsigned.as_str(), long.as_str()] {
-            assert_eq!(server.subject_at(bad, NOW), Err(Why::Invalid), "{}", bad.len());
+            assert_eq!(server.subject_at(bad, NOW), Err(TokenError::Invalid), "{}", bad.len());
         }
         let other = encode(&with("sub", json!("eve")));
         let parts: Vec<&str> = whole.split('.').collect();
         let changed = format!("{}.{other}.{}", parts[0], parts[2]);
-        assert_eq!(server.subject_at(&changed, NOW), Err(Why::Invalid));
+        assert_eq!(server.subject_at(&changed, NOW), Err(TokenError::Invalid));
     }
 
     #[test]
-    fn keys_of_curves_are_read() {
+    fn p256_keys_are_supported() {
         let random = SystemRandom::new();
         let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).unwrap();
         let pair =
@@ -462,15 +462,18 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_client_is_told_where_to_go() {
+    fn a_challenge_points_to_the_metadata() {
         let (_, key) = signer();
         let keys = json!({ "keys": [key] }).to_string();
         let server = ResourceServer::new(RESOURCE, ISSUER, &keys).unwrap().scope("tools");
         let place = "resource_metadata=\"https://tools.example/.well-known/oauth-protected-resource/mcp\"";
         assert_eq!(server.challenge(None), format!("Bearer {place}"));
-        assert_eq!(server.challenge(Some(Why::Invalid)), format!("Bearer error=\"invalid_token\", {place}"));
         assert_eq!(
-            server.challenge(Some(Why::Scope)),
+            server.challenge(Some(TokenError::Invalid)),
+            format!("Bearer error=\"invalid_token\", {place}")
+        );
+        assert_eq!(
+            server.challenge(Some(TokenError::Scope)),
             format!("Bearer error=\"insufficient_scope\", scope=\"tools\", {place}")
         );
         assert_eq!(server.metadata()["authorization_servers"], json!([ISSUER]));

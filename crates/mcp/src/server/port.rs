@@ -1,10 +1,10 @@
-//! What a client can do for a tool: notices on their way, questions that wait.
+//! The port of a call: queues notices and questions for the client.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rmcp::model::{ClientCapabilities, ElicitRequest, ElicitRequestParams, InputRequest};
-#[expect(deprecated, reason = "sampling and roots go on for the clients that have them")]
+#[expect(deprecated, reason = "older clients use sampling and roots")]
 use rmcp::model::{CreateMessageRequest, CreateMessageRequestParams, ListRootsRequest, SamplingMessage};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot};
@@ -13,18 +13,18 @@ use toolpost_core::{
     Sample, SampleRequest, ToolError, Usage,
 };
 
-/// The most notices that wait for a client.
+/// The most queued notices.
 const MAX_NOTICES: usize = 256;
 /// The most questions of one call.
 const MAX_QUESTIONS: u32 = 1_000;
-/// The property of an answer that is not an object by itself.
+/// The form field for a non-object answer.
 const ANSWER: &str = "answer";
-/// The property of an approval.
+/// The form field of an approval.
 const APPROVE: &str = "approve";
-/// In the facts of an error: the capability that the client lacks.
+/// The error context key for a missing client capability.
 pub(crate) const CAPABILITY: &str = "client_capability";
 
-/// What is told without waiting.
+/// A progress update or a log line.
 #[derive(Debug)]
 pub(crate) enum Notice {
     Progress(Progress),
@@ -32,16 +32,16 @@ pub(crate) enum Notice {
 }
 
 /// A question that waits for its answer.
-pub(crate) struct Asked {
-    /// What the answer is called.
+pub(crate) struct PendingQuestion {
+    /// The key of the answer.
     pub(crate) key: String,
-    /// The question, as the client gets it.
+    /// The request for the client.
     pub(crate) request: InputRequest,
     answer: oneshot::Sender<Result<Value, ToolError>>,
 }
 
-impl Asked {
-    /// Whether a client's answer has the form that belongs to the question; the tool looks at what it says.
+impl PendingQuestion {
+    /// Whether a client's answer is well-formed. The tool validates the content.
     pub(crate) fn fits(&self, answer: &Value) -> bool {
         match &self.request {
             InputRequest::Elicitation(_) => {
@@ -53,28 +53,28 @@ impl Asked {
         }
     }
 
-    /// Answers it, or says why there is no answer.
+    /// Delivers the answer or an error.
     pub(crate) fn answer(self, answer: Result<Value, ToolError>) {
-        // Nobody waits any more if the call has ended.
+        // The call may have ended.
         let _ = self.answer.send(answer);
     }
 }
 
-/// What a client takes, for one call.
+/// The client's capabilities for one call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Abilities {
     pub(crate) elicitation: bool,
     pub(crate) sampling: bool,
     pub(crate) roots: bool,
-    /// Whether progress is wanted.
+    /// Whether the client requested progress.
     pub(crate) progress: bool,
-    /// The least level of log lines that are wanted.
+    /// The minimum log level that the client requested.
     pub(crate) log: Option<LogLevel>,
 }
 
 impl Abilities {
     pub(crate) fn of(capabilities: Option<&ClientCapabilities>) -> Self {
-        // A client that names no mode of elicitation has forms.
+        // Without a mode, elicitation means forms.
         let elicitation = capabilities
             .and_then(|known| known.elicitation.as_ref())
             .is_some_and(|known| known.form.is_some() || known.url.is_none());
@@ -89,12 +89,12 @@ impl Abilities {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct Queue {
     abilities: Abilities,
     notices: VecDeque<Notice>,
-    questions: Vec<Asked>,
+    questions: Vec<PendingQuestion>,
     count: u32,
-    /// Answers that came before their questions.
+    /// Answers that arrived before their questions.
     early: BTreeMap<String, Value>,
     closed: bool,
 }
@@ -102,69 +102,69 @@ struct Waiting {
 /// The port of one call.
 #[derive(Default)]
 pub(crate) struct CallPort {
-    waiting: Mutex<Waiting>,
-    news: Notify,
+    queue: Mutex<Queue>,
+    changed: Notify,
 }
 
 impl CallPort {
     pub(crate) fn new(abilities: Abilities, early: BTreeMap<String, Value>) -> Self {
-        Self { waiting: Mutex::new(Waiting { abilities, early, ..Waiting::default() }), news: Notify::new() }
+        Self { queue: Mutex::new(Queue { abilities, early, ..Queue::default() }), changed: Notify::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
         // A queue is whole after any panic.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client of the next round may be able to do other things.
+    /// Sets the capabilities of the next request's client.
     pub(crate) fn set_abilities(&self, abilities: Abilities) {
         self.lock().abilities = abilities;
     }
 
-    /// There is no request any more: progress is what its client sees of the call, and log lines go nowhere.
-    pub(crate) fn set_on_its_own(&self) {
-        let mut waiting = self.lock();
-        waiting.abilities.progress = true;
-        waiting.abilities.log = None;
+    /// Detaches the port from its request: a task reports progress and drops logs.
+    pub(crate) fn detach(&self) {
+        let mut queue = self.lock();
+        queue.abilities.progress = true;
+        queue.abilities.log = None;
     }
 
-    /// Waits until there is something to tell or to ask.
-    pub(crate) async fn news(&self) {
-        self.news.notified().await;
+    /// Waits for a notice or a question.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
     }
 
-    /// What is to be told, oldest first.
+    /// Takes the queued notices, oldest first.
     pub(crate) fn take_notices(&self) -> VecDeque<Notice> {
         std::mem::take(&mut self.lock().notices)
     }
 
-    /// What is to be asked.
-    pub(crate) fn take_questions(&self) -> Vec<Asked> {
+    /// Takes the queued questions.
+    pub(crate) fn take_questions(&self) -> Vec<PendingQuestion> {
         std::mem::take(&mut self.lock().questions)
     }
 
-    /// Ends all waiting: nobody will answer.
+    /// Closes the port: pending questions are cancelled.
     pub(crate) fn close(&self) {
-        let mut waiting = self.lock();
-        waiting.closed = true;
-        waiting.questions.clear();
+        let mut queue = self.lock();
+        queue.closed = true;
+        queue.questions.clear();
     }
 
-    fn tell(&self, notice: Notice) -> Delivery {
-        let mut waiting = self.lock();
-        let wanted = match &notice {
-            Notice::Progress(_) => waiting.abilities.progress,
-            Notice::Log(line) => waiting.abilities.log.is_some_and(|least| line.level >= least),
+    fn enqueue(&self, notice: Notice) -> Delivery {
+        let mut queue = self.lock();
+        let is_requested = match &notice {
+            Notice::Progress(_) => queue.abilities.progress,
+            Notice::Log(line) => queue.abilities.log.is_some_and(|minimum| line.level >= minimum),
         };
-        if !wanted || waiting.closed {
+        if !is_requested || queue.closed {
             return Delivery::Dropped;
         }
-        let delivery = if waiting.notices.len() < MAX_NOTICES {
-            waiting.notices.push_back(notice);
+        let delivery = if queue.notices.len() < MAX_NOTICES {
+            queue.notices.push_back(notice);
             Delivery::Delivered
         } else {
-            // The latest progress says what the one before said; log lines do not.
-            match (notice, waiting.notices.back_mut()) {
+            // Newer progress replaces older progress; log lines are dropped.
+            match (notice, queue.notices.back_mut()) {
                 (notice @ Notice::Progress(_), Some(last @ Notice::Progress(_))) => {
                     *last = notice;
                     Delivery::Coalesced
@@ -172,33 +172,38 @@ impl CallPort {
                 _ => Delivery::Dropped,
             }
         };
-        drop(waiting);
-        self.news.notify_one();
+        drop(queue);
+        self.changed.notify_one();
         delivery
     }
 
-    /// Puts a question; the answer is the client's, of the right form.
-    async fn put(&self, name: Option<&str>, kind: &str, request: InputRequest) -> Result<Value, ToolError> {
+    /// Asks the client and waits for a well-formed answer.
+    async fn ask_client(
+        &self,
+        name: Option<&str>,
+        kind: &str,
+        request: InputRequest,
+    ) -> Result<Value, ToolError> {
         let answered = {
-            let mut waiting = self.lock();
-            waiting.count += 1;
-            if waiting.closed {
-                return Err(ToolError::cancelled("the client is gone"));
+            let mut queue = self.lock();
+            queue.count += 1;
+            if queue.closed {
+                return Err(ToolError::cancelled("the client disconnected"));
             }
-            if waiting.count > MAX_QUESTIONS {
-                return Err(ToolError::limit("one call may ask 1,000 questions, and all are asked"));
+            if queue.count > MAX_QUESTIONS {
+                return Err(ToolError::limit("a call may ask at most 1,000 questions"));
             }
-            let mut key = name.map_or_else(|| format!("{kind}-{}", waiting.count), str::to_owned);
-            if waiting.questions.iter().any(|asked| asked.key == key) {
-                key = format!("{key}-{}", waiting.count);
+            let mut key = name.map_or_else(|| format!("{kind}-{}", queue.count), str::to_owned);
+            if queue.questions.iter().any(|question| question.key == key) {
+                key = format!("{key}-{}", queue.count);
             }
             let (answer, answered) = oneshot::channel();
-            let asked = Asked { key, request, answer };
-            match waiting.early.remove(&asked.key) {
-                Some(early) if asked.fits(&early) => asked.answer(Ok(early)),
+            let question = PendingQuestion { key, request, answer };
+            match queue.early.remove(&question.key) {
+                Some(early) if question.fits(&early) => question.answer(Ok(early)),
                 _ => {
-                    waiting.questions.push(asked);
-                    self.news.notify_one();
+                    queue.questions.push(question);
+                    self.changed.notify_one();
                 }
             }
             answered
@@ -207,13 +212,13 @@ impl CallPort {
     }
 }
 
-fn cannot(verb: &str, capability: &str) -> ToolError {
-    ToolError::precondition(format!("this client cannot {verb}"))
-        .suggest("Call the tool from a client that can, or give it what it needs as an argument.")
+fn unsupported(what: &str, capability: &str) -> ToolError {
+    ToolError::precondition(format!("the client does not support {what}"))
+        .suggest("Use another client, or pass the value as an argument.")
         .with(CAPABILITY, capability)
 }
 
-/// The question as a form, and the property of the answer that is the value, if it is not the whole.
+/// The question as a form, and the form field that holds the value, if any.
 fn form(question: &Question) -> (String, Value, Option<&'static str>) {
     let single = |name: &'static str, schema: Value| {
         let schema = json!({ "type": "object", "properties": { name: schema }, "required": [name] });
@@ -230,14 +235,14 @@ fn form(question: &Question) -> (String, Value, Option<&'static str>) {
         }
         QuestionKind::Approval { tool, arguments } => {
             let (_, schema, name) =
-                single(APPROVE, json!({ "type": "boolean", "description": "Whether it may be run." }));
+                single(APPROVE, json!({ "type": "boolean", "description": "Allow this call." }));
             (format!("{}\n\n{tool} {arguments}", question.message), schema, name)
         }
         _ => single(ANSWER, json!({ "type": "string" })),
     }
 }
 
-#[expect(deprecated, reason = "sampling goes on for the clients that have it")]
+#[expect(deprecated, reason = "older clients use sampling")]
 fn sampling(request: &SampleRequest) -> InputRequest {
     let mut params = CreateMessageRequestParams::new(
         vec![SamplingMessage::user_text(&request.prompt)],
@@ -249,7 +254,7 @@ fn sampling(request: &SampleRequest) -> InputRequest {
     InputRequest::CreateMessage(CreateMessageRequest::new(params))
 }
 
-/// The text of a completion: of one block, or of the blocks of text among several.
+/// The text of a sampling result, of one or several text blocks.
 fn sampled_text(answer: &Value) -> Option<String> {
     let content = answer.get("content")?;
     let texts = |block: &Value| block.get("text").and_then(Value::as_str).map(str::to_owned);
@@ -261,28 +266,26 @@ fn sampled_text(answer: &Value) -> Option<String> {
 
 impl Port for CallPort {
     fn progress(&self, _call: CallId, progress: Progress) -> Delivery {
-        self.tell(Notice::Progress(progress))
+        self.enqueue(Notice::Progress(progress))
     }
 
     fn log(&self, _call: CallId, line: LogLine) -> Delivery {
-        self.tell(Notice::Log(line))
+        self.enqueue(Notice::Log(line))
     }
 
     fn ask<'a>(&'a self, _call: CallId, question: &'a Question) -> BoxFuture<'a, Result<Answer, ToolError>> {
         Box::pin(async move {
             if !self.lock().abilities.elicitation {
-                return Err(cannot("answer questions", "elicitation"));
+                return Err(unsupported("questions (elicitation)", "elicitation"));
             }
             let (message, schema, property) = form(question);
             let params = json!({ "mode": "form", "message": message, "requestedSchema": schema });
             let params: ElicitRequestParams = serde_json::from_value(params).map_err(|error| {
-                ToolError::precondition(format!(
-                    "the question cannot be asked as a form, whose fields are texts, numbers, truth values and choices: \
-                     {error}"
-                ))
+                ToolError::precondition(format!("the question does not fit an elicitation form: {error}"))
+                    .suggest("Ask for strings, numbers, booleans or choices.")
             })?;
             let request = InputRequest::Elicitation(ElicitRequest::new(params));
-            let answer = self.put(question.name.as_deref(), "ask", request).await?;
+            let answer = self.ask_client(question.name.as_deref(), "ask", request).await?;
             if answer.get("action").and_then(Value::as_str) != Some("accept") {
                 return Ok(Answer::Declined);
             }
@@ -305,12 +308,12 @@ impl Port for CallPort {
     ) -> BoxFuture<'a, Result<Sample, ToolError>> {
         Box::pin(async move {
             if !self.lock().abilities.sampling {
-                return Err(cannot("complete prompts for a tool", "sampling"));
+                return Err(unsupported("sampling", "sampling"));
             }
-            let answer = self.put(None, "sample", sampling(request)).await?;
+            let answer = self.ask_client(None, "sample", sampling(request)).await?;
             let content = sampled_text(&answer).unwrap_or_default();
             let model = answer.get("model").and_then(Value::as_str);
-            tracing::debug!(model, "the client's model answered");
+            tracing::debug!(model, "sampling result");
             Ok(Sample { content, usage: None::<Usage> })
         })
     }
@@ -318,15 +321,14 @@ impl Port for CallPort {
     fn roots(&self, _call: CallId) -> BoxFuture<'_, Result<Vec<Root>, ToolError>> {
         Box::pin(async move {
             if !self.lock().abilities.roots {
-                return Err(cannot("say where it works", "roots"));
+                return Err(unsupported("roots", "roots"));
             }
-            #[expect(deprecated, reason = "roots go on for the clients that have them")]
+            #[expect(deprecated, reason = "older clients use roots")]
             let request = InputRequest::ListRoots(ListRootsRequest::default());
-            let answer = self.put(None, "roots", request).await?;
+            let answer = self.ask_client(None, "roots", request).await?;
             let roots = answer.get("roots").cloned().unwrap_or_default();
-            serde_json::from_value(roots).map_err(|error| {
-                ToolError::dependency(format!("the client's list of roots cannot be read: {error}"))
-            })
+            serde_json::from_value(roots)
+                .map_err(|error| ToolError::dependency(format!("the client sent invalid roots: {error}")))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Sessions of the older era: at most so many, each with its owner.
+//! Legacy sessions: bounded, each with an owner.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,43 +12,44 @@ use rmcp::transport::streamable_http_server::session::local::{
 };
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
 
-use super::{Limits, Principal};
+use super::{Principal, ServerLimits};
 
 /// The header that names a session.
 pub(super) const SESSION_HEADER: &str = "mcp-session-id";
 
-/// How long an answer is kept for a client that has lost its stream and comes back.
-const ANSWERS_KEPT: Duration = Duration::from_secs(5);
+/// How long a response is cached for a client that resumes its stream.
+const RESUME_CACHE_TTL: Duration = Duration::from_secs(5);
 
 tokio::task_local! {
-    /// Whom the request at hand speaks for.
+    /// The principal of the current request.
     pub(super) static REQUESTER: Principal;
 }
 
-/// When a session was used last, and whose it is.
-struct Use {
+/// The last use and the owner of a session.
+struct Usage {
     at: u64,
     owner: Principal,
 }
 
 #[derive(Default)]
-struct Uses {
+struct Table {
     clock: u64,
-    used: HashMap<SessionId, Use>,
+    sessions: HashMap<SessionId, Usage>,
 }
 
-impl Uses {
-    /// The session that ends for a new one: the owner's own least recently used one if the owner has its share of all
-    /// sessions, else that of the owner with the most. So no client ends a session of a client within its share.
-    fn surplus(&self, owner: &Principal) -> Option<SessionId> {
+impl Table {
+    /// The session to evict for a new one: the owner's least recently used session if the owner has its
+    /// share, else one of the owner with the most sessions. A client within its share is never evicted by
+    /// others.
+    fn to_evict(&self, owner: &Principal) -> Option<SessionId> {
         let mut counts = HashMap::from([(owner, 0_usize)]);
-        for used in self.used.values() {
+        for used in self.sessions.values() {
             *counts.entry(&used.owner).or_default() += 1;
         }
-        let share = (self.used.len() / counts.len()).max(1);
+        let share = (self.sessions.len() / counts.len()).max(1);
         let has_share = counts.get(owner).is_some_and(|count| *count >= share);
         let most = counts.values().max().copied();
-        let mut candidates: Vec<_> = self.used.iter().collect();
+        let mut candidates: Vec<_> = self.sessions.iter().collect();
         candidates.retain(|(_, used)| {
             if has_share { used.owner == *owner } else { counts.get(&used.owner).copied() == most }
         });
@@ -59,63 +60,63 @@ impl Uses {
 /// The sessions of a server.
 pub(super) struct Sessions {
     inner: LocalSessionManager,
-    uses: Mutex<Uses>,
-    places: usize,
+    table: Mutex<Table>,
+    capacity: usize,
 }
 
 impl Sessions {
-    pub(super) fn new(limits: &Limits) -> Self {
+    pub(super) fn new(limits: &ServerLimits) -> Self {
         let mut inner = LocalSessionManager::default();
         inner.session_config.keep_alive = Some(limits.session_idle);
         inner.session_config.init_timeout = Some(limits.head_time);
-        // Each answer would be kept for a minute, for a client that may have lost its stream.
-        inner.session_config.completed_cache_ttl = ANSWERS_KEPT;
-        Self { inner, uses: Mutex::default(), places: limits.sessions }
+        // The default caches each response for a minute.
+        inner.session_config.completed_cache_ttl = RESUME_CACHE_TTL;
+        Self { inner, table: Mutex::default(), capacity: limits.sessions }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Uses> {
+    fn lock(&self) -> MutexGuard<'_, Table> {
         // The table is whole after any panic.
-        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many there are.
+    /// The number of sessions.
     pub(super) fn len(&self) -> usize {
-        self.lock().used.len()
+        self.lock().sessions.len()
     }
 
-    /// Whether a session is open, and this client's.
+    /// Whether a session exists and belongs to this client.
     pub(super) fn is_open_to(&self, id: &str, principal: &Principal) -> bool {
-        self.lock().used.get(id).is_some_and(|used| used.owner == *principal)
+        self.lock().sessions.get(id).is_some_and(|used| used.owner == *principal)
     }
 
-    /// Whether whoever asks may use a session. Outside a request, whoever asks is the server.
-    fn is_theirs(&self, id: &SessionId) -> bool {
-        let uses = self.lock();
-        let owner = uses.used.get(id).map(|used| &used.owner);
+    /// Whether the current requester may use a session. Outside a request the server itself is the requester.
+    fn is_allowed(&self, id: &SessionId) -> bool {
+        let table = self.lock();
+        let owner = table.sessions.get(id).map(|used| &used.owner);
         owner.is_none_or(|owner| REQUESTER.try_with(|requester| requester == owner).unwrap_or(true))
     }
 
-    fn note_use(&self, id: &SessionId) {
-        let mut uses = self.lock();
-        uses.clock += 1;
-        let now = uses.clock;
-        if let Some(used) = uses.used.get_mut(id) {
+    fn touch(&self, id: &SessionId) {
+        let mut table = self.lock();
+        table.clock += 1;
+        let now = table.clock;
+        if let Some(used) = table.sessions.get_mut(id) {
             used.at = now;
         }
     }
 
-    /// Notes a new session, and says which one has to go for it.
-    fn note_new(&self, id: SessionId) -> Option<SessionId> {
+    /// Adds a session and returns the one to evict.
+    fn insert(&self, id: SessionId) -> Option<SessionId> {
         let owner = REQUESTER.try_with(Principal::clone).unwrap_or_default();
-        let mut uses = self.lock();
-        let surplus = if uses.used.len() >= self.places { uses.surplus(&owner) } else { None };
-        if let Some(surplus) = &surplus {
-            uses.used.remove(surplus);
+        let mut table = self.lock();
+        let evicted = if table.sessions.len() >= self.capacity { table.to_evict(&owner) } else { None };
+        if let Some(evicted) = &evicted {
+            table.sessions.remove(evicted);
         }
-        uses.clock += 1;
-        let at = uses.clock;
-        uses.used.insert(id, Use { at, owner });
-        surplus
+        table.clock += 1;
+        let at = table.clock;
+        table.sessions.insert(id, Usage { at, owner });
+        evicted
     }
 }
 
@@ -133,9 +134,9 @@ impl SessionManager for Sessions {
             }
             Err(_) => self.inner.create_session().await?,
         };
-        if let Some(surplus) = self.note_new(id.clone()) {
-            tracing::debug!("a session ends for a new one: there are as many as there may be");
-            self.inner.close_session(&surplus).await?;
+        if let Some(evicted) = self.insert(id.clone()) {
+            tracing::debug!("evicted a session: the limit is reached");
+            self.inner.close_session(&evicted).await?;
         }
         Ok((id, transport))
     }
@@ -149,18 +150,18 @@ impl SessionManager for Sessions {
     }
 
     async fn has_session(&self, id: &SessionId) -> Result<bool, Self::Error> {
-        let is_there = self.is_theirs(id) && self.inner.has_session(id).await?;
-        if is_there {
-            self.note_use(id);
+        let exists = self.is_allowed(id) && self.inner.has_session(id).await?;
+        if exists {
+            self.touch(id);
         }
-        Ok(is_there)
+        Ok(exists)
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), Self::Error> {
-        if !self.is_theirs(id) {
+        if !self.is_allowed(id) {
             return Ok(());
         }
-        self.lock().used.remove(id);
+        self.lock().sessions.remove(id);
         self.inner.close_session(id).await
     }
 

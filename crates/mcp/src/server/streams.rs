@@ -1,4 +1,4 @@
-//! Connections that are one conversation: standard streams, any pair of streams, unix sockets.
+//! Connections that are one conversation: stdio, stream pairs, Unix sockets.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,10 @@ use super::wire::Lines;
 use super::{Principal, Server};
 
 impl Server {
-    /// Serves the process that started this one, over standard input and output, until the input ends. Calls that run
-    /// then have 5 s to answer.
+    /// Serves the parent process over stdio until stdin closes. Running calls then have 5 s to answer.
     ///
     /// # Errors
-    /// `DEPENDENCY` if the client breaks the protocol before it has begun.
+    /// `DEPENDENCY` if the client violates the protocol during initialization.
     pub async fn stdio(&self) -> Result<(), ToolError> {
         #[cfg(unix)]
         {
@@ -36,21 +35,21 @@ impl Server {
         self.serve_streams(tokio::io::stdin(), tokio::io::stdout()).await
     }
 
-    /// Serves one client over two files that were opened already, such as the standard streams that a program has kept
-    /// for the protocol. Pipes of Linux are read and written without a thread.
+    /// Serves one client over two open files, such as duplicated standard streams. Linux pipes need no
+    /// thread.
     ///
     /// # Errors
-    /// `DEPENDENCY` if the client breaks the protocol before it has begun.
+    /// `DEPENDENCY` if the client violates the protocol during initialization.
     pub async fn serve_files(&self, input: File, output: File) -> Result<(), ToolError> {
         #[cfg(target_os = "linux")]
         {
             use std::os::fd::AsRawFd as _;
-            // Opened again, they have a mode of their own: who shares the pipe keeps waiting reads and writes.
-            let place = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
+            // Reopened pipes have their own non-blocking flag, so other users of the pipe stay blocking.
+            let path = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
             let options = tokio::net::unix::pipe::OpenOptions::new();
-            let pipes = (options.open_receiver(place(&input)), options.open_sender(place(&output)));
+            let pipes = (options.open_receiver(path(&input)), options.open_sender(path(&output)));
             if let (Ok(receiver), Ok(sender)) = pipes {
-                // The ones that came in would keep the pipes open after these are closed.
+                // The originals would keep the pipes open.
                 drop((input, output));
                 return self.serve_streams(receiver, sender).await;
             }
@@ -58,10 +57,10 @@ impl Server {
         self.serve_streams(tokio::fs::File::from_std(input), tokio::fs::File::from_std(output)).await
     }
 
-    /// Serves one client over a pair of streams, a message a line, until the input ends.
+    /// Serves one client over a pair of streams, one message per line, until the input ends.
     ///
     /// # Errors
-    /// `DEPENDENCY` if the client breaks the protocol before it has begun.
+    /// `DEPENDENCY` if the client violates the protocol during initialization.
     pub async fn serve_streams(
         &self,
         input: impl AsyncRead + Send + Unpin + 'static,
@@ -72,21 +71,21 @@ impl Server {
         serve(&self.0, Principal(None), lines, CancellationToken::new()).await
     }
 
-    /// Serves clients of this user over a unix socket, a message a line each way, until the value is stopped or dropped.
-    /// A socket at the path that nobody listens on any more gives way.
+    /// Serves clients of this user over a Unix socket, one message per line, until the returned value is
+    /// stopped or dropped. A stale socket file is replaced.
     ///
     /// # Errors
-    /// `DEPENDENCY` if the path cannot be listened on.
+    /// `DEPENDENCY` if the server cannot listen on the path.
     #[cfg(unix)]
-    pub async fn unix(&self, path: impl AsRef<Path>) -> Result<UnixRunning, ToolError> {
+    pub async fn unix(&self, path: impl AsRef<Path>) -> Result<RunningUnixServer, ToolError> {
         use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
         let path = path.as_ref();
         let failed = |error: std::io::Error| {
             ToolError::dependency(format!("cannot listen on the socket `{}`: {error}", path.display()))
         };
-        let is_left_over = std::os::unix::net::UnixStream::connect(path)
+        let is_stale = std::os::unix::net::UnixStream::connect(path)
             .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
-        if is_left_over {
+        if is_stale {
             std::fs::remove_file(path).map_err(failed)?;
         }
         let listener = tokio::net::UnixListener::bind(path).map_err(failed)?;
@@ -96,14 +95,14 @@ impl Server {
         let stop = CancellationToken::new();
         let (shared, stopping) = (Arc::clone(&self.0), stop.clone());
         let task = tokio::spawn(async move {
-            let places = Arc::new(tokio::sync::Semaphore::new(shared.limits.connections));
+            let permits = Arc::new(tokio::sync::Semaphore::new(shared.limits.connections));
             let connections = tokio_util::task::TaskTracker::new();
             loop {
                 let accepted = async {
-                    let place = Arc::clone(&places).acquire_owned().await;
-                    (place, listener.accept().await)
+                    let permit = Arc::clone(&permits).acquire_owned().await;
+                    (permit, listener.accept().await)
                 };
-                let (place, accepted) = tokio::select! {
+                let (permit, accepted) = tokio::select! {
                     () = stopping.cancelled() => break,
                     accepted = accepted => accepted,
                 };
@@ -111,28 +110,28 @@ impl Server {
                     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                     continue;
                 };
-                // The file's mode says the same; between its making and its mode there is a moment.
+                // The file mode also ensures this, but only after `set_permissions`.
                 if !stream.peer_cred().is_ok_and(|peer| peer.uid() == owner || peer.uid() == 0) {
                     continue;
                 }
                 let (shared, stopping) = (Arc::clone(&shared), stopping.clone());
                 connections.spawn(async move {
-                    let _place = place;
+                    let _permit = permit;
                     let (input, output) = stream.into_split();
                     let lines = Lines::new(input, output, &shared.limits);
                     if let Err(error) = serve(&shared, Principal(None), lines, stopping).await {
-                        tracing::debug!("a client of the socket: {error}");
+                        tracing::debug!("Unix socket client: {error}");
                     }
                 });
             }
             connections.close();
             connections.wait().await;
         });
-        Ok(UnixRunning { path: path.to_owned(), stop, task: Some(task) })
+        Ok(RunningUnixServer { path: path.to_owned(), stop, task: Some(task) })
     }
 }
 
-/// Serves one conversation until its end.
+/// Serves one conversation until it ends.
 pub(super) async fn serve<T>(
     shared: &Arc<Shared>,
     principal: Principal,
@@ -143,39 +142,37 @@ where
     T: Transport<RoleServer> + 'static,
 {
     let handler = Handler::of_connection(Arc::clone(shared), principal);
-    // The library cancels what it is given when the connection ends; what others share must not end with it.
+    // rmcp cancels this token when the connection ends, so the shared token gets a child.
     let running = match serve_server_with_ct(handler, transport, stop.child_token()).await {
         Ok(running) => running,
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => return Ok(()),
         Err(error) => {
-            return Err(ToolError::dependency(format!(
-                "the client did not begin as the protocol says: {error}"
-            )));
+            return Err(ToolError::dependency(format!("initializing the client failed: {error}")));
         }
     };
     match running.waiting().await {
         Ok(_) => Ok(()),
-        Err(error) => Err(ToolError::internal("the connection broke").caused_by(error)),
+        Err(error) => Err(ToolError::internal("the connection task panicked").caused_by(error)),
     }
 }
 
-/// A server on a unix socket. Dropping it ends it.
+/// A server on a Unix socket. Dropping it stops the server.
 #[cfg(unix)]
 #[derive(Debug)]
-pub struct UnixRunning {
+pub struct RunningUnixServer {
     path: PathBuf,
     stop: CancellationToken,
     task: Option<tokio::task::JoinHandle<()>>,
 }
 
 #[cfg(unix)]
-impl UnixRunning {
-    /// Where it listens.
+impl RunningUnixServer {
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Stops listening, lets calls that run answer for 2 s, and ends.
+    /// Stops listening and waits up to 2 s for running calls.
     pub async fn stop(mut self) {
         self.stop.cancel();
         if let Some(task) = self.task.take() {
@@ -185,10 +182,10 @@ impl UnixRunning {
 }
 
 #[cfg(unix)]
-impl Drop for UnixRunning {
+impl Drop for RunningUnixServer {
     fn drop(&mut self) {
         self.stop.cancel();
-        // It may be another's by now, or gone; either way it is not ours any more.
+        // The file may be gone or belong to another server.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -1,10 +1,10 @@
-//! Calls that outlive their requests: the extension `io.modelcontextprotocol/tasks`.
+//! Calls that outlive their requests: the MCP extension `io.modelcontextprotocol/tasks`.
 //!
-//! A call that runs on its own is here; what has ended is in the store, which a restarted server reads.
+//! Running calls live in this table. Results live in the task store, which survives a restart.
 
 mod follow;
-mod kept;
 mod memory;
+mod record;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -22,33 +22,33 @@ use toolpost_core::{
     format_duration,
 };
 
-pub(super) use self::follow::{Followed, Wanted};
-use self::kept::Kept;
-pub(super) use self::kept::{Again, Ended};
+pub(super) use self::follow::{FollowedTasks, TaskFilter};
 pub(super) use self::memory::MemoryTasks;
-use super::calls::{Active, Step, Task, Tell, shown};
-use super::handler::{Shared, caller_of, refusal};
-use super::port::{Abilities, Asked, CallPort, Notice};
-use super::{Limits, Principal};
+use self::record::TaskBody;
+pub(super) use self::record::{Rerun, TaskEnd};
+use super::calls::{Active, NoticeSink, Step, Task, shown};
+use super::handler::{Shared, caller_of, rpc_error};
+use super::port::{Abilities, CallPort, Notice, PendingQuestion};
+use super::{Principal, ServerLimits};
 
-/// How often tasks whose time is over are looked for.
-const SWEEP: Duration = Duration::from_secs(1);
-/// How long a task that has just ended is there at least, if tasks live so long at all.
-const GRACE: Duration = Duration::from_mins(5);
-/// How often a call is begun at most, when the server is killed again and again.
+/// The interval of the search for expired tasks.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// The minimum lifetime of a result, if the TTL of tasks is not shorter.
+const MIN_RESULT_TTL: Duration = Duration::from_mins(5);
+/// The most runs of a call across restarts.
 const MAX_RUNS: u32 = 3;
-/// The longest sentence about a task, in characters.
+/// The longest status message of a task, in characters.
 const MAX_MESSAGE: usize = 1_000;
 
 /// The tasks of a server.
 pub(super) struct Tasks {
     table: Mutex<Table>,
     store: Arc<dyn TaskStore>,
-    places: usize,
-    most_bytes: usize,
+    capacity: usize,
+    max_bytes: usize,
     ttl: Duration,
     poll: Duration,
-    /// Grows with each change of any task.
+    /// Increments with each change of any task.
     changes: watch::Sender<u64>,
     recovered: OnceCell<()>,
     sweeper: std::sync::OnceLock<Task<()>>,
@@ -64,43 +64,43 @@ struct Table {
 struct Entry {
     owner: Option<String>,
     until: Timestamp,
-    /// What it takes in the store.
+    /// The size in the store.
     bytes: usize,
-    /// The change of the table that was its last.
+    /// The table's change count at the last change of this task.
     revision: u64,
     state: State,
 }
 
 enum State {
     Running(Box<Run>),
-    /// What the store could not keep is here.
-    Ended(Option<Box<Kept>>),
+    /// Holds the record if the store failed to save it.
+    Ended(Option<Box<TaskBody>>),
 }
 
-/// A call that runs on its own.
+/// A running task.
 struct Run {
-    kept: Kept,
-    questions: Vec<Asked>,
-    /// What questions were called before: a name means one question.
-    used: HashSet<String>,
+    record: TaskBody,
+    questions: Vec<PendingQuestion>,
+    /// Used question keys: each key names one question.
+    used_keys: HashSet<String>,
     stop: CancellationToken,
-    why: Why,
+    stop_reason: StopReason,
     _driver: Task<()>,
 }
 
-/// Why a call is stopped.
+/// Why a task is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+enum StopReason {
     Cancelled,
-    TimeIsOver,
-    ServerEnds,
+    Expired,
+    ServerStopped,
 }
 
-/// Where a task comes from.
+/// The call that a task comes from.
 pub(super) struct Origin {
     pub(super) owner: Option<String>,
     pub(super) tool: String,
-    pub(super) again: Option<Again>,
+    pub(super) rerun: Option<Rerun>,
 }
 
 fn now() -> Timestamp {
@@ -112,24 +112,23 @@ fn after(time: Timestamp, duration: Duration) -> Timestamp {
     Timestamp::from_micros(time.as_micros().saturating_add(micros))
 }
 
-/// Whether a tool takes no harm when a call is begun again by a server that has lost what belonged to conversations,
-/// and whether what it is called with may be written down.
-pub(super) fn can_run_again(spec: &ToolSpec) -> bool {
-    let is_harmless = spec.annotations.idempotent || spec.annotations.read_only;
-    let of_conversation = spec.state.iter().any(|state| state.id.contains("{scope}"));
-    is_harmless && !of_conversation && spec.sensitive.is_empty()
+/// Whether an interrupted call of a tool may run again after a restart, and its arguments may be stored.
+pub(super) fn is_rerunnable(spec: &ToolSpec) -> bool {
+    let is_repeatable = spec.annotations.idempotent || spec.annotations.read_only;
+    let has_conversation_state = spec.state.iter().any(|state| state.id.contains("{scope}"));
+    is_repeatable && !has_conversation_state && spec.sensitive.is_empty()
 }
 
 fn unknown(id: &str) -> ErrorData {
-    let message = format!("there is no task `{}`: its name is wrong, or its time is over", shown(id));
+    let message = format!("unknown or expired task `{}`", shown(id));
     ErrorData::invalid_params(message, None)
 }
 
 impl Table {
     fn of(&mut self, id: &str, principal: &Principal) -> Result<&mut Entry, ErrorData> {
-        // To everybody else it is as if it did not exist.
-        let is_theirs = |entry: &&mut Entry| entry.owner.as_deref() == principal.0.as_deref();
-        self.entries.get_mut(id).filter(is_theirs).ok_or_else(|| unknown(id))
+        // Tasks of other clients look unknown.
+        let is_owned = |entry: &&mut Entry| entry.owner.as_deref() == principal.0.as_deref();
+        self.entries.get_mut(id).filter(is_owned).ok_or_else(|| unknown(id))
     }
 
     fn run(&mut self, id: &str) -> Option<&mut Run> {
@@ -145,14 +144,14 @@ impl Table {
         Some(entry)
     }
 
-    /// Notes that a task is another one than it was.
+    /// Records a change of a task.
     fn touch(&mut self, id: &str) -> u64 {
         self.changes += 1;
         let changes = self.changes;
         if let Some(entry) = self.entries.get_mut(id) {
             entry.revision = changes;
             if let State::Running(run) = &mut entry.state {
-                run.kept.updated = now();
+                run.record.updated = now();
             }
         }
         changes
@@ -160,12 +159,12 @@ impl Table {
 }
 
 impl Tasks {
-    pub(super) fn new(store: Option<Arc<dyn TaskStore>>, limits: &Limits) -> Arc<Self> {
+    pub(super) fn new(store: Option<Arc<dyn TaskStore>>, limits: &ServerLimits) -> Arc<Self> {
         Arc::new(Self {
             table: Mutex::default(),
             store: store.unwrap_or_else(|| Arc::new(MemoryTasks::default())),
-            places: limits.tasks,
-            most_bytes: limits.task_bytes,
+            capacity: limits.tasks,
+            max_bytes: limits.task_bytes,
             ttl: limits.task_ttl,
             poll: limits.task_poll,
             changes: watch::Sender::new(0),
@@ -179,7 +178,7 @@ impl Tasks {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many run, and how many there are in all.
+    /// The numbers of running tasks and of all tasks.
     pub(super) fn count(&self) -> (usize, usize) {
         let table = self.lock();
         let running = table.entries.values().filter(|entry| matches!(entry.state, State::Running(_)));
@@ -191,29 +190,29 @@ impl Tasks {
         self.changes.send_replace(changes);
     }
 
-    /// The last change of a task, if it is theirs.
+    /// The last change of a task, if the client owns it.
     fn revision(&self, id: &str, principal: &Principal) -> Option<u64> {
         self.lock().of(id, principal).ok().map(|entry| entry.revision)
     }
 
-    /// Makes a task of a call, on behalf of a request: if that is gone before it is told, so is the task.
+    /// Turns a call into a task. If the request is dropped before it learns the id, the task is removed.
     ///
     /// # Errors
-    /// There is no place, or the store cannot keep it: the call comes back.
+    /// The table is full or the store fails: the call is returned.
     pub(super) async fn adopt(
         self: &Arc<Self>,
         active: Active,
         origin: Origin,
     ) -> Result<WireTask, Option<Box<(Active, ToolError)>>> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let tasks = Arc::clone(self);
         tokio::spawn(async move {
             let created = tasks.create(active, origin).await;
-            if let Err(Ok(unheard)) = tell.send(created) {
-                tasks.forget(&[unheard.task_id]).await;
+            if let Err(Ok(orphan)) = sender.send(created) {
+                tasks.remove(&[orphan.task_id]).await;
             }
         });
-        match told.await {
+        match receiver.await {
             Ok(created) => created.map_err(Some),
             Err(_) => Err(None),
         }
@@ -229,134 +228,133 @@ impl Tasks {
             Err(error) => return Err(Box::new((active, error))),
         };
         let created = now();
-        let Origin { owner, tool, again } = origin;
-        let kept = Kept { owner, tool, created, updated: created, message: None, ended: None, again };
-        self.begin(id, after(created, self.ttl), kept, active).await
+        let Origin { owner, tool, rerun } = origin;
+        let record = TaskBody { owner, tool, created, updated: created, message: None, end: None, rerun };
+        self.begin(id, after(created, self.ttl), record, active).await
     }
 
-    /// Keeps a task and runs its call.
+    /// Stores a task and runs its call.
     async fn begin(
         self: &Arc<Self>,
         id: String,
         until: Timestamp,
-        kept: Kept,
+        record: TaskBody,
         active: Active,
     ) -> Result<WireTask, Box<(Active, ToolError)>> {
-        let body = match serde_json::to_value(&kept) {
+        let body = match serde_json::to_value(&record) {
             Ok(body) => body,
             Err(error) => return Err(Box::new((active, error.into()))),
         };
         let bytes = body.to_string().len();
-        let wire = kept.task(&id, until, self.poll);
-        let (go, gone) = oneshot::channel();
+        let wire = record.task(&id, until, self.poll);
+        let (start, started) = oneshot::channel();
         let stop = CancellationToken::new();
-        // It begins when it is kept; until then a request for it finds it all the same.
-        let driver = drive(Arc::downgrade(self), id.clone(), gone, stop.clone());
+        // The call starts once the task is stored; the table has the task from now on.
+        let driver = drive(Arc::downgrade(self), id.clone(), started, stop.clone());
         let run = Run {
             stop,
-            why: Why::ServerEnds,
+            stop_reason: StopReason::ServerStopped,
             questions: Vec::new(),
-            used: HashSet::new(),
+            used_keys: HashSet::new(),
             _driver: Task::spawn(driver),
-            kept,
+            record,
         };
         {
             let mut table = self.lock();
-            let most = self.places;
-            let (has_place, fits) =
-                (table.entries.len() < most, table.bytes.saturating_add(bytes) <= self.most_bytes);
-            if !has_place || !fits {
+            let max = self.capacity;
+            let has_room = table.entries.len() < max;
+            if !has_room || table.bytes.saturating_add(bytes) > self.max_bytes {
                 drop(table);
-                let error = if has_place {
-                    ToolError::overloaded(format!("tasks take {} bytes already", self.most_bytes))
+                let error = if has_room {
+                    ToolError::overloaded(format!("all tasks together reach {} bytes", self.max_bytes))
                 } else {
-                    ToolError::overloaded(format!("there are {most} tasks already"))
+                    ToolError::overloaded(format!("too many tasks: at most {max}"))
                 };
                 return Err(Box::new((active, error)));
             }
             table.bytes += bytes;
-            let owner = run.kept.owner.clone();
+            let owner = run.record.owner.clone();
             let state = State::Running(Box::new(run));
             table.entries.insert(id.clone(), Entry { owner, until, bytes, revision: 1, state });
         }
         if let Err(error) = self.store.put(TaskRecord { id: id.clone(), until, body }).await {
-            let gone = self.lock().remove(&id);
-            drop(gone);
+            // Dropped outside the lock.
+            let removed = self.lock().remove(&id);
+            drop(removed);
             return Err(Box::new((active, error)));
         }
-        active.on_its_own();
-        // Nobody takes it if the task was removed meanwhile; then the call ends here.
-        let _ = go.send(active);
+        active.detach();
+        // The driver is gone if the task was removed meanwhile; then the call ends here.
+        let _ = start.send(active);
         self.changed(&id);
         Ok(wire)
     }
 
     /// Removes tasks, running or not.
-    async fn forget(&self, ids: &[String]) {
-        let gone: Vec<_> = {
+    async fn remove(&self, ids: &[String]) {
+        // Dropped outside the lock.
+        let removed: Vec<_> = {
             let mut table = self.lock();
             ids.iter().filter_map(|id| table.remove(id)).collect()
         };
-        drop(gone);
+        drop(removed);
         if let Err(error) = self.store.forget(ids).await {
-            tracing::warn!("tasks whose time is over are still kept: {error}");
+            tracing::warn!("cannot remove expired tasks from the store: {error}");
         }
     }
 
-    /// Notes what a running call asks.
-    fn ask(&self, id: &str, questions: Vec<Asked>) {
+    /// Adds the questions of a running call.
+    fn ask(&self, id: &str, questions: Vec<PendingQuestion>) {
         {
             let mut table = self.lock();
             let Some(run) = table.run(id) else { return };
-            for mut asked in questions {
-                let name = asked.key.clone();
+            for mut question in questions {
+                let name = question.key.clone();
                 let mut count = 1;
-                while !run.used.insert(asked.key.clone()) {
+                while !run.used_keys.insert(question.key.clone()) {
                     count += 1;
-                    asked.key = format!("{name}-{count}");
+                    question.key = format!("{name}-{count}");
                 }
-                run.questions.push(asked);
+                run.questions.push(question);
             }
         }
         self.changed(id);
     }
 
-    /// A task as it is now.
+    /// The current state of a task.
     ///
     /// # Errors
-    /// There is none of theirs under that name.
+    /// The task is unknown to this client.
     pub(super) async fn get(&self, id: &str, principal: &Principal) -> Result<DetailedTask, ErrorData> {
-        let (until, unkept) = {
+        let (until, unsaved) = {
             let mut table = self.lock();
             let entry = table.of(id, principal)?;
             match &entry.state {
                 State::Running(run) => {
-                    let open = run.questions.iter().map(|asked| (asked.key.clone(), asked.request.clone()));
-                    return Ok(run.kept.detail(id, entry.until, self.poll, open.collect()));
+                    let open =
+                        run.questions.iter().map(|question| (question.key.clone(), question.request.clone()));
+                    return Ok(run.record.detail(id, entry.until, self.poll, open.collect()));
                 }
-                State::Ended(unkept) => (entry.until, unkept.clone()),
+                State::Ended(unsaved) => (entry.until, unsaved.clone()),
             }
         };
-        let kept = match unkept {
-            Some(kept) => *kept,
+        let record = match unsaved {
+            Some(record) => *record,
             None => {
-                let found = self.store.load(id).await.map_err(|error| refusal(&error))?;
+                let found = self.store.load(id).await.map_err(|error| rpc_error(&error))?;
                 let body = found.ok_or_else(|| unknown(id))?.body;
                 serde_json::from_value(body).map_err(|error| {
-                    ErrorData::internal_error(
-                        format!("what is kept of the task cannot be read: {error}"),
-                        None,
-                    )
+                    ErrorData::internal_error(format!("the stored task is invalid: {error}"), None)
                 })?
             }
         };
-        Ok(kept.detail(id, until, self.poll, BTreeMap::new().into_iter().collect()))
+        Ok(record.detail(id, until, self.poll, BTreeMap::new().into_iter().collect()))
     }
 
-    /// Answers questions of a task. Answers to what is not asked, or not any more, are passed over.
+    /// Answers questions of a task. Unknown and duplicate answers are ignored.
     ///
     /// # Errors
-    /// There is none of theirs under that name, or an answer has the wrong form.
+    /// The task is unknown to this client, or an answer is malformed.
     pub(super) fn update(
         &self,
         id: &str,
@@ -367,157 +365,159 @@ impl Tasks {
             let mut table = self.lock();
             let entry = table.of(id, principal)?;
             let State::Running(run) = &mut entry.state else { return Ok(()) };
-            let wrong = |asked: &&Asked| answers.get(&asked.key).is_some_and(|answer| !asked.fits(answer));
-            if let Some(asked) = run.questions.iter().find(wrong) {
-                let message =
-                    format!("the response `{}` does not have the form of an answer", shown(&asked.key));
+            let is_malformed = |question: &&PendingQuestion| {
+                answers.get(&question.key).is_some_and(|answer| !question.fits(answer))
+            };
+            if let Some(question) = run.questions.iter().find(is_malformed) {
+                let message = format!("the response `{}` is malformed", shown(&question.key));
                 return Err(ErrorData::invalid_params(message, None));
             }
             let (answered, open) = std::mem::take(&mut run.questions)
                 .into_iter()
-                .partition::<Vec<_>, _>(|asked| answers.contains_key(&asked.key));
+                .partition::<Vec<_>, _>(|question| answers.contains_key(&question.key));
             run.questions = open;
             answered
         };
         if answered.is_empty() {
             return Ok(());
         }
-        for asked in answered {
-            if let Some(answer) = answers.remove(&asked.key) {
-                asked.answer(Ok(answer));
+        for question in answered {
+            if let Some(answer) = answers.remove(&question.key) {
+                question.answer(Ok(answer));
             }
         }
         self.changed(id);
         Ok(())
     }
 
-    /// Stops a task, if it still runs.
+    /// Cancels a task if it still runs.
     ///
     /// # Errors
-    /// There is none of theirs under that name.
+    /// The task is unknown to this client.
     pub(super) fn cancel(&self, id: &str, principal: &Principal) -> Result<(), ErrorData> {
         let mut table = self.lock();
         if let State::Running(run) = &mut table.of(id, principal)?.state {
-            run.halt(Why::Cancelled);
+            run.stop(StopReason::Cancelled);
         }
         Ok(())
     }
 
-    /// Stops the tasks that wait for an answer, or all, because the server ends.
+    /// Stops all tasks, or only those with open questions, because the server stops.
     pub(super) fn end(&self, only_waiting: bool) {
         for entry in self.lock().entries.values_mut() {
             if let State::Running(run) = &mut entry.state
                 && (!only_waiting || !run.questions.is_empty())
             {
-                run.halt(Why::ServerEnds);
+                run.stop(StopReason::ServerStopped);
             }
         }
     }
 
-    /// Notes how a call ended, for good before anybody is told of it.
-    async fn settle(&self, id: &str, ended: Option<Ended>) {
-        let (body, until, kept, is_begun_again) = {
+    /// Records the end of a call, in the store before any client sees it.
+    async fn finish(&self, id: &str, end: Option<TaskEnd>) {
+        let (body, until, record, reruns) = {
             let mut table = self.lock();
-            let (bytes, most) = (table.bytes, self.most_bytes);
+            let (bytes, max) = (table.bytes, self.max_bytes);
             let Some(entry) = table.entries.get_mut(id) else { return };
             let State::Running(run) = &mut entry.state else { return };
-            let is_begun_again = ended.is_none() && run.why == Why::ServerEnds && run.kept.again.is_some();
-            let mut kept = run.kept.clone();
-            kept.updated = now();
-            kept.again = None;
-            kept.message = None;
-            kept.ended = Some(ended.unwrap_or_else(|| match run.why {
-                Why::Cancelled => Ended::Cancelled,
-                Why::TimeIsOver => Ended::broken_off(&ToolError::timeout(format!(
-                    "the task did not end within the {} that it had",
+            let reruns =
+                end.is_none() && run.stop_reason == StopReason::ServerStopped && run.record.rerun.is_some();
+            let mut record = run.record.clone();
+            record.updated = now();
+            record.rerun = None;
+            record.message = None;
+            record.end = Some(end.unwrap_or_else(|| match run.stop_reason {
+                StopReason::Cancelled => TaskEnd::Cancelled,
+                StopReason::Expired => TaskEnd::interrupted(&ToolError::timeout(format!(
+                    "the task timed out after {}",
                     format_duration(self.ttl)
                 ))),
-                Why::ServerEnds => Ended::broken_off(&interrupted("was stopped")),
+                StopReason::ServerStopped => TaskEnd::interrupted(&interrupted("was stopped")),
             }));
             let others = bytes - entry.bytes;
-            let mut body = serde_json::to_value(&kept).unwrap_or_default();
+            let mut body = serde_json::to_value(&record).unwrap_or_default();
             let mut size = body.to_string().len();
-            if others.saturating_add(size) > most {
-                kept.ended = Some(Ended::broken_off(&ToolError::limit(format!(
-                    "the result of {size} bytes is not kept: all tasks together may take {most}"
+            if others.saturating_add(size) > max {
+                record.end = Some(TaskEnd::interrupted(&ToolError::limit(format!(
+                    "the result of {size} bytes exceeds the limit of {max} for all tasks"
                 ))));
-                body = serde_json::to_value(&kept).unwrap_or_default();
+                body = serde_json::to_value(&record).unwrap_or_default();
                 size = body.to_string().len();
             }
             entry.bytes = size;
-            entry.until = entry.until.max(after(kept.updated, self.ttl.min(GRACE)));
+            entry.until = entry.until.max(after(record.updated, self.ttl.min(MIN_RESULT_TTL)));
             let until = entry.until;
             table.bytes = others + size;
-            (body, until, kept, is_begun_again)
+            (body, until, record, reruns)
         };
-        let written = if is_begun_again {
-            // What is kept says how to run it again, which the next server does.
+        let saved = if reruns {
+            // The stored record tells the next server to run the call again.
             Err(())
         } else {
             self.store.put(TaskRecord { id: id.to_owned(), until, body }).await.map_err(|error| {
-                tracing::warn!("the end of a task is known only until the server ends: {error}");
+                tracing::warn!("the result of a task is not stored and is lost on a restart: {error}");
             })
         };
         let run = {
             let mut table = self.lock();
             table.entries.get_mut(id).map(|entry| {
-                let state = State::Ended(written.is_err().then(|| Box::new(kept)));
+                let state = State::Ended(saved.is_err().then(|| Box::new(record)));
                 std::mem::replace(&mut entry.state, state)
             })
         };
-        if run.is_none() && written.is_ok() {
-            // It was forgotten meanwhile.
-            self.forget(&[id.to_owned()]).await;
+        if run.is_none() && saved.is_ok() {
+            // The task was removed meanwhile.
+            self.remove(&[id.to_owned()]).await;
         }
         self.changed(id);
         drop(run);
     }
 
-    /// Ends tasks whose time is over.
+    /// Stops expired tasks and removes expired results.
     async fn sweep(&self) {
         let time = now();
-        let over: Vec<String> = {
+        let expired: Vec<String> = {
             let mut table = self.lock();
-            let mut over = Vec::new();
+            let mut expired = Vec::new();
             for (id, entry) in &mut table.entries {
                 match &mut entry.state {
                     _ if entry.until > time => {}
-                    State::Running(run) => run.halt(Why::TimeIsOver),
-                    State::Ended(_) => over.push(id.clone()),
+                    State::Running(run) => run.stop(StopReason::Expired),
+                    State::Ended(_) => expired.push(id.clone()),
                 }
             }
-            over
+            expired
         };
-        if !over.is_empty() {
-            self.forget(&over).await;
+        if !expired.is_empty() {
+            self.remove(&expired).await;
         }
     }
 
-    /// Takes up what a server before this one has left, once, and looks after the time of tasks from now on.
+    /// Recovers the tasks of a previous server, once, and starts the sweeper.
     ///
     /// # Errors
     /// The store cannot be read.
     pub(super) async fn recover(shared: &Arc<Shared>) -> Result<(), ToolError> {
         let tasks = &shared.tasks;
-        if tasks.places == 0 {
+        if tasks.capacity == 0 {
             return Ok(());
         }
         tasks
             .recovered
             .get_or_try_init(|| async {
-                let mut over = Vec::new();
+                let mut expired = Vec::new();
                 for TaskRecord { id, until, body } in tasks.store.all().await? {
-                    match serde_json::from_value::<Kept>(body) {
-                        Ok(kept) if until > now() => tasks.take_up(shared, id, until, kept).await,
-                        Ok(_) => over.push(id),
+                    match serde_json::from_value::<TaskBody>(body) {
+                        Ok(record) if until > now() => tasks.restore(shared, id, until, record).await,
+                        Ok(_) => expired.push(id),
                         Err(error) => {
-                            tracing::warn!("what is kept of a task cannot be read, and is removed: {error}");
-                            over.push(id);
+                            tracing::warn!("removed an invalid task from the store: {error}");
+                            expired.push(id);
                         }
                     }
                 }
-                if !over.is_empty() {
-                    tasks.store.forget(&over).await?;
+                if !expired.is_empty() {
+                    tasks.store.forget(&expired).await?;
                 }
                 Ok::<_, ToolError>(())
             })
@@ -526,7 +526,7 @@ impl Tasks {
         tasks.sweeper.get_or_init(|| {
             Task::spawn(async move {
                 loop {
-                    tokio::time::sleep(SWEEP).await;
+                    tokio::time::sleep(SWEEP_INTERVAL).await;
                     let Some(tasks) = weak.upgrade() else { return };
                     tasks.sweep().await;
                 }
@@ -535,55 +535,61 @@ impl Tasks {
         Ok(())
     }
 
-    /// Takes up one task: its result, its call once more, or that there is neither.
-    async fn take_up(self: &Arc<Self>, shared: &Arc<Shared>, id: String, until: Timestamp, mut kept: Kept) {
-        if kept.ended.is_none()
-            && let Some(again) = &mut kept.again
-            && again.runs < MAX_RUNS
-            && shared.has_harmless(&kept.tool).await
+    /// Restores one task: its result, or a rerun of its call, or an error.
+    async fn restore(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        id: String,
+        until: Timestamp,
+        mut record: TaskBody,
+    ) {
+        if record.end.is_none()
+            && let Some(rerun) = &mut record.rerun
+            && rerun.runs < MAX_RUNS
+            && shared.has_rerunnable(&record.tool).await
         {
-            again.runs += 1;
-            let principal = Principal(kept.owner.as_deref().map(Arc::from));
-            let active = shared.call_again(&principal, &kept.tool, &again.arguments, again.abilities());
-            tracing::info!(tool = kept.tool, "a task that was interrupted is run again");
-            match self.begin(id.clone(), until, kept.clone(), active).await {
+            rerun.runs += 1;
+            let principal = Principal(record.owner.as_deref().map(Arc::from));
+            let active = shared.rerun(&principal, &record.tool, &rerun.arguments, rerun.abilities());
+            tracing::info!(tool = record.tool, "running an interrupted task again");
+            match self.begin(id.clone(), until, record.clone(), active).await {
                 Ok(_) => return,
-                Err(failed) => tracing::warn!("an interrupted task cannot be run again: {}", failed.1),
+                Err(failed) => tracing::warn!("cannot run an interrupted task again: {}", failed.1),
             }
         }
-        let mut unkept = None;
-        if kept.ended.is_none() {
-            kept.again = None;
-            kept.updated = now();
-            kept.ended = Some(Ended::broken_off(&interrupted("ended")));
-            let body = serde_json::to_value(&kept).unwrap_or_default();
+        let mut unsaved = None;
+        if record.end.is_none() {
+            record.rerun = None;
+            record.updated = now();
+            record.end = Some(TaskEnd::interrupted(&interrupted("exited")));
+            let body = serde_json::to_value(&record).unwrap_or_default();
             if let Err(error) = self.store.put(TaskRecord { id: id.clone(), until, body }).await {
-                tracing::warn!("that a task was interrupted is not kept: {error}");
-                unkept = Some(Box::new(kept.clone()));
+                tracing::warn!("cannot store the end of an interrupted task: {error}");
+                unsaved = Some(Box::new(record.clone()));
             }
         }
-        let bytes = serde_json::to_string(&kept).map_or(0, |text| text.len());
+        let bytes = serde_json::to_string(&record).map_or(0, |text| text.len());
         let mut table = self.lock();
         table.bytes += bytes;
         table.changes += 1;
         let revision = table.changes;
-        let state = State::Ended(unkept);
-        table.entries.insert(id, Entry { owner: kept.owner, until, bytes, revision, state });
+        let state = State::Ended(unsaved);
+        table.entries.insert(id, Entry { owner: record.owner, until, bytes, revision, state });
     }
 }
 
 fn interrupted(what: &str) -> ToolError {
     ToolError::dependency(format!(
-        "interrupted: the server {what} while the call ran, and whether it took effect is not known"
+        "interrupted: the server {what} during the call, which may have had an effect"
     ))
-    .suggest("Look whether it took effect before it is made again.")
+    .suggest("Check for an effect before you repeat the call.")
 }
 
 impl Run {
-    fn halt(&mut self, why: Why) {
+    fn stop(&mut self, reason: StopReason) {
         // The first reason counts.
         if !self.stop.is_cancelled() {
-            self.why = why;
+            self.stop_reason = reason;
             self.questions.clear();
             self.stop.cancel();
         }
@@ -591,48 +597,47 @@ impl Run {
 }
 
 /// Runs a call to its end.
-async fn drive(tasks: Weak<Tasks>, id: String, begun: oneshot::Receiver<Active>, halted: CancellationToken) {
-    let Ok(mut active) = begun.await else { return };
-    let mut teller = Status { tasks: Weak::clone(&tasks), id: id.clone() };
-    let ended = loop {
-        let step = AssertUnwindSafe(active.step(&mut teller, None)).catch_unwind();
+async fn drive(
+    tasks: Weak<Tasks>,
+    id: String,
+    started: oneshot::Receiver<Active>,
+    stopped: CancellationToken,
+) {
+    let Ok(mut active) = started.await else { return };
+    let mut sink = StatusSink { tasks: Weak::clone(&tasks), id: id.clone() };
+    let end = loop {
+        let step = AssertUnwindSafe(active.step(&mut sink, None)).catch_unwind();
         let step = tokio::select! {
             biased;
-            () = halted.cancelled() => break None,
+            () = stopped.cancelled() => break None,
             step = step => step,
         };
         match step {
-            Ok(Step::Done(result)) => break Some(Ended::of(result)),
+            Ok(Step::Done(result)) => break Some(TaskEnd::of(result)),
             Ok(Step::Asked(questions)) => match tasks.upgrade() {
                 Some(tasks) => tasks.ask(&id, questions),
                 None => return,
             },
             Ok(Step::Slow) => {}
-            Err(_) => break Some(Ended::broken_off(&ToolError::internal("the call broke inside"))),
+            Err(_) => break Some(TaskEnd::interrupted(&ToolError::internal("the call panicked"))),
         }
     };
     drop(active);
     if let Some(tasks) = tasks.upgrade() {
-        // Apart from this task, which ends with the entry that is settled.
-        tokio::spawn(async move { tasks.settle(&id, ended).await });
+        // A separate tokio task: this one is aborted with its entry.
+        tokio::spawn(async move { tasks.finish(&id, end).await });
     }
 }
 
 impl Shared {
-    /// Whether a tool is there that takes no harm when a call is begun again.
-    async fn has_harmless(&self, tool: &str) -> bool {
+    /// Whether the source has this tool and its calls may run again.
+    async fn has_rerunnable(&self, tool: &str) -> bool {
         let listing = self.listings.current(&*self.source).await;
-        listing.is_ok_and(|listing| listing.spec(tool).is_some_and(|spec| can_run_again(spec)))
+        listing.is_ok_and(|listing| listing.spec(tool).is_some_and(|spec| is_rerunnable(spec)))
     }
 
-    /// The call of an interrupted task, once more.
-    fn call_again(
-        &self,
-        principal: &Principal,
-        tool: &str,
-        arguments: &Value,
-        abilities: Abilities,
-    ) -> Active {
+    /// Starts the call of an interrupted task again.
+    fn rerun(&self, principal: &Principal, tool: &str, arguments: &Value, abilities: Abilities) -> Active {
         let port = Arc::new(CallPort::new(abilities, BTreeMap::new()));
         let call = Call::new(tool, arguments.clone())
             .with_caller(caller_of(principal))
@@ -641,7 +646,7 @@ impl Shared {
             .with_port(Arc::clone(&port) as _);
         let (source, calls, id) = (Arc::clone(&self.source), Arc::clone(&self.calls), call.id);
         let future = async move {
-            // After a restart many begin at once: here they wait for one another.
+            // Many tasks start at once after a restart, so they queue here.
             let _permit = calls.acquire_owned().await;
             source.call(call).await.result.map_err(|error| error.public(id))
         };
@@ -649,14 +654,14 @@ impl Shared {
     }
 }
 
-/// What a call tells becomes what is said of its task.
-struct Status {
+/// Turns progress of a call into the status message of its task.
+struct StatusSink {
     tasks: Weak<Tasks>,
     id: String,
 }
 
-impl Tell for Status {
-    async fn tell(&mut self, notices: VecDeque<Notice>) {
+impl NoticeSink for StatusSink {
+    async fn send_all(&mut self, notices: VecDeque<Notice>) {
         let last = notices.into_iter().rev().find_map(|notice| match notice {
             Notice::Progress(progress) => Some(progress),
             Notice::Log(_) => None,
@@ -667,7 +672,7 @@ impl Tell for Status {
             (_, message) => message,
         };
         if let Some(run) = tasks.lock().run(&self.id) {
-            run.kept.message = Some(text.chars().take(MAX_MESSAGE).collect());
+            run.record.message = Some(text.chars().take(MAX_MESSAGE).collect());
         }
         tasks.changed(&self.id);
     }

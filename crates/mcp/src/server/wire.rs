@@ -1,4 +1,4 @@
-//! Messages on a stream: read with a limit, refused where they are none, a bounded number worked on at once.
+//! Reads messages from a stream with size limits and a bound on pending requests.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,37 +16,37 @@ use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _,
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::Limits;
-use super::tasks::Wanted;
+use super::ServerLimits;
+use super::tasks::TaskFilter;
 
 const PARSE_ERROR: i32 = -32700;
 const INVALID_REQUEST: i32 = -32600;
-/// The most values of one message: each takes many times the memory that it takes in the message.
+/// The most JSON values in a message; each takes tens of bytes once parsed.
 pub(super) const MAX_VALUES: usize = 500_000;
-/// How long the end of a stream that takes nothing may take.
-const FAREWELL: std::time::Duration = std::time::Duration::from_secs(1);
-/// The server has more to do than it may.
+/// The timeout of closing a stuck stream.
+const CLOSE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
+/// Too many requests are pending.
 const OVERLOADED: i32 = -32000;
 
-/// What is to be done with a message that came in.
+/// The outcome of reading a message.
 pub(super) enum Read {
     Message(Box<ClientJsonRpcMessage>),
-    /// It is none: this is the answer, and the place that it takes until it is sent.
-    Refused(Vec<u8>, OwnedSemaphorePermit),
-    /// Neither an answer nor a message.
+    /// The message is invalid: the error response, and the permit until it is sent.
+    Rejected(Vec<u8>, OwnedSemaphorePermit),
+    /// Nothing to process and nothing to answer.
     Nothing,
 }
 
-/// Which requests of a stream are worked on.
+/// Bounds the pending requests of a stream.
 #[derive(Clone)]
-pub(super) struct Gate {
-    places: Arc<Semaphore>,
+pub(super) struct RequestGate {
+    permits: Arc<Semaphore>,
     open: Arc<Mutex<HashMap<RequestId, OwnedSemaphorePermit>>>,
 }
 
-impl Gate {
-    pub(super) fn new(places: usize) -> Self {
-        Self { places: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))), open: Arc::default() }
+impl RequestGate {
+    pub(super) fn new(permits: usize) -> Self {
+        Self { permits: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))), open: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, OwnedSemaphorePermit>> {
@@ -58,34 +58,30 @@ impl Gate {
     pub(super) fn read(&self, bytes: &[u8]) -> Read {
         if toolpost_core::has_more_values_than(bytes, MAX_VALUES) {
             let text = format!("the message has more than {MAX_VALUES} values");
-            return self.refuse(INVALID_REQUEST, &Value::Null, &text);
+            return self.reject(INVALID_REQUEST, &Value::Null, &text);
         }
-        let message = super::calling::read(bytes).map_or_else(|| serde_json::from_slice(bytes), Ok);
+        let message = super::call_message::read(bytes).map_or_else(|| serde_json::from_slice(bytes), Ok);
         let Ok::<ClientJsonRpcMessage, _>(mut message) = message else {
-            let (code, id, text) = what_is_wrong(bytes);
-            return self.refuse(code, &id, text);
+            let (code, id, text) = classify_error(bytes);
+            return self.reject(code, &id, text);
         };
         match &mut message {
             JsonRpcMessage::Request(request) => {
-                if let Some(wanted) = Wanted::of(bytes) {
-                    request.request.extensions_mut().insert(wanted);
+                if let Some(filter) = TaskFilter::of(bytes) {
+                    request.request.extensions_mut().insert(filter);
                 }
                 let id = request.id.clone();
                 if self.lock().contains_key(&id) {
-                    return self.refuse(
-                        INVALID_REQUEST,
-                        &json!(id),
-                        "a request with this id is open already",
-                    );
+                    return self.reject(INVALID_REQUEST, &json!(id), "a request with this id is pending");
                 }
-                let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() else {
-                    // Its answer needs a place as well; without one it is only counted.
-                    tracing::warn!("a request was dropped: as many are open as there may be");
+                let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+                    // An error response needs a permit as well.
+                    tracing::warn!("dropped a request: too many are pending");
                     return Read::Nothing;
                 };
-                if self.places.available_permits() == 0 {
-                    return Read::Refused(
-                        refusal(OVERLOADED, &json!(id), "as many requests are open as there may be"),
+                if self.permits.available_permits() == 0 {
+                    return Read::Rejected(
+                        error_response(OVERLOADED, &json!(id), "too many pending requests"),
                         permit,
                     );
                 }
@@ -103,14 +99,14 @@ impl Gate {
         Read::Message(Box::new(message))
     }
 
-    fn refuse(&self, code: i32, id: &Value, text: &str) -> Read {
-        match Arc::clone(&self.places).try_acquire_owned() {
-            Ok(permit) => Read::Refused(refusal(code, id, text), permit),
+    fn reject(&self, code: i32, id: &Value, text: &str) -> Read {
+        match Arc::clone(&self.permits).try_acquire_owned() {
+            Ok(permit) => Read::Rejected(error_response(code, id, text), permit),
             Err(_) => Read::Nothing,
         }
     }
 
-    /// Which request a message answers: its place is free when the answer is sent.
+    /// The permit of the request that a message answers, released when the response is sent.
     pub(super) fn answered(&self, message: &ServerJsonRpcMessage) -> Option<OwnedSemaphorePermit> {
         match message {
             JsonRpcMessage::Response(response) => self.lock().remove(&response.id),
@@ -120,49 +116,49 @@ impl Gate {
     }
 }
 
-fn refusal(code: i32, id: &Value, text: &str) -> Vec<u8> {
+fn error_response(code: i32, id: &Value, text: &str) -> Vec<u8> {
     json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": text } }).to_string().into_bytes()
 }
 
-/// The error that belongs to what is no message.
-fn what_is_wrong(bytes: &[u8]) -> (i32, Value, &'static str) {
+/// The JSON-RPC error for an invalid message.
+fn classify_error(bytes: &[u8]) -> (i32, Value, &'static str) {
     match serde_json::from_slice::<Value>(bytes) {
-        Err(error) if error.is_syntax() || error.is_eof() => (PARSE_ERROR, Value::Null, "this is not JSON"),
-        Err(_) => (PARSE_ERROR, Value::Null, "this cannot be read"),
+        Err(error) if error.is_syntax() || error.is_eof() => (PARSE_ERROR, Value::Null, "invalid JSON"),
+        Err(_) => (PARSE_ERROR, Value::Null, "the JSON is nested too deeply"),
         Ok(Value::Array(_)) => {
-            (INVALID_REQUEST, Value::Null, "batches are not served: send one message at a time")
+            (INVALID_REQUEST, Value::Null, "batches are not supported: send one message at a time")
         }
         Ok(value) => {
             let id = value.get("id").filter(|id| id.is_string() || id.is_i64()).cloned().unwrap_or_default();
-            (INVALID_REQUEST, id, "this is no request of the protocol, or its parameters have another form")
+            (INVALID_REQUEST, id, "not a valid MCP request")
         }
     }
 }
 
-/// Messages as lines.
+/// Newline-delimited messages as an rmcp transport.
 pub(super) struct Lines<Input, Output> {
     input: BufReader<Input>,
     output: Arc<tokio::sync::Mutex<Output>>,
     line: Vec<u8>,
     limit: usize,
-    /// The rest of a line that was too long is passed over.
-    skips: bool,
-    gate: Gate,
-    patience: std::time::Duration,
-    /// The client takes nothing, and is not listened to any more.
+    /// Skipping the rest of an overlong line.
+    is_skipping: bool,
+    gate: RequestGate,
+    timeout: std::time::Duration,
+    /// Cancelled when writing to the client timed out; reading stops as well.
     ended: CancellationToken,
 }
 
 impl<Input: AsyncRead, Output> Lines<Input, Output> {
-    pub(super) fn new(input: Input, output: Output, limits: &Limits) -> Self {
+    pub(super) fn new(input: Input, output: Output, limits: &ServerLimits) -> Self {
         Self {
             input: BufReader::new(input),
             output: Arc::new(tokio::sync::Mutex::new(output)),
             line: Vec::new(),
             limit: limits.request_bytes,
-            skips: false,
-            gate: Gate::new(limits.requests_per_stream),
-            patience: limits.write_time,
+            is_skipping: false,
+            gate: RequestGate::new(limits.requests_per_stream),
+            timeout: limits.write_time,
             ended: CancellationToken::new(),
         }
     }
@@ -173,7 +169,7 @@ where
     Input: AsyncRead + Unpin + Send,
     Output: AsyncWrite + Unpin + Send + 'static,
 {
-    /// One line without its end; `None` at the end of the input. What was read of a line stays when this is dropped.
+    /// Reads one line without the newline; `None` at the end of the input. Cancel-safe.
     async fn next_line(&mut self) -> io::Result<Option<Result<(), ()>>> {
         loop {
             let available = self.input.fill_buf().await?;
@@ -186,23 +182,23 @@ where
             let is_too_long = self.line.len() + piece.len() > self.limit;
             if is_too_long {
                 self.line.clear();
-                self.skips = true;
-            } else if !self.skips {
+                self.is_skipping = true;
+            } else if !self.is_skipping {
                 self.line.extend_from_slice(piece);
             }
             self.input.consume(taken);
             if end.is_some() {
-                return Ok(Some(if std::mem::take(&mut self.skips) { Err(()) } else { Ok(()) }));
+                return Ok(Some(if std::mem::take(&mut self.is_skipping) { Err(()) } else { Ok(()) }));
             }
         }
     }
 
-    /// Sends an answer without keeping the reader waiting.
-    fn send_aside(&self, answer: Vec<u8>, permit: OwnedSemaphorePermit) {
-        let (output, patience, ended) = (Arc::clone(&self.output), self.patience, self.ended.clone());
+    /// Sends a response in the background.
+    fn send_in_background(&self, answer: Vec<u8>, permit: OwnedSemaphorePermit) {
+        let (output, timeout, ended) = (Arc::clone(&self.output), self.timeout, self.ended.clone());
         tokio::spawn(async move {
             let _permit = permit;
-            let _ = write(&output, answer, patience, &ended).await;
+            let _ = write(&output, answer, timeout, &ended).await;
         });
     }
 }
@@ -210,7 +206,7 @@ where
 async fn write<Output: AsyncWrite + Unpin>(
     output: &tokio::sync::Mutex<Output>,
     mut message: Vec<u8>,
-    patience: std::time::Duration,
+    timeout: std::time::Duration,
     ended: &CancellationToken,
 ) -> io::Result<()> {
     message.push(b'\n');
@@ -219,13 +215,13 @@ async fn write<Output: AsyncWrite + Unpin>(
         output.write_all(&message).await?;
         output.flush().await
     };
-    match tokio::time::timeout(patience, written).await {
+    match tokio::time::timeout(timeout, written).await {
         Ok(written) => written,
         Err(_) => {
-            // What follows half a line could not be read.
-            let _ = tokio::time::timeout(FAREWELL, output.shutdown()).await;
+            // After a partial line the stream is unusable.
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, output.shutdown()).await;
             ended.cancel();
-            Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing"))
+            Err(io::Error::new(io::ErrorKind::TimedOut, "writing to the client timed out"))
         }
     }
 }
@@ -242,10 +238,10 @@ where
         message: TxJsonRpcMessage<RoleServer>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         let permit = self.gate.answered(&message);
-        let (output, patience, ended) = (Arc::clone(&self.output), self.patience, self.ended.clone());
+        let (output, timeout, ended) = (Arc::clone(&self.output), self.timeout, self.ended.clone());
         async move {
             let _permit = permit;
-            write(&output, serde_json::to_vec(&message)?, patience, &ended).await
+            write(&output, serde_json::to_vec(&message)?, timeout, &ended).await
         }
     }
 
@@ -261,16 +257,16 @@ where
                 Ok(Some(Ok(()))) => {}
                 Ok(Some(Err(()))) => {
                     let text = format!("the line is longer than {} bytes", self.limit);
-                    if let Read::Refused(answer, permit) =
-                        self.gate.refuse(INVALID_REQUEST, &Value::Null, &text)
+                    if let Read::Rejected(answer, permit) =
+                        self.gate.reject(INVALID_REQUEST, &Value::Null, &text)
                     {
-                        self.send_aside(answer, permit);
+                        self.send_in_background(answer, permit);
                     }
                     continue;
                 }
                 Ok(None) => return None,
                 Err(error) => {
-                    tracing::debug!("the client's stream broke: {error}");
+                    tracing::debug!("reading from the client failed: {error}");
                     return None;
                 }
             }
@@ -279,7 +275,7 @@ where
             self.line.clear();
             match read {
                 Read::Message(message) => return Some(*message),
-                Read::Refused(answer, permit) => self.send_aside(answer, permit),
+                Read::Rejected(answer, permit) => self.send_in_background(answer, permit),
                 Read::Nothing => {}
             }
         }
@@ -300,15 +296,15 @@ mod tests {
 
     fn answer(read: Read) -> Value {
         match read {
-            Read::Refused(answer, _) => serde_json::from_slice(&answer).unwrap(),
+            Read::Rejected(answer, _) => serde_json::from_slice(&answer).unwrap(),
             Read::Message(_) => json!("message"),
             Read::Nothing => json!("nothing"),
         }
     }
 
     #[test]
-    fn what_is_no_message_gets_the_error_that_belongs_to_it() {
-        let gate = Gate::new(8);
+    fn an_invalid_message_gets_a_json_rpc_error() {
+        let gate = RequestGate::new(8);
         let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
         for (bytes, code, id) in [
             ("garbage", -32700, json!(null)),
@@ -330,8 +326,8 @@ mod tests {
     }
 
     #[test]
-    fn an_open_request_keeps_its_id_and_its_place() {
-        let gate = Gate::new(3);
+    fn a_pending_request_holds_its_id_and_permit() {
+        let gate = RequestGate::new(3);
         let ping =
             |id: &str| gate.read(format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#).as_bytes());
         assert_eq!(answer(ping("1")), "message");

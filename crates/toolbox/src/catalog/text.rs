@@ -1,7 +1,7 @@
 //! The words of texts and of queries.
 
 /// How many characters of a word count; nobody searches for a page without a space.
-const LONGEST_WORD: usize = 64;
+const MAX_WORD: usize = 64;
 
 /// Words of a query that say nothing of what is sought, unless there are no others.
 const FILLERS: &[&str] = &[
@@ -41,12 +41,12 @@ pub(super) fn words(text: &str, most: usize, mut take: impl FnMut(&str)) -> usiz
 fn lower_into(word: &str, into: &mut String) {
     if word.is_ascii() {
         let begin = into.len();
-        into.push_str(word.get(..LONGEST_WORD).unwrap_or(word));
+        into.push_str(word.get(..MAX_WORD).unwrap_or(word));
         if let Some(new) = into.get_mut(begin..) {
             new.make_ascii_lowercase();
         }
     } else {
-        into.extend(word.chars().take(LONGEST_WORD).flat_map(char::to_lowercase));
+        into.extend(word.chars().take(MAX_WORD).flat_map(char::to_lowercase));
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
             words("send_email: E-mails, readFile2 ÄRGER", 99),
             ["send", "email", "e", "mails", "read", "file2", "readfile2", "ärger"]
         );
-        assert_eq!(words(&"x".repeat(1000), 9)[0].len(), LONGEST_WORD);
+        assert_eq!(words(&"x".repeat(1000), 9)[0].len(), MAX_WORD);
         assert_eq!(words(&"x ".repeat(1000), 9).len(), 9);
         assert!(words("+-*/ \u{0}", 9).is_empty());
     }

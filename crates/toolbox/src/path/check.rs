@@ -1,99 +1,61 @@
-//! Whether the arguments are what the tool asks for.
+//! Checks of arguments, and sensitive values.
 
-use std::io::{self, Write};
 use std::sync::Arc;
 
-use serde::Serialize;
 use serde_json::{Value, json};
 use toolpost_core::{Args, Call, CallRecord, Output, Secret, ToolError};
 
 use super::host::CallHost;
-
 use crate::registry::{Entry, Target};
-use crate::toolbox::Shared;
+use crate::shared::Shared;
 
-/// What stands where something sensitive was.
+/// The replacement of sensitive values.
 const MASK: &str = "[secret]";
 
-/// Counts bytes up to a limit.
-struct Counter {
-    bytes: usize,
-    limit: usize,
-}
-
-impl Write for Counter {
-    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
-        self.bytes = self.bytes.saturating_add(piece.len());
-        if self.bytes > self.limit { Err(io::ErrorKind::StorageFull.into()) } else { Ok(piece.len()) }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The size of a value as JSON; `None` if it is over the limit.
-pub(crate) fn json_size(value: &impl Serialize, limit: usize) -> Option<usize> {
-    let mut counter = Counter { bytes: 0, limit };
-    serde_json::to_writer(&mut counter, value).is_ok().then_some(counter.bytes)
-}
-
-/// About how many bytes a value has as JSON, without writing it: numbers count as eight, nothing is escaped.
-pub(crate) fn estimate(value: &Value) -> usize {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
-        Value::String(text) => text.len() + 2,
-        Value::Array(items) => items.iter().map(|item| estimate(item) + 1).sum::<usize>() + 2,
-        Value::Object(map) => {
-            map.iter().map(|(key, value)| key.len() + estimate(value) + 4).sum::<usize>() + 2
-        }
-    }
-}
-
-/// Whether arguments of this size are taken.
+/// Checks the size of the arguments.
 pub(super) fn size(size: usize, limit: usize) -> Result<(), ToolError> {
     (size <= limit).then_some(()).ok_or_else(|| {
         ToolError::limit(format!("the arguments are larger than {limit} bytes"))
-            .suggest("Give large data as a file and pass its path.")
+            .suggest("Write large data to a file and pass its path.")
     })
 }
 
 pub(super) fn may_nest(toolbox: &Shared, call: &Call) -> Result<(), ToolError> {
     let limit = toolbox.settings().depth;
     if call.depth > limit {
-        return Err(ToolError::limit(format!("calls nest at most {limit} deep, and this would be one more"))
-            .suggest("Check whether two tools call each other for ever."));
+        return Err(ToolError::limit(format!("the nesting of calls exceeds the limit of {limit}"))
+            .suggest("Check whether two tools call each other endlessly."));
     }
-    // A toolbox in front has counted a call that comes through it.
+    // An outer toolbox has already counted its calls.
     if let (Some(scope), false) = (&call.scope, call.approved) {
         scope.count_call()?;
     }
     Ok(())
 }
 
-/// Checks the arguments against the compiled schema; a value that is injected can never be among them.
+/// Checks the arguments against the schema. Injected values must not be among them.
 pub(super) fn arguments(entry: &Entry, call: &Call) -> Result<(), ToolError> {
     for name in &entry.spec.injected {
         if call.arguments.get(name).is_some() {
             return Err(ToolError::invalid_input(format!(
-                "`{name}` is given by the application and cannot be an argument"
+                "`{name}` is injected by the application and cannot be an argument"
             ))
             .with("pointer", format!("/{name}"))
-            .suggest(format!("Leave `{name}` out.")));
+            .suggest(format!("Omit `{name}`.")));
         }
     }
     if !call.arguments.is_object() {
         return Err(ToolError::invalid_input("the arguments must be a JSON object").with("pointer", ""));
     }
-    // The schema of a foreign tool is checked where the tool lives.
+    // The source of a tool checks its schema.
     if !entry.is_local() {
         return Ok(());
     }
     entry.spec.input_schema.check_hiding(&call.arguments, &entry.spec.sensitive)
 }
 
-/// What a call that is not run is checked for besides: the tool's own look at its arguments. The tool of a source is not
-/// asked, because nothing proves that the source would not run it; its schema is what is known of it here.
+/// The extra checks of a call that does not run: the tool's own validation. A source might run its tool, so
+/// only its schema is checked.
 pub(super) fn validated(entry: &Entry, call: &Call) -> Result<(), ToolError> {
     match &entry.target {
         Target::Local(tool) => tool.pre_validate(&Args::new(Arc::clone(&call.arguments))),
@@ -101,7 +63,7 @@ pub(super) fn validated(entry: &Entry, call: &Call) -> Result<(), ToolError> {
     }
 }
 
-/// The answer of a call that was only to be checked.
+/// The output of a dry run.
 pub(super) fn dry_run(entry: &Entry, call: &Call, secrets: &[Secret]) -> Output {
     Output::json(json!({
         "dry_run": true,
@@ -109,7 +71,7 @@ pub(super) fn dry_run(entry: &Entry, call: &Call, secrets: &[Secret]) -> Output 
     }))
 }
 
-/// The sensitive values of a call; `None` if there are none, as almost always.
+/// The sensitive values of a call; `None` for most calls.
 #[derive(Clone, Default)]
 pub(super) struct Secrets(Option<Arc<[Secret]>>);
 
@@ -118,12 +80,12 @@ impl Secrets {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// A text without them.
+    /// Masks the values in a text.
     pub(super) fn scrubbed(&self, text: String) -> String {
         self.all().iter().fold(text, |text, secret| if text.is_empty() { text } else { secret.scrub(&text) })
     }
 
-    /// An error without them: a tool may quote them.
+    /// Masks the values in an error, since a tool may quote them.
     pub(super) fn without(&self, error: ToolError) -> ToolError {
         if self.all().is_empty() {
             return error;
@@ -131,7 +93,7 @@ impl Secrets {
         error.map_text(|text| self.scrubbed(text.to_owned()), usize::MAX)
     }
 
-    /// The record of a call that a source has made on behalf of this one, without them.
+    /// Masks the values in the record of a call of a source.
     pub(super) fn record(&self, record: &Arc<CallRecord>) -> Arc<CallRecord> {
         if self.all().is_empty() {
             return Arc::clone(record);
@@ -151,7 +113,7 @@ impl Secrets {
     }
 }
 
-/// The sensitive values of a call and of those that it was made from, which may pass them on.
+/// The sensitive values of a call and its ancestors.
 pub(super) fn secrets(entry: &Entry, call: &Call, parent: Option<&Arc<CallHost>>) -> Secrets {
     let above = parent.map(|parent| parent.secrets.clone()).unwrap_or_default();
     let hidden = entry.secrets(&call.arguments);
@@ -164,10 +126,10 @@ pub(super) fn secrets(entry: &Entry, call: &Call, parent: Option<&Arc<CallHost>>
     Secrets(Some(above.all().iter().cloned().chain(own).chain(hidden).collect()))
 }
 
-/// The arguments without what is sensitive.
+/// Masks the sensitive arguments.
 pub(super) fn masked(entry: &Entry, arguments: &Value, secrets: &[Secret]) -> Value {
     if !entry.spec.sensitive.is_empty() && !arguments.is_object() {
-        // Nobody can tell which part of it is which argument.
+        // Without an object, no part can be assigned to an argument.
         return MASK.into();
     }
     let mut arguments = arguments.clone();
@@ -180,7 +142,7 @@ pub(super) fn masked(entry: &Entry, arguments: &Value, secrets: &[Secret]) -> Va
     arguments
 }
 
-/// Masks secrets wherever they stand in the texts of a value.
+/// Masks secrets in all texts of a value.
 fn scrub(value: &mut Value, secrets: &[Secret]) {
     match value {
         Value::String(text) => {

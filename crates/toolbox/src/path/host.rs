@@ -13,19 +13,20 @@ use toolpost_core::{
     Root, Sample, SampleRequest, Schema, Sleep, StateView, ToolError, Values, format_duration,
 };
 
+use super::acquire;
 use super::check::Secrets;
-use super::keep::Keeping;
+use super::clock::sleep_until;
+use super::commits::CallDocuments;
 use super::limit::check_artifact_name;
 use super::pause::Pause;
-use super::queue::{self, Places, ToolPlace};
+use super::queue::{Permits, ToolPermit};
 use super::record::emit;
 use super::replay::{Answered, Replay};
 use super::retry::plan;
-use super::run::sleep_until;
 use crate::registry::Entry;
+use crate::shared::Shared;
 use crate::state::OfCall;
 use crate::state::transaction::Transaction;
-use crate::toolbox::Shared;
 
 /// How many records of nested calls a record keeps.
 const MAX_CHILDREN: usize = 1024;
@@ -58,7 +59,7 @@ enum Thread {
 #[derive(Default)]
 pub(super) struct Holding {
     /// At most its tool's place and the global one; none while it is paused.
-    pub(super) places: [Option<Places>; 2],
+    pub(super) permits: [Option<Permits>; 2],
     thread: Thread,
 }
 
@@ -93,10 +94,10 @@ pub(crate) struct CallHost {
     has_trail: AtomicBool,
     dropped_notices: AtomicU64,
     /// What it has to do with documents.
-    keeping: OnceLock<Box<Keeping>>,
+    call_documents: OnceLock<Box<CallDocuments>>,
     /// Somebody outside has answered or taken something, or a document was looked at, here or in a call that was made
     /// from this one: the result is no function of the arguments.
-    spoke: AtomicBool,
+    uncacheable: AtomicBool,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -109,7 +110,7 @@ impl CallHost {
         toolbox: &Arc<Shared>,
         entry: &Arc<Entry>,
         call: Arc<Call>,
-        places: Places,
+        permits: Permits,
         parent: Option<&Arc<CallHost>>,
         secrets: Secrets,
     ) -> Arc<Self> {
@@ -123,7 +124,7 @@ impl CallHost {
             entry: Arc::clone(entry),
             call,
             parent: parent.cloned(),
-            holding: Mutex::new(Holding { places: [Some(places), None], thread: Thread::Outside }),
+            holding: Mutex::new(Holding { permits: [Some(permits), None], thread: Thread::Outside }),
             clock: Mutex::default(),
             stop,
             secrets,
@@ -132,8 +133,8 @@ impl CallHost {
             trail: Mutex::default(),
             has_trail: AtomicBool::new(false),
             dropped_notices: AtomicU64::new(0),
-            keeping: OnceLock::new(),
-            spoke: AtomicBool::new(false),
+            call_documents: OnceLock::new(),
+            uncacheable: AtomicBool::new(false),
         })
     }
 
@@ -143,9 +144,9 @@ impl CallHost {
     }
 
     /// Its place among the calls of its tool.
-    pub(super) fn tool_place(&self) -> ToolPlace {
-        let line = self.lineage().map(|host| host.call.id).collect();
-        ToolPlace { entry: Arc::clone(&self.entry), line }
+    pub(super) fn tool_permit(&self) -> ToolPermit {
+        let lineage = self.lineage().map(|host| host.call.id).collect();
+        ToolPermit { entry: Arc::clone(&self.entry), lineage }
     }
 
     /// Starts the clock of the next attempt.
@@ -162,12 +163,12 @@ impl CallHost {
         }
     }
 
-    pub(super) fn keeping(&self) -> &Keeping {
-        self.keeping.get_or_init(Box::default)
+    pub(super) fn call_documents(&self) -> &CallDocuments {
+        self.call_documents.get_or_init(Box::default)
     }
 
-    pub(super) fn kept(&self) -> Option<&Keeping> {
-        self.keeping.get().map(|keeping| &**keeping)
+    pub(super) fn existing_documents(&self) -> Option<&CallDocuments> {
+        self.call_documents.get().map(|documents| &**documents)
     }
 
     /// Whether the tool may run again: then what it was told is kept, and what it hands over is kept back.
@@ -221,7 +222,7 @@ impl CallHost {
         holding.thread = if forgotten { Thread::Shut } else { Thread::Outside };
         drop(holding);
         if forgotten {
-            self.give_back();
+            self.release_permits();
         }
     }
 
@@ -230,30 +231,30 @@ impl CallHost {
     }
 
     /// The call is over, however it ended: a thread that is still in the tool is asked to stop, and what it says is
-    /// thrown away. The places go to others; if a thread is still in the tool, when it has come out. Returns whether one
+    /// thrown away. The permits go to others; if a thread is still in the tool, when it has come out. Returns whether one
     /// is.
     pub(super) fn close(&self) -> bool {
-        self.shut_commits(|| self.closed.store(true, Ordering::Release));
+        self.close_commits(|| self.closed.store(true, Ordering::Release));
         let mut holding = lock(&self.holding);
         let inside = matches!(holding.thread, Thread::Inside | Thread::Forgotten);
         holding.thread = if inside { Thread::Forgotten } else { Thread::Shut };
-        let places = if inside { Default::default() } else { std::mem::take(&mut holding.places) };
+        let permits = if inside { Default::default() } else { std::mem::take(&mut holding.permits) };
         drop(holding);
-        drop(places);
-        self.let_others_in();
+        drop(permits);
+        self.release_documents();
         if inside {
             self.stop.cancel();
         }
         inside
     }
 
-    /// Gives all places to others.
-    pub(super) fn give_back(&self) {
-        let places = std::mem::take(&mut lock(&self.holding).places);
-        drop(places);
+    /// Gives all permits to others.
+    pub(super) fn release_permits(&self) {
+        let permits = std::mem::take(&mut lock(&self.holding).permits);
+        drop(permits);
     }
 
-    pub(crate) fn still_wanted(&self) -> Result<(), ToolError> {
+    pub(crate) fn check_open(&self) -> Result<(), ToolError> {
         if self.closed.load(Ordering::Acquire) {
             return Err(ToolError::cancelled("nobody waits for this call any more"));
         }
@@ -261,14 +262,14 @@ impl CallHost {
     }
 
     /// Whether the result may depend on more than the arguments.
-    pub(super) fn spoke(&self) -> bool {
-        self.spoke.load(Ordering::Relaxed)
+    pub(super) fn is_uncacheable(&self) -> bool {
+        self.uncacheable.load(Ordering::Relaxed)
     }
 
     /// What a call has of others, those that wait for it have of it.
-    pub(super) fn note_speech(&self) {
+    pub(super) fn mark_uncacheable(&self) {
         for host in self.lineage() {
-            host.spoke.store(true, Ordering::Relaxed);
+            host.uncacheable.store(true, Ordering::Relaxed);
         }
     }
 
@@ -319,7 +320,7 @@ impl CallHost {
     }
 
     async fn hand_over(&self, call: CallId, artifact: Artifact) -> Result<(), ToolError> {
-        self.note_speech();
+        self.mark_uncacheable();
         tokio::select! {
             taken = self.call.port.artifact(call, artifact.clone()) => taken?,
             () = self.stop.cancelled() => return Err(ToolError::cancelled("the caller asked to stop")),
@@ -333,7 +334,7 @@ impl CallHost {
     }
 
     async fn offer(&self, call: CallId, artifact: Artifact) -> Result<(), ToolError> {
-        self.still_wanted()?;
+        self.check_open()?;
         check_artifact_name(&artifact.name)?;
         if !self.call.port.takes_artifacts() {
             return Err(ToolError::precondition("this caller takes no files while a call runs")
@@ -354,10 +355,10 @@ impl CallHost {
         self.hand_over(call, artifact).await
     }
 
-    /// Asks, while the clocks of all calls up to the root stand still and their places are free for others.
+    /// Asks, while the clocks of all calls up to the root stand still and their permits are free for others.
     async fn put_question(&self, call: CallId, question: &Question) -> Result<Answer, ToolError> {
-        self.still_wanted()?;
-        self.note_speech();
+        self.check_open()?;
+        self.mark_uncacheable();
         let limit = self.toolbox.settings().answer_timeout;
         let pause = Pause::begin(self);
         let answer = tokio::select! {
@@ -368,7 +369,7 @@ impl CallHost {
             () = sleep_until(self.call.deadline) => Err(ToolError::timeout("the deadline passed before anybody answered")),
         };
         pause.end().await?;
-        self.still_wanted()?;
+        self.check_open()?;
         answer
     }
 
@@ -385,7 +386,7 @@ impl CallHost {
     }
 
     fn pass_progress(&self, call: CallId, mut progress: Progress) -> Delivery {
-        if self.still_wanted().is_err() {
+        if self.check_open().is_err() {
             return Delivery::Dropped;
         }
         progress.message = self.secrets.scrubbed(progress.message);
@@ -394,7 +395,7 @@ impl CallHost {
     }
 
     fn pass_log(&self, call: CallId, mut line: LogLine) -> Delivery {
-        if self.still_wanted().is_err() {
+        if self.check_open().is_err() {
             return Delivery::Dropped;
         }
         line.message = self.secrets.scrubbed(line.message);
@@ -403,8 +404,8 @@ impl CallHost {
     }
 
     async fn complete(&self, call: CallId, request: &SampleRequest) -> Result<Sample, ToolError> {
-        self.still_wanted()?;
-        self.note_speech();
+        self.check_open()?;
+        self.mark_uncacheable();
         self.call.port.sample(call, request).await
     }
 }
@@ -496,7 +497,7 @@ impl Host for CallHost {
 
     fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, ToolError>> {
         Box::pin(async move {
-            self.still_wanted()?;
+            self.check_open()?;
             self.call.port.roots(self.call.id).await
         })
     }
@@ -517,7 +518,7 @@ impl Host for CallHost {
             // What stops this call stops those that it makes, also when only its own time is over.
             call.cancellation = self.stop.clone();
             let call = Arc::new(call);
-            let mut reply = match self.still_wanted() {
+            let mut reply = match self.check_open() {
                 Err(error) => super::record::refuse(&self.toolbox, &call, error),
                 Ok(()) => super::call(&self.toolbox, Arc::clone(&call), Some(&self)).await,
             };
@@ -541,12 +542,12 @@ impl Host for CallHost {
     }
 
     fn set_state(&self, index: usize, value: Value) -> Result<(), ToolError> {
-        self.still_wanted()?;
+        self.check_open()?;
         self.own_transaction()?.set(index, value)
     }
 
     fn documents(self: Arc<Self>) -> Result<(Arc<dyn DocStore>, Sleep), ToolError> {
-        self.note_speech();
+        self.mark_uncacheable();
         Ok((Arc::new(OfCall::new(self)), crate::state::sleep))
     }
 }
@@ -572,9 +573,9 @@ impl CallHost {
 }
 
 /// The port of a call that goes on to a source: what is asked there stops the clocks here.
-pub(super) struct Onward(pub(super) Arc<CallHost>);
+pub(super) struct SourcePort(pub(super) Arc<CallHost>);
 
-impl Port for Onward {
+impl Port for SourcePort {
     fn progress(&self, call: CallId, progress: Progress) -> Delivery {
         self.0.pass_progress(call, progress)
     }
@@ -589,7 +590,7 @@ impl Port for Onward {
 
     fn artifact(&self, call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
         Box::pin(async move {
-            self.0.still_wanted()?;
+            self.0.check_open()?;
             self.0.hand_over(call, artifact).await
         })
     }
@@ -627,12 +628,12 @@ impl Port for Onward {
     }
 }
 
-/// Takes this call's own places up again, after a wait that used none.
-pub(super) async fn enter_again(host: &CallHost) -> Result<(), ToolError> {
-    let tools = if host.entry.limit.is_some() { vec![host.tool_place()] } else { Vec::new() };
+/// Takes this call's own permits up again, after a wait that used none.
+pub(super) async fn reacquire(host: &CallHost) -> Result<(), ToolError> {
+    let tools = if host.entry.limit.is_some() { vec![host.tool_permit()] } else { Vec::new() };
     let global = host.parent.is_none();
-    let places = queue::enter_again(&host.toolbox, &host.call, tools, global).await?;
-    let mut places = places.into_iter();
-    lock(&host.holding).places = [places.next(), places.next()];
+    let permits = acquire::reacquire(&host.toolbox, &host.call, tools, global).await?;
+    let mut permits = permits.into_iter();
+    lock(&host.holding).permits = [permits.next(), permits.next()];
     Ok(())
 }

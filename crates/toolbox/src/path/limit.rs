@@ -1,62 +1,67 @@
-//! What leaves the tool: it fits its schema, and a model gets no more than it can take.
+//! Checks and limits of outputs.
 
 use toolpost_core::{Code, Content, Output, ToolError};
 
-use super::check::json_size;
+use super::size::json_size;
 use crate::builder::Settings;
 use crate::registry::Entry;
 
-/// The least that a shortened piece of content needs, in bytes.
+/// The minimum size of a shortened piece of content, in bytes.
 const MIN_PIECE: usize = 128;
 
-/// Checks an output and shortens what a model gets. Returns the size of that, in bytes.
+/// Checks an output and shortens the text for the model. Returns the size of that text, in bytes.
 pub(super) fn output(entry: &Entry, settings: &Settings, output: &mut Output) -> Result<usize, ToolError> {
     if let (Some(schema), true) = (&entry.spec.output_schema, entry.is_local()) {
-        // A partial result may lack what failed.
+        // A partial result may be incomplete.
         if output.partial.is_none() {
             let value = output.structured.as_ref().ok_or_else(|| {
-                ToolError::internal(format!("`{}` promises a structured result and gave none", entry.name))
+                ToolError::internal(format!(
+                    "`{}` declares a structured result and returned none",
+                    entry.name
+                ))
             })?;
             schema.check(value).map_err(|error| {
                 let message = error.message();
                 let what = if error.code() == Code::Internal {
-                    "has a schema that is not valid"
+                    "has an invalid schema"
                 } else {
-                    "does not fit"
+                    "does not match its schema"
                 };
                 ToolError::internal(format!("the result of `{}` {what}: {message}", entry.name))
             })?;
         }
     }
     if output.artifacts.len() > settings.artifacts {
-        return Err(ToolError::limit(format!("a call may hand over {} files", settings.artifacts))
-            .suggest("Put them into one archive."));
+        return Err(ToolError::limit(format!("a call may return at most {} artifacts", settings.artifacts))
+            .suggest("Put them in one archive."));
     }
     for artifact in &output.artifacts {
         check_artifact_name(&artifact.name)?;
     }
     let limit = entry.spec.policy.output_limit.unwrap_or(settings.output_limit);
-    leave_out_media(output, settings.media_limit);
+    omit_media(output, settings.media_limit);
     Ok(shorten(output, limit))
 }
 
-/// Checks the name of a file that a tool made: a relative path that stays where it is put.
+/// Checks the name of an artifact: a relative path without `..`.
 pub(super) fn check_artifact_name(name: &str) -> Result<(), ToolError> {
     let plain = name.split('/').all(|part| !matches!(part, "" | "." | ".."));
     if plain && name.len() <= 1024 && !name.contains(['\0', '\\']) && !name.chars().any(char::is_control) {
         return Ok(());
     }
-    Err(ToolError::invalid_path("an artefact's name is a relative path without `..`, of at most 1,024 bytes")
-        .with("name", name.chars().take(80).collect::<String>()))
+    Err(ToolError::invalid_path(
+        "an artifact's name must be a relative path without `..`, of at most 1,024 bytes",
+    )
+    .with("name", name.chars().take(80).collect::<String>()))
 }
 
-/// An error that is no larger than what a model can take.
+/// Shortens an error to the output limit.
 pub(super) fn error(error: ToolError, limit: usize) -> ToolError {
     error.map_text(|text| head_and_tail(text, limit), limit)
 }
 
-/// Pictures and sound beyond a limit are named instead of sent.
-fn leave_out_media(output: &mut Output, limit: usize) {
+/// Replaces images and audio beyond a limit with a note.
+fn omit_media(output: &mut Output, limit: usize) {
     let mut left = limit;
     for content in &mut output.content {
         let (media_type, size) = match content {
@@ -68,13 +73,13 @@ fn leave_out_media(output: &mut Output, limit: usize) {
         match left.checked_sub(size) {
             Some(rest) => left = rest,
             None => {
-                *content = Content::text(format!("[{media_type} of {size} bytes in base 64 left out here]"));
+                *content = Content::text(format!("[{media_type} of {size} bytes in base64 omitted]"));
             }
         }
     }
 }
 
-/// The size of the text that a model gets, in bytes.
+/// The size of the text for the model, in bytes.
 pub(super) fn text_size(output: &Output) -> usize {
     if output.content.is_empty() {
         return match &output.structured {
@@ -95,8 +100,8 @@ fn content_size(content: &Content) -> usize {
     }
 }
 
-/// Shortens the text for a model to a limit in bytes; head and tail stay, and the gap says what is missing. The
-/// structured value, the payload and the artefacts stay whole: the application gets them. Returns the size then.
+/// Shortens the text for the model to a limit in bytes and returns its size. Head and tail stay, with a note
+/// between them. The structured value, the payload and the artifacts stay whole.
 fn shorten(output: &mut Output, limit: usize) -> usize {
     let size = text_size(output);
     if size <= limit {
@@ -106,14 +111,14 @@ fn shorten(output: &mut Output, limit: usize) -> usize {
         output.content = vec![Content::text(head_and_tail(&output.to_text(), limit))];
         return text_size(output);
     }
-    // So many pieces that there is not even room to say of each that it was shortened: they become one.
+    // Too many pieces for a note in each: they become one text.
     if output.content.len() * MIN_PIECE > limit {
         let text = head_and_tail(&output.to_text(), limit);
         output.content.retain(|content| matches!(content, Content::Image { .. } | Content::Audio { .. }));
         output.content.insert(0, Content::text(text));
         return text_size(output);
     }
-    // Each piece gets its share; what short pieces leave over goes to the others.
+    // Each piece gets an equal share; the rest of short pieces goes to the longer ones.
     let mut left = limit;
     let mut pieces = output.content.len();
     let mut order: Vec<usize> = (0..pieces).collect();
@@ -136,12 +141,12 @@ fn shorten(output: &mut Output, limit: usize) -> usize {
     text_size(output)
 }
 
-/// The beginning and the end of a text, with a line between them that says how much is missing.
+/// The head and the tail of a text, with a note of the missing size between them.
 fn head_and_tail(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();
     }
-    let note = |missing: usize| format!("\n[… {missing} of {} bytes left out here …]\n", text.len());
+    let note = |missing: usize| format!("\n[… {missing} of {} bytes omitted …]\n", text.len());
     let room = limit.saturating_sub(note(text.len()).len());
     let head = text.floor_char_boundary(room * 2 / 3);
     let tail = text.ceil_char_boundary(text.len() - room / 3);
@@ -159,7 +164,7 @@ mod tests {
         let text = format!("begin {} end", "é".repeat(50_000));
         let short = head_and_tail(&text, 1000);
         assert!(short.len() <= 1000 && short.starts_with("begin") && short.ends_with("end"), "{short}");
-        assert!(short.contains("left out here"));
+        assert!(short.contains("bytes omitted"));
         assert_eq!(head_and_tail("short", 1000), "short");
     }
 

@@ -1,4 +1,4 @@
-//! How often a tool may be called.
+//! The rate limit of a tool.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use toolpost_core::{Call, Rate, RetryAdvice, ToolError};
 
-use super::run::{now, sleep_until};
+use super::clock::{now, sleep_until};
 
-/// At most so many calls in any stretch of time of a given length. Those who wait do so in the order of their coming;
-/// who goes away has used nothing.
+/// Limits the calls in any period of a given length. Waiting calls run in order of arrival; a cancelled one
+/// uses nothing.
 pub(crate) struct Pace {
     rate: Rate,
-    /// When the latest calls were let through. Whoever holds the lock is the next.
+    /// The times of the latest calls. The holder of the lock is next.
     latest: tokio::sync::Mutex<VecDeque<Instant>>,
     waiting: AtomicUsize,
 }
 
-/// Counts one who waits.
+/// Counts a waiting call.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl Drop for Waiting<'_> {
@@ -31,21 +31,21 @@ impl Pace {
         Self { rate, latest: tokio::sync::Mutex::default(), waiting: AtomicUsize::new(0) }
     }
 
-    /// Waits for the call's turn; an error says how long that would have taken.
-    pub(super) async fn wait(&self, tool: &str, call: &Call, room: usize) -> Result<(), ToolError> {
+    /// Waits until the call may run. An error contains the estimated delay.
+    pub(super) async fn wait(&self, tool: &str, call: &Call, queue_limit: usize) -> Result<(), ToolError> {
         let ahead = self.waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(&self.waiting);
         let too_slow = |wait: Duration| {
             ToolError::overloaded(format!(
-                "`{tool}` may be called {} times in {:?}, and its turn would come too late",
+                "`{tool}` allows {} calls in {:?}, and the call would start too late",
                 self.rate.calls, self.rate.per
             ))
             .retry(RetryAdvice::NotStarted(wait))
-            .suggest("Call it less often, or give it more time.")
+            .suggest("Call it less often, or with a later deadline.")
         };
-        // Those ahead need at least this long.
+        // The calls ahead need at least this time.
         let least = self.rate.per.saturating_mul(ahead as u32 / self.rate.calls);
-        if ahead > room
+        if ahead > queue_limit
             || call
                 .deadline
                 .is_some_and(|deadline| now().checked_add(least).is_none_or(|turn| turn > deadline))
@@ -54,7 +54,7 @@ impl Pace {
         }
         tokio::select! {
             result = self.next(call) => result.map_err(too_slow),
-            () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller asked to stop while the call waited")),
+            () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller cancelled the call while it was queued")),
             () = sleep_until(call.deadline) => Err(too_slow(self.rate.per)),
         }
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_pace_never_lets_more_through_and_the_impatient_use_nothing() {
+    async fn the_rate_is_never_exceeded_and_cancelled_calls_use_nothing() {
         let pace = Pace::new(Rate { calls: 2, per: Duration::from_secs(1) });
         let start = now();
         let call = Call::new("x", serde_json::json!({}));
@@ -93,8 +93,8 @@ mod tests {
             times.push((now() - start).as_secs());
         }
         for _ in 0..100 {
-            let impatient = tokio::time::timeout(Duration::from_millis(1), pace.wait("x", &call, 10)).await;
-            assert!(impatient.is_err());
+            let cancelled = tokio::time::timeout(Duration::from_millis(1), pace.wait("x", &call, 10)).await;
+            assert!(cancelled.is_err());
         }
         pace.wait("x", &call, 10).await.unwrap();
         times.push((now() - start).as_secs());

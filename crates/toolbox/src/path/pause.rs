@@ -1,16 +1,18 @@
-//! The time in which somebody outside is asked.
+//! The pause of a call while it waits for an answer.
 
 use toolpost_core::ToolError;
 
+use super::acquire;
+use super::clock::now;
 use super::host::{CallHost, lock};
-use super::queue::{self, Places, ToolPlace};
-use super::run::now;
+use super::queue::{Permits, ToolPermit};
 
-/// While it lives, the clocks of a call and of all above it stand still, and their places are free for others.
+/// While it lives, the attempt clocks of a call and its ancestors are stopped, and their permits are free for
+/// other calls.
 pub(super) struct Pause<'a> {
     host: &'a CallHost,
-    /// The tools whose places were put down, and whether the global one was.
-    tools: Vec<ToolPlace>,
+    /// The released tool permits, and whether the global one was released.
+    tools: Vec<ToolPermit>,
     global: bool,
     ended: bool,
 }
@@ -27,37 +29,37 @@ impl<'a> Pause<'a> {
             if let Some(watcher) = watcher {
                 watcher.wake();
             }
-            host.let_others_in();
-            let places = std::mem::take(&mut lock(&host.holding).places);
-            pause.global |= places.iter().flatten().any(Places::is_global);
-            if places.iter().flatten().any(|places| places.is_of(host.call.id)) {
-                pause.tools.push(host.tool_place());
+            host.release_documents();
+            let permits = std::mem::take(&mut lock(&host.holding).permits);
+            pause.global |= permits.iter().flatten().any(Permits::is_global);
+            if permits.iter().flatten().any(|permits| permits.is_of(host.call.id)) {
+                pause.tools.push(host.tool_permit());
             }
         }
         pause
     }
 
-    /// Takes the places up again and lets the clocks run on.
+    /// Acquires the permits again and restarts the clocks.
     pub(super) async fn end(mut self) -> Result<(), ToolError> {
         let tools = std::mem::take(&mut self.tools);
         let global = std::mem::take(&mut self.global);
         let host = self.host;
-        let places = queue::enter_again(&host.toolbox, &host.call, tools, global).await;
+        let permits = acquire::reacquire(&host.toolbox, &host.call, tools, global).await;
         self.ended = true;
-        self.put_back(places?);
+        self.return_permits(permits?);
         Ok(())
     }
 
-    /// Gives each call of the chain its places.
-    fn put_back(&self, places: Vec<Places>) {
-        let mut rest = places;
+    /// Returns its permits to each call of the lineage.
+    fn return_permits(&self, permits: Vec<Permits>) {
+        let mut rest = permits;
         for host in self.host.lineage() {
-            let own = &mut lock(&host.holding).places;
-            if let Some(index) = rest.iter().position(|places| places.is_of(host.call.id)) {
+            let own = &mut lock(&host.holding).permits;
+            if let Some(index) = rest.iter().position(|permits| permits.is_of(host.call.id)) {
                 own[0] = Some(rest.swap_remove(index));
             }
             if host.parent.is_none()
-                && let Some(index) = rest.iter().position(Places::is_global)
+                && let Some(index) = rest.iter().position(Permits::is_global)
             {
                 own[1] = Some(rest.swap_remove(index));
             }
@@ -68,11 +70,12 @@ impl<'a> Pause<'a> {
 impl Drop for Pause<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            // The question was dropped and there is no way to wait here: a place that is not free is done without.
+            // The question was dropped, and a drop cannot wait: the call continues without a permit that is
+            // not free.
             let tools = std::mem::take(&mut self.tools);
             if self.global || !tools.is_empty() {
-                let places = queue::try_again(&self.host.toolbox, tools, self.global);
-                self.put_back(places);
+                let permits = acquire::try_reacquire(&self.host.toolbox, tools, self.global);
+                self.return_permits(permits);
             }
         }
         for host in self.host.lineage() {

@@ -1,4 +1,4 @@
-//! Whether the call may be made.
+//! The approval of calls.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use super::check::masked;
 use super::host::CallHost;
 use super::pause::Pause;
 use crate::registry::Entry;
-use crate::toolbox::Shared;
+use crate::shared::Shared;
 
-/// The operator's word counts; without one, the stricter of the operator's default and the tool's own wish. A tool of
-/// a foreign source that calls itself destructive is asked about.
+/// The operator's setting decides. Without one, the stricter of the operator's default and the tool's own
+/// setting does. A destructive tool of a source needs a question.
 pub(crate) fn approval(toolbox: &Shared, entry: &Entry) -> Approval {
     if let Some(decided) = toolbox.config.approvals.get(&*entry.name) {
         return *decided;
     }
-    // What was decided about one of its other names is meant for it; the strictest word counts.
+    // A setting for an alias applies too; the strictest decides.
     let by_alias = entry.spec.aliases.iter().filter_map(|alias| toolbox.config.approvals.get(&alias.name));
     if let Some(decided) = by_alias.max() {
         return *decided;
@@ -32,12 +32,9 @@ pub(crate) fn approval(toolbox: &Shared, entry: &Entry) -> Approval {
 }
 
 fn denied(entry: &Entry, why: &str) -> ToolError {
-    ToolError::permission(format!("the tool `{}` was not run: {why}", entry.name))
-        .with("rule", "approval")
-        .suggest(format!(
-            "Approve it with `--approve {}`, or with the toolbox's `approval` setting.",
-            entry.name
-        ))
+    ToolError::permission(format!("`{}` was not run: {why}", entry.name)).with("rule", "approval").suggest(
+        format!("Approve it with `--approve {}`, or with the toolbox's `approval` setting.", entry.name),
+    )
 }
 
 pub(super) async fn decide(
@@ -49,11 +46,11 @@ pub(super) async fn decide(
 ) -> Result<(), ToolError> {
     match approval(toolbox, entry) {
         Approval::Allow => Ok(()),
-        Approval::Deny => Err(denied(entry, "policy denies it")),
-        // Nothing is done by a mock or a dry run, and a toolbox in front has asked already.
+        Approval::Deny => Err(denied(entry, "the policy denies it")),
+        // A mock or dry run does nothing, and an outer toolbox has already asked.
         Approval::Ask if call.options.dry_run || call.options.mock || call.approved => Ok(()),
         Approval::Ask => {
-            // Whoever waits for this call has all the time that the answer takes.
+            // The clocks of the waiting calls stop for the answer.
             let pause = parent.map(|parent| Pause::begin(parent));
             let answer = Box::pin(ask(toolbox, entry, call, secrets)).await;
             if let Some(pause) = pause {
@@ -76,21 +73,21 @@ async fn ask(toolbox: &Shared, entry: &Entry, call: &Call, secrets: &[Secret]) -
     let limit = toolbox.settings().answer_timeout;
     let answer = tokio::select! {
         answer = timeout(limit, call.port.ask(call.id, &question)) => answer,
-        () = call.cancellation.cancelled() => return Err(ToolError::cancelled("the caller asked to stop")),
-        () = super::run::sleep_until(call.deadline) => {
-            return Err(ToolError::timeout("the deadline passed before anybody approved the call"));
+        () = call.cancellation.cancelled() => return Err(ToolError::cancelled("the caller cancelled the call")),
+        () = super::clock::sleep_until(call.deadline) => {
+            return Err(ToolError::timeout("the deadline passed before the approval"));
         }
     };
     match answer {
         Ok(Ok(Answer::Given { value: Value::Bool(true) })) => Ok(()),
-        Ok(Ok(_)) => Err(denied(entry, "somebody was asked and said no")),
+        Ok(Ok(_)) => Err(denied(entry, "the approval was refused")),
         Ok(Err(error)) if error.code() == Code::Precondition => {
-            Err(denied(entry, "it needs approval, and there is nobody to ask"))
+            Err(denied(entry, "it needs approval, and this caller cannot be asked"))
         }
         Ok(Err(error)) => Err(error),
         Err(_) => Err(denied(
             entry,
-            &format!("it needs approval, and nobody answered in {}", format_duration(limit)),
+            &format!("it needs approval, and no answer came in {}", format_duration(limit)),
         )),
     }
 }

@@ -1,8 +1,7 @@
 //! The record of a call: begun with it, finished with it, and written also when the call is dropped in the middle.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -12,36 +11,10 @@ use super::check::{Secrets, masked};
 use super::host::CallHost;
 use super::limit::{self, text_size};
 use crate::registry::Entry;
-use crate::toolbox::Shared;
+use crate::shared::Shared;
 
 /// Arguments above this size, as JSON, are not kept in records.
 const MAX_KEPT_ARGUMENTS: usize = 64 * 1024;
-
-/// The latest records.
-pub(crate) struct Ring {
-    records: VecDeque<Arc<CallRecord>>,
-    limit: usize,
-}
-
-impl Ring {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { records: VecDeque::new(), limit }
-    }
-
-    fn push(&mut self, record: Arc<CallRecord>) {
-        if self.limit == 0 {
-            return;
-        }
-        if self.records.len() >= self.limit {
-            self.records.pop_front();
-        }
-        self.records.push_back(record);
-    }
-
-    pub(crate) fn to_vec(&self) -> Vec<Arc<CallRecord>> {
-        self.records.iter().cloned().collect()
-    }
-}
 
 /// Writes one record. Dropping it before [`finish`](Self::finish) writes that the call was given up.
 ///
@@ -114,8 +87,8 @@ impl<'a> Recorder<'a> {
     }
 
     /// The call's turn has come, after this wait.
-    pub(super) fn entered(&mut self, waited: Duration) {
-        self.queue_wait = waited;
+    pub(super) fn queued(&mut self, wait: Duration) {
+        self.queue_wait = wait;
     }
 
     /// What a model gets has this many bytes.
@@ -211,7 +184,7 @@ impl<'a> Recorder<'a> {
         if let Some(entry) = &self.entry {
             entry.counters.count(&record);
         }
-        self.toolbox.ring.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&record));
+        self.toolbox.records.push(Arc::clone(&record));
         if let Some(sink) = &self.toolbox.config.records {
             undisturbed(|| sink(&record));
         }

@@ -1,22 +1,22 @@
-//! What the outside world has answered, so that an attempt that is run again asks nobody twice.
+//! The answers of an attempt, so that a retry does not ask again.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 use toolpost_core::{Answer, Question, Reply, Sample, SampleRequest};
 
-/// How many answers are kept; an attempt that asks more often asks again.
+/// The maximum number of stored answers; further questions are asked again.
 const MAX_ANSWERS: usize = 1024;
 
-/// Something that the outside world answered, with what it was asked.
+/// A question with its answer.
 pub(super) enum Answered {
     Ask(Question, Answer),
     Sample(SampleRequest, Sample),
     Nested { tool: String, arguments: Arc<Value>, reply: Box<Reply> },
 }
 
-/// The answers by the position of their question among all that an attempt asks. A question that failed leaves its
-/// place empty, so that those after it keep theirs.
+/// The answers, by the position of their question in the attempt. A failed question leaves its position
+/// empty.
 #[derive(Default)]
 pub(super) struct Replay {
     answers: Vec<Option<Answered>>,
@@ -24,26 +24,26 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// The next attempt begins with its first question.
+    /// Starts the next attempt at its first question.
     pub(super) fn rewind(&mut self) {
         self.position = 0;
     }
 
-    /// The place of the next question, and the answer that stands there, if it is one to the same question.
+    /// The position of the next question, and its answer if the question is the same.
     pub(super) fn next<T>(&mut self, same: impl FnOnce(&Answered) -> Option<T>) -> (usize, Option<T>) {
-        let place = self.position;
+        let index = self.position;
         self.position += 1;
-        (place, self.answers.get(place).and_then(Option::as_ref).and_then(same))
+        (index, self.answers.get(index).and_then(Option::as_ref).and_then(same))
     }
 
-    pub(super) fn remember(&mut self, place: usize, answer: Answered) {
-        if place >= MAX_ANSWERS {
+    pub(super) fn remember(&mut self, index: usize, answer: Answered) {
+        if index >= MAX_ANSWERS {
             return;
         }
-        if self.answers.len() <= place {
-            self.answers.resize_with(place + 1, || None);
+        if self.answers.len() <= index {
+            self.answers.resize_with(index + 1, || None);
         }
-        if let Some(slot) = self.answers.get_mut(place) {
+        if let Some(slot) = self.answers.get_mut(index) {
             *slot = Some(answer);
         }
     }

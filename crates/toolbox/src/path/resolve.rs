@@ -1,16 +1,16 @@
-//! Which tool is meant.
+//! Finding the tool of a call.
 
 use std::sync::Arc;
 
 use toolpost_core::{Call, ToolError, did_you_mean};
 
-use super::run::sleep_until;
+use super::clock::sleep_until;
 
 use crate::registry::Entry;
-use crate::toolbox::Shared;
+use crate::shared::Shared;
 use crate::view::closed;
 
-/// The call as one by the tool's own name, with the arguments that it then has.
+/// The call with the tool's own name instead of an alias, and the rewritten arguments.
 pub(super) fn by_own_name(entry: &Entry, call: Arc<Call>) -> Result<Arc<Call>, ToolError> {
     if *entry.name == *call.tool {
         return Ok(call);
@@ -30,7 +30,7 @@ pub(super) async fn find(toolbox: &Shared, call: &Call) -> Result<Arc<Entry>, To
     let (entry, stale) = {
         let registry = toolbox.registry();
         let entry = registry.get(name);
-        // A source has no say in the tools of this process.
+        // A local tool does not depend on lists of sources.
         let stale =
             entry.as_ref().is_none_or(|entry| !entry.is_local()) && !registry.stale_sources().is_empty();
         (entry, stale)
@@ -39,17 +39,17 @@ pub(super) async fn find(toolbox: &Shared, call: &Call) -> Result<Arc<Entry>, To
         Some(entry) if !stale => return Ok(entry),
         _ if !stale => {}
         entry => {
-            // In a box, as everything that few calls do: the future of every call would have the room for it.
+            // In a box, as a rare path, to keep the future of every call small.
             let refresh = Box::pin(toolbox.refresh());
             let read = tokio::select! {
                 read = refresh => read,
-                () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller asked to stop")),
+                () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller cancelled the call")),
                 () = Box::pin(sleep_until(call.deadline)) => {
                     Err(ToolError::timeout("the deadline passed while a source listed its tools"))
                 }
             };
             match (read, entry) {
-                // A list that cannot be read again must not take the tools away that are known.
+                // A failed list must not remove known tools.
                 (Err(_), Some(entry)) => return Ok(entry),
                 (Err(error), None) if toolbox.registry().get(name).is_none() => return Err(error),
                 _ => {}
@@ -59,18 +59,18 @@ pub(super) async fn find(toolbox: &Shared, call: &Call) -> Result<Arc<Entry>, To
     if let Some(entry) = toolbox.registry().get(name) {
         return Ok(entry);
     }
-    // What is closed to the caller is not told of.
+    // The suggestion must not reveal tools that are closed to the caller.
     let closed = Box::pin(closed(toolbox, &call.caller)).await;
     let registry = toolbox.registry();
     let open = || registry.names().filter(|name| !closed.contains(*name));
     let hint = did_you_mean(name, open()).unwrap_or_else(|| {
         let names: Vec<&str> = open().take(20).collect();
         if names.is_empty() {
-            "There are no tools.".into()
+            "The toolbox has no tools.".into()
         } else {
-            format!("There are: {}.", names.join(", "))
+            format!("Available tools: {}.", names.join(", "))
         }
     });
     let shown: String = name.chars().take(80).collect();
-    Err(ToolError::not_found(format!("there is no tool `{shown}`")).suggest(hint))
+    Err(ToolError::not_found(format!("unknown tool `{shown}`")).suggest(hint))
 }

@@ -1,4 +1,4 @@
-//! Whether a failed attempt is repeated.
+//! Retries of failed attempts.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use toolpost_core::{Output, Retry, RetryAdvice, ToolError, ToolSpec};
 
-use super::host::{CallHost, enter_again, started};
-use super::run::{attempt, now, time_allowed};
+use super::clock::now;
+use super::host::{CallHost, reacquire, started};
+use super::run::{attempt, time_allowed};
 
-/// What a tool declares, with the default of idempotent ones.
+/// The retries that a tool declares, or the default of an idempotent tool.
 pub(super) fn declared(spec: &ToolSpec) -> Retry {
     match &spec.policy.retry {
         Some(retry) => retry.clone(),
@@ -18,8 +19,8 @@ pub(super) fn declared(spec: &ToolSpec) -> Retry {
     }
 }
 
-/// What counts for this call: the tool's declaration, tightened by the call. For a tool of a source it says how often
-/// the call may be sent again if it certainly did not start.
+/// The retries of this call: the tool's declaration, limited by the call. For a tool of a source, how often a
+/// call that did not start is sent again.
 pub(super) fn plan(host: &CallHost) -> Retry {
     let mut plan = if host.entry.is_local() { declared(&host.entry.spec) } else { Retry::default() };
     if let Some(asked) = host.call.options.retries {
@@ -28,29 +29,30 @@ pub(super) fn plan(host: &CallHost) -> Retry {
     plan
 }
 
-/// How long to wait before the next attempt; `None` if there is none.
+/// The delay before the next attempt, or `None` for no further attempt.
 fn wait(host: &CallHost, plan: &Retry, error: &ToolError) -> Option<Duration> {
-    let made = host.attempts_in_round();
-    if made > plan.attempts {
+    let attempts_made = host.attempts_in_round();
+    if attempts_made > plan.attempts {
         return None;
     }
     let asked = match error.retry_advice() {
         Some(RetryAdvice::Never) => return None,
-        // A tool of this process has started when it says anything: only a source can know that its call has not.
+        // A local tool that returns an error has started. Only a source can report that its call did not
+        // start.
         Some(RetryAdvice::NotStarted(wait)) if !host.entry.is_local() => wait,
-        // Only its source knows what a foreign tool has done: it makes the other attempts.
+        // The source makes the other retries of its tools.
         _ if !host.entry.is_local() => return None,
         Some(RetryAdvice::After(wait) | RetryAdvice::NotStarted(wait)) => wait,
         _ if plan.on.contains(&error.code()) => Duration::ZERO,
         _ => return None,
     };
-    // A longer wait is the caller's to decide on: the error tells it.
+    // The caller decides on a longer delay, which the error contains.
     if asked > plan.maximum {
         return None;
     }
-    let doubled = plan.initial.saturating_mul(1 << (made.max(1) - 1).min(20)).min(plan.maximum);
-    // Half to all of it, so that many callers do not come back at once.
-    let jitter = RandomState::new().hash_one(made) % 512;
+    let doubled = plan.initial.saturating_mul(1 << (attempts_made.max(1) - 1).min(20)).min(plan.maximum);
+    // Jitter between half the delay and all of it, so that callers do not retry at once.
+    let jitter = RandomState::new().hash_one(attempts_made) % 512;
     let wait = (doubled / 2).saturating_add((doubled / 1024).saturating_mul(jitter as u32)).max(asked);
     let in_time = |deadline| now().checked_add(wait).is_some_and(|again| again < deadline);
     host.call.deadline.is_none_or(in_time).then_some(wait)
@@ -58,7 +60,7 @@ fn wait(host: &CallHost, plan: &Retry, error: &ToolError) -> Option<Duration> {
 
 pub(crate) async fn attempts(host: &Arc<CallHost>) -> Result<Output, ToolError> {
     loop {
-        // What the attempt before has begun by hand is done before the next one looks.
+        // Commits of the previous attempt end before the next one reads.
         if host.is_committing() {
             Box::pin(host.commits_ended()).await;
         }
@@ -76,13 +78,13 @@ pub(crate) async fn attempts(host: &Arc<CallHost>) -> Result<Output, ToolError> 
             return Err(error);
         };
         host.emit_retry(&error, wait);
-        // Others may use the places in the meantime.
-        host.give_back();
-        host.let_others_in();
+        // Other calls may use the permits meanwhile.
+        host.release_permits();
+        host.release_documents();
         tokio::select! {
-            () = Box::pin(tokio::time::sleep(wait)) => Box::pin(enter_again(host)).await?,
+            () = Box::pin(tokio::time::sleep(wait)) => Box::pin(reacquire(host)).await?,
             () = host.call.cancellation.cancelled() => {
-                return Err(ToolError::cancelled("the caller asked to stop between two attempts"));
+                return Err(ToolError::cancelled("the caller cancelled the call between two attempts"));
             }
         }
     }

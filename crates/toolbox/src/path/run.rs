@@ -1,4 +1,4 @@
-//! One attempt: the tool at its placement, under a clock and a cancellation.
+//! One attempt: the tool at its placement, with a timeout and cancellation.
 
 use std::any::Any;
 use std::future::poll_fn;
@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::time::Sleep;
@@ -15,30 +15,18 @@ use toolpost_core::{
     format_duration,
 };
 
-use super::host::{CallHost, Onward, started};
+use super::clock::now;
+use super::host::{CallHost, SourcePort, started};
 use super::{mock, retry};
 use crate::registry::Target;
 
-/// How long a blocking tool that was asked to stop may take to do so before its caller is told.
+/// How long a cancelled blocking tool may take to end before its caller gets the error.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// How long a worker process that was killed may take to be dead before its caller is told.
+/// How long a killed worker process may take to end before its caller gets the error.
 const KILL: Duration = Duration::from_secs(5);
 
-/// The time that deadlines are measured by: the runtime's, so that a test can stop it.
-pub(super) fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
-}
-
-/// Waits until then; for ever without a then.
-pub(crate) async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// How long one attempt may take, as policy, the call's options and the toolbox together say.
+/// The timeout of one attempt, from the policy, the call's options and the toolbox.
 pub(super) fn time_allowed(host: &CallHost) -> Option<Duration> {
     let own = match host.entry.spec.policy.timeout {
         Some(Timeout::After(limit)) => Some(limit),
@@ -48,7 +36,7 @@ pub(super) fn time_allowed(host: &CallHost) -> Option<Duration> {
     let policy = if host.entry.is_local() {
         own
     } else {
-        // A source makes its own attempts: it gets the time that all of them may take.
+        // A source makes its own retries, so it gets the time of all of them.
         let plan = retry::declared(&host.entry.spec);
         own.map(|limit| {
             limit.saturating_mul(plan.attempts + 1) + plan.maximum * plan.attempts + Duration::from_secs(1)
@@ -81,7 +69,7 @@ pub(super) async fn attempt(host: &Arc<CallHost>) -> Result<Output, ToolError> {
     }
 }
 
-/// A made-up answer: the tool's own, or one that its spec tells.
+/// A mock output: the tool's own, or one from its spec.
 async fn mocked(host: &Arc<CallHost>, allowed: Option<Duration>) -> Result<Output, ToolError> {
     let Target::Local(tool) = &host.entry.target else {
         return Ok(mock::answer(&host.entry.spec, &host.call.arguments));
@@ -95,27 +83,27 @@ async fn mocked(host: &Arc<CallHost>, allowed: Option<Duration>) -> Result<Outpu
     guarded(host, begin, allowed).await?
 }
 
-/// A call of a source: everything travels with it, and its record becomes a child.
+/// A call of a source. Its record becomes a child.
 async fn remote(
     host: &Arc<CallHost>,
     source: &Arc<dyn ToolSource>,
     allowed: Option<Duration>,
 ) -> Result<Output, ToolError> {
     let mut call = Call::clone(&host.call);
-    // Approval and quota belong to the toolbox in front, which has seen to them.
+    // This toolbox has handled approval and quota.
     call.approved = true;
-    // Whoever is asked there is asked from here: the clock here stands still as well.
-    call.port = Arc::new(Onward(Arc::clone(host)));
+    // Questions of the source go through this call, so that its clock stops.
+    call.port = Arc::new(SourcePort(Arc::clone(host)));
     // This toolbox emits the events of the call.
     call.events = None;
     let reply = guarded(host, || source.call(call), allowed).await?;
-    let not_begun = reply.record.attempts == 0;
+    let not_started = reply.record.attempts == 0;
     host.add_child(host.secrets.record(&reply.record));
-    // Only the record proves that the call did not start.
-    reply.result.map_err(|error| if not_begun { error } else { started(error) })
+    // The record shows whether the call started.
+    reply.result.map_err(|error| if not_started { error } else { started(error) })
 }
 
-/// A tool that blocks its thread. When its time is over it is asked to stop, and its caller does not wait.
+/// A tool that blocks a thread. After the timeout it is cancelled, and its caller does not wait.
 async fn blocking(
     host: &Arc<CallHost>,
     tool: Arc<dyn Tool>,
@@ -123,9 +111,9 @@ async fn blocking(
 ) -> Result<Output, ToolError> {
     let inner = Arc::clone(host);
     let mut thread = tokio::task::spawn_blocking(move || {
-        // The call may be over before a thread was free for it.
+        // The call may have ended before a thread was free.
         if !inner.thread_enters() {
-            return Err(ToolError::cancelled("nobody waits for this call any more"));
+            return Err(ToolError::cancelled("the call has already ended"));
         }
         let ctx = Ctx::from_host(Arc::clone(&inner) as Arc<dyn toolpost_core::Host>);
         let args = Args::new(Arc::clone(&inner.call.arguments));
@@ -135,20 +123,20 @@ async fn blocking(
     });
     match guarded(host, || Box::pin(&mut thread), allowed).await {
         Ok(Ok(result)) => result,
-        Ok(Err(_)) => Err(ToolError::internal("the runtime was shut down before the tool ended")),
+        Ok(Err(_)) => Err(ToolError::internal("the runtime shut down before the tool ended")),
         Err(error) => {
             host.close();
-            // A tool that looks whether it shall stop, and whatever it has started, is gone before its caller is told.
+            // A tool that checks for cancellation ends before its caller gets the error.
             let _ = tokio::time::timeout(GRACE, &mut thread).await;
             Err(error.with("still_running", host.is_running()).retry(RetryAdvice::Never))
         }
     }
 }
 
-/// A tool that runs in another process. When its time is over the process is dead before its caller is told.
+/// A tool in a worker process. After the timeout the process is killed before the caller gets the error.
 async fn worker(host: &Arc<CallHost>, allowed: Option<Duration>) -> Result<Output, ToolError> {
     let Some(runner) = &host.toolbox.config.runner else {
-        return Err(ToolError::internal("a tool for a worker was registered without workers"));
+        return Err(ToolError::internal("a worker tool was registered without a runner"));
     };
     let stop = host.call.cancellation.child();
     let as_host = Arc::clone(host) as Arc<dyn toolpost_core::Host>;
@@ -157,7 +145,7 @@ async fn worker(host: &Arc<CallHost>, allowed: Option<Duration>) -> Result<Outpu
         Ok(result) => result,
         Err(error) => {
             stop.cancel();
-            // The kernel may take its time over a process that waits for a device.
+            // The kernel may delay the end of a process that waits for a device.
             let dead = tokio::time::timeout(KILL, &mut attempt).await.is_ok();
             Err(if dead { error } else { error.with("still_running", true) })
         }
@@ -173,7 +161,7 @@ fn panicked(panic: &(dyn Any + Send)) -> ToolError {
     ToolError::internal(format!("the tool panicked: {message}")).retry(RetryAdvice::Never)
 }
 
-/// Makes a future and polls it until it is done, its time is over, or the caller asks to stop. A panic is an error.
+/// Polls a future until it is done, its timeout passes, or the call is cancelled. A panic becomes an error.
 async fn guarded<'a, T>(
     host: &CallHost,
     begin: impl FnOnce() -> BoxFuture<'a, T>,
@@ -190,7 +178,7 @@ async fn guarded<'a, T>(
         }
         let cancelled = cancelled.get_or_insert_with(|| host.call.cancellation.cancelled());
         if cancelled.poll_unpin(context).is_ready() {
-            return Poll::Ready(Err(ToolError::cancelled("the caller asked to stop")));
+            return Poll::Ready(Err(ToolError::cancelled("the caller cancelled the call")));
         }
         loop {
             let Some(end) = host.watch_end(context.waker()) else { return Poll::Pending };
@@ -216,6 +204,6 @@ fn too_slow(host: &CallHost, allowed: Option<Duration>) -> ToolError {
             .retry(RetryAdvice::Never);
     }
     let allowed = allowed.map(format_duration).unwrap_or_default();
-    ToolError::timeout(format!("`{name}` was not done after {allowed}"))
+    ToolError::timeout(format!("`{name}` did not finish within {allowed}"))
         .suggest("Ask for less at once, or raise the tool's timeout.")
 }

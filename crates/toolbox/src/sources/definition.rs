@@ -1,12 +1,14 @@
-//! What a source lists: tools, prompts and resources.
+//! Definitions of a source: tools, prompts and resources.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use toolpost_core::{BoxFuture, PromptSpec, ResourceSpec, ToolError, ToolSource, ToolSpec};
+use toolpost_core::{BoxFuture, PromptSpec, ResourceSpec, ToolSource, ToolSpec};
 
-/// A kind of thing that a source has.
+use super::{Manifest, Specs};
+
+/// A kind of definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Tool,
@@ -25,7 +27,7 @@ impl Kind {
         }
     }
 
-    /// How a name begins that says of which kind it is. No name of a tool has a colon.
+    /// The prefix of a key of this kind. No tool name contains a colon.
     pub(super) const fn prefix(self) -> &'static str {
         match self {
             Self::Tool => "tool:",
@@ -34,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// The kind that a text begins with, if it does, and the rest.
+    /// Splits the prefix of a kind from a text.
     pub(super) fn split(text: &str) -> (Option<Self>, &str) {
         let split = |kind: Self| Some((Some(kind), text.strip_prefix(kind.prefix())?));
         Self::ALL.into_iter().find_map(split).unwrap_or((None, text))
@@ -50,10 +52,10 @@ impl Kind {
 pub(super) trait Definition: Serialize + Send + Sync + Sized + 'static {
     const KIND: Kind;
 
-    /// What callers call it by.
+    /// The name that callers use.
     fn name(&self) -> &str;
 
-    /// What distinguishes it also from those of other kinds.
+    /// The name, unique among all kinds.
     fn key(&self) -> String {
         match Self::KIND {
             Kind::Tool => self.name().to_owned(),
@@ -63,11 +65,14 @@ pub(super) trait Definition: Serialize + Send + Sync + Sized + 'static {
 
     fn digest(&self) -> String;
 
-    /// All of a source.
-    fn of(source: &dyn ToolSource) -> BoxFuture<'_, Result<Vec<Arc<Self>>, ToolError>>;
+    /// All definitions of a source.
+    fn of(source: &dyn ToolSource) -> BoxFuture<'_, Specs<Self>>;
 
-    /// One of the same name with other words, and nothing else of it.
-    fn without_words(&self, text: String, meta: Map<String, Value>) -> Self;
+    /// The definitions in a manifest.
+    fn in_manifest(manifest: &Manifest) -> &[Arc<Self>];
+
+    /// A definition with the same name, this description and nothing else.
+    fn replaced(&self, text: String, meta: Map<String, Value>) -> Self;
 }
 
 impl Definition for ToolSpec {
@@ -81,11 +86,15 @@ impl Definition for ToolSpec {
         self.digest()
     }
 
-    fn of(source: &dyn ToolSource) -> BoxFuture<'_, Result<Vec<Arc<Self>>, ToolError>> {
+    fn of(source: &dyn ToolSource) -> BoxFuture<'_, Specs<Self>> {
         source.list()
     }
 
-    fn without_words(&self, text: String, meta: Map<String, Value>) -> Self {
+    fn in_manifest(manifest: &Manifest) -> &[Arc<Self>] {
+        &manifest.tools
+    }
+
+    fn replaced(&self, text: String, meta: Map<String, Value>) -> Self {
         let mut listed = Self::new(self.name.clone(), text).input(json!({ "type": "object" }));
         listed.meta = meta;
         listed
@@ -103,11 +112,15 @@ impl Definition for PromptSpec {
         self.digest()
     }
 
-    fn of(source: &dyn ToolSource) -> BoxFuture<'_, Result<Vec<Arc<Self>>, ToolError>> {
+    fn of(source: &dyn ToolSource) -> BoxFuture<'_, Specs<Self>> {
         source.prompts()
     }
 
-    fn without_words(&self, text: String, meta: Map<String, Value>) -> Self {
+    fn in_manifest(manifest: &Manifest) -> &[Arc<Self>] {
+        &manifest.prompts
+    }
+
+    fn replaced(&self, text: String, meta: Map<String, Value>) -> Self {
         let mut listed = Self::new(self.name.clone(), text);
         listed.meta = meta;
         listed
@@ -125,11 +138,15 @@ impl Definition for ResourceSpec {
         self.digest()
     }
 
-    fn of(source: &dyn ToolSource) -> BoxFuture<'_, Result<Vec<Arc<Self>>, ToolError>> {
+    fn of(source: &dyn ToolSource) -> BoxFuture<'_, Specs<Self>> {
         source.resources()
     }
 
-    fn without_words(&self, text: String, meta: Map<String, Value>) -> Self {
+    fn in_manifest(manifest: &Manifest) -> &[Arc<Self>] {
+        &manifest.resources
+    }
+
+    fn replaced(&self, text: String, meta: Map<String, Value>) -> Self {
         let mut listed = Self::new(self.uri_pattern.clone(), text);
         listed.meta = meta;
         listed

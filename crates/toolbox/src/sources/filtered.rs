@@ -1,9 +1,10 @@
-//! What is shown and run, and for whom.
+//! Filters of tools, prompts and resources, per caller.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use percent_encoding::percent_decode_str;
 use toolpost_core::{
     BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, SourceStatus, ToolError, ToolSource,
     ToolSpec, did_you_mean,
@@ -11,14 +12,14 @@ use toolpost_core::{
 
 use super::definition::Kind;
 use super::listing::{LIST_TIMEOUT, Listing, in_time};
-use super::{Glob, nearest, refused, shown};
+use super::{Glob, Specs, nearest, refused, shown};
 
-/// A pattern, and what it is about: everything, if there is no kind.
+/// A pattern for one kind of definition, or for all kinds.
 #[derive(Clone, Debug)]
 struct Rule {
     kind: Option<Kind>,
     glob: Glob,
-    /// As it was written.
+    /// The pattern as written.
     text: String,
 }
 
@@ -37,7 +38,7 @@ impl FromStr for Rule {
     }
 }
 
-/// Patterns that let through, and patterns that do not.
+/// Patterns that allow, and patterns that deny.
 #[derive(Clone, Debug, Default)]
 struct Rules {
     allow: Vec<Rule>,
@@ -56,15 +57,16 @@ impl Rules {
     }
 }
 
-/// Which tools, prompts and resources are open, and to whom.
+/// Which tools, prompts and resources each caller may use.
 ///
-/// A pattern is a [`Glob`] of names of tools and prompts and of addresses of resources; one that begins with `tool:`,
-/// `prompt:` or `resource:` is about these alone. What a `deny` covers is closed, whatever else is said. Else it is open
-/// if an `allow` covers it, or if there is no `allow` at all. Callers of a certain identity may have rules of their own:
-/// their `deny` comes on top, and their `allow`, if they have one, stands in the place of the general one.
+/// A pattern is a [`Glob`] over the names of tools and prompts and the URIs of resources. A pattern that
+/// begins with `tool:`, `prompt:` or `resource:` matches only that kind. A match of `deny` always closes.
+/// Otherwise a match of `allow` opens, and so does a filter without any `allow`. Callers with a certain
+/// identity may have their own rules: their `deny` is added, and their `allow`, if any, replaces the general
+/// one.
 ///
-/// Addresses are compared as they are and with their `%41` read; where it matters which resources are open, say what is
-/// allowed and not what is denied.
+/// URIs are compared as written and percent-decoded. To protect resources, list what is allowed, not what is
+/// denied.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     general: Rules,
@@ -72,10 +74,10 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Rules for everybody.
+    /// Creates a filter for all callers.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if a pattern is none.
+    /// `INVALID_INPUT` if a pattern is invalid.
     pub fn parse<A: AsRef<str>, D: AsRef<str>>(
         allow: impl IntoIterator<Item = A>,
         deny: impl IntoIterator<Item = D>,
@@ -83,10 +85,10 @@ impl Filter {
         Ok(Self { general: Rules::parse(allow, deny)?, clients: Vec::new() })
     }
 
-    /// Adds rules for the callers whose identity fits a pattern. A caller without identity fits none.
+    /// Adds rules for callers whose identity matches a pattern. A caller without identity matches none.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if a pattern is none.
+    /// `INVALID_INPUT` if a pattern is invalid.
     pub fn client<A: AsRef<str>, D: AsRef<str>>(
         mut self,
         identity: &str,
@@ -97,23 +99,23 @@ impl Filter {
         Ok(self)
     }
 
-    /// Whether it lets everything through to everybody.
+    /// Whether the filter permits everything.
     pub fn is_empty(&self) -> bool {
         self.general.allow.is_empty() && self.general.deny.is_empty() && self.clients.is_empty()
     }
 
-    /// Whether a tool is open to a caller.
+    /// Checks whether a caller may use a tool.
     ///
     /// # Errors
-    /// `PERMISSION` with the rule that closes it.
+    /// `PERMISSION`, with the rule that denies it.
     pub fn permits_tool(&self, caller: &Caller, name: &str) -> Result<(), ToolError> {
         self.permits(Some(caller), Kind::Tool, name)
     }
 
-    /// Whether something is open to a caller, or to anybody.
+    /// Checks whether a caller may use a definition; without a caller, whether any caller may.
     fn permits(&self, caller: Option<&Caller>, kind: Kind, name: &str) -> Result<(), ToolError> {
         let Some(caller) = caller else {
-            // What anybody may see: what the general rules let through, or those of a client.
+            // Some caller may use it: by the general rules, or by those of a client.
             let general = self.decide(&[], kind, name);
             let one = |(_, rules): &(Glob, Rules)| self.decide(&[rules], kind, name).is_ok();
             return if self.clients.iter().any(one) { Ok(()) } else { general };
@@ -133,11 +135,11 @@ impl Filter {
         let denies = self.general.deny.iter().chain(own.iter().flat_map(|rules| &rules.deny));
         if let Some(rule) = denies.into_iter().find(|rule| rule.covers(kind, name)) {
             return Err(ToolError::permission(format!(
-                "the {noun} `{}` is closed by the rule deny = \"{}\"",
+                "the {noun} `{}` is denied by the rule deny = \"{}\"",
                 shown(name),
                 rule.text
             ))
-            .suggest("Take the pattern out of `deny` to open it."));
+            .suggest("Remove the pattern from `deny` to allow it."));
         }
         let mut allow: Vec<&Rule> = own.iter().flat_map(|rules| &rules.allow).collect();
         if allow.is_empty() {
@@ -147,24 +149,24 @@ impl Filter {
             return Ok(());
         }
         Err(ToolError::permission(format!(
-            "the {noun} `{}` is not open to this caller: no pattern of `allow` covers it",
+            "the {noun} `{}` matches no pattern of `allow` for this caller",
             shown(name)
         ))
-        .suggest("Add a pattern to `allow` to open it."))
+        .suggest("Add a pattern to `allow` for it."))
     }
 }
 
-/// A source of which only a part is open, to everybody or by caller: what is closed is neither listed nor run nor read.
+/// A source with a filter. A closed definition is not listed, run or read.
 pub struct Filtered {
     source: Arc<dyn ToolSource>,
     listing: Arc<Listing>,
     filter: Arc<Filter>,
-    /// For whom it lists and reads; `None` is for anybody.
+    /// The caller that the list is for; `None` for any caller.
     viewer: Option<Caller>,
 }
 
 impl Filtered {
-    /// Opens a part of a source.
+    /// Filters a source.
     pub fn new(source: Arc<dyn ToolSource>, filter: Filter) -> Self {
         let listing = Arc::new(Listing::new(Arc::clone(&source)));
         Self { source, listing, filter: Arc::new(filter), viewer: None }
@@ -174,13 +176,13 @@ impl Filtered {
         self.filter.permits(self.viewer.as_ref(), kind, name).is_ok()
     }
 
-    /// Whether a call may be made. An alias opens no tool that is closed by its name, and none that is closed itself.
+    /// Checks a call. An alias does not open a tool whose name is denied.
     async fn permit(&self, call: &Call) -> Result<(), ToolError> {
         self.filter.permits_tool(&call.caller, &call.tool)?;
         if self.filter.is_empty() {
             return Ok(());
         }
-        // A list that cannot be read again must not take away what is known; what is not known is refused.
+        // If the list cannot be read again, the last one decides. Unknown tools are then refused.
         let index = match self.listing.current().await {
             Ok(index) => index,
             Err(error) => self.listing.last().filter(|index| index.get(&call.tool).is_some()).ok_or(error)?,
@@ -188,22 +190,21 @@ impl Filtered {
         match index.get(&call.tool) {
             Some(spec) if spec.name != call.tool => self.filter.permits_tool(&call.caller, &spec.name),
             Some(_) => Ok(()),
-            // The source would tell of names that are closed here.
+            // The error of the source could reveal closed names.
             None => {
                 let open = index.names().filter(|name| self.filter.permits_tool(&call.caller, name).is_ok());
-                // What the source itself closes to the caller is nobody's to tell either.
+                // The suggestion must not reveal tools that the source hides from this caller.
                 let hint = match self.source.seen_by(&call.caller) {
                     None => did_you_mean(&call.tool, open),
                     Some(_) => nearest(self, &call.caller, &call.tool, open).await,
                 };
-                Err(ToolError::not_found(format!("there is no tool `{}`", shown(&call.tool)))
-                    .suggest_maybe(hint))
+                Err(ToolError::not_found(format!("unknown tool `{}`", shown(&call.tool))).suggest_maybe(hint))
             }
         }
     }
 
-    /// Whether an address may be read: it or the pattern that it fits must be open, and neither may be closed.
-    async fn permit_address(&self, caller: &Caller, uri: &str) -> Result<(), ToolError> {
+    /// Checks a URI: it or a matching pattern must be allowed, and neither may be denied.
+    async fn permit_uri(&self, caller: &Caller, uri: &str) -> Result<(), ToolError> {
         let viewer = Some(caller);
         let decide = |name: &str| self.filter.permits(viewer, Kind::Resource, name);
         let denied = |name: &str| -> Option<ToolError> {
@@ -228,9 +229,9 @@ impl Filtered {
                 return Err(error);
             }
         }
-        let fitting = in_time(&*self.source, LIST_TIMEOUT, self.source.resources()).await?;
+        let listed = in_time(&*self.source, LIST_TIMEOUT, self.source.resources()).await?;
         let mut patterns =
-            fitting.iter().map(|spec| &spec.uri_pattern).filter(|pattern| pattern.matches(uri).is_some());
+            listed.iter().map(|spec| &spec.uri_pattern).filter(|pattern| pattern.matches(uri).is_some());
         if let Some(error) = patterns.clone().find_map(|pattern| denied(pattern.as_str())) {
             return Err(error);
         }
@@ -241,20 +242,10 @@ impl Filtered {
     }
 }
 
-/// The text with each `%41` read as its character, if that changes it and is text.
+/// The percent-decoded text, if it differs and is UTF-8.
 fn decoded(uri: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(uri.len());
-    let mut rest = uri.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let digits = if byte == b'%' { after.get(..2) } else { None };
-        let value = digits
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        bytes.push(value.unwrap_or(byte));
-        rest = if value.is_some() { after.get(2..).unwrap_or_default() } else { after };
-    }
-    String::from_utf8(bytes).ok().filter(|text| text != uri)
+    let decoded = percent_decode_str(uri).decode_utf8().ok()?;
+    (decoded != uri).then(|| decoded.into_owned())
 }
 
 impl fmt::Debug for Filtered {
@@ -268,11 +259,9 @@ impl fmt::Debug for Filtered {
 }
 
 impl ToolSource for Filtered {
-    fn name(&self) -> &str {
-        self.source.name()
-    }
+    forward!(self => self.source; name, generation, health);
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
+    fn list(&self) -> BoxFuture<'_, Specs<ToolSpec>> {
         Box::pin(async {
             let index = self.listing.read().await?;
             let mut specs = Vec::with_capacity(index.specs.len());
@@ -290,10 +279,6 @@ impl ToolSource for Filtered {
         })
     }
 
-    fn generation(&self) -> u64 {
-        self.source.generation()
-    }
-
     fn call(&self, call: Call) -> BoxFuture<'_, Reply> {
         Box::pin(async move {
             match self.permit(&call).await {
@@ -303,7 +288,7 @@ impl ToolSource for Filtered {
         })
     }
 
-    fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
+    fn resources(&self) -> BoxFuture<'_, Specs<ResourceSpec>> {
         Box::pin(async {
             let mut specs = self.source.resources().await?;
             specs.retain(|spec| self.shows(Kind::Resource, spec.uri_pattern.as_str()));
@@ -311,7 +296,7 @@ impl ToolSource for Filtered {
         })
     }
 
-    fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
+    fn prompts(&self) -> BoxFuture<'_, Specs<PromptSpec>> {
         Box::pin(async {
             let mut specs = self.source.prompts().await?;
             specs.retain(|spec| self.shows(Kind::Prompt, &spec.name));
@@ -325,7 +310,7 @@ impl ToolSource for Filtered {
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(async move {
-            self.permit_address(&call.caller, &call.tool).await?;
+            self.permit_uri(&call.caller, &call.tool).await?;
             self.source.read(call).await
         })
     }
@@ -354,11 +339,7 @@ impl ToolSource for Filtered {
         }))
     }
 
-    fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
-        self.source.health()
-    }
-
-    /// For a caller, without what may be closed to it.
+    /// For a caller, without details that may be closed to it.
     fn status(&self) -> Vec<SourceStatus> {
         let status = self.source.status();
         match self.viewer {
@@ -373,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escaped_addresses_are_read() {
+    fn uris_are_percent_decoded() {
         for (uri, expected) in [
             ("notes://a", None),
             ("notes://%73ecret", Some("notes://secret")),

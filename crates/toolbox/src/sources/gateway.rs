@@ -1,4 +1,4 @@
-//! Upstreams behind one source, as settings say.
+//! The gateway: upstreams behind one source, from settings.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,14 +8,14 @@ use sha2::{Digest as _, Sha256};
 use toolpost_core::{SourceStatus, ToolError, ToolSource, did_you_mean, hex};
 
 use super::{
-    Collisions, Connect, Filter, Filtered, Joined, JoinedSettings, Lazy, ManifestStore, Member, PinStore,
-    Pinned, Rename, Renamed, Revived, RevivedSettings, Standing, Unpinned, shown,
+    Collisions, Connect, Filter, Filtered, Lazy, ManifestStore, Member, MergeSettings, Merged, PinStatus,
+    PinStore, Pinned, ReconnectSettings, Reconnecting, Rename, Renamed, UnpinnedPolicy, shown,
 };
 
-/// The most upstreams of one gateway.
+/// The maximum number of upstreams.
 const MAX_UPSTREAMS: usize = 256;
 
-/// What a gateway consists of: what stands in its file.
+/// The settings of a gateway: the content of its file.
 ///
 /// ```
 /// use toolpost_toolbox::sources::GatewaySettings;
@@ -36,7 +36,7 @@ const MAX_UPSTREAMS: usize = 256;
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct GatewaySettings {
-    /// The upstreams, in their order: where two have one name, the earlier keeps it.
+    /// The upstreams, in order. On a name collision the earlier one keeps the name.
     pub upstreams: Vec<UpstreamSettings>,
 }
 
@@ -45,33 +45,33 @@ pub struct GatewaySettings {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct UpstreamSettings {
-    /// What it is called, in errors and as its namespace.
+    /// The name, for errors and as the namespace.
     pub name: String,
-    /// Where its tools are; the connecting code gives it its meaning.
+    /// The target; the connector interprets it.
     pub target: String,
-    /// Whether its names stand under its namespace, such as `calc__add`. Default: yes. Without, a name that an earlier
-    /// upstream has goes under it all the same.
+    /// Whether its names get its namespace, such as `calc__add`. Default: yes. Without it, only colliding
+    /// names get it.
     #[serde(default = "yes")]
     pub namespace: bool,
-    /// Patterns of what is open, by the names that the upstream and `rename` give. Default: everything.
+    /// Patterns of allowed names, after renaming. Default: all.
     #[serde(default)]
     pub allow: Vec<String>,
-    /// Patterns of what is closed, whatever is allowed.
+    /// Patterns of denied names; they override `allow`.
     #[serde(default)]
     pub deny: Vec<String>,
-    /// Rules for some callers.
+    /// Rules for certain callers.
     #[serde(default)]
     pub clients: Vec<ClientSettings>,
-    /// Tools with other names and words.
+    /// Tools with new names or descriptions.
     #[serde(default)]
     pub rename: Vec<Rename>,
-    /// Whether it starts on its first use. Default: no.
+    /// Whether it starts on first use. Default: no.
     #[serde(default)]
     pub lazy: bool,
-    /// What the target gets beyond its sandbox level; the connecting code gives it its meaning.
+    /// Grants beyond the sandbox level; the connector interprets them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grants: Option<serde_json::Value>,
-    /// What becomes of tools that nobody has approved. Default: those of the first list are trusted.
+    /// What happens to tools without approval. Default: the first list is trusted.
     #[serde(default)]
     pub pin: Pinning,
 }
@@ -80,41 +80,41 @@ fn yes() -> bool {
     true
 }
 
-/// Rules for the callers whose identity fits a pattern: see [`Filter::client`].
+/// Rules for callers whose identity matches a pattern: see [`Filter::client`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ClientSettings {
     /// The pattern.
     pub identity: String,
-    /// What is open to them, in the place of the general rules.
+    /// Allowed names, instead of the general ones.
     #[serde(default)]
     pub allow: Vec<String>,
-    /// What is closed to them, on top of the general rules.
+    /// Denied names, in addition to the general ones.
     #[serde(default)]
     pub deny: Vec<String>,
 }
 
-/// Whether definitions are pinned: [`Unpinned`], or not at all.
+/// Whether definitions are pinned: [`UnpinnedPolicy`], or not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pinning {
-    /// They may change.
+    /// Definitions are not pinned.
     Off,
-    /// [`Unpinned::Trust`].
+    /// [`UnpinnedPolicy::Trust`].
     Trust,
-    /// [`Unpinned::TrustFirstList`].
+    /// [`UnpinnedPolicy::TrustFirstList`].
     #[default]
     TrustFirstList,
-    /// [`Unpinned::Quarantine`].
+    /// [`UnpinnedPolicy::Quarantine`].
     Quarantine,
 }
 
 impl GatewaySettings {
-    /// Checks everything that can be checked without an upstream.
+    /// Checks the settings without connecting.
     ///
     /// # Errors
-    /// `INVALID_INPUT` with the upstream and the setting at fault.
+    /// `INVALID_INPUT`, with the upstream and the setting.
     pub fn check(&self) -> Result<(), ToolError> {
         if self.upstreams.len() > MAX_UPSTREAMS {
             return Err(ToolError::invalid_input(format!(
@@ -132,10 +132,10 @@ impl GatewaySettings {
                 ))
             };
             if !names.insert(upstream.name.to_lowercase()) {
-                return Err(place(ToolError::invalid_input("there are two of this name")));
+                return Err(place(ToolError::invalid_input("two upstreams have this name")));
             }
             if upstream.target.trim().is_empty() {
-                return Err(place(ToolError::invalid_input("`target` is empty: say where its tools are")));
+                return Err(place(ToolError::invalid_input("`target` is empty")));
             }
             upstream.filter().map_err(place)?;
             let nothing: Arc<dyn ToolSource> = Arc::new(Nothing);
@@ -147,7 +147,7 @@ impl GatewaySettings {
 }
 
 impl UpstreamSettings {
-    /// An upstream with nothing said but its name and its target.
+    /// Creates an upstream with default settings.
     pub fn new(name: impl Into<String>, target: impl Into<String>) -> Self {
         Self { name: name.into(), target: target.into(), namespace: true, ..Self::default() }
     }
@@ -159,13 +159,13 @@ impl UpstreamSettings {
             .try_fold(general, |filter, client| filter.client(&client.identity, &client.allow, &client.deny))
     }
 
-    /// What it is started with: another one has another manifest.
+    /// The digest of the target, which identifies the manifest.
     fn digest(&self) -> String {
         hex(Sha256::digest(&self.target))
     }
 }
 
-/// A source without anything, for checks.
+/// An empty source, for checks.
 struct Nothing;
 
 impl ToolSource for Nothing {
@@ -182,52 +182,51 @@ impl ToolSource for Nothing {
     }
 
     fn call(&self, call: toolpost_core::Call) -> toolpost_core::BoxFuture<'_, toolpost_core::Reply> {
-        Box::pin(async move { super::refused(&call, "nothing", ToolError::not_found("there is nothing")) })
+        Box::pin(async move { super::refused(&call, "nothing", ToolError::not_found("the source is empty")) })
     }
 }
 
-/// How an upstream comes to be.
+/// Creates the connection of an upstream.
 pub type Connector = Arc<dyn Fn(&UpstreamSettings) -> Arc<dyn Connect> + Send + Sync>;
 
-/// By which command a person approves a tool: of an upstream, and its name there.
+/// Returns the command that approves a tool, from the names of the upstream and the tool.
 pub type ApprovalCommand = Arc<dyn Fn(&str, &str) -> String + Send + Sync>;
 
-/// How upstreams are connected, and where what is known of them is kept.
+/// The connector, the stores and the settings of a gateway.
 #[derive(Clone)]
 pub struct GatewayParts {
-    /// How an upstream comes to be.
+    /// Creates the connection of an upstream.
     pub connect: Connector,
-    /// Where pins are kept.
+    /// The store of pins.
     pub pins: Arc<dyn PinStore>,
-    /// Where manifests of lazy upstreams are kept.
+    /// The store of manifests of lazy upstreams.
     pub manifests: Arc<dyn ManifestStore>,
-    /// By which command a person approves a tool of an upstream, for errors.
+    /// The command that approves a tool, for errors.
     pub approval: ApprovalCommand,
-    /// How upstreams are revived.
-    pub revival: RevivedSettings,
-    /// How long the list waits for an upstream, and the like. Names that are taken go under their namespace, whatever
-    /// this says.
-    pub joined: JoinedSettings,
+    /// The settings for reconnecting upstreams.
+    pub reconnect: ReconnectSettings,
+    /// The settings for merging. Colliding names always get their namespace.
+    pub merge: MergeSettings,
 }
 
 impl fmt::Debug for GatewayParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GatewayParts")
-            .field("revival", &self.revival)
-            .field("joined", &self.joined)
+            .field("reconnect", &self.reconnect)
+            .field("merge", &self.merge)
             .finish_non_exhaustive()
     }
 }
 
-/// Many upstreams behind one source, as settings say; the settings can change while calls run. Needs a tokio runtime.
+/// Many upstreams behind one source. Its settings can change while calls run. Needs a tokio runtime.
 pub struct Gateway {
-    joined: Joined,
+    merged: Merged,
     parts: GatewayParts,
     upstreams: Mutex<Vec<Arc<Upstream>>>,
     reloading: tokio::sync::Mutex<()>,
 }
 
-/// An upstream and the handles to it.
+/// An upstream and its handles.
 struct Upstream {
     settings: UpstreamSettings,
     member: Member,
@@ -237,7 +236,7 @@ struct Upstream {
 impl Upstream {
     fn new(settings: &UpstreamSettings, parts: &GatewayParts) -> Result<Self, ToolError> {
         let name = settings.name.as_str();
-        let (connect, revival) = ((parts.connect)(settings), parts.revival.clone());
+        let (connect, reconnect) = ((parts.connect)(settings), parts.reconnect.clone());
         let start = {
             let name = name.to_owned();
             move || {
@@ -246,17 +245,17 @@ impl Upstream {
                     let connect = Arc::clone(&connect);
                     async move { connect.connect().await }
                 };
-                Arc::new(Revived::start(name.as_str(), connect, revival.clone()))
+                Arc::new(Reconnecting::start(name.as_str(), connect, reconnect.clone()))
             }
         };
         let mut source: Arc<dyn ToolSource> = if settings.lazy {
-            let patience = parts.revival.connect_timeout;
+            let timeout = parts.reconnect.connect_timeout;
             let start = move || {
-                let revived = start();
+                let source = start();
                 async move {
-                    // One that fails is started again by the next who needs it, and nobody waits for it meanwhile.
-                    revived.attempted(patience).await?;
-                    Ok(revived as Arc<dyn ToolSource>)
+                    // After a failure, the next call starts it again.
+                    source.attempted(timeout).await?;
+                    Ok(source as Arc<dyn ToolSource>)
                 }
             };
             Arc::new(Lazy::new(name, settings.digest(), Arc::clone(&parts.manifests), start))
@@ -265,16 +264,16 @@ impl Upstream {
         };
         let unpinned = match settings.pin {
             Pinning::Off => None,
-            Pinning::Trust => Some(Unpinned::Trust),
-            Pinning::TrustFirstList => Some(Unpinned::TrustFirstList),
-            Pinning::Quarantine => Some(Unpinned::Quarantine),
+            Pinning::Trust => Some(UnpinnedPolicy::Trust),
+            Pinning::TrustFirstList => Some(UnpinnedPolicy::TrustFirstList),
+            Pinning::Quarantine => Some(UnpinnedPolicy::Quarantine),
         };
         let pinned = unpinned.map(|unpinned| {
             let (approval, name) = (Arc::clone(&parts.approval), name.to_owned());
             Pinned::new(Arc::clone(&source), Arc::clone(&parts.pins))
-                .kept_as(name.clone())
+                .store_as(name.clone())
                 .unpinned(unpinned)
-                .approved_by(move |tool| approval(&name, tool))
+                .approval_command(move |tool| approval(&name, tool))
         });
         if let Some(pinned) = &pinned {
             source = Arc::new(pinned.clone());
@@ -293,8 +292,8 @@ impl Upstream {
 }
 
 impl Gateway {
-    /// Connects the upstreams. One that cannot be reached is no error: it is tried again, and its tools come when it
-    /// does.
+    /// Connects the upstreams. An unreachable one is no error: the gateway retries it, and adds its tools
+    /// later.
     ///
     /// # Errors
     /// Those of [`GatewaySettings::check`].
@@ -303,9 +302,9 @@ impl Gateway {
         settings: &GatewaySettings,
         mut parts: GatewayParts,
     ) -> Result<Self, ToolError> {
-        parts.joined.collisions = Collisions::Namespace;
+        parts.merge.collisions = Collisions::Namespace;
         let gateway = Self {
-            joined: Joined::open(name, Vec::new(), parts.joined.clone()).await?,
+            merged: Merged::open(name, Vec::new(), parts.merge.clone()).await?,
             parts,
             upstreams: Mutex::default(),
             reloading: tokio::sync::Mutex::default(),
@@ -314,56 +313,56 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// The source: what a toolbox or a server takes.
+    /// The gateway as a source, for a toolbox or a server.
     pub fn source(&self) -> Arc<dyn ToolSource> {
-        Arc::new(self.joined.clone())
+        Arc::new(self.merged.clone())
     }
 
-    /// Takes other settings in. Upstreams whose settings stay keep their connection, and calls that run end where they
-    /// began. Says which upstreams have come, changed or gone, by name.
+    /// Applies new settings and returns the names of new, changed and removed upstreams. Unchanged upstreams
+    /// keep their connection, and running calls continue.
     ///
     /// # Errors
-    /// Those of [`GatewaySettings::check`]; then everything is as it was.
+    /// Those of [`GatewaySettings::check`]; then nothing changes.
     pub async fn reload(&self, settings: &GatewaySettings) -> Result<Vec<String>, ToolError> {
         settings.check()?;
-        let _one_at_a_time = self.reloading.lock().await;
+        let _guard = self.reloading.lock().await;
         let old = self.upstreams();
         let mut changed: Vec<String> = Vec::new();
         let mut next = Vec::with_capacity(settings.upstreams.len());
-        for wanted in &settings.upstreams {
-            match old.iter().find(|known| known.settings == *wanted) {
+        for upstream in &settings.upstreams {
+            match old.iter().find(|known| known.settings == *upstream) {
                 Some(known) => next.push(Arc::clone(known)),
                 None => {
-                    changed.push(wanted.name.clone());
-                    next.push(Arc::new(Upstream::new(wanted, &self.parts)?));
+                    changed.push(upstream.name.clone());
+                    next.push(Arc::new(Upstream::new(upstream, &self.parts)?));
                 }
             }
         }
-        let stays = |name: &String| settings.upstreams.iter().any(|wanted| wanted.name == *name);
+        let stays = |name: &String| settings.upstreams.iter().any(|upstream| upstream.name == *name);
         changed.extend(old.iter().map(|known| known.settings.name.clone()).filter(|name| !stays(name)));
-        self.joined.replace(next.iter().map(|upstream| upstream.member.clone()).collect()).await?;
+        self.merged.replace(next.iter().map(|upstream| upstream.member.clone()).collect()).await?;
         *self.upstreams.lock().unwrap_or_else(PoisonError::into_inner) = next;
         Ok(changed)
     }
 
-    /// How the upstreams are, in their order.
+    /// The status of the upstreams, in order.
     pub fn status(&self) -> Vec<SourceStatus> {
-        self.joined.status()
+        self.merged.status()
     }
 
-    /// How the definitions of an upstream's tools stand, by the names that it gives them.
+    /// The states of an upstream's definitions, by their names in the upstream.
     ///
     /// # Errors
-    /// `NOT_FOUND` if there is no such upstream, `PRECONDITION` if its definitions are not pinned, and those of
-    /// [`Pinned::standings`].
-    pub async fn standings(&self, upstream: &str) -> Result<Vec<Standing>, ToolError> {
-        self.pinned(upstream)?.standings().await
+    /// `NOT_FOUND` for an unknown upstream, `PRECONDITION` if its definitions are not pinned, and those of
+    /// [`Pinned::statuses`].
+    pub async fn pin_statuses(&self, upstream: &str) -> Result<Vec<PinStatus>, ToolError> {
+        self.pinned(upstream)?.statuses().await
     }
 
-    /// Approves the definition that a tool of an upstream has now.
+    /// Approves the current definition of an upstream's tool.
     ///
     /// # Errors
-    /// `NOT_FOUND` if there is no such upstream, `PRECONDITION` if its definitions are not pinned, and those of
+    /// `NOT_FOUND` for an unknown upstream, `PRECONDITION` if its definitions are not pinned, and those of
     /// [`Pinned::approve`].
     pub async fn approve(&self, upstream: &str, tool: &str, sha256: &str) -> Result<(), ToolError> {
         self.pinned(upstream)?.approve(tool, sha256).await
@@ -373,12 +372,12 @@ impl Gateway {
         let upstreams = self.upstreams();
         let Some(upstream) = upstreams.iter().find(|upstream| upstream.settings.name == name) else {
             let names = upstreams.iter().map(|upstream| upstream.settings.name.as_str());
-            return Err(ToolError::not_found(format!("there is no upstream `{}`", shown(name)))
+            return Err(ToolError::not_found(format!("unknown upstream `{}`", shown(name)))
                 .suggest_maybe(did_you_mean(name, names)));
         };
         upstream.pinned.clone().ok_or_else(|| {
             ToolError::precondition(format!("the definitions of the upstream `{name}` are not pinned"))
-                .suggest("Take `pin = \"off\"` out of its settings.")
+                .suggest("Remove `pin = \"off\"` from its settings.")
         })
     }
 
@@ -389,6 +388,6 @@ impl Gateway {
 
 impl fmt::Debug for Gateway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gateway").field("joined", &self.joined).finish_non_exhaustive()
+        f.debug_struct("Gateway").field("merged", &self.merged).finish_non_exhaustive()
     }
 }

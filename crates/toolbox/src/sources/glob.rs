@@ -6,10 +6,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use toolpost_core::ToolError;
 
-/// The longest pattern, in bytes.
+/// The maximum length of a pattern, in bytes.
 const MAX_PATTERN: usize = 256;
 
-/// A pattern of names: `*` is any run of characters, `?` any one, all else itself. The whole name must fit.
+/// A pattern of names. `*` matches any characters, `?` matches one character, and the whole name must match.
 ///
 /// ```
 /// use toolpost_toolbox::sources::Glob;
@@ -22,28 +22,28 @@ const MAX_PATTERN: usize = 256;
 pub struct Glob(String);
 
 impl Glob {
-    /// Its text.
+    /// The text of the pattern.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether a name fits. Takes at most the length of the pattern times that of the name.
+    /// Whether a name matches, in time proportional to the length of the pattern times that of the name.
     pub fn matches(&self, name: &str) -> bool {
         let (mut pattern, mut rest) = (self.0.as_str(), name);
-        // After the latest star: what follows it in the pattern, and where in the name it was last tried.
+        // The pattern after the last star, and the position in the name of its last match.
         let mut star: Option<(&str, &str)> = None;
         loop {
-            let mut wanted = pattern.chars();
+            let mut expected_chars = pattern.chars();
             let mut found = rest.chars();
-            match (wanted.next(), found.next()) {
+            match (expected_chars.next(), found.next()) {
                 (Some('*'), _) => {
-                    pattern = wanted.as_str();
+                    pattern = expected_chars.as_str();
                     star = Some((pattern, rest));
                     continue;
                 }
                 (None, None) => return true,
                 (Some(one), Some(other)) if one == '?' || one == other => {
-                    (pattern, rest) = (wanted.as_str(), found.as_str());
+                    (pattern, rest) = (expected_chars.as_str(), found.as_str());
                     continue;
                 }
                 _ => {}
@@ -65,7 +65,7 @@ impl FromStr for Glob {
     fn from_str(text: &str) -> Result<Self, ToolError> {
         if text.is_empty() || text.len() > MAX_PATTERN {
             return Err(ToolError::invalid_input(format!(
-                "`{}` is no pattern of names: expected 1 to {MAX_PATTERN} bytes",
+                "`{}` is no valid pattern: expected 1 to {MAX_PATTERN} bytes",
                 super::shown(text)
             )));
         }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_fit_patterns() {
+    fn patterns_match_names() {
         for (pattern, name, expected) in [
             ("add", "add", true),
             ("add", "adds", false),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_name_costs_little() {
+    fn matching_takes_polynomial_time() {
         let pattern: Glob = format!("{}b", "*a".repeat(100)).parse().unwrap();
         let begun = std::time::Instant::now();
         assert!(!pattern.matches(&"a".repeat(8192)));

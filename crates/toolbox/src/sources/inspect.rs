@@ -1,4 +1,4 @@
-//! Definitions, read for what should not be in them.
+//! The inspection of definitions for hidden or suspicious text.
 
 mod text;
 
@@ -13,60 +13,60 @@ use toolpost_core::{ToolSpec, escape_pointer};
 use self::text::{Disguise, hidden, instruction, written_out};
 use super::definition::Definition;
 
-/// The most findings of one inspection.
+/// The maximum number of findings of one inspection.
 const MAX_FINDINGS: usize = 1_000;
-/// The longest description of a tool that is not remarked on, in bytes.
+/// The maximum length of a tool's description without a finding, in bytes.
 const LONG_DESCRIPTION: usize = 4 << 10;
-/// The longest description of a part that is not remarked on, in bytes.
+/// The maximum length of another text without a finding, in bytes.
 const LONG_PART: usize = 1 << 10;
-/// The longest definition that is not remarked on, in bytes of JSON.
+/// The maximum size of a definition without a finding, in bytes of JSON.
 const LONG_DEFINITION: usize = 64 << 10;
-/// How deep a definition is read; what lies deeper is a finding.
+/// The maximum depth of a definition; more is a finding.
 const MAX_DEPTH: usize = 32;
-/// How much of a text is quoted, in characters.
+/// The maximum length of a quote, in characters.
 const EXCERPT: usize = 60;
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Worth to know.
+    /// Informative.
     Low,
     /// Unusual in an honest definition.
     Medium,
-    /// Nothing that an honest definition has.
+    /// Never found in an honest definition.
     High,
 }
 
-/// What was found.
+/// The kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FindingKind {
-    /// Characters that nobody sees: of no width, or fillers.
+    /// Invisible characters: of zero width, or fillers.
     HiddenCharacter,
-    /// Characters that change the direction of text, so that people read something else than a model.
+    /// Characters that change the direction of text, so that people and models read different text.
     Bidirectional,
     /// Characters of the tag block or variation selectors in a row: text that only a model reads.
     TagCharacter,
-    /// Escape sequences, which a terminal obeys, and other control characters.
+    /// Escape sequences and other control characters.
     ControlCharacter,
-    /// Letters that pass for others: of another script within a word of Latin letters, or of a style of their own.
+    /// Confusable letters: of another script within a Latin word, or of a special style.
     MixedScript,
-    /// A text or a definition that is too long, or too deep, to be read by a person.
+    /// A text or a definition that is too long or too deep to review.
     TooLong,
-    /// Words that tell a model what to do rather than what the tool does.
+    /// Instructions to a model instead of a description.
     Instruction,
-    /// A name that another source has too, or one that reads like it.
+    /// A name equal or similar to a name of another source.
     Shadowing,
-    /// A text that speaks of a tool of another source.
+    /// A text about a tool of another source.
     SpeaksOfOther,
-    /// A schema that refers to something outside of itself.
+    /// A schema with an external reference.
     OutsideReference,
 }
 
 impl FindingKind {
-    /// How much it matters.
+    /// The severity.
     pub const fn severity(self) -> Severity {
         match self {
             Self::HiddenCharacter
@@ -79,7 +79,7 @@ impl FindingKind {
         }
     }
 
-    /// In words.
+    /// A description for messages.
     const fn words(self) -> &'static str {
         match self {
             Self::HiddenCharacter => "characters that nobody sees",
@@ -96,21 +96,21 @@ impl FindingKind {
     }
 }
 
-/// Something that should not be in a definition, and where it is.
+/// A finding in a definition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
     /// The source.
     pub source: Arc<str>,
-    /// What it is in: a tool by its name, others as `prompt:NAME` and `resource:ADDRESS`.
+    /// The definition: a tool by name, others as `prompt:NAME` and `resource:URI`.
     pub name: String,
-    /// The JSON pointer into its definition.
+    /// The JSON pointer into the definition.
     pub place: String,
-    /// What it is.
+    /// The kind.
     pub kind: FindingKind,
-    /// How much it matters.
+    /// The severity.
     pub severity: Severity,
-    /// The text around it, with everything that is not plain written out, such as `\u{200b}`.
+    /// The text around it, escaped, such as `\u{200b}`.
     pub excerpt: String,
 }
 
@@ -128,10 +128,11 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Reads the definitions of the tools of several sources: hidden, bidirectional, tag and control characters, texts that
-/// are too long or instruct the reader, names and words that belong to another source, schemas that reach outside. At
-/// most 1,000 findings, those of the first sources first. It is a help for the eye: a definition without findings may
-/// still lie.
+/// Inspects the tools of several sources.
+///
+/// It finds hidden, bidirectional, tag and control characters, long texts, instructions, names and texts
+/// about other sources, and external references. It returns at most 1,000 findings, in the order of the
+/// sources. A definition without findings may still be dishonest.
 pub fn inspect<'a>(sources: impl IntoIterator<Item = (&'a str, &'a [Arc<ToolSpec>])>) -> Vec<Finding> {
     let sources: Vec<(Arc<str>, &[Arc<ToolSpec>])> =
         sources.into_iter().map(|(name, specs)| (name.into(), specs)).collect();
@@ -143,7 +144,7 @@ pub fn inspect<'a>(sources: impl IntoIterator<Item = (&'a str, &'a [Arc<ToolSpec
             if owners.last() != Some(&place) {
                 owners.push(place);
             }
-            // Under a namespace it is told of by either name.
+            // With a namespace, both names count.
             let original = spec.meta.get("original_name").and_then(Value::as_str);
             for name in std::iter::once(&*spec.name).chain(original).filter(|name| is_distinctive(name)) {
                 words.entry(name).or_default().push(place);
@@ -154,7 +155,7 @@ pub fn inspect<'a>(sources: impl IntoIterator<Item = (&'a str, &'a [Arc<ToolSpec
     for (place, (source, specs)) in sources.iter().enumerate() {
         for spec in *specs {
             let mut reader = Reader { source, name: spec.name.clone(), findings: &mut findings };
-            // Who came first has the name; one that was put under a namespace for it would have had it.
+            // The earlier source keeps the name, so this one would have had it without its namespace.
             let original = spec.meta.get("original_name").and_then(Value::as_str);
             let first = |name: &str| names.get(&plain(name)).and_then(|owners| owners.first()).copied();
             let shadowed = std::iter::once(&*spec.name).chain(original).find_map(|name| {
@@ -164,7 +165,7 @@ pub fn inspect<'a>(sources: impl IntoIterator<Item = (&'a str, &'a [Arc<ToolSpec
             if let Some((name, (other, _))) = shadowed {
                 reader.found(FindingKind::Shadowing, "/name", &format!("{name} · {other}"));
             }
-            // Whoever has the word too may mean its own.
+            // A source with a tool of this name may mean its own.
             let is_other = |word: &str| words.get(word).is_some_and(|owners| !owners.contains(&place));
             reader.definition(&**spec, &is_other);
             if findings.0.len() >= MAX_FINDINGS {
@@ -175,7 +176,7 @@ pub fn inspect<'a>(sources: impl IntoIterator<Item = (&'a str, &'a [Arc<ToolSpec
     findings.0
 }
 
-/// Reads one definition by itself.
+/// Inspects one definition on its own.
 pub(super) fn inspect_one(source: &str, definition: &impl Definition) -> Vec<Finding> {
     let mut findings = Findings(Vec::new());
     let source: Arc<str> = source.into();
@@ -184,12 +185,12 @@ pub(super) fn inspect_one(source: &str, definition: &impl Definition) -> Vec<Fin
     findings.0
 }
 
-/// Whether a text has characters that nobody sees, or that a terminal obeys.
+/// Whether a text has invisible or control characters.
 pub(super) fn hides(text: &str) -> bool {
     hidden(text).next().is_some()
 }
 
-/// Names that a reader would take for the same.
+/// The form of a name in which confusable names are equal.
 fn plain(name: &str) -> String {
     name.chars()
         .filter(|one| *one != '_' && *one != '-')
@@ -201,7 +202,7 @@ fn plain(name: &str) -> String {
         .collect()
 }
 
-/// Whether a name is no everyday word, so that whoever writes it means the tool.
+/// Whether a name is distinctive, so that a text with it means the tool.
 fn is_distinctive(name: &str) -> bool {
     name.len() >= 5 && name.contains(['_', '-'])
 }
@@ -238,7 +239,7 @@ impl Reader<'_> {
         if let Some(long) = description.filter(|text| text.len() > LONG_DESCRIPTION) {
             self.found(FindingKind::TooLong, "/description", long);
         }
-        // Where there is a description, the summary is its beginning.
+        // The summary is the beginning of the description.
         let is_read = |key: &str| key != "summary" || description.is_none();
         let fields = value.as_object().into_iter().flatten().filter(|(key, _)| is_read(key));
         let mut waiting: Vec<(String, &Value, usize, bool)> = Vec::new();
@@ -246,7 +247,7 @@ impl Reader<'_> {
             let is_schema = key == "input_schema" || key == "output_schema";
             waiting.push((format!("/{}", escape_pointer(key)), value, 1, is_schema));
         }
-        // The first field is read first.
+        // Keeps the order of the fields.
         waiting.reverse();
         while let Some((place, value, depth, is_schema)) = waiting.pop() {
             if depth > MAX_DEPTH {
@@ -286,7 +287,7 @@ impl Reader<'_> {
             "$schema" => !text.contains("json-schema.org/"),
             _ => false,
         };
-        // A property may be called like a keyword: then it has a schema and no text.
+        // A property may have the name of a keyword; then its value is a schema.
         if outside && !place.ends_with("/properties/$ref") {
             self.found(FindingKind::OutsideReference, place, text);
         }

@@ -1,4 +1,4 @@
-//! A source that is started when it is first needed.
+//! A source that starts on first use.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,19 +12,20 @@ use toolpost_core::{
     SourceStatus, ToolError, ToolSource, ToolSpec,
 };
 
-use super::listing::{LIST_TIMEOUT, tools_of};
-use super::{Connect, Manifest, ManifestStore, refused};
+use super::definition::Definition;
+use super::listing::{LIST_TIMEOUT, listed};
+use super::{Connect, Manifest, ManifestStore, Specs, refused};
 
-/// How long a start may take, unless it is said otherwise.
+/// The default timeout of a start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a source that could not be started is left alone.
+/// The delay before the next start after a failed one.
 const BACK_OFF: Duration = Duration::from_secs(1);
 
-/// A source that starts on its first use: a call, a resource that is read, a prompt that is rendered, or a list when
-/// there is no [`Manifest`] of it yet. Until then it is listed from what it had the last time.
+/// A source that starts on first use: a call, a read, a prompt, or a list without a [`Manifest`]. Until then
+/// its list comes from the manifest.
 ///
-/// Needs a tokio runtime when it starts. Dropping it, or dropping whoever waits, does not break a start off; a start
-/// ends after its timeout at the latest.
+/// A start needs a tokio runtime. It continues if the waiting calls are dropped, and ends after its timeout
+/// at the latest.
 pub struct Lazy(Arc<Shared>);
 
 struct Shared {
@@ -36,7 +37,7 @@ struct Shared {
     state: watch::Sender<State>,
     manifest: RwLock<Option<Arc<Manifest>>>,
     generation: AtomicU64,
-    /// Held while a start begins, so that there is one.
+    /// Held while a start begins, so that only one runs.
     starting: Mutex<()>,
 }
 
@@ -49,8 +50,8 @@ enum State {
 }
 
 impl Lazy {
-    /// A source that starts on its first use. Its manifest is kept under the digest of what it is started with, so that
-    /// a changed start has no manifest.
+    /// Creates a source that starts on first use. The store keeps its manifest under the digest of its start
+    /// parameters.
     pub fn new(
         name: impl Into<Arc<str>>,
         digest: impl Into<String>,
@@ -72,7 +73,7 @@ impl Lazy {
         }))
     }
 
-    /// Changes how long a start may take. Default: 30 s. To be called before the first use.
+    /// Sets the timeout of a start. Default: 30 s. Call it before the first use.
     #[must_use]
     pub fn start_timeout(self, timeout: Duration) -> Self {
         let old = &self.0;
@@ -89,7 +90,7 @@ impl Lazy {
         }))
     }
 
-    /// Whether it has been started.
+    /// Whether the source has started.
     pub fn is_started(&self) -> bool {
         matches!(*self.0.state.borrow(), State::Up(_))
     }
@@ -100,7 +101,7 @@ impl Shared {
         self.manifest.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Keeps what the source lists, and tells that it has changed if it has.
+    /// Stores a changed manifest.
     fn learn(&self, manifest: Manifest) {
         let changed = self.manifest().is_none_or(|known| !known.lists_the_same(&manifest));
         if changed {
@@ -117,7 +118,7 @@ impl Shared {
         }
     }
 
-    /// The source, started if it must be.
+    /// The source; starts it if necessary.
     async fn started(self: &Arc<Self>) -> Result<Arc<dyn ToolSource>, ToolError> {
         if let Some(source) = self.up() {
             return Ok(source);
@@ -131,13 +132,23 @@ impl Shared {
         match ended {
             Ok(State::Up(source)) => Ok(source),
             Ok(State::Failed { error, .. }) => Err(error),
-            _ => Err(ToolError::internal("a start ended without an end")),
+            _ => Err(ToolError::internal("a start ended without a result")),
         }
     }
 
-    /// Begins a start, unless there is one or the last one failed just now.
+    /// The definitions of the started source, or of its manifest. Without a manifest it is started.
+    async fn specs<D: Definition>(self: &Arc<Self>) -> Specs<D> {
+        let source = match (self.up(), self.manifest()) {
+            (Some(source), _) => source,
+            (None, Some(manifest)) => return Ok(D::in_manifest(&manifest).to_vec()),
+            (None, None) => self.started().await?,
+        };
+        listed(&*source, LIST_TIMEOUT).await
+    }
+
+    /// Begins a start, unless one is running or has just failed.
     fn begin(self: &Arc<Self>) {
-        let _one_at_a_time = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
         let may = match &*self.state.borrow() {
             State::Idle => true,
             State::Failed { until, .. } => *until <= Instant::now(),
@@ -162,34 +173,34 @@ impl Shared {
     async fn start(&self) -> Result<Arc<dyn ToolSource>, ToolError> {
         let limit = self.start_timeout;
         let source = tokio::time::timeout(limit, self.connect.connect()).await.unwrap_or_else(|_| {
-            Err(ToolError::timeout(format!("`{}` was not ready within {limit:?}", self.name)))
+            Err(ToolError::timeout(format!("`{}` did not start within {limit:?}", self.name)))
         })?;
-        // Its list is read before the first call, so that nobody calls what is no longer there.
+        // The list is read before the first call, so that no call uses an old definition.
         self.learn(Manifest::read(&*source, LIST_TIMEOUT).await?);
         Ok(source)
     }
 
-    /// The calls that waited certainly did not start.
+    /// The waiting calls have not started, so they may be retried.
     fn failed(&self, error: &ToolError) -> State {
         let code = match error.code() {
             Code::Timeout => Code::Timeout,
             Code::Permission => Code::Permission,
             _ => Code::Dependency,
         };
-        let told = ToolError::new(code, format!("`{}` cannot be started: {}", self.name, error.message()))
+        let error = ToolError::new(code, format!("`{}` cannot be started: {}", self.name, error.message()))
             .suggest_maybe(error.suggestion().map(ToOwned::to_owned))
             .retry(RetryAdvice::NotStarted(BACK_OFF));
-        State::Failed { error: told, until: Instant::now() + BACK_OFF }
+        State::Failed { error, until: Instant::now() + BACK_OFF }
     }
 }
 
-/// Whoever waits is told even if the start panics.
+/// Reports a failure to the waiting calls even if the start panics.
 struct Failing(Option<Arc<Shared>>);
 
 impl Drop for Failing {
     fn drop(&mut self) {
         if let Some(shared) = &self.0 {
-            let state = shared.failed(&ToolError::internal("the start broke off"));
+            let state = shared.failed(&ToolError::internal("the start panicked"));
             shared.state.send_replace(state);
         }
     }
@@ -209,16 +220,8 @@ impl ToolSource for Lazy {
         &self.0.name
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
-        Box::pin(async {
-            if let Some(source) = self.0.up() {
-                return tools_of(&*source, LIST_TIMEOUT).await;
-            }
-            if let Some(manifest) = self.0.manifest() {
-                return Ok(manifest.tools.clone());
-            }
-            tools_of(&*self.0.started().await?, LIST_TIMEOUT).await
-        })
+    fn list(&self) -> BoxFuture<'_, Specs<ToolSpec>> {
+        Box::pin(self.0.specs())
     }
 
     fn generation(&self) -> u64 {
@@ -230,7 +233,7 @@ impl ToolSource for Lazy {
         Box::pin(async move {
             let started = tokio::select! {
                 started = self.0.started() => started,
-                () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller asked to stop")),
+                () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller cancelled the call")),
                 () = crate::path::sleep_until(call.deadline) => {
                     Err(ToolError::timeout(format!("the deadline passed while `{}` started", self.0.name)))
                 }
@@ -242,24 +245,12 @@ impl ToolSource for Lazy {
         })
     }
 
-    fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
-        Box::pin(async {
-            match (self.0.up(), self.0.manifest()) {
-                (None, Some(manifest)) => Ok(manifest.resources.clone()),
-                (Some(source), _) => source.resources().await,
-                (None, None) => self.0.started().await?.resources().await,
-            }
-        })
+    fn resources(&self) -> BoxFuture<'_, Specs<ResourceSpec>> {
+        Box::pin(self.0.specs())
     }
 
-    fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
-        Box::pin(async {
-            match (self.0.up(), self.0.manifest()) {
-                (None, Some(manifest)) => Ok(manifest.prompts.clone()),
-                (Some(source), _) => source.prompts().await,
-                (None, None) => self.0.started().await?.prompts().await,
-            }
-        })
+    fn prompts(&self) -> BoxFuture<'_, Specs<PromptSpec>> {
+        Box::pin(self.0.specs())
     }
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
@@ -270,7 +261,7 @@ impl ToolSource for Lazy {
         Box::pin(async move { self.0.started().await?.render(call).await })
     }
 
-    /// Until it is started, everybody sees the manifest.
+    /// Before the start, all callers see the manifest.
     fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
         self.0.up()?.seen_by(caller)
     }

@@ -1,4 +1,4 @@
-//! The list of a source, as it was last read.
+//! Cached lists of sources.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,32 +8,27 @@ use std::time::Duration;
 use tokio::time::Instant;
 use toolpost_core::{RetryAdvice, ToolError, ToolSource, ToolSpec};
 
+use super::Specs;
 use super::definition::Definition;
 
-/// How long a source may take to list what it has.
+/// The timeout for the list of a source.
 pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The most tools that are taken from one source, and as many prompts and resources.
+/// The maximum number of tools of one source; the same for prompts and resources.
 pub(super) const MAX_LISTED: usize = 10_000;
-/// How long a source whose list could not be read is not asked again for the sake of a call.
+/// The delay before a call reads a failed list again.
 const BACK_OFF: Duration = Duration::from_secs(2);
 
-/// Reads the tools of a source, in bounded time and number.
-pub(super) async fn tools_of(
-    source: &dyn ToolSource,
-    within: Duration,
-) -> Result<Vec<Arc<ToolSpec>>, ToolError> {
+/// Reads the tools of a source, with a timeout and a maximum number.
+pub(super) async fn tools_of(source: &dyn ToolSource, within: Duration) -> Specs<ToolSpec> {
     listed(source, within).await
 }
 
-/// Reads the tools, the prompts or the resources of a source, in bounded time and number.
-pub(super) async fn listed<D: Definition>(
-    source: &dyn ToolSource,
-    within: Duration,
-) -> Result<Vec<Arc<D>>, ToolError> {
+/// Reads the definitions of one kind, with a timeout and a maximum number.
+pub(super) async fn listed<D: Definition>(source: &dyn ToolSource, within: Duration) -> Specs<D> {
     let specs = in_time(source, within, D::of(source)).await?;
     if specs.len() > MAX_LISTED {
         return Err(ToolError::limit(format!(
-            "`{}` lists {} {}s, and at most {MAX_LISTED} are taken from one source",
+            "`{}` lists {} {}s; the maximum is {MAX_LISTED}",
             source.name(),
             specs.len(),
             D::KIND.noun()
@@ -42,43 +37,46 @@ pub(super) async fn listed<D: Definition>(
     Ok(specs)
 }
 
-/// Waits for a list for a while.
+/// Waits for a list, with a timeout.
 pub(super) async fn in_time<T>(
     source: &dyn ToolSource,
     within: Duration,
     list: impl Future<Output = Result<T, ToolError>>,
 ) -> Result<T, ToolError> {
     tokio::time::timeout(within, list).await.unwrap_or_else(|_| {
-        Err(ToolError::timeout(format!("`{}` did not list what it has within {within:?}", source.name()))
-            .retry(RetryAdvice::NotStarted(BACK_OFF)))
+        Err(ToolError::timeout(format!(
+            "`{}` did not answer the list request within {within:?}",
+            source.name()
+        ))
+        .retry(RetryAdvice::NotStarted(BACK_OFF)))
     })
 }
 
-/// Tools, and where each stands by its name and aliases.
+/// Tools, indexed by name and alias.
 #[derive(Default)]
 pub(super) struct Index {
     pub(super) specs: Vec<Arc<ToolSpec>>,
-    places: HashMap<String, usize>,
+    positions: HashMap<String, usize>,
 }
 
 impl Index {
     pub(super) fn new(specs: Vec<Arc<ToolSpec>>) -> Self {
-        let mut places = HashMap::with_capacity(specs.len());
-        for (place, spec) in specs.iter().enumerate() {
+        let mut positions = HashMap::with_capacity(specs.len());
+        for (position, spec) in specs.iter().enumerate() {
             for alias in &spec.aliases {
-                places.entry(alias.name.clone()).or_insert(place);
+                positions.entry(alias.name.clone()).or_insert(position);
             }
         }
-        // A name counts more than the alias of another.
-        for (place, spec) in specs.iter().enumerate() {
-            places.insert(spec.name.clone(), place);
+        // A name has precedence over an alias.
+        for (position, spec) in specs.iter().enumerate() {
+            positions.insert(spec.name.clone(), position);
         }
-        Self { specs, places }
+        Self { specs, positions }
     }
 
-    /// The tool that has this name or alias.
+    /// The tool with this name or alias.
     pub(super) fn get(&self, name: &str) -> Option<&Arc<ToolSpec>> {
-        self.specs.get(*self.places.get(name)?)
+        self.specs.get(*self.positions.get(name)?)
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
@@ -86,18 +84,18 @@ impl Index {
     }
 }
 
-/// The list of a source, read again when the source says that it has changed.
+/// The list of a source, read again after each change.
 pub(super) struct Listing {
     source: Arc<dyn ToolSource>,
     seen: RwLock<Seen>,
-    /// Held while the list is read for a call, so that many calls read it once.
+    /// Held while a call reads the list, so that concurrent calls read it once.
     reading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct Seen {
     list: Option<(u64, Arc<Index>)>,
-    left_alone: Option<(Instant, ToolError)>,
+    failed: Option<(Instant, ToolError)>,
 }
 
 impl Listing {
@@ -105,16 +103,16 @@ impl Listing {
         Self { source, seen: RwLock::default(), reading: tokio::sync::Mutex::default() }
     }
 
-    /// Asks the source.
+    /// Reads the list from the source.
     pub(super) async fn read(&self) -> Result<Arc<Index>, ToolError> {
         let generation = self.source.generation();
         let read = tools_of(&*self.source, LIST_TIMEOUT).await.map(|specs| Arc::new(Index::new(specs)));
         let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
         match &read {
             Ok(index) => {
-                *seen = Seen { list: Some((generation, Arc::clone(index))), left_alone: None };
+                *seen = Seen { list: Some((generation, Arc::clone(index))), failed: None };
             }
-            Err(error) => seen.left_alone = Some((Instant::now() + BACK_OFF, error.clone())),
+            Err(error) => seen.failed = Some((Instant::now() + BACK_OFF, error.clone())),
         }
         read
     }
@@ -126,23 +124,23 @@ impl Listing {
         {
             return Some(Ok(Arc::clone(index)));
         }
-        let (until, error) = seen.left_alone.as_ref()?;
+        let (until, error) = seen.failed.as_ref()?;
         (Instant::now() < *until).then(|| Err(error.clone()))
     }
 
-    /// The list as it is now; the source is asked only if it says that it has changed.
+    /// The current list, read from the source only after a change.
     pub(super) async fn current(&self) -> Result<Arc<Index>, ToolError> {
         if let Some(known) = self.known() {
             return known;
         }
-        let _one_at_a_time = self.reading.lock().await;
+        let _guard = self.reading.lock().await;
         match self.known() {
             Some(known) => known,
             None => self.read().await,
         }
     }
 
-    /// The list as it was last read, however long ago.
+    /// The list that was read last, of any age.
     pub(super) fn last(&self) -> Option<Arc<Index>> {
         let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
         seen.list.as_ref().map(|(_, index)| Arc::clone(index))

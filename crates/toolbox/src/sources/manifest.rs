@@ -1,4 +1,4 @@
-//! What a source had when it was last read.
+//! Manifests: the last known definitions of a source.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,27 +14,27 @@ use super::listing::{in_time, tools_of};
 /// The version of the stored form.
 const VERSION: u8 = 1;
 
-/// What a source had when it was last read: enough to list it without starting it.
+/// The last known definitions of a source, to list it without a start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Manifest {
     /// The version of this format.
     pub v: u8,
-    /// Its tools.
+    /// The tools.
     pub tools: Vec<Arc<ToolSpec>>,
-    /// What could be read from it by address.
+    /// The resources.
     #[serde(default)]
     pub resources: Vec<Arc<ResourceSpec>>,
-    /// Its prompts.
+    /// The prompts.
     #[serde(default)]
     pub prompts: Vec<Arc<PromptSpec>>,
 }
 
 impl Manifest {
-    /// Reads everything that a source lists. Each list may take this long.
+    /// Reads all lists of a source, each with this timeout.
     ///
     /// # Errors
-    /// The list of tools could not be read in time. Resources and prompts that cannot be read count as none.
+    /// The tools cannot be read in time. Unreadable resources and prompts count as none.
     pub async fn read(source: &dyn ToolSource, within: Duration) -> Result<Self, ToolError> {
         let (tools, resources, prompts) = join3(
             tools_of(source, within),
@@ -50,28 +50,28 @@ impl Manifest {
         })
     }
 
-    /// Whether this format is known.
+    /// Whether the format version is current.
     pub fn is_current(&self) -> bool {
         self.v == VERSION
     }
 
-    /// Whether both list the same.
+    /// Whether both have the same definitions.
     pub(super) fn lists_the_same(&self, other: &Self) -> bool {
         serde_json::to_value(self).ok() == serde_json::to_value(other).ok()
     }
 }
 
-/// Where manifests are kept, by the digest of what the source was started with. What cannot be read counts as not
-/// there, and what cannot be written costs a start the next time.
+/// A store of manifests, by the digest of the source's start parameters. An unreadable manifest counts as
+/// absent, and a failed write costs only a start.
 pub trait ManifestStore: Send + Sync {
-    /// The manifest of this digest, if there is one.
+    /// The manifest of this digest, if any.
     fn load(&self, digest: &str) -> Option<Manifest>;
 
-    /// Keeps a manifest.
+    /// Stores a manifest.
     fn save(&self, digest: &str, manifest: &Manifest);
 }
 
-/// Manifests in memory, for as long as the process lives.
+/// A store of manifests in memory.
 #[derive(Default)]
 pub struct MemoryManifests(Mutex<HashMap<String, Manifest>>);
 

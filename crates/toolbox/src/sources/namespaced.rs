@@ -1,46 +1,46 @@
-//! Names and addresses under a namespace.
+//! Names and URIs under a namespace.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use sha2::{Digest as _, Sha256};
 use toolpost_core::{
-    BoxFuture, Call, Caller, Content, Output, PromptSpec, Reply, ResourceSpec, SourceStatus, ToolError,
-    ToolSource, ToolSpec, check_tool_name, hex,
+    BoxFuture, Call, Caller, Content, Output, PromptSpec, Reply, ResourceSpec, ToolError, ToolSource,
+    ToolSpec, check_tool_name, hex,
 };
 
 use super::listing::{Index, LIST_TIMEOUT, Listing, in_time};
-use super::{nearest, refused, shown};
+use super::{Specs, nearest, refused, shown};
 
-/// The longest name: what every provider and protocol takes.
+/// The maximum length of a name, which all providers and protocols accept.
 const MAX_NAME: usize = 64;
-/// The longest namespace with its separator, so that names keep room.
+/// The maximum length of a namespace with its separator.
 const MAX_PREFIX: usize = 40;
-/// How many digits of a digest stand for the rest of a name that is too long.
+/// The number of digest digits at the end of a shortened name.
 const DIGITS: usize = 12;
 
-/// A source under a namespace: its tool `add` is `calc__add`, its prompt `greet` is `calc__greet`, and its resource
-/// `notes://{id}` is `calc+notes://{id}`.
+/// A source under a namespace: its tool `add` becomes `calc__add`, its prompt `greet` becomes `calc__greet`,
+/// and its resource `notes://{id}` becomes `calc+notes://{id}`.
 ///
-/// A name that would be longer than 64 bytes is cut, and ends in 12 digits of the SHA-256 of the whole; so it is the
-/// same every time. Addresses in answers that are resources of the source are put under the namespace too.
+/// A name above 64 bytes is cut, and ends in 12 digits of the SHA-256 of the full name. URIs in outputs that
+/// are resources of the source get the namespace too.
 pub struct Namespaced {
     source: Arc<dyn ToolSource>,
     listing: Listing,
     names: Names,
-    /// With the generation of the source when they were read.
+    /// With the generation of the source at that time.
     resources: RwLock<Option<(u64, Resources)>>,
 }
 
 type Resources = Arc<[Arc<ResourceSpec>]>;
 
-/// How names are put under the namespace.
+/// The mapping between names of the source and names under the namespace.
 #[derive(Clone, Debug)]
 struct Names {
     namespace: Arc<str>,
-    /// With the separator.
+    /// The namespace with the separator.
     prefix: Arc<str>,
-    /// Of addresses: `+` may stand in the first part of one, `_` may not.
+    /// The prefix of URIs. A URI scheme may contain `+` but not `_`.
     scheme: Arc<str>,
 }
 
@@ -55,12 +55,12 @@ impl Names {
         format!("{}_{}", whole.get(..kept).unwrap_or_default(), digest.get(..DIGITS).unwrap_or_default())
     }
 
-    fn address(&self, inner: &str) -> String {
+    fn uri(&self, inner: &str) -> String {
         format!("{}{inner}", self.scheme)
     }
 
-    /// The first part of an address has no case.
-    fn inner_address<'a>(&self, uri: &'a str) -> Option<&'a str> {
+    /// A URI scheme is case-insensitive.
+    fn inner_uri<'a>(&self, uri: &'a str) -> Option<&'a str> {
         let (scheme, rest) = uri.split_at_checked(self.scheme.len())?;
         scheme.eq_ignore_ascii_case(&self.scheme).then_some(rest)
     }
@@ -76,7 +76,7 @@ impl Namespaced {
         Self::with_separator(source, namespace, "__")
     }
 
-    /// Puts a source under a namespace, with a separator of your own.
+    /// Puts a source under a namespace, with a custom separator.
     ///
     /// # Errors
     /// `INVALID_INPUT` as for [`new`](Self::new), if the separator has other characters than those of names, or if both
@@ -92,7 +92,7 @@ impl Namespaced {
             || prefix.len() > MAX_PREFIX
         {
             return Err(ToolError::invalid_input(format!(
-                "`{}` is no namespace: expected a letter, then letters, digits, `_` or `-`, at most {MAX_PREFIX} \
+                "`{}` is no valid namespace: expected a letter, then letters, digits, `_` or `-`, at most {MAX_PREFIX} \
                  bytes with the separator",
                 shown(&prefix)
             )));
@@ -100,7 +100,7 @@ impl Namespaced {
         let names = Names {
             namespace: namespace.into(),
             prefix: prefix.into(),
-            // `.` may stand in no namespace, so that two never become one.
+            // A namespace cannot contain `.`, so two namespaces never get the same scheme.
             scheme: format!("{}+", namespace.replace('_', ".")).into(),
         };
         Ok(Self::of(source, names))
@@ -115,7 +115,7 @@ impl Namespaced {
         &self.names.namespace
     }
 
-    /// What a tool or prompt of the source is called under the namespace.
+    /// The name of a tool or prompt under the namespace.
     pub fn name_of(&self, inner: &str) -> String {
         self.names.outer(inner)
     }
@@ -130,8 +130,8 @@ impl Namespaced {
         Arc::new(outer)
     }
 
-    /// Two names that became one after all would lead to the wrong tool.
-    fn checked(&self, index: &Index) -> Result<Vec<Arc<ToolSpec>>, ToolError> {
+    /// The definitions under the namespace, unless two get the same name.
+    fn checked(&self, index: &Index) -> Specs<ToolSpec> {
         let mut seen = std::collections::HashMap::with_capacity(index.specs.len());
         let mut specs = Vec::with_capacity(index.specs.len());
         for spec in &index.specs {
@@ -151,10 +151,10 @@ impl Namespaced {
         Ok(specs)
     }
 
-    /// The name that the source knows.
+    /// The name in the source.
     async fn inner_name(&self, caller: &Caller, outer: &str) -> Result<String, ToolError> {
         if let Some(rest) = outer.strip_prefix(&*self.names.prefix) {
-            // Only a name that was cut has the full length, and then only the list tells what it was.
+            // Only a shortened name has the full length, and only the list has its original.
             if outer.len() < MAX_NAME {
                 return Ok(rest.to_owned());
             }
@@ -173,7 +173,7 @@ impl Namespaced {
         let names: Vec<String> =
             known.iter().flat_map(|index| index.names()).map(|name| self.names.outer(name)).collect();
         Err(ToolError::not_found(format!(
-            "there is no tool `{}` under the namespace `{}`",
+            "unknown tool `{}` in the namespace `{}`",
             shown(outer),
             self.names.namespace
         ))
@@ -195,7 +195,7 @@ impl Namespaced {
         resources
     }
 
-    /// What an answer calls by its address can be read by that address here.
+    /// Puts the URIs of the source's resources in an output under the namespace.
     async fn outward(&self, mut output: Output) -> Output {
         if output.content.iter().any(|content| matches!(content, Content::Resource { .. })) {
             let known = self.own_resources().await;
@@ -203,7 +203,7 @@ impl Namespaced {
                 if let Content::Resource { uri, .. } = content
                     && known.iter().any(|spec| spec.uri_pattern.matches(uri).is_some())
                 {
-                    *uri = self.names.address(uri);
+                    *uri = self.names.uri(uri);
                 }
             }
         }
@@ -221,16 +221,14 @@ impl fmt::Debug for Namespaced {
 }
 
 impl ToolSource for Namespaced {
+    forward!(self => self.source; generation, viewer, health, status);
+
     fn name(&self) -> &str {
         &self.names.namespace
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
+    fn list(&self) -> BoxFuture<'_, Specs<ToolSpec>> {
         Box::pin(async { self.checked(&*self.listing.read().await?) })
-    }
-
-    fn generation(&self) -> u64 {
-        self.source.generation()
     }
 
     fn call(&self, mut call: Call) -> BoxFuture<'_, Reply> {
@@ -247,12 +245,12 @@ impl ToolSource for Namespaced {
         })
     }
 
-    fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
+    fn resources(&self) -> BoxFuture<'_, Specs<ResourceSpec>> {
         Box::pin(async {
             let specs = self.source.resources().await?;
             let outer = specs.iter().filter_map(|spec| {
                 let mut outer = ResourceSpec::clone(spec);
-                match self.names.address(spec.uri_pattern.as_str()).parse() {
+                match self.names.uri(spec.uri_pattern.as_str()).parse() {
                     Ok(pattern) => outer.uri_pattern = pattern,
                     Err(error) => {
                         tracing::warn!(source = self.source.name(), "a resource is left out: {error}");
@@ -265,7 +263,7 @@ impl ToolSource for Namespaced {
         })
     }
 
-    fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
+    fn prompts(&self) -> BoxFuture<'_, Specs<PromptSpec>> {
         Box::pin(async {
             let specs = self.source.prompts().await?;
             let outer = specs.iter().map(|spec| {
@@ -279,9 +277,9 @@ impl ToolSource for Namespaced {
 
     fn read(&self, mut call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(async move {
-            let Some(inner) = self.names.inner_address(&call.tool) else {
+            let Some(inner) = self.names.inner_uri(&call.tool) else {
                 return Err(ToolError::not_found(format!(
-                    "`{}` has no resource `{}`: its addresses begin with `{}`",
+                    "`{}` has no resource `{}`: its URIs begin with `{}`",
                     self.names.namespace,
                     shown(&call.tool),
                     self.names.scheme
@@ -311,20 +309,8 @@ impl ToolSource for Namespaced {
         })
     }
 
-    fn viewer(&self) -> Option<&Caller> {
-        self.source.viewer()
-    }
-
     fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
         let seen = self.source.seen_by(caller)?;
         Some(Arc::new(Self::of(seen, self.names.clone())))
-    }
-
-    fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
-        self.source.health()
-    }
-
-    fn status(&self) -> Vec<SourceStatus> {
-        self.source.status()
     }
 }

@@ -1,4 +1,4 @@
-//! Definitions that stay as they were approved.
+//! Pinned definitions: only approved ones are used.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -16,83 +16,84 @@ use toolpost_core::{
 use super::definition::{Definition, Kind};
 use super::inspect::{hides, inspect_one};
 use super::listing::{LIST_TIMEOUT, listed};
-use super::{Finding, Pin, PinStore, Severity, refused, shown};
+use super::{Finding, Pin, PinStore, Severity, Specs, refused, shown};
 
-/// How long a list that was verified counts for calls, unless it is said otherwise.
+/// How long a verified list is valid for calls by default.
 const RECHECK: Duration = Duration::from_mins(1);
 
-/// What becomes of a definition that has no pin.
+/// What happens to a definition without a pin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Unpinned {
-    /// It is pinned as it is.
+pub enum UnpinnedPolicy {
+    /// It is pinned.
     Trust,
-    /// It is pinned if nothing of its kind was ever listed; one that appears later is quarantined.
+    /// It is pinned if this is the first list of its kind. Otherwise it is quarantined.
     #[default]
     TrustFirstList,
     /// It is quarantined.
     Quarantine,
 }
 
-/// How a definition stands.
+/// The state of a definition against its pin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Verdict {
-    /// As it was approved.
+pub enum PinVerdict {
+    /// Equal to the approved definition.
     Approved,
-    /// Otherwise than it was approved.
+    /// Different from the approved definition.
     Changed {
-        /// The digest that was approved.
+        /// The digest of the approved definition.
         approved: String,
     },
     /// Never approved.
     New,
-    /// Never approved, and something is wrong with it.
+    /// Never approved, and suspicious.
     Suspicious {
-        /// What is, as a sentence.
+        /// The finding, as a sentence.
         finding: String,
     },
 }
 
-impl Verdict {
+impl PinVerdict {
     fn reason(&self) -> Option<String> {
         match self {
             Self::Approved => None,
-            Self::Changed { .. } => Some("its definition has changed since it was approved".to_owned()),
-            Self::New => Some("it is new and was not approved".to_owned()),
-            Self::Suspicious { finding } => Some(format!("its definition was not approved: {finding}")),
+            Self::Changed { .. } => Some("its definition has changed since its approval".to_owned()),
+            Self::New => Some("it is new and not approved".to_owned()),
+            Self::Suspicious { finding } => Some(format!("its definition is not approved: {finding}")),
         }
     }
 }
 
-/// Something that a source has, and how its definition stands.
+/// A definition of a source and its state against its pin.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
-pub struct Standing {
-    /// Its name: that of a tool, `prompt:` and that of a prompt, `resource:` and the addresses of a resource.
+pub struct PinStatus {
+    /// The key: the name of a tool, `prompt:` and the name of a prompt, or `resource:` and the URI pattern of
+    /// a resource.
     pub name: String,
-    /// The digest of its definition as it is now; what [`Pinned::approve`] takes.
+    /// The digest of the current definition, for [`Pinned::approve`].
     pub sha256: String,
-    /// How it stands.
+    /// The state of the current definition.
     #[serde(flatten)]
-    pub verdict: Verdict,
-    /// The definition as it is now.
+    pub verdict: PinVerdict,
+    /// The current definition.
     pub definition: Value,
-    /// The definition that was approved, if it was kept.
+    /// The approved definition, if stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved_definition: Option<Value>,
-    /// What is wrong with the definition as it is now.
+    /// The findings in the current definition.
     pub findings: Vec<Finding>,
 }
 
-/// A source whose tools, prompts and resources are listed and used only with the definitions that were approved.
+/// A source that lists and uses only approved definitions.
 ///
-/// The name of what is quarantined stays listed, with the reason in the place of its description; its own words are shown
-/// to no model. A name that has characters which nobody sees is not listed. Uses are refused with `PERMISSION`, which
-/// names the command that approves it.
+/// A quarantined definition stays listed by name, with the reason as its description. Its own text reaches no
+/// model. A name with invisible characters is not listed. Using a quarantined definition fails with
+/// `PERMISSION`; the error names the command that approves it.
 ///
-/// Cheap to clone; all clones are the same.
+/// Cheap to clone; all clones share their state.
 #[derive(Clone)]
 pub struct Pinned {
     source: Arc<dyn ToolSource>,
@@ -101,74 +102,74 @@ pub struct Pinned {
 
 struct Shared {
     rules: Rules,
-    tools: Desk<ToolSpec>,
-    prompts: Desk<PromptSpec>,
-    resources: Desk<ResourceSpec>,
+    tools: VerifiedList<ToolSpec>,
+    prompts: VerifiedList<PromptSpec>,
+    resources: VerifiedList<ResourceSpec>,
 }
 
 struct Rules {
     name: String,
     store: Arc<dyn PinStore>,
-    unpinned: Unpinned,
+    unpinned: UnpinnedPolicy,
     refuse: Option<Severity>,
     recheck: Duration,
     approval: Arc<dyn Fn(&str) -> String + Send + Sync>,
 }
 
-/// Where definitions of a kind are verified.
-struct Desk<D> {
+/// The verified list of one kind.
+struct VerifiedList<D> {
     verified: RwLock<Option<Arc<Verified<D>>>>,
     verifying: tokio::sync::Mutex<()>,
 }
 
-impl<D> Default for Desk<D> {
+impl<D> Default for VerifiedList<D> {
     fn default() -> Self {
         Self { verified: RwLock::new(None), verifying: tokio::sync::Mutex::default() }
     }
 }
 
-/// A list that was held against the pins.
+/// A list after the comparison with the pins.
 struct Verified<D> {
-    /// Of the source and of the pins.
+    /// The generations of the source and of the pins.
     generations: (u64, u64),
     at: Instant,
-    items: Vec<(Arc<D>, Verdict)>,
-    /// By name.
-    places: HashMap<String, usize>,
+    items: Vec<(Arc<D>, PinVerdict)>,
+    /// The index of each name.
+    positions: HashMap<String, usize>,
 }
 
 impl<D> Verified<D> {
-    fn get(&self, name: &str) -> Option<&(Arc<D>, Verdict)> {
-        self.items.get(*self.places.get(name)?)
+    fn get(&self, name: &str) -> Option<&(Arc<D>, PinVerdict)> {
+        self.items.get(*self.positions.get(name)?)
     }
 }
 
-/// A kind of definition that has a desk.
-trait Kept: Definition {
-    fn desk(shared: &Shared) -> &Desk<Self>;
+/// A kind of definition with a verified list.
+trait Pinnable: Definition {
+    fn verified_list(shared: &Shared) -> &VerifiedList<Self>;
 }
 
-impl Kept for ToolSpec {
-    fn desk(shared: &Shared) -> &Desk<Self> {
+impl Pinnable for ToolSpec {
+    fn verified_list(shared: &Shared) -> &VerifiedList<Self> {
         &shared.tools
     }
 }
 
-impl Kept for PromptSpec {
-    fn desk(shared: &Shared) -> &Desk<Self> {
+impl Pinnable for PromptSpec {
+    fn verified_list(shared: &Shared) -> &VerifiedList<Self> {
         &shared.prompts
     }
 }
 
-impl Kept for ResourceSpec {
-    fn desk(shared: &Shared) -> &Desk<Self> {
+impl Pinnable for ResourceSpec {
+    fn verified_list(shared: &Shared) -> &VerifiedList<Self> {
         &shared.resources
     }
 }
 
 impl Pinned {
-    /// Pins the definitions of a source, under its name. The first list of each kind is trusted, but for what has a
-    /// finding of [`Severity::High`].
+    /// Pins the definitions of a source, under its name. The first list of each kind is trusted, except for
+    /// findings of [`Severity::High`].
     pub fn new(source: Arc<dyn ToolSource>, store: Arc<dyn PinStore>) -> Self {
         let name = source.name().to_owned();
         let command = name.clone();
@@ -178,7 +179,7 @@ impl Pinned {
             }),
             name,
             store,
-            unpinned: Unpinned::default(),
+            unpinned: UnpinnedPolicy::default(),
             refuse: Some(Severity::High),
             recheck: RECHECK,
         };
@@ -186,8 +187,12 @@ impl Pinned {
     }
 
     fn of(source: Arc<dyn ToolSource>, rules: Rules) -> Self {
-        let shared =
-            Shared { rules, tools: Desk::default(), prompts: Desk::default(), resources: Desk::default() };
+        let shared = Shared {
+            rules,
+            tools: VerifiedList::default(),
+            prompts: VerifiedList::default(),
+            resources: VerifiedList::default(),
+        };
         Self { source, shared: Arc::new(shared) }
     }
 
@@ -203,53 +208,52 @@ impl Pinned {
         Self::of(self.source, rules)
     }
 
-    /// Keeps the pins under another name than the source's.
+    /// Stores the pins under this name instead of the source's.
     #[must_use]
-    pub fn kept_as(self, name: impl Into<String>) -> Self {
+    pub fn store_as(self, name: impl Into<String>) -> Self {
         self.change(|rules| rules.name = name.into())
     }
 
-    /// Says what becomes of definitions that have no pin. Default: [`Unpinned::TrustFirstList`].
+    /// Sets what happens to definitions without a pin. Default: [`UnpinnedPolicy::TrustFirstList`].
     #[must_use]
-    pub fn unpinned(self, unpinned: Unpinned) -> Self {
+    pub fn unpinned(self, unpinned: UnpinnedPolicy) -> Self {
         self.change(|rules| rules.unpinned = unpinned)
     }
 
-    /// Says from which severity on a finding keeps a definition from being trusted unseen; `None` is never. Default: high.
+    /// Sets the severity from which a finding prevents automatic trust; `None` for never. Default: high.
     #[must_use]
     pub fn refuse(self, severity: Option<Severity>) -> Self {
         self.change(|rules| rules.refuse = severity)
     }
 
-    /// Says how long a list that was verified counts for calls. Default: 60 s. A source that says that its list has
-    /// changed is read again at once.
+    /// Sets how long a verified list is valid for calls. Default: 60 s. A changed list is read again at once.
     #[must_use]
     pub fn recheck(self, after: Duration) -> Self {
         self.change(|rules| rules.recheck = after)
     }
 
-    /// Says by which command a person approves something, for errors.
+    /// Sets the command that approves a definition, for errors.
     #[must_use]
-    pub fn approved_by(self, command: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
+    pub fn approval_command(self, command: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         self.change(|rules| rules.approval = Arc::new(command))
     }
 
-    /// How the definitions stand: tools, then prompts, then resources, each in the order of the list.
+    /// The states of all definitions: tools, then prompts, then resources, each in the order of the list.
     ///
     /// # Errors
     /// The source cannot be listed, or the pins cannot be read.
-    pub async fn standings(&self) -> Result<Vec<Standing>, ToolError> {
-        let mut standings = self.standings_of::<ToolSpec>().await?;
-        standings.extend(self.standings_of::<PromptSpec>().await?);
-        standings.extend(self.standings_of::<ResourceSpec>().await?);
-        Ok(standings)
+    pub async fn statuses(&self) -> Result<Vec<PinStatus>, ToolError> {
+        let mut statuses = self.statuses_of::<ToolSpec>().await?;
+        statuses.extend(self.statuses_of::<PromptSpec>().await?);
+        statuses.extend(self.statuses_of::<ResourceSpec>().await?);
+        Ok(statuses)
     }
 
-    async fn standings_of<D: Kept>(&self) -> Result<Vec<Standing>, ToolError> {
+    async fn statuses_of<D: Pinnable>(&self) -> Result<Vec<PinStatus>, ToolError> {
         let verified = self.verify::<D>().await?;
         let rules = &self.shared.rules;
         let pins = rules.store.load(&rules.name)?;
-        let standing = |(spec, verdict): &(Arc<D>, Verdict)| Standing {
+        let standing = |(spec, verdict): &(Arc<D>, PinVerdict)| PinStatus {
             name: spec.key(),
             sha256: spec.digest(),
             verdict: verdict.clone(),
@@ -260,7 +264,7 @@ impl Pinned {
         Ok(verified.items.iter().map(standing).collect())
     }
 
-    /// What was in quarantine when it was last listed, with the reason and how it is approved. Asks nobody.
+    /// The quarantined definitions of the last list, with reasons and remedies.
     fn quarantined(&self) -> Vec<HiddenDefinition> {
         let mut all = self.quarantined_of::<ToolSpec>();
         all.extend(self.quarantined_of::<PromptSpec>());
@@ -268,8 +272,9 @@ impl Pinned {
         all
     }
 
-    fn quarantined_of<D: Kept>(&self) -> Vec<HiddenDefinition> {
-        let verified = D::desk(&self.shared).verified.read().unwrap_or_else(PoisonError::into_inner).clone();
+    fn quarantined_of<D: Pinnable>(&self) -> Vec<HiddenDefinition> {
+        let verified =
+            D::verified_list(&self.shared).verified.read().unwrap_or_else(PoisonError::into_inner).clone();
         let items = verified.iter().flat_map(|verified| &verified.items);
         let withheld = items.filter_map(|(spec, verdict)| {
             let remedy = (self.shared.rules.approval)(&shown(&spec.key()));
@@ -278,12 +283,12 @@ impl Pinned {
         withheld.collect()
     }
 
-    /// Approves the definition that something has now, by its name in [`Standing`]. The digest is the one that was looked
-    /// at: if it has changed since, nothing is approved.
+    /// Approves a current definition, by its name in [`PinStatus`]. The digest must be the one that was
+    /// reviewed; if the definition has changed since, nothing is approved.
     ///
     /// # Errors
-    /// `NOT_FOUND` if there is nothing of this name, `CONFLICT` if its definition has another digest, and those of
-    /// [`standings`](Self::standings).
+    /// `NOT_FOUND` for an unknown name, `CONFLICT` for another digest, and those of
+    /// [`statuses`](Self::statuses).
     pub async fn approve(&self, name: &str, sha256: &str) -> Result<(), ToolError> {
         match Kind::split(name) {
             (Some(Kind::Prompt), name) => self.approve_of::<PromptSpec>(name, sha256).await,
@@ -292,7 +297,7 @@ impl Pinned {
         }
     }
 
-    async fn approve_of<D: Kept>(&self, name: &str, sha256: &str) -> Result<(), ToolError> {
+    async fn approve_of<D: Pinnable>(&self, name: &str, sha256: &str) -> Result<(), ToolError> {
         let rules = &self.shared.rules;
         let verified = self.verify::<D>().await?;
         let noun = D::KIND.noun();
@@ -307,7 +312,7 @@ impl Pinned {
                 pin.sha256,
                 shown(sha256)
             ))
-            .suggest("It has changed since it was looked at: look again."));
+            .suggest("It has changed since the review: review it again."));
         }
         rules.store.put(&rules.name, &BTreeMap::from([(spec.key(), pin)]))
     }
@@ -316,15 +321,15 @@ impl Pinned {
         (self.source.generation(), self.shared.rules.store.generation())
     }
 
-    /// Reads the list and holds it against the pins.
-    async fn verify<D: Kept>(&self) -> Result<Arc<Verified<D>>, ToolError> {
+    /// Reads the list and compares it with the pins.
+    async fn verify<D: Pinnable>(&self) -> Result<Arc<Verified<D>>, ToolError> {
         let rules = &self.shared.rules;
         let mut generations = self.generations();
         let specs = listed::<D>(&*self.source, LIST_TIMEOUT).await?;
         let pins = rules.store.load(&rules.name)?;
         let is_first = !pins.keys().any(|key| D::KIND.has(key));
         let mut fresh = BTreeMap::new();
-        // What comes later is new, also if now there is nothing. A source that has no tool yet has promised nothing.
+        // Later definitions are new even after an empty list, except for tools.
         if is_first && (D::KIND != Kind::Tool || !specs.is_empty()) {
             fresh.insert(D::KIND.prefix().to_owned(), Pin::of_first_list());
         }
@@ -333,78 +338,85 @@ impl Pinned {
             let key = spec.key();
             let digest = spec.digest();
             let verdict = match pins.get(&key) {
-                Some(pin) if pin.sha256 == digest => Verdict::Approved,
-                Some(pin) => Verdict::Changed { approved: pin.sha256.clone() },
+                Some(pin) if pin.sha256 == digest => PinVerdict::Approved,
+                Some(pin) => PinVerdict::Changed { approved: pin.sha256.clone() },
                 None => rules.judge(&*spec, is_first),
             };
-            if verdict == Verdict::Approved && !pins.contains_key(&key) {
+            if verdict == PinVerdict::Approved && !pins.contains_key(&key) {
                 fresh.insert(key, Pin::of(&*spec));
             }
             items.push((spec, verdict));
         }
         if !fresh.is_empty() {
             rules.store.put(&rules.name, &fresh)?;
-            // What was put here is no change that has yet to be read.
+            // The own change of the pins needs no second read.
             generations.1 = rules.store.generation();
         }
-        let places =
-            items.iter().enumerate().map(|(place, (spec, _))| (spec.name().to_owned(), place)).collect();
-        let verified = Arc::new(Verified { generations, at: Instant::now(), items, places });
-        let desk = D::desk(&self.shared);
-        *desk.verified.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&verified));
+        let positions = items
+            .iter()
+            .enumerate()
+            .map(|(position, (spec, _))| (spec.name().to_owned(), position))
+            .collect();
+        let verified = Arc::new(Verified { generations, at: Instant::now(), items, positions });
+        let verified_list = D::verified_list(&self.shared);
+        *verified_list.verified.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&verified));
         Ok(verified)
     }
 
-    fn known<D: Kept>(&self) -> Option<Arc<Verified<D>>> {
-        let desk = D::desk(&self.shared);
-        let known = desk.verified.read().unwrap_or_else(PoisonError::into_inner).clone()?;
+    fn known<D: Pinnable>(&self) -> Option<Arc<Verified<D>>> {
+        let verified_list = D::verified_list(&self.shared);
+        let known = verified_list.verified.read().unwrap_or_else(PoisonError::into_inner).clone()?;
         let fresh = known.at.elapsed() < self.shared.rules.recheck && known.generations == self.generations();
         fresh.then_some(known)
     }
 
-    /// The list as it was verified last, if that still counts.
-    async fn verified<D: Kept>(&self) -> Result<Arc<Verified<D>>, ToolError> {
+    /// The last verified list, if valid; otherwise a new one.
+    async fn verified<D: Pinnable>(&self) -> Result<Arc<Verified<D>>, ToolError> {
         if let Some(known) = self.known() {
             return Ok(known);
         }
-        let _one_at_a_time = D::desk(&self.shared).verifying.lock().await;
+        let _guard = D::verified_list(&self.shared).verifying.lock().await;
         match self.known() {
             Some(known) => Ok(known),
             None => self.verify().await,
         }
     }
 
-    /// The list as it may be shown.
-    async fn show<D: Kept>(&self) -> Result<Vec<Arc<D>>, ToolError> {
+    /// The list for callers.
+    async fn show<D: Pinnable>(&self) -> Specs<D> {
         let verified = self.verify::<D>().await?;
         let shown = verified.items.iter().filter_map(|(spec, verdict)| match verdict.reason() {
             None => Some(Arc::clone(spec)),
-            // A name is words of its own too.
+            // A name is text too.
             Some(_) if hides(spec.name()) => None,
             Some(reason) => {
                 let text = format!(
-                    "Unavailable: {reason}. A person must look at it first: {}",
+                    "Unavailable: {reason}. A person must review it first: {}",
                     (self.shared.rules.approval)(&spec.key())
                 );
                 let facts = [("unavailable", reason), ("sha256", spec.digest())];
                 let meta = facts.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
-                Some(Arc::new(spec.without_words(text, meta)))
+                Some(Arc::new(spec.replaced(text, meta)))
             }
         });
         Ok(shown.collect())
     }
 
-    /// Whether something may be used: it is there, and approved.
-    fn judged<D: Kept>(&self, name: &str, found: Option<&(Arc<D>, Verdict)>) -> Result<(), ToolError> {
+    /// Checks that a definition exists and is approved.
+    fn require_approved<D: Pinnable>(
+        &self,
+        name: &str,
+        found: Option<&(Arc<D>, PinVerdict)>,
+    ) -> Result<(), ToolError> {
         let noun = D::KIND.noun();
         let Some((spec, verdict)) = found else {
-            return Err(ToolError::not_found(format!("there is no {noun} `{}`", shown(name))));
+            return Err(ToolError::not_found(format!("unknown {noun} `{}`", shown(name))));
         };
         let Some(reason) = verdict.reason() else { return Ok(()) };
         let own = shown(spec.name());
         Err(ToolError::permission(format!("the {noun} `{own}` is quarantined: {reason}"))
             .suggest(format!(
-                "Look at it; then approve it: {}",
+                "Review it, then approve it: {}",
                 (self.shared.rules.approval)(&shown(&spec.key()))
             ))
             .with("sha256", spec.digest()))
@@ -414,35 +426,35 @@ impl Pinned {
         let verified = self.verified::<ToolSpec>().await?;
         let by_alias =
             || verified.items.iter().find(|(spec, _)| spec.aliases.iter().any(|alias| alias.name == tool));
-        self.judged(tool, verified.get(tool).or_else(by_alias))
+        self.require_approved(tool, verified.get(tool).or_else(by_alias))
     }
 
-    /// The first resource that an address fits counts, as everywhere.
-    async fn permit_address(&self, uri: &str) -> Result<(), ToolError> {
+    /// The first matching resource decides.
+    async fn permit_uri(&self, uri: &str) -> Result<(), ToolError> {
         let verified = self.verified::<ResourceSpec>().await?;
-        let fits = |(spec, _): &&(Arc<ResourceSpec>, Verdict)| spec.uri_pattern.matches(uri).is_some();
-        self.judged(uri, verified.items.iter().find(fits))
+        let fits = |(spec, _): &&(Arc<ResourceSpec>, PinVerdict)| spec.uri_pattern.matches(uri).is_some();
+        self.require_approved(uri, verified.items.iter().find(fits))
     }
 
     async fn permit_prompt(&self, name: &str) -> Result<(), ToolError> {
         let verified = self.verified::<PromptSpec>().await?;
-        self.judged(name, verified.get(name))
+        self.require_approved(name, verified.get(name))
     }
 }
 
 impl Rules {
-    fn judge(&self, definition: &impl Definition, first_list: bool) -> Verdict {
+    fn judge(&self, definition: &impl Definition, first_list: bool) -> PinVerdict {
         let trusted = match self.unpinned {
-            Unpinned::Trust => true,
-            Unpinned::TrustFirstList => first_list,
-            Unpinned::Quarantine => false,
+            UnpinnedPolicy::Trust => true,
+            UnpinnedPolicy::TrustFirstList => first_list,
+            UnpinnedPolicy::Quarantine => false,
         };
         let findings = inspect_one(&self.name, definition);
         let worst = findings.iter().max_by_key(|finding| finding.severity);
         match worst.filter(|worst| self.refuse.is_some_and(|refused| worst.severity >= refused)) {
-            Some(finding) => Verdict::Suspicious { finding: finding.to_string() },
-            None if trusted => Verdict::Approved,
-            None => Verdict::New,
+            Some(finding) => PinVerdict::Suspicious { finding: finding.to_string() },
+            None if trusted => PinVerdict::Approved,
+            None => PinVerdict::New,
         }
     }
 }
@@ -458,11 +470,9 @@ impl fmt::Debug for Pinned {
 }
 
 impl ToolSource for Pinned {
-    fn name(&self) -> &str {
-        self.source.name()
-    }
+    forward!(self => self.source; name, health);
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
+    fn list(&self) -> BoxFuture<'_, Specs<ToolSpec>> {
         Box::pin(self.show())
     }
 
@@ -480,17 +490,17 @@ impl ToolSource for Pinned {
         })
     }
 
-    fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
+    fn resources(&self) -> BoxFuture<'_, Specs<ResourceSpec>> {
         Box::pin(self.show())
     }
 
-    fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
+    fn prompts(&self) -> BoxFuture<'_, Specs<PromptSpec>> {
         Box::pin(self.show())
     }
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(async move {
-            self.permit_address(&call.tool).await?;
+            self.permit_uri(&call.tool).await?;
             self.source.read(call).await
         })
     }
@@ -502,14 +512,10 @@ impl ToolSource for Pinned {
         })
     }
 
-    /// What one caller sees is held against the same pins, and pins nothing by itself.
+    /// A caller's view uses the same pins, and adds none.
     fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
         let seen = self.source.seen_by(caller)?;
         Some(Arc::new(View { pinned: self.clone(), seen }))
-    }
-
-    fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
-        self.source.health()
     }
 
     fn status(&self) -> Vec<SourceStatus> {
@@ -524,14 +530,14 @@ impl ToolSource for Pinned {
     }
 }
 
-/// A pinned source as one caller may see it.
+/// A pinned source for one caller.
 struct View {
     pinned: Pinned,
     seen: Arc<dyn ToolSource>,
 }
 
 impl View {
-    async fn show<D: Kept>(&self) -> Result<Vec<Arc<D>>, ToolError> {
+    async fn show<D: Pinnable>(&self) -> Specs<D> {
         let seen = listed::<D>(&*self.seen, LIST_TIMEOUT).await?;
         let names: HashSet<&str> = seen.iter().map(|spec| spec.name()).collect();
         let mut specs = self.pinned.show::<D>().await?;
@@ -541,33 +547,23 @@ impl View {
 }
 
 impl ToolSource for View {
-    fn name(&self) -> &str {
-        self.pinned.name()
-    }
+    forward!(self => self.pinned; name, generation, call, health);
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
+    fn list(&self) -> BoxFuture<'_, Specs<ToolSpec>> {
         Box::pin(self.show())
     }
 
-    fn generation(&self) -> u64 {
-        self.pinned.generation()
-    }
-
-    fn call(&self, call: Call) -> BoxFuture<'_, Reply> {
-        self.pinned.call(call)
-    }
-
-    fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
+    fn resources(&self) -> BoxFuture<'_, Specs<ResourceSpec>> {
         Box::pin(self.show())
     }
 
-    fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
+    fn prompts(&self) -> BoxFuture<'_, Specs<PromptSpec>> {
         Box::pin(self.show())
     }
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(async move {
-            self.pinned.permit_address(&call.tool).await?;
+            self.pinned.permit_uri(&call.tool).await?;
             self.seen.read(call).await
         })
     }
@@ -581,10 +577,6 @@ impl ToolSource for View {
 
     fn viewer(&self) -> Option<&Caller> {
         self.seen.viewer()
-    }
-
-    fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
-        self.pinned.health()
     }
 
     fn status(&self) -> Vec<SourceStatus> {

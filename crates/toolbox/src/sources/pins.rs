@@ -1,4 +1,4 @@
-//! What was approved, and where that is kept.
+//! Pins of approved definitions, and their store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,16 +10,16 @@ use toolpost_core::ToolError;
 
 use super::definition::Definition;
 
-/// The largest definition that is kept beside its digest, in bytes of JSON.
+/// The maximum size of a stored definition, in bytes of JSON.
 const MAX_DEFINITION: usize = 64 << 10;
 
-/// A definition that was approved.
+/// An approved definition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pin {
-    /// The SHA-256 of the canonical definition, such as [`ToolSpec::digest`](toolpost_core::ToolSpec::digest). Empty for
-    /// the note that a list has been read once.
+    /// The SHA-256 of the canonical definition, such as
+    /// [`ToolSpec::digest`](toolpost_core::ToolSpec::digest). Empty for the mark that a list was read once.
     pub sha256: String,
-    /// The definition, so that a change can be shown; left out above 64 KiB.
+    /// The definition, to show changes; omitted above 64 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<Value>,
 }
@@ -34,33 +34,35 @@ impl Pin {
         }
     }
 
-    /// Says that a list has been read once, whatever was in it.
+    /// The mark that a list was read once.
     pub(super) fn of_first_list() -> Self {
         Self { sha256: String::new(), definition: None }
     }
 }
 
-/// Where pins are kept, by source and by what they are of: `add` is a tool, `prompt:greet` a prompt,
-/// `resource:notes://{id}` a resource, and `tool:`, `prompt:` and `resource:` say that these have been listed once. Asked on every list and every call, so it must answer from memory or a small
-/// file.
+/// A store of pins, by source and key.
+///
+/// The key of the tool `add` is `add`, of a prompt `prompt:greet`, and of a resource `resource:notes://{id}`.
+/// The keys `tool:`, `prompt:` and `resource:` mark that these lists were read once. Every list and every
+/// call reads the store, so it must answer from memory or a small file.
 pub trait PinStore: Send + Sync {
-    /// The pins of a source, by what they are of.
+    /// The pins of a source, by key.
     ///
     /// # Errors
-    /// They cannot be read: then nothing of the source is shown or run.
+    /// The pins cannot be read. The source then shows and runs nothing.
     fn load(&self, source: &str) -> Result<BTreeMap<String, Pin>, ToolError>;
 
-    /// Adds pins of a source or takes their place; all others stay.
+    /// Adds or replaces pins of a source; all others stay.
     ///
     /// # Errors
-    /// They cannot be kept.
+    /// The pins cannot be stored.
     fn put(&self, source: &str, pins: &BTreeMap<String, Pin>) -> Result<(), ToolError>;
 
-    /// Changes whenever the pins of any source may have changed, also by another process.
+    /// A number that changes with the pins of any source, even if another process changes them.
     fn generation(&self) -> u64;
 }
 
-/// Pins in memory, for as long as the process lives.
+/// A store of pins in memory.
 #[derive(Debug, Default)]
 pub struct MemoryPins {
     pins: Mutex<HashMap<String, BTreeMap<String, Pin>>>,

@@ -1,4 +1,4 @@
-//! Other names and descriptions for tools.
+//! Renaming of tools.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,52 +6,51 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use toolpost_core::{
-    BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, SourceStatus, ToolError, ToolSource,
-    ToolSpec, check_tool_name, did_you_mean,
+    BoxFuture, Call, Caller, Reply, ToolError, ToolSource, ToolSpec, check_tool_name, did_you_mean,
 };
 
 use super::listing::{Index, Listing};
-use super::{refused, shown};
+use super::{Specs, refused, shown};
 
-/// How one tool is shown instead.
+/// The new name, title or description of one tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Rename {
-    /// What the source calls it.
+    /// The name in the source.
     pub tool: String,
-    /// What it is called instead; its own name leads nowhere then.
+    /// The new name. The original name is then unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its title for people.
+    /// The new title.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// What it does, in the operator's words.
+    /// The new description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 }
 
 impl Rename {
-    /// Begins to say how a tool is shown.
+    /// A rename of this tool, without changes so far.
     pub fn of(tool: impl Into<String>) -> Self {
         Self { tool: tool.into(), ..Self::default() }
     }
 
-    /// Gives it another name.
+    /// Sets the new name.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Gives it a title.
+    /// Sets the new title.
     #[must_use]
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = Some(title.into());
         self
     }
 
-    /// Gives it another description.
+    /// Sets the new description.
     #[must_use]
     pub fn description(mut self, description: impl Into<String>) -> Self {
         self.description = Some(description.into());
@@ -59,7 +58,7 @@ impl Rename {
     }
 }
 
-/// A source of which some tools have other names and descriptions. Prompts and resources stay as they are.
+/// A source with renamed tools. Prompts and resources stay unchanged.
 pub struct Renamed {
     source: Arc<dyn ToolSource>,
     listing: Listing,
@@ -69,15 +68,15 @@ pub struct Renamed {
 #[derive(Debug, Default)]
 struct Renames {
     by_inner: HashMap<String, Rename>,
-    /// From the new name to the source's.
+    /// From the new name to the name in the source.
     by_outer: HashMap<String, String>,
 }
 
 impl Renamed {
-    /// Shows some tools of a source under other names.
+    /// Renames tools of a source.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if a new name is none, if a description is empty, or if one tool or name stands there twice.
+    /// `INVALID_INPUT` if a new name is invalid, a description is empty, or a tool or name occurs twice.
     pub fn new(
         source: Arc<dyn ToolSource>,
         renames: impl IntoIterator<Item = Rename>,
@@ -91,11 +90,13 @@ impl Renamed {
                     return wrong(message);
                 }
                 if let Some(other) = all.by_outer.insert(name.clone(), rename.tool.clone()) {
-                    return wrong(format!("`{other}` is called `{name}` already; choose another name"));
+                    return wrong(format!(
+                        "`{other}` has the new name `{name}` as well; choose another name"
+                    ));
                 }
             }
             if rename.description.as_ref().is_some_and(|text| text.trim().is_empty()) {
-                return wrong("its new description is empty: say what it does, or leave it out".into());
+                return wrong("the new description is empty; write one, or omit it".into());
             }
             if let Some(twice) = all.by_inner.insert(rename.tool.clone(), rename) {
                 return Err(ToolError::invalid_input(format!("`{}` is renamed twice", shown(&twice.tool))));
@@ -108,8 +109,7 @@ impl Renamed {
         Self { listing: Listing::new(Arc::clone(&source)), source, renames }
     }
 
-    /// The tools that shall be shown otherwise and are not there, as far as the list was read: a renamed tool that is
-    /// gone, or a slip of the pen.
+    /// The renamed tools that are missing in the list that was read last.
     pub fn unused(&self) -> Vec<String> {
         let Some(index) = self.listing.last() else { return Vec::new() };
         let mut unused: Vec<String> =
@@ -118,7 +118,7 @@ impl Renamed {
         unused
     }
 
-    fn outer(&self, index: &Index) -> Result<Vec<Arc<ToolSpec>>, ToolError> {
+    fn outer(&self, index: &Index) -> Specs<ToolSpec> {
         let mut names = HashMap::with_capacity(index.specs.len());
         let mut specs = Vec::with_capacity(index.specs.len());
         for spec in &index.specs {
@@ -137,7 +137,7 @@ impl Renamed {
                     Arc::new(outer)
                 }
             };
-            // An alias that leads to a name that another tool now has would lead past it.
+            // A new name hides the same alias of another tool.
             let outer = if outer.aliases.iter().any(|alias| self.is_taken(&alias.name)) {
                 let mut fewer = ToolSpec::clone(&outer);
                 fewer.aliases.retain(|alias| !self.is_taken(&alias.name));
@@ -160,7 +160,7 @@ impl Renamed {
         Ok(specs)
     }
 
-    /// Whether a name is a new one, or was given up for one.
+    /// Whether a name is a new name, or the original name of a renamed tool.
     fn is_taken(&self, name: &str) -> bool {
         self.renames.by_outer.contains_key(name)
             || self.renames.by_inner.get(name).is_some_and(|rename| rename.name.is_some())
@@ -174,8 +174,8 @@ impl Renamed {
             return Ok(outer.to_owned());
         }
         let new = self.renames.by_inner.get(outer).and_then(|rename| rename.name.as_deref());
-        Err(ToolError::not_found(format!("there is no tool `{}`", shown(outer))).suggest_maybe(
-            new.map(|name| format!("It is called `{name}` here."))
+        Err(ToolError::not_found(format!("unknown tool `{}`", shown(outer))).suggest_maybe(
+            new.map(|name| format!("Its name is `{name}`."))
                 .or_else(|| did_you_mean(outer, self.renames.by_outer.keys().map(String::as_str))),
         ))
     }
@@ -191,16 +191,10 @@ impl fmt::Debug for Renamed {
 }
 
 impl ToolSource for Renamed {
-    fn name(&self) -> &str {
-        self.source.name()
-    }
+    forward!(self => self.source; name, generation, resources, prompts, read, render, viewer, health, status);
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
+    fn list(&self) -> BoxFuture<'_, Specs<ToolSpec>> {
         Box::pin(async { self.outer(&*self.listing.read().await?) })
-    }
-
-    fn generation(&self) -> u64 {
-        self.source.generation()
     }
 
     fn call(&self, mut call: Call) -> BoxFuture<'_, Reply> {
@@ -211,36 +205,8 @@ impl ToolSource for Renamed {
         self.source.call(call)
     }
 
-    fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
-        self.source.resources()
-    }
-
-    fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
-        self.source.prompts()
-    }
-
-    fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        self.source.read(call)
-    }
-
-    fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        self.source.render(call)
-    }
-
-    fn viewer(&self) -> Option<&Caller> {
-        self.source.viewer()
-    }
-
     fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
         let seen = self.source.seen_by(caller)?;
         Some(Arc::new(Self::of(seen, Arc::clone(&self.renames))))
-    }
-
-    fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
-        self.source.health()
-    }
-
-    fn status(&self) -> Vec<SourceStatus> {
-        self.source.status()
     }
 }

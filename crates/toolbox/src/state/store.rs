@@ -104,13 +104,13 @@ impl DocStore for OfCall {
     fn commit(&self, mut commit: Commit) -> BoxFuture<'_, Result<Committed, ToolError>> {
         let host = Arc::clone(&self.host);
         Box::pin(async move {
-            host.still_wanted()?;
+            host.check_open()?;
             if host.call.options.dry_run {
                 return Err(ToolError::precondition("this is a dry run, which changes no document")
                     .suggest("Look at `is_dry_run` before changing one."));
             }
             for write in &commit.writes {
-                host.not_its_own(&write.id)?;
+                host.check_not_in_transaction(&write.id)?;
             }
             explain(&host, &mut commit);
             let bases: Vec<(String, u64)> =
@@ -126,7 +126,7 @@ impl DocStore for OfCall {
                 }
                 Ok(committed)
             };
-            host.to_the_end(Box::pin(work)).await
+            host.run_to_completion(Box::pin(work)).await
         })
     }
 

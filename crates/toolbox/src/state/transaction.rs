@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use toolpost_core::{
-    CallId, Commit, Committed, Document, OnConflict, Output, StateAddress, StateConflict, StateView,
-    ToolError, Write, format_duration, pointers_overlap, state_conflict,
+    Commit, Committed, Document, OnConflict, Output, StateAddress, StateConflict, StateView, ToolError,
+    Write, format_duration, pointers_overlap, state_conflict,
 };
 
 use super::lanes::Held;
@@ -20,10 +20,11 @@ use super::store::explain;
 use crate::path::host::{CallHost, lock};
 use crate::path::{attempts, sleep_until};
 use crate::registry::Target;
+use crate::waits::Lineage;
 
 /// How often a change is carried over to a newer version before the store is said to be too busy. Each time somebody
 /// else has got ahead.
-const MOST_REBASES: u32 = 1000;
+const MAX_REBASES: u32 = 1000;
 
 /// What a call with state works on.
 pub(crate) struct Transaction {
@@ -31,7 +32,7 @@ pub(crate) struct Transaction {
     /// The documents that are changed, each once and in order, with the parts of them that the call sees.
     lanes: Vec<(String, Arc<[String]>)>,
     /// The call and those that it was made from, innermost first.
-    lineage: Arc<[CallId]>,
+    lineage: Lineage,
     state: Mutex<State>,
 }
 
@@ -136,7 +137,7 @@ impl Transaction {
 
     /// Lets others work on the same documents while this call waits for something else. If they change what the tool has
     /// seen, it runs again.
-    pub(crate) fn let_others_in(&self) {
+    pub(crate) fn release_documents(&self) {
         let held = std::mem::take(&mut lock(&self.state).held);
         drop(held);
     }
@@ -172,7 +173,7 @@ impl Transaction {
         if lock(&self.state).held.is_empty() {
             for (document, pointers) in &self.lanes {
                 let (pointers, lineage) = (Arc::clone(pointers), Arc::clone(&self.lineage));
-                let holds = !held.is_empty();
+                let holds = !held.is_empty() || host.entry.limit.is_some();
                 held.push(host.toolbox.lanes.enter(document, pointers, lineage, holds).await?);
             }
         }
@@ -217,7 +218,7 @@ impl Change {
 
     /// Commits, as often as others get ahead without touching what the tool saw.
     async fn commit(mut self, host: &Arc<CallHost>) -> Result<Outcome, ToolError> {
-        for _ in 0..MOST_REBASES {
+        for _ in 0..MAX_REBASES {
             let mut commit = Commit { writes: self.writes()?, ..Commit::default() };
             if commit.writes.is_empty() {
                 self.note(host, &[]);
@@ -352,7 +353,7 @@ async fn commit(host: &Arc<CallHost>, change: Change) -> Result<Outcome, ToolErr
         return Ok(Outcome::Done);
     }
     let of_call = Arc::clone(host);
-    host.to_the_end(Box::pin(async move { change.commit(&of_call).await })).await
+    host.run_to_completion(Box::pin(async move { change.commit(&of_call).await })).await
 }
 
 fn overtaken_for_good(newest: &Document, conflicts: u32, policy: &StateConflict) -> ToolError {

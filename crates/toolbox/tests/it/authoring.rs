@@ -126,7 +126,7 @@ async fn a_function_becomes_a_tool() {
 async fn an_injected_value_never_comes_from_the_arguments() {
     let error = toolbox().run("forecast", json!({"city": "Oslo", "user_id": "bob"})).await.unwrap_err();
     assert_eq!(error.code(), Code::InvalidInput);
-    assert!(error.message().contains("`user_id` is given by the application"), "{error}");
+    assert!(error.message().contains("`user_id` is injected by the application"), "{error}");
     let nobody = Toolbox::builder().tool(forecast).provide(Station("st")).build().unwrap();
     let error = nobody.run("forecast", json!({"city": "Oslo"})).await.unwrap_err();
     assert_eq!(error.code(), Code::Precondition);

@@ -109,7 +109,7 @@ async fn waiting_for_oneself_is_an_error_and_nesting_ends() {
     let toolbox = Toolbox::builder().tool(limited).tool(endless).build().unwrap();
     let error = toolbox.run("limited", json!({})).await.unwrap_err();
     assert_eq!(error.code(), Code::Precondition);
-    assert!(error.message().contains("wait for itself"), "{error}");
+    assert!(error.message().contains("held by calls that wait for this one"), "{error}");
     let before = toolbox.records().len();
     let error = toolbox.run("endless", json!({})).await.unwrap_err();
     assert_eq!(error.code(), Code::Limit);

@@ -2,11 +2,11 @@
 
 mod filtered;
 mod gateway;
-mod joined;
 mod lazy;
+mod merged;
 mod named;
 mod nested;
 mod pinned;
-mod revived;
-mod searched;
+mod reconnecting;
+mod searchable;
 mod upstream;

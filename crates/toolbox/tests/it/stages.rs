@@ -277,7 +277,7 @@ async fn what_a_model_gets_is_limited_and_nothing_else() {
     let toolbox = Toolbox::builder().tool(flood).tool(default_limit).build().unwrap();
     let reply = toolbox.call(Call::new("flood", json!({}))).await;
     let output = reply.result.unwrap();
-    assert!(output.to_text().len() <= 1000 && output.to_text().contains("left out here"));
+    assert!(output.to_text().len() <= 1000 && output.to_text().contains("bytes omitted"));
     assert_eq!(*output.payload.unwrap().get::<usize>().unwrap(), 100_000);
     assert_eq!(output.structured, Some(json!({"size": 100_000})));
     assert!(reply.record.payload && reply.record.content_bytes <= 1000);

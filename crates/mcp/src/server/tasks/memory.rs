@@ -1,11 +1,11 @@
-//! Tasks that live as long as their server.
+//! The default task store, in memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use toolpost_core::{BoxFuture, TaskRecord, TaskStore, ToolError};
 
-/// A store of tasks in memory.
+/// A task store in memory.
 #[derive(Default)]
 pub(in crate::server) struct MemoryTasks(Mutex<BTreeMap<String, TaskRecord>>);
 
@@ -28,11 +28,11 @@ impl TaskStore for MemoryTasks {
     }
 
     fn forget<'a>(&'a self, ids: &'a [String]) -> BoxFuture<'a, Result<(), ToolError>> {
-        let mut kept = self.lock();
+        let mut tasks = self.lock();
         for id in ids {
-            kept.remove(id);
+            tasks.remove(id);
         }
-        drop(kept);
+        drop(tasks);
         Box::pin(async { Ok(()) })
     }
 

@@ -324,20 +324,20 @@ async fn a_program_has_a_clean_environment_and_what_it_was_given() {
     assert!(!told.contains("CARGO"), "{told}");
     let marker = folder.path().join("marker");
     std::fs::write(&marker, "").unwrap();
-    // The folder is its own: what it does there is seen.
+    // Writes of the program in its working directory persist.
     let told = said(&client, "crash_once", json!({ "file": marker })).await;
     assert_eq!(told, "survived");
 }
 
 #[tokio::test]
-async fn addresses_are_checked_before_anything_is_sent() {
+async fn urls_are_checked_before_a_connection() {
     for (url, no_network, code, text) in [
         ("ftp://a.example/", false, Code::InvalidInput, "`ftp:`"),
-        ("nothing", false, Code::InvalidInput, "no address"),
-        ("http://me:hunter2@127.0.0.1/", false, Code::InvalidInput, "a user or a password"),
+        ("nothing", false, Code::InvalidInput, "invalid URL"),
+        ("http://me:hunter2@127.0.0.1/", false, Code::InvalidInput, "a user or password"),
         ("http://192.0.2.1/mcp", true, Code::Permission, "TOOLPOST_NO_NETWORK"),
         ("https://a.example/mcp", true, Code::Permission, "TOOLPOST_NO_NETWORK"),
-        ("http://127.0.0.1:1/mcp", true, Code::Dependency, "cannot be reached"),
+        ("http://127.0.0.1:1/mcp", true, Code::Dependency, "cannot connect"),
     ] {
         let error = Client::builder(Endpoint::http(url)).no_network(no_network).connect().await.unwrap_err();
         assert_eq!(error.code(), code, "{url}: {error}");

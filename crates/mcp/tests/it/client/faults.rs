@@ -14,7 +14,7 @@ use super::fixture::Fixture;
 use super::support::{HttpServer, call, connect, program, said};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_dies_costs_its_call_and_is_started_again() {
+async fn a_crashed_program_fails_its_call_and_restarts() {
     for is_legacy in [false, true] {
         let client = connect(program(is_legacy)).await;
         let names = client.list().await.unwrap().len();
@@ -26,7 +26,7 @@ async fn a_program_that_dies_costs_its_call_and_is_started_again() {
             (Code::Dependency, Some(RetryAdvice::Never)),
             "{error}"
         );
-        assert!(error.message().contains("may have been done"), "{error}");
+        assert!(error.message().contains("may have run"), "{error}");
         assert_eq!(client.list().await.unwrap().len(), names);
         assert_eq!(said(&client, "count", json!({})).await, "0", "it is a new process");
         client.disconnect().await;

@@ -67,16 +67,16 @@ async fn connect(builder: ClientBuilder) -> Option<Arc<Client>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_without_end_are_cut() {
+async fn endless_lists_are_truncated() {
     for (list, change, tools, problem) in [
         (
             r#"n = int(params.get("cursor") or 0); answer({"tools": [tool(f"t{n}")], "nextCursor": str(n + 1)})"#,
             5,
             5,
-            "first 5 pages",
+            "after 5 pages",
         ),
-        (r#"answer({"tools": [tool("same")], "nextCursor": "x"})"#, 5, 1, "`same` is there already"),
-        (r#"answer({"tools": [tool(f"t{n}") for n in range(5000)]})"#, 5, 100, "first 100"),
+        (r#"answer({"tools": [tool("same")], "nextCursor": "x"})"#, 5, 1, "duplicate name `same`"),
+        (r#"answer({"tools": [tool(f"t{n}") for n in range(5000)]})"#, 5, 100, "after 100"),
     ] {
         let builder = Client::builder(hostile(list, "pass")).limits(|limits| {
             limits.pages = change;
@@ -84,12 +84,12 @@ async fn lists_without_end_are_cut() {
         });
         let Some(client) = connect(builder).await else { return };
         assert_eq!(client.list().await.unwrap().len(), tools, "{list}");
-        assert!(client.problems().iter().any(|told| told.contains(problem)), "{:?}", client.problems());
+        assert!(client.problems().iter().any(|found| found.contains(problem)), "{:?}", client.problems());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_tool_costs_itself() {
+async fn an_invalid_tool_does_not_disable_the_others() {
     let list = r#"
 deep = {}
 for _ in range(60): deep = {"not": deep}
@@ -118,8 +118,8 @@ answer({"tools": [
         "`large`",
         "`text`",
         "more than 20 deep",
-        "at most 1000",
-        "`wrong` is none",
+        "limit of 1000",
+        "invalid input schema of the tool `wrong`",
     ] {
         assert!(problems.contains(expected), "{expected} in {problems}");
     }
@@ -128,9 +128,9 @@ answer({"tools": [
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_cannot_be_taken_costs_its_call() {
+async fn an_invalid_response_fails_only_its_call() {
     for (bad, code, text) in [
-        (r#"answer({"content": [{"type": "text", "text": "x" * 3000000}]})"#, Code::Limit, "longer than"),
+        (r#"answer({"content": [{"type": "text", "text": "x" * 3000000}]})"#, Code::Limit, "too long"),
         (
             r#"line('{"jsonrpc":"2.0","id":%d,"result":%s%s}' % (i, "[" * 100000, "]" * 100000))"#,
             Code::Dependency,
@@ -139,11 +139,11 @@ async fn an_answer_that_cannot_be_taken_costs_its_call() {
         (
             r#"line('{"jsonrpc":"2.0","id":%d,"result":{"x":[%s]}}' % (i, ",".join("1" * 600000)))"#,
             Code::Limit,
-            "longer than",
+            "too long",
         ),
-        (r#"answer("text")"#, Code::Dependency, "something else"),
-        (r#"answer({"tools": []})"#, Code::Dependency, "something else"),
-        (r#"answer({"content": [{"type": "hologram"}]})"#, Code::Dependency, "something else"),
+        (r#"answer("text")"#, Code::Dependency, "unexpected result type"),
+        (r#"answer({"tools": []})"#, Code::Dependency, "unexpected result type"),
+        (r#"answer({"content": [{"type": "hologram"}]})"#, Code::Dependency, "unexpected result type"),
         (
             r#"send({"jsonrpc": "2.0", "id": i, "error": {"code": -32000, "message": "x" * 100000}})"#,
             Code::Dependency,
@@ -165,7 +165,7 @@ async fn an_answer_that_cannot_be_taken_costs_its_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn noise_around_an_answer_is_nothing() {
+async fn noise_around_a_response_is_ignored() {
     let noise = r#"
 for _ in range(500): line("noise")
 line(""); line("[]"); line("null"); line('{"id":'); line("\x1b[31m")
@@ -182,8 +182,8 @@ answer({"content": [{"type": "text", "text": "through"}]})"#;
 while True: line("noise")"#;
     let Some(client) = connect(Client::builder(hostile(TWO, endless.trim()))).await else { return };
     let error = call(&client, "bad", json!({})).await.unwrap_err();
-    assert!(error.code() == Code::Dependency && error.message().contains("went away"), "{error}");
-    assert_eq!(said(&client, "ok", json!({})).await, "ok", "it was started again");
+    assert!(error.code() == Code::Dependency && error.message().contains("disconnected"), "{error}");
+    assert_eq!(said(&client, "ok", json!({})).await, "ok", "the program was restarted");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,13 +16,13 @@ use toolpost_core::{
     ToolSpec, tool_fn,
 };
 use toolpost_mcp::client::{Client, Endpoint};
-use toolpost_mcp::server::{Running, Server};
+use toolpost_mcp::server::{RunningServer, Server};
 use toolpost_testkit::MemoryPort;
 use toolpost_toolbox::Toolbox;
 
 use super::support::call;
 
-async fn serve(address: &str) -> Running {
+async fn serve(address: &str) -> RunningServer {
     let double = ToolSpec::new("double", "Double a number.")
         .parameter("number", ParameterType::Integer, "It.")
         .annotations(Annotations { idempotent: true, ..Annotations::default() });
@@ -42,7 +42,7 @@ async fn serve(address: &str) -> Running {
     server.http(address.parse().unwrap()).await.unwrap()
 }
 
-fn endpoint(running: &Running) -> Endpoint {
+fn endpoint(running: &RunningServer) -> Endpoint {
     let headers = vec![("Authorization".to_owned(), Secret::new("Bearer hunter2hunter2"))];
     Endpoint::WebSocket { url: running.websocket_url(), headers }
 }

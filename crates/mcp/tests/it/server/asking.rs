@@ -104,7 +104,7 @@ async fn a_state_is_worth_nothing_to_others_or_when_it_was_changed() {
 #[tokio::test]
 async fn calls_that_wait_are_few_and_do_not_wait_for_ever() {
     let running = serve(|builder| {
-        builder.settings(|limits| {
+        builder.limits(|limits| {
             limits.parked = 1;
             limits.parked_time = Duration::from_millis(300);
         })

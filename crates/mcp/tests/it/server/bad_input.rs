@@ -14,7 +14,7 @@ const VERSION: (&str, &str) = ("MCP-Protocol-Version", MODERN);
 
 #[tokio::test]
 async fn what_is_no_request_gets_its_error_and_the_server_lives() {
-    let running = serve(|builder| builder.settings(|limits| limits.request_bytes = 100_000)).await;
+    let running = serve(|builder| builder.limits(|limits| limits.request_bytes = 100_000)).await;
     let address = running.address();
     let list = modern(1, "tools/list", json!({}), json!({})).to_string();
     let deep = format!("{}{}", "[".repeat(40_000), "]".repeat(40_000));
@@ -108,7 +108,7 @@ async fn arguments_of_every_kind_cost_one_call() {
 
 #[tokio::test]
 async fn pages_end() {
-    let running = serve(|builder| builder.settings(|limits| limits.page = 3)).await;
+    let running = serve(|builder| builder.limits(|limits| limits.page = 3)).await;
     let mut names: Vec<Value> = Vec::new();
     let mut params = json!({});
     for _ in 0..3 {
@@ -124,7 +124,7 @@ async fn pages_end() {
 #[tokio::test]
 async fn slow_clients_are_let_go() {
     let running = serve(|builder| {
-        builder.settings(|limits| {
+        builder.limits(|limits| {
             limits.head_time = Duration::from_millis(200);
             limits.body_time = Duration::from_millis(200);
         })
@@ -145,7 +145,7 @@ async fn slow_clients_are_let_go() {
 
 #[tokio::test]
 async fn as_many_calls_run_as_may_and_connections_wait() {
-    let running = serve(|builder| builder.settings(|limits| limits.calls = 1)).await;
+    let running = serve(|builder| builder.limits(|limits| limits.calls = 1)).await;
     let address = running.address();
     let slow = tokio::spawn(async move {
         let params = json!({ "name": "slow", "arguments": { "ms": 500 } });
@@ -156,7 +156,7 @@ async fn as_many_calls_run_as_may_and_connections_wait() {
     let refused = post(address, "tools/call", params, json!({})).await.message();
     assert_eq!(refused["result"]["_meta"]["toolpost/error"]["code"], "OVERLOADED", "{refused}");
     assert_eq!(slow.await.unwrap().status, 200);
-    let few = serve(|builder| builder.settings(|limits| limits.connections = 1)).await;
+    let few = serve(|builder| builder.limits(|limits| limits.connections = 1)).await;
     let held = TcpStream::connect(few.address()).await.unwrap();
     let waiting = tokio::spawn({
         let address = few.address();

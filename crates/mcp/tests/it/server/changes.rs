@@ -158,7 +158,7 @@ async fn a_resource_that_changes_is_told_to_those_who_subscribed() {
     let source = Arc::new(Counting(AtomicU64::new(0), toolbox()));
     let server = Server::builder(Arc::clone(&source) as _)
         .name("calc")
-        .settings(|limits| {
+        .limits(|limits| {
             limits.watch_interval = Duration::from_millis(30);
             limits.subscriptions = 1;
         })

@@ -26,7 +26,7 @@ async fn a_server_says_where_it_is_and_that_it_is_well() {
     assert_eq!(status["name"], "calc");
     assert_eq!(status["version"], "1.2");
     assert_eq!(status["tools"], 8);
-    assert_eq!(status["calls"], json!({ "begun": 0, "running": 0, "parked": 0 }));
+    assert_eq!(status["calls"], json!({ "started": 0, "running": 0, "parked": 0 }));
     for (method, path, expected) in
         [("POST", "/health", 405), ("DELETE", "/status", 405), ("GET", "/", 404), ("GET", "/mcp/x", 404)]
     {
@@ -71,7 +71,7 @@ async fn the_stateless_era_lists_and_calls() {
                     .max_result_chars(9)
                     .requires_user_interaction(),
             )
-            .settings(|limits| limits.list_ttl = std::time::Duration::from_secs(5))
+            .limits(|limits| limits.list_ttl = std::time::Duration::from_secs(5))
     })
     .await;
     let address = running.address();
@@ -241,8 +241,7 @@ async fn a_stop_lets_calls_finish() {
 #[tokio::test]
 async fn a_stop_does_not_wait_for_ever() {
     let running =
-        serve(|builder| builder.settings(|limits| limits.drain = std::time::Duration::from_millis(100)))
-            .await;
+        serve(|builder| builder.limits(|limits| limits.drain = std::time::Duration::from_millis(100))).await;
     let address = running.address();
     let call = tokio::spawn(async move {
         let params = json!({ "name": "slow", "arguments": { "ms": 60_000 } });
@@ -262,7 +261,7 @@ async fn a_client_that_takes_nothing_loses_its_place() {
         .tool(tool_fn(large, async |_args, _ctx| Ok(Output::text("x".repeat(16 << 20)))))
         .build()
         .unwrap();
-    let server = Server::builder(Arc::new(toolbox)).settings(|limits| {
+    let server = Server::builder(Arc::new(toolbox)).limits(|limits| {
         limits.connections = 1;
         limits.write_time = Duration::from_millis(300);
     });

@@ -11,7 +11,7 @@ fn list() -> Value {
 
 #[tokio::test]
 async fn the_session_that_was_used_longest_ago_gives_way() {
-    let running = serve(|builder| builder.settings(|limits| limits.sessions = 2)).await;
+    let running = serve(|builder| builder.limits(|limits| limits.sessions = 2)).await;
     let address = running.address();
     let first = begin_session(address, json!({}), &[]).await;
     let second = begin_session(address, json!({}), &[]).await;
@@ -57,7 +57,7 @@ async fn a_session_is_its_owners_and_its_name_cannot_be_guessed() {
 async fn a_client_within_its_share_loses_no_session_to_another() {
     let running = serve(|builder| {
         let builder = ["ada", "eve"].into_iter().fold(builder, |all, token| all.bearer(Secret::new(token)));
-        builder.settings(|limits| limits.sessions = 4)
+        builder.limits(|limits| limits.sessions = 4)
     })
     .await;
     let address = running.address();
@@ -80,10 +80,9 @@ async fn a_client_within_its_share_loses_no_session_to_another() {
 
 #[tokio::test]
 async fn an_abandoned_session_ends_by_itself() {
-    let running = serve(|builder| {
-        builder.settings(|limits| limits.session_idle = std::time::Duration::from_millis(200))
-    })
-    .await;
+    let running =
+        serve(|builder| builder.limits(|limits| limits.session_idle = std::time::Duration::from_millis(200)))
+            .await;
     let session = begin_session(running.address(), json!({}), &[]).await;
     tokio::time::sleep(std::time::Duration::from_millis(600)).await;
     assert_eq!(post_legacy(running.address(), Some(&session), &list(), &[]).await.status, 404);

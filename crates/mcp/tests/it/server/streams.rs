@@ -62,7 +62,7 @@ async fn both_eras_are_spoken_on_a_stream() {
 
 #[tokio::test]
 async fn garbage_costs_one_answer_and_a_long_line_is_passed_over() {
-    let server = builder().settings(|limits| limits.request_bytes = 10_000).build().unwrap();
+    let server = builder().limits(|limits| limits.request_bytes = 10_000).build().unwrap();
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let (input, output) = tokio::io::split(theirs);
     tokio::spawn(async move { server.serve_streams(input, output).await });
@@ -85,7 +85,7 @@ async fn garbage_costs_one_answer_and_a_long_line_is_passed_over() {
 
 #[tokio::test]
 async fn more_requests_than_there_may_be_are_refused_and_later_ones_are_served() {
-    let server = builder().settings(|limits| limits.requests_per_stream = 4).build().unwrap();
+    let server = builder().limits(|limits| limits.requests_per_stream = 4).build().unwrap();
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let (input, output) = tokio::io::split(theirs);
     tokio::spawn(async move { server.serve_streams(input, output).await });
@@ -127,10 +127,10 @@ async fn a_unix_socket_serves_its_user_and_goes_with_its_value() {
 
 #[tokio::test]
 async fn a_client_that_takes_nothing_is_not_served_any_more() {
-    let limits = |limits: &mut toolpost_mcp::server::Limits| {
+    let limits = |limits: &mut toolpost_mcp::server::ServerLimits| {
         limits.write_time = std::time::Duration::from_millis(200);
     };
-    let server = builder().settings(limits).build().unwrap();
+    let server = builder().limits(limits).build().unwrap();
     let (ours, theirs) = tokio::io::duplex(512);
     let (input, output) = tokio::io::split(theirs);
     let serving = tokio::spawn(async move { server.serve_streams(input, output).await });

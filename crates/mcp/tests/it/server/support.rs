@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use toolpost_core::{
     Answer, Content, LogLevel, Output, ParameterType, Question, SampleRequest, ToolError, ToolSpec, tool_fn,
 };
-use toolpost_mcp::server::{Builder, Running, Server};
+use toolpost_mcp::server::{RunningServer, Server, ServerBuilder};
 use toolpost_toolbox::Toolbox;
 
 pub(super) const MODERN: &str = "2026-07-28";
@@ -72,11 +72,11 @@ pub(super) fn toolbox() -> Toolbox {
         .unwrap()
 }
 
-pub(super) fn builder() -> Builder {
+pub(super) fn builder() -> ServerBuilder {
     Server::builder(Arc::new(toolbox())).name("calc").version("1.2")
 }
 
-pub(super) async fn serve(change: impl FnOnce(Builder) -> Builder) -> Running {
+pub(super) async fn serve(change: impl FnOnce(ServerBuilder) -> ServerBuilder) -> RunningServer {
     change(builder()).build().unwrap().http("127.0.0.1:0".parse().unwrap()).await.unwrap()
 }
 

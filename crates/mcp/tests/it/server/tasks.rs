@@ -12,7 +12,7 @@ use toolpost_core::{
     Answer, BoxFuture, Call, Output, ParameterType, Question, Reply, Secret, TaskRecord, TaskStore, TaskUse,
     ToolError, ToolSource, ToolSpec, tool_fn,
 };
-use toolpost_mcp::server::{Builder, Running, Server};
+use toolpost_mcp::server::{RunningServer, Server, ServerBuilder};
 use toolpost_toolbox::Toolbox;
 
 use super::support::{Answered, modern, post_with, request};
@@ -79,13 +79,13 @@ pub(super) fn toolbox(dropped: &Dropped) -> Toolbox {
 
 pub(super) async fn serve_source(
     source: impl ToolSource + 'static,
-    change: impl FnOnce(Builder) -> Builder,
-) -> Running {
+    change: impl FnOnce(ServerBuilder) -> ServerBuilder,
+) -> RunningServer {
     let server = change(Server::builder(Arc::new(source)).name("calc")).build().unwrap();
     server.http("127.0.0.1:0".parse().unwrap()).await.unwrap()
 }
 
-async fn serve(change: impl FnOnce(Builder) -> Builder) -> Running {
+async fn serve(change: impl FnOnce(ServerBuilder) -> ServerBuilder) -> RunningServer {
     serve_source(toolbox(&Dropped::default()), change).await
 }
 
@@ -143,7 +143,7 @@ impl Client<'_> {
 #[tokio::test]
 async fn a_call_becomes_a_task_when_its_tool_or_the_time_says_so() {
     let running =
-        serve(|builder| builder.settings(|limits| limits.task_after = Duration::from_millis(100))).await;
+        serve(|builder| builder.limits(|limits| limits.task_after = Duration::from_millis(100))).await;
     let client = Client(running.address(), None);
     for (tool, ms, is_task) in [
         ("when_slow", 0, false),
@@ -164,12 +164,12 @@ async fn a_call_becomes_a_task_when_its_tool_or_the_time_says_so() {
     }
     let status: Value =
         serde_json::from_str(&request(running.address(), "GET", "/status", &[], "").await.body).unwrap();
-    assert_eq!(status["tasks"], json!({ "running": 0, "kept": 3 }));
+    assert_eq!(status["tasks"], json!({ "running": 0, "stored": 3 }));
 }
 
 #[tokio::test]
 async fn a_client_that_knows_no_tasks_gets_answers_or_is_told_what_it_lacks() {
-    let running = serve(|builder| builder.settings(|limits| limits.task_after = Duration::ZERO)).await;
+    let running = serve(|builder| builder.limits(|limits| limits.task_after = Duration::ZERO)).await;
     let client = Client(running.address(), None);
     let call = |tool: &str| json!({ "name": tool, "arguments": { "ms": 0 } });
     for tool in ["when_slow", "at_once", "never"] {
@@ -186,7 +186,7 @@ async fn a_client_that_knows_no_tasks_gets_answers_or_is_told_what_it_lacks() {
         let needed = &answer["error"]["data"]["requiredCapabilities"]["extensions"];
         assert_eq!(needed, &json!({ "io.modelcontextprotocol/tasks": {} }));
     }
-    let off = serve(|builder| builder.settings(|limits| limits.tasks = 0)).await;
+    let off = serve(|builder| builder.limits(|limits| limits.tasks = 0)).await;
     let client = Client(off.address(), None);
     assert_eq!(client.call("at_once", json!({ "ms": 0 })).await["result"]["content"][0]["text"], "done");
     assert_eq!(client.get("x").await["error"]["code"], -32601);
@@ -196,7 +196,7 @@ async fn a_client_that_knows_no_tasks_gets_answers_or_is_told_what_it_lacks() {
 
 #[tokio::test]
 async fn how_a_call_ends_is_how_its_task_ends() {
-    let running = serve(|builder| builder.settings(|limits| limits.task_bytes = 20_000)).await;
+    let running = serve(|builder| builder.limits(|limits| limits.task_bytes = 20_000)).await;
     let client = Client(running.address(), None);
     let failed = client.end(&client.begin("fails", json!({})).await).await;
     assert_eq!((&failed["status"], &failed["result"]["isError"]), (&json!("completed"), &json!(true)));
@@ -288,7 +288,7 @@ async fn a_question_waits_in_its_task_and_each_has_a_name_of_its_own() {
 async fn tasks_are_few_and_do_not_live_for_ever() {
     let dropped = Dropped::default();
     let running = serve_source(toolbox(&dropped), |builder| {
-        builder.settings(|limits| {
+        builder.limits(|limits| {
             limits.tasks = 1;
             limits.task_ttl = Duration::from_millis(500);
         })
@@ -345,7 +345,7 @@ struct Full {
 
 impl TaskStore for Full {
     fn put(&self, task: TaskRecord) -> BoxFuture<'_, Result<(), ToolError>> {
-        let refuses = self.refuses_all || task.body.get("ended").is_some();
+        let refuses = self.refuses_all || task.body.get("end").is_some();
         Box::pin(async move { if refuses { Err(ToolError::limit("the disk is full")) } else { Ok(()) } })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_core::{Annotations, Code, Output, ParameterType, TaskUse, ToolError, ToolSpec, tool_fn};
-use toolpost_mcp::server::{Running, Server};
+use toolpost_mcp::server::{RunningServer, Server};
 use toolpost_store::TaskFile;
 use toolpost_toolbox::Toolbox;
 
@@ -44,7 +44,7 @@ fn toolbox(begun: &Begun) -> Toolbox {
     builder.build().unwrap()
 }
 
-async fn serve(begun: &Begun, file: &Path) -> Running {
+async fn serve(begun: &Begun, file: &Path) -> RunningServer {
     // The one before may be on its way out, which this waits for.
     let file = file.to_owned();
     let tasks = tokio::task::spawn_blocking(move || TaskFile::open(file)).await.unwrap().unwrap();
@@ -128,7 +128,7 @@ async fn a_server_that_is_stopped_lets_tasks_end_and_says_which_did_not() {
     let tasks = TaskFile::open(&file).unwrap();
     let server = Server::builder(Arc::new(toolbox(&begun)))
         .task_store(Arc::new(tasks))
-        .settings(|limits| limits.drain = Duration::from_secs(1))
+        .limits(|limits| limits.drain = Duration::from_secs(1))
         .build()
         .unwrap();
     let running = server.http("127.0.0.1:0".parse().unwrap()).await.unwrap();

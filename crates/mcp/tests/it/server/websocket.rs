@@ -12,12 +12,15 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use toolpost_core::Secret;
-use toolpost_mcp::server::Running;
+use toolpost_mcp::server::RunningServer;
 
 use super::support::{modern, post, request, serve};
 
 /// Connects as a client of RFC 6455 does, with these headers besides.
-async fn connect(running: &Running, more: &[(&str, &str)]) -> Result<WebSocketStream<TcpStream>, String> {
+async fn connect(
+    running: &RunningServer,
+    more: &[(&str, &str)],
+) -> Result<WebSocketStream<TcpStream>, String> {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let address = running.address();
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -135,7 +138,7 @@ async fn only_whom_the_guard_lets_in_gets_a_websocket() {
 
 #[tokio::test]
 async fn fragments_and_floods_end_at_the_limit() {
-    let running = serve(|builder| builder.settings(|limits| limits.request_bytes = 10_000)).await;
+    let running = serve(|builder| builder.limits(|limits| limits.request_bytes = 10_000)).await;
     let mut stream = connect(&running, &[]).await.unwrap();
     stream.send(discover()).await.unwrap();
     assert_eq!(next(&mut stream).await["id"], 1);

@@ -6,7 +6,7 @@ use serde_json::{Map, json};
 use toolpost_core::{Alias, Call, Caller, Code, ToolSource};
 use toolpost_toolbox::Toolbox;
 use toolpost_toolbox::sources::{
-    Filter, Filtered, Joined, JoinedSettings, Member, MemoryPins, Namespaced, Pinned,
+    Filter, Filtered, Member, MemoryPins, MergeSettings, Merged, Namespaced, Pinned,
 };
 
 use super::upstream::{Lists, Upstream, call, caller, names, spec};
@@ -45,10 +45,10 @@ async fn a_refusal_names_the_rule_and_no_call_goes_through() {
     let upstream = Upstream::new("up", &["delete_all"]);
     let source = Filtered::new(upstream.clone(), Filter::parse(NONE, ["delete_*"]).unwrap());
     let error = call(&source, "delete_all").await.unwrap_err();
-    assert_eq!(error.message(), "the tool `delete_all` is closed by the rule deny = \"delete_*\"");
+    assert_eq!(error.message(), "the tool `delete_all` is denied by the rule deny = \"delete_*\"");
     // Whether there is such a tool is not told.
     let other = call(&source, "delete_none").await.unwrap_err();
-    assert_eq!(other.message(), "the tool `delete_none` is closed by the rule deny = \"delete_*\"");
+    assert_eq!(other.message(), "the tool `delete_none` is denied by the rule deny = \"delete_*\"");
     assert_eq!(upstream.count_calls(), 0);
 }
 
@@ -196,7 +196,7 @@ async fn no_hint_names_what_is_closed_to_the_caller() {
     let filtered = |source| Arc::new(Filtered::new(source, filter())) as Arc<dyn ToolSource>;
     let joined = |source| async move {
         let members = vec![Member::new("up", source).unwrap()];
-        let joined = Joined::open("all", members, JoinedSettings::default()).await.unwrap();
+        let joined = Merged::open("all", members, MergeSettings::default()).await.unwrap();
         Arc::new(joined) as Arc<dyn ToolSource>
     };
     let sources = [

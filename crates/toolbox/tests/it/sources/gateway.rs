@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use toolpost_core::{Call, Code, SourceState, ToolError, ToolSource};
 use toolpost_toolbox::Toolbox;
 use toolpost_toolbox::sources::{
-    Connect, Gateway, GatewayParts, GatewaySettings, JoinedSettings, MemoryManifests, MemoryPins,
-    RevivedSettings, UpstreamSettings,
+    Connect, Gateway, GatewayParts, GatewaySettings, MemoryManifests, MemoryPins, MergeSettings,
+    ReconnectSettings, UpstreamSettings,
 };
 
 use super::upstream::{Upstream, caller, names, spec};
@@ -40,16 +40,16 @@ impl Network {
                 }
             })
         };
-        let mut revival = RevivedSettings::default();
-        revival.initial_wait = Duration::from_millis(5);
-        revival.longest_wait = Duration::from_millis(50);
+        let mut reconnect = ReconnectSettings::default();
+        reconnect.initial_wait = Duration::from_millis(5);
+        reconnect.max_wait = Duration::from_millis(50);
         GatewayParts {
             connect: Arc::new(connect),
             pins: Arc::new(MemoryPins::default()),
             manifests: Arc::new(MemoryManifests::default()),
             approval: Arc::new(|upstream, tool| format!("approve {upstream}/{tool}")),
-            revival,
-            joined: JoinedSettings::default(),
+            reconnect,
+            merge: MergeSettings::default(),
         }
     }
 
@@ -138,14 +138,14 @@ async fn pins_quarantine_and_approval() {
         let changed = add().await;
         assert_eq!(changed.is_ok(), changed_runs, "{pin}");
         if pin == "off" {
-            assert_eq!(gateway.standings("calc").await.unwrap_err().code(), Code::Precondition);
+            assert_eq!(gateway.pin_statuses("calc").await.unwrap_err().code(), Code::Precondition);
             continue;
         }
         let error = changed.unwrap_err();
         assert!(error.suggestion().unwrap().contains("approve calc/add"), "{error}");
         let quarantined = gateway.status().remove(0).quarantined.remove(0);
         assert_eq!((&*quarantined.name, quarantined.remedy.as_deref()), ("add", Some("approve calc/add")));
-        let standing = gateway.standings("calc").await.unwrap().remove(0);
+        let standing = gateway.pin_statuses("calc").await.unwrap().remove(0);
         gateway.approve("calc", "add", &standing.sha256).await.unwrap();
         assert!(add().await.is_ok(), "{pin}");
         let error = gateway.approve("cal", "add", &standing.sha256).await.unwrap_err();
@@ -194,13 +194,13 @@ async fn settings_change_while_calls_run() {
 fn settings_that_are_wrong_are_told_with_their_place() {
     for (upstream, place) in [
         (json!({ "name": "a b", "target": "x" }), "the upstream `a b`"),
-        (json!({ "name": "a", "target": "x", "allow": [""] }), "the upstream `a`: `` is no pattern"),
+        (json!({ "name": "a", "target": "x", "allow": [""] }), "the upstream `a`: `` is no valid pattern"),
         (json!({ "name": "a", "target": "x", "clients": [{ "identity": "" }] }), "the upstream `a`"),
         (
             json!({ "name": "a", "target": "x", "rename": [{ "tool": "t", "name": "1" }] }),
             "the upstream `a`: `t`",
         ),
-        (json!({ "name": "other", "target": "x" }), "two of this name"),
+        (json!({ "name": "other", "target": "x" }), "two upstreams have this name"),
     ] {
         let all = settings(&json!([{ "name": "OTHER", "target": "x" }, upstream]));
         let error = all.check().unwrap_err();
@@ -217,8 +217,8 @@ async fn an_upstream_that_is_not_there_costs_the_others_nothing_and_comes_when_i
     let network = Network::default();
     network.put("calc", &Upstream::new("calc", &["add"]));
     let mut parts = network.parts();
-    parts.joined.patience = Duration::from_millis(100);
-    parts.revival.patience = Duration::from_millis(200);
+    parts.merge.member_timeout = Duration::from_millis(100);
+    parts.reconnect.wait_timeout = Duration::from_millis(200);
     let both = json!([{ "name": "gone", "target": "gone" }, { "name": "calc", "target": "calc" }]);
     let gateway = Gateway::open("g", &settings(&both), parts).await.unwrap();
     assert_eq!(names(&*gateway.source()).await, ["calc__add"]);

@@ -159,7 +159,7 @@ async fn a_renamed_tool_has_its_new_name_and_words_only() {
     assert_eq!(call(&source, "plus").await.unwrap(), "up:add");
     let error = call(&source, "add").await.unwrap_err();
     assert_eq!(error.code(), Code::NotFound);
-    assert_eq!(error.suggestion(), Some("It is called `plus` here."));
+    assert_eq!(error.suggestion(), Some("Its name is `plus`."));
     assert_eq!(call(&source, "sub").await.unwrap(), "up:sub");
 }
 

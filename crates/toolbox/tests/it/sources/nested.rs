@@ -7,8 +7,8 @@ use serde_json::json;
 use toolpost_core::{Call, Code, Output, ToolSource, tool_fn};
 use toolpost_toolbox::Toolbox;
 use toolpost_toolbox::sources::{
-    Filter, Filtered, Joined, JoinedSettings, Lazy, Member, MemoryManifests, MemoryPins, Namespaced, Pinned,
-    Rename, Renamed, Revived, RevivedSettings,
+    Filter, Filtered, Lazy, Member, MemoryManifests, MemoryPins, MergeSettings, Merged, Namespaced, Pinned,
+    ReconnectSettings, Reconnecting, Rename, Renamed,
 };
 
 use super::upstream::{Upstream, call, caller, names, spec};
@@ -26,7 +26,7 @@ async fn a_whole_gateway_nests() {
                 let source: Arc<dyn ToolSource> = upstream.clone();
                 async move { Ok(source) }
             };
-            let revived = Revived::start("calc", connect, RevivedSettings::default());
+            let revived = Reconnecting::start("calc", connect, ReconnectSettings::default());
             revived.ready(Duration::from_secs(5)).await?;
             Ok(Arc::new(revived) as Arc<dyn ToolSource>)
         }
@@ -36,7 +36,7 @@ async fn a_whole_gateway_nests() {
     let filter = Filter::parse(NONE, ["drop"]).unwrap().client("guest", ["plus"], NONE).unwrap();
     let filtered = Filtered::new(Arc::new(renamed), filter);
     let calc = Member::namespaced("calc", Arc::new(filtered)).unwrap();
-    let joined = Joined::open("gateway", vec![calc], JoinedSettings::default()).await.unwrap();
+    let joined = Merged::open("gateway", vec![calc], MergeSettings::default()).await.unwrap();
     let outer = Namespaced::new(Arc::new(joined.clone()), "gw").unwrap();
     let toolbox = Toolbox::builder().name("front").build().unwrap();
     toolbox.add_source(Arc::new(outer)).await.unwrap();

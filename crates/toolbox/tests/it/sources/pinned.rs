@@ -8,13 +8,13 @@ use std::time::Duration;
 use serde_json::{Map, json};
 use toolpost_core::{Call, Code, PromptSpec, ResourceSpec, ToolError, ToolSource as _};
 use toolpost_toolbox::Toolbox;
-use toolpost_toolbox::sources::{MemoryPins, Pin, PinStore, Pinned, Severity, Unpinned, Verdict};
+use toolpost_toolbox::sources::{MemoryPins, Pin, PinStore, PinVerdict, Pinned, Severity, UnpinnedPolicy};
 
 use super::upstream::{Lists, Upstream, call, names, spec};
 
 fn pinned(upstream: &Arc<Upstream>, store: &Arc<MemoryPins>) -> Pinned {
     Pinned::new(upstream.clone(), Arc::clone(store) as Arc<dyn PinStore>)
-        .approved_by(|tool| format!("toolpost trust up {tool}"))
+        .approval_command(|tool| format!("toolpost trust up {tool}"))
 }
 
 #[tokio::test]
@@ -29,7 +29,7 @@ async fn a_changed_definition_is_quarantined_until_it_is_approved() {
     // Between the list and the call: nobody has listed it since.
     let error = call(&source, "add").await.unwrap_err();
     assert_eq!(error.code(), Code::Permission);
-    assert!(error.message().contains("has changed since it was approved"), "{error}");
+    assert!(error.message().contains("has changed since its approval"), "{error}");
     assert!(error.suggestion().unwrap().contains("toolpost trust up add"), "{error}");
     assert_eq!(upstream.count_calls(), 1);
     assert_eq!(call(&source, "sub").await.unwrap(), "up:sub", "the others go on");
@@ -39,8 +39,8 @@ async fn a_changed_definition_is_quarantined_until_it_is_approved() {
     assert!(listed[0].description.starts_with("Unavailable: its definition has changed"));
     assert!(!serde_json::to_string(&listed[0]).unwrap().contains("id_rsa"), "no word of its own is shown");
 
-    let standing = source.standings().await.unwrap().remove(0);
-    assert!(matches!(standing.verdict, Verdict::Changed { .. }));
+    let standing = source.statuses().await.unwrap().remove(0);
+    assert!(matches!(standing.verdict, PinVerdict::Changed { .. }));
     assert_eq!(standing.approved_definition.unwrap()["description"], "The tool add.");
     assert_eq!(standing.findings.len(), 1);
     let before = source.generation();
@@ -54,8 +54,8 @@ async fn a_changed_definition_is_quarantined_until_it_is_approved() {
 async fn what_was_looked_at_is_what_is_approved() {
     let upstream = Upstream::new("up", &["add"]);
     let store = Arc::new(MemoryPins::default());
-    let source = pinned(&upstream, &store).unpinned(Unpinned::Quarantine);
-    let looked_at = source.standings().await.unwrap().remove(0).sha256;
+    let source = pinned(&upstream, &store).unpinned(UnpinnedPolicy::Quarantine);
+    let looked_at = source.statuses().await.unwrap().remove(0).sha256;
     upstream.set(vec![spec("add", "Another.")]);
     assert_eq!(source.approve("add", &looked_at).await.unwrap_err().code(), Code::Conflict);
     assert_eq!(source.approve("nothing", &looked_at).await.unwrap_err().code(), Code::NotFound);
@@ -65,9 +65,9 @@ async fn what_was_looked_at_is_what_is_approved() {
 #[tokio::test]
 async fn what_becomes_of_tools_without_a_pin() {
     for (unpinned, first, later) in [
-        (Unpinned::Trust, true, true),
-        (Unpinned::TrustFirstList, true, false),
-        (Unpinned::Quarantine, false, false),
+        (UnpinnedPolicy::Trust, true, true),
+        (UnpinnedPolicy::TrustFirstList, true, false),
+        (UnpinnedPolicy::Quarantine, false, false),
     ] {
         let upstream = Upstream::new("up", &["add"]);
         let source = pinned(&upstream, &Arc::default()).unpinned(unpinned);
@@ -147,13 +147,13 @@ async fn pins_that_cannot_be_read_show_nothing() {
 async fn pins_are_kept_by_name_and_read_back() {
     let upstream = Upstream::new("up", &["add"]);
     let store = Arc::new(MemoryPins::default());
-    assert!(call(&pinned(&upstream, &store).kept_as("calc"), "add").await.is_ok());
+    assert!(call(&pinned(&upstream, &store).store_as("calc"), "add").await.is_ok());
     assert!(store.load("up").unwrap().is_empty());
     let pins = store.load("calc").unwrap();
     let text = serde_json::to_string(&pins["add"]).unwrap();
     assert_eq!(serde_json::from_str::<Pin>(&text).unwrap(), pins["add"]);
     upstream.set(vec![spec("add", "Changed.")]);
-    assert!(call(&pinned(&upstream, &store).kept_as("calc"), "add").await.is_err());
+    assert!(call(&pinned(&upstream, &store).store_as("calc"), "add").await.is_err());
     assert!(call(&pinned(&upstream, &store), "add").await.is_ok(), "another name has no pins yet");
 }
 
@@ -167,7 +167,7 @@ async fn a_toolbox_in_front_sees_quarantine_come_and_go() {
     upstream.set(vec![spec("add", "Changed.")]);
     let reply = toolbox.call(Call::new("add", json!({ "anything": 1 }))).await;
     assert_eq!(reply.result.unwrap_err().code(), Code::Permission);
-    let standing = source.standings().await.unwrap().remove(0);
+    let standing = source.statuses().await.unwrap().remove(0);
     source.approve("add", &standing.sha256).await.unwrap();
     assert!(toolbox.run("add", json!({})).await.is_ok());
     assert_eq!(toolbox.spec("add").unwrap().description, "Changed.");
@@ -210,7 +210,7 @@ async fn prompts_and_resources_are_pinned_like_tools() {
     assert_eq!(quarantined, ["prompt:greet", "prompt:late", "resource:notes://{id}", "resource:late://{id}"]);
 
     for name in ["prompt:greet", "resource:notes://{id}"] {
-        let all = source.standings().await.unwrap();
+        let all = source.statuses().await.unwrap();
         let standing = all.iter().find(|standing| standing.name == name).unwrap();
         source.approve(name, &standing.sha256).await.unwrap();
     }

@@ -332,7 +332,7 @@ async fn a_nested_call_never_waits_for_its_caller() {
         async |other: &str| toolbox.call(by("x", "outer", json!({"name": "a", "other": other}))).await.result;
     let error = call("a").await.unwrap_err();
     assert_eq!(error.code(), Code::Precondition);
-    assert!(error.message().contains("is being changed by a call that waits for this one"), "{error}");
+    assert!(error.message().contains("is locked by a call that waits for this one"), "{error}");
     assert_eq!(store.version("counters/@x").await, 0);
     // On another part both are committed: first the inner one, and the outer one is carried over to it.
     assert_eq!(call("b").await.unwrap().structured, Some(json!(1)));

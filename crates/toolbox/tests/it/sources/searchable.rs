@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use toolpost_core::{Call, Caller, Code, ParameterType, ToolError, ToolSource, ToolSpec};
-use toolpost_toolbox::sources::{Filter, Filtered, Searched};
+use toolpost_toolbox::sources::{Filter, Filtered, Searchable};
 use toolpost_toolbox::{Catalog, Toolbox, definition_tokens};
 
 use super::upstream::{Upstream, caller, names, spec};
@@ -12,11 +12,11 @@ use super::upstream::{Upstream, caller, names, spec};
 const NONE: [&str; 0] = [];
 const THREE: [&str; 3] = ["search_tools", "describe_tools", "call_tool"];
 
-async fn behind(upstream: &Arc<Upstream>, filter: Filter) -> (Toolbox, Searched) {
+async fn behind(upstream: &Arc<Upstream>, filter: Filter) -> (Toolbox, Searchable) {
     let toolbox = Toolbox::builder().name("front").build().unwrap();
     toolbox.add_source(upstream.clone()).await.unwrap();
     let source: Arc<dyn ToolSource> = Arc::new(Filtered::new(Arc::new(toolbox.clone()), filter));
-    let searched = Searched::new(source, Catalog::new(&toolbox));
+    let searched = Searchable::new(source, Catalog::new(&toolbox));
     (toolbox, searched)
 }
 

@@ -1,4 +1,4 @@
-//! Resources that clients have subscribed to: read now and then, and told when they have changed.
+//! Resource subscriptions: polls resources and notifies clients of changes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -11,50 +11,50 @@ use toolpost_core::{Call, Code, ToolError};
 use super::Principal;
 use super::calls::{Task, shown};
 use super::handler::{Shared, caller_of};
-use super::listing::LIST_TIME;
+use super::listing::LIST_TIMEOUT as READ_TIMEOUT;
 
-/// What tells one state of a resource from another.
+/// The digest of a resource's content.
 ///
 /// # Errors
 /// Those of the resource.
 async fn digest(shared: &Shared, principal: &Principal, uri: &str) -> Result<Vec<u8>, ToolError> {
     let call = Call::new(uri, serde_json::Value::Null).with_caller(caller_of(principal));
     let reading = shared.source.read(call);
-    let output = tokio::time::timeout(LIST_TIME, reading)
+    let output = tokio::time::timeout(READ_TIMEOUT, reading)
         .await
-        .unwrap_or_else(|_| Err(ToolError::timeout("the resource was not read in time")))?;
+        .unwrap_or_else(|_| Err(ToolError::timeout("reading the resource timed out")))?;
     let text = serde_json::to_string(&(&output.content, &output.structured))?;
     Ok(Sha256::digest(text).to_vec())
 }
 
-/// What is known of some resources.
-pub(super) struct Watch {
+/// The last known digests of resources.
+pub(super) struct ResourceWatch {
     shared: Weak<Shared>,
     principal: Principal,
     known: HashMap<String, Vec<u8>>,
 }
 
-impl Watch {
+impl ResourceWatch {
     pub(super) fn new(shared: &Arc<Shared>, principal: Principal) -> Self {
         Self { shared: Arc::downgrade(shared), principal, known: HashMap::new() }
     }
 
-    /// Waits a while, and says whether a resource has changed since the last time. The first time it has not.
+    /// Whether a resource has changed since the last call; `false` the first time.
     pub(super) async fn changed(&mut self, uri: &str) -> bool {
         let Some(shared) = self.shared.upgrade() else { return false };
-        // What cannot be read now has not changed; when it can be read again it is compared.
+        // An unreadable resource counts as unchanged until it can be read again.
         let Ok(now) = digest(&shared, &self.principal, uri).await else { return false };
         self.known.insert(uri.to_owned(), now.clone()).is_some_and(|before| before != now)
     }
 }
 
-/// The subscriptions of one client of the older era.
+/// The subscriptions of one legacy client.
 #[derive(Default)]
 pub(super) struct Subscriptions(Mutex<HashMap<String, Task<()>>>);
 
 impl Subscriptions {
     /// # Errors
-    /// There is no such resource, or the client has as many subscriptions as it may.
+    /// The resource is unknown, or the client has too many subscriptions.
     pub(super) async fn add(
         &self,
         shared: &Arc<Shared>,
@@ -64,20 +64,20 @@ impl Subscriptions {
     ) -> Result<(), ErrorData> {
         match digest(shared, &principal, &uri).await {
             Err(error) if error.code() == Code::NotFound => {
-                let message = format!("there is no resource `{}`", shown(&uri));
+                let message = format!("unknown resource `{}`", shown(&uri));
                 return Err(ErrorData::resource_not_found(message, None));
             }
-            // What cannot be read now may be readable later.
+            // A resource that fails now may be readable later.
             Ok(_) | Err(_) => {}
         }
         let interval = shared.limits.watch_interval;
-        let mut watch = Watch::new(shared, principal);
+        let mut watch = ResourceWatch::new(shared, principal);
         let watched = uri.clone();
         let task = Task::spawn(async move {
             loop {
                 if watch.changed(&watched).await {
-                    let told = peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(&watched));
-                    if told.await.is_err() {
+                    let sent = peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(&watched));
+                    if sent.await.is_err() {
                         return;
                     }
                 }
@@ -87,7 +87,7 @@ impl Subscriptions {
         let mut subscriptions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if subscriptions.len() >= shared.limits.subscriptions && !subscriptions.contains_key(&uri) {
             return Err(ErrorData::invalid_params(
-                format!("{} resources are subscribed to already", shared.limits.subscriptions),
+                format!("too many subscriptions: at most {}", shared.limits.subscriptions),
                 None,
             ));
         }

@@ -1,4 +1,4 @@
-//! Which names of joined sources lead where.
+//! Routes from names to members.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -8,34 +8,34 @@ use toolpost_core::{HiddenDefinition, ToolError, ToolSpec};
 use super::{Collisions, Seat};
 use crate::sources::{Finding, Namespaced, inspect, shown};
 
-/// How many remarks a member gets.
+/// The maximum number of remarks per member.
 const MAX_REMARKS: usize = 20;
 
-/// Names, and where they lead.
+/// The routes of all names.
 #[derive(Default)]
 pub(super) struct Table {
     pub(super) versions: Vec<u64>,
     pub(super) specs: Vec<Arc<ToolSpec>>,
-    /// From a name or an alias to the member and the name there.
+    /// From a name or an alias to its member and the name there.
     pub(super) routes: HashMap<String, Route>,
     pub(super) left_out: Vec<(Arc<str>, HiddenDefinition)>,
-    /// The first tool whose name is taken.
+    /// The error of the first collision.
     pub(super) collision: Option<ToolError>,
-    /// What is remarkable in definitions beside those of other members; read when somebody asks.
+    /// Findings across members; computed on first use.
     remarks: OnceLock<Vec<Finding>>,
 }
 
 #[derive(Clone)]
 pub(super) struct Route {
     pub(super) seat: Arc<Seat>,
-    /// The name that the member knows.
+    /// The name in the member.
     pub(super) inner: String,
 }
 
 impl Table {
     pub(super) fn new(members: &[Arc<Seat>], versions: Vec<u64>, collisions: Collisions) -> Self {
         let mut table = Self { versions, ..Self::default() };
-        // Names go before aliases, whoever has them: an alias never stands in the way of a tool.
+        // Names have precedence over the aliases of all members.
         let mut aliases: Vec<(Arc<Seat>, String, String)> = Vec::new();
         for seat in members {
             let Some((_, specs)) = seat.listed.borrow().read.clone() else { continue };
@@ -70,7 +70,7 @@ impl Table {
         table
     }
 
-    /// The tool under a name that nobody has yet; else it is left out, and that is noted.
+    /// The tool under a free name. Otherwise it is recorded as omitted.
     fn free_name(
         &mut self,
         seat: &Arc<Seat>,
@@ -95,20 +95,20 @@ impl Table {
             (Some(owner), _) => {
                 let error =
                     ToolError::conflict(format!("`{owner}` and `{member}` both have a tool `{tool}`"))
-                        .suggest("Put one of them under a namespace, rename the tool, or filter it out.");
+                        .suggest("Use a namespace, rename the tool, or filter it out.");
                 self.collision.get_or_insert(error);
                 format!("`{owner}` has a tool of this name")
             }
-            // Whoever takes the list takes all of it or nothing: one bad definition must not cost the others.
+            // One bad definition must not make the whole list fail.
             (None, Err(error)) => error.message,
             (None, Ok(())) => return Some(outer),
         };
-        tracing::warn!("the tool `{tool}` of `{member}` is left out: {reason}");
+        tracing::warn!("the tool `{tool}` of `{member}` is omitted: {reason}");
         self.left_out.push((Arc::clone(member), HiddenDefinition::new(tool, reason)));
         None
     }
 
-    /// What is remarkable in the definitions of a member: words about tools of others, and the like.
+    /// The findings in the definitions of a member, such as text about tools of others.
     pub(super) fn remarks(&self, member: &str) -> Vec<String> {
         let findings = self.remarks.get_or_init(|| {
             let mut by_member: Vec<(Arc<str>, Vec<Arc<ToolSpec>>)> = Vec::new();

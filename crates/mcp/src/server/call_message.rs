@@ -1,5 +1,4 @@
-//! A call of a tool, read in one pass. Most messages are that; reading any message keeps all of it aside first, to look at
-//! it several times.
+//! Parses a plain `tools/call` in one pass. rmcp buffers each message and parses it several times.
 
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, ClientJsonRpcMessage, ClientRequest, InputResponses, JsonObject,
@@ -11,11 +10,11 @@ use serde::de::{Deserialize, Deserializer, Error as _};
 #[serde(deny_unknown_fields)]
 struct Message {
     #[serde(deserialize_with = "version")]
-    #[expect(dead_code, reason = "it is what it must be, or there is no message")]
+    #[expect(dead_code, reason = "the deserializer checks the value")]
     jsonrpc: (),
     id: RequestId,
     #[serde(deserialize_with = "method")]
-    #[expect(dead_code, reason = "it is what it must be, or there is no message")]
+    #[expect(dead_code, reason = "the deserializer checks the value")]
     method: (),
     params: Params,
 }
@@ -39,14 +38,14 @@ fn method<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
     literal("tools/call", deserializer)
 }
 
-fn literal<'de, D: Deserializer<'de>>(wanted: &str, deserializer: D) -> Result<(), D::Error> {
+fn literal<'de, D: Deserializer<'de>>(expected: &str, deserializer: D) -> Result<(), D::Error> {
     match <&str>::deserialize(deserializer)? {
-        found if found == wanted => Ok(()),
-        _ => Err(D::Error::custom("another one")),
+        found if found == expected => Ok(()),
+        _ => Err(D::Error::custom("another value")),
     }
 }
 
-/// The message, if it is a plain call of a tool. Whatever else it is, is for the reader of all messages to say.
+/// The message, if it is a plain tool call; otherwise rmcp parses it.
 pub(super) fn read(bytes: &[u8]) -> Option<ClientJsonRpcMessage> {
     let Message { id, params, .. } = serde_json::from_slice(bytes).ok()?;
     let mut call = CallToolRequestParams::new(params.name);
@@ -65,22 +64,22 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn slowly(bytes: &[u8]) -> Option<Value> {
+    fn by_rmcp(bytes: &[u8]) -> Option<Value> {
         let message = serde_json::from_slice::<ClientJsonRpcMessage>(bytes).ok()?;
         serde_json::to_value(message).ok()
     }
 
     #[test]
-    fn a_plain_call_is_read() {
+    fn a_plain_call_parses() {
         let bytes = br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"add","arguments":{"a":1},"_meta":{"progressToken":"p"}}}"#;
         let read = read(bytes).map(|message| serde_json::to_value(message).unwrap());
-        assert_eq!(read, slowly(bytes));
+        assert_eq!(read, by_rmcp(bytes));
         assert_eq!(read.unwrap()["params"]["_meta"]["progressToken"], "p");
     }
 
-    /// Each place takes each value, and each is left out: what is read here is what the reader of all messages reads.
+    /// Each field takes each value or is removed: the result must match rmcp's parser.
     #[test]
-    fn what_is_read_is_what_the_reader_of_all_messages_reads() {
+    fn the_fast_parser_matches_rmcp() {
         let values = [
             json!(null),
             json!(true),
@@ -127,7 +126,7 @@ mod tests {
                 let bytes = message.to_string();
                 if let Some(read) = read(bytes.as_bytes()) {
                     read_here += 1;
-                    assert_eq!(serde_json::to_value(read).ok(), slowly(bytes.as_bytes()), "{bytes}");
+                    assert_eq!(serde_json::to_value(read).ok(), by_rmcp(bytes.as_bytes()), "{bytes}");
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, json};
 use tokio::time::Instant;
 use toolpost_core::{Alias, Call, Code, SourceState, ToolSource};
-use toolpost_toolbox::sources::{Collisions, Filter, Filtered, Joined, JoinedSettings, Member};
+use toolpost_toolbox::sources::{Collisions, Filter, Filtered, Member, MergeSettings, Merged};
 
 use super::upstream::{Lists, Upstream, call, caller, names, spec};
 
@@ -14,15 +14,15 @@ fn member(upstream: &Arc<Upstream>) -> Member {
     Member::new(&upstream.name, upstream.clone()).unwrap()
 }
 
-fn settings(change: impl FnOnce(&mut JoinedSettings)) -> JoinedSettings {
-    let mut settings = JoinedSettings::default();
+fn settings(change: impl FnOnce(&mut MergeSettings)) -> MergeSettings {
+    let mut settings = MergeSettings::default();
     change(&mut settings);
     settings
 }
 
-async fn join(upstreams: &[&Arc<Upstream>], change: impl FnOnce(&mut JoinedSettings)) -> Joined {
+async fn join(upstreams: &[&Arc<Upstream>], change: impl FnOnce(&mut MergeSettings)) -> Merged {
     let members = upstreams.iter().map(|upstream| member(upstream)).collect();
-    Joined::open("gateway", members, settings(change)).await.unwrap()
+    Merged::open("gateway", members, settings(change)).await.unwrap()
 }
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn each_name_leads_to_its_source_in_a_fixed_order() {
 async fn a_name_that_two_have_is_an_error_or_goes_under_the_namespace() {
     let (one, two) = (Upstream::new("one", &["add"]), Upstream::new("two", &["add", "sub"]));
     let members = || vec![member(&one), member(&two)];
-    let error = Joined::open("g", members(), JoinedSettings::default()).await.unwrap_err();
+    let error = Merged::open("g", members(), MergeSettings::default()).await.unwrap_err();
     assert_eq!(error.code(), Code::Conflict);
     assert_eq!(error.message(), "`one` and `two` both have a tool `add`");
     let joined = join(&[&one, &two], |settings| settings.collisions = Collisions::Namespace).await;
@@ -56,11 +56,11 @@ async fn a_name_that_two_have_is_an_error_or_goes_under_the_namespace() {
     assert_eq!(call(&joined, "add").await.unwrap(), "one:add");
     assert_eq!(call(&joined, "two__add").await.unwrap(), "two:add");
     let namespaced = Member::namespaced("two", two.clone()).unwrap();
-    let joined = Joined::open("g", vec![member(&one), namespaced], JoinedSettings::default()).await.unwrap();
+    let joined = Merged::open("g", vec![member(&one), namespaced], MergeSettings::default()).await.unwrap();
     assert_eq!(names(&joined).await, ["add", "two__add", "two__sub"]);
     assert!(Member::new("no name", one.clone()).is_err());
     let twice = vec![member(&one), Member::new("ONE", two.clone()).unwrap()];
-    assert_eq!(Joined::open("g", twice, JoinedSettings::default()).await.unwrap_err().code(), Code::Conflict);
+    assert_eq!(Merged::open("g", twice, MergeSettings::default()).await.unwrap_err().code(), Code::Conflict);
 }
 
 #[tokio::test]
@@ -91,7 +91,7 @@ async fn a_slow_member_delays_the_others_by_a_bound_and_comes_in_late() {
     let (fast, slow) = (Upstream::new("fast", &["add"]), Upstream::new("slow", &["sub"]));
     slow.lists(Lists::After(Duration::from_secs(10)));
     let begun = Instant::now();
-    let joined = join(&[&fast, &slow], |settings| settings.patience = Duration::from_secs(2)).await;
+    let joined = join(&[&fast, &slow], |settings| settings.member_timeout = Duration::from_secs(2)).await;
     assert_eq!(begun.elapsed().as_secs(), 2);
     let begun = Instant::now();
     assert_eq!(names(&joined).await, ["add"]);
@@ -111,7 +111,7 @@ async fn a_member_that_never_answers_or_fails_keeps_what_it_had() {
     for how in [Lists::Never, Lists::Fails] {
         let (one, two) = (Upstream::new("one", &["add"]), Upstream::new("two", &["sub"]));
         let joined = join(&[&one, &two], |settings| {
-            settings.patience = Duration::from_secs(1);
+            settings.member_timeout = Duration::from_secs(1);
             settings.list_timeout = Duration::from_secs(5);
         })
         .await;
@@ -194,7 +194,7 @@ async fn each_caller_sees_what_the_members_show_it() {
     one.offers(&["notes://{id}"], &["greet"]);
     let filter = Filter::default().client("guest", ["add"], ["drop"]).unwrap();
     let guarded = Member::new("one", Arc::new(Filtered::new(one, filter))).unwrap();
-    let joined = Joined::open("g", vec![guarded, member(&two)], JoinedSettings::default()).await.unwrap();
+    let joined = Merged::open("g", vec![guarded, member(&two)], MergeSettings::default()).await.unwrap();
     let guest = joined.seen_by(&caller("guest")).unwrap();
     assert_eq!(names(&*guest).await, ["add", "sub"]);
     assert_eq!(names(&*joined.seen_by(&caller("other")).unwrap()).await, ["add", "drop", "sub"]);

@@ -1,4 +1,4 @@
-//! A source that is connected again when it is gone.
+//! A source that reconnects when the connection is lost.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -13,51 +13,52 @@ use toolpost_core::{
     SourceStatus, ToolError, ToolSource, ToolSpec,
 };
 
-use super::listing::{in_time, tools_of};
-use super::{Connect, Manifest, refused};
+use super::definition::Definition;
+use super::listing::{listed, tools_of};
+use super::{Connect, Manifest, Specs, refused};
 
-/// The bounds of a [`Revived`] source.
+/// The settings of a [`Reconnecting`] source.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct RevivedSettings {
-    /// How long a connection may take. Default: 30 s.
+pub struct ReconnectSettings {
+    /// The timeout of a connection attempt. Default: 30 s.
     pub connect_timeout: Duration,
-    /// How long its lists may take. Default: 10 s.
+    /// The timeout of its lists. Default: 10 s.
     pub list_timeout: Duration,
-    /// How long a call waits for a source that is away. Default: 10 s; then `DEPENDENCY`, which may be tried again.
-    pub patience: Duration,
-    /// The wait before it is connected again; it doubles each time. Default: 200 ms.
+    /// How long a call waits for a disconnected source. Default: 10 s; then a retryable `DEPENDENCY`.
+    pub wait_timeout: Duration,
+    /// The delay before the first reconnect; it doubles each time. Default: 200 ms.
     pub initial_wait: Duration,
-    /// The longest wait. Default: 30 s.
-    pub longest_wait: Duration,
-    /// How often it is asked whether it is well. Default: every 15 s.
-    pub health_every: Duration,
-    /// How long the answer may take. Default: 5 s; then it counts as gone.
+    /// The maximum delay. Default: 30 s.
+    pub max_wait: Duration,
+    /// The interval of health checks. Default: 15 s.
+    pub health_interval: Duration,
+    /// The timeout of a health check. Default: 5 s; then the connection counts as lost.
     pub health_timeout: Duration,
 }
 
-impl Default for RevivedSettings {
+impl Default for ReconnectSettings {
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(30),
             list_timeout: Duration::from_secs(10),
-            patience: Duration::from_secs(10),
+            wait_timeout: Duration::from_secs(10),
             initial_wait: Duration::from_millis(200),
-            longest_wait: Duration::from_secs(30),
-            health_every: Duration::from_secs(15),
+            max_wait: Duration::from_secs(30),
+            health_interval: Duration::from_secs(15),
             health_timeout: Duration::from_secs(5),
         }
     }
 }
 
-/// A source that is connected again when it is gone, with waits that grow to a bound.
+/// A source that reconnects when the connection is lost, with growing delays.
 ///
-/// While it is away its tools stay listed as they were. A call then waits for it for a bounded time, and fails with
-/// `DEPENDENCY` and [`RetryAdvice::NotStarted`]. A call that was lost with it is made again by itself only if it
-/// certainly did not start, or if its tool is idempotent or changes nothing.
+/// While it is disconnected, it lists its last known tools. A call waits for it up to a timeout, and fails
+/// with `DEPENDENCY` and [`RetryAdvice::NotStarted`]. A lost call is repeated once, and only if it did not
+/// start or its tool is idempotent or read-only.
 ///
-/// Dropping it ends the attempts; calls that run keep their connection.
-pub struct Revived {
+/// Dropping it ends the reconnects; running calls keep their connection.
+pub struct Reconnecting {
     shared: Arc<Shared>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -65,10 +66,10 @@ pub struct Revived {
 struct Shared {
     name: Arc<str>,
     connect: Box<dyn Connect>,
-    settings: RevivedSettings,
+    settings: ReconnectSettings,
     link: watch::Sender<Link>,
     book: Mutex<Book>,
-    /// Somebody has reason to believe that it is gone.
+    /// Requests a health check.
     suspect: Notify,
 }
 
@@ -76,28 +77,28 @@ struct Shared {
 #[derive(Clone)]
 enum Link {
     Up(Arc<dyn ToolSource>),
-    /// Until when it is not tried again; `None` while it is tried.
+    /// The time of the next attempt; `None` during an attempt.
     Away(Option<Instant>),
 }
 
-/// What outlives a connection.
+/// The state that outlives a connection.
 struct Book {
     manifest: Option<Arc<Manifest>>,
-    /// What is added to the generation of the connected source, so that the sum grows with changes and nothing else.
+    /// Added to the generation of the connected source, so that the sum grows only with changes.
     offset: u64,
-    /// The sum when it went away.
+    /// The sum at the time of the disconnect.
     frozen: u64,
     connections: u64,
     failures: u32,
     last_error: Option<String>,
 }
 
-impl Revived {
-    /// Begins to connect, in a task of the current tokio runtime.
+impl Reconnecting {
+    /// Starts connecting, in a task of the current tokio runtime.
     pub fn start(
         name: impl Into<Arc<str>>,
         connect: impl Connect + 'static,
-        settings: RevivedSettings,
+        settings: ReconnectSettings,
     ) -> Self {
         let shared = Arc::new(Shared {
             name: name.into(),
@@ -114,14 +115,14 @@ impl Revived {
             }),
             suspect: Notify::new(),
         });
-        let task = tokio::spawn(keep_up(Arc::clone(&shared)));
+        let task = tokio::spawn(maintain(Arc::clone(&shared)));
         Self { shared, task }
     }
 
     /// Waits until it is connected.
     ///
     /// # Errors
-    /// `DEPENDENCY` with the reason of the last attempt if it is not within this time.
+    /// `DEPENDENCY`, with the reason of the last attempt, after this time.
     pub async fn ready(&self, within: Duration) -> Result<(), ToolError> {
         self.shared.up_within(within).await.map(|_| ())
     }
@@ -129,7 +130,7 @@ impl Revived {
     /// Waits until it is connected, or the first attempt has failed.
     ///
     /// # Errors
-    /// `DEPENDENCY` with the reason if it is not.
+    /// `DEPENDENCY`, with the reason, if it is not connected.
     pub(super) async fn attempted(&self, within: Duration) -> Result<(), ToolError> {
         let mut links = self.shared.link.subscribe();
         let ended = links.wait_for(|link| !matches!(link, Link::Away(None)));
@@ -138,7 +139,7 @@ impl Revived {
     }
 }
 
-impl Drop for Revived {
+impl Drop for Reconnecting {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -161,12 +162,12 @@ impl Shared {
     }
 
     fn generation(&self) -> u64 {
-        // In this order everywhere: the book, then the link.
+        // The lock order: the book, then the link.
         let book = self.book();
         self.up().map_or(book.frozen, |source| book.offset.wrapping_add(source.generation()))
     }
 
-    /// Takes a connected source in.
+    /// Records a new connection.
     fn connected(&self, source: Arc<dyn ToolSource>, manifest: Manifest) {
         let mut book = self.book();
         let same = book.manifest.as_ref().is_some_and(|known| known.lists_the_same(&manifest));
@@ -180,15 +181,15 @@ impl Shared {
         self.link.send_replace(Link::Up(source));
     }
 
-    /// Lets go of a source that is gone, if it is still the one that is used.
-    fn gone(&self, source: &Arc<dyn ToolSource>, error: &ToolError) {
+    /// Records a lost connection, if it is still the current one.
+    fn lost(&self, source: &Arc<dyn ToolSource>, error: &ToolError) {
         let mut book = self.book();
         let Some(current) = self.up().filter(|current| Arc::ptr_eq(current, source)) else { return };
         book.frozen = book.offset.wrapping_add(current.generation());
         book.last_error = Some(error.message().to_owned());
         self.link.send_replace(Link::Away(None));
         drop(book);
-        tracing::warn!(source = &*self.name, "the source is gone and will be connected again: {error}");
+        tracing::warn!(source = &*self.name, "the connection is lost and will be restored: {error}");
         self.suspect.notify_one();
     }
 
@@ -199,7 +200,7 @@ impl Shared {
         self.link.send_replace(Link::Away(Some(Instant::now() + wait)));
     }
 
-    /// The source, as soon as it is there, within a time.
+    /// Waits for the connected source, up to a timeout.
     async fn up_within(&self, within: Duration) -> Result<Arc<dyn ToolSource>, ToolError> {
         let mut links = self.link.subscribe();
         let up = tokio::time::timeout(within, links.wait_for(|link| matches!(link, Link::Up(_)))).await;
@@ -209,25 +210,51 @@ impl Shared {
             return Ok(Arc::clone(source));
         }
         let reason = self.book().last_error.clone();
-        let reason = reason.unwrap_or_else(|| "it is not connected yet".to_owned());
+        let reason = reason.unwrap_or_else(|| "no connection yet".to_owned());
         let again = match &*self.link.borrow() {
             Link::Away(Some(until)) => until.saturating_duration_since(Instant::now()),
             _ => Duration::ZERO,
         };
-        Err(ToolError::dependency(format!("`{}` is away: {reason}", self.name))
-            .suggest("It is connected again by itself; try again in a while.")
+        Err(ToolError::dependency(format!("`{}` is not connected: {reason}", self.name))
+            .suggest("It reconnects by itself; try again later.")
             .retry(RetryAdvice::NotStarted(again.max(self.settings.initial_wait))))
     }
 
-    /// Whether it is well, in bounded time.
+    /// Checks the health of a source, with a timeout.
     async fn check(&self, source: &Arc<dyn ToolSource>) -> Result<(), ToolError> {
         let limit = self.settings.health_timeout;
         tokio::time::timeout(limit, source.health()).await.unwrap_or_else(|_| {
-            Err(ToolError::timeout(format!("`{}` did not say within {limit:?} that it is well", self.name)))
+            Err(ToolError::timeout(format!(
+                "`{}` did not answer the health check within {limit:?}",
+                self.name
+            )))
         })
     }
 
-    /// Whether a lost call may be made once more.
+    /// The resources or prompts. While the source is away, or if it cannot list them, those of the manifest.
+    async fn specs<D: Definition>(&self) -> Specs<D> {
+        let known = || self.manifest().map(|manifest| D::in_manifest(&manifest).to_vec());
+        let source = match (self.up(), known()) {
+            (Some(source), _) => source,
+            (None, Some(known)) => return Ok(known),
+            // A source that was never listed may have some.
+            (None, None) => self.up_within(Duration::ZERO).await?,
+        };
+        match listed(&*source, self.settings.list_timeout).await {
+            Ok(specs) => Ok(specs),
+            Err(error) => known().ok_or(error),
+        }
+    }
+
+    /// Starts a health check if this result says that the source may be gone.
+    fn check_after(&self, result: Result<Output, ToolError>) -> Result<Output, ToolError> {
+        if matches!(&result, Err(error) if error.code() == Code::Dependency) {
+            self.suspect.notify_one();
+        }
+        result
+    }
+
+    /// Whether a lost call may be repeated.
     fn may_repeat(&self, tool: &str, error: &ToolError) -> bool {
         if matches!(error.retry_advice(), Some(RetryAdvice::NotStarted(_))) {
             return true;
@@ -242,10 +269,10 @@ impl Shared {
         let mut repeated = false;
         loop {
             let up = tokio::select! {
-                up = self.up_within(self.settings.patience) => up,
-                () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller asked to stop")),
+                up = self.up_within(self.settings.wait_timeout) => up,
+                () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller cancelled the call")),
                 () = crate::path::sleep_until(call.deadline) => {
-                    Err(ToolError::timeout(format!("the deadline passed while `{}` was away", self.name))
+                    Err(ToolError::timeout(format!("the deadline passed while `{}` was not connected", self.name))
                         .retry(RetryAdvice::NotStarted(self.settings.initial_wait)))
                 }
             };
@@ -258,9 +285,9 @@ impl Shared {
                 Err(error) if matches!(error.code(), Code::Dependency | Code::Timeout) => error,
                 _ => return reply,
             };
-            // A tool may have failed for reasons of its own: only a source that is not well is given up.
-            let Err(ill) = self.check(&source).await else { return reply };
-            self.gone(&source, &ill);
+            // The error may come from the tool itself, so check the source.
+            let Err(unhealthy) = self.check(&source).await else { return reply };
+            self.lost(&source, &unhealthy);
             if repeated || !self.may_repeat(&call.tool, lost) {
                 return reply;
             }
@@ -269,30 +296,30 @@ impl Shared {
     }
 }
 
-/// Connects, watches, and connects again.
-async fn keep_up(shared: Arc<Shared>) {
+/// Connects, monitors the connection, and reconnects.
+async fn maintain(shared: Arc<Shared>) {
     let settings = &shared.settings;
     let mut wait = settings.initial_wait;
     loop {
-        let begun = Instant::now();
+        let started = Instant::now();
         match connect(&shared).await {
             Ok(source) => {
-                watch_over(&shared, source).await;
-                // One that goes as soon as it has come is not worth more effort than one that does not come.
-                if begun.elapsed() >= settings.longest_wait {
+                monitor(&shared, source).await;
+                // A connection that fails soon keeps the growing delay.
+                if started.elapsed() >= settings.max_wait {
                     wait = settings.initial_wait;
                     continue;
                 }
             }
             Err(error) => {
-                tracing::warn!(source = &*shared.name, "the source cannot be connected: {error}");
+                tracing::warn!(source = &*shared.name, "the connection failed: {error}");
                 shared.failed(&error, wait);
             }
         }
-        // Half to all of it, so that many do not come back at once.
-        let jitter = RandomState::new().hash_one(begun) % 512;
+        // Jitter between half the delay and all of it, so that clients do not reconnect at once.
+        let jitter = RandomState::new().hash_one(started) % 512;
         tokio::time::sleep(wait / 2 + (wait / 1024).saturating_mul(jitter as u32)).await;
-        wait = wait.saturating_mul(2).min(settings.longest_wait);
+        wait = wait.saturating_mul(2).min(settings.max_wait);
     }
 }
 
@@ -300,24 +327,24 @@ async fn connect(shared: &Shared) -> Result<Arc<dyn ToolSource>, ToolError> {
     let limit = shared.settings.connect_timeout;
     let source = tokio::time::timeout(limit, shared.connect.connect())
         .await
-        .unwrap_or_else(|_| Err(ToolError::timeout(format!("it was not there within {limit:?}"))))?;
+        .unwrap_or_else(|_| Err(ToolError::timeout(format!("no connection within {limit:?}"))))?;
     let manifest = Manifest::read(&*source, shared.settings.list_timeout).await?;
     shared.connected(Arc::clone(&source), manifest);
     Ok(source)
 }
 
-/// Returns when the source is gone. Its lists are read again when they change.
-async fn watch_over(shared: &Shared, source: Arc<dyn ToolSource>) {
+/// Returns when the connection is lost. Reads changed lists again.
+async fn monitor(shared: &Shared, source: Arc<dyn ToolSource>) {
     let mut links = shared.link.subscribe();
     let mut generation = source.generation();
     loop {
         tokio::select! {
-            () = tokio::time::sleep(shared.settings.health_every) => {}
+            () = tokio::time::sleep(shared.settings.health_interval) => {}
             () = shared.suspect.notified() => {}
             _ = links.wait_for(|link| !matches!(link, Link::Up(current) if Arc::ptr_eq(current, &source))) => return,
         }
         if let Err(error) = shared.check(&source).await {
-            shared.gone(&source, &error);
+            shared.lost(&source, &error);
         }
         if shared.up().is_none_or(|current| !Arc::ptr_eq(&current, &source)) {
             return;
@@ -332,27 +359,27 @@ async fn watch_over(shared: &Shared, source: Arc<dyn ToolSource>) {
     }
 }
 
-impl fmt::Debug for Revived {
+impl fmt::Debug for Reconnecting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Revived")
+        f.debug_struct("Reconnecting")
             .field("name", &self.shared.name)
             .field("up", &self.shared.up().is_some())
             .finish_non_exhaustive()
     }
 }
 
-impl ToolSource for Revived {
+impl ToolSource for Reconnecting {
     fn name(&self) -> &str {
         &self.shared.name
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
+    fn list(&self) -> BoxFuture<'_, Specs<ToolSpec>> {
         Box::pin(async {
             let shared = &self.shared;
             let source = match (shared.up(), shared.manifest()) {
                 (Some(source), _) => source,
                 (None, Some(manifest)) => return Ok(manifest.tools.clone()),
-                (None, None) => shared.up_within(shared.settings.patience).await?,
+                (None, None) => shared.up_within(shared.settings.wait_timeout).await?,
             };
             match tools_of(&*source, shared.settings.list_timeout).await {
                 Ok(specs) => {
@@ -364,7 +391,7 @@ impl ToolSource for Revived {
                     }
                     Ok(specs)
                 }
-                // Names stay; whether it is gone is found out.
+                // The last known tools stay, and a health check starts.
                 Err(error) => {
                     shared.suspect.notify_one();
                     shared.manifest().map(|manifest| manifest.tools.clone()).ok_or(error)
@@ -381,57 +408,25 @@ impl ToolSource for Revived {
         Box::pin(self.shared.call(call))
     }
 
-    fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
-        Box::pin(async {
-            let known = || self.shared.manifest().map(|manifest| manifest.resources.clone());
-            let source = match (self.shared.up(), known()) {
-                (Some(source), _) => source,
-                (None, Some(known)) => return Ok(known),
-                // What nobody has listed yet is not known to be empty.
-                (None, None) => self.shared.up_within(Duration::ZERO).await?,
-            };
-            match in_time(&*source, self.shared.settings.list_timeout, source.resources()).await {
-                Ok(specs) => Ok(specs),
-                Err(error) => known().ok_or(error),
-            }
-        })
+    fn resources(&self) -> BoxFuture<'_, Specs<ResourceSpec>> {
+        Box::pin(self.shared.specs())
     }
 
-    fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
-        Box::pin(async {
-            let known = || self.shared.manifest().map(|manifest| manifest.prompts.clone());
-            let source = match (self.shared.up(), known()) {
-                (Some(source), _) => source,
-                (None, Some(known)) => return Ok(known),
-                // What nobody has listed yet is not known to be empty.
-                (None, None) => self.shared.up_within(Duration::ZERO).await?,
-            };
-            match in_time(&*source, self.shared.settings.list_timeout, source.prompts()).await {
-                Ok(specs) => Ok(specs),
-                Err(error) => known().ok_or(error),
-            }
-        })
+    fn prompts(&self) -> BoxFuture<'_, Specs<PromptSpec>> {
+        Box::pin(self.shared.specs())
     }
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(async move {
-            let source = self.shared.up_within(self.shared.settings.patience).await?;
-            let read = source.read(call).await;
-            if matches!(&read, Err(error) if error.code() == Code::Dependency) {
-                self.shared.suspect.notify_one();
-            }
-            read
+            let source = self.shared.up_within(self.shared.settings.wait_timeout).await?;
+            self.shared.check_after(source.read(call).await)
         })
     }
 
     fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(async move {
-            let source = self.shared.up_within(self.shared.settings.patience).await?;
-            let rendered = source.render(call).await;
-            if matches!(&rendered, Err(error) if error.code() == Code::Dependency) {
-                self.shared.suspect.notify_one();
-            }
-            rendered
+            let source = self.shared.up_within(self.shared.settings.wait_timeout).await?;
+            self.shared.check_after(source.render(call).await)
         })
     }
 

@@ -1,4 +1,4 @@
-//! Answers of sessions as plain JSON where nothing else is to be told.
+//! Turns an event stream with a single response into plain JSON.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -14,25 +14,25 @@ use tokio::time::Instant;
 
 use super::http::Answer;
 
-/// How long the answer is waited for before it becomes a stream of events.
-const HOLD: Duration = Duration::from_millis(10);
+/// How long to wait for the response before streaming it.
+const MAX_DELAY: Duration = Duration::from_millis(10);
 
-/// The answer of a session is always a stream of events. Where its only message comes soon, it goes out as JSON.
-pub(super) async fn settle(answer: Answer, has_session: bool) -> Answer {
+/// rmcp answers session requests with an event stream. A response that comes soon is sent as JSON instead.
+pub(super) async fn flatten(answer: Answer, has_session: bool) -> Answer {
     let is_stream = answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
     if !is_stream || !has_session {
         return answer;
     }
-    let (mut head, mut body) = answer.into_parts();
-    let end = Instant::now() + HOLD;
-    let mut begun = BytesMut::new();
+    let (mut parts, mut body) = answer.into_parts();
+    let end = Instant::now() + MAX_DELAY;
+    let mut read = BytesMut::new();
     let message = loop {
         match tokio::time::timeout_at(end, body.frame()).await {
-            Ok(Some(Ok(frame))) => begun.extend_from_slice(frame.data_ref().map_or(&[], |data| &data[..])),
+            Ok(Some(Ok(frame))) => read.extend_from_slice(frame.data_ref().map_or(&[], |data| &data[..])),
             Ok(None) | Err(_) => break None,
             Ok(Some(Err(never))) => match never {},
         }
-        match first_message(&begun) {
+        match first_message(&read) {
             First::NotYet => {}
             First::Answer(message) => break Some(message),
             First::Other => break None,
@@ -40,24 +40,24 @@ pub(super) async fn settle(answer: Answer, has_session: bool) -> Answer {
     };
     match message {
         Some(message) => {
-            head.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            head.headers.remove(CACHE_CONTROL);
-            Answer::from_parts(head, Full::new(message).boxed())
+            parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            parts.headers.remove(CACHE_CONTROL);
+            Answer::from_parts(parts, Full::new(message).boxed())
         }
         None => {
-            let begun = (!begun.is_empty()).then(|| begun.freeze());
-            Answer::from_parts(head, Followed { begun, rest: body }.boxed())
+            let read = (!read.is_empty()).then(|| read.freeze());
+            Answer::from_parts(parts, Chained { head: read, rest: body }.boxed())
         }
     }
 }
 
-/// What was read already, and the rest.
-struct Followed {
-    begun: Option<Bytes>,
+/// The bytes that were read, then the rest of the body.
+struct Chained {
+    head: Option<Bytes>,
     rest: BoxBody<Bytes, Infallible>,
 }
 
-impl Body for Followed {
+impl Body for Chained {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -65,8 +65,8 @@ impl Body for Followed {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.begun.take() {
-            Some(begun) => Poll::Ready(Some(Ok(Frame::data(begun)))),
+        match self.head.take() {
+            Some(head) => Poll::Ready(Some(Ok(Frame::data(head)))),
             None => Pin::new(&mut self.rest).poll_frame(context),
         }
     }
@@ -78,7 +78,7 @@ pub(super) enum First {
     Other,
 }
 
-/// The first message among events; those without data only say where the stream begins.
+/// Finds the first message; events without data are skipped.
 pub(super) fn first_message(events: &[u8]) -> First {
     let Ok(events) = std::str::from_utf8(events) else { return First::NotYet };
     let mut rest = events;
@@ -100,12 +100,12 @@ pub(super) fn first_message(events: &[u8]) -> First {
     First::NotYet
 }
 
-/// Whether a message answers a request: it has no method of its own.
+/// Whether a message is a response: it has no method.
 fn is_answer(message: &str) -> bool {
     #[derive(serde::Deserialize)]
-    struct Look {
+    struct Envelope {
         #[serde(default)]
         method: Option<serde::de::IgnoredAny>,
     }
-    serde_json::from_str::<Look>(message).is_ok_and(|look| look.method.is_none())
+    serde_json::from_str::<Envelope>(message).is_ok_and(|envelope| envelope.method.is_none())
 }

@@ -1,31 +1,31 @@
-//! The stream on which a client of the stateless era hears of changes.
+//! The notification stream of protocol version 2026-07-28.
 
 use rmcp::ErrorData;
 use rmcp::service::SubscriptionContext;
 
 use super::handler::Handler;
-use super::tasks::Followed;
-use super::watched::Watch;
+use super::tasks::FollowedTasks;
+use super::watch::ResourceWatch;
 
-/// Tells a client of the stateless era of changes, until it has heard enough.
+/// Sends change notifications until the client stops listening.
 pub(super) async fn listen(handler: &Handler, context: SubscriptionContext) -> Result<(), ErrorData> {
     let shared = &handler.shared;
     let principal = handler.principal(context.request_context());
-    let mut tasks = Followed::new(
+    let mut tasks = FollowedTasks::new(
         &shared.tasks,
         principal.clone(),
         context.request_context(),
         shared.limits.subscriptions,
     );
-    let mut counts = shared.changes.follow();
+    let mut counts = shared.changes.subscribe();
     let mut known = *counts.borrow_and_update();
     let sink = context.sink();
     let accepted = sink.accepted();
     let uris = accepted.resource_subscriptions.clone().unwrap_or_default();
-    let mut watch = Watch::new(shared, principal);
+    let mut watch = ResourceWatch::new(shared, principal);
     loop {
-        let told = tokio::time::timeout(shared.limits.write_time, tasks.tell(&context));
-        if !matches!(told.await, Ok(true)) {
+        let sent = tokio::time::timeout(shared.limits.write_time, tasks.notify(&context));
+        if !matches!(sent.await, Ok(true)) {
             return Ok(());
         }
         let mut updated = Vec::new();
@@ -35,24 +35,25 @@ pub(super) async fn listen(handler: &Handler, context: SubscriptionContext) -> R
             }
         }
         if updated.is_empty() {
-            let look = tokio::time::sleep(shared.limits.watch_interval);
+            let poll = tokio::time::sleep(shared.limits.watch_interval);
             tokio::select! {
                 () = context.cancelled() => return Ok(()),
                 changed = counts.changed() => if changed.is_err() { return Ok(()) },
                 () = tasks.changed() => {}
-                () = look, if !uris.is_empty() => {}
+                () = poll, if !uris.is_empty() => {}
             }
         }
         let now = *counts.borrow_and_update();
-        let wants = |wanted: Option<bool>, before: u64, after: u64| wanted == Some(true) && before != after;
-        let told = async {
-            if wants(accepted.tools_list_changed, known.tools, now.tools) {
+        let is_due =
+            |accepted: Option<bool>, before: u64, after: u64| accepted == Some(true) && before != after;
+        let sending = async {
+            if is_due(accepted.tools_list_changed, known.tools, now.tools) {
                 sink.notify_tool_list_changed().await?;
             }
-            if wants(accepted.resources_list_changed, known.resources, now.resources) {
+            if is_due(accepted.resources_list_changed, known.resources, now.resources) {
                 sink.notify_resource_list_changed().await?;
             }
-            if wants(accepted.prompts_list_changed, known.prompts, now.prompts) {
+            if is_due(accepted.prompts_list_changed, known.prompts, now.prompts) {
                 sink.notify_prompt_list_changed().await?;
             }
             for uri in updated {
@@ -60,7 +61,7 @@ pub(super) async fn listen(handler: &Handler, context: SubscriptionContext) -> R
             }
             Ok::<(), rmcp::service::SubscriptionSendError>(())
         };
-        match tokio::time::timeout(shared.limits.write_time, told).await {
+        match tokio::time::timeout(shared.limits.write_time, sending).await {
             Ok(Ok(())) => known = now,
             Ok(Err(_)) | Err(_) => return Ok(()),
         }

@@ -1,4 +1,4 @@
-//! Many tools behind three, for clients that cannot search.
+//! Many tools behind three, for clients without tool search.
 
 mod tools;
 
@@ -6,40 +6,36 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use toolpost_core::{
-    BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, SourceStatus, ToolError, ToolSource,
-    ToolSpec, check_tool_name,
-};
+use toolpost_core::{BoxFuture, Call, Caller, Reply, ToolError, ToolSource, ToolSpec, check_tool_name};
 
 use self::tools::{CALL, Lookup};
 use super::listing::{LIST_TIMEOUT, tools_of};
-use super::{Glob, refused, shown};
+use super::{Glob, Specs, refused, shown};
 use crate::{Catalog, Toolbox};
 
-/// A source of which callers see three tools: `search_tools` finds tools by words, `describe_tools` says how they are
-/// called, and `call_tool` calls one. So a list of hundreds costs the model of a client no more than these three.
+/// A source that shows three tools: `search_tools` finds tools by words, `describe_tools` returns their
+/// schemas, and `call_tool` calls one. So a list of hundreds costs a model no more context than these three.
 ///
-/// Some tools can be shown besides, and some programs can be shown the whole list as it is: those that search by
-/// themselves. A call through `call_tool` is the call of the tool itself, with its record, its permission and its
-/// questions; a tool that the caller knows by name can be called without it. A tool that has one of the three names is
-/// reached through `call_tool` alone.
-pub struct Searched(Arc<Shared>);
+/// Selected tools can be listed too, and selected programs can get the whole list. A call through `call_tool`
+/// is the call of the tool itself, with its record, permission and questions. A caller may also call a tool
+/// directly by name. A tool with one of the three names is reached only through `call_tool`.
+pub struct Searchable(Arc<Shared>);
 
 struct Shared {
     source: Arc<dyn ToolSource>,
     catalog: Catalog,
-    /// Holds the three tools, so that their calls take the one path and leave records as all others do.
+    /// The toolbox of the three tools, so that their calls take the call path.
     tools: Toolbox,
     always: Vec<Glob>,
-    finders: Vec<Glob>,
+    unfiltered_programs: Vec<Glob>,
 }
 
-impl Searched {
-    /// Puts the tools of a source behind three. The catalog is of the toolbox that the source is, or that it filters:
-    /// what is found in it and not listed by the source is not told of.
+impl Searchable {
+    /// Puts the tools of a source behind three. The catalog is that of the toolbox behind the source. Tools
+    /// that the source does not list are never found.
     pub fn new(source: Arc<dyn ToolSource>, catalog: Catalog) -> Self {
         let tools = tools::toolbox();
-        Self(Arc::new(Shared { source, catalog, tools, always: Vec::new(), finders: Vec::new() }))
+        Self(Arc::new(Shared { source, catalog, tools, always: Vec::new(), unfiltered_programs: Vec::new() }))
     }
 
     fn change(self, change: impl FnOnce(&mut Shared)) -> Self {
@@ -49,22 +45,22 @@ impl Searched {
             catalog: old.catalog.clone(),
             tools: old.tools.clone(),
             always: old.always.clone(),
-            finders: old.finders.clone(),
+            unfiltered_programs: old.unfiltered_programs.clone(),
         };
         change(&mut shared);
         Self(Arc::new(shared))
     }
 
-    /// Shows these tools besides. Default: none.
+    /// Also lists these tools. Default: none.
     #[must_use]
     pub fn always(self, patterns: impl IntoIterator<Item = Glob>) -> Self {
         self.change(|shared| shared.always.extend(patterns))
     }
 
-    /// Shows the whole list to these programs, by [`Caller::program`], and not the three tools. Default: none.
+    /// Shows the whole list to these programs, by [`Caller::program`]. Default: none.
     #[must_use]
     pub fn whole_for(self, programs: impl IntoIterator<Item = Glob>) -> Self {
-        self.change(|shared| shared.finders.extend(programs))
+        self.change(|shared| shared.unfiltered_programs.extend(programs))
     }
 }
 
@@ -77,26 +73,26 @@ impl Shared {
         self.source.seen_by(caller).unwrap_or_else(|| Arc::clone(&self.source))
     }
 
-    /// The tool that a call of `call_tool` names, and its arguments.
+    /// The tool and the arguments in a call of `call_tool`.
     fn unwrapped(call: &Call) -> Result<(String, Value), ToolError> {
         let Some(name) = call.arguments.get("name").and_then(Value::as_str) else {
-            return Err(ToolError::invalid_input("`name`: expected the name of a tool, found none")
+            return Err(ToolError::invalid_input("`name`: expected the name of a tool")
                 .suggest("`search_tools` finds names."));
         };
-        // Nothing but a tool is reached by a name.
+        // Only names of tools are valid, not keys of prompts or resources.
         if check_tool_name(name).is_err() {
-            return Err(ToolError::not_found(format!("there is no tool `{}`", shown(name))));
+            return Err(ToolError::not_found(format!("unknown tool `{}`", shown(name))));
         }
         let arguments = match call.arguments.get("arguments") {
             None | Some(Value::Null) => Some(Map::new()),
             Some(Value::Object(arguments)) => Some(arguments.clone()),
-            // Some models write the object as a text.
+            // Some models send the object as a string.
             Some(Value::String(text)) => serde_json::from_str(text).ok(),
             Some(_) => None,
         };
         let arguments = arguments.ok_or_else(|| {
             ToolError::invalid_input("`arguments`: expected an object with the arguments of the tool")
-                .suggest("`describe_tools` says which they are.")
+                .suggest("`describe_tools` returns their schema.")
         })?;
         Ok((name.to_owned(), Value::Object(arguments)))
     }
@@ -124,23 +120,21 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for Searched {
+impl fmt::Debug for Searchable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Searched")
+        f.debug_struct("Searchable")
             .field("source", &self.0.source.name())
             .field("always", &self.0.always)
-            .field("finders", &self.0.finders)
+            .field("unfiltered_programs", &self.0.unfiltered_programs)
             .finish_non_exhaustive()
     }
 }
 
-impl ToolSource for Searched {
-    fn name(&self) -> &str {
-        self.0.source.name()
-    }
+impl ToolSource for Searchable {
+    forward!(self => self.0.source; name, generation, resources, prompts, read, render, health, status);
 
-    /// The three tools and all others: what anybody may see, or call by name.
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
+    /// The three tools and all others.
+    fn list(&self) -> BoxFuture<'_, Specs<ToolSpec>> {
         Box::pin(async {
             let mut specs = self.0.tools.specs();
             let others = tools_of(&*self.0.source, LIST_TIMEOUT).await?;
@@ -149,60 +143,35 @@ impl ToolSource for Searched {
         })
     }
 
-    fn generation(&self) -> u64 {
-        self.0.source.generation()
-    }
-
     fn call(&self, call: Call) -> BoxFuture<'_, Reply> {
         self.0.call(call)
-    }
-
-    fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
-        self.0.source.resources()
-    }
-
-    fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
-        self.0.source.prompts()
-    }
-
-    fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        self.0.source.read(call)
-    }
-
-    fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        self.0.source.render(call)
     }
 
     fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
         let view = self.0.for_caller(caller);
         let program = caller.program.as_deref();
-        if program.is_some_and(|program| self.0.finders.iter().any(|glob| glob.matches(program))) {
+        if program.is_some_and(|program| self.0.unfiltered_programs.iter().any(|glob| glob.matches(program)))
+        {
             return Some(view);
         }
-        Some(Arc::new(Short { shared: Arc::clone(&self.0), view }))
-    }
-
-    fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
-        self.0.source.health()
-    }
-
-    fn status(&self) -> Vec<SourceStatus> {
-        self.0.source.status()
+        Some(Arc::new(ShortView { shared: Arc::clone(&self.0), view }))
     }
 }
 
-/// The three tools, and those that are always shown, for one caller.
-struct Short {
+/// The three tools and the always listed ones, for one caller.
+struct ShortView {
     shared: Arc<Shared>,
     view: Arc<dyn ToolSource>,
 }
 
-impl ToolSource for Short {
+impl ToolSource for ShortView {
+    forward!(self => self.view; generation, resources, prompts, read, render, viewer, health, status);
+
     fn name(&self) -> &str {
         self.shared.source.name()
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
+    fn list(&self) -> BoxFuture<'_, Specs<ToolSpec>> {
         Box::pin(async {
             let mut specs = self.shared.tools.specs();
             if !self.shared.always.is_empty() {
@@ -217,39 +186,7 @@ impl ToolSource for Short {
         })
     }
 
-    fn generation(&self) -> u64 {
-        self.view.generation()
-    }
-
     fn call(&self, call: Call) -> BoxFuture<'_, Reply> {
         self.shared.call(call)
-    }
-
-    fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
-        self.view.resources()
-    }
-
-    fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
-        self.view.prompts()
-    }
-
-    fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        self.view.read(call)
-    }
-
-    fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        self.view.render(call)
-    }
-
-    fn viewer(&self) -> Option<&Caller> {
-        self.view.viewer()
-    }
-
-    fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
-        self.view.health()
-    }
-
-    fn status(&self) -> Vec<SourceStatus> {
-        self.view.status()
     }
 }

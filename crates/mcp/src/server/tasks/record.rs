@@ -1,4 +1,4 @@
-//! What is kept of a task, and how a client reads it.
+//! The stored record of a task, and its MCP form.
 
 use std::time::Duration;
 
@@ -12,46 +12,46 @@ use crate::convert::outward;
 use crate::server::handler::missing_capability;
 use crate::server::port::Abilities;
 
-/// What is kept of a task; until it has ended, only what a restarted server needs.
+/// The stored record of a task. Until the end it has only what a restart needs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Kept {
-    /// Whom it belongs to, when clients are authenticated.
+pub(super) struct TaskBody {
+    /// The authenticated owner.
     pub(super) owner: Option<String>,
     pub(super) tool: String,
     pub(super) created: Timestamp,
     pub(super) updated: Timestamp,
-    /// A sentence for people.
+    /// The status message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) message: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) ended: Option<Ended>,
+    pub(super) end: Option<TaskEnd>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) again: Option<Again>,
+    pub(super) rerun: Option<Rerun>,
 }
 
 /// How a task ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::server) enum Ended {
-    /// The tool answered, also with an error.
+pub(in crate::server) enum TaskEnd {
+    /// The tool returned a result or an error.
     Completed(JsonObject),
-    /// There is no answer of the tool.
+    /// The call did not complete.
     Failed(JsonObject),
     Cancelled,
 }
 
-/// What it takes to run a call again after the server was killed; there only if the tool takes no harm.
+/// What a rerun after a restart needs; only for rerunnable tools.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(in crate::server) struct Again {
+pub(in crate::server) struct Rerun {
     pub(in crate::server) arguments: Value,
     pub(super) elicitation: bool,
     pub(super) sampling: bool,
     pub(super) roots: bool,
-    /// How often it was begun.
+    /// The number of runs so far.
     pub(super) runs: u32,
 }
 
-impl Again {
+impl Rerun {
     pub(in crate::server) fn new(arguments: Value, abilities: Abilities) -> Self {
         let Abilities { elicitation, sampling, roots, .. } = abilities;
         Self { arguments, elicitation, sampling, roots, runs: 1 }
@@ -63,8 +63,8 @@ impl Again {
     }
 }
 
-impl Ended {
-    /// What became of the call.
+impl TaskEnd {
+    /// The end of a completed call.
     pub(super) fn of(result: Result<Output, ToolError>) -> Self {
         let answer = match result {
             Ok(output) => outward::result(output, false),
@@ -80,13 +80,13 @@ impl Ended {
         Self::Failed(object(error))
     }
 
-    /// It did not end by itself.
-    pub(super) fn broken_off(error: &ToolError) -> Self {
+    /// The end of an interrupted call.
+    pub(super) fn interrupted(error: &ToolError) -> Self {
         Self::failed(&ErrorData::internal_error(error.to_string(), Some(json!({ (outward::ERROR): error }))))
     }
 }
 
-/// An answer of the protocol as its fields.
+/// Serializes an MCP value to its fields.
 fn object(value: &impl Serialize) -> JsonObject {
     match serde_json::to_value(value) {
         Ok(Value::Object(fields)) => fields,
@@ -94,19 +94,19 @@ fn object(value: &impl Serialize) -> JsonObject {
     }
 }
 
-impl Kept {
-    /// The task as its creator is told of it.
+impl TaskBody {
+    /// The task in MCP form.
     pub(super) fn task(&self, id: &str, until: Timestamp, poll: Duration) -> Task {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let mut task = Task::new(id, TaskStatus::Working, self.created.to_string(), self.updated.to_string());
         task.status_message.clone_from(&self.message);
-        let lives = until.as_micros().saturating_sub(self.created.as_micros());
-        task.ttl_ms = Some((lives / 1_000).max(1));
+        let lifetime = until.as_micros().saturating_sub(self.created.as_micros());
+        task.ttl_ms = Some((lifetime / 1_000).max(1));
         task.poll_interval_ms = Some(millis(poll).max(1));
         task
     }
 
-    /// The task as it is now, with what it waits for.
+    /// The task with its open questions or its result.
     pub(super) fn detail(
         &self,
         id: &str,
@@ -114,12 +114,12 @@ impl Kept {
         poll: Duration,
         open: InputRequests,
     ) -> DetailedTask {
-        let payload = match &self.ended {
+        let payload = match &self.end {
             None if open.is_empty() => TaskPayload::Working,
             None => TaskPayload::InputRequired { input_requests: open },
-            Some(Ended::Completed(result)) => TaskPayload::Completed { result: result.clone() },
-            Some(Ended::Failed(error)) => TaskPayload::Failed { error: error.clone() },
-            Some(Ended::Cancelled) => TaskPayload::Cancelled,
+            Some(TaskEnd::Completed(result)) => TaskPayload::Completed { result: result.clone() },
+            Some(TaskEnd::Failed(error)) => TaskPayload::Failed { error: error.clone() },
+            Some(TaskEnd::Cancelled) => TaskPayload::Cancelled,
         };
         DetailedTask::new(self.task(id, until, poll), payload)
     }

@@ -1,4 +1,4 @@
-//! A connection whose other side must take what is written, in time.
+//! A stream with a timeout for writes.
 
 use std::io;
 use std::pin::Pin;
@@ -8,37 +8,37 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// Ends with an error when the other side has taken nothing for so long.
-pub(super) struct Patient<Stream> {
+/// Fails when the peer accepts no data for a time.
+pub(super) struct WriteTimeout<Stream> {
     stream: Stream,
     limit: Duration,
-    /// Runs while a write waits.
-    waiting: Option<Pin<Box<Sleep>>>,
+    /// The timer of a pending write.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<Stream> Patient<Stream> {
+impl<Stream> WriteTimeout<Stream> {
     pub(super) fn new(stream: Stream, limit: Duration) -> Self {
-        Self { stream, limit, waiting: None }
+        Self { stream, limit, timer: None }
     }
 
-    fn judge<T>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn check<T>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if done.is_ready() {
-            self.waiting = None;
+            self.timer = None;
             return done;
         }
         let limit = self.limit;
-        let waiting =
-            self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + limit)));
-        match waiting.as_mut().poll(context) {
+        let timer =
+            self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + limit)));
+        match timer.as_mut().poll(context) {
             Poll::Ready(()) => {
-                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the other side takes nothing")))
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "writing to the peer timed out")))
             }
             Poll::Pending => Poll::Pending,
         }
     }
 }
 
-impl<Stream: AsyncRead + Unpin> AsyncRead for Patient<Stream> {
+impl<Stream: AsyncRead + Unpin> AsyncRead for WriteTimeout<Stream> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -48,14 +48,14 @@ impl<Stream: AsyncRead + Unpin> AsyncRead for Patient<Stream> {
     }
 }
 
-impl<Stream: AsyncWrite + Unpin> AsyncWrite for Patient<Stream> {
+impl<Stream: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<Stream> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let done = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.judge(context, done)
+        self.check(context, done)
     }
 
     fn poll_write_vectored(
@@ -64,7 +64,7 @@ impl<Stream: AsyncWrite + Unpin> AsyncWrite for Patient<Stream> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let done = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.judge(context, done)
+        self.check(context, done)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -73,11 +73,11 @@ impl<Stream: AsyncWrite + Unpin> AsyncWrite for Patient<Stream> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let done = Pin::new(&mut self.stream).poll_flush(context);
-        self.judge(context, done)
+        self.check(context, done)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let done = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.judge(context, done)
+        self.check(context, done)
     }
 }

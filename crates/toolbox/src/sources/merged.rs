@@ -1,4 +1,4 @@
-//! One source of many.
+//! Several sources as one.
 
 mod table;
 mod view;
@@ -20,45 +20,45 @@ use toolpost_core::{
 use self::table::{Route, Table};
 use self::view::View;
 use super::listing::{in_time, tools_of};
-use super::{Namespaced, nearest, refused, shown};
+use super::{Namespaced, Specs, nearest, refused, shown};
 
-/// What becomes of a tool whose name an earlier member has already.
+/// What happens to a tool whose name an earlier member has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Collisions {
-    /// [`Joined::open`] and [`Joined::replace`] fail with `CONFLICT`. One that appears later is left out, so that a
-    /// member can never take a name from another; [`ToolSource::status`] tells of it.
+    /// [`Merged::open`] and [`Merged::replace`] fail with `CONFLICT`. A collision that appears later omits
+    /// the tool, and [`ToolSource::status`] reports it. So a member can never take a name from another.
     #[default]
     Refuse,
-    /// It is put under the namespace of its member: `maths__add`. The earlier member keeps the bare name.
+    /// It gets the namespace of its member: `maths__add`. The earlier member keeps the plain name.
     Namespace,
 }
 
-/// How long a member whose list could not be read is left alone.
+/// The delay before a call reads a failed list again.
 const BACK_OFF: Duration = Duration::from_secs(2);
 
-/// The bounds of [`Joined`] sources.
+/// The settings of [`Merged`] sources.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct JoinedSettings {
-    /// What becomes of names that are taken. Default: they are refused.
+pub struct MergeSettings {
+    /// What happens on name collisions. Default: an error.
     pub collisions: Collisions,
-    /// How long the list waits for a member. What it listed before stands in for it. Default: 3 s.
-    pub patience: Duration,
-    /// How long a member may take to list what it has, while nobody waits for it. Default: 30 s.
+    /// How long the list waits for a member; then its previous list counts. Default: 3 s.
+    pub member_timeout: Duration,
+    /// The timeout of a member's list in the background. Default: 30 s.
     pub list_timeout: Duration,
 }
 
-impl Default for JoinedSettings {
+impl Default for MergeSettings {
     fn default() -> Self {
         Self {
             collisions: Collisions::default(),
-            patience: Duration::from_secs(3),
+            member_timeout: Duration::from_secs(3),
             list_timeout: Duration::from_secs(30),
         }
     }
 }
 
-/// A source among others, under a name of its own.
+/// A named source among others.
 #[derive(Clone)]
 pub struct Member {
     name: Arc<str>,
@@ -66,19 +66,19 @@ pub struct Member {
 }
 
 impl Member {
-    /// A member; its name is its namespace when that is needed.
+    /// Creates a member. Its name is its namespace on collisions.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if the name cannot be a namespace.
+    /// `INVALID_INPUT` if the name is no valid namespace.
     pub fn new(name: &str, source: Arc<dyn ToolSource>) -> Result<Self, ToolError> {
         Namespaced::new(Arc::clone(&source), name)?;
         Ok(Self { name: name.into(), source })
     }
 
-    /// A member whose tools are all under its namespace.
+    /// Creates a member with all tools under its namespace.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if the name cannot be a namespace.
+    /// `INVALID_INPUT` if the name is no valid namespace.
     pub fn namespaced(name: &str, source: Arc<dyn ToolSource>) -> Result<Self, ToolError> {
         Ok(Self { source: Arc::new(Namespaced::new(source, name)?), name: name.into() })
     }
@@ -100,50 +100,50 @@ impl fmt::Debug for Member {
     }
 }
 
-/// Many sources as one, in their order. The set can be swapped while calls run: a call keeps the source that it began
-/// with until it is done. A member that lists slowly delays the others by a bound, and one that cannot be read keeps
-/// the tools that it had.
+/// Several sources as one, in order. They can be replaced while calls run: a call keeps its source until it
+/// ends. A slow member delays the others up to a timeout, and a member that cannot be read keeps its last
+/// known tools.
 ///
-/// Cheap to clone; all clones are the same. Needs a tokio runtime when it lists.
+/// Cheap to clone; all clones share their state. Listing needs a tokio runtime.
 #[derive(Clone)]
-pub struct Joined(Arc<Shared>);
+pub struct Merged(Arc<Shared>);
 
 struct Shared {
     name: Arc<str>,
-    settings: JoinedSettings,
+    settings: MergeSettings,
     set: RwLock<Arc<Set>>,
-    /// Held while the set is swapped.
+    /// Held while the members are replaced.
     replacing: tokio::sync::Mutex<()>,
-    /// What is added to the generations of the members, so that the sum changes when the set does.
+    /// Added to the generations of the members, so that the sum changes with the set.
     offset: AtomicU64,
 }
 
-/// The members at one time.
+/// The current members.
 #[derive(Default)]
 struct Set {
     members: Vec<Arc<Seat>>,
-    /// The names, and the lists that they were made of.
+    /// The routes, and the versions of their lists.
     table: RwLock<Option<Arc<Table>>>,
 }
 
-/// A member and what is known of it.
+/// A member and its last list.
 struct Seat {
     member: Member,
-    /// The list that was read last; the version grows with each.
+    /// The last list; its version grows with each read.
     listed: watch::Sender<Listed>,
-    /// Grows when a list that came late has changed.
+    /// Grows when a late list has changed.
     late: Arc<AtomicU64>,
-    /// Held to begin to read.
+    /// Held while a read begins.
     reading: Mutex<()>,
 }
 
 #[derive(Clone, Default)]
 struct Listed {
-    /// The generation of the source, and what it listed.
+    /// The generation of the source, and its tools.
     read: Option<(u64, Arc<[Arc<ToolSpec>]>)>,
-    /// When the reading that goes on began.
+    /// When the running read began.
     since: Option<Instant>,
-    /// Why it failed the last time, and until when it is not tried again for the sake of a call.
+    /// The error of the last read, and the time until which calls do not repeat it.
     error: Option<(ToolError, Instant)>,
     version: u64,
 }
@@ -162,16 +162,16 @@ impl Seat {
         self.member.source.generation().wrapping_add(self.late.load(Ordering::Relaxed))
     }
 
-    /// Whether the list must be read before a call. One that failed just now is left alone.
+    /// Whether a call must read the list first. A list that has just failed is not read.
     fn is_stale(&self) -> bool {
         let listed = self.listed.borrow();
-        let left_alone = listed.error.as_ref().is_some_and(|(_, until)| Instant::now() < *until);
-        !left_alone && listed.read.as_ref().is_none_or(|(seen, _)| *seen != self.member.source.generation())
+        let backs_off = listed.error.as_ref().is_some_and(|(_, until)| Instant::now() < *until);
+        !backs_off && listed.read.as_ref().is_none_or(|(seen, _)| *seen != self.member.source.generation())
     }
 
-    /// Begins to read the list in a task, unless somebody does.
+    /// Starts a read of the list in a task, unless one is running.
     fn begin(self: &Arc<Self>, limit: Duration) {
-        let _one_at_a_time = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         if self.listed.borrow().since.is_some() {
             return;
         }
@@ -184,18 +184,20 @@ impl Seat {
         });
     }
 
-    /// Waits until the list is read, for as long as the bound says since the reading began.
-    async fn wait(&self, patience: Duration) {
+    /// Waits for the running read, up to a timeout since it began.
+    async fn wait(&self, member_timeout: Duration) {
         let mut states = self.listed.subscribe();
         let Some(since) = states.borrow().since else { return };
-        // Whoever comes late to a slow member does not wait for it again.
-        let _ =
-            tokio::time::timeout_at(since + patience, states.wait_for(|listed| listed.since != Some(since)))
-                .await;
+        // Later calls do not wait for a slow member again.
+        let _ = tokio::time::timeout_at(
+            since + member_timeout,
+            states.wait_for(|listed| listed.since != Some(since)),
+        )
+        .await;
     }
 
-    /// A list that comes after nobody waited for it any more is a change.
-    fn tell_when_late(&self, since: Instant, before: u64) {
+    /// Counts a list that comes after the timeout as a change.
+    fn note_late_list(&self, since: Instant, before: u64) {
         let mut states = self.listed.subscribe();
         let late = Arc::clone(&self.late);
         tokio::spawn(async move {
@@ -207,7 +209,7 @@ impl Seat {
     }
 }
 
-/// Writes down how a reading ended, also if it panicked.
+/// Records the result of a read, even after a panic.
 struct Ended {
     seat: Arc<Seat>,
     generation: u64,
@@ -227,7 +229,7 @@ impl Drop for Ended {
                 }
                 Some(Err(error)) => listed.error = Some((error, Instant::now() + BACK_OFF)),
                 None => {
-                    let error = ToolError::internal("the list broke off");
+                    let error = ToolError::internal("the list panicked");
                     listed.error = Some((error, Instant::now() + BACK_OFF));
                 }
             }
@@ -240,19 +242,22 @@ impl Set {
         self.members.iter().map(|seat| seat.generation()).fold(0, u64::wrapping_add)
     }
 
-    /// Reads the lists of those members that say that theirs has changed, or all.
-    async fn refresh(&self, settings: &JoinedSettings, all: bool) {
+    /// Reads the lists of the changed members, or of all.
+    async fn refresh(&self, settings: &MergeSettings, all: bool) {
         let stale: Vec<&Arc<Seat>> = self.members.iter().filter(|seat| all || seat.is_stale()).collect();
         for seat in &stale {
             seat.begin(settings.list_timeout);
         }
         let before: Vec<u64> = stale.iter().map(|seat| seat.listed.borrow().version).collect();
-        join_all(stale.iter().map(|seat| seat.wait(settings.patience))).await;
+        join_all(stale.iter().map(|seat| seat.wait(settings.member_timeout))).await;
         for (seat, before) in stale.iter().zip(before) {
             let listed = seat.listed.borrow();
             if let Some(since) = listed.since {
-                tracing::warn!(source = &*seat.member.name, "lists slowly: the others do not wait for it");
-                seat.tell_when_late(since, before);
+                tracing::warn!(
+                    source = &*seat.member.name,
+                    "the list is slow; other members do not wait for it"
+                );
+                seat.note_late_list(since, before);
             }
         }
     }
@@ -271,40 +276,40 @@ impl Set {
     }
 }
 
-impl Joined {
-    /// Joins sources and reads their lists. A member that cannot be read yet is taken in when it can.
+impl Merged {
+    /// Merges sources and reads their lists. A member that cannot be read is added once it can.
     ///
     /// # Errors
-    /// `CONFLICT` if two members have one name, or two tools do and collisions are refused.
+    /// `CONFLICT` if two members have the same name, or two tools do and collisions are errors.
     pub async fn open(
         name: impl Into<Arc<str>>,
         members: Vec<Member>,
-        settings: JoinedSettings,
+        settings: MergeSettings,
     ) -> Result<Self, ToolError> {
-        let joined = Self(Arc::new(Shared {
+        let merged = Self(Arc::new(Shared {
             name: name.into(),
             settings,
             set: RwLock::default(),
             replacing: tokio::sync::Mutex::default(),
             offset: AtomicU64::new(0),
         }));
-        joined.replace(members).await?;
-        Ok(joined)
+        merged.replace(members).await?;
+        Ok(merged)
     }
 
-    /// Swaps the members. A source that stays keeps what was read of it; calls that run go on where they began.
+    /// Replaces the members. A remaining source keeps its list, and running calls continue.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open); then everything is as it was.
+    /// Those of [`open`](Self::open); then nothing changes.
     pub async fn replace(&self, members: Vec<Member>) -> Result<(), ToolError> {
         let mut names = HashSet::new();
         for member in &members {
-            // The first part of an address has no case, and it comes from the name.
+            // URI schemes are case-insensitive, and they come from the name.
             if !names.insert(member.name.to_lowercase()) {
-                return Err(ToolError::conflict(format!("two members are called `{}`", member.name)));
+                return Err(ToolError::conflict(format!("two members have the name `{}`", member.name)));
             }
         }
-        let _one_at_a_time = self.0.replacing.lock().await;
+        let _guard = self.0.replacing.lock().await;
         let old = self.set();
         let next = Arc::new(Set {
             members: members
@@ -331,16 +336,16 @@ impl Joined {
         Ok(())
     }
 
-    /// The members, in their order.
+    /// The members, in order.
     pub fn members(&self) -> Vec<Member> {
         self.set().members.iter().map(|seat| seat.member.clone()).collect()
     }
 
-    /// How a member is, and what of it is not listed here.
+    /// The status of a member, and its tools that are not listed.
     fn status_of(seat: &Seat, table: &Table) -> Vec<SourceStatus> {
         let mut inner = seat.member.source.status();
         let only = inner.pop().filter(|_| inner.is_empty());
-        // One that consists of several says it of each; what is joined here is said of the whole.
+        // A member of several sources reports each; the merge reports the whole.
         let mut status = only.unwrap_or_else(|| SourceStatus::new(&*seat.member.name, SourceState::Ready));
         status.name = seat.member.name.to_string();
         let listed = seat.listed.borrow();
@@ -366,11 +371,11 @@ impl Joined {
         Arc::clone(&self.0.set.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Where a tool is, and its own name there and here.
+    /// The member of a tool, and its name there.
     async fn route(&self, caller: &Caller, tool: &str) -> Result<Route, ToolError> {
         let set = self.set();
         let settings = &self.0.settings;
-        // Nobody waits for the list of another member.
+        // A known route does not wait for the lists of other members.
         if let Some(route) = set.table(settings.collisions).routes.get(tool)
             && !route.seat.is_stale()
         {
@@ -383,34 +388,34 @@ impl Joined {
         }
         let unread = set.members.iter().find(|seat| seat.listed.borrow().read.is_none());
         let error = match unread {
-            // It may be there: nobody knows yet.
+            // The unread member may have the tool.
             Some(unread) => ToolError::dependency(format!(
-                "there is no tool `{}` as far as is known, and `{}` could not be listed yet",
+                "unknown tool `{}`; `{}` could not be listed yet",
                 shown(tool),
                 unread.member.name
             ))
-            .retry(RetryAdvice::NotStarted(settings.patience)),
-            None => ToolError::not_found(format!("there is no tool `{}`", shown(tool))),
+            .retry(RetryAdvice::NotStarted(settings.member_timeout)),
+            None => ToolError::not_found(format!("unknown tool `{}`", shown(tool))),
         };
         Err(error
             .suggest_maybe(nearest(self, caller, tool, table.specs.iter().map(|spec| &*spec.name)).await))
     }
 
-    async fn list(&self) -> Result<Vec<Arc<ToolSpec>>, ToolError> {
+    async fn list(&self) -> Specs<ToolSpec> {
         let set = self.set();
         set.refresh(&self.0.settings, true).await;
         let table = set.table(self.0.settings.collisions);
         Ok(table.specs.clone())
     }
 
-    /// What all members have of a kind, in their order. One that is slow or fails is left out.
+    /// The definitions of one kind of all members, in order. Slow and failing members are omitted.
     async fn gather<T>(
         &self,
         sources: &[Arc<dyn ToolSource>],
         of: impl for<'a> Fn(&'a dyn ToolSource) -> BoxFuture<'a, Result<Vec<T>, ToolError>>,
     ) -> Vec<T> {
-        let patience = self.0.settings.patience;
-        let all = sources.iter().map(|source| in_time(&**source, patience, of(&**source)));
+        let member_timeout = self.0.settings.member_timeout;
+        let all = sources.iter().map(|source| in_time(&**source, member_timeout, of(&**source)));
         let mut gathered = Vec::new();
         for (source, read) in sources.iter().zip(join_all(all).await) {
             match read {
@@ -439,47 +444,47 @@ impl Joined {
         specs
     }
 
-    /// The first member with a resource that the address fits reads it.
+    /// Reads from the first member with a matching resource.
     async fn read_from(&self, sources: Vec<Arc<dyn ToolSource>>, call: Call) -> Result<Output, ToolError> {
-        let patience = self.0.settings.patience;
-        let lists = sources.iter().map(|source| in_time(&**source, patience, source.resources()));
+        let member_timeout = self.0.settings.member_timeout;
+        let lists = sources.iter().map(|source| in_time(&**source, member_timeout, source.resources()));
         for (source, read) in sources.iter().zip(join_all(lists).await) {
             let specs = read.unwrap_or_default();
             if specs.iter().any(|spec| spec.uri_pattern.matches(&call.tool).is_some()) {
                 return source.read(call).await;
             }
         }
-        Err(ToolError::not_found(format!("no resource fits `{}`", shown(&call.tool))))
+        Err(ToolError::not_found(format!("no resource matches `{}`", shown(&call.tool))))
     }
 
-    /// The first member that has the prompt renders it.
+    /// Renders with the first member that has the prompt.
     async fn render_from(&self, sources: Vec<Arc<dyn ToolSource>>, call: Call) -> Result<Output, ToolError> {
-        let patience = self.0.settings.patience;
-        let lists = sources.iter().map(|source| in_time(&**source, patience, source.prompts()));
+        let member_timeout = self.0.settings.member_timeout;
+        let lists = sources.iter().map(|source| in_time(&**source, member_timeout, source.prompts()));
         for (source, read) in sources.iter().zip(join_all(lists).await) {
             if read.unwrap_or_default().iter().any(|spec| spec.name == call.tool) {
                 return source.render(call).await;
             }
         }
-        Err(ToolError::not_found(format!("there is no prompt `{}`", shown(&call.tool))))
+        Err(ToolError::not_found(format!("unknown prompt `{}`", shown(&call.tool))))
     }
 }
 
-impl fmt::Debug for Joined {
+impl fmt::Debug for Merged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Joined")
+        f.debug_struct("Merged")
             .field("name", &self.0.name)
             .field("members", &self.members())
             .finish_non_exhaustive()
     }
 }
 
-impl ToolSource for Joined {
+impl ToolSource for Merged {
     fn name(&self) -> &str {
         &self.0.name
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
+    fn list(&self) -> BoxFuture<'_, Specs<ToolSpec>> {
         Box::pin(Self::list(self))
     }
 
@@ -492,7 +497,7 @@ impl ToolSource for Joined {
         Box::pin(async move {
             let route = tokio::select! {
                 route = self.route(&call.caller, &call.tool) => route,
-                () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller asked to stop")),
+                () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller cancelled the call")),
                 () = crate::path::sleep_until(call.deadline) => {
                     Err(ToolError::timeout("the deadline passed while a source listed its tools"))
                 }
@@ -507,11 +512,11 @@ impl ToolSource for Joined {
         })
     }
 
-    fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
+    fn resources(&self) -> BoxFuture<'_, Specs<ResourceSpec>> {
         Box::pin(async { Ok(self.resources_of(&self.sources()).await) })
     }
 
-    fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
+    fn prompts(&self) -> BoxFuture<'_, Specs<PromptSpec>> {
         Box::pin(async { Ok(self.prompts_of(&self.sources()).await) })
     }
 
@@ -525,10 +530,10 @@ impl ToolSource for Joined {
 
     fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
         let any = self.set().members.iter().any(|seat| seat.member.source.seen_by(caller).is_some());
-        any.then(|| Arc::new(View { joined: self.clone(), caller: caller.clone() }) as Arc<dyn ToolSource>)
+        any.then(|| Arc::new(View { merged: self.clone(), caller: caller.clone() }) as Arc<dyn ToolSource>)
     }
 
-    /// It is well while one of its members is.
+    /// Healthy while one of its members is.
     fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
         Box::pin(async {
             let sources = self.sources();

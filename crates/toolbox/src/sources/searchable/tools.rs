@@ -1,4 +1,4 @@
-//! The three tools by which the others are found and called.
+//! The tools `search_tools`, `describe_tools` and `call_tool`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,26 +12,26 @@ use crate::sources::listing::{LIST_TIMEOUT, tools_of};
 use crate::sources::shown;
 use crate::{Catalog, Matching, Search, Toolbox, ToolboxBuilder};
 
-/// The name of the tool that calls another.
+/// The name of the tool that calls another tool.
 pub(super) const CALL: &str = "call_tool";
-/// How many tools one search returns at most, and unless it says otherwise.
+/// The maximum number of results of a search, and the default.
 const MAX_FOUND: usize = 50;
 const FOUND: usize = 8;
-/// How many tools are described at once.
+/// The maximum number of tools per description.
 const MAX_DESCRIBED: usize = 10;
-/// How much of a description one found tool shows, in characters.
+/// The maximum length of a result's summary, in characters.
 const MAX_SUMMARY: usize = 160;
-/// How many parameters of a found tool are named.
+/// The maximum number of parameters in a result.
 const MAX_PARAMETERS: usize = 12;
 
-/// What a search looks in: what one caller may see.
+/// The tools that one caller may see, and the catalog.
 pub(super) struct Lookup {
     pub(super) view: Arc<dyn ToolSource>,
     pub(super) catalog: Catalog,
 }
 
 impl Lookup {
-    /// What is open to the caller now, by name.
+    /// The tools that the caller may see now, by name.
     async fn open(&self) -> Result<HashMap<String, Arc<ToolSpec>>, ToolError> {
         let specs = tools_of(&*self.view, LIST_TIMEOUT).await?;
         Ok(specs.into_iter().map(|spec| (spec.name.clone(), spec)).collect())
@@ -55,9 +55,9 @@ pub(super) fn toolbox() -> Toolbox {
         let lookup: Inject<Lookup> = ctx.inject()?;
         describe(&args, &lookup).await
     })));
-    // It is never run: its call becomes that of the tool that it names.
+    // Never runs: its call becomes the call of the tool that it names.
     add(Arc::new(tool_fn(call_spec(), async |_args, _ctx| {
-        Err::<Output, _>(ToolError::internal("the call of a tool was not passed on"))
+        Err::<Output, _>(ToolError::internal("`call_tool` did not forward the call"))
     })));
     toolbox
 }
@@ -126,7 +126,7 @@ async fn search(args: &Args, lookup: &Lookup) -> Result<Output, ToolError> {
     };
     let mut tools = found(Matching::Majority);
     if tools.is_empty() {
-        // A whole sentence rather than words.
+        // The query may be a whole sentence.
         tools = found(Matching::Any);
     }
     let page: Vec<Value> = tools.iter().skip(offset).take(limit).map(|spec| result(spec)).collect();
@@ -140,7 +140,7 @@ async fn search(args: &Args, lookup: &Lookup) -> Result<Output, ToolError> {
     Ok(Output::json(body))
 }
 
-/// A tool in a line.
+/// One result of a search.
 fn result(spec: &ToolSpec) -> Value {
     let schema = spec.input_schema.as_value();
     let required: Vec<&str> = spec.input_schema.required().collect();

@@ -1,4 +1,4 @@
-//! What a request is for, what it brings of the round before, and what it has led to.
+//! The operation of a request, its input and its outcome.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,32 +10,32 @@ use rmcp::{ErrorData, Peer, RoleServer};
 use serde_json::{Map, Value};
 use toolpost_core::{Output, ToolError};
 
-use super::port::Asked;
+use super::port::PendingQuestion;
 
 /// When a call becomes a task.
 #[derive(Clone, Copy)]
-pub(super) struct Plan {
+pub(super) struct TaskPlan {
     pub(super) after: Duration,
-    /// Whether it is refused when it cannot.
-    pub(super) is_must: bool,
-    pub(super) can_run_again: bool,
+    /// Whether the call fails if no task can be created.
+    pub(super) is_required: bool,
+    pub(super) is_rerunnable: bool,
 }
 
-/// What a request has led to.
+/// The outcome of a request.
 pub(super) enum Outcome {
     Done(Result<Output, ToolError>),
-    Asks(InputRequiredResult),
+    InputRequired(InputRequiredResult),
     Task(CreateTaskResult),
 }
 
-/// What a request is for.
-pub(super) enum Work {
+/// The operation that a request asks for.
+pub(super) enum Operation {
     Call(String, Map<String, Value>),
     Render(String, Map<String, Value>),
     Read(String),
 }
 
-impl Work {
+impl Operation {
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Call(name, _) | Self::Render(name, _) | Self::Read(name) => name,
@@ -43,28 +43,28 @@ impl Work {
     }
 }
 
-/// What a request brings of the round before.
-pub(super) struct Round {
+/// The answers and the state of the previous round.
+pub(super) struct RoundInput {
     pub(super) state: Option<String>,
     pub(super) answers: InputResponses,
 }
 
-impl Round {
+impl RoundInput {
     /// # Errors
-    /// An answer is no object.
+    /// An answer is not an object.
     pub(super) fn new(state: Option<String>, answers: Option<InputResponses>) -> Result<Self, ErrorData> {
         let answers: BTreeMap<String, Value> = answers.unwrap_or_default();
         if let Some((key, _)) = answers.iter().find(|(_, answer)| !answer.is_object()) {
             let key = super::calls::shown(key);
-            return Err(ErrorData::invalid_params(format!("the response `{key}` is no object"), None));
+            return Err(ErrorData::invalid_params(format!("the response `{key}` is not an object"), None));
         }
         Ok(Self { state, answers })
     }
 }
 
-/// Asks a client of the older era, which answers while the request is open.
-pub(super) async fn ask(peer: Peer<RoleServer>, asked: Asked) {
-    let request = match asked.request.clone() {
+/// Asks a legacy client, which answers while the request is pending.
+pub(super) async fn ask_legacy_client(peer: Peer<RoleServer>, question: PendingQuestion) {
+    let request = match question.request.clone() {
         InputRequest::CreateMessage(request) => ServerRequest::CreateMessageRequest(request),
         InputRequest::Elicitation(request) => ServerRequest::ElicitRequest(request),
         InputRequest::ListRoots(request) => ServerRequest::ListRootsRequest(request),
@@ -77,7 +77,7 @@ pub(super) async fn ask(peer: Peer<RoleServer>, asked: Asked) {
         Err(error) => Err(failed(error.to_string())),
     };
     let answer = answer.and_then(|answer| {
-        if asked.fits(&answer) { Ok(answer) } else { Err(failed("its answer has another form".to_owned())) }
+        if question.fits(&answer) { Ok(answer) } else { Err(failed("the answer is malformed".to_owned())) }
     });
-    asked.answer(answer);
+    question.answer(answer);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolpost_core::{Call, Cancellation, Code, RetryAdvice, SourceState, ToolError, ToolSource};
-use toolpost_toolbox::sources::{Revived, RevivedSettings};
+use toolpost_toolbox::sources::{ReconnectSettings, Reconnecting};
 
 use super::upstream::{Lists, Upstream, call, names, spec};
 
@@ -22,8 +22,8 @@ impl Place {
         *self.upstream.lock().unwrap() = upstream.cloned();
     }
 
-    fn start(&self, change: impl FnOnce(&mut RevivedSettings)) -> Revived {
-        let mut settings = RevivedSettings::default();
+    fn start(&self, change: impl FnOnce(&mut ReconnectSettings)) -> Reconnecting {
+        let mut settings = ReconnectSettings::default();
         change(&mut settings);
         let place = self.clone();
         let connect = move || {
@@ -34,7 +34,7 @@ impl Place {
                 Ok(found as Arc<dyn ToolSource>)
             }
         };
-        Revived::start("up", connect, settings)
+        Reconnecting::start("up", connect, settings)
     }
 }
 
@@ -77,7 +77,7 @@ async fn a_call_waits_for_a_bounded_time_and_may_be_tried_again() {
     let place = Place::default();
     let upstream = Upstream::new("up", &["add"]);
     place.put(Some(&upstream));
-    let source = place.start(|settings| settings.patience = Duration::from_secs(4));
+    let source = place.start(|settings| settings.wait_timeout = Duration::from_secs(4));
     source.ready(SOON).await.unwrap();
     place.put(None);
     upstream.kill();
@@ -104,7 +104,7 @@ async fn attempts_become_fewer_and_never_end() {
     let place = Place::default();
     let source = place.start(|settings| {
         settings.initial_wait = Duration::from_secs(1);
-        settings.longest_wait = Duration::from_secs(8);
+        settings.max_wait = Duration::from_secs(8);
     });
     tokio::time::sleep(Duration::from_mins(2)).await;
     let tries = place.tries.load(Ordering::SeqCst);
@@ -125,7 +125,7 @@ async fn an_idle_source_that_is_gone_is_found_out() {
     let place = Place::default();
     let first = Upstream::new("first", &["add"]);
     place.put(Some(&first));
-    let source = place.start(|settings| settings.health_every = Duration::from_secs(5));
+    let source = place.start(|settings| settings.health_interval = Duration::from_secs(5));
     source.ready(SOON).await.unwrap();
     let second = Upstream::new("second", &["add"]);
     place.put(Some(&second));
@@ -182,7 +182,7 @@ async fn a_source_that_never_lists_is_never_up() {
     place.put(Some(&upstream));
     let source = place.start(|settings| settings.list_timeout = Duration::from_secs(2));
     let error = source.ready(Duration::from_secs(5)).await.unwrap_err();
-    assert!(error.message().contains("did not list"), "{error}");
+    assert!(error.message().contains("did not answer the list request"), "{error}");
     assert_eq!(source.list().await.unwrap_err().code(), Code::Dependency);
     upstream.lists(Lists::Well);
     source.ready(SOON).await.unwrap();
@@ -193,12 +193,12 @@ async fn a_source_that_never_lists_is_never_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_never_comes_about_is_given_up() {
-    let mut settings = RevivedSettings::default();
+    let mut settings = ReconnectSettings::default();
     settings.connect_timeout = Duration::from_secs(1);
     let source =
-        Revived::start("up", std::future::pending::<Result<Arc<dyn ToolSource>, ToolError>>, settings);
+        Reconnecting::start("up", std::future::pending::<Result<Arc<dyn ToolSource>, ToolError>>, settings);
     tokio::time::sleep(Duration::from_secs(10)).await;
     let status = source.status().remove(0);
     assert!(status.failures >= 3 && status.state == SourceState::Failed, "{status:?}");
-    assert!(status.reason.unwrap().contains("was not there within 1s"));
+    assert!(status.reason.unwrap().contains("no connection within 1s"));
 }

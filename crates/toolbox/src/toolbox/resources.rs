@@ -1,0 +1,197 @@
+//! The resources and prompts of a toolbox: tools that are called by URI or prompt name, and by no model.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use toolpost_core::{
+    Call, Output, PromptSpec, ResourceSpec, SpecError, Tool, ToolError, ToolSource, did_you_mean,
+};
+
+use super::Toolbox;
+use crate::offers::Offer;
+use crate::registry::Entry;
+
+/// How long a source may take to list what it has.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Toolbox {
+    /// The tool behind an offer stands in the registry under a name that no tool can have.
+    pub(crate) fn offer(&self, offer: Offer) -> Result<(), SpecError> {
+        let source = Arc::clone(&self.0.config.name);
+        let hide = |kind: &str, name: &str, tool: Arc<dyn Tool>| {
+            let key: Arc<str> = format!("{kind}:{name}").into();
+            self.0.registry_mut().insert_hidden(Arc::clone(&key), Entry::local(tool, source))?;
+            Ok(key)
+        };
+        match offer {
+            Offer::Resource(resource) => {
+                let spec = resource.resource_spec()?;
+                let key = hide("resource", spec.uri_pattern.as_str(), resource)?;
+                self.0.offers_mut().resources.push((Arc::new(spec), key));
+            }
+            Offer::Prompt(prompt) => {
+                let spec = prompt.prompt_spec();
+                let key = hide("prompt", &spec.name, prompt)?;
+                self.0.offers_mut().prompts.push((Arc::new(spec), key));
+            }
+        }
+        Ok(())
+    }
+
+    /// What can be read by address, that of its sources included. A source that cannot tell is left out.
+    pub async fn resources(&self) -> Vec<Arc<ResourceSpec>> {
+        self.resources_from(self.0.sources()).await
+    }
+
+    /// Its own, and those of these sources.
+    pub(crate) async fn resources_from(&self, sources: Vec<Arc<dyn ToolSource>>) -> Vec<Arc<ResourceSpec>> {
+        let mut specs: Vec<_> = self.0.offers().resources.iter().map(|(spec, _)| Arc::clone(spec)).collect();
+        for source in sources {
+            specs.extend(in_time(&*source, source.resources()).await.unwrap_or_default());
+        }
+        specs
+    }
+
+    /// The prompts, those of its sources included. A source that cannot tell is left out.
+    pub async fn prompts(&self) -> Vec<Arc<PromptSpec>> {
+        self.prompts_from(self.0.sources()).await
+    }
+
+    /// Its own, and those of these sources.
+    pub(crate) async fn prompts_from(&self, sources: Vec<Arc<dyn ToolSource>>) -> Vec<Arc<PromptSpec>> {
+        let mut specs: Vec<_> = self.0.offers().prompts.iter().map(|(spec, _)| Arc::clone(spec)).collect();
+        for source in sources {
+            specs.extend(in_time(&*source, source.prompts()).await.unwrap_or_default());
+        }
+        specs
+    }
+
+    /// Reads a resource: a call like any other, checked, limited and recorded. Its own resources go before those of
+    /// sources, and the first whose pattern fits counts.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if there is none of this address; those of the resource.
+    pub async fn read_resource(&self, uri: &str) -> Result<Output, ToolError> {
+        self.read(Call::new(uri, Value::Null)).await
+    }
+
+    /// The same for a caller, as [`ToolSource::read`] says it.
+    pub(crate) async fn read(&self, call: Call) -> Result<Output, ToolError> {
+        self.read_from(self.0.sources_for(&call.caller), call).await
+    }
+
+    /// The same from its own, or from these sources.
+    pub(crate) async fn read_from(
+        &self,
+        sources: Vec<Arc<dyn ToolSource>>,
+        mut call: Call,
+    ) -> Result<Output, ToolError> {
+        let uri = std::mem::take(&mut call.tool);
+        let uri = uri.as_str();
+        let own = self
+            .0
+            .offers()
+            .resources
+            .iter()
+            .find_map(|(spec, key)| Some((Arc::clone(key), spec.uri_pattern.matches(uri)?)));
+        if let Some((key, parameters)) = own {
+            call.arguments = self.typed(&key, parameters).into();
+            call.tool = key.to_string();
+            return self.call(call).await.result;
+        }
+        for source in sources {
+            let specs = in_time(&*source, source.resources()).await.unwrap_or_default();
+            if specs.iter().any(|spec| spec.uri_pattern.matches(uri).is_some()) {
+                uri.clone_into(&mut call.tool);
+                return source.read(call).await;
+            }
+        }
+        let shown: String = uri.chars().take(200).collect();
+        Err(ToolError::not_found(format!("there is no resource `{shown}`")))
+    }
+
+    /// Renders a prompt: a call like any other, checked, limited and recorded. Its own prompts go before those of
+    /// sources.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if there is none of this name; those of the prompt.
+    pub async fn render_prompt(
+        &self,
+        name: &str,
+        arguments: &Map<String, Value>,
+    ) -> Result<Output, ToolError> {
+        self.render(Call::new(name, Value::Object(arguments.clone()))).await
+    }
+
+    /// The same for a caller, as [`ToolSource::render`] says it.
+    pub(crate) async fn render(&self, call: Call) -> Result<Output, ToolError> {
+        self.render_from(self.0.sources_for(&call.caller), call).await
+    }
+
+    /// The same from its own, or from these sources.
+    pub(crate) async fn render_from(
+        &self,
+        sources: Vec<Arc<dyn ToolSource>>,
+        mut call: Call,
+    ) -> Result<Output, ToolError> {
+        let name = std::mem::take(&mut call.tool);
+        let name = name.as_str();
+        let own = self
+            .0
+            .offers()
+            .prompts
+            .iter()
+            .find(|(spec, _)| spec.name == name)
+            .map(|(_, key)| Arc::clone(key));
+        if let Some(key) = own {
+            call.tool = key.to_string();
+            return self.call(call).await.result;
+        }
+        let mut known: Vec<String> =
+            self.0.offers().prompts.iter().map(|(spec, _)| spec.name.clone()).collect();
+        for source in sources {
+            let specs = in_time(&*source, source.prompts()).await.unwrap_or_default();
+            if specs.iter().any(|spec| spec.name == name) {
+                name.clone_into(&mut call.tool);
+                return source.render(call).await;
+            }
+            known.extend(specs.iter().map(|spec| spec.name.clone()));
+        }
+        let shown: String = name.chars().take(80).collect();
+        Err(ToolError::not_found(format!("there is no prompt `{shown}`"))
+            .suggest_maybe(did_you_mean(name, known.iter().map(String::as_str))))
+    }
+
+    /// Parts of an address are text; where the function wants a number or a truth value, they are read as one.
+    fn typed(&self, key: &str, mut parameters: Map<String, Value>) -> Value {
+        let entry = self.0.registry().get(key);
+        let properties =
+            entry.as_ref().and_then(|entry| entry.spec.input_schema.as_value().get("properties"));
+        for (name, value) in &mut parameters {
+            let kind = properties.and_then(|properties| properties.get(name)?.get("type"));
+            let is_text = kind.is_none_or(|kind| match kind {
+                Value::Array(kinds) => kinds.iter().any(|kind| kind == "string"),
+                kind => kind == "string",
+            });
+            if let (false, Some(read)) = (is_text, value.as_str().and_then(|text| text.parse::<Value>().ok()))
+            {
+                *value = read;
+            }
+        }
+        Value::Object(parameters)
+    }
+}
+
+async fn in_time<T>(
+    source: &dyn ToolSource,
+    list: impl Future<Output = Result<T, ToolError>>,
+) -> Result<T, ToolError> {
+    let listed = tokio::time::timeout(LIST_TIMEOUT, list).await.unwrap_or_else(|_| {
+        Err(ToolError::timeout(format!("`{}` did not list what it has in time", source.name())))
+    });
+    if let Err(error) = &listed {
+        tracing::warn!(source = source.name(), "{error}");
+    }
+    listed
+}
