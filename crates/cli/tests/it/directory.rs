@@ -183,7 +183,7 @@ fn a_killed_run_leaves_its_changes_held_and_nothing_on_the_host() {
     assert_eq!(names, ["old"], "no placeholder, and nothing of the run");
     eventually("its layer is free", || env.run(["apply"]).ok().out.contains("(held)"));
     let next = env.run(["exec", "--workdir", "d", "--", "true"]).ok();
-    assert!(next.err.contains("wait: `toolpost apply"), "{next}");
+    assert!(next.err.contains("held: `toolpost apply"), "{next}");
     env.run(["apply", &id(&next)]).ok();
     assert_eq!(env.read("d/made"), "new\n");
 }

@@ -596,7 +596,7 @@ fn compiled_programs_are_cached() {
     let kept = std::fs::read_dir(env.path("../home/.cache/toolpost/builds")).unwrap().count();
     let second = env.run(["exec", "sum.c"]).ok();
     assert_eq!((second.out.as_str(), kept > 0), ("42\n", true));
-    assert!(second.err.contains("kept from before"), "{second}");
+    assert!(second.err.contains("from the cache"), "{second}");
 }
 
 #[test]

@@ -338,7 +338,7 @@ fn wrong_grants_are_errors_with_the_option_that_helps() {
         (&["tools", "http://127.0.0.1:1/mcp", "--env-raw", "RAW_KEY"], 2, "takes no grants"),
         (&["serve", "builtin", "--env-raw", "RAW_KEY"], 2, "takes no grants"),
         (&["tools", "docker:none", "--readable", "/etc"], 2, "a container takes only"),
-        (&["tools", "stdio:npx --registry=x y"], 2, "not known"),
+        (&["tools", "stdio:npx --registry=x y"], 2, "not supported"),
     ] {
         let failed = env.run(words).exit(exit);
         assert!(failed.err.contains(said), "{words:?} {failed}");

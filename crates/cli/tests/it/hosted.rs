@@ -564,7 +564,7 @@ fn file_search_needs_a_model_with_it() {
     let words = ["run", "-p", "x", "--model", "claude-opus-5-5", "--json", "--tools"];
     let error = model.env.run(words.iter().chain(&["hosted:file_search=vs_1"])).exit(2).error();
     assert_eq!(error["code"], "UNSUPPORTED");
-    for part in ["file_search", "Models that have it: ", "gemini/"] {
+    for part in ["file_search", "Models that support it: ", "gemini/"] {
         assert!(error["message"].as_str().unwrap().contains(part), "{part}: {error}");
     }
     for (word, part) in [
@@ -608,7 +608,7 @@ fn another_provider_gets_its_own_upload() {
     // Back at the first provider, nothing is uploaded again.
     assert!(has(2, "file-0") && !has(2, "file-1") && !has(2, "uploaded to"), "{}", bodies[2]);
     assert!(
-        finished.err.contains("the file `file-0` was uploaded to anthropic and was left out"),
+        finished.err.contains("the file `file-0` was not sent: it was uploaded to anthropic"),
         "{finished}"
     );
     assert_eq!(server.requests().iter().filter(|request| request.path == "/v1/files").count(), 2);

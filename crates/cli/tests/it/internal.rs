@@ -193,7 +193,7 @@ fn every_command_reports_why_a_server_exited() {
         let failed = env.run_with("", &words);
         // The limit of a start is 30 s.
         assert!(begun.elapsed() < Duration::from_secs(10), "{words:?}: {:?}", begun.elapsed());
-        for text in ["ended with status 3", "no index here", "--readable PATH"] {
+        for text in ["exited with status 3", "no index here", "--readable PATH"] {
             assert!(failed.err.contains(text), "{text}: {failed}");
         }
     }

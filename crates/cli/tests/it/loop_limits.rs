@@ -131,7 +131,7 @@ pub(crate) fn compaction() {
     ];
     let error = provider.env.run(words).exit(2).error();
     assert_eq!(error["code"], "UNSUPPORTED");
-    assert!(error["message"].as_str().unwrap().contains("Models that have it: "), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("Models that support it: "), "{error}");
     provider.env.run(["run", "-p", "x", "--config", "compaction=never"]).exit(2);
     assert!(provider.bodies().is_empty());
 }

@@ -47,7 +47,7 @@ fn nobody_is_there() {
     assert_eq!(finished.json()["stop_reason"], "model_error");
     let error = finished.error();
     assert_eq!(error["code"], "NETWORK");
-    assert!(error["message"].as_str().unwrap().contains("no connection could be made"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("connecting failed"), "{error}");
     assert!(error["hints"][0].as_str().unwrap().contains("base URL"), "{error}");
     // An unreachable address is tried once.
     assert_eq!(error["causes"].as_array().unwrap().len(), 0, "{error}");

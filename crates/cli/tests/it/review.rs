@@ -248,7 +248,7 @@ fn a_killed_run_leaves_its_changes_held_unless_they_are_discarded() {
         eventually("the copy is free", || env.run(["apply"]).ok().out.contains("(held)"));
         script(&env, &[(sh("true"), "")]);
         let next = run(&env, &["--review"]).ok();
-        assert!(next.err.contains("wait: `toolpost apply"), "{next}");
+        assert!(next.err.contains("held: `toolpost apply"), "{next}");
         env.run(["apply", &id(&next.err)]).ok();
         assert_eq!(there(&env), (Some("by a tool".to_owned()), true));
         assert!(!env.path("d/half").exists());
