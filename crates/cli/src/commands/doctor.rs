@@ -276,7 +276,7 @@ impl Page {
         }
     }
 
-    /// The AppArmor profile that fixes the host, and how to install it.
+    /// The profile that fixes the host, and how to install it.
     fn apparmor(&mut self, profile: &str) {
         self.section(
             "AppArmor",
