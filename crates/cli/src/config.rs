@@ -1,14 +1,16 @@
-//! Settings: built in, of the machine, of the user, of the project, of the environment, of the command line. The later
-//! counts more, and each value knows where it is from.
+//! Settings of all sources; a later source overrides an earlier one.
+//!
+//! The order is: built-in defaults, system, user, project, environment, command line. Each value has its
+//! origin.
 
 pub(crate) mod closure;
 mod digest;
 pub(crate) mod dotenv;
-mod file;
-pub(crate) use file::{toml_entries, toml_value};
+pub(crate) mod file;
 pub(crate) mod keys;
+pub(crate) mod paths;
 mod pinned;
-pub(crate) mod places;
+pub(crate) mod reference;
 pub(crate) mod trust;
 
 use std::collections::BTreeMap;
@@ -18,22 +20,21 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use toolpost_core::{did_you_mean, parse_duration};
 use toolpost_sandbox::Grants;
 
 use self::keys::{KEYS, Key, find};
-use self::trust::{Pins, Standing};
-use crate::args::Global;
+use self::trust::{Pins, TrustState};
 use crate::env;
 use crate::failure::Failure;
 
-/// Where a value is from.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     BuiltIn,
     File { path: PathBuf, line: usize },
-    Environment(&'static str),
+    Environment(String),
     CommandLine,
 }
 
@@ -48,14 +49,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A file that may hold settings.
+/// A file that may have settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     pub(crate) name: &'static str,
     pub(crate) path: Option<PathBuf>,
     pub(crate) exists: bool,
-    /// Whether its content was trusted; only a project's has to be.
-    pub(crate) standing: Option<Standing>,
+    /// The trust in its content; only a project's file needs it.
+    pub(crate) standing: Option<TrustState>,
 }
 
 /// The settings of this command.
@@ -63,38 +64,42 @@ pub(crate) struct Layer {
 pub(crate) struct Config {
     values: BTreeMap<&'static str, (Value, Origin)>,
     targets: BTreeMap<String, (String, Origin)>,
-    /// What named targets get beyond their level.
+    /// The grants of named targets.
     grants: BTreeMap<String, Grants>,
-    /// The digests of what the trusted project files in force reference, by path.
+    /// The digests of files that trusted project files reference, by path.
     closure: BTreeMap<PathBuf, String>,
     pub(crate) layers: Vec<Layer>,
-    /// What a person should know; told once.
+    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
 }
 
 impl Config {
-    /// Reads all layers.
-    pub(crate) fn load(global: &Global) -> Result<Self, Failure> {
+    /// Reads all sources.
+    pub(crate) fn load(
+        settings: &[String],
+        store: Option<&Path>,
+        env_files: &[PathBuf],
+    ) -> Result<Self, Failure> {
         let mut config = Self::default();
         for key in KEYS.iter().filter(|key| !key.default.is_empty()) {
             let value = key.parse(key.default).unwrap_or_default();
             config.values.insert(key.name, (value, Origin::BuiltIn));
         }
-        config.file("system", Some(places::system()), false)?;
-        config.file("user", places::user(), false)?;
-        config.file("project", places::project(), true)?;
-        config.env_files(global)?;
+        config.file("system", Some(paths::system()), false)?;
+        config.file("user", paths::user(), false)?;
+        config.file("project", paths::project(), true)?;
+        config.env_files(env_files)?;
         config.environment()?;
-        for pair in &global.config {
+        for pair in settings {
             config.command_line(pair)?;
         }
-        if let Some(path) = &global.store {
+        if let Some(path) = store {
             config.values.insert("store", (path.display().to_string().into(), Origin::CommandLine));
         }
         Ok(config)
     }
 
-    /// Reads a file once: what is judged is what is used.
+    /// Reads a file once, so that the checked content is the used one.
     fn file(&mut self, name: &'static str, path: Option<PathBuf>, strange: bool) -> Result<(), Failure> {
         let content = path.as_deref().map(file::content).transpose()?.flatten();
         let standing = match (&content, &path) {
@@ -108,8 +113,10 @@ impl Config {
         let entries = match (content, &path) {
             (Some(content), Some(path)) => match file::parse(&content, path) {
                 Ok(entries) => Some(entries),
-                // Whoever can write into a folder above must not be able to stop every command below it.
-                Err(failure) if standing.as_ref().is_some_and(|standing| *standing != Standing::Trusted) => {
+                // An invalid file of a parent directory must not stop every command below it.
+                Err(failure)
+                    if standing.as_ref().is_some_and(|standing| *standing != TrustState::Trusted) =>
+                {
                     self.warnings.push(failure.message);
                     None
                 }
@@ -119,11 +126,12 @@ impl Config {
         };
         let layer = Layer { name, exists: entries.is_some(), path, standing: standing.clone() };
         if let (Some(entries), Some(path)) = (entries, &layer.path) {
-            let trusted = standing.as_ref().is_none_or(|standing| *standing == Standing::Trusted);
+            let trusted = standing.as_ref().is_none_or(|standing| *standing == TrustState::Trusted);
             self.warnings.extend(entries.warnings);
             let mut waiting: Vec<String> = Vec::new();
             for (key, value, line) in entries.settings {
-                if trusted || key.acts_untrusted(&value, self.values.get(key.name).map(|(value, _)| value)) {
+                if trusted || key.allows_untrusted(&value, self.values.get(key.name).map(|(value, _)| value))
+                {
                     self.values.insert(key.name, (value, Origin::File { path: path.clone(), line }));
                 } else {
                     waiting.push(key.name.to_owned());
@@ -132,7 +140,7 @@ impl Config {
             for (name, (target, grants, line)) in entries.targets {
                 if trusted {
                     let mut grants = grants;
-                    // A server that a project names works there.
+                    // A server of a project works in its directory.
                     if strange && grants.workdir.is_none() && target.starts_with("stdio:") {
                         grants.workdir = path.parent().map(Path::to_owned);
                     }
@@ -150,8 +158,8 @@ impl Config {
         Ok(())
     }
 
-    /// Variables of files fill what the environment leaves unset, and never override it.
-    fn env_files(&mut self, global: &Global) -> Result<(), Failure> {
+    /// Adds variables of files that the environment lacks.
+    fn env_files(&mut self, files: &[PathBuf]) -> Result<(), Failure> {
         let wrong = |path: &Path, error: &io::Error| Failure::file("the file of variables", path, error);
         let parse = |path: &Path, text: &str| {
             dotenv::parse(text).map_err(|error| {
@@ -162,22 +170,22 @@ impl Config {
         let mut variables = BTreeMap::new();
         let here = Path::new(".env");
         if here.is_file() {
-            // Read once: what is judged is what is used.
+            // Read once, so that the checked content is the used one.
             match dotenv::content(here) {
                 Ok(text) => match Pins::load()?.judge(here, text.as_bytes()) {
-                    (Standing::Trusted, closure) => {
+                    (TrustState::Trusted, closure) => {
                         self.closure.extend(closure);
                         variables.extend(parse(here, &text)?);
                     }
                     (standing, _) => self.warnings.push(untrusted(here, Some(&standing), "its variables")),
                 },
-                // What cannot be read is not what somebody has trusted, and must not stop every command here.
+                // An unreadable file is never trusted, and must not stop every command here.
                 Err(error) => {
-                    self.warnings.push(format!("{}; it is passed over", wrong(here, &error).message));
+                    self.warnings.push(format!("{}; the file is ignored", wrong(here, &error).message));
                 }
             }
         }
-        for path in &global.env_file {
+        for path in files {
             let text = dotenv::content(path).map_err(|error| wrong(path, &error))?;
             variables.extend(parse(path, &text)?);
         }
@@ -187,22 +195,22 @@ impl Config {
 
     fn environment(&mut self) -> Result<(), Failure> {
         for key in KEYS {
-            let Some(text) = env::get(key.variable) else { continue };
+            let Some(text) = env::get(&key.variable()) else { continue };
             let value = match key.kind {
-                // Whatever it says: `TOOLPOST_NO_NETWORK=yes` must not mean no.
+                // Every other text means true: `TOOLPOST_NO_NETWORK=yes` must not mean no.
                 keys::Kind::Flag => Value::Bool(text != "0" && text != "false"),
                 _ => key.parse(&text).map_err(|error| {
-                    Failure::usage(format!("the variable {}: {error}", key.variable))
-                        .hint("`toolpost help environment` lists what is read from the environment.")
+                    Failure::usage(format!("the variable {}: {error}", key.variable()))
+                        .hint("`toolpost help environment` lists the environment variables.")
                 })?,
             };
-            self.values.insert(key.name, (value, Origin::Environment(key.variable)));
+            self.values.insert(key.name, (value, Origin::Environment(key.variable())));
         }
         Ok(())
     }
 
     fn command_line(&mut self, pair: &str) -> Result<(), Failure> {
-        let (name, text) = crate::commands::pair("--config", pair)?;
+        let (name, text) = crate::parse::pair("--config", pair)?;
         if let Some(target) = name.strip_prefix("targets.") {
             self.grants.remove(target);
             self.targets.insert(target.to_owned(), (text.to_owned(), Origin::CommandLine));
@@ -215,15 +223,15 @@ impl Config {
         Ok(())
     }
 
-    /// The same for what has settings of its own: these count, and of the others those that are not left out.
-    pub(crate) fn with_own(&self, left_out: &[&str], own: Vec<(&'static Key, Value, Origin)>) -> Self {
+    /// The settings of an agent file: its own values over the others without the excluded ones.
+    pub(crate) fn with_overrides(&self, excluded: &[&str], own: Vec<(&'static Key, Value, Origin)>) -> Self {
         let mut config = self.clone();
-        config.values.retain(|name, _| !left_out.contains(name));
+        config.values.retain(|name, _| !excluded.contains(name));
         config.values.extend(own.into_iter().map(|(key, value, origin)| (key.name, (value, origin))));
         config
     }
 
-    /// A setting and where it is from.
+    /// A setting with its origin.
     pub(crate) fn entry(&self, name: &str) -> Option<(&Value, &Origin)> {
         self.values.get(name).map(|(value, origin)| (value, origin))
     }
@@ -238,10 +246,15 @@ impl Config {
         self.value(name)?.as_str().map(str::to_owned)
     }
 
-    /// Texts; none, if nobody set it.
+    /// A list of texts; empty without the setting.
     pub(crate) fn texts(&self, name: &'static str) -> Vec<String> {
         let items = self.value(name).and_then(Value::as_array);
         items.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    }
+
+    /// An object; empty without the setting.
+    pub(crate) fn object(&self, name: &'static str) -> Map<String, Value> {
+        self.value(name).and_then(Value::as_object).cloned().unwrap_or_default()
     }
 
     /// A path.
@@ -249,12 +262,12 @@ impl Config {
         self.text(name).map(PathBuf::from)
     }
 
-    /// true or false.
+    /// A flag; false without the setting.
     pub(crate) fn flag(&self, name: &'static str) -> bool {
         self.value(name) == Some(&Value::Bool(true))
     }
 
-    /// A number that fits.
+    /// A whole number.
     pub(crate) fn number<T: TryFrom<u64>>(&self, name: &'static str) -> Result<Option<T>, Failure> {
         let Some(number) = self.value(name).and_then(Value::as_u64) else { return Ok(None) };
         T::try_from(number).map(Some).map_err(|_| {
@@ -263,16 +276,16 @@ impl Config {
         })
     }
 
-    /// How many are kept ready, if any: those of the setting, or the usual number.
-    pub(crate) fn spares(&self, name: &'static str, usual: usize) -> Option<usize> {
+    /// A pool size: the setting's number, or the default; `None` for false.
+    pub(crate) fn pool_size(&self, name: &'static str, default: usize) -> Option<usize> {
         match self.value(name) {
             Some(Value::Bool(false)) => None,
             Some(Value::Number(number)) => number.as_u64().and_then(|number| usize::try_from(number).ok()),
-            _ => Some(usual),
+            _ => Some(default),
         }
     }
 
-    /// A number that may have a fraction.
+    /// A number.
     pub(crate) fn fraction(&self, name: &'static str) -> Option<f64> {
         self.value(name)?.as_f64()
     }
@@ -282,17 +295,17 @@ impl Config {
         parse_duration(self.value(name)?.as_str()?).ok()
     }
 
-    /// What a word of the table means.
+    /// A word of a choice, parsed.
     pub(crate) fn choice<T: FromStr>(&self, name: &'static str) -> Option<T> {
         self.value(name)?.as_str()?.parse().ok()
     }
 
-    /// What the name of a target stands for.
+    /// The target of a name.
     pub(crate) fn target(&self, name: &str) -> Option<&str> {
         self.targets.get(name).map(|(target, _)| target.as_str())
     }
 
-    /// What a named target gets beyond its level.
+    /// The grants of a named target.
     pub(crate) fn target_grants(&self, name: &str) -> Option<&Grants> {
         self.grants.get(name)
     }
@@ -303,19 +316,19 @@ impl Config {
     }
 }
 
-/// The setting of a name.
+/// Finds a setting.
 pub(crate) fn known(name: &str) -> Result<&'static Key, Failure> {
     find(name).ok_or_else(|| {
         let hint = did_you_mean(name, KEYS.iter().map(|key| key.name));
-        Failure::usage(format!("there is no setting `{name}`"))
+        Failure::usage(format!("unknown setting `{name}`"))
             .hint(hint.unwrap_or_else(|| "`toolpost help settings` lists them.".into()))
     })
 }
 
-fn untrusted(path: &Path, standing: Option<&Standing>, what: &str) -> String {
-    let why = standing.unwrap_or(&Standing::Unknown).reason(path);
+fn untrusted(path: &Path, standing: Option<&TrustState>, what: &str) -> String {
+    let why = standing.unwrap_or(&TrustState::Unknown).reason(path);
     format!(
-        "`{}` {why}: ignored are {what}. Read it; then `toolpost trust {}` makes it count.",
+        "`{}` {why}: ignored are {what}. Read the file; then `toolpost trust {}`.",
         path.display(),
         path.display()
     )

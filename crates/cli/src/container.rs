@@ -1,25 +1,23 @@
-//! The Docker daemon: containers that code runs in, and their images.
+//! Containers of the Docker daemon, and their images.
 
 use std::time::Duration;
 
-use crate::exit::Exit;
-
-/// The recipe of the image that a container has when nothing else is named.
+/// The default recipe of a container image.
 pub(crate) const DEFAULT_RECIPE: &str = "python";
-/// How long the daemon may take for one answer.
+/// The time limit of one answer of the daemon.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The same where the command only wants to know whether there is one.
+/// The time limit of a check for a daemon.
 const SOON: Duration = Duration::from_secs(3);
-/// How long each part of building an image may take.
+/// The time limit of each step of an image build.
 const BUILD_LIMIT: Duration = Duration::from_mins(30);
 
-/// The name of the image of a recipe or profile.
+/// The image tag of a recipe or profile.
 pub(crate) fn tag(name: &str) -> String {
     format!("toolpost/{name}:latest")
 }
 
-/// What the daemon says of itself.
+/// The daemon's version.
 pub(crate) struct Daemon {
     pub(crate) version: String,
     pub(crate) runtimes: Vec<String>,
@@ -27,17 +25,17 @@ pub(crate) struct Daemon {
 
 /// The recipe of the image with Claude Code.
 pub(crate) const CLAUDE_CODE: &str = "claude-code";
-/// How the names of containers with Claude Code begin.
+/// The prefix of container names for Claude Code.
 const AGENT: &str = "agent";
 
-/// A server in a container: who runs it, and what is started.
+/// An MCP server in a container: its backend and command.
 pub(crate) struct Served {
     pub(crate) backend: std::sync::Arc<dyn toolpost_sandbox::Backend>,
     pub(crate) argv: Vec<String>,
     pub(crate) variables: Vec<(String, String)>,
 }
 
-pub(crate) use self::daemon::{backend, build, claude_code, exit, list, look, remove, server};
+pub(crate) use self::daemon::{backend, build, claude_code, list, probe, remove, server};
 
 #[cfg(target_os = "linux")]
 mod daemon {
@@ -46,14 +44,14 @@ mod daemon {
     use std::sync::Arc;
 
     use toolpost_sandbox::docker::image::{CLAUDE_CODE_PROGRAM, Image, Images, Recipe};
-    use toolpost_sandbox::docker::{Docker, DockerError, DockerHost, Login, Options, Pull};
+    use toolpost_sandbox::docker::{Docker, DockerHost, Login, Options, Pull};
     use toolpost_sandbox::{Backend, Error};
 
-    use super::{AGENT, BUILD_LIMIT, Daemon, Duration, Exit, PATIENCE, SOON, Served};
+    use super::{AGENT, BUILD_LIMIT, Daemon, Duration, PATIENCE, SOON, Served};
     use crate::env;
     use crate::failure::Failure;
 
-    /// Where the environment says that the daemon is.
+    /// The address of the daemon.
     fn host() -> Result<DockerHost, Error> {
         let certificates = env::get_os("DOCKER_CERT_PATH");
         let host = DockerHost::from_variables(
@@ -64,11 +62,11 @@ mod daemon {
         Ok(host?)
     }
 
-    /// Containers of an image, one for each run.
+    /// A backend with one container per run.
     pub(crate) fn backend(
         image: &str,
         runtime: Option<&str>,
-        pull: crate::args::Pull,
+        pull: crate::args::values::Pull,
     ) -> Result<Arc<dyn Backend>, Failure> {
         let mut options = options(image, pull)?;
         if let Some(runtime) = runtime {
@@ -77,29 +75,30 @@ mod daemon {
         Ok(Arc::new(connect(options)?))
     }
 
-    /// Containers of an image with Claude Code, and where the program is in it.
+    /// A backend with Claude Code, and the path of its program.
     pub(crate) fn claude_code(
         image: &str,
-        pull: crate::args::Pull,
+        pull: crate::args::values::Pull,
     ) -> Result<(Arc<dyn Backend>, PathBuf), Failure> {
         let docker = connect(options(image, pull)?.name_prefix(AGENT))?;
         Ok((Arc::new(docker), CLAUDE_CODE_PROGRAM.into()))
     }
 
-    /// A server in a container of an image, which starts as the image says. Nothing is fetched for it.
+    /// A server in a container of a local image, with the image's entry point.
     pub(crate) fn server(image: &str, arguments: &[String]) -> Result<Served, Failure> {
-        let docker = connect(options(image, crate::args::Pull::Never)?.start_in_image_directory(true))?;
+        let docker =
+            connect(options(image, crate::args::values::Pull::Never)?.start_in_image_directory(true))?;
         let entry = docker.entry(arguments).map_err(Error::from)?;
         Ok(Served { backend: Arc::new(docker), argv: entry.argv, variables: entry.variables })
     }
 
-    fn options(image: &str, pull: crate::args::Pull) -> Result<Options, Failure> {
-        // The command ends with its run: nothing is kept ready for another one.
+    fn options(image: &str, pull: crate::args::values::Pull) -> Result<Options, Failure> {
+        // The command ends with its run, so it prewarms nothing.
         let mut options = Options::new(image).idle_containers(0).answer_timeout(PATIENCE);
         options = options.pull(match pull {
-            crate::args::Pull::Never => Pull::Never,
-            crate::args::Pull::Missing => Pull::Missing,
-            crate::args::Pull::Always => Pull::Always,
+            crate::args::values::Pull::Never => Pull::Never,
+            crate::args::values::Pull::Missing => Pull::Missing,
+            crate::args::values::Pull::Always => Pull::Always,
         });
         if options.pull != Pull::Never
             && let Some(login) = login(image)?
@@ -113,7 +112,7 @@ mod daemon {
         Ok(Docker::connect(&host()?, options).map_err(Error::from)?)
     }
 
-    /// What `docker login` has kept for the registry of an image.
+    /// The `docker login` credentials for the registry of an image.
     fn login(image: &str) -> Result<Option<Login>, Failure> {
         let folder = env::get_os("DOCKER_CONFIG")
             .map(PathBuf::from)
@@ -130,18 +129,18 @@ mod daemon {
         Ok(Images::connect(&host()?, patience).map_err(Error::from)?)
     }
 
-    /// What the daemon says of itself, if it answers soon.
-    pub(crate) fn look() -> Result<Daemon, Failure> {
+    /// The daemon's version, if it answers soon.
+    pub(crate) fn probe() -> Result<Daemon, Failure> {
         let (version, runtimes) = images(SOON)?.daemon().map_err(Error::from)?;
         Ok(Daemon { version, runtimes })
     }
 
-    /// The images that were built here.
+    /// The images of this machine that Toolpost built.
     pub(crate) fn list() -> Result<Vec<Image>, Failure> {
         Ok(images(SOON)?.list().map_err(Error::from)?)
     }
 
-    /// Builds the image of a recipe. The programs that are started get the variables.
+    /// Builds the image of a recipe; its programs get the variables.
     pub(crate) fn build(
         recipe: &str,
         variables: Vec<(&'static str, OsString)>,
@@ -157,23 +156,6 @@ mod daemon {
     pub(crate) fn remove(name: &str) -> Result<(), Failure> {
         Ok(images(PATIENCE)?.remove(name).map_err(Error::from)?)
     }
-
-    /// How the command ends when a container could not run something.
-    pub(crate) fn exit(error: &Error) -> Exit {
-        match DockerError::of(error) {
-            Some(
-                DockerError::Address { .. }
-                | DockerError::ImageMissing { .. }
-                | DockerError::ImageUnusable { .. }
-                | DockerError::LoginRejected { .. }
-                | DockerError::RuntimeMissing { .. }
-                | DockerError::Unsupported { .. }
-                | DockerError::File { .. },
-            ) => Exit::Usage,
-            Some(DockerError::NotConfined { .. }) => Exit::Denied,
-            _ => Exit::Unreachable,
-        }
-    }
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -188,20 +170,20 @@ mod daemon {
     use crate::failure::Failure;
 
     fn refused<T>() -> Result<T, Failure> {
-        Err(Failure::usage("containers are for hosts with Linux").hint("Run the command on one."))
+        Err(Failure::usage("containers need a Linux host").hint("Run the command on Linux."))
     }
 
     pub(crate) fn backend(
         _image: &str,
         _runtime: Option<&str>,
-        _pull: crate::args::Pull,
+        _pull: crate::args::values::Pull,
     ) -> Result<Arc<dyn Backend>, Failure> {
         refused()
     }
 
     pub(crate) fn claude_code(
         _image: &str,
-        _pull: crate::args::Pull,
+        _pull: crate::args::values::Pull,
     ) -> Result<(Arc<dyn Backend>, std::path::PathBuf), Failure> {
         refused()
     }
@@ -210,7 +192,7 @@ mod daemon {
         refused()
     }
 
-    pub(crate) fn look() -> Result<Daemon, Failure> {
+    pub(crate) fn probe() -> Result<Daemon, Failure> {
         refused()
     }
 
@@ -228,9 +210,5 @@ mod daemon {
 
     pub(crate) fn remove(_name: &str) -> Result<(), Failure> {
         refused()
-    }
-
-    pub(crate) fn exit(_error: &Error) -> Exit {
-        Exit::Unreachable
     }
 }

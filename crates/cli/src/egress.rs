@@ -1,4 +1,4 @@
-//! A file with an allowlist of hosts: JSON or TOML, read strictly.
+//! Egress policy files in JSON or TOML, parsed strictly.
 
 use std::path::Path;
 
@@ -6,14 +6,15 @@ use serde_json::{Map, Value};
 use toolpost_core::did_you_mean;
 use toolpost_sandbox::{Egress, EgressPolicy};
 
-use crate::config::{Config, toml_value};
+use crate::config::Config;
+use crate::config::file::toml_value;
 use crate::env;
 use crate::failure::Failure;
 
-/// The largest file that is read, in bytes.
+/// The maximum size of a policy file, in bytes.
 const MAX_SIZE: u64 = 1 << 20;
 
-/// Reads the policy of a file; its name says the form: `.toml` or `.json`.
+/// Reads a policy file; the extension is `.toml` or `.json`.
 pub(crate) fn read(path: &Path, config: &Config) -> Result<EgressPolicy, Failure> {
     let text = config.read_text("the policy", path, MAX_SIZE)?;
     let form = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
@@ -21,13 +22,13 @@ pub(crate) fn read(path: &Path, config: &Config) -> Result<EgressPolicy, Failure
         "json" => serde_json::from_str(&text).map_err(|error| error.to_string()),
         "toml" => toml_value(&text),
         _ => {
-            let failure = Failure::usage(format!("the policy `{}` has no known form", path.display()));
-            return Err(failure.hint("Name it with the extension `.toml` or `.json`."));
+            let failure = Failure::usage(format!("the policy `{}` has an unknown extension", path.display()));
+            return Err(failure.hint("Use the extension `.toml` or `.json`."));
         }
     };
     let name = if form == "json" { "JSON" } else { "TOML" };
     let value = value.map_err(|error| {
-        Failure::usage(format!("the policy `{}` is not {name}: {}", path.display(), error.trim_end()))
+        Failure::usage(format!("the policy `{}` is invalid {name}: {}", path.display(), error.trim_end()))
     })?;
     check(&value).map_err(|wrong| {
         let place = if wrong.place.is_empty() { String::new() } else { format!("`{}`: ", wrong.place) };
@@ -39,13 +40,13 @@ pub(crate) fn read(path: &Path, config: &Config) -> Result<EgressPolicy, Failure
     })
 }
 
-/// The way out that a policy gives. The values of its secrets come from the environment.
+/// Builds the egress of a policy with secrets from the environment.
 pub(crate) fn open(policy: &EgressPolicy, no_network: bool) -> Result<Egress, Failure> {
     let egress = Egress::from_policy(policy.clone(), &mut env::secret)?;
     Ok(egress.no_network(no_network))
 }
 
-/// What is wrong, and where.
+/// An error with its key.
 #[derive(Debug)]
 struct Wrong {
     place: String,
@@ -53,7 +54,7 @@ struct Wrong {
     hint: Option<String>,
 }
 
-/// Reads a policy key by key, so that an error names its place.
+/// Parses a policy key by key, so that an error has its key.
 fn check(value: &Value) -> Result<EgressPolicy, Wrong> {
     let reads = |value: Value| serde_json::from_value::<EgressPolicy>(value);
     let Value::Object(entries) = value else {
@@ -66,9 +67,9 @@ fn check(value: &Value) -> Result<EgressPolicy, Wrong> {
     let alone = |name: &str, value: Value| Value::Object(Map::from_iter([(name.to_owned(), value)]));
     for (name, value) in entries {
         let Err(error) = reads(alone(name, value.clone())) else { continue };
-        // The innermost value that is wrong by itself.
+        // The innermost invalid value.
         let (place, error) = match value {
-            // A list that is wrong without an item is wrong by its name.
+            // A list with valid items is invalid as a whole.
             Value::Array(items) if reads(alone(name, Value::Array(Vec::new()))).is_ok() => items
                 .iter()
                 .enumerate()
@@ -96,7 +97,7 @@ fn check(value: &Value) -> Result<EgressPolicy, Wrong> {
     })
 }
 
-/// The nearest right name, if a name was wrong.
+/// The nearest valid name of an invalid one.
 fn hint(reason: &str) -> Option<String> {
     let (_, rest) = reason.split_once("unknown field `")?;
     let (wrong, rest) = rest.split_once('`')?;
@@ -111,7 +112,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_error_names_its_place_what_was_expected_and_what_was_found() {
+    fn an_error_has_its_key_and_the_expected_and_found_value() {
         for (value, place, said) in [
             (json!({ "alow": ["x.org"] }), "alow", "unknown field `alow`"),
             (json!({ "allow": "x.org" }), "allow", "expected a sequence"),

@@ -1,4 +1,4 @@
-//! Every environment variable that the command reads.
+//! Environment variables that the command reads.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,65 +11,63 @@ use crate::config::keys::KEYS;
 use crate::failure::Failure;
 use crate::regular_file;
 
-/// The largest file of certificates, in bytes: fifty times what a system trusts.
+/// The maximum size of a certificate file, in bytes.
 const MAX_CERTIFICATES: u64 = 16 << 20;
 
-/// Name and meaning, as `toolpost help environment` prints them; the variables of settings stand in
-/// [`KEYS`](crate::config::keys::KEYS), those of providers in [`PROVIDERS`] and in [`providers`].
+/// Name and meaning of each variable, as `toolpost help environment` prints them.
+///
+/// Variables of settings are in [`KEYS`](crate::config::keys::KEYS), those of providers in [`PROVIDERS`].
 pub(crate) const TABLE: [(&str, &str); 34] = [
-    ("ANTHROPIC_API_KEY", "the key for `anthropic/…` models, and for Claude Code"),
-    (
-        "CLAUDE_CODE_OAUTH_TOKEN",
-        "the token for Claude Code, made by `claude setup-token`; counts more than the key",
-    ),
-    ("ANTHROPIC_BASE_URL", "where the Messages API is, instead of https://api.anthropic.com"),
-    ("NO_PROXY", "hosts that the proxy is not for, such as `localhost,.example.com`"),
-    ("BRAVE_API_KEY", "the key of Brave Search, for `web_search`"),
+    ("ANTHROPIC_API_KEY", "the API key of `anthropic/…` models and of Claude Code"),
+    ("CLAUDE_CODE_OAUTH_TOKEN", "the token of Claude Code from `claude setup-token`; overrides the key"),
+    ("ANTHROPIC_BASE_URL", "the URL of the Messages API; defaults to https://api.anthropic.com"),
+    ("NO_PROXY", "hosts without the proxy, such as `localhost,.example.com`"),
+    ("BRAVE_API_KEY", "the API key of Brave Search, for `web_search`"),
     ("HTTPS_PROXY", "the proxy for connections to providers"),
-    ("SSL_CERT_FILE", "a file with the certificates to trust, instead of the system's"),
-    ("SSL_CERT_DIR", "a folder with the certificates to trust, instead of the system's"),
-    ("NO_COLOR", "if it is set and not empty, nothing is coloured"),
-    ("CLICOLOR_FORCE", "if it is set, not empty and not `0`, colours are used without a terminal too"),
-    ("TERM", "`dumb`, or not set, means no colours unless they are forced"),
-    ("COLUMNS", "how wide help is, where the terminal does not say it"),
-    ("DOCKER_HOST", "where the Docker daemon is, instead of unix:///var/run/docker.sock"),
-    ("DOCKER_TLS_VERIFY", "if it is set and not empty, the daemon of a tcp:// address is asked with TLS"),
-    ("DOCKER_CERT_PATH", "the folder with ca.pem, cert.pem and key.pem for that"),
-    ("DOCKER_CONFIG", "the folder with config.json, where `docker login` keeps logins, instead of ~/.docker"),
-    ("PIP_INDEX_URL", "where Python packages are from, instead of https://pypi.org/simple"),
-    ("PIP_CERT", "a file with the certificates that this index is known by"),
-    ("PIP_FIND_LINKS", "a folder with Python packages, besides the index"),
-    ("npm_config_registry", "where npm packages are from, instead of https://registry.npmjs.org"),
-    ("TOOLPOST_SERVE_TOKEN", "the token of `serve` over HTTP, instead of a generated one"),
-    ("PATH", "where interpreters for sandboxed code, and `claude`, are looked up"),
-    ("PYENV_VERSION", "the Python version behind pyenv's launchers, instead of `.python-version`"),
+    ("SSL_CERT_FILE", "a file with root certificates, instead of the system's"),
+    ("SSL_CERT_DIR", "a directory with root certificates, instead of the system's"),
+    ("NO_COLOR", "if not empty, no colors"),
+    ("CLICOLOR_FORCE", "if not empty and not `0`, colors without a terminal too"),
+    ("TERM", "`dumb` or unset: no colors unless forced"),
+    ("COLUMNS", "the width of help, where the terminal reports none"),
+    ("DOCKER_HOST", "the Docker daemon; defaults to unix:///var/run/docker.sock"),
+    ("DOCKER_TLS_VERIFY", "if not empty, TLS for a daemon at tcp://"),
+    ("DOCKER_CERT_PATH", "the directory with ca.pem, cert.pem and key.pem of that TLS"),
+    ("DOCKER_CONFIG", "the directory of Docker's config.json with logins; defaults to ~/.docker"),
+    ("PIP_INDEX_URL", "the Python package index; defaults to https://pypi.org/simple"),
+    ("PIP_CERT", "a file with root certificates of the index"),
+    ("PIP_FIND_LINKS", "a directory with Python packages, besides the index"),
+    ("npm_config_registry", "the npm registry; defaults to https://registry.npmjs.org"),
+    ("TOOLPOST_SERVE_TOKEN", "the token of `serve` over HTTP; defaults to a generated one"),
+    ("PATH", "the search path of interpreters for sandboxed code, and of `claude`"),
+    ("PYENV_VERSION", "the Python version of pyenv; overrides `.python-version`"),
     ("VIRTUAL_ENV", "the active Python environment, for `poetry run`"),
-    ("UV_PROJECT_ENVIRONMENT", "the Python environment for `uv run`, instead of `.venv`"),
-    ("POETRY_VIRTUALENVS_PATH", "where Poetry keeps environments, instead of ~/.cache/pypoetry/virtualenvs"),
-    ("TMPDIR", "where fresh working folders are made"),
-    ("USER", "whom a run works for, in its records"),
-    ("HOME", "where the folders of the XDG_ variables are, if those are not set"),
-    ("XDG_CONFIG_HOME", "where `toolpost/config.toml` is, instead of ~/.config"),
-    ("XDG_DATA_HOME", "where environments of Python are, instead of ~/.local/share"),
-    ("XDG_CACHE_HOME", "where what can be had again is kept, such as packages for code, instead of ~/.cache"),
-    ("XDG_RUNTIME_DIR", "where the sockets of sessions are, instead of the folder of XDG_STATE_HOME"),
-    ("XDG_STATE_HOME", "where trusted files and the state of tools are kept, instead of ~/.local/state"),
+    ("UV_PROJECT_ENVIRONMENT", "the Python environment of `uv run`; defaults to `.venv`"),
+    ("POETRY_VIRTUALENVS_PATH", "Poetry's environments; defaults to ~/.cache/pypoetry/virtualenvs"),
+    ("TMPDIR", "the parent of fresh working directories"),
+    ("USER", "the owner of a run, in its record"),
+    ("HOME", "the parent of the XDG_ defaults"),
+    ("XDG_CONFIG_HOME", "the parent of `toolpost/config.toml`; defaults to ~/.config"),
+    ("XDG_DATA_HOME", "the parent of Python environments; defaults to ~/.local/share"),
+    ("XDG_CACHE_HOME", "the parent of caches, such as packages; defaults to ~/.cache"),
+    ("XDG_RUNTIME_DIR", "the parent of session sockets; defaults to XDG_STATE_HOME"),
+    ("XDG_STATE_HOME", "the parent of the store, trust and tokens; defaults to ~/.local/state"),
 ];
 
-/// Name and meaning of the variables of providers that the table does not have.
+/// Name and meaning of provider variables that the table lacks.
 pub(crate) fn providers() -> impl Iterator<Item = (&'static str, String)> {
     let all = PROVIDERS.iter().flat_map(|provider| {
         let address = match provider.base_url {
-            Some(usual) => format!("where `{}/…` models are asked, instead of {usual}", provider.name),
-            None => format!("where `{}/…` models are asked", provider.name),
+            Some(usual) => format!("the URL of `{}/…` models; defaults to {usual}", provider.name),
+            None => format!("the URL of `{}/…` models", provider.name),
         };
-        let key = format!("the key for `{}/…` models", provider.name);
+        let key = format!("the API key of `{}/…` models", provider.name);
         in_order(provider.key_variables, key).chain(in_order(provider.base_url_variables, address))
     });
     all.filter(|(name, _)| TABLE.iter().all(|(known, _)| known != name))
 }
 
-/// Variables of one meaning, of which the first that is set counts.
+/// Variables of one meaning; the first that is set counts.
 fn in_order(names: &'static [&'static str], meaning: String) -> impl Iterator<Item = (&'static str, String)> {
     names.iter().enumerate().map(move |(place, name)| match names[..place].last() {
         None => (*name, meaning.clone()),
@@ -77,50 +75,50 @@ fn in_order(names: &'static [&'static str], meaning: String) -> impl Iterator<It
     })
 }
 
-/// The value of the first of these variables that is set.
+/// The value of the first variable that is set.
 pub(crate) fn first(names: &[&'static str]) -> Option<String> {
     names.iter().find_map(|name| get(name))
 }
 
-/// Variables of files, for what the environment itself leaves unset.
+/// Variables of files that the environment lacks.
 static FILES: OnceLock<BTreeMap<String, String>> = OnceLock::new();
 
-/// Adds the variables of files. They override nothing, and no program that is started gets them.
+/// Adds the variables of files, which override nothing and reach no child process.
 pub(crate) fn fill(variables: BTreeMap<String, String>) {
-    // There is one command in a process, and it reads its settings once.
+    // A process runs one command, which reads its settings once.
     let _ = FILES.set(variables);
 }
 
-/// The value of a variable of the table; `None` if it is unset, empty, or not text.
-pub(crate) fn get(name: &'static str) -> Option<String> {
+/// The value of a variable; `None` if it is unset, empty or not UTF-8.
+pub(crate) fn get(name: &str) -> Option<String> {
     get_os(name)?.into_string().ok()
 }
 
-/// The value of a variable that the operator names in a policy; `None` if it is unset, empty, or not text.
+/// The value of a variable that a policy names; `None` if it is unset, empty or not UTF-8.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
 pub(crate) fn secret(name: &str) -> Option<String> {
     let own = std::env::var(name).ok().filter(|value| !value.is_empty());
     own.or_else(|| FILES.get()?.get(name).filter(|value| !value.is_empty()).cloned())
 }
 
-/// The keys and tokens that are set: what must not be kept anywhere.
+/// The keys and tokens of the environment, which are masked in all output.
 pub(crate) fn secrets() -> Vec<Secret> {
     let is_secret = |name: &str| ["KEY", "TOKEN", "SECRET"].iter().any(|end| name.ends_with(end));
     let names = TABLE.iter().map(|(name, _)| *name).chain(providers().map(|(name, _)| name));
     names.filter(|name| is_secret(name)).filter_map(get).map(Secret::new).collect()
 }
 
-/// What masks the keys and tokens that are set.
+/// The scrubber that masks keys and tokens.
 pub(crate) fn scrubber() -> &'static Scrubber {
-    // Nothing is printed or logged of a model before all files with variables are read.
+    // All files with variables are read before the first use.
     static SCRUBBER: OnceLock<Scrubber> = OnceLock::new();
     SCRUBBER.get_or_init(|| Scrubber::new(secrets()))
 }
 
-/// Looks at the file of certificates before those who encrypt read it as a whole.
+/// Checks the size and type of `SSL_CERT_FILE` before a TLS library reads the file.
 ///
 /// # Errors
-/// It has no end, or is larger than 16 MiB. One that is not there is told when somebody needs it.
+/// The file is no regular file or larger than 16 MiB. A missing file is reported at its first use.
 pub(crate) fn check_certificates() -> Result<(), Failure> {
     let Some(path) = get_os("SSL_CERT_FILE").map(std::path::PathBuf::from) else { return Ok(()) };
     let Ok(metadata) = path.metadata() else { return Ok(()) };
@@ -131,14 +129,14 @@ pub(crate) fn check_certificates() -> Result<(), Failure> {
     opened.map_err(|error| Failure::file("the certificates of SSL_CERT_FILE,", &path, &error))
 }
 
-/// The value of a variable of the table, text or not; `None` if it is unset or empty.
+/// The value of a variable as bytes; `None` if it is unset or empty.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
-pub(crate) fn get_os(name: &'static str) -> Option<OsString> {
+pub(crate) fn get_os(name: &str) -> Option<OsString> {
     debug_assert!(
         TABLE.iter().any(|(known, _)| *known == name)
-            || KEYS.iter().any(|key| key.variable == name)
+            || KEYS.iter().any(|key| key.variable() == name)
             || providers().any(|(known, _)| known == name),
-        "`{name}` is not in the table"
+        "the table lacks `{name}`"
     );
     let own = std::env::var_os(name).filter(|value| !value.is_empty());
     own.or_else(|| FILES.get()?.get(name).filter(|value| !value.is_empty()).map(OsString::from))

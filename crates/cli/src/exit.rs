@@ -1,11 +1,11 @@
-//! The exit statuses, in one table.
+//! The table of exit codes.
 
 use toolpost_agent::RunStopReason;
 use toolpost_core::{Code, ToolError};
 use toolpost_llm::ErrorKind;
 use toolpost_sandbox::{Interruption, Verdict};
 
-/// How the command ends.
+/// The exit code of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     Ok,
@@ -21,15 +21,15 @@ pub(crate) enum Exit {
 
 /// Number and meaning, as `toolpost help exit-codes` prints them.
 pub(crate) const TABLE: [(Exit, u8, &str); 9] = [
-    (Exit::Ok, 0, "all went well; a partial result counts as well and says so"),
-    (Exit::Failed, 1, "the tool, the agent or the code reported failure"),
-    (Exit::Usage, 2, "the command line, a script or a setting is wrong"),
-    (Exit::Credentials, 3, "a key is missing or was refused"),
-    (Exit::Unreachable, 4, "something could not be reached, or was too slow"),
-    (Exit::Denied, 5, "denied: permission, approval, sandbox policy, or a level that this host cannot give"),
-    (Exit::Limit, 6, "a limit was reached: a budget, memory, disk, output, processes"),
-    (Exit::Schema, 7, "the answer does not fit the schema that it must fit"),
-    (Exit::Interrupted, 130, "interrupted by Ctrl-C, or asked to end by another signal"),
+    (Exit::Ok, 0, "success; a partial result counts and is reported"),
+    (Exit::Failed, 1, "the tool, the agent or the code failed"),
+    (Exit::Usage, 2, "invalid command line, script or setting"),
+    (Exit::Credentials, 3, "a credential is missing or was rejected"),
+    (Exit::Unreachable, 4, "unreachable or too slow"),
+    (Exit::Denied, 5, "denied: permission, approval, sandbox policy, or an unavailable level"),
+    (Exit::Limit, 6, "a limit: budget, memory, disk, output, processes"),
+    (Exit::Schema, 7, "the answer does not fit its schema"),
+    (Exit::Interrupted, 130, "interrupted by Ctrl-C or another signal"),
 ];
 
 impl Exit {
@@ -39,7 +39,7 @@ impl Exit {
 }
 
 impl Exit {
-    /// The one that a number means.
+    /// The exit code with this number.
     pub(crate) fn of_number(number: u8) -> Option<Self> {
         TABLE.iter().find(|(_, own, _)| *own == number).map(|(exit, ..)| *exit)
     }
@@ -140,9 +140,34 @@ impl From<&toolpost_sandbox::Error> for Exit {
             | Error::Requirement { .. }
             | Error::SessionEnded { .. }
             | Error::SessionRejected { .. } => Self::Failed,
-            Error::Backend { .. } => crate::container::exit(error),
+            Error::Backend { .. } => of_container(error),
             Error::Setup { .. } | Error::Overloaded { .. } => Self::Unreachable,
             _ => Self::Usage,
         }
     }
+}
+
+/// The exit code of a container error.
+#[cfg(target_os = "linux")]
+fn of_container(error: &toolpost_sandbox::Error) -> Exit {
+    use toolpost_sandbox::docker::DockerError;
+
+    match DockerError::of(error) {
+        Some(
+            DockerError::Address { .. }
+            | DockerError::ImageMissing { .. }
+            | DockerError::ImageUnusable { .. }
+            | DockerError::LoginRejected { .. }
+            | DockerError::RuntimeMissing { .. }
+            | DockerError::Unsupported { .. }
+            | DockerError::File { .. },
+        ) => Exit::Usage,
+        Some(DockerError::NotConfined { .. }) => Exit::Denied,
+        _ => Exit::Unreachable,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn of_container(_error: &toolpost_sandbox::Error) -> Exit {
+    Exit::Unreachable
 }

@@ -1,4 +1,4 @@
-//! What went wrong, in the form that a person or a program is told.
+//! Failures of the command, printed as text or JSON.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -8,13 +8,12 @@ use toolpost_core::{Code, ToolError};
 use toolpost_llm::ModelError;
 
 use crate::exit::Exit;
-use crate::print::Printer;
 use crate::style::label;
 
-/// How many lines of a program's standard error are printed: the last ones.
+/// The maximum number of printed lines of a program's stderr.
 const MAX_STDERR: usize = 12;
 
-/// A failure: a code for programs, a sentence, its causes, and what to do next.
+/// A failure: exit code, error code, message, causes, hints.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
@@ -29,7 +28,7 @@ impl Failure {
         Self { exit, code: code.to_owned(), message: message.into(), causes: Vec::new(), hints: Vec::new() }
     }
 
-    /// The command line, a script or a setting is wrong.
+    /// An invalid command line, script or setting.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, "USAGE", message)
     }
@@ -44,28 +43,28 @@ impl Failure {
         self
     }
 
-    /// A file of the operator could not be used.
+    /// A file of the operator that is unusable.
     pub(crate) fn file(what: &str, path: &Path, error: &io::Error) -> Self {
         let failure =
             Self::usage(format!("{what} `{}`: {}", label(&path.display().to_string()), reason(error)));
         let hint = match error.kind() {
-            ErrorKind::NotFound => {
-                "Check the name; it is looked up from the folder that the command runs in."
+            ErrorKind::NotFound => "Check the name; a relative path starts at the current directory.",
+            ErrorKind::PermissionDenied => "Check the file's owner and mode, and the user of this command.",
+            ErrorKind::AlreadyExists => {
+                "Nothing is overwritten: choose a new name, or move the existing file."
             }
-            ErrorKind::PermissionDenied => "Check who may use it, and as whom the command runs.",
-            ErrorKind::AlreadyExists => "Nothing is overwritten: name another one, or move that one away.",
             ErrorKind::IsADirectory => "Name a file in it.",
-            ErrorKind::InvalidData => "It must be text in UTF-8.",
+            ErrorKind::InvalidData => "The file must be UTF-8 text.",
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                "Make room, or name a place on another disk."
+                "Free some space, or choose a path on another disk."
             }
             _ => return failure,
         };
         failure.hint(hint)
     }
 
-    /// The same as an error of a tool or a source.
-    pub(crate) fn told(self) -> ToolError {
+    /// Converts the failure to an error of a tool or a source.
+    pub(crate) fn into_tool_error(self) -> ToolError {
         let code = match self.exit {
             Exit::Denied => Code::Permission,
             Exit::Usage => Code::InvalidInput,
@@ -87,7 +86,7 @@ impl Failure {
     }
 }
 
-/// What libraries name in Rust, and what this command has in its place. Longer names come first.
+/// Names of Rust APIs in errors of libraries, and the options that replace them. Longer names come first.
 const IN_OPTIONS: [(&str, &str); 13] = [
     ("`FileRoot::allow_protected`", "`--allow-protected PATH`"),
     ("`OAuth::identity`, `--client-id`", "`--client-id`"),
@@ -108,25 +107,25 @@ const IN_OPTIONS: [(&str, &str); 13] = [
     (", or with the toolbox's `approval` setting", ""),
 ];
 
-/// A text of a library in the words of this command.
+/// Replaces names of Rust APIs by options of the command.
 fn in_options(text: &str) -> String {
     IN_OPTIONS.iter().fold(text.to_owned(), |text, (rust, option)| text.replace(rust, option))
 }
 
 impl From<ToolError> for Failure {
     fn from(error: ToolError) -> Self {
-        // What a program wrote last is mostly why.
+        // The end of stderr usually has the reason.
         let stderr = error.context().get("stderr").and_then(Value::as_str).map(str::trim).unwrap_or_default();
         let skipped = stderr.lines().count().saturating_sub(MAX_STDERR);
         let last = stderr.lines().skip(skipped).fold("stderr:".to_owned(), |text, line| text + "\n" + line);
         let stderr = (!stderr.is_empty()).then_some(last);
         let run = error.context().get("run").and_then(Value::as_str);
-        let run = run.map(|id| format!("`toolpost runs show {id}` shows what it did."));
+        let run = run.map(|id| format!("`toolpost runs show {id}` shows the run."));
         Self {
             exit: (&error).into(),
             code: error.code().as_str().to_owned(),
             message: in_options(error.message()),
-            // The message of an error without a sentence of its own is that of its first cause.
+            // An error without a message has the message of its first cause.
             causes: error
                 .causes()
                 .into_iter()
@@ -144,30 +143,30 @@ impl From<ModelError> for Failure {
             toolpost_llm::ErrorKind::Script
                 if error.details.model.as_ref().is_some_and(|model| model.provider == "replay") =>
             {
-                Some("`--record FILE` writes what `replay:FILE` gives back.")
+                Some("`--record FILE` writes the recording of `replay:FILE`.")
             }
             toolpost_llm::ErrorKind::Script => {
-                Some("`toolpost help scripts` shows what a script looks like; `toolpost schema script` has it all.")
+                Some("`toolpost help scripts` shows an example; `toolpost schema script` prints the format.")
             }
             toolpost_llm::ErrorKind::Configuration if !error.message.starts_with("model ") => {
-                Some("`toolpost help environment` lists what is read from the environment.")
+                Some("`toolpost help environment` lists the environment variables.")
             }
             toolpost_llm::ErrorKind::Configuration | toolpost_llm::ErrorKind::Unsupported => {
-                Some("`toolpost help models` says what can be named.")
+                Some("`toolpost help models` lists the names of models.")
             }
             _ => None,
         });
         let hint = hint.map(str::to_owned);
         let text = error.to_string();
-        // The error's own text ends in its hint, which has a line of its own here.
+        // The hint at the end of the text is printed separately.
         let message =
             hint.as_deref().and_then(|hint| text.strip_suffix(hint)).unwrap_or(&text).trim_end().to_owned();
         let attempts = error.details.attempts.as_slice();
         let causes = match attempts {
-            // One attempt is what the message tells of.
+            // The message already describes a single attempt.
             [] | [_] => Vec::new(),
             [first, rest @ ..] if rest.iter().all(|attempt| attempt.reason == first.reason) => {
-                vec![format!("{} attempts failed alike", attempts.len())]
+                vec![format!("{} attempts failed with the same error", attempts.len())]
             }
             attempts => {
                 let lines = attempts.iter();
@@ -205,7 +204,7 @@ impl From<toolpost_sandbox::Error> for Failure {
 }
 
 impl Failure {
-    /// What this machine did not give: a thread, a place to write.
+    /// A resource of this machine that is unavailable, such as a thread or disk space.
     pub(crate) fn of_machine(what: &str, error: &io::Error) -> Self {
         let exit = match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Exit::Limit,
@@ -215,7 +214,7 @@ impl Failure {
     }
 }
 
-/// An error of the system without its number, which says nothing more.
+/// The text of an I/O error without its number.
 fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     match error.raw_os_error().and_then(|number| text.strip_suffix(&format!(" (os error {number})"))) {
@@ -224,12 +223,12 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// What the reader of arguments has to say, in parts: the problem first, then tips, then the usage.
+/// Splits an error of clap into message, tips and usage.
 impl From<&clap::Error> for Failure {
     fn from(error: &clap::Error) -> Self {
         use clap::error::ErrorKind::{DisplayHelpOnMissingArgumentOrSubcommand, MissingSubcommand};
         if matches!(error.kind(), DisplayHelpOnMissingArgumentOrSubcommand | MissingSubcommand) {
-            return Self::usage("no command is given").hint("`toolpost --help` lists the commands.");
+            return Self::usage("missing command").hint("`toolpost --help` lists the commands.");
         }
         let text = error.render().to_string();
         let mut parts =
@@ -243,22 +242,6 @@ impl From<&clap::Error> for Failure {
         );
         failure
     }
-}
-
-/// Tells what the reader of arguments has to say: help and version are no failure.
-pub(crate) fn tell(error: &clap::Error, printer: &Printer) -> Exit {
-    let text = error.render().ansi().to_string();
-    if !error.use_stderr() {
-        return match printer.result(&text) {
-            Ok(()) => Exit::Ok,
-            Err(failure) => printer.failure(&failure),
-        };
-    }
-    if printer.is_text() {
-        printer.say(text.trim_end());
-        return Exit::Usage;
-    }
-    printer.failure(&error.into())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Many targets behind one: a description with `kind = "gateway"`, or several targets of a command.
+//! Gateways: descriptions with `kind = "gateway"`, or several targets of a command.
 
-mod distinct;
-mod several;
+mod namespaces;
+pub(crate) mod renames;
 mod stores;
 
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use toolpost_core::{SourceStatus, ToolError, ToolSource};
+use toolpost_core::{ToolError, ToolSource};
 use toolpost_sandbox::Level;
 use toolpost_toolbox::Toolbox;
 use toolpost_toolbox::sources::{
@@ -17,19 +17,19 @@ use toolpost_toolbox::sources::{
     UpstreamSettings,
 };
 
-pub(crate) use self::distinct::Distinct;
-pub(crate) use self::several::Several;
+pub(crate) use self::namespaces::Several;
 use self::stores::{FileManifests, FilePins};
-use crate::config::trust::{Pins, Standing};
-use crate::config::{Config, toml_value};
+use crate::config::Config;
+use crate::config::file::toml_value;
+use crate::config::trust::{Pins, TrustState};
 use crate::failure::Failure;
 use crate::grants;
 use crate::style::shell_word;
 use crate::target::{self, Trail};
 
-/// How often the description is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The largest description, in bytes.
+/// The interval between checks of the description.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The maximum size of a description, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
 /// Whether a description is one of a gateway.
@@ -37,11 +37,11 @@ pub(crate) fn is_gateway(text: &str) -> bool {
     toml_value(text).is_ok_and(|value| value.get("kind").and_then(Value::as_str) == Some("gateway"))
 }
 
-/// Reads the settings of a gateway. Paths in it are relative to its folder.
+/// Parses the settings of a gateway. Paths are relative to its directory.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<GatewaySettings, Failure> {
     let wrong = |error: String| {
         Failure::usage(format!("the gateway `{}`: {}", path.display(), error.trim_end()))
-            .hint("`toolpost help gateway` says what can stand there.")
+            .hint("`toolpost help gateway` lists the keys.")
     };
     let mut value = toml_value(text).map_err(wrong)?;
     if let Some(fields) = value.as_object_mut() {
@@ -52,7 +52,7 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<GatewaySettings, Failure>
     settings.check().map_err(|error| wrong(error.message().to_owned()))?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     for upstream in &mut settings.upstreams {
-        upstream.target = target::all_below(folder, &upstream.target);
+        upstream.target = target::grammar::all_below(folder, &upstream.target);
         let Some(value) = upstream.grants.take() else { continue };
         let granted = grants::read(&value, folder);
         let granted = granted.map_err(|why| wrong(format!("the upstream `{}`: {why}", upstream.name)))?;
@@ -61,7 +61,7 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<GatewaySettings, Failure>
     Ok(settings)
 }
 
-/// Opens a gateway whose description is trusted.
+/// Opens a gateway with a trusted description.
 pub(crate) async fn open(
     path: &Path,
     text: &str,
@@ -71,7 +71,7 @@ pub(crate) async fn open(
 ) -> Result<Arc<Gateway>, Failure> {
     let settings = parse(path, text)?;
     let trail = trail.and(path)?;
-    // What is printed is pasted into a shell, maybe in another directory.
+    // The printed command works in every directory.
     let file = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let file = shell_word(&file.display().to_string());
     let parts = GatewayParts {
@@ -85,7 +85,7 @@ pub(crate) async fn open(
     Ok(Arc::new(Gateway::open(name, &settings, parts).await?))
 }
 
-/// The same, and for as long as the command runs, a change of the description that the operator trusts is taken in.
+/// Opens a gateway and reloads trusted changes of its description while the command runs.
 pub(crate) async fn followed(
     path: &Path,
     text: &str,
@@ -98,14 +98,7 @@ pub(crate) async fn followed(
     Ok(gateway)
 }
 
-/// What an operator must know of an upstream, if there is something.
-pub(crate) fn warning(upstream: &SourceStatus) -> Option<String> {
-    let reason = upstream.reason.as_ref()?;
-    Some(format!("the upstream `{}` is {}: {reason}", upstream.name, upstream.state.words()))
-}
-
-/// How the command connects upstreams, which work in a folder, and where it keeps what it knows of them: the approved
-/// definitions for as long as it runs.
+/// Connects the upstreams of a command's targets; approvals last as long as the command.
 fn parts(config: &Config, level: Option<Level>, folder: Option<PathBuf>, trail: Trail) -> GatewayParts {
     let config = Arc::new(config.clone());
     GatewayParts {
@@ -137,37 +130,38 @@ async fn connect(
     folder: Option<PathBuf>,
     trail: Trail,
 ) -> Result<Arc<dyn ToolSource>, ToolError> {
-    let wanted = config.target(&upstream.target).unwrap_or(&upstream.target).to_owned();
-    let nested = wanted.split(',').map(|part| Path::new(part.trim())).find(|part| is_gateway_file(part));
+    let target_words = config.target(&upstream.target).unwrap_or(&upstream.target).to_owned();
+    let nested =
+        target_words.split(',').map(|part| Path::new(part.trim())).find(|part| is_gateway_file(part));
     if let Some(nested) = nested {
         return Err(ToolError::invalid_input(format!(
             "the upstream `{}` is a gateway itself: `{}`",
             upstream.name,
             nested.display()
         ))
-        .suggest("Name the upstreams of that one here."));
+        .suggest("Name the upstreams of that gateway here."));
     }
     let mut granted = config.target_grants(&upstream.target).cloned().unwrap_or_default();
     if let Some(value) = &upstream.grants {
         let own = grants::read(value, Path::new("")).map_err(ToolError::invalid_input)?;
         granted = granted.merge(own);
     }
-    let wanted = [wanted];
-    let opened = target::open_from(&wanted, &config, level, false, &granted, &trail);
-    let opened = opened.await.map_err(Failure::told)?;
-    // A source by itself says whether it is well; a toolbox in front of it would not.
+    let target_words = [target_words];
+    let opened = target::open_from(&target_words, &config, level, false, &granted, &trail);
+    let opened = opened.await.map_err(Failure::into_tool_error)?;
+    // A source reports its own state; a toolbox in front of it would hide that.
     if let Some(source) = opened.only_source() {
         return Ok(source);
     }
     let Some(folder) = folder else {
-        return Err(ToolError::precondition("the folder of the command is gone"));
+        return Err(ToolError::precondition("the working directory is gone"));
     };
-    let upstream = crate::commands::upstream(opened, &folder, &config, level).await;
-    let toolbox: Toolbox = upstream.map_err(Failure::told)?;
+    let upstream = crate::toolbox::upstream(opened, &folder, &config, level).await;
+    let toolbox: Toolbox = upstream.map_err(Failure::into_tool_error)?;
     Ok(Arc::new(toolbox))
 }
 
-/// Whether a target is the description of a gateway.
+/// Whether a target is a gateway's description.
 fn is_gateway_file(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml")
         && read(path).is_ok_and(|text| is_gateway(&text))
@@ -177,22 +171,24 @@ fn read(path: &Path) -> std::io::Result<String> {
     crate::regular_file::read_text(path, MAX_FILE)
 }
 
-/// Takes changes of the description in, as soon as the operator trusts them.
+/// Reloads the description when a trusted change appears.
 async fn follow(gateway: Arc<Gateway>, path: PathBuf, mut taken: String) {
-    let mut told: Option<String> = None;
+    let mut reported: Option<String> = None;
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         let Ok(text) = read(&path) else { continue };
         if text == taken {
             continue;
         }
         let trusted =
-            Pins::load().is_ok_and(|pins| pins.standing_of(&path, text.as_bytes()) == Standing::Trusted);
+            Pins::load().is_ok_and(|pins| pins.standing_of(&path, text.as_bytes()) == TrustState::Trusted);
         if !trusted {
-            if told.as_ref() != Some(&text) {
+            if reported.as_ref() != Some(&text) {
                 let shown = path.display();
-                tracing::warn!("the gateway `{shown}` has changed; `toolpost trust {shown}` takes it in");
-                told = Some(text);
+                tracing::warn!(
+                    "the gateway `{shown}` has changed; `toolpost trust {shown}` loads the change"
+                );
+                reported = Some(text);
             }
             continue;
         }
@@ -201,9 +197,9 @@ async fn follow(gateway: Arc<Gateway>, path: PathBuf, mut taken: String) {
                 Ok(changed) => {
                     tracing::info!("the gateway `{}` has changed: {}", path.display(), changed.join(", "));
                 }
-                Err(error) => tracing::warn!("the gateway `{}` stays as it was: {error}", path.display()),
+                Err(error) => tracing::warn!("the gateway `{}` is unchanged: {error}", path.display()),
             },
-            Err(failure) => tracing::warn!("{}; it stays as it was", failure.message),
+            Err(failure) => tracing::warn!("{}; the gateway is unchanged", failure.message),
         }
         taken = text;
     }

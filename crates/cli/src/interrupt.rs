@@ -1,4 +1,4 @@
-//! Ctrl-C, and the other signals that ask to end: the first asks the work to stop, the second ends the command.
+//! Ctrl-C and other termination signals: the first cancels the work, the second ends the command.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use toolpost_core::Cancellation;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
-/// Watches for Ctrl-C, SIGTERM and SIGHUP from now on. To be called within the runtime, before anything is started.
+/// Watches for Ctrl-C, SIGTERM and SIGHUP. Needs a runtime; call before starting work.
 ///
-/// The first one cancels: tools and sandboxes stop, the record is written. The second one does not wait for that;
-/// what runs in a sandbox dies with this process all the same.
+/// The first signal cancels: tools and sandboxes stop, and the record is written. The second ends the command
+/// at once; sandboxed programs die with this process.
 #[expect(clippy::exit, clippy::disallowed_methods, reason = "the second Ctrl-C must not wait for anything")]
 pub(crate) fn watch() -> Result<Cancellation, Failure> {
-    let mut interrupts = interrupts().map_err(|error| Failure::of_machine("the watch for Ctrl-C", &error))?;
+    let mut interrupts = interrupts().map_err(|error| Failure::of_machine("the Ctrl-C handler", &error))?;
     let cancellation = Cancellation::new();
     let asked = cancellation.clone();
     tokio::spawn(async move {
@@ -23,7 +23,7 @@ pub(crate) fn watch() -> Result<Cancellation, Failure> {
             return;
         }
         asked.cancel();
-        // A second one at once would often be the same key held down.
+        // An immediate second one is often the same key held down.
         let held = tokio::time::sleep(Duration::from_millis(50));
         tokio::pin!(held);
         loop {
@@ -41,24 +41,24 @@ pub(crate) fn watch() -> Result<Cancellation, Failure> {
     Ok(cancellation)
 }
 
-/// Watches for the same signals in a conversation: Ctrl-C stops the turn that goes on, and nothing else.
+/// Watches for signals in a chat: Ctrl-C stops only the current turn.
 pub(crate) struct Turns(Arc<Mutex<Conversation>>);
 
 #[derive(Default)]
 struct Conversation {
-    /// How the turn that goes on is stopped.
+    /// The cancellation of the current turn.
     turn: Option<Cancellation>,
-    /// Whether the conversation ends after it.
+    /// Whether the chat ends after the turn.
     ends: bool,
 }
 
 impl Turns {
-    /// Watches from now on. To be called within the runtime. A signal that asks to end ends the command at once while
-    /// nothing goes on; and so does the second of any of them while a turn goes on.
+    /// Starts to watch. Needs a runtime. A termination signal ends the command at once between turns, and so
+    /// does a second one during a turn.
     pub(crate) fn watch() -> Result<Self, Failure> {
         let mut interrupts =
-            interrupts().map_err(|error| Failure::of_machine("the watch for Ctrl-C", &error))?;
-        let looks = terminal::Looks::now();
+            interrupts().map_err(|error| Failure::of_machine("the Ctrl-C handler", &error))?;
+        let looks = terminal::TerminalMode::now();
         let conversation = Arc::new(Mutex::new(Conversation::default()));
         let watched = Arc::clone(&conversation);
         tokio::spawn(async move {
@@ -70,7 +70,7 @@ impl Turns {
                         turn.cancel();
                     }
                     None if !asks_to_end => {}
-                    // The line editor has the terminal, which must not stay as that needs it.
+                    // Restores the terminal mode that the line editor changed.
                     _ => {
                         looks.restore();
                         leave();
@@ -85,14 +85,14 @@ impl Turns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a turn, and says how it is stopped.
+    /// Starts a turn and returns its cancellation.
     pub(crate) fn begin(&self) -> Cancellation {
         let turn = Cancellation::new();
         self.conversation().turn = Some(turn.clone());
         turn
     }
 
-    /// Ends the turn; whether the conversation ends with it.
+    /// Ends the turn; true if the chat ends with it.
     pub(crate) fn end(&self) -> bool {
         let mut conversation = self.conversation();
         conversation.turn = None;
@@ -100,7 +100,7 @@ impl Turns {
     }
 }
 
-/// Waits for something until somebody asks to stop: then what was waited for is given up.
+/// Awaits a future until cancellation drops it.
 pub(crate) async fn unless<T>(
     stop: &Cancellation,
     what: &str,
@@ -120,15 +120,15 @@ fn leave() -> ! {
     std::process::exit(Exit::Interrupted.number().into())
 }
 
-/// How the terminal is set up.
+/// The terminal mode.
 #[cfg(unix)]
 mod terminal {
     use rustix::stdio::stdin;
     use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 
-    pub(super) struct Looks(Option<Termios>);
+    pub(super) struct TerminalMode(Option<Termios>);
 
-    impl Looks {
+    impl TerminalMode {
         pub(super) fn now() -> Self {
             Self(tcgetattr(stdin()).ok())
         }
@@ -144,9 +144,9 @@ mod terminal {
 
 #[cfg(not(unix))]
 mod terminal {
-    pub(super) struct Looks;
+    pub(super) struct TerminalMode;
 
-    impl Looks {
+    impl TerminalMode {
         pub(super) fn now() -> Self {
             Self
         }
@@ -168,7 +168,7 @@ fn interrupts() -> io::Result<Interrupts> {
 
 #[cfg(unix)]
 impl Interrupts {
-    /// Waits for the next one; whether it asks to end.
+    /// Waits for the next signal; true for a termination signal.
     async fn next(&mut self) -> Option<bool> {
         let [interrupt, terminate, hang_up] = &mut self.0;
         tokio::select! {

@@ -1,5 +1,4 @@
-//! Launchers of Python projects: `uv run` and `poetry run` stand for a program of the project's environment, and pyenv
-//! for the version that a directory names.
+//! Launchers of Python projects: `uv run`, `poetry run` and pyenv's shims.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -10,16 +9,16 @@ use crate::env;
 use crate::failure::Failure;
 use crate::regular_file;
 
-/// The largest file with the name of a version, in bytes.
+/// The maximum size of a `.python-version` file, in bytes.
 const MAX_VERSION: u64 = 4 << 10;
-/// Options of `uv run` without a value, of which nothing is left to do in an environment that is there.
+/// Options of `uv run` without a value that an existing environment does not need.
 const UV_FLAGS: [&str; 8] =
     ["--no-sync", "--frozen", "--locked", "--offline", "--quiet", "-q", "--no-dev", "--active"];
 
-/// A command without its launcher: what `uv run` and `poetry run` would start in a directory. Others stay as they are.
+/// Resolves `uv run` and `poetry run` to the program of the project's environment; other commands stay.
 ///
 /// # Errors
-/// The project has no environment yet, or an option would install something.
+/// The project has no environment, or an option would install something.
 pub(crate) fn resolve(command: Vec<OsString>, folder: &Path) -> Result<Vec<OsString>, Failure> {
     let words: Vec<&str> = command.iter().map_while(|word| word.to_str()).collect();
     if words.len() != command.len() {
@@ -60,7 +59,7 @@ fn uv(words: &[&str], folder: &Path) -> Result<Vec<OsString>, Failure> {
             }
             (flag, others) if UV_FLAGS.contains(&flag) => others,
             (other, _) => {
-                return Err(Failure::usage(format!("`uv run {other}` is not supported here")).hint(
+                return Err(Failure::usage(format!("unsupported: `uv run {other}`")).hint(
                     "Prepare the environment with `uv sync`, then name its program: `.venv/bin/python`.",
                 ));
             }
@@ -83,13 +82,13 @@ fn is_environment(folder: &Path) -> bool {
     folder.join("pyvenv.cfg").is_file()
 }
 
-/// The `.venv` of the project that a directory lies in.
+/// The `.venv` of the project of a directory.
 fn project_environment(folder: &Path) -> Option<PathBuf> {
     let environments = folder.ancestors().map(|folder| folder.join(".venv"));
     environments.into_iter().find(|environment| is_environment(environment))
 }
 
-/// The environment of Poetry: the active one, that of the project, else the one that is named for its directory.
+/// Poetry's environment: the active one, the project's, else the one named for the directory.
 fn poetry_environment(folder: &Path) -> Option<PathBuf> {
     let active = env::get_os("VIRTUAL_ENV").map(PathBuf::from).filter(|path| is_environment(path));
     active.or_else(|| project_environment(folder)).or_else(|| {
@@ -101,7 +100,7 @@ fn poetry_environment(folder: &Path) -> Option<PathBuf> {
     })
 }
 
-/// The one of Poetry's environments that is named `NAME-HASH-pyVERSION` for a directory.
+/// The environment of Poetry that is named `NAME-HASH-pyVERSION` for a directory.
 fn of_directory(environments: &Path, project: &Path) -> Option<PathBuf> {
     let project = project.canonicalize().ok()?;
     let part = format!("-{}-py", hash(project.as_os_str().as_encoded_bytes()));
@@ -117,7 +116,7 @@ fn of_directory(environments: &Path, project: &Path) -> Option<PathBuf> {
     found.pop()
 }
 
-/// The first eight letters of a SHA-256 in base 64, with the alphabet for URLs.
+/// The first eight letters of a SHA-256 in URL-safe Base64.
 fn hash(text: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let bits = Sha256::digest(text).iter().take(6).fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
@@ -144,7 +143,7 @@ fn within(environment: &Path, words: &[&str], launcher: &str) -> Result<Vec<OsSt
     Ok(command)
 }
 
-/// `PATH`, in which the versions that pyenv takes in the current directory come before its launchers.
+/// `PATH`, with the versions of pyenv for this directory before pyenv's shims.
 pub(crate) fn search_path() -> Option<OsString> {
     let path = env::get_os("PATH")?;
     let version = env::get("PYENV_VERSION");
@@ -175,7 +174,7 @@ fn with_versions(path: &OsStr, version: Option<&str>, folder: &Path) -> OsString
     std::env::join_paths(all).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The programs of a version, which can be named by its beginning: `3.12` is the latest `3.12.x`.
+/// The programs of a version, which may be a prefix: `3.12` is the latest `3.12.x`.
 fn installation(versions: &Path, name: &str) -> Option<PathBuf> {
     if name.is_empty() || name.contains('/') || name == ".." || name == "." {
         return None;
@@ -230,7 +229,7 @@ mod tests {
         let moved = format!("uv run --project {} app.py", project.display());
         assert_eq!(resolved(&moved, folder.path()).as_deref(), Ok(".venv/bin/python app.py"));
         for (line, folder, expected) in [
-            ("uv run --with rich app.py", deep.as_path(), "`uv run --with` is not supported"),
+            ("uv run --with rich app.py", deep.as_path(), "unsupported: `uv run --with`"),
             ("uv run app.py", folder.path(), "has no environment"),
             ("poetry run app.py", folder.path(), "has no environment"),
             ("uv run", deep.as_path(), "names no command"),
@@ -243,7 +242,7 @@ mod tests {
     fn an_environment_of_poetry_is_named_for_its_directory() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
-        // As `base64.urlsafe_b64encode(hashlib.sha256(b"/srv/project").digest())[:8]` has it.
+        // From `base64.urlsafe_b64encode(hashlib.sha256(b"/srv/project").digest())[:8]`.
         assert_eq!(hash(b"/srv/project"), "Tz-R9rC0");
         let environment = root.join(format!("all/app-{}-py3.12", hash(root.to_str().unwrap().as_bytes())));
         assert_eq!(of_directory(&root.join("all"), &root), None);

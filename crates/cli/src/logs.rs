@@ -1,4 +1,4 @@
-//! The log: silent by default, on standard error or in a file. What is in it is in the events as well.
+//! The log: off by default, on standard error or in a file.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -13,33 +13,35 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::args::{Global, LogFormat};
+use crate::args::Global;
+use crate::args::values::LogFormat;
 use crate::config::Config;
 use crate::env;
 use crate::failure::Failure;
 use crate::style::harmless;
 
-/// Starts the log. `--log` counts before the setting `log`, and that before `-v`. A server logs errors: its callers get
-/// the id of an internal one alone.
+/// Starts the log. `--log` overrides the setting `log`, which overrides `-v`.
+///
+/// A server logs errors, because its callers get only the ID of an internal error.
 pub(crate) fn start(
     global: &Global,
     config: &Config,
     format: LogFormat,
     is_server: bool,
 ) -> Result<(), Failure> {
-    let asked = global.log.clone().or_else(|| config.text("log"));
+    let requested = global.log.clone().or_else(|| config.text("log"));
     let log_file = global.log_file.clone().or_else(|| config.path("log_file"));
-    let usual = match (global.verbose, &log_file) {
+    let default = match (global.verbose, &log_file) {
         (0, None) if is_server => "error",
         (0, None) => "off",
         (0 | 1, _) => "info",
         (2, _) => "debug",
         _ => "trace",
     };
-    let filter = asked.as_deref().unwrap_or(usual);
+    let filter = requested.as_deref().unwrap_or(default);
     let filter: Targets = filter.parse().map_err(|error| {
-        Failure::usage(format!("the log filter `{filter}`: {error}"))
-            .hint("Write a level, or parts and levels: `debug`, `toolpost::call=debug,warn`.")
+        Failure::usage(format!("invalid log filter `{filter}`: {error}"))
+            .hint("Write a level, or targets with levels: `debug`, `toolpost::call=debug,warn`.")
     })?;
     if filter == Targets::new().with_default(LevelFilter::OFF) && log_file.is_none() {
         return Ok(());
@@ -61,18 +63,18 @@ pub(crate) fn start(
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().boxed(),
     };
-    let filters = filter_fn(says_no_message).and_then(filter).and_then(ExceptDisconnects);
+    let filters = filter_fn(is_no_message_dump).and_then(filter).and_then(ExceptDisconnects);
     tracing_subscriber::registry().with(lines).with(filters).init();
     Ok(())
 }
 
-/// Whether a line is none of those with which libraries tell whole messages, with every secret that is in them.
-fn says_no_message(line: &Metadata<'_>) -> bool {
+/// Whether a line is no dump of a whole message, which may have secrets.
+fn is_no_message_dump(line: &Metadata<'_>) -> bool {
     let part = line.target().split("::").next().unwrap_or_default();
     *line.level() <= Level::WARN || !["rmcp", "tungstenite", "tokio_tungstenite"].contains(&part)
 }
 
-/// Discards errors that rmcp logs when a client disconnects while an answer to it is pending, as each one does.
+/// Discards errors that rmcp logs when a client disconnects with a pending answer.
 struct ExceptDisconnects;
 
 impl<S: Subscriber> Layer<S> for ExceptDisconnects {
@@ -86,7 +88,7 @@ impl<S: Subscriber> Layer<S> for ExceptDisconnects {
     }
 }
 
-/// What the fields of a log line say of a connection.
+/// Fields of a log line about a connection.
 #[derive(Default)]
 struct Disconnect {
     is_draining: bool,
@@ -108,11 +110,11 @@ impl Visit for Disconnect {
     }
 }
 
-/// A log is read on a terminal sooner or later, and it quotes strangers: what they say in it is harmless and has no keys.
+/// Escapes untrusted text in the log and masks secrets.
 struct Harmless<W>(W);
 
 impl<W: Write> Write for Harmless<W> {
-    /// Takes all of it: a line of the log comes as one piece.
+    /// Writes the whole buffer: a log line comes in one piece.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let line = env::scrubber().scrub(String::from_utf8_lossy(bytes).into_owned());
         self.0.write_all(harmless(&line).as_bytes())?;
@@ -124,44 +126,44 @@ impl<W: Write> Write for Harmless<W> {
     }
 }
 
-/// The component of the log that tells of runs.
+/// The log target of runs.
 const RUN: &str = "toolpost::run";
-/// The component of the log that tells of calls.
+/// The log target of calls.
 const CALL: &str = "toolpost::call";
 
-/// Writes an event to the log: the steps of a run as `info`, what is within them as `debug`. Texts and results are not
-/// logged, and arguments only with their secrets masked.
+/// Logs an event: steps of a run as `info`, details as `debug`. The log has no texts and results, and masks
+/// secrets in arguments.
 pub(crate) fn event(event: &Event) {
     match event {
         Event::RunStarted { run, model, tools, .. } => {
-            info!(target: RUN, %run, model, tools = tools.join(","), "the run begins");
+            info!(target: RUN, %run, model, tools = tools.join(","), "run started");
         }
-        Event::TurnStarted { run, iteration } => debug!(target: RUN, %run, iteration, "the model is asked"),
+        Event::TurnStarted { run, iteration } => debug!(target: RUN, %run, iteration, "model requested"),
         Event::TurnFinished { run, iteration, stop_reason, usage } => {
             let (input, output) = (usage.input_tokens, usage.output_tokens);
-            info!(target: RUN, %run, iteration, stop_reason, input, output, "the model has answered");
+            info!(target: RUN, %run, iteration, stop_reason, input, output, "model answered");
         }
         Event::HostedStarted { run, id, tool, .. } => {
-            debug!(target: CALL, %run, id, tool, "the provider runs a tool");
+            debug!(target: CALL, %run, id, tool, "hosted tool started");
         }
         Event::HostedFinished { run, id, tool, .. } => {
-            debug!(target: CALL, %run, id, tool, "the provider's tool has a result");
+            debug!(target: CALL, %run, id, tool, "hosted tool finished");
         }
         Event::CallStarted { call, tool, arguments, .. } => {
-            debug!(target: CALL, %call, %tool, %arguments, "a call begins");
+            debug!(target: CALL, %call, %tool, %arguments, "call started");
         }
         Event::CallRetry { call, attempt, error, wait_ms } => {
-            warn!(target: CALL, %call, attempt, %error, wait_ms, "a call is made again");
+            warn!(target: CALL, %call, attempt, %error, wait_ms, "call retried");
         }
         Event::CallFinished { record } => {
             let code = record.error.as_ref().map(toolpost_core::ToolError::code);
             let (call, tool, milliseconds) = (record.id, &record.tool, record.duration.as_millis());
-            info!(target: CALL, %call, %tool, code = code.map(tracing::field::display), milliseconds, "a call is over");
+            info!(target: CALL, %call, %tool, code = code.map(tracing::field::display), milliseconds, "call finished");
         }
         Event::Notice { message } => warn!(target: RUN, "{message}"),
         Event::RunFinished { record } => {
             let (stop_reason, turns) = (&record.stop_reason, record.iterations);
-            info!(target: RUN, run = %record.id, stop_reason, turns, "the run is over");
+            info!(target: RUN, run = %record.id, stop_reason, turns, "run finished");
         }
         _ => {}
     }

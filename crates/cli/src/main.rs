@@ -1,51 +1,68 @@
-//! The `toolpost` command: arguments in, text or JSON out.
+//! The `toolpost` command.
 //!
-//! A command is read by [`args`], carried out by one module of [`commands`], and ends in one number of [`exit`].
-//! What a program may read goes to standard output; everything else goes to standard error.
+//! [`args`] parses the command line, one module of [`commands`] runs the command, and [`exit`] has its exit
+//! code. Results go to standard output, everything else to standard error.
 //!
 //! # Invariants
 //!
-//! - The only crate that prints, exits, or reads the environment; every variable stands in [`env`], every exit status
-//!   in [`exit`].
-//! - Text that comes from a model, a tool or a sandbox never reaches a terminal with its control characters.
-//! - Nothing is started, written or sent before the arguments are understood as a whole.
-//! - No logic that a library user would miss: that belongs into the libraries.
-//! - A file of a folder that nobody trusts starts nothing, allows nothing and sends nothing.
+//! - Only this crate prints, exits, and reads the environment. [`env`] lists every variable, [`exit`] every
+//!   exit code.
+//! - Text of a model, a tool or a sandbox never reaches a terminal with its control characters.
+//! - A command starts, writes and sends nothing before it has parsed all arguments.
+//! - Logic that a library user needs is in a library.
+//! - A file of an untrusted directory starts nothing, allows nothing and sends nothing.
 #![forbid(unsafe_code)]
 
+mod agent;
 mod agent_file;
+mod agent_settings;
+mod agent_tool;
 mod args;
-mod calls;
+mod artifacts;
+mod call_records;
 mod commands;
 mod config;
 mod container;
+mod defaults;
+mod description;
 mod egress;
 mod env;
 mod exit;
 mod failure;
 mod gateway;
 mod grants;
+mod held_changes;
 mod help;
-mod holder;
+mod hosted;
 mod interrupt;
 mod launcher;
 mod logs;
 mod mcp;
+mod memory;
+mod model;
+mod outcome;
 mod packages;
+mod pages;
+mod parse;
 mod port;
 mod print;
+mod process_identity;
 mod progress;
 mod regular_file;
+mod runtime;
+mod sandbox_options;
 mod session;
 mod store;
 mod style;
 mod target;
 mod terminal;
+mod toolbox;
+mod uploads;
 mod verdict;
-mod wanted;
 mod workspace;
 
-use crate::args::{Cli, Color, Command, Format, LogFormat};
+use crate::args::values::LogFormat;
+use crate::args::{Cli, Color, Command, Format};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -55,11 +72,11 @@ fn main() -> std::process::ExitCode {
     let cli = match args::parse::<Cli>(std::env::args_os().collect()) {
         Ok(cli) => cli,
         Err(error) => {
-            let (format, color) = args::glance(std::env::args_os().skip(1));
+            let (format, color) = args::scan_output_options(std::env::args_os().skip(1));
             let printer = Printer::new(format, color);
-            let page = args::asks_for_all(std::env::args_os().skip(1)).filter(|_| !error.use_stderr());
-            let exit = match page.map(|words| printer.result(&help::whole(&words))) {
-                None => failure::tell(&error, &printer),
+            let page = args::help_all_words(std::env::args_os().skip(1)).filter(|_| !error.use_stderr());
+            let exit = match page.map(|words| printer.result(&help::full_page(&words))) {
+                None => printer.clap_error(&error),
                 Some(Ok(())) => Exit::Ok,
                 Some(Err(failure)) => printer.failure(&failure),
             };
@@ -79,10 +96,10 @@ fn main() -> std::process::ExitCode {
 
 fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
     let global = &cli.global;
-    let config = Config::load(global)?;
+    let config = Config::load(&global.config, global.store.as_deref(), &global.env_file)?;
     let format = global.format().or(chosen::<Format>(&config, "format")).unwrap_or_default();
-    printer.look(format, global.color.or(chosen::<Color>(&config, "color")).unwrap_or_default());
-    let log_format = global.log_format.or(chosen::<LogFormat>(&config, "log_format")).unwrap_or_default();
+    printer.set_style(format, global.color.or(chosen::<Color>(&config, "color")).unwrap_or_default());
+    let log_format = chosen::<LogFormat>(&config, "log_format").unwrap_or_default();
     logs::start(global, &config, log_format, matches!(cli.command, Command::Serve(_)))?;
     mcp::start::report_to(printer);
     env::check_certificates()?;
@@ -108,16 +125,16 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         Command::Files(command) => commands::files::run(&command, &config, printer),
         Command::Config(command) => commands::config::run(&command, &config, printer),
         Command::Trust(args) => commands::trust::run(&args, &config, printer),
-        Command::Apply(args) => commands::held::apply(&args, printer),
-        Command::Discard(args) => commands::held::discard(&args, printer),
-        Command::Undo(args) => commands::held::undo(&args, printer),
+        Command::Apply(args) => held_changes::apply(&args, printer),
+        Command::Discard(args) => held_changes::discard(&args, printer),
+        Command::Undo(args) => held_changes::undo(&args, printer),
         Command::Login(args) => commands::login::run(&args, &config, printer),
-        Command::Logout(args) => commands::login::end(&args, &config, printer),
+        Command::Logout(args) => commands::login::logout(&args, &config, printer),
         Command::Help(args) => help::run(&args, printer),
     }
 }
 
-/// A word of the settings, as the command line would read it.
+/// A setting, parsed like the option of the same name.
 fn chosen<T: clap::ValueEnum>(config: &Config, name: &'static str) -> Option<T> {
     T::from_str(&config.text(name)?, true).ok()
 }

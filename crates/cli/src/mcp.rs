@@ -1,48 +1,45 @@
-//! Servers of the Model Context Protocol as targets: by address, by command, or by a name of a client's own file.
+//! MCP servers as targets: URLs, commands, images, and names of configuration files.
 
+pub(crate) mod entries;
 pub(crate) mod files;
 pub(crate) mod start;
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
 use toolpost_core::{Code, Secret, StartCheck, ToolError};
 use toolpost_mcp::client::{Client, Endpoint, OAuth, TokenStore};
-use toolpost_sandbox::{Cancel, Granted, Grants, Host, Installed, Launcher, Level, Sandbox};
+use toolpost_sandbox::{Cancel, Granted, Grants, Installed, Launcher, Level, Sandbox};
 
 use crate::args::ServerArgs;
-use crate::config::closure::{self, Reference};
-use crate::config::{Config, places};
+use crate::config::{Config, paths};
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::grants;
 use crate::launcher;
 use crate::packages::Sources;
+use crate::target::grammar::{CONTAINER, words};
 
-/// How addresses and commands begin.
-const PREFIXES: [&str; 6] = ["http://", "https://", "ws://", "wss://", "stdio:", CONTAINER];
-/// How the image of a server in a container begins.
-const CONTAINER: &str = "docker:";
-/// The largest file with a token, in bytes.
+/// The maximum size of a token file, in bytes.
 const MAX_TOKEN: u64 = 64 << 10;
 
-/// A server that a target names.
+/// An MCP server of a target.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) name: String,
     pub(crate) endpoint: Endpoint,
-    /// The image that the program is in; its arguments are the endpoint's command.
+    /// The image of the program; the endpoint's command has its arguments.
     pub(crate) image: Option<String>,
-    /// What must hold directly before each start of the program.
+    /// The check directly before each start of the program.
     pub(crate) check: Option<StartCheck>,
-    /// What the program gets beyond its level.
+    /// The grants of the program.
     pub(crate) grants: Grants,
-    /// Variables of a file with their values, which stand there as `${NAME}`.
+    /// Resolved variables of the configuration file, which has them as `${NAME}`.
     pub(crate) raw: Vec<(String, String)>,
 }
 
@@ -59,50 +56,7 @@ impl Server {
     }
 }
 
-/// Whether a target is the address or the command of a server. What it says is then one target, commas and all.
-pub(crate) fn is_address(target: &str) -> bool {
-    PREFIXES.iter().any(|prefix| target.starts_with(prefix))
-}
-
-/// The words of a target that is a command of this host.
-pub(crate) fn words_of(target: &str) -> Option<Vec<String>> {
-    target.strip_prefix("stdio:").and_then(|command| words(command).ok())
-}
-
-/// The files of this host that the command of a server names; `usual` is where it works if nothing else is granted.
-pub(crate) fn references(target: &str, usual: Option<&Path>, grants: &Grants) -> Vec<Reference> {
-    let words = words_of(target);
-    let named = grants.workdir.as_deref();
-    words.map_or(Vec::new(), |words| references_in(&words, named, usual, !grants.env.is_empty()))
-}
-
-/// The files that a command names, in the directory that is named or in the usual one, of which not everything is pinned.
-fn references_in(
-    words: &[String],
-    named: Option<&Path>,
-    usual: Option<&Path>,
-    has_grants: bool,
-) -> Vec<Reference> {
-    let found = closure::of_command(words, named.or(usual), has_grants);
-    let usual = usual.filter(|_| named.is_none()).map(closure::settled);
-    found.into_iter().filter(|reference| usual.as_ref() != Some(&reference.path())).collect()
-}
-
-/// Where a server works: in the directory of the file that names it, else in that of the command. None where the host
-/// can show neither.
-pub(crate) fn folder(of_file: Option<&Path>) -> Option<PathBuf> {
-    let has_layers = Host::probe().availability(Level::Strict).is_some_and(|level| level.available);
-    let here = || std::env::current_dir().ok();
-    let folder = of_file.map(Path::to_owned).or_else(here);
-    folder.filter(|folder| has_layers && folder.parent().is_some())
-}
-
-/// Whether a token can be given to it.
-pub(crate) fn takes_token(target: &str) -> bool {
-    target.split_once("://").is_some_and(|(scheme, _)| ["http", "https", "ws", "wss"].contains(&scheme))
-}
-
-/// The server of an address or a command. The operator has written it, which allows it.
+/// The server of a URL or command, which the operator wrote and so trusts.
 pub(crate) fn of_address(target: &str, token: Option<&Secret>, level: Level) -> Result<Server, Failure> {
     if let Some(command) = target.strip_prefix("stdio:") {
         let argv: Vec<OsString> = words(command)?.into_iter().map(OsString::from).collect();
@@ -137,7 +91,7 @@ pub(crate) fn of_address(target: &str, token: Option<&Secret>, level: Level) -> 
     let host = host.rsplit('@').next().unwrap_or_default();
     let is_clear = target.starts_with("http://") || target.starts_with("ws://");
     if token.is_some() && is_clear && !is_this_machine(host) {
-        return Err(Failure::usage(format!("the token would travel to `{host}` in the clear"))
+        return Err(Failure::usage(format!("the token would reach `{host}` without encryption"))
             .hint("Use the server's `https://` or `wss://` address."));
     }
     let url = target.to_owned();
@@ -158,7 +112,7 @@ fn is_this_machine(host: &str) -> bool {
         || bare.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The token that the command line names the place of.
+/// The token of `--token-env` or `--token-file`.
 pub(crate) fn token(args: &ServerArgs) -> Result<Option<Secret>, Failure> {
     let text = match (&args.token_env, &args.token_file) {
         (Some(name), _) => env::secret(name).ok_or_else(|| {
@@ -194,7 +148,7 @@ pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Clien
         Endpoint::Program { level, .. } if image.is_none() => Some(grants.level.unwrap_or(*level)),
         _ => None,
     };
-    let granted = grants::resolve(&grants, &name, config)?;
+    let granted = grants::resolve(&grants, &name, config.flag("no_network"))?;
     let mut granted = raw.into_iter().fold(granted, |granted, (name, value)| granted.with_raw(name, value));
     if let (None, Endpoint::Program { argv, dir, .. }) = (&image, &mut endpoint) {
         let here = || std::env::current_dir().unwrap_or_default();
@@ -204,7 +158,7 @@ pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Clien
     let mut backend = None;
     if let (Some(image), Endpoint::Program { argv, env, .. }) = (image, &mut endpoint) {
         let arguments: Vec<String> = argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        // The daemon is asked, which blocks.
+        // The daemon's client blocks.
         let made = tokio::task::spawn_blocking(move || crate::container::server(&image, &arguments));
         let made = made.await.map_err(|error| Failure::from(ToolError::from(error)))??;
         *argv = made.argv.into_iter().map(OsString::from).collect();
@@ -222,7 +176,7 @@ pub(crate) async fn connect(server: Server, config: &Config) -> Result<Arc<Clien
     } else if let Some(path) = launcher::search_path() {
         builder = builder.search_path(path);
     }
-    // Without a home there is no login, and no server needs one.
+    // Without a home directory there is no login, and no server needs one.
     if let Ok(oauth) = oauth(config) {
         builder = builder.oauth(oauth);
     }
@@ -234,12 +188,12 @@ fn check_container(grants: &Grants) -> Result<(), Failure> {
     let others = grants.level.is_some() || grants.workdir.is_some() || grants.install_scripts;
     if others || !grants.readable.is_empty() || !grants.writable.is_empty() {
         return Err(Failure::usage("a container takes only variables and hosts as grants")
-            .hint("Leave out the level, the paths, the working directory and the scripts of packages."));
+            .hint("Remove the level, paths, working directory and install scripts."));
     }
     Ok(())
 }
 
-/// The command that is started: what a launcher installs is installed first, and a program is named as the host has it.
+/// The command to start: installs a launcher's packages first, and resolves the program's path.
 async fn started(argv: &mut Vec<OsString>, granted: Granted, config: &Config) -> Result<Granted, Failure> {
     let grants = granted.grants();
     if let Some(launcher) = Launcher::parse(argv)? {
@@ -258,16 +212,16 @@ async fn started(argv: &mut Vec<OsString>, granted: Granted, config: &Config) ->
     Ok(granted)
 }
 
-/// Installs the packages of a launcher in a run of its own, or takes them from where they were installed before.
+/// Installs the packages of a launcher in a separate run, or finds them.
 async fn install(launcher: &Launcher, scripts: bool, config: &Config) -> Result<Installed, Failure> {
-    /// Ends the installation when its caller is gone.
+    /// Cancels the installation when its caller is dropped.
     struct Guard(Cancel);
     impl Drop for Guard {
         fn drop(&mut self) {
             self.0.cancel();
         }
     }
-    let cache = places::cache().ok_or_else(places::no_home)?;
+    let cache = paths::cache().ok_or_else(paths::no_home)?;
     std::fs::create_dir_all(&cache).map_err(|error| Failure::file("the directory", &cache, &error))?;
     let requirements = launcher.requirements().clone();
     let sandbox = env::get_os("PATH").iter().fold(Sandbox::new(), Sandbox::search_path);
@@ -288,9 +242,9 @@ async fn install(launcher: &Launcher, scripts: bool, config: &Config) -> Result<
     })
 }
 
-/// The logins of the user, for commands that ask nobody.
+/// The user's logins, for commands that open no browser.
 pub(crate) fn oauth(config: &Config) -> Result<OAuth, Failure> {
-    let path = places::tokens().ok_or_else(places::no_home)?;
+    let path = paths::tokens().ok_or_else(paths::no_home)?;
     let oauth = OAuth::new(TokenStore::file(path));
     Ok(config.texts("http.allow_hosts").into_iter().fold(oauth, OAuth::allow_host))
 }
@@ -301,7 +255,7 @@ fn explained(error: ToolError, level: Option<Level>, grants: &Grants) -> Failure
         let server = error.context().get("server").and_then(Value::as_str).unwrap_or("URL");
         return failure
             .hint(format!("Log in with `toolpost login {server}`."))
-            .hint("Or name the place of a token with `--token-env NAME` or `--token-file FILE`.");
+            .hint("Or name a token with `--token-env NAME` or `--token-file FILE`.");
     }
     let is_confined =
         level.is_some_and(Level::is_boundary) && [Code::Dependency, Code::Timeout].contains(&error.code());
@@ -312,7 +266,7 @@ fn explained(error: ToolError, level: Option<Level>, grants: &Grants) -> Failure
     failure
 }
 
-/// The grants that a server which did not start may need.
+/// Grants that a failed server may need.
 fn needs(grants: &Grants) -> String {
     let missing = [
         ("files", "--readable PATH", grants.readable.is_empty()),
@@ -322,53 +276,14 @@ fn needs(grants: &Grants) -> String {
     let missing = missing.into_iter().filter(|(_, _, is_missing)| *is_missing);
     let options: Vec<String> = missing.map(|(what, option, _)| format!("{what} (`{option}`)")).collect();
     match options.as_slice() {
-        [] => "`toolpost help grants` lists what a server can be granted.".to_owned(),
+        [] => "`toolpost help grants` lists the grants of a server.".to_owned(),
         options => format!("If the server needs it, grant {}.", options.join(", ")),
     }
-}
-
-/// The words of a command. Quotes hold a word together, a backslash takes the next character as it is; nothing else
-/// means anything, as there is no shell.
-fn words(command: &str) -> Result<Vec<String>, Failure> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote = None;
-    let mut letters = command.chars();
-    while let Some(letter) = letters.next() {
-        match (letter, quote) {
-            ('\\', None | Some('"')) => word.get_or_insert_default().extend(letters.next()),
-            (letter, Some(open)) if letter == open => quote = None,
-            ('"' | '\'', None) => {
-                quote = Some(letter);
-                word.get_or_insert_default();
-            }
-            (letter, None) if letter.is_whitespace() => words.extend(word.take()),
-            (letter, _) => word.get_or_insert_default().push(letter),
-        }
-    }
-    if let Some(open) = quote {
-        return Err(Failure::usage(format!("the command `{command}` has a {open} that is not closed")));
-    }
-    words.extend(word);
-    Ok(words)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn commands_are_split_without_a_shell() {
-        for (command, expected) in [
-            ("a b", vec!["a", "b"]),
-            ("  a   'b c'  \"d \\\" e\" f\\ g ", vec!["a", "b c", "d \" e", "f g"]),
-            ("a '' $HOME;x|y", vec!["a", "", "$HOME;x|y"]),
-            ("", vec![]),
-        ] {
-            assert_eq!(words(command).unwrap(), expected, "{command}");
-        }
-        assert!(words("a 'b").unwrap_err().message.contains("not closed"));
-    }
 
     #[test]
     fn a_token_goes_to_its_server_and_never_in_the_clear() {

@@ -1,4 +1,4 @@
-//! Packages for code: where they come from, and where they are kept.
+//! Packages for code: indexes, installation and environments.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
@@ -10,13 +10,12 @@ use toolpost_sandbox::{
     SYSTEM_SEARCH_PATH, Sandbox,
 };
 
-use crate::commands;
-use crate::config::{Config, places};
+use crate::config::{Config, paths};
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
-/// Where packages are from: the settings, else the variables that `pip` and `npm` read themselves.
+/// Package sources: the settings, else the variables of `pip` and `npm`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Sources {
@@ -41,18 +40,18 @@ impl Sources {
             index: config.text("packages.index").or_else(|| env::get("PIP_INDEX_URL")),
             registry: config.text("packages.registry").or_else(|| env::get("npm_config_registry")),
             certificate: path("packages.certificate", "PIP_CERT", "the file of certificates")?,
-            find_links: path("packages.find_links", "PIP_FIND_LINKS", "the folder with packages")?,
+            find_links: path("packages.find_links", "PIP_FIND_LINKS", "the directory with packages")?,
             no_network: config.flag("no_network"),
         })
     }
 
-    /// What installs packages of a language, confined as a sandbox is.
+    /// An installer for packages of a language, in the given sandbox.
     pub(crate) fn installer(&self, language: Language, sandbox: &Sandbox) -> Installer {
         let address = if language == Language::Python { &self.index } else { &self.registry };
         let named = address.as_deref().map(|address| addresses(address, self.no_network));
         let named = named.unwrap_or_default();
         let is_here = !named.is_empty() && named.iter().all(|address| address.ip().is_loopback());
-        // The operator named the index: it may be in a network of their own.
+        // The operator named the index: it may be in a private network.
         let own = named.into_iter().filter(|address| is_private(address.ip()));
         let out = own.fold(Egress::new().no_network(self.no_network), Egress::allow_address);
         let mut installer = Installer::new(sandbox.clone().egress(out)).offline(self.no_network && !is_here);
@@ -68,7 +67,7 @@ impl Sources {
         installer
     }
 
-    /// The same for programs that are started to build an image.
+    /// The variables for programs that build an image.
     pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
         [
             ("PIP_INDEX_URL", self.index.as_ref().map(OsString::from)),
@@ -83,7 +82,7 @@ impl Sources {
         .collect()
     }
 
-    /// Installs packages for code in a language, or finds them where they were installed before.
+    /// Installs packages for code in a language, or finds installed ones.
     pub(crate) fn install(
         &self,
         packages: &[String],
@@ -95,38 +94,38 @@ impl Sources {
             Some(Language::JavaScript | Language::TypeScript) => Requirements::npm(packages)?,
             other => {
                 let other = other.map_or("a command", Language::name);
-                return Err(Failure::usage(format!("`--requirement` cannot be had for {other}"))
+                return Err(Failure::usage(format!("`--requirement` is not available for {other}"))
                     .hint("Packages are installed for code in python, javascript and typescript."));
             }
         };
-        let folder = places::cache().ok_or_else(places::no_home)?;
+        let folder = paths::cache().ok_or_else(paths::no_home)?;
         std::fs::create_dir_all(&folder).map_err(|error| Failure::file("the folder", &folder, &error))?;
         let installer = self.installer(requirements.language(), sandbox);
-        commands::installing(
+        crate::runtime::installing(
             |cancel| installer.install(&requirements, &folder.join("packages"), cancel),
             |error| self.explained(error),
         )
     }
 
-    /// The error with what the settings have to do with it.
+    /// Adds a hint about the settings to an error.
     pub(crate) fn explained(&self, error: Error) -> Failure {
         let is_missing = matches!(error, Error::Requirement { .. });
         let failure = Failure::from(error);
         if is_missing && self.no_network {
             return failure.hint(
-                "`no_network` is set: packages come only from the folder that `packages.find_links` or PIP_FIND_LINKS names.",
+                "`no_network` is set: packages come only from the directory of `packages.find_links` or PIP_FIND_LINKS.",
             );
         }
         if is_missing {
             return failure.hint(
-                "Check its name and version; `packages.index` and `packages.registry` say where packages are from, and let an index that they name be in a network of your own.",
+                "Check its name and version. `packages.index` and `packages.registry` name the sources, also in a private network.",
             );
         }
         failure
     }
 }
 
-/// The addresses that the host of an index has. With `no_network` nobody is asked for them.
+/// The addresses of an index; `no_network` skips the name lookup.
 fn addresses(address: &str, no_network: bool) -> Vec<SocketAddr> {
     let (scheme, rest) = address.split_once("://").unwrap_or(("https", address));
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -145,7 +144,7 @@ fn addresses(address: &str, no_network: bool) -> Vec<SocketAddr> {
     (name, port).to_socket_addrs().map(Iterator::collect).unwrap_or_default()
 }
 
-/// Whether an address is of this machine or of a network of the operator's own.
+/// Whether an address is loopback or private.
 fn is_private(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_private(),
@@ -153,24 +152,24 @@ fn is_private(ip: IpAddr) -> bool {
     }
 }
 
-/// Where programs that were built are kept, if there is a place.
+/// The build cache, if there is a cache directory.
 pub(crate) fn build_cache() -> Result<Option<BuildCache>, Failure> {
-    let Some(cache) = places::cache() else { return Ok(None) };
+    let Some(cache) = paths::cache() else { return Ok(None) };
     std::fs::create_dir_all(&cache).map_err(|error| Failure::file("the folder", &cache, &error))?;
     Ok(Some(BuildCache::at(cache.join("builds"))?))
 }
 
-/// Where the environments of profiles are.
+/// The directory of environments.
 pub(crate) fn environments() -> Result<PathBuf, Failure> {
-    places::environments().ok_or_else(places::no_home)
+    paths::environments().ok_or_else(paths::no_home)
 }
 
-/// The environment of a profile, if it was made.
+/// The environment of a profile, if it exists.
 pub(crate) fn environment(name: &str) -> Result<Option<Environment>, Failure> {
     Ok(Environment::list(&environments()?).into_iter().find(|environment| environment.name == name))
 }
 
-/// The sandbox with the environment of a profile; as it is, if its own Python has everything.
+/// Adds a profile's environment, unless the host's Python has its packages.
 pub(crate) fn with_profile(sandbox: Sandbox, name: &str) -> Result<Sandbox, Failure> {
     if let Some(environment) = environment(name)? {
         return Ok(sandbox.environment(&environment));
@@ -179,8 +178,8 @@ pub(crate) fn with_profile(sandbox: Sandbox, name: &str) -> Result<Sandbox, Fail
     let Ok(profile) = Profile::named(name) else {
         let known = Profile::NAMES.join(", ");
         let failure = precondition(format!("there is no environment `{name}`"));
-        return Err(failure.hint("`toolpost image ls` lists those that were made.").hint(format!(
-            "Make one: `toolpost image build --profile-file {name}.txt`; built in are {known}."
+        return Err(failure.hint("`toolpost image ls` lists the environments.").hint(format!(
+            "Build one: `toolpost image build --profile-file {name}.txt`. Included profiles are {known}."
         )));
     };
     let missing = profile.missing(&sandbox)?;
@@ -188,11 +187,11 @@ pub(crate) fn with_profile(sandbox: Sandbox, name: &str) -> Result<Sandbox, Fail
         return Ok(sandbox);
     }
     let names: Vec<&str> = missing.iter().map(|package| package.requirement.as_str()).collect();
-    Err(precondition(format!("this host's Python has not all of `{name}`: missing are {}", names.join(", ")))
-        .hint(format!("Make an environment that has: `toolpost image build {name}`.")))
+    Err(precondition(format!("the host's Python lacks packages of `{name}`: {}", names.join(", ")))
+        .hint(format!("Build the environment: `toolpost image build {name}`.")))
 }
 
-/// Where interpreters are looked up when code is to have the packages of a profile.
+/// The search path of interpreters with the packages of a profile.
 pub(crate) fn search_path(own: Option<OsString>, name: &str) -> Result<Option<OsString>, Failure> {
     if let Some(environment) = environment(name)? {
         let own = own.unwrap_or_else(|| SYSTEM_SEARCH_PATH.into());
@@ -202,7 +201,7 @@ pub(crate) fn search_path(own: Option<OsString>, name: &str) -> Result<Option<Os
         return Ok(Some(search));
     }
     let sandbox = Sandbox::new();
-    // Its own Python has everything, or this fails.
+    // Fails unless the host's Python has all packages.
     with_profile(own.iter().fold(sandbox, Sandbox::search_path), name)?;
     Ok(own)
 }
@@ -212,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_is_known_by_its_address() {
+    fn an_index_has_socket_addresses() {
         for (text, expected) in [
             ("http://127.0.0.1:8080/simple", Some("127.0.0.1:8080")),
             ("https://10.0.0.1/simple", Some("10.0.0.1:443")),

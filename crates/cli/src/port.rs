@@ -1,4 +1,4 @@
-//! The person at the terminal, as a tool sees them.
+//! The user at the terminal, as the port of tools.
 
 mod lines;
 mod prompt;
@@ -22,31 +22,30 @@ use crate::print::Printer;
 use crate::terminal::Screen;
 use crate::workspace::Store;
 
-/// The longest answer, in bytes.
+/// The maximum length of an answer, in bytes.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// How often an approval is asked for again after a word that is no answer; the next one declines.
-const MOST_MISUNDERSTOOD: u32 = 3;
+/// The maximum number of repeated approval prompts after an unknown answer; the next one declines.
+const MAX_UNKNOWN_ANSWERS: u32 = 3;
 
-/// Answers questions on the terminal, if there is one, and puts files away. Progress and log lines reach the person
-/// through events.
+/// Answers prompts on the terminal, if there is one, and stores artifacts. Events carry progress and log lines.
 pub(crate) struct TerminalPort {
     printer: Printer,
     approve_all: bool,
     may_ask: bool,
-    /// Tools that were approved for the rest of the run.
+    /// Tools that are approved for the rest of the run.
     approved: Mutex<HashSet<String>>,
-    /// Who is asking.
+    /// The name of the asking tool.
     turn: tokio::sync::Mutex<()>,
     store: Option<Store>,
-    /// What has the terminal while nobody is asked.
+    /// The screen that owns the terminal between prompts.
     screen: Option<Arc<Screen>>,
     stored: Option<Stored>,
-    /// The questions of a session through a pipe.
+    /// The prompts of a session through a pipe.
     lines: Option<Lines>,
 }
 
-/// Where the files of calls were put.
+/// The paths of stored artifacts of calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stored(Arc<Mutex<HashMap<(CallId, String), PathBuf>>>);
 
@@ -55,7 +54,7 @@ impl Stored {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((call, name.to_owned()), path);
     }
 
-    /// Takes the path of a file of a call.
+    /// Takes the path of an artifact of a call.
     pub(crate) fn take(&self, call: CallId, name: &str) -> Option<PathBuf> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(call, name.to_owned()))
     }
@@ -77,33 +76,33 @@ impl TerminalPort {
         }
     }
 
-    /// The same, with the questions of a session as JSON Lines on standard output.
+    /// Answers session prompts as JSON Lines on standard output.
     pub(crate) fn over_lines(mut self) -> Self {
         self.lines = Some(Lines::default());
         self
     }
 
-    /// The same, and records where files are put.
+    /// Records the paths of stored artifacts.
     pub(crate) fn recording(mut self, stored: &Stored) -> Self {
         self.stored = Some(stored.clone());
         self
     }
 
-    /// The same on a terminal where something is drawn.
+    /// Shares the terminal with a screen.
     pub(crate) fn on_screen(mut self, screen: Option<Arc<Screen>>) -> Self {
         self.screen = screen;
         self
     }
 
-    /// The line that a person answers with.
+    /// Reads an answer from the terminal.
     async fn answer_to(&self, prompt: &Prompt) -> Result<String, ToolError> {
         forget_typed();
         self.printer.prompt(&prompt.text)?;
-        // Not a thread of the runtime: those are waited for at the end, and nobody may ever answer.
+        // A plain thread: the runtime waits for its own threads at the end, and no answer may ever come.
         let (answered, line) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || {
             let line = read_line(|| answered.is_closed());
-            // Whoever asked may be gone.
+            // The caller may be gone.
             let _ = answered.send(line);
         });
         Ok(line.await??)
@@ -113,12 +112,12 @@ impl TerminalPort {
         self.approved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Approves a tool from now on.
+    /// Approves a tool for the rest of the run.
     pub(crate) fn approve(&self, tool: &str) {
         self.approvals().insert(tool.to_owned());
     }
 
-    /// The tools that are approved from now on, in order.
+    /// The approved tools in order.
     pub(crate) fn approved(&self) -> Vec<String> {
         let mut approved: Vec<String> = self.approvals().iter().cloned().collect();
         approved.sort();
@@ -142,12 +141,12 @@ impl Port for TerminalPort {
     fn artifact(&self, call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
         Box::pin(async move {
             let Some(store) = &self.store else {
-                return Err(ToolError::precondition("there is no place for files")
-                    .suggest("Give one with `--artifacts DIR`."));
+                return Err(ToolError::precondition("there is no artifact directory")
+                    .suggest("Add `--artifacts DIR`."));
             };
             let path = match &artifact.data {
-                ArtifactData::Bytes(bytes) => store.put_bytes(&artifact.name, bytes),
-                ArtifactData::Path(path) => store.put_file(&artifact.name, path),
+                ArtifactData::Bytes(bytes) => store.store_bytes(&artifact.name, bytes),
+                ArtifactData::Path(path) => store.store_file(&artifact.name, path),
                 ArtifactData::Absent => return Ok(()),
             };
             let path = path.map_err(|failure| match failure.exit {
@@ -176,9 +175,9 @@ impl Port for TerminalPort {
                 return lines.ask(question).await;
             }
             if !self.may_ask {
-                return Err(ToolError::precondition("there is no terminal to ask on"));
+                return Err(ToolError::precondition("there is no terminal for a prompt"));
             }
-            // One question at a time.
+            // One prompt at a time.
             let _turn = self.turn.lock().await;
             if let Some(tool) = tool
                 && self.approvals().contains(tool)
@@ -202,7 +201,7 @@ impl Port for TerminalPort {
                         return yes();
                     }
                     "" | "n" | "no" => return Ok(Answer::Declined),
-                    _ if misunderstood == MOST_MISUNDERSTOOD => return Ok(Answer::Declined),
+                    _ if misunderstood == MAX_UNKNOWN_ANSWERS => return Ok(Answer::Declined),
                     _ => {
                         misunderstood += 1;
                         prompt = prompt.again();
@@ -213,18 +212,18 @@ impl Port for TerminalPort {
     }
 }
 
-/// Forgets what was typed on the terminal and nobody has read: whoever typed it had not seen the question.
+/// Discards unread input: it was typed before the prompt.
 #[cfg(unix)]
 fn forget_typed() {
     use rustix::termios::{QueueSelector, tcflush};
-    // A terminal that cannot forget still shows the question before its answer is taken.
+    // A terminal without this call still shows the prompt first.
     let _ = tcflush(rustix::stdio::stdin(), QueueSelector::IFlush);
 }
 
 #[cfg(not(unix))]
 fn forget_typed() {}
 
-/// A line of the terminal. If nobody waits for it any more, it is left for whoever reads next.
+/// Reads a line of the terminal. If the caller is gone, the line stays for the next reader.
 #[cfg(unix)]
 pub(crate) fn read_line(is_over: impl Fn() -> bool) -> io::Result<String> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -235,12 +234,12 @@ pub(crate) fn read_line(is_over: impl Fn() -> bool) -> io::Result<String> {
     while !is_over() {
         match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&often)) {
             Ok(0) | Err(Errno::INTR) => continue,
-            // What is typed when nobody waits any more is for somebody else.
+            // Input after that belongs to the next reader.
             Ok(_) if is_over() => break,
             Ok(_) => {}
             Err(error) => return Err(error.into()),
         }
-        // A terminal gives a line at most.
+        // A terminal returns at most one line.
         let mut piece = [0; 4096];
         let read = rustix::io::read(stdin, &mut piece)?;
         line.extend_from_slice(piece.get(..read).unwrap_or_default());
@@ -260,7 +259,7 @@ pub(crate) fn read_line(_is_over: impl Fn() -> bool) -> io::Result<String> {
     Ok(line.trim().to_owned())
 }
 
-/// An answer to a tool's own question: nothing is no answer; JSON where the schema asks for something else than text.
+/// The answer to a question of a tool: JSON unless its schema is a string; nothing is no answer.
 fn answer(line: &str, kind: &QuestionKind) -> Answer {
     if line.is_empty() {
         return Answer::Declined;

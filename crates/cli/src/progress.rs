@@ -1,4 +1,4 @@
-//! What a person sees while a run goes on, and what a program is told.
+//! Prints events of runs and calls, for people or as JSON Lines.
 
 mod calls;
 pub(crate) mod hosted;
@@ -22,49 +22,49 @@ use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, one_line, pai
 use crate::terminal::Screen;
 use crate::{env, logs};
 
-/// How much of a value is shown on one line.
+/// The maximum width of a value on one line.
 pub(crate) const WIDTH: usize = 100;
 
-/// A sink for events: lines for a person on standard error, or JSON lines for a program on standard output.
+/// A sink that prints events: text on standard error, or JSON Lines on standard output.
 pub(crate) fn sink(printer: &Printer) -> EventSink {
     sink_of(printer, None)
 }
 
-/// The same, with a terminal on which a person sees what is said while it is said.
+/// A sink that draws on a screen, if there is one.
 pub(crate) fn sink_of(printer: &Printer, screen: Option<Arc<Screen>>) -> EventSink {
     let printer = printer.clone();
-    let said = Mutex::new(Said::default());
+    let unprinted = Mutex::new(Unprinted::default());
     let masked = Masked::default();
     let inner = Inner::default();
     Arc::new(move |event: &Event| {
         logs::event(event);
         masked.pass(event, |event| match (printer.format, event) {
             (Format::Text, event) if inner.says(event) => {}
-            // Files are put away when a run is over, so its command tells of the end.
+            // Artifacts are stored after the run, so the command prints the last event.
             (Format::Jsonl, Event::RunFinished { .. }) | (Format::Json, _) => {}
             (Format::Jsonl, event) => {
-                // A reader that went away is noticed at the end.
+                // The end of the command reports a broken pipe.
                 let _ = printer.event(event);
             }
             (Format::Text, event) => match &screen {
-                Some(screen) => screen.tell(event),
-                None => tell(&printer, &said, event),
+                Some(screen) => screen.handle(event),
+                None => print_event(&printer, &unprinted, event),
             },
         });
     })
 }
 
-/// A text of strangers on one line: harmless, of so many characters at most, and without the keys and tokens that are set.
-pub(crate) fn told(text: &str, width: usize) -> String {
+/// Untrusted text on one line: escaped, truncated, and without secrets.
+pub(crate) fn scrubbed_line(text: &str, width: usize) -> String {
     one_line(&env::scrubber().scrub(text.to_owned()), width)
 }
 
-/// The runs of agents that are tools. What they say is the result of a call, and no answer to a person.
+/// The runs of agents that are tools, whose text is a call's result.
 #[derive(Default)]
 struct Inner(Mutex<HashSet<RunId>>);
 
 impl Inner {
-    /// Whether an event is one of their words.
+    /// Whether an event is text of such a run.
     fn says(&self, event: &Event) -> bool {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
@@ -76,32 +76,32 @@ impl Inner {
     }
 }
 
-/// What was said and not printed, and the calls that run.
+/// Text that was not printed yet, and the running calls.
 #[derive(Default)]
-struct Said {
-    spoken: String,
+struct Unprinted {
+    text_so_far: String,
     calls: Calls,
 }
 
-fn tell(printer: &Printer, said: &Mutex<Said>, event: &Event) {
-    let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-    let Said { spoken, calls } = &mut *said;
+fn print_event(printer: &Printer, unprinted: &Mutex<Unprinted>, event: &Event) {
+    let mut unprinted = unprinted.lock().unwrap_or_else(PoisonError::into_inner);
+    let Unprinted { text_so_far, calls } = &mut *unprinted;
     match event {
-        Event::TextDelta { text, .. } => spoken.push_str(text),
+        Event::TextDelta { text, .. } => text_so_far.push_str(text),
         Event::TurnFinished { stop_reason, .. } => {
-            let said = std::mem::take(spoken);
-            // The last words are the result, and that goes to standard output.
-            if stop_reason == "tool_use" && !said.trim().is_empty() {
-                printer.note(&harmless(said.trim()));
+            let text = std::mem::take(text_so_far);
+            // The last text is the result on standard output.
+            if stop_reason == "tool_use" && !text.trim().is_empty() {
+                printer.note(&harmless(text.trim()));
             } else if !matches!(stop_reason.as_str(), "end_turn" | "stop_sequence") {
-                *spoken = said;
+                *text_so_far = text;
             }
         }
-        // Words that came to no answer are not lost.
+        // Text without an answer is printed too.
         Event::RunFinished { record }
-            if !record.success && !has_last_words(record) && !spoken.trim().is_empty() =>
+            if !record.success && !has_final_text(record) && !text_so_far.trim().is_empty() =>
         {
-            printer.note(&harmless(spoken.trim()));
+            printer.note(&harmless(text_so_far.trim()));
         }
         Event::Notice { message } => {
             printer.note(&format!("{} {}", paint(WARN, "note:"), paragraph(message)));
@@ -117,12 +117,12 @@ fn tell(printer: &Printer, said: &Mutex<Said>, event: &Event) {
         }
         Event::CallProgress { call, progress } => {
             let percent = progress.percent.map(|percent| format!(" {percent:.0} %")).unwrap_or_default();
-            let text = format!("{}{percent}", told(&progress.message, WIDTH));
+            let text = format!("{}{percent}", scrubbed_line(&progress.message, WIDTH));
             printer.note(&paint(FAINT, calls.within(*call, "…", &text)));
         }
-        Event::CallLog { call, line } if is_told(printer, line) => {
+        Event::CallLog { call, line } if is_printed(printer, line) => {
             let style = if line.level >= LogLevel::Warn { WARN } else { FAINT };
-            printer.note(&paint(style, calls.within(*call, "│", &told(&line.message, WIDTH))));
+            printer.note(&paint(style, calls.within(*call, "│", &scrubbed_line(&line.message, WIDTH))));
         }
         Event::CallRetry { call, attempt, error, wait_ms } => {
             printer.note(&calls.again(*call, *attempt, error, *wait_ms));
@@ -132,16 +132,15 @@ fn tell(printer: &Printer, said: &Mutex<Said>, event: &Event) {
     }
 }
 
-/// Whether a run that came to a limit has said something all the same: a sum, or an answer that was cut off. Its command
-/// prints that as the result.
-pub(crate) fn has_last_words(record: &RunRecord) -> bool {
+/// Whether a run at a limit has text for the result: a summary or a truncated answer.
+pub(crate) fn has_final_text(record: &RunRecord) -> bool {
     record.wrapped_up || record.stop_reason == RunStopReason::OutputTokens.as_str()
 }
 
-/// The longest name of a tool that is shown: a model may have made it up.
+/// The maximum width of a tool's name, which a model may have invented.
 pub(crate) const NAME: usize = 64;
 
-/// That a call begins.
+/// The line of a started call.
 pub(crate) fn started(name: &str, arguments: &Value) -> String {
     let call = format!("{} {}", paint(HINT, "→"), paint(STRONG, name));
     match brief(arguments) {
@@ -150,21 +149,21 @@ pub(crate) fn started(name: &str, arguments: &Value) -> String {
     }
 }
 
-/// That a call is made again.
+/// The line of a retried call.
 fn again(name: &str, attempt: u32, error: &ToolError, wait_ms: u64) -> String {
-    let why = told(error.message(), WIDTH);
+    let why = scrubbed_line(error.message(), WIDTH);
     let wait = format_duration(Duration::from_millis(wait_ms));
-    paint(WARN, format!("  {name}attempt {attempt} failed ({why}); again in {wait}"))
+    paint(WARN, format!("  {name}attempt {attempt} failed ({why}); retry in {wait}"))
 }
 
-/// Whether a line that a tool logs is shown.
-pub(crate) fn is_told(printer: &Printer, line: &LogLine) -> bool {
+/// Whether a log line of a tool is printed.
+pub(crate) fn is_printed(printer: &Printer, line: &LogLine) -> bool {
     printer.verbose > 0 || line.level >= LogLevel::Info
 }
 
-/// The arguments of a call, on one line.
+/// The arguments of a call on one line.
 fn brief(arguments: &Value) -> String {
-    let Some(map) = arguments.as_object() else { return told(&arguments.to_string(), WIDTH) };
+    let Some(map) = arguments.as_object() else { return scrubbed_line(&arguments.to_string(), WIDTH) };
     let pairs: Vec<String> = map
         .iter()
         .map(|(key, value)| match value {
@@ -173,17 +172,17 @@ fn brief(arguments: &Value) -> String {
             other => format!("{key}={other}"),
         })
         .collect();
-    told(&pairs.join(" "), WIDTH)
+    scrubbed_line(&pairs.join(" "), WIDTH)
 }
 
-/// How a call ended.
+/// The line of a finished call.
 pub(crate) fn finished(name: &str, record: &CallRecord) -> String {
     let took = format_duration(record.duration);
     let name = paint(STRONG, name);
     match &record.error {
         Some(error) => {
             let why = format!("{}: {}", error.code(), error.message());
-            let why = told(&why, 2 * WIDTH);
+            let why = scrubbed_line(&why, 2 * WIDTH);
             format!("{} {name} {why} {}", paint(BAD, "✗"), paint(FAINT, format!("({took})")))
         }
         None => {
@@ -193,7 +192,7 @@ pub(crate) fn finished(name: &str, record: &CallRecord) -> String {
                 facts.push("cached".into());
             }
             let facts = paint(FAINT, format!("({})", facts.join(", ")));
-            // The tool has done its work; the code that it ran may have failed all the same.
+            // The call succeeded, but its code may have failed.
             match failed(record) {
                 Some(how) => format!("{} {name} {how} {facts}", paint(WARN, "!")),
                 None => format!("{} {name} {facts}", paint(GOOD, "✓")),
@@ -202,13 +201,13 @@ pub(crate) fn finished(name: &str, record: &CallRecord) -> String {
     }
 }
 
-/// How code ended that did not end well.
+/// The verdict of failed code.
 fn failed(record: &CallRecord) -> Option<String> {
     let kind = record.sandbox.as_ref()?.get("verdict")?.get("kind")?.as_str()?;
-    (kind != "ok").then(|| told(kind, NAME))
+    (kind != "ok").then(|| scrubbed_line(kind, NAME))
 }
 
-/// What the sandbox attests, in a few words.
+/// The attested layers in a few words.
 fn sandbox(record: &CallRecord) -> Option<String> {
     let report = record.sandbox.as_ref()?.get("report")?;
     let level = report.get("effective")?.as_str()?;

@@ -1,11 +1,10 @@
-//! Reading files that a command names: bounded, and without waiting for anybody.
+//! Bounded reads of regular files that a command names.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-/// Opens a file. A pipe or a device is refused before it is opened: whoever opens a pipe waits for somebody who writes to
-/// it, and a device may have no end.
+/// Opens a regular file. It rejects pipes, which block, and devices, which may be endless.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let metadata = path.metadata()?;
     if metadata.is_dir() {
@@ -17,7 +16,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// Reads a text of at most so many bytes.
+/// Reads a text of at most `max` bytes.
 pub(crate) fn read_text(path: &Path, largest: u64) -> io::Result<String> {
     let mut text = String::new();
     let read = open(path)?.take(largest + 1).read_to_string(&mut text);
@@ -33,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_no_end_or_is_too_large_is_refused() {
+    fn endless_and_large_files_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("large");
         std::fs::write(&path, vec![b'x'; 1 + (1 << 20)]).unwrap();

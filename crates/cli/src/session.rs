@@ -1,12 +1,11 @@
-//! Sessions that stay from one command to the next: a live interpreter in a process of its own, its *holder*.
+//! Sessions: live interpreters that persist between commands, each in a *holder* process.
 //!
-//! A command that names a session talks to its holder over a socket, and starts one where there is none. A holder ends
-//! when its sessions have ended, when nobody has used them for a while, and on a signal; everything in its sandbox dies
-//! with it.
+//! A command talks to the holder over a socket, and starts one if needed. A holder ends with its sessions, when
+//! it is idle, and on a signal; its sandbox dies with it.
 
 mod client;
 mod holder;
-mod place;
+mod sockets;
 mod wire;
 
 pub(crate) use self::client::{Connection, begin, find, list};

@@ -1,4 +1,4 @@
-//! The file that keeps the state of tools.
+//! The database of documents, runs and conversations.
 
 use std::path::PathBuf;
 
@@ -6,15 +6,15 @@ use tokio::sync::OnceCell;
 use toolpost_core::{BoxFuture, Change, Commit, Committed, DocStore, Document, ToolError};
 use toolpost_store::Store;
 
-use crate::config::{Config, places};
+use crate::config::{Config, paths};
 use crate::failure::Failure;
 
-/// Where it is.
+/// The path of the database.
 pub(crate) fn path(config: &Config) -> Result<PathBuf, Failure> {
-    config.path("store").or_else(places::store).ok_or_else(places::no_home)
+    config.path("store").or_else(paths::store).ok_or_else(paths::no_home)
 }
 
-/// The store, opened by the first tool that keeps something: most commands keep nothing, and make no file.
+/// A store that opens its file on first use, so that most commands create none.
 pub(crate) struct LazyStore {
     path: PathBuf,
     store: OnceCell<Store>,
@@ -25,17 +25,17 @@ impl LazyStore {
         Self { path, store: OnceCell::new() }
     }
 
-    /// Opens the store ahead of its first use, which then does not wait for it. An error is met again there.
+    /// Opens the store before its first use, which reports an error.
     pub(crate) async fn warm(&self) {
         let _ = self.open().await;
     }
 
-    /// Whether it can be opened.
+    /// Checks that the store opens.
     pub(crate) async fn check(&self) -> Result<(), ToolError> {
         self.open().await.map(drop)
     }
 
-    /// A store that could not be opened is tried again by the next call.
+    /// Opens the store; a failed attempt is repeated by the next call.
     async fn open(&self) -> Result<&Store, ToolError> {
         let open = || async {
             let path = self.path.clone();

@@ -1,21 +1,21 @@
-//! The roles that colours have.
+//! Styles of output, and escaping of untrusted text.
 
 use anstyle::{AnsiColor, Style};
 
-/// Something succeeded.
+/// Success.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-/// Something failed.
+/// An error.
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
-/// What to do next; paths and literals.
+/// Hints, paths and literals.
 pub(crate) const HINT: Style = AnsiColor::Cyan.on_default();
-/// Something that needs attention.
+/// A warning.
 pub(crate) const WARN: Style = AnsiColor::Yellow.on_default();
-/// Less important than its surroundings.
+/// Secondary text.
 pub(crate) const FAINT: Style = Style::new().dimmed();
 /// Names and headings.
 pub(crate) const STRONG: Style = Style::new().bold();
 
-/// The roles that help pages use.
+/// The styles of help pages.
 pub(crate) const HELP: clap::builder::Styles = clap::builder::Styles::styled()
     .header(STRONG)
     .usage(STRONG)
@@ -25,12 +25,12 @@ pub(crate) const HELP: clap::builder::Styles = clap::builder::Styles::styled()
     .valid(GOOD)
     .invalid(WARN);
 
-/// A text in a role.
+/// A text with a style.
 pub(crate) fn paint(style: Style, text: impl std::fmt::Display) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// Text of strangers, for a terminal: control characters but line feeds and tabs are shown and not obeyed.
+/// Escapes control characters in untrusted text, except line feeds and tabs.
 pub(crate) fn harmless(text: &str) -> String {
     let mut before = None;
     let mut characters = text.chars().peekable();
@@ -40,7 +40,7 @@ pub(crate) fn harmless(text: &str) -> String {
             '\n' | '\t' => character,
             '\u{0}'..='\u{1f}' => pictured(character),
             '\u{7f}' => '␡',
-            // They join emoji, and letters of scripts that are written joined; elsewhere they only hide.
+            // Joiners combine emoji and letters; elsewhere they only hide text.
             '\u{200c}' | '\u{200d}'
                 if before.is_some_and(joins) && characters.peek().is_some_and(|c| joins(*c)) =>
             {
@@ -54,16 +54,16 @@ pub(crate) fn harmless(text: &str) -> String {
     shown
 }
 
-/// Whether a character is not seen, ends a line where none is expected, or reverses the direction of reading.
+/// Whether a character is invisible, breaks a line, or changes the text direction.
 fn is_hidden(character: char) -> bool {
     matches!(character,
         // C1 controls.
         '\u{80}'..='\u{9f}'
-        // The soft hyphen, fillers, and a separator of vowels.
+        // The soft hyphen, fillers, and the Mongolian vowel separator.
         | '\u{ad}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{3164}' | '\u{ffa0}'
-        // Marks without a width, separators of lines, and what directs reading.
+        // Zero-width marks, line separators, and bidirectional controls.
         | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
-        // Tags: a whole text can be written with them.
+        // Tag characters, which can encode a whole text.
         | '\u{e0000}'..='\u{e007f}')
 }
 
@@ -77,17 +77,17 @@ fn pictured(character: char) -> char {
     char::from_u32(0x2400 + u32::from(character)).unwrap_or('?')
 }
 
-/// A name or a path of strangers, for a terminal: on one line, whatever is in it.
+/// An untrusted name or path on one line of a terminal.
 pub(crate) fn label(text: &str) -> String {
     harmless(text).chars().map(|c| if matches!(c, '\n' | '\t') { pictured(c) } else { c }).collect()
 }
 
-/// Text of strangers within a message of ours, for a terminal: no line of it looks like a line of ours.
+/// Untrusted text within a message; its further lines are indented.
 pub(crate) fn paragraph(text: &str) -> String {
     harmless(text.trim_end()).replace('\n', "\n  │ ")
 }
 
-/// The same on one line of at most so many characters.
+/// Untrusted text on one line of at most `width` characters.
 pub(crate) fn one_line(text: &str, width: usize) -> String {
     let line: String = harmless(text).chars().map(|c| if c == '\n' || c == '\t' { ' ' } else { c }).collect();
     if line.chars().count() <= width {
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_are_shown_and_not_obeyed() {
+    fn control_characters_are_escaped() {
         assert_eq!(harmless("a\x1b[31mb\x07\r\n\tc\u{202e}\u{9b}"), "a␛[31mb␇␍\n\tc��");
         assert_eq!(one_line("a\nb\tc", 80), "a b c");
         assert_eq!(label("a\nb\tc\x1b"), "a␊b␉c␛");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hides_is_shown_and_what_joins_is_kept() {
+    fn hidden_characters_are_replaced_and_joiners_stay() {
         for text in ["👩\u{200d}👩\u{200d}👧", "می\u{200c}خواهم", "❤\u{fe0f}\u{200d}🔥", "क्\u{200d}ष"]
         {
             assert_eq!(harmless(text), text);
@@ -145,7 +145,7 @@ mod tests {
         ] {
             assert_eq!(harmless(&format!("rm{hidden} x")), "rm� x", "{hidden:?}");
         }
-        // Two joiners hide one another's work, and none joins what is written apart.
+        // Two joiners in a row hide text, and so does a joiner beside ASCII.
         assert_eq!(harmless("👩\u{200d}\u{200d}👧"), "👩��👧");
         assert_eq!(harmless("a\u{200d}b"), "a�b");
     }

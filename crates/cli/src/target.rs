@@ -1,153 +1,63 @@
-//! The grammar of targets: where tools come from.
+//! Opens targets.
+
+pub(crate) mod grammar;
+pub(crate) mod opened;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use toolpost_core::{Secret, StartCheck, Tool, ToolGroup as _, ToolSource, ToolSpec, did_you_mean};
+use toolpost_core::{Secret, StartCheck, Tool, ToolGroup as _, ToolSource, did_you_mean};
 use toolpost_exec::client::{Diagnostic, Executables};
 use toolpost_exec::command::{CommandTools, SHIPPED};
-use toolpost_sandbox::{Grants, Launcher, Level};
+use toolpost_sandbox::{Grants, Level};
 use toolpost_toolbox::sources::Gateway;
-use toolpost_toolbox::{Toolbox, ToolboxBuilder};
 
-use crate::agent_file::{self, AgentFile};
-use crate::config::closure::{self, Reference};
-use crate::config::trust::{Pins, Standing, start_check};
-use crate::config::{Config, places};
+use self::grammar::{is_address, is_description, split, takes_token};
+use self::opened::Opened;
+use crate::agent_file;
+use crate::config::closure;
+use crate::config::reference::{Reference, of_server, working_directory};
+use crate::config::trust::{Pins, TrustState, start_check};
+use crate::config::{Config, paths};
+use crate::description::kind;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::gateway::{self, Distinct};
+use crate::gateway;
 use crate::grants;
 use crate::launcher;
 use crate::mcp::{self, Server};
 use crate::style::label;
 
-/// The largest description that is read, in bytes.
+/// The maximum size of a description, in bytes.
 const MAX_DESCRIPTION: u64 = 1 << 20;
-/// How many files of a directory are compared with a name that is missing.
+/// The maximum number of file names to compare with a missing one.
 const MAX_NEIGHBORS: usize = 1_000;
-/// How many descriptions lead from one to the next at most.
+/// The maximum chain of descriptions.
 const MAX_TRAIL: usize = 8;
 
-/// The tool that runs code in this host's sandbox, as providers do in theirs.
+/// The local tool with the name of providers' hosted code.
 pub(crate) const CODE_EXECUTION: &str = "code_execution";
 
-/// What targets name.
-#[derive(Default)]
-pub(crate) struct Opened {
-    pub(crate) tools: Vec<Arc<dyn Tool>>,
-    /// The agents of files: they become tools where it is known what theirs may do.
-    pub(crate) agents: Vec<AgentFile>,
-    /// The programs, the servers of the Model Context Protocol, and the gateways.
-    sources: Vec<Arc<dyn ToolSource>>,
-    /// What the sources have.
-    listed: Vec<Arc<ToolSpec>>,
-    /// What is wrong with some of them.
-    pub(crate) warnings: Vec<String>,
-}
-
-impl Opened {
-    /// What has resources and prompts of its own.
-    pub(crate) fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
-        self.sources.clone()
-    }
-
-    /// What is known of the tools, in the order of the targets; agents, and then those of programs, servers and gateways
-    /// come last.
-    pub(crate) fn specs(&self) -> Vec<Arc<ToolSpec>> {
-        let agents = self.agents.iter().map(|agent| Arc::clone(&agent.spec));
-        self.tools.iter().map(|tool| tool.spec()).chain(agents).chain(self.listed.iter().cloned()).collect()
-    }
-
-    /// All names of the tools.
-    pub(crate) fn names(&self) -> Vec<String> {
-        let specs = self.specs();
-        let names = |spec: &Arc<ToolSpec>| {
-            let aliases = spec.aliases.iter().map(|alias| alias.name.clone());
-            std::iter::once(spec.name.clone()).chain(aliases).collect::<Vec<_>>()
-        };
-        specs.iter().flat_map(names).collect()
-    }
-
-    /// The same, with those of the tools that agents of files have.
-    pub(crate) fn all_names(&self) -> Vec<String> {
-        let inner = self.agents.iter().flat_map(|agent| agent.opened.all_names());
-        self.names().into_iter().chain(inner).collect()
-    }
-
-    /// A toolbox of them.
-    pub(crate) async fn into_toolbox(self, mut builder: ToolboxBuilder) -> Result<Toolbox, Failure> {
-        for tool in self.tools {
-            builder = builder.tool(tool);
-        }
-        let toolbox = builder.build().map_err(|error| Failure::usage(error.to_string()))?;
-        for source in self.sources {
-            toolbox.add_source(source).await?;
-        }
-        Ok(toolbox)
-    }
-
-    /// The source, if there is one and nothing else.
-    pub(crate) fn only_source(&self) -> Option<Arc<dyn ToolSource>> {
-        let [only] = self.sources.as_slice() else { return None };
-        (self.tools.is_empty() && self.agents.is_empty()).then(|| Arc::clone(only))
-    }
-
-    /// Adds a source. A tool of it whose name is taken stands under the namespace of this name.
-    async fn add_source(&mut self, source: Arc<dyn ToolSource>, name: &str) -> Result<(), Failure> {
-        let taken = self.names().into_iter().collect();
-        let distinct = Distinct::of(source, name, &taken).await?;
-        self.listed.extend(distinct.listed);
-        self.warnings.extend(distinct.warnings);
-        self.sources.push(distinct.source);
-        Ok(())
-    }
-
-    /// Adds a gateway, and says which of its upstreams are away.
-    pub(crate) async fn join(&mut self, gateway: Arc<Gateway>) -> Result<(), Failure> {
-        let source = gateway.source();
-        let name = source.name().to_owned();
-        self.add_source(source, &name).await?;
-        self.warnings.extend(gateway.status().iter().filter_map(gateway::warning));
-        Ok(())
-    }
-
-    /// Adds an agent of a file, each file once.
-    fn add_agent(&mut self, agent: AgentFile) {
-        if !self.agents.iter().any(|known| known.path == agent.path) {
-            self.warnings.extend(agent.opened.warnings.iter().cloned());
-            self.agents.push(agent);
-        }
-    }
-
-    fn add(&mut self, tool: Arc<dyn Tool>) {
-        let name = &tool.spec().name;
-        if !self.tools.iter().any(|known| known.spec().name == *name) {
-            self.tools.push(tool);
-        }
-    }
-}
-
-/// The descriptions that led to a target, each of them named by the one before.
+/// The chain of descriptions that leads to a target.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trail(Vec<(PathBuf, String)>);
 
 impl Trail {
-    /// Whether no description led to the target.
+    /// Whether no description leads to the target.
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The directory of the last one.
+    /// The directory of the last description.
     fn folder(&self) -> Option<&Path> {
         self.0.last()?.0.parent()
     }
 
-    /// The same with one more.
+    /// Appends a description.
     ///
     /// # Errors
-    /// It is among them already, or there are as many as may be.
+    /// The chain has it already, or is too long.
     pub(crate) fn and(&self, path: &Path) -> Result<Self, Failure> {
         let absolute = path.canonicalize().map_err(|error| Failure::file("the description", path, &error))?;
         let shown = path.display().to_string();
@@ -155,20 +65,22 @@ impl Trail {
         let way = self.0.iter().skip(first.unwrap_or_default()).map(|(_, shown)| shown.as_str());
         let way = way.chain([shown.as_str()]).collect::<Vec<_>>().join(" → ");
         if first.is_some() {
-            return Err(Failure::usage(format!("the description `{shown}` leads back to itself: {way}"))
-                .hint("Leave one of them out of the tools of another."));
+            return Err(Failure::usage(format!("the description `{shown}` is part of a cycle: {way}"))
+                .hint("Remove one of them from the tools of another."));
         }
         if self.0.len() >= MAX_TRAIL {
             return Err(Failure::usage(format!(
-                "the description `{shown}` is one too many: at most {MAX_TRAIL} lead from one to the next: {way}"
+                "more than {MAX_TRAIL} descriptions in a chain, at `{shown}`: {way}"
             )));
         }
         Ok(Self(self.0.iter().cloned().chain([(absolute, shown)]).collect()))
     }
 }
 
-/// Opens targets, each tool once. Programs are asked what they have, in the sandbox. `sampling` says whether there is a
-/// model that completes prompts for them; `granted` is for the one program or server among them.
+/// Opens targets, each tool once. Programs are discovered in the sandbox.
+///
+/// `sampling` tells programs that a model answers their sampling requests. `granted` is for the only program or
+/// server among the targets.
 pub(crate) async fn open(
     targets: &[String],
     config: &Config,
@@ -179,7 +91,7 @@ pub(crate) async fn open(
     open_with(targets, config, level, sampling, None, granted).await
 }
 
-/// Opens the targets that a description names.
+/// Opens the targets of a description.
 pub(crate) async fn open_from(
     targets: &[String],
     config: &Config,
@@ -191,7 +103,7 @@ pub(crate) async fn open_from(
     open_all(targets, config, level, sampling, None, granted, trail).await
 }
 
-/// The same, with a token for the one server among them that has an address.
+/// Opens targets with a token for the only server with a URL.
 pub(crate) async fn open_with(
     targets: &[String],
     config: &Config,
@@ -223,9 +135,9 @@ async fn open_all(
     let targets: Vec<(&str, Grants)> =
         targets.into_iter().map(|target| (config.target(target).unwrap_or(target), own(target))).collect();
     check_takers(targets.iter().map(|(target, _)| *target), granted)?;
-    let addresses = targets.iter().filter(|(target, _)| mcp::takes_token(target)).count();
+    let addresses = targets.iter().filter(|(target, _)| takes_token(target)).count();
     if token.is_some() && addresses != 1 {
-        return Err(Failure::usage(format!("the token is for one server, and {addresses} have an address"))
+        return Err(Failure::usage(format!("the token is for one server, but {addresses} have a URL"))
             .hint("Give the others their headers in `.mcp.json`; see `toolpost help targets`."));
     }
     let server_level = level.or_else(|| config.choice("level")).unwrap_or(Level::Standard);
@@ -244,11 +156,11 @@ async fn open_all(
         } else if let Some(name) = target.strip_prefix("command:") {
             let tools = granted_tools(CommandTools::shipped(name)?, &grants, target, config)?;
             tools.into_tools().into_iter().for_each(|tool| opened.add(tool));
-        } else if mcp::is_address(target) {
-            let token = token.as_ref().filter(|_| mcp::takes_token(target));
+        } else if is_address(target) {
+            let token = token.as_ref().filter(|_| takes_token(target));
             let mut server = mcp::of_address(target, token, server_level)?;
-            let folder = mcp::folder(trail.folder());
-            server.check = check_of(mcp::references(target, folder.as_deref(), &grants), config, trail)?;
+            let folder = working_directory(trail.folder());
+            server.check = check_of(of_server(target, folder.as_deref(), &grants), config, trail)?;
             server.grants = grants;
             if server.image.is_none() && server.grants.workdir.is_none() {
                 server.grants.workdir = folder;
@@ -258,7 +170,7 @@ async fn open_all(
             let path = Path::new(target);
             let text = trusted(path)?;
             let is_toml = path.extension().is_some_and(|extension| extension == "toml");
-            match agent_file::kind(path, &text).as_deref() {
+            match kind(path, &text).as_deref() {
                 Some("agent") => {
                     opened.add_agent(agent_file::open(path, &text, config, level, trail).await?);
                 }
@@ -301,10 +213,10 @@ async fn open_all(
     Ok(opened)
 }
 
-/// Whether a target is a program or a server that is started here, which can have grants.
+/// Whether a target is a program or server of this host, which takes grants.
 pub(crate) fn takes_grants(target: &str) -> bool {
-    if mcp::is_address(target) {
-        return !mcp::takes_token(target);
+    if is_address(target) {
+        return !takes_token(target);
     }
     if target.starts_with("command:") {
         return true;
@@ -312,12 +224,12 @@ pub(crate) fn takes_grants(target: &str) -> bool {
     if is_description(target) {
         let path = Path::new(target);
         let text = crate::regular_file::read_text(path, MAX_DESCRIPTION).unwrap_or_default();
-        return !matches!(agent_file::kind(path, &text).as_deref(), Some("agent" | "gateway"));
+        return !matches!(kind(path, &text).as_deref(), Some("agent" | "gateway"));
     }
     !is_built_in(target)
 }
 
-/// Rejects the grants of a command line that are not for exactly one of its targets.
+/// Rejects grants of options unless exactly one target takes them.
 pub(crate) fn check_takers<'a>(
     targets: impl Iterator<Item = &'a str>,
     granted: &Grants,
@@ -330,25 +242,18 @@ pub(crate) fn check_takers<'a>(
         (1, _) => Ok(()),
         (0, [only]) => Err(no_taker(only)),
         (takers, _) => {
-            Err(Failure::usage(format!("grants are for one program or server, and here are {takers}"))
-                .hint("Grant each its own in a file; see `toolpost help grants`."))
+            Err(Failure::usage(format!("grants are for one program or server, but {takers} take them"))
+                .hint("Grant each in a file; see `toolpost help grants`."))
         }
     }
 }
 
 fn no_taker(target: &str) -> Failure {
-    Failure::usage(format!("`{target}` takes no grants: only programs and servers that are started here do"))
+    Failure::usage(format!("`{target}` takes no grants; only programs and servers of this host do"))
         .hint("`toolpost help grants` lists them.")
 }
 
-/// The packages that a target installs before it starts, if its command is that of a launcher.
-pub(crate) fn installs(target: &str) -> Option<String> {
-    let command: Vec<_> = mcp::words_of(target)?.into_iter().map(Into::into).collect();
-    let launcher = Launcher::parse(&command).ok()??;
-    Some(launcher.requirements().packages().join(", "))
-}
-
-/// Described programs with their own grants and those of the target.
+/// Wrapped programs with their own grants and those of the target.
 fn granted_tools(
     tools: CommandTools,
     grants: &Grants,
@@ -359,31 +264,11 @@ fn granted_tools(
     if all.is_empty() {
         return Ok(tools);
     }
-    let granted = grants::resolve(&all, target, config)?;
+    let granted = grants::resolve(&all, target, config.flag("no_network"))?;
     Ok(tools.granted(granted))
 }
 
-/// The targets of a word: several, separated by commas, unless it is an address or a command.
-pub(crate) fn split(word: &str) -> Vec<&str> {
-    if mcp::is_address(word.trim()) { vec![word.trim()] } else { word.split(',').map(str::trim).collect() }
-}
-
-/// A target that a file names, as it is called from where the command runs: a path is relative to the directory of the
-/// file.
-pub(crate) fn below(folder: &Path, target: &str) -> String {
-    let is_path = target.contains('/') || is_description(target);
-    if mcp::is_address(target) || !is_path {
-        return target.to_owned();
-    }
-    folder.join(target.trim_start_matches("./")).display().to_string()
-}
-
-/// The same for a word that names one target or several.
-pub(crate) fn all_below(folder: &Path, word: &str) -> String {
-    split(word).into_iter().map(|target| below(folder, target)).collect::<Vec<_>>().join(",")
-}
-
-/// Whether a target names tools that come with this program: nobody else can have their names.
+/// Whether a target names built-in tools, whose names are reserved.
 pub(crate) fn is_built_in(target: &str) -> bool {
     target == "builtin"
         || target.starts_with("command:")
@@ -396,19 +281,13 @@ fn builtin_tool(builtin: &[Arc<dyn Tool>], name: &str) -> Option<Arc<dyn Tool>> 
         let spec = tool.spec();
         spec.name == name || spec.aliases.iter().any(|alias| alias.name == name)
     };
-    // It stands in for a tool that providers host: nobody gets it without naming it.
+    // It replaces a hosted tool, so only its name selects it.
     let stand_in =
         || (name == CODE_EXECUTION).then(|| Arc::new(toolpost_tools::code_execution()) as Arc<dyn Tool>);
     builtin.iter().find(known).map(Arc::clone).or_else(stand_in)
 }
 
-/// Whether a target is a file that describes tools.
-pub(crate) fn is_description(target: &str) -> bool {
-    let extension = Path::new(target).extension().and_then(|extension| extension.to_str());
-    extension.is_some_and(|extension| ["toml", "yaml", "yml", "json"].contains(&extension))
-}
-
-/// The content of a description that the operator trusts.
+/// Reads a trusted description.
 pub(crate) fn trusted(path: &Path) -> Result<String, Failure> {
     if let Err(error) = path.metadata() {
         return Err(missing("the description", path, &error));
@@ -416,13 +295,13 @@ pub(crate) fn trusted(path: &Path) -> Result<String, Failure> {
     trusted_as("the description", "It names programs to start, or models to ask.", path)
 }
 
-/// The content of a file that the operator trusts: what it is, and why that matters.
+/// Reads a trusted file; `what` and `reason` are for the error.
 pub(crate) fn trusted_as(what: &str, reason: &str, path: &Path) -> Result<String, Failure> {
     let wrong = |error: &io::Error| Failure::file(what, path, error);
-    // Read once: what is trusted is what is used.
+    // Read once, so that the trusted content is the used one.
     let text = crate::regular_file::read_text(path, MAX_DESCRIPTION).map_err(|error| wrong(&error))?;
     match Pins::load()?.standing_of(path, text.as_bytes()) {
-        Standing::Trusted => Ok(text),
+        TrustState::Trusted => Ok(text),
         standing => {
             let why = standing.reason(path);
             Err(Failure::new(Exit::Denied, "PERMISSION", format!("{what} `{}` {why}", path.display()))
@@ -431,7 +310,7 @@ pub(crate) fn trusted_as(what: &str, reason: &str, path: &Path) -> Result<String
     }
 }
 
-/// The tools of a description.
+/// Opens the tools of a description.
 fn described(path: &Path, text: &str) -> Result<CommandTools, Failure> {
     let origin = path.display().to_string();
     let tools = match start_check(closure::references(path, text.as_bytes())) {
@@ -444,19 +323,16 @@ fn described(path: &Path, text: &str) -> Result<CommandTools, Failure> {
 fn unknown_kind(path: &Path, kind: Option<&str>) -> Failure {
     let path = path.display();
     let failure = match kind {
-        Some(kind @ ("command" | "gateway")) => Failure::usage(format!(
-            "the description `{path}` is of the kind `{kind}`, which is written in TOML"
-        )),
-        Some(kind) => Failure::usage(format!("the description `{path}` is of the kind `{kind}`")),
-        None => Failure::usage(format!("the description `{path}` does not say of which `kind` it is")),
+        Some(kind @ ("command" | "gateway")) => {
+            Failure::usage(format!("the description `{path}` has the kind `{kind}`, which needs TOML"))
+        }
+        Some(kind) => Failure::usage(format!("the description `{path}` has the unknown kind `{kind}`")),
+        None => Failure::usage(format!("the description `{path}` has no `kind`")),
     };
-    failure.hint(
-        "This version knows kind = \"command\", \"agent\" and \"gateway\"; see `toolpost help targets`.",
-    )
+    failure.hint("The kinds are \"command\", \"agent\" and \"gateway\"; see `toolpost help targets`.")
 }
 
-/// The check of what trusted files name. What the operator names, on the command line or in settings of the user, is the
-/// operator's own word.
+/// The check of files that trusted files name. Targets of the command line and of user settings need none.
 fn check_of(
     references: Vec<Reference>,
     config: &Config,
@@ -486,7 +362,7 @@ async fn programs(
         _ => "programs".to_owned(),
     };
     if !grants.is_empty() {
-        builder = builder.granted(grants::resolve(grants, &name, config)?);
+        builder = builder.granted(grants::resolve(grants, &name, config.flag("no_network"))?);
     }
     for path in paths {
         builder = builder.path(path);
@@ -497,7 +373,7 @@ async fn programs(
     if let Some(path) = launcher::search_path() {
         builder = builder.search_path(path);
     }
-    if let Some(folder) = places::cache() {
+    if let Some(folder) = paths::cache() {
         builder = builder.cache(folder);
     }
     let programs = Arc::new(builder.discover().await);
@@ -510,13 +386,12 @@ async fn programs(
     opened.add_source(programs, &name).await
 }
 
-/// The failure of a program that gave no tools.
+/// The failure of a program without tools.
 fn no_tools(program: &str, diagnostics: Vec<Diagnostic>) -> Failure {
-    let message = format!("the program `{program}` gave no tools");
+    let message = format!("the program `{program}` has no tools");
     let command = serde_json::json!([program]);
     let hint = format!(
-        "A tool program answers `--discover`. Call any other program with `toolpost call run_command argv='{command}'`, \
-         or describe it in a file: `toolpost init command NAME`."
+        "A tool program answers `--discover`. Call another program with `toolpost call run_command argv='{command}'`, or wrap it: `toolpost init command NAME`."
     );
     let failure = match diagnostics.into_iter().next() {
         Some(Diagnostic { error, .. }) => {
@@ -529,18 +404,18 @@ fn no_tools(program: &str, diagnostics: Vec<Diagnostic>) -> Failure {
     failure.hint(hint)
 }
 
-/// What is wrong with a program, and what the program wrote last.
+/// The problem of a program, and the end of its stderr.
 fn explained(diagnostic: &Diagnostic) -> String {
     let failure = Failure::from(diagnostic.error.clone());
     failure.causes.iter().fold(diagnostic.to_string(), |text, cause| format!("{text}\n{cause}"))
 }
 
-/// Rejects a target that can name nothing: an unknown name, or a file that is missing. Nothing is started.
+/// Rejects an unknown name or a missing file without starting anything.
 pub(crate) fn check(word: &str, config: &Config) -> Result<(), Failure> {
     let builtin = toolpost_tools::builtin();
     for target in split(word) {
         let target = config.target(target).unwrap_or(target);
-        if is_built_in(target) || mcp::is_address(target) {
+        if is_built_in(target) || is_address(target) {
             continue;
         }
         if target.contains('/') || is_description(target) {
@@ -553,7 +428,7 @@ pub(crate) fn check(word: &str, config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A file that cannot be used, with the nearest name of its directory.
+/// The failure for an unusable file, with the nearest name of its directory.
 fn missing(what: &str, path: &Path, error: &io::Error) -> Failure {
     let failure = Failure::file(what, path, error);
     if error.kind() != io::ErrorKind::NotFound {
@@ -571,15 +446,15 @@ fn missing(what: &str, path: &Path, error: &io::Error) -> Failure {
 }
 
 fn unknown(target: &str, builtin: &[Arc<dyn Tool>], config: &Config) -> Failure {
-    let failure = Failure::usage(format!("there is no target `{target}`"));
+    let failure = Failure::usage(format!("unknown target `{target}`"));
     if Path::new(target).is_file() {
-        return failure.hint(format!("There is a file of that name: write `./{target}`."));
+        return failure.hint(format!("For the file of that name, write `./{target}`."));
     }
     if ["always", "auto"].contains(&target) {
         return failure.hint(format!("The value of `--search` follows `=`: `--search={target}`."));
     }
     if target.starts_with("hosted:") {
-        return failure.hint("Tools of a provider are for the models of `toolpost run` and `toolpost chat`.");
+        return failure.hint("Hosted tools are for the models of `toolpost run` and `toolpost chat`.");
     }
     let names: Vec<String> = builtin.iter().map(|tool| tool.spec().name.clone()).collect();
     if let Some(name) = target.strip_prefix("builtin:") {
@@ -594,7 +469,8 @@ fn unknown(target: &str, builtin: &[Arc<dyn Tool>], config: &Config) -> Failure 
         names.iter().chain(&shipped).chain(&servers).map(String::as_str).chain(["builtin", CODE_EXECUTION]);
     match did_you_mean(target, known.chain(config.targets().map(|(name, ..)| name))) {
         Some(hint) => failure.hint(hint),
-        None => failure
-            .hint("`toolpost help targets` says what can be named; `toolpost tools` lists what is built in."),
+        None => failure.hint(
+            "`toolpost help targets` lists the kinds of targets; `toolpost tools` lists the built-in tools.",
+        ),
     }
 }

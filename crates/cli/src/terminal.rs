@@ -1,21 +1,24 @@
-//! What a person at a terminal sees while an agent works: Markdown as it is written, calls as they run.
+//! The terminal: streamed Markdown and running calls.
 
 pub(crate) mod markdown;
 mod screen;
+
+use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) use self::screen::Screen;
 
 use crate::env;
 
-/// The size of a terminal that does not say how large it is.
-const USUAL: (usize, usize) = (80, 24);
+/// The default size of a terminal.
+const DEFAULT_SIZE: (usize, usize) = (80, 24);
 
 /// The columns and rows of the terminal.
 pub(crate) fn size() -> (usize, usize) {
     let known = |(columns, rows): (usize, usize)| (columns > 0 && rows > 0).then_some((columns, rows));
     measured().and_then(known).unwrap_or_else(|| {
         let columns = env::get("COLUMNS").and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
-        (columns.unwrap_or(USUAL.0), USUAL.1)
+        (columns.unwrap_or(DEFAULT_SIZE.0), DEFAULT_SIZE.1)
     })
 }
 
@@ -28,4 +31,15 @@ fn measured() -> Option<(usize, usize)> {
 #[cfg(not(unix))]
 fn measured() -> Option<(usize, usize)> {
     None
+}
+
+/// The interval between redraws.
+const REDRAW: Duration = Duration::from_millis(100);
+
+/// Redraws the screen periodically.
+pub(crate) async fn draw(screen: Arc<Screen>) {
+    loop {
+        tokio::time::sleep(REDRAW).await;
+        screen.tick();
+    }
 }

@@ -1,4 +1,4 @@
-//! How a sandboxed program ended, told to the person who started it.
+//! Failures for sandbox verdicts, with the option that raises the limit.
 
 use std::time::Duration;
 
@@ -8,66 +8,60 @@ use toolpost_sandbox::{Interruption, Level, Verdict};
 
 use crate::failure::Failure;
 
-/// The signal for a file that grew beyond its limit.
+/// The signal for a file beyond its size limit.
 const SIGXFSZ: i32 = 25;
 
-/// Which command ran the program.
+/// The command that ran the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ran {
-    /// `exec`, at this level.
+    /// `exec` at this level.
     Exec(Level),
     /// `exec` in the private layer of a directory.
     Layer(Level),
-    /// A tool that `call` called.
+    /// A tool of `call`.
     Call,
 }
 
-/// What went wrong with a program, and the option that would have given it more; `None` if it ended well.
+/// The failure for a verdict and the option that would allow more; `None` for success.
 pub(crate) fn failure(verdict: &Verdict, ran: Ran) -> Option<Failure> {
     let more_disk = if matches!(ran, Ran::Layer(_)) { "--live" } else { "--workdir DIR" };
     let (message, hint) = match verdict {
         Verdict::Ok => return None,
         Verdict::Exit { code } => (format!("the program ended with exit status {code}"), None),
         Verdict::Signal { signal: SIGXFSZ } => {
-            ("the program was ended because a file grew too large".to_owned(), Some("--max-file SIZE"))
+            ("the program ended at its file size limit".to_owned(), Some("--max-file SIZE"))
         }
         Verdict::Signal { signal } => (format!("the program was ended by signal {signal}"), None),
-        Verdict::Timeout { limit_ms } => (
-            format!("the program was stopped: it was not done after {}", time(*limit_ms)),
-            Some("--timeout D"),
-        ),
+        Verdict::Timeout { limit_ms } => {
+            (format!("the program was stopped after {}", time(*limit_ms)), Some("--timeout D"))
+        }
         Verdict::Cpu { limit_ms } => {
-            let message =
-                format!("the program was stopped: it had used {} of processor time", time(*limit_ms));
+            let message = format!("the program was stopped after {} of processor time", time(*limit_ms));
             (message, Some("--cpu-time D"))
         }
         Verdict::Idle { limit_ms } => {
-            (format!("the program was stopped: it did nothing for {}", time(*limit_ms)), Some("--idle D"))
+            (format!("the program was stopped after {} without activity", time(*limit_ms)), Some("--idle D"))
         }
         Verdict::Inodes { limit } => {
-            (format!("the program failed: it needed more than {limit} files and folders"), Some(more_disk))
+            (format!("the program exceeded {limit} files and directories"), Some(more_disk))
         }
-        Verdict::FileSize { limit } => (
-            format!("the program was stopped: a file would have grown beyond {}", size(*limit)),
-            Some("--max-file SIZE"),
-        ),
-        Verdict::Memory { limit } => (
-            format!("the program was stopped: it needed more memory than {}", size(*limit)),
-            Some("--memory SIZE"),
-        ),
-        Verdict::Processes { limit } => {
-            (format!("the program failed: it needed more than {limit} processes"), Some("--pids N"))
+        Verdict::FileSize { limit } => {
+            (format!("the program was stopped: a file exceeded {}", size(*limit)), Some("--max-file SIZE"))
         }
+        Verdict::Memory { limit } => {
+            (format!("the program was stopped: its memory exceeded {}", size(*limit)), Some("--memory SIZE"))
+        }
+        Verdict::Processes { limit } => (format!("the program exceeded {limit} processes"), Some("--pids N")),
         Verdict::Disk { limit } => {
-            (format!("the program failed: its files needed more room than {}", size(*limit)), Some(more_disk))
+            (format!("the program's files exceeded {}", size(*limit)), Some(more_disk))
         }
         Verdict::Output { limit } => (
-            format!("the program was stopped: it printed more than {}", size(*limit)),
+            format!("the program was stopped: its output exceeded {}", size(*limit)),
             Some("--max-total-output SIZE"),
         ),
         Verdict::Denied { rule } => {
-            let message = format!("the program was stopped: the sandbox does not allow {rule}");
-            // Only that level ends a program for a call which others allow or refuse with an error.
+            let message = format!("the program was stopped: the sandbox blocks {rule}");
+            // Only that level kills for a system call that others allow or fail.
             (
                 message,
                 matches!(ran, Ran::Exec(Level::Maximum) | Ran::Layer(Level::Maximum))
@@ -75,25 +69,24 @@ pub(crate) fn failure(verdict: &Verdict, ran: Ran) -> Option<Failure> {
             )
         }
         Verdict::Interrupted { by: Interruption::Caller } => {
-            ("the code was interrupted, and the session goes on".to_owned(), None)
+            ("the code was interrupted; the session continues".to_owned(), None)
         }
         Verdict::Interrupted { by: Interruption::Wall } => (
-            "the code was interrupted: it was not done in time; the session goes on".to_owned(),
+            "the code was interrupted at its time limit; the session continues".to_owned(),
             Some("--timeout D"),
         ),
         Verdict::Interrupted { by: Interruption::Cpu } => (
-            "the code was interrupted: it used too much processor time; the session goes on".to_owned(),
+            "the code was interrupted at its processor time limit; the session continues".to_owned(),
             Some("--cpu-time D"),
         ),
-        Verdict::Interrupted { by: Interruption::Idle } => (
-            "the code was interrupted: it did nothing for too long; the session goes on".to_owned(),
-            Some("--idle D"),
-        ),
+        Verdict::Interrupted { by: Interruption::Idle } => {
+            ("the code was interrupted at its idle limit; the session continues".to_owned(), Some("--idle D"))
+        }
         Verdict::Interrupted { by: Interruption::Output } => (
-            "the code was interrupted: it printed too much; the session goes on".to_owned(),
+            "the code was interrupted at its output limit; the session continues".to_owned(),
             Some("--max-total-output SIZE"),
         ),
-        Verdict::Cancelled => ("the program was stopped, as was asked for".to_owned(), None),
+        Verdict::Cancelled => ("the program was cancelled".to_owned(), None),
         other => (format!("the program ended: {other:?}"), None),
     };
     let kind = serde_json::to_value(verdict).unwrap_or_default();
@@ -101,9 +94,9 @@ pub(crate) fn failure(verdict: &Verdict, ran: Ran) -> Option<Failure> {
     let failure = Failure::new(verdict.into(), &code, message);
     Some(match hint {
         Some(option) if ran == Ran::Call => {
-            failure.hint(format!("`toolpost exec` gives a program more with `{option}`."))
+            failure.hint(format!("`toolpost exec` has `{option}` to allow more."))
         }
-        Some(option) => failure.hint(format!("If it may have more, say so with `{option}`.")),
+        Some(option) => failure.hint(format!("Allow more with `{option}`.")),
         None => failure,
     })
 }
@@ -112,7 +105,7 @@ fn time(milliseconds: u64) -> String {
     format_duration(Duration::from_millis(milliseconds))
 }
 
-/// A number of bytes, in the unit that options take.
+/// A size in the units of options.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} bytes"),
@@ -127,17 +120,23 @@ mod tests {
     use crate::exit::Exit;
 
     #[test]
-    fn every_end_but_a_good_one_is_told() {
+    fn every_failed_verdict_has_a_message() {
         assert!(failure(&Verdict::Ok, Ran::Call).is_none());
         for (verdict, exit, code, message, hint) in [
             (Verdict::Exit { code: 9 }, Exit::Failed, "EXIT", "exit status 9", None),
             (Verdict::Signal { signal: 11 }, Exit::Failed, "SIGNAL", "signal 11", None),
-            (Verdict::Signal { signal: 25 }, Exit::Failed, "SIGNAL", "too large", Some("--max-file")),
+            (Verdict::Signal { signal: 25 }, Exit::Failed, "SIGNAL", "file size limit", Some("--max-file")),
             (Verdict::Timeout { limit_ms: 2000 }, Exit::Unreachable, "TIMEOUT", "after 2", Some("--timeout")),
             (Verdict::Cpu { limit_ms: 2000 }, Exit::Limit, "CPU", "processor time", Some("--cpu-time")),
-            (Verdict::Idle { limit_ms: 2000 }, Exit::Limit, "IDLE", "did nothing for 2", Some("--idle")),
+            (Verdict::Idle { limit_ms: 2000 }, Exit::Limit, "IDLE", "without activity", Some("--idle")),
             (Verdict::Inodes { limit: 40 }, Exit::Limit, "INODES", "40 files", Some("--workdir")),
-            (Verdict::FileSize { limit: 2048 }, Exit::Limit, "FILE_SIZE", "beyond 2 KiB", Some("--max-file")),
+            (
+                Verdict::FileSize { limit: 2048 },
+                Exit::Limit,
+                "FILE_SIZE",
+                "exceeded 2 KiB",
+                Some("--max-file"),
+            ),
             (Verdict::Memory { limit: 64 << 20 }, Exit::Limit, "MEMORY", "64 MiB", Some("--memory")),
             (Verdict::Processes { limit: 4 }, Exit::Limit, "PROCESSES", "4 processes", Some("--pids")),
             (Verdict::Disk { limit: 2048 }, Exit::Limit, "DISK", "2 KiB", Some("--workdir")),
@@ -146,37 +145,37 @@ mod tests {
                 Verdict::Denied { rule: "x".into() },
                 Exit::Denied,
                 "DENIED",
-                "does not allow x",
+                "blocks x",
                 Some("--level strict"),
             ),
             (
                 Verdict::Interrupted { by: Interruption::Caller },
                 Exit::Interrupted,
                 "INTERRUPTED",
-                "session goes on",
+                "session continues",
                 None,
             ),
             (
                 Verdict::Interrupted { by: Interruption::Wall },
                 Exit::Unreachable,
                 "INTERRUPTED",
-                "not done in time",
+                "at its time limit",
                 Some("--timeout"),
             ),
             (
                 Verdict::Interrupted { by: Interruption::Idle },
                 Exit::Limit,
                 "INTERRUPTED",
-                "nothing for too long",
+                "at its idle limit",
                 Some("--idle"),
             ),
-            (Verdict::Cancelled, Exit::Interrupted, "CANCELLED", "asked for", None),
+            (Verdict::Cancelled, Exit::Interrupted, "CANCELLED", "was cancelled", None),
         ] {
-            let told = failure(&verdict, Ran::Exec(Level::Maximum)).unwrap();
-            assert_eq!((told.exit, told.code.as_str()), (exit, code));
-            assert!(told.message.contains(message), "{told:?}");
-            assert_eq!(!told.hints.is_empty(), hint.is_some(), "{told:?}");
-            assert!(hint.is_none_or(|hint| told.hints[0].contains(hint)), "{told:?}");
+            let failed = failure(&verdict, Ran::Exec(Level::Maximum)).unwrap();
+            assert_eq!((failed.exit, failed.code.as_str()), (exit, code));
+            assert!(failed.message.contains(message), "{failed:?}");
+            assert_eq!(!failed.hints.is_empty(), hint.is_some(), "{failed:?}");
+            assert!(hint.is_none_or(|hint| failed.hints[0].contains(hint)), "{failed:?}");
         }
     }
     #[test]
@@ -190,7 +189,7 @@ mod tests {
             let hints = failure(&Verdict::Disk { limit: 1 }, ran).unwrap().hints;
             assert!(hints[0].contains(option), "{hints:?}");
         }
-        // A tool has no such option.
+        // Tools have no such option.
         let hints = failure(&Verdict::Memory { limit: 1 }, Ran::Call).unwrap().hints;
         assert!(hints[0].contains("`toolpost exec`") && hints[0].contains("`--memory SIZE`"), "{hints:?}");
     }

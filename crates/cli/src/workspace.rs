@@ -1,4 +1,4 @@
-//! The folder that a run works in, and the folder that takes what it made.
+//! Working directories of runs, and the store of their artifacts.
 
 mod fresh;
 
@@ -17,53 +17,51 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::style::{label, one_line};
 
-/// How many files are attached, or put away, at most.
+/// The maximum number of attached files, and of artifacts.
 const MAX_FILES: usize = 10_000;
-/// How many bytes are attached, or put away, at most.
+/// The maximum size of attached files, and of artifacts, in bytes.
 const MAX_BYTES: u64 = 1 << 30;
-/// How many rejected artifacts are listed, at most.
+/// The maximum number of listed rejected artifacts.
 const MAX_REASONS: usize = 20;
-/// How deep folders are walked.
+/// The maximum depth of directory walks.
 const MAX_DEPTH: usize = 32;
 
-/// The folder that a run works in.
+/// The working directory of a run.
 pub(crate) enum Workspace {
-    /// One that goes away with this value; what lay in it at the start is known.
+    /// A fresh directory, removed on drop, with its initial entries.
     Fresh {
         folder: Fresh,
         attached: HashMap<PathBuf, (u64, SystemTime)>,
-        /// What attached folders have and was not copied.
+        /// Entries of attached directories that were not copied.
         left_out: Vec<PathBuf>,
     },
-    /// One of the operator's.
+    /// A host directory.
     Existing(PathBuf),
-    /// A private copy of one of the operator's.
+    /// A private copy of a host directory.
     Staged(Box<StagedDirectory>),
 }
 
 impl Workspace {
-    /// A fresh folder with copies of the attachments, or an existing one as it is.
+    /// Opens a fresh directory with copies of the attachments, or a host directory.
     pub(crate) fn open(existing: Option<&Path>, attachments: &[PathBuf]) -> Result<Self, Failure> {
         if let Some(path) = existing {
             let path =
-                path.canonicalize().map_err(|error| Failure::file("the working folder", path, &error))?;
+                path.canonicalize().map_err(|error| Failure::file("the working directory", path, &error))?;
             if !path.is_dir() {
                 return Err(Failure::usage(format!(
-                    "the working folder `{}` is not a folder",
+                    "the working directory `{}` is not a directory",
                     path.display()
                 )));
             }
             if let Some(attachment) = attachments.first() {
                 let name = attachment.display();
-                return Err(Failure::usage(format!(
-                    "`{name}` cannot be attached to a working folder of your own"
-                ))
-                .hint("Copy it there, or leave `--workdir` out: then the run gets a fresh folder."));
+                return Err(Failure::usage(format!("`{name}` cannot be attached to a host directory"))
+                    .hint("Copy it there, or remove `--workdir` for a fresh directory."));
             }
             return Ok(Self::Existing(path));
         }
         let folder = Fresh::make().map_err(|error| {
-            Failure::file("the folder for temporary files", &std::env::temp_dir(), &error)
+            Failure::file("the directory for temporary files", &std::env::temp_dir(), &error)
         })?;
         let mut budget = Budget::default();
         let mut left_out = Vec::new();
@@ -83,7 +81,7 @@ impl Workspace {
         }
     }
 
-    /// A private copy of an existing folder, whose changes are settled at its end.
+    /// Makes a private copy of a host directory; its changes are settled at the end.
     pub(crate) fn staged(self, sandbox: &Sandbox) -> Result<Self, Failure> {
         match self {
             Self::Existing(path) => Ok(Self::Staged(Box::new(StagedDirectory::copy(&path, sandbox)?))),
@@ -91,8 +89,8 @@ impl Workspace {
         }
     }
 
-    /// Ends a private copy, and says what became of its changes.
-    pub(crate) fn end(&mut self) -> Result<Option<Applied>, Failure> {
+    /// Ends a private copy and returns its changes.
+    pub(crate) fn finish(&mut self) -> Result<Option<Applied>, Failure> {
         let Self::Staged(staged) = self else { return Ok(None) };
         let original = Self::Existing(staged.original());
         match std::mem::replace(self, original) {
@@ -101,7 +99,7 @@ impl Workspace {
         }
     }
 
-    /// Where file tools work.
+    /// The root of file tools.
     pub(crate) fn root(&self) -> FileRoot {
         let root = FileRoot::new(self.path());
         match self {
@@ -110,7 +108,7 @@ impl Workspace {
         }
     }
 
-    /// Remarks on what earlier runs have left.
+    /// Notes about leftovers of earlier runs.
     pub(crate) fn notes(&self) -> &[String] {
         match self {
             Self::Staged(staged) => staged.notes(),
@@ -118,16 +116,16 @@ impl Workspace {
         }
     }
 
-    /// Lets a fresh folder stay, and says where the files are.
-    pub(crate) fn keep(self) -> PathBuf {
+    /// Keeps a fresh directory and returns its path.
+    pub(crate) fn preserve(self) -> PathBuf {
         match self {
-            Self::Fresh { folder, .. } => folder.keep(),
+            Self::Fresh { folder, .. } => folder.preserve(),
             Self::Existing(path) => path,
             Self::Staged(staged) => staged.original(),
         }
     }
 
-    /// The files that were attached, in order of their names.
+    /// The attached files in order.
     pub(crate) fn attached(&self) -> Vec<&Path> {
         let Self::Fresh { attached, .. } = self else { return Vec::new() };
         let mut names: Vec<&Path> = attached.keys().map(PathBuf::as_path).collect();
@@ -135,25 +133,24 @@ impl Workspace {
         names
     }
 
-    /// What a person is told of attached folders that were not copied as a whole.
-    pub(crate) fn left_out(&self) -> Option<String> {
+    /// The warning about entries of attachments that were not copied.
+    pub(crate) fn omissions(&self) -> Option<String> {
         if let Self::Staged(staged) = self {
             let left_out: Vec<PathBuf> = staged.not_copied().map(Path::to_owned).collect();
             let names = names_of(&left_out)?;
             return Some(format!(
-                "the private copy leaves out {names}: sockets, pipes, devices, other mounts and unreadable files"
+                "not in the private copy: {names}; sockets, pipes, devices, mounts and unreadable files are omitted"
             ));
         }
         let Self::Fresh { left_out, .. } = self else { return None };
         let names = names_of(left_out)?;
         Some(format!(
-            "of what is attached, {names} stays behind: links, pipes and files with several names are not copied"
+            "not copied from attachments: {names}; links, pipes and files with several names are omitted"
         ))
     }
 
-    /// The files that were made or changed since the start, and what is there else and is no file of one name; nothing of
-    /// an existing folder, where all stays.
-    pub(crate) fn made(&self) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Failure> {
+    /// New and changed files of a fresh directory, and other new entries; a host directory has none.
+    pub(crate) fn new_files(&self) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Failure> {
         let Self::Fresh { folder, attached, .. } = self else { return Ok(Default::default()) };
         let Walked { files, left_out, .. } = walk(folder.path())?;
         let made =
@@ -173,28 +170,27 @@ impl Budget {
         self.files += 1;
         self.bytes = self.bytes.saturating_add(bytes);
         if self.files > MAX_FILES || self.bytes > MAX_BYTES {
-            let message =
-                format!("with `{}` it would be more than {MAX_FILES} files or 1 GiB", path.display());
+            let message = format!("with `{}` there are more than {MAX_FILES} files or 1 GiB", path.display());
             return Err(Failure::new(Exit::Limit, "LIMIT", message).hint("Attach less, or use `--workdir`."));
         }
         Ok(())
     }
 }
 
-/// The first of these names, and how many more there are; nothing of none.
+/// The first of these names and the number of the others.
 pub(crate) fn names_of(paths: &[PathBuf]) -> Option<String> {
-    const MOST: usize = 5;
+    const MAX_NAMES: usize = 5;
     let shown =
-        paths.iter().take(MOST).map(|path| format!("`{}`", one_line(&path.display().to_string(), 100)));
+        paths.iter().take(MAX_NAMES).map(|path| format!("`{}`", one_line(&path.display().to_string(), 100)));
     let shown = shown.collect::<Vec<_>>().join(", ");
     match paths.len() {
         0 => None,
-        count if count > MOST => Some(format!("{shown} and {} more", count - MOST)),
+        count if count > MAX_NAMES => Some(format!("{shown} and {} more", count - MAX_NAMES)),
         _ => Some(shown),
     }
 }
 
-/// Copies a file or a folder of the operator's into the fresh folder, and says what of it was not copied.
+/// Copies a file or directory into the fresh directory; returns what was not copied.
 fn attach(source: &Path, folder: &Path, budget: &mut Budget) -> Result<Vec<PathBuf>, Failure> {
     let wrong = |error: io::Error| Failure::file("the attachment", source, &error);
     let resolved = source.canonicalize().map_err(wrong)?;
@@ -202,7 +198,7 @@ fn attach(source: &Path, folder: &Path, budget: &mut Budget) -> Result<Vec<PathB
     let target = folder.join(name);
     if target.exists() {
         let message = format!("two attachments have the name `{}`", Path::new(name).display());
-        return Err(Failure::usage(message).hint("Rename one of them, or attach a folder that holds both."));
+        return Err(Failure::usage(message).hint("Rename one, or attach a directory that holds both."));
     }
     if resolved.is_dir() {
         let Walked { files, folders, left_out } = walk(&resolved)?;
@@ -217,15 +213,14 @@ fn attach(source: &Path, folder: &Path, budget: &mut Budget) -> Result<Vec<PathB
     }
     let size = resolved.metadata().map_err(wrong)?;
     if !size.is_file() {
-        return Err(wrong(io::Error::other("it is neither a file nor a folder")));
+        return Err(wrong(io::Error::other("it is neither a file nor a directory")));
     }
     budget.take(source, size.len())?;
     copy(&resolved, &target).map_err(wrong)?;
     Ok(Vec::new())
 }
 
-/// Copies a regular file to a place where nothing is yet, with the time at which it was changed: what lists the folder
-/// says the same of every copy.
+/// Copies a regular file to a new path with its modification time, so that listings of copies are equal.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut target = OpenOptions::new().write(true).create_new(true).open(to)?;
     let source = File::open(from)?;
@@ -234,26 +229,26 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     target.set_modified(modified)
 }
 
-/// What is in a folder.
+/// The entries of a directory tree.
 #[derive(Default)]
 struct Walked {
-    /// The regular files of one name, in order.
+    /// Regular files with one name, in order.
     files: Vec<Found>,
-    /// The folders, itself included: each after the one that it is in.
+    /// Directories, parents first.
     folders: Vec<PathBuf>,
-    /// What else there is, in order: links, pipes, files with several names, folders that are too deep.
+    /// Other entries in order: links, pipes, files with several names, deep directories.
     left_out: Vec<PathBuf>,
 }
 
 struct Found {
-    /// The path below the folder.
+    /// The path below the root.
     name: PathBuf,
     size: u64,
     modified: SystemTime,
 }
 
-/// What is in a folder. Links are not followed: they may lead anywhere. A file with a second name is left out: the other
-/// one may be a secret of the host.
+/// Walks a directory tree without links. A file with a second name is skipped, because it may be a secret of
+/// the host.
 fn walk(folder: &Path) -> Result<Walked, Failure> {
     let mut walked = Walked::default();
     let mut open = vec![(PathBuf::new(), 0)];
@@ -273,7 +268,7 @@ fn walk(folder: &Path) -> Result<Walked, Failure> {
                 walked.left_out.push(name);
             }
             if walked.count() + open.len() > MAX_FILES {
-                let message = format!("`{}` holds more than {MAX_FILES} files", folder.display());
+                let message = format!("`{}` has more than {MAX_FILES} files", folder.display());
                 return Err(Failure::new(Exit::Limit, "LIMIT", message));
             }
         }
@@ -301,7 +296,7 @@ fn has_one_name(_metadata: &fs::Metadata) -> bool {
     true
 }
 
-/// The directory that takes the files of a run. It is created with the first file; see [`SafeDirectory`].
+/// The artifact directory of a run, created with the first file; see [`SafeDirectory`].
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     folder: PathBuf,
@@ -312,12 +307,12 @@ impl Store {
         Self { folder: folder.into() }
     }
 
-    pub(crate) fn put_bytes(&self, name: &str, mut bytes: &[u8]) -> Result<PathBuf, Failure> {
-        self.put(name, &mut bytes)
+    pub(crate) fn store_bytes(&self, name: &str, mut bytes: &[u8]) -> Result<PathBuf, Failure> {
+        self.write(name, &mut bytes)
     }
 
-    pub(crate) fn put_file(&self, name: &str, from: &Path) -> Result<PathBuf, Failure> {
-        let wrong = |error: io::Error| Failure::file("the artefact", from, &error);
+    pub(crate) fn store_file(&self, name: &str, from: &Path) -> Result<PathBuf, Failure> {
+        let wrong = |error: io::Error| Failure::file("the artifact", from, &error);
         let metadata = fs::symlink_metadata(from).map_err(wrong)?;
         if !metadata.is_file() {
             return Err(wrong(io::Error::other("it is not a regular file")));
@@ -325,10 +320,10 @@ impl Store {
         if metadata.len() > MAX_BYTES {
             return Err(wrong(io::Error::other("it is larger than 1 GiB")));
         }
-        self.put(name, &mut File::open(from).map_err(wrong)?.take(MAX_BYTES))
+        self.write(name, &mut File::open(from).map_err(wrong)?.take(MAX_BYTES))
     }
 
-    /// A new file for a download, under the name or the name with a number.
+    /// Creates a file for a download, with a number if the name is taken.
     pub(crate) fn create(&self, name: &str) -> io::Result<(File, PathBuf)> {
         let name = visible_name(name);
         SafeDirectory::open(&self.folder)?.create(Path::new(&name)).map_err(|error| match error {
@@ -337,39 +332,39 @@ impl Store {
         })
     }
 
-    fn put(&self, name: &str, content: &mut dyn Read) -> Result<PathBuf, Failure> {
+    fn write(&self, name: &str, content: &mut dyn Read) -> Result<PathBuf, Failure> {
         let name = &*visible_name(name);
-        let wanted = self.folder.join(name);
+        let target_path = self.folder.join(name);
         let directory = SafeDirectory::open(&self.folder)
-            .map_err(|error| Failure::file("the folder for artefacts", &self.folder, &error))?;
+            .map_err(|error| Failure::file("the artifact directory", &self.folder, &error))?;
         directory.write(Path::new(name), content).map_err(|error| match error {
-            WriteError::Io(error) => Failure::file("the artefact", &wanted, &error),
+            WriteError::Io(error) => Failure::file("the artifact", &target_path, &error),
             WriteError::Rejected(Rejection::Name) => {
-                Failure::usage(format!("`{}` is not a name for an artefact", one_line(name, 100)))
+                Failure::usage(format!("invalid artifact name `{}`", one_line(name, 100)))
             }
             rejection => Failure::new(Exit::Denied, "PROTECTED", rejected(name, &rejection)),
         })
     }
 }
 
-/// A file name in which a terminal obeys nothing and a person sees everything: `_` stands for other characters.
+/// A safe file name: `_` replaces control and hidden characters.
 fn visible_name(name: &str) -> String {
     name.chars().zip(label(name).chars()).map(|(own, shown)| if own == shown { own } else { '_' }).collect()
 }
 
-/// A sentence about an artifact that was not written.
+/// A sentence about a rejected artifact.
 fn rejected(name: &str, reason: &dyn std::fmt::Display) -> String {
     format!("`{}` was not written: {reason}", one_line(name, 100))
 }
 
 /// The failure of a run whose artifacts were all rejected.
 pub(crate) fn all_rejected(reasons: &[String]) -> Failure {
-    let failure = Failure::new(Exit::Denied, "PROTECTED", "every artifact was rejected")
-        .hint("Let the program write them under other names, or in another directory.");
+    let failure = Failure::new(Exit::Denied, "PROTECTED", "all artifacts were rejected")
+        .hint("Let the program write other names, or to another directory.");
     reasons.iter().take(MAX_REASONS).fold(failure, Failure::cause)
 }
 
-/// Exports the artifacts of a run, and notes in its report which were rejected. Returns the path of each.
+/// Exports the artifacts of a run and notes rejected ones in its report. Returns the path of each.
 pub(crate) fn export(outcome: &mut Outcome, directory: &Path) -> (Vec<Option<PathBuf>>, Option<Failure>) {
     let exported = match outcome.export(directory) {
         Ok(exported) => exported,
@@ -397,13 +392,13 @@ mod tests {
     fn artifacts_stay_in_their_directory_and_off_protected_paths() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::new(folder.path().join("out"));
-        assert!(store.put_bytes("a/b.txt", b"1").unwrap().ends_with("out/a/b.txt"));
-        assert!(store.put_bytes("a/b.txt", b"2").unwrap().ends_with("out/a/b-1.txt"));
+        assert!(store.store_bytes("a/b.txt", b"1").unwrap().ends_with("out/a/b.txt"));
+        assert!(store.store_bytes("a/b.txt", b"2").unwrap().ends_with("out/a/b-1.txt"));
         for name in ["../x", "/x", "a/../x", "", "."] {
-            assert_eq!(store.put_bytes(name, b"").unwrap_err().exit, Exit::Usage, "{name}");
+            assert_eq!(store.store_bytes(name, b"").unwrap_err().exit, Exit::Usage, "{name}");
         }
         for name in [".git/config", ".bashrc", ".gitattributes"] {
-            let failure = store.put_bytes(name, b"* filter=evil").unwrap_err();
+            let failure = store.store_bytes(name, b"* filter=evil").unwrap_err();
             assert_eq!((failure.exit, &*failure.code), (Exit::Denied, "PROTECTED"), "{failure:?}");
             assert!(failure.message.contains(name), "{failure:?}");
             assert!(name == ".gitattributes" || store.create(name).is_err());
@@ -412,7 +407,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_is_attached_is_as_it_was_and_what_is_left_out_is_told() {
+    fn attachments_are_copied_and_omissions_reported() {
         let outside = tempfile::tempdir().unwrap();
         let folder = outside.path().join("in");
         fs::create_dir_all(folder.join("empty")).unwrap();
@@ -426,31 +421,31 @@ mod tests {
         assert!(workspace.path().join("in/empty").is_dir());
         let modified = fs::metadata(workspace.path().join("in/a.txt")).unwrap().modified().unwrap();
         assert_eq!(modified, time);
-        let told = workspace.left_out().unwrap();
-        assert!(told.contains("`in/l0`, ") && told.contains("`in/l4` and 2 more"), "{told}");
-        assert!(Workspace::open(None, &[folder.join("a.txt")]).unwrap().left_out().is_none());
+        let notice = workspace.omissions().unwrap();
+        assert!(notice.contains("`in/l0`, ") && notice.contains("`in/l4` and 2 more"), "{notice}");
+        assert!(Workspace::open(None, &[folder.join("a.txt")]).unwrap().omissions().is_none());
     }
 
     #[cfg(unix)]
     #[test]
-    fn a_fresh_folder_is_for_its_owner_alone() {
+    fn a_fresh_directory_is_private() {
         use std::os::unix::fs::MetadataExt as _;
         let workspace = Workspace::open(None, &[]).unwrap();
         assert_eq!(fs::metadata(workspace.path()).unwrap().mode() & 0o777, 0o700);
     }
 
     #[test]
-    fn made_files_are_told_from_attached_ones() {
+    fn new_files_are_distinguished_from_attachments() {
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("data.csv"), "a,b\n").unwrap();
         let attachment = outside.path().join("data.csv");
         let workspace = Workspace::open(None, std::slice::from_ref(&attachment)).unwrap();
-        assert_eq!(workspace.made().unwrap(), Default::default());
+        assert_eq!(workspace.new_files().unwrap(), Default::default());
         fs::write(workspace.path().join("plot.png"), "x").unwrap();
         fs::write(workspace.path().join("data.csv"), "changed").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", workspace.path().join("link")).unwrap();
         let made = ["data.csv", "plot.png"].map(PathBuf::from).to_vec();
-        assert_eq!(workspace.made().unwrap(), (made, vec![PathBuf::from("link")]));
+        assert_eq!(workspace.new_files().unwrap(), (made, vec![PathBuf::from("link")]));
         assert!(Workspace::open(None, &[attachment.clone(), attachment]).is_err());
     }
 }

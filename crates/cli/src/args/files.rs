@@ -1,13 +1,13 @@
-//! What `files` takes.
+//! The arguments of `files`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// What can be done with the files that a provider keeps.
+/// The subcommands of `files`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum FilesCommand {
-    /// Upload files. What the provider calls each is printed.
+    /// Upload files and print their IDs.
     Put {
         /// The files.
         #[arg(value_name = "PATH", required = true)]
@@ -15,15 +15,15 @@ pub(crate) enum FilesCommand {
         #[command(flatten)]
         account: AccountArgs,
     },
-    /// Download a file into this folder, under its own name; one that is there stays, and the new one gets a number.
+    /// Download a file into this directory without overwriting.
     Get {
-        /// The provider's id of the file.
+        /// The file's ID at the provider.
         #[arg(value_name = "ID")]
         id: String,
-        /// Write it to a new file of this name.
+        /// Write to a new file of this name.
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// The container that the file lies in, of code that OpenAI has run.
+        /// The OpenAI container that holds the file.
         #[arg(long, value_name = "ID")]
         container: Option<String>,
         #[command(flatten)]
@@ -31,7 +31,7 @@ pub(crate) enum FilesCommand {
     },
     /// List the files.
     Ls {
-        /// How many at most.
+        /// Maximum number of files.
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
         #[command(flatten)]
@@ -39,7 +39,7 @@ pub(crate) enum FilesCommand {
     },
     /// Remove files for good.
     Rm {
-        /// The provider's ids of the files.
+        /// The files' IDs at the provider.
         #[arg(value_name = "ID", required = true)]
         ids: Vec<String>,
         #[command(flatten)]
@@ -47,10 +47,10 @@ pub(crate) enum FilesCommand {
     },
 }
 
-/// Whose files.
+/// The account that owns the files.
 #[derive(Args, Debug)]
 pub(crate) struct AccountArgs {
-    /// Who keeps them: anthropic, openai, gemini or xai; without it, the provider of the model that `run` asks.
+    /// The provider; defaults to that of the model of `run`.
     #[arg(long, value_name = "PROVIDER")]
     pub(crate) provider: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What the target of a command gets beyond its sandbox level.
+//! The arguments that grant a target more than its sandbox level.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use toolpost_sandbox::{HostPattern, Level};
 
-/// What the target gets beyond its sandbox level.
+/// Grants of a target beyond its sandbox level.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct GrantArgs {
     /// Give the target a placeholder for a variable. May be repeated.
@@ -33,7 +33,7 @@ pub(crate) struct GrantArgs {
     /// The working directory of the target.
     #[arg(long, hide = true, value_name = "DIR", help_heading = "Grants")]
     pub(crate) target_workdir: Option<PathBuf>,
-    /// Let packages of `npx` and `uvx` run scripts while they are installed.
+    /// Run install scripts of `npx` and `uvx` packages.
     #[arg(long, hide = true, help_heading = "Grants")]
     pub(crate) install_scripts: bool,
 }

@@ -6,11 +6,12 @@ use std::sync::RwLock;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand};
 
-/// The words of the command line while it is parsed. Empty otherwise: then every command is built whole.
+/// The words of the command line during parsing; empty otherwise, which builds every command completely.
 static WORDS: RwLock<Vec<OsString>> = RwLock::new(Vec::new());
 
-/// Parses the command line. The options of commands that it does not name are left unbuilt: building all of them takes
-/// longer than loading the program.
+/// Parses the command line without the options of commands that it does not name.
+///
+/// Building all options takes longer than loading the program.
 pub(crate) fn parse<T: Parser>(words: Vec<OsString>) -> Result<T, clap::Error> {
     set(words.clone());
     let parsed = T::try_parse_from(words);

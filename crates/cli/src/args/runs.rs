@@ -1,4 +1,4 @@
-//! What is asked of the runs that were kept.
+//! The arguments of `runs`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,22 +6,23 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::{GrantArgs, Permission};
+use crate::parse::duration;
 
-/// What can be asked about runs.
+/// The subcommands of `runs`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RunsCommand {
-    /// List the runs, the youngest first.
+    /// List the runs, newest first.
     Ls {
-        /// How many at most.
+        /// Maximum number of runs.
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: usize,
-        /// Also runs that another run made, and calls that no run made.
+        /// Include runs of other runs, and calls outside of runs.
         #[arg(long)]
         all: bool,
     },
-    /// Show one run: its prompt, calls, causes of errors, timings and answer.
+    /// Show one run: prompt, calls, error causes, timings, answer.
     Show {
-        /// The run: `last`, its id, or the beginning of its id; or the id of a call.
+        /// A run (`last`, or a prefix of its ID) or a call.
         id: String,
     },
     /// Remove runs for good.
@@ -30,16 +31,15 @@ pub(crate) enum RunsCommand {
         #[arg(value_name = "ID", required = true)]
         ids: Vec<String>,
     },
-    /// Add up what runs have used and cost, for all and for each model.
+    /// Sum usage and cost, in total and per model.
     Stats {
-        /// Only runs that began within this time, such as `90m` or `168h`.
-        #[arg(long, value_name = "D", value_parser = super::duration)]
+        /// Count only runs of this period, such as `90m` or `168h`.
+        #[arg(long, value_name = "D", value_parser = duration)]
         since: Option<Duration>,
     },
-    /// Run a run again without a provider: its model says what it said, and its tools really run. Says whether the model
-    /// was asked the same; if not, what differs first, with status 1.
+    /// Replay a run with recorded answers and real tools.
     Replay(Box<ReplayArgs>),
-    /// Write a run as a recording, which `--model replay:FILE` plays again: a test without a provider.
+    /// Export a run as a recording for `--model replay:FILE`.
     Export {
         /// The run, as in `show`.
         id: String,
@@ -52,14 +52,13 @@ pub(crate) enum RunsCommand {
 pub(crate) struct ReplayArgs {
     /// The run, as in `show`.
     pub(crate) id: String,
-    /// Where its tools are from, as in `run`; without it they are built in, under the names that the run had, or, if it
-    /// loaded its tools, what `run` has.
+    /// The tools, as in `run`; defaults to built-in tools.
     #[arg(long, value_name = "TOOLS")]
     pub(crate) tools: Vec<String>,
-    /// Put a file or a folder into the working folder, as in `run`. May be repeated.
+    /// Copy a file or directory into the working directory. May be repeated.
     #[arg(long, value_name = "PATH")]
     pub(crate) attach: Vec<PathBuf>,
-    /// Work in an existing folder instead of a fresh one.
+    /// Work in a host directory instead of a fresh one.
     #[arg(long, value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
     #[command(flatten)]

@@ -22,17 +22,18 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::port::{Stored, TerminalPort};
 use crate::print::{self, Printer};
-use crate::target::{CODE_EXECUTION, Opened};
+use crate::target::CODE_EXECUTION;
+use crate::target::opened::Opened;
 use crate::workspace::Store;
-use crate::{calls, env, grants, interrupt, logs, progress, target, verdict};
+use crate::{call_records, env, grants, interrupt, logs, progress, target, verdict};
 
-/// The largest JSON that is read as arguments.
+/// The maximum size of JSON arguments, in bytes.
 const MAX_ARGUMENTS: u64 = 16 << 20;
 
 pub(crate) fn run(args: &CallArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let folder =
         args.workdir.canonicalize().map_err(|error| Failure::file("the folder", &args.workdir, &error))?;
-    let runtime = super::runtime()?;
+    let runtime = crate::runtime::start()?;
     let mut granted = grants::of_args(&args.grants)?;
     if granted.workdir.is_none() && args.workdir != Path::new(".") && target::takes_grants(&args.target) {
         granted.workdir = Some(folder.clone());
@@ -51,11 +52,11 @@ pub(crate) fn run(args: &CallArgs, config: &Config, printer: &Printer) -> Result
         (_, Some(name)) => runtime.block_on(prompt(&opened, name, &args.rest, printer)),
         (None, None) => tool(args, opened, &folder, config, &runtime, printer),
     };
-    super::end(runtime);
+    crate::runtime::end(runtime);
     exit
 }
 
-/// Calls a tool of what was opened.
+/// Calls a tool of the opened target.
 fn tool(
     args: &CallArgs,
     opened: Opened,
@@ -65,26 +66,26 @@ fn tool(
     printer: &Printer,
 ) -> Result<Exit, Failure> {
     let (name, rest) = chosen(args, &opened)?;
-    let model = args.model.as_deref().map(|model| super::model::open_model(model, config)).transpose()?;
-    // One call is over before anything that is made ahead would be used.
+    let model = args.model.as_deref().map(|model| crate::model::open_model(model, config)).transpose()?;
+    // A single call ends before it could use a pool.
     let pool = None;
     let stored = Stored::default();
-    // What a program prints is its result, which is printed once.
+    // A program's output is its result, which is printed once.
     let specs = opened.specs();
     let is_program = |spec: &ToolSpec| {
         spec.meta.contains_key("program") || ["run_code", CODE_EXECUTION].contains(&spec.name.as_str())
     };
     let prints_result = specs.iter().any(|spec| spec.name == name && is_program(spec));
     let events = events(args, stored.clone(), prints_result && printer.verbose == 0, printer);
-    let toolbox = super::toolbox(opened, folder, &args.permission, config, pool, events);
+    let toolbox = crate::toolbox::build(opened, folder, &args.permission, config, pool, events);
     let toolbox = runtime.block_on(toolbox)?;
     let spec = toolbox.spec(&name);
-    // Executables and descriptions have said themselves what the end of their process means.
+    // Executables and wrapped programs map their exit status themselves.
     let runs_code = spec
         .as_deref()
         .is_some_and(|spec| !spec.meta.contains_key("program") && !spec.meta.contains_key("executable"));
     let arguments = arguments(rest, &name, spec.as_deref())?;
-    // A program at the other end of the pipe holds the session: its last line is the outcome.
+    // The program at the other end of the pipe drives the session; the last line is the result.
     let is_piped = spec.as_deref().is_some_and(|spec| spec.mode == Mode::Session)
         && !args.permission.no_input
         && !io::stdin().is_terminal();
@@ -101,7 +102,7 @@ fn tool(
         return judgement(reply, printer);
     }
     let is_stored = runtime.block_on(store(&reply, config, printer));
-    printer.shown("shown:", &shown(&reply.record));
+    printer.print_paths("shown:", &host_paths(&reply.record));
     let envelope = || Envelope::new(reply.record.id, &reply.result);
     match (printer.format, &reply.result) {
         _ if args.stream || (is_piped && printer.format != Format::Jsonl) => {
@@ -115,23 +116,22 @@ fn tool(
         }
         (Format::Json, _) => {
             let mut envelope = envelope().as_value().clone();
-            // The protocol of executables knows fewer codes than the error on standard error.
+            // The executable protocol has fewer error codes than stderr.
             if let Err(error) = &reply.result {
                 envelope["error"]["code"] = error.code().as_str().into();
             }
             printer.json(&envelope)?;
         }
         (Format::Text, Ok(output)) => printer.foreign_result(&output.to_text())?,
-        // The last event holds the record; an error is told as such.
+        // The last event has the record; an error is printed as a failure.
         (Format::Jsonl, _) | (Format::Text, Err(_)) => {}
     }
     match reply.result {
-        // Code that failed is an answer for a model, and a failure for a shell.
+        // Failed code is a result for a model, but a failure for a shell.
         Ok(output) => {
             if let Some(partial) = &output.partial {
                 let errors = partial.errors.len();
-                printer
-                    .warn(&format!("the result is partial: {errors} of the things that it was to do failed"));
+                printer.warn(&format!("the result is partial: {errors} parts failed"));
             }
             let judged = if runs_code { judged(&reply.record) } else { None };
             judged.and_then(|judged| verdict::failure(&judged, verdict::Ran::Call)).map_or(Ok(Exit::Ok), Err)
@@ -145,10 +145,13 @@ fn tool(
             }
             let manifest = match args.target.strip_prefix("builtin:").unwrap_or(&args.target) {
                 target if *target == *reply.record.tool || target == "builtin" => {
-                    format!("`toolpost tools --manifest {}` shows what it takes.", reply.record.tool)
+                    format!("`toolpost tools --manifest {}` shows its parameters.", reply.record.tool)
                 }
                 target => {
-                    format!("`toolpost tools {target} --manifest {}` shows what it takes.", reply.record.tool)
+                    format!(
+                        "`toolpost tools {target} --manifest {}` shows its parameters.",
+                        reply.record.tool
+                    )
                 }
             };
             Err(if of_arguments { failure.hint(manifest) } else { failure })
@@ -156,23 +159,23 @@ fn tool(
     }
 }
 
-/// Stores the record of the call; whether that was done.
+/// Stores the record of the call; false if that failed.
 async fn store(reply: &Reply, config: &Config, printer: &Printer) -> bool {
-    let Some(calls) = calls::open(config) else { return false };
+    let Some(calls) = call_records::open(config) else { return false };
     let stored = calls.keep_call(&reply.record).await;
     if let Err(error) = &stored {
-        printer.warn(&format!("the record of the call was not stored: {error}"));
+        printer.warn(&format!("call record not stored: {error}"));
     }
     stored.is_ok()
 }
 
-/// What the program of the tool saw of the host.
-fn shown(record: &CallRecord) -> Vec<PathBuf> {
+/// The host paths that the tool's program saw.
+fn host_paths(record: &CallRecord) -> Vec<PathBuf> {
     let report = record.sandbox.as_ref().and_then(|sandbox| sandbox.get("report")?.get("shown"));
     report.and_then(|shown| Vec::deserialize(shown).ok()).unwrap_or_default()
 }
 
-/// The tool that is meant, and the words that are left for its arguments.
+/// The name of the tool, and the words of its arguments.
 fn chosen<'a>(args: &'a CallArgs, opened: &Opened) -> Result<(String, &'a [String]), Failure> {
     let specs = opened.specs();
     if let Some((first, rest)) = args.rest.split_first()
@@ -183,7 +186,7 @@ fn chosen<'a>(args: &'a CallArgs, opened: &Opened) -> Result<(String, &'a [Strin
         return Ok((first.clone(), rest));
     }
     if let [spec] = specs.as_slice() {
-        // Another name of a tool may have other arguments.
+        // An alias of a tool may have other parameters.
         let target = args.target.strip_prefix("builtin:").unwrap_or(&args.target);
         let alias = spec.aliases.iter().find(|alias| alias.name == target);
         return Ok((alias.map_or(&spec.name, |alias| &alias.name).clone(), &args.rest));
@@ -198,11 +201,11 @@ fn chosen<'a>(args: &'a CallArgs, opened: &Opened) -> Result<(String, &'a [Strin
             Failure::new(Exit::Failed, "NOT_FOUND", format!("`{}` has no tool `{name}`", args.target))
                 .hint(did_you_mean(name, names).unwrap_or(list))
         }
-        None => Failure::usage(format!("`{}` has {} tools: which one?", args.target, specs.len())).hint(list),
+        None => Failure::usage(format!("`{}` has {} tools: name one", args.target, specs.len())).hint(list),
     })
 }
 
-/// Says whether the arguments fit: a tool's own check of them was made as well, and nothing was run.
+/// Prints whether the arguments are valid.
 fn judgement(reply: Reply, printer: &Printer) -> Result<Exit, Failure> {
     let problem = match reply.result {
         Ok(_) => None,
@@ -221,16 +224,16 @@ fn judgement(reply: Reply, printer: &Printer) -> Result<Exit, Failure> {
     Ok(if problem.is_none() { Exit::Ok } else { Exit::Failed })
 }
 
-/// The source of a target; only programs and servers have resources and prompts.
+/// The source of a target; built-in tools have none.
 fn source(opened: &Opened, what: &str) -> Result<Arc<dyn ToolSource>, Failure> {
     opened.sources().into_iter().next().ok_or_else(|| {
-        Failure::usage(format!("the target has no {what}: only executables and servers have some"))
+        Failure::usage(format!("the target has no {what}; executables and servers have them"))
             .hint("Name an executable, such as ./weather, or a server, such as https://HOST/mcp.")
     })
 }
 
 async fn resource(opened: &Opened, uri: &str, printer: &Printer) -> Result<Exit, Failure> {
-    told(&source(opened, "resources")?.read_resource(uri).await?, printer)
+    print_output(&source(opened, "resources")?.read_resource(uri).await?, printer)
 }
 
 async fn prompt(opened: &Opened, name: &str, words: &[String], printer: &Printer) -> Result<Exit, Failure> {
@@ -238,11 +241,11 @@ async fn prompt(opened: &Opened, name: &str, words: &[String], printer: &Printer
     let Value::Object(arguments) = arguments(words, name, None)? else {
         return Err(Failure::usage(format!("the arguments of the prompt `{name}`: expected an object")));
     };
-    told(&source.render_prompt(name, &arguments).await?, printer)
+    print_output(&source.render_prompt(name, &arguments).await?, printer)
 }
 
-/// What is not the answer of a tool: as it is, without an envelope.
-fn told(output: &Output, printer: &Printer) -> Result<Exit, Failure> {
+/// Prints a resource or a prompt without an envelope.
+fn print_output(output: &Output, printer: &Printer) -> Result<Exit, Failure> {
     if printer.is_text() {
         printer.foreign_result(&output.to_text())?;
     } else {
@@ -251,12 +254,12 @@ fn told(output: &Output, printer: &Printer) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// How the sandbox judged code that the tool ran.
+/// The sandbox verdict of the tool's code.
 fn judged(record: &CallRecord) -> Option<Verdict> {
     Verdict::deserialize(record.sandbox.as_ref()?.get("verdict")?).ok()
 }
 
-/// The call that the command line describes.
+/// The call of the command line.
 fn call(
     args: &CallArgs,
     name: String,
@@ -273,7 +276,7 @@ fn call(
         port = port.over_lines();
     }
     let mut call = Call::new(name, arguments)
-        .with_caller(super::caller())
+        .with_caller(crate::toolbox::caller())
         .with_scope(Scope::new(owner).with_working_dir(folder))
         .with_priority(args.priority)
         .with_port(Arc::new(port));
@@ -284,13 +287,13 @@ fn call(
     call.options.validate = args.validate;
     call.options.verbose = printer.verbose > 0;
     for meta in &args.meta {
-        let (key, value) = super::pair("--meta", meta)?;
+        let (key, value) = crate::parse::pair("--meta", meta)?;
         call.options.metadata.insert(key.to_owned(), value.into());
     }
     Ok(call)
 }
 
-/// What is told while it works. That it failed is told once, as the command's own error.
+/// Prints events. The failure of the command itself reports a failed call.
 fn events(args: &CallArgs, stored: Stored, hides_log: bool, printer: &Printer) -> EventSink {
     if args.stream {
         return streamed(stored);
@@ -305,7 +308,7 @@ fn events(args: &CallArgs, stored: Stored, hides_log: bool, printer: &Printer) -
     })
 }
 
-/// What the tool tells, as lines of the executable protocol on standard output.
+/// Prints events as lines of the executable protocol on standard output.
 fn streamed(stored: Stored) -> EventSink {
     Arc::new(move |event: &Event| {
         logs::event(event);
@@ -329,12 +332,12 @@ fn streamed(stored: Stored) -> EventSink {
             }
             _ => return,
         };
-        // A reader that went away is noticed at the end.
+        // The end of the command reports a broken pipe.
         let _ = print::line(&line);
     })
 }
 
-/// The arguments of the command line: `key=value` pairs, one JSON object, `@FILE`, or `-`.
+/// Parses the arguments: `key=value` pairs, one JSON object, `@FILE`, or `-`.
 fn arguments(words: &[String], tool: &str, spec: Option<&ToolSpec>) -> Result<Value, Failure> {
     match words {
         [only] if only == "-" => read_json(Path::new("-"), io::stdin().lock()),
@@ -352,7 +355,7 @@ fn arguments(words: &[String], tool: &str, spec: Option<&ToolSpec>) -> Result<Va
                             .hint("Give key=value pairs, one JSON object, @FILE, or - for standard input.")
                     })?;
                 if map.insert(key.to_owned(), value(text, key, spec)).is_some() {
-                    return Err(Failure::usage(format!("the argument `{key}` is given twice"))
+                    return Err(Failure::usage(format!("duplicate argument `{key}`"))
                         .hint("Give it once; several values are a JSON array: key='[1, 2]'."));
                 }
             }
@@ -361,7 +364,7 @@ fn arguments(words: &[String], tool: &str, spec: Option<&ToolSpec>) -> Result<Va
     }
 }
 
-/// A text in the type that the tool asks for; without one, JSON if it is some.
+/// Converts a text to the parameter's type; without a specification, JSON if it parses.
 fn value(text: &str, key: &str, spec: Option<&ToolSpec>) -> Value {
     match spec {
         Some(spec) => typed_argument(spec, key, text),
@@ -403,8 +406,7 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Color, Command};
 
-    /// No built-in tool is tried again, and a single call has nobody to be more urgent than: only the call shows
-    /// whether these options are read.
+    /// Built-in tools never retry, and a single call has no queue: only the call shows these options.
     #[test]
     fn every_option_is_in_the_call() {
         let line = "toolpost call calculate --timeout 3s --retries 2 --priority critical --meta a=b --dry-run --no-cache";

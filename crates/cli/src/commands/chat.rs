@@ -1,4 +1,4 @@
-//! `toolpost chat`, and `toolpost run --interactive`: one conversation with an agent, turn by turn.
+//! `toolpost chat` and `toolpost run --interactive`.
 
 mod commands;
 mod history;
@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
@@ -18,48 +17,46 @@ use toolpost_core::{Event, EventSink, RunId, RunRecord, Scope, Usage};
 use toolpost_llm::{Model, ModelSpec, Part, Turn};
 use toolpost_sandbox::Level;
 
-use self::input::{Input, Said};
-use super::agent::{NotPutAway, Parts, artifacts, put_away, stayed, store, tags, workspace};
-use super::held;
-use super::hosted::{self, Given, Place};
-use super::memory::Memory;
-use super::model::{Tape, model};
-use super::run::{ended, show, show_files};
+use self::input::{Input, InputEvent};
+use crate::agent::{Parts, workspace};
 use crate::args::{AgentArgs, ChatArgs};
+use crate::artifacts::{UnstoredFiles, artifacts, store, store_files, unstored_notices};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::held_changes;
+use crate::hosted::{self, Place, Uploads};
 use crate::interrupt::{Turns, unless};
+use crate::memory::Memory;
+use crate::model::{Tape, model};
+use crate::outcome::{exit_of, print_artifacts, print_record};
 use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::style::{FAINT, HINT, STRONG, harmless, one_line, paint};
-use crate::terminal::Screen;
+use crate::terminal::{Screen, draw};
 use crate::workspace::Workspace;
 use crate::{env, progress};
 
-/// How often what goes on is drawn again.
-const FRAME: Duration = Duration::from_millis(100);
-
-/// What giving files to a provider is called where it is stopped.
-const UPLOAD: &str = "the upload of what is attached";
+/// The name of the upload in a cancellation error.
+const UPLOAD: &str = "the upload of attachments";
 
 pub(crate) fn run(args: &ChatArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
-    talk(&args.work, args.text.clone(), config, printer)
+    start(&args.work, args.text.clone(), config, printer)
 }
 
-/// Talks until the person leaves.
-pub(super) fn talk(
+/// Chats until the user leaves.
+pub(super) fn start(
     work: &AgentArgs,
     first: Option<String>,
     config: &Config,
     printer: &Printer,
 ) -> Result<Exit, Failure> {
     let (model, spec) = model(work, config)?;
-    let tags = tags(work, config)?;
+    let tags = config.object("tags");
     let id = RunId::new();
     let mut workspace = workspace(work, config, printer)?;
     let store = store(work, config, &workspace, id);
-    let runtime = super::runtime()?;
+    let runtime = crate::runtime::start()?;
     let screen = Screen::new(printer, work.plain);
     let memory = Memory::open(work, config)?;
     memory.warm(&runtime);
@@ -73,7 +70,7 @@ pub(super) fn talk(
     input.offer("/resume", runtime.block_on(memory.ids())?);
     input.offer("/tools", parts.toolbox.specs().iter().map(|spec| spec.name.clone()).collect());
     input.offer("/approve", parts.toolbox.specs().iter().map(|spec| spec.name.clone()).collect());
-    // The first thing that is written: from here on only the conversation itself can fail.
+    // The first write: only the conversation itself can fail after it.
     let tape = Tape::open(work)?;
     let owner = env::get("USER").unwrap_or_else(|| "operator".into());
     let port = TerminalPort::new(printer, &work.permission, store.clone()).on_screen(screen.clone());
@@ -83,13 +80,13 @@ pub(super) fn talk(
     let agent = parts.agent(Arc::clone(&model), &tape)?;
     let place = parts.code_place(&*model)?;
     let stop = turns.begin();
-    let given = hosted::give(work, place.as_ref(), &*model, &workspace, config, printer);
+    let given = hosted::upload(work, place.as_ref(), &*model, &workspace, config, printer);
     let mut given = runtime.block_on(unless(&stop, UPLOAD, given))?;
     turns.end();
     if !work.enable_file_support {
         given.notices.iter().for_each(|notice| printer.warn(notice));
     }
-    let left_out = workspace.left_out();
+    let left_out = workspace.omissions();
     if let Some(notice) = &left_out {
         printer.warn(notice);
     }
@@ -125,58 +122,52 @@ pub(super) fn talk(
         handle: runtime.handle().clone(),
     };
     if matches!(spec, ModelSpec::Script(_)) {
-        chat.tell(&format!(
-            "{} the model's words are scripted; the tools, the sandbox and the numbers are real",
+        chat.note(&format!(
+            "{} the answers are scripted; the tools, the sandbox and the numbers are real",
             paint(HINT, "script:")
         ));
     }
     if is_terminal {
-        chat.tell(&paint(
+        chat.note(&paint(
             FAINT,
             format!("{} · /help lists commands, Ctrl-D leaves", harmless(&chat.model.id().to_string())),
         ));
     }
-    chat.tell_place();
-    chat.tell_where_it_stands();
-    let ended = chat.talk(&mut input, first, is_terminal);
+    chat.note_place();
+    chat.note_resumed();
+    let ended = chat.run(&mut input, first, is_terminal);
     if is_terminal && memory.runs.is_some() && !chat.conversation.exchanges().is_empty() {
         let id = chat.conversation.id();
-        chat.tell(&paint(FAINT, format!("`toolpost chat --resume {id}` goes on from here")));
+        chat.note(&paint(FAINT, format!("`toolpost chat --resume {id}` resumes")));
     }
-    super::end(runtime);
-    // Nothing works in the directory any more.
+    crate::runtime::end(runtime);
+    // All work in the directory has ended.
     drop(chat);
     drop(parts);
     let is_interrupted = matches!(ended, Ok(Exit::Interrupted));
     let allowed = &work.permission.directory.allow_protected;
-    let settled = workspace.end().and_then(|changes| held::settle(changes, allowed, is_interrupted, printer));
+    let settled = workspace
+        .finish()
+        .and_then(|changes| held_changes::settle(changes, allowed, is_interrupted, printer));
     if let (Err(_), Err(failure)) = (&ended, &settled) {
         printer.warn(&failure.message);
     }
     let mut made = Vec::new();
-    let put = store.map_or(Ok(NotPutAway::default()), |store| put_away(&workspace, &store, &mut made));
-    show_files(&made, printer);
-    for notice in stayed(&[], put.as_ref().unwrap_or(&NotPutAway::default())) {
+    let put = store.map_or(Ok(UnstoredFiles::default()), |store| store_files(&workspace, &store, &mut made));
+    print_artifacts(&made, printer);
+    for notice in unstored_notices(&[], put.as_ref().unwrap_or(&UnstoredFiles::default())) {
         printer.warn(&notice);
     }
     crate::workspace::clear_stale();
     match put {
         Err(failure) => {
-            Err(failure.hint(format!("The files are still in `{}`.", workspace.keep().display())))
+            Err(failure.hint(format!("The files are still in `{}`.", workspace.preserve().display())))
         }
         Ok(_) => ended.and_then(|exit| settled.map(|()| exit)),
     }
 }
 
-/// Draws again and again: what was held back, and how long calls take.
-pub(super) async fn draw(screen: Arc<Screen>) {
-    loop {
-        tokio::time::sleep(FRAME).await;
-        screen.tick();
-    }
-}
-
-/// The same sink, and what the last answer has consumed, which says how full the model's window is.
+/// Wraps a sink that also stores the usage of the last answer.
 fn overheard(sink: EventSink, last: &Arc<Mutex<Usage>>) -> EventSink {
     let last = Arc::clone(last);
     Arc::new(move |event| {
@@ -187,7 +178,7 @@ fn overheard(sink: EventSink, last: &Arc<Mutex<Usage>>) -> EventSink {
     })
 }
 
-/// A conversation.
+/// A chat.
 struct Chat<'a> {
     parts: &'a Parts<'a>,
     config: &'a Config,
@@ -196,7 +187,7 @@ struct Chat<'a> {
     agent: Agent,
     model: Arc<dyn Model>,
     conversation: Conversation,
-    /// Whether it was begun or copied here, and what was taken back of it is of no use to anybody.
+    /// Whether this chat owns the conversation, so that /undo may delete it.
     is_ours: bool,
     memory: &'a Memory,
     scope: Scope,
@@ -205,39 +196,39 @@ struct Chat<'a> {
     last: Arc<Mutex<Usage>>,
     interrupts: Turns,
     usage: Usage,
-    /// What it has cost, as long as that is known.
+    /// The cost, while all prices are known.
     cost: Option<f64>,
-    /// The record of the latest turn of this conversation that was had here and not taken back.
+    /// The record of the latest turn, unless it was undone.
     latest: Option<Arc<RunRecord>>,
-    /// Whether the latest question came to nothing and is not kept.
+    /// Whether the latest question failed and was discarded.
     is_lost: bool,
-    /// The sandbox level that was named.
+    /// The sandbox level of the option or the setting.
     level: Option<Level>,
-    /// The name of the first run, by which its files are put away.
+    /// The ID of the first run, which names the artifact directory.
     next_id: Option<RunId>,
-    /// Where code runs, if the model has the tool for it.
+    /// Where `code_execution` runs, if it is among the tools.
     place: Option<Place>,
     work: &'a AgentArgs,
     workspace: &'a Workspace,
-    /// What the providers were given that were asked before, and no prompt had yet.
-    given_to: BTreeMap<String, Given>,
-    /// What the next prompt gives to the provider's code.
-    given: Given,
-    /// The folder for what the provider's code has made.
+    /// Uploads for providers of earlier models that no prompt has used.
+    given_to: BTreeMap<String, Uploads>,
+    /// Uploads for the next prompt.
+    given: Uploads,
+    /// The directory for files of hosted code.
     artifacts: PathBuf,
-    /// What every event of usage carries.
+    /// The metadata of usage events.
     tags: Map<String, Value>,
     handle: Handle,
 }
 
-/// What a line came to.
+/// Whether the chat continues after a command.
 enum Next {
     Goes,
     Ends,
 }
 
 impl Chat<'_> {
-    fn talk(
+    fn run(
         &mut self,
         input: &mut Input,
         mut first: Option<String>,
@@ -246,29 +237,29 @@ impl Chat<'_> {
         let mut exit = Exit::Ok;
         let mut interrupted = false;
         loop {
-            let said = match first.take() {
-                Some(words) => Said::Words(words),
+            let event = match first.take() {
+                Some(words) => InputEvent::Text(words),
                 None => input.next()?,
             };
-            let words = match said {
-                Said::End => return Ok(if is_terminal { Exit::Ok } else { exit }),
-                Said::Interrupted { on_empty } => {
+            let words = match event {
+                InputEvent::End => return Ok(if is_terminal { Exit::Ok } else { exit }),
+                InputEvent::Interrupted { on_empty } => {
                     if on_empty && interrupted {
                         return Ok(Exit::Ok);
                     }
                     interrupted = on_empty;
                     if on_empty {
-                        self.tell(&paint(FAINT, "Ctrl-C once more leaves, and so does Ctrl-D."));
+                        self.note(&paint(FAINT, "Press Ctrl-C again or Ctrl-D to leave."));
                     }
                     continue;
                 }
-                Said::Words(words) => words,
+                InputEvent::Text(words) => words,
             };
             interrupted = false;
             if words.trim().is_empty() {
                 continue;
             }
-            // A path is no command.
+            // A path such as `/etc/hosts` is no command.
             let is_command = words.starts_with('/')
                 && words.split(char::is_whitespace).next().is_none_or(|word| word.matches('/').count() <= 1);
             if is_command {
@@ -293,50 +284,50 @@ impl Chat<'_> {
         }
     }
 
-    /// Says something to the person, beside the conversation.
-    fn tell(&self, text: &str) {
+    /// Prints a note beside the conversation.
+    fn note(&self, text: &str) {
         self.printer.note(text);
     }
 
-    fn tell_place(&self) {
+    fn note_place(&self) {
         if let Some(place) = &self.place {
-            self.tell(&format!("{} {}", paint(HINT, "code:"), place.told));
+            self.note(&format!("{} {}", paint(HINT, "code:"), place.notice));
         }
     }
 
-    /// Of a conversation that goes on, what was said last.
-    fn tell_where_it_stands(&self) {
+    /// Prints the title of a resumed conversation.
+    fn note_resumed(&self) {
         let summary = self.conversation.summary();
         if summary.prompts > 0 {
-            let said = super::run::count(summary.prompts, "question");
+            let said = crate::outcome::count(summary.prompts, "question");
             let title = one_line(&summary.title, 80);
-            self.tell(&format!(
+            self.note(&format!(
                 "{} {} {}",
-                paint(HINT, "goes on:"),
+                paint(HINT, "resumed:"),
                 title,
                 paint(FAINT, format!("({said})"))
             ));
         }
     }
 
-    /// One thing that is said, and the answer.
+    /// Sends one message and prints the answer.
     fn turn(&mut self, words: String) -> Result<(), Failure> {
         self.is_lost = false;
         let before = self.conversation.exchanges().len();
-        let had = hosted::made(&self.conversation.turns());
+        let had = hosted::hosted_files(&self.conversation.turns());
         let given = std::mem::take(&mut self.given);
         let stop = self.interrupts.begin();
         let said = std::iter::once(Part::text(words)).chain(given.parts.iter().cloned()).collect();
         let mut run = self
             .conversation
             .run_turn(&self.agent, Turn::User(said))
-            .with_caller(super::caller())
-            .with_values(super::agent_tool::values(&self.tape))
+            .with_caller(crate::toolbox::caller())
+            .with_values(crate::agent_tool::values(&self.tape))
             .with_usage_metadata(self.tags.clone())
             .with_scope(self.scope.clone().with_id(self.conversation.id()))
             .with_port(Arc::clone(&self.port) as Arc<dyn toolpost_core::Port>)
             .with_cancellation(stop.clone());
-        for notice in self.place.iter().map(|place| &place.told).chain(&given.notices) {
+        for notice in self.place.iter().map(|place| &place.notice).chain(&given.notices) {
             run = run.with_notice(notice.as_str());
         }
         if let Some(runs) = &self.memory.runs {
@@ -352,11 +343,11 @@ impl Chat<'_> {
         let fetched = hosted::fetch(&outcome.turns, &had, &self.artifacts, self.config, &stop);
         let fetched = self.handle.block_on(fetched);
         let mut record = RunRecord::clone(&outcome.record);
-        let stayed = stayed(&record.tool_calls, &NotPutAway::default());
-        let told: Vec<String> = fetched.notices.into_iter().chain(stayed).collect();
+        let unstored = unstored_notices(&record.tool_calls, &UnstoredFiles::default());
+        let notices: Vec<String> = fetched.notices.into_iter().chain(unstored).collect();
         record.artifacts.extend(fetched.artifacts.iter().cloned());
-        record.notices.extend(told.iter().cloned());
-        let kept = if fetched.artifacts.is_empty() && told.is_empty() {
+        record.notices.extend(notices.iter().cloned());
+        let storage_warning = if fetched.artifacts.is_empty() && notices.is_empty() {
             None
         } else {
             self.handle.block_on(self.memory.amend(&record))
@@ -365,23 +356,23 @@ impl Chat<'_> {
         self.count(&outcome.record.usage, outcome.record.cost_usd);
         self.latest = Some(Arc::clone(&outcome.record));
         let window = self.window_left();
-        show_files(&fetched.artifacts, self.printer);
-        for notice in told.iter().chain(&kept) {
+        print_artifacts(&fetched.artifacts, self.printer);
+        for notice in notices.iter().chain(&storage_warning) {
             self.printer.warn(notice);
         }
-        let is_result = outcome.stop.is_answer() || progress::has_last_words(&record);
-        show(record, is_result, shown.as_deref(), window, self.printer)?;
-        // What nobody has answered can be said again; it is not sent twice.
+        let is_result = outcome.stop.is_answer() || progress::has_final_text(&record);
+        print_record(record, is_result, shown.as_deref(), window, self.printer)?;
+        // A failed question is discarded, so that repeating it does not send it twice.
         if outcome.error.is_some() && outcome.record.tool_calls.is_empty() {
-            self.take_back(before)?;
+            self.rewind(before)?;
             self.given = given;
             self.is_lost = true;
-            self.tell("the question is not kept; say it again to ask it again");
+            self.note("the question failed and was discarded; send it again to retry");
         }
-        match ended(&outcome) {
-            // Whoever stops it knows.
+        match exit_of(&outcome) {
+            // The user knows that the answer was stopped.
             Err(failure) if failure.exit == Exit::Interrupted => {
-                self.tell(&paint(STRONG, "stopped; what was said so far is kept"));
+                self.note(&paint(STRONG, "stopped; the beginning of the answer is stored"));
                 Ok(())
             }
             other => other.map(drop),
@@ -396,7 +387,7 @@ impl Chat<'_> {
         };
     }
 
-    /// How much of the model's window is left, if that is known.
+    /// The rest of the model's context window, if known.
     fn window_left(&self) -> Option<String> {
         let window = self.model.info()?.context_window.filter(|window| *window > 0)?;
         let used = self.last.lock().unwrap_or_else(PoisonError::into_inner).total_tokens();
@@ -404,8 +395,8 @@ impl Chat<'_> {
         (used > 0).then(|| format!("{left} % of the context left"))
     }
 
-    /// Goes on from where the conversation was after so many questions.
-    fn take_back(&mut self, questions: usize) -> Result<(), Failure> {
+    /// Returns the conversation to its state after so many questions.
+    fn rewind(&mut self, questions: usize) -> Result<(), Failure> {
         let all = self.conversation.exchanges().len();
         if questions >= all {
             return Ok(());

@@ -8,8 +8,8 @@ use toml_edit::{DocumentMut, Item};
 
 use crate::args::{ConfigCommand, Format};
 use crate::config::keys::{KEYS, Key};
-use crate::config::trust::{Pins, Standing};
-use crate::config::{Config, Origin, known, places};
+use crate::config::trust::{Pins, TrustState};
+use crate::config::{Config, Origin, known, paths};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
@@ -26,7 +26,7 @@ pub(crate) fn run(command: &ConfigCommand, config: &Config, printer: &Printer) -
     Ok(Exit::Ok)
 }
 
-/// What has a value: name, value, origin.
+/// The settings and targets with values: name, value, origin.
 fn entries(config: &Config) -> Vec<(String, Value, Origin)> {
     let settings = KEYS.iter().filter_map(|key| {
         let (value, origin) = config.entry(key.name)?;
@@ -41,7 +41,7 @@ fn entries(config: &Config) -> Vec<(String, Value, Origin)> {
 fn list(show_origin: bool, config: &Config, printer: &Printer) -> Result<(), Failure> {
     let entries = entries(config);
     if printer.format != Format::Text {
-        let told = |(name, value, origin): &(String, Value, Origin)| {
+        let row = |(name, value, origin): &(String, Value, Origin)| {
             let mut entry = json!({ "key": name, "value": value });
             if show_origin {
                 entry["origin"] = origin.to_string().into();
@@ -49,8 +49,8 @@ fn list(show_origin: bool, config: &Config, printer: &Printer) -> Result<(), Fai
             entry
         };
         return match printer.format {
-            Format::Jsonl => entries.iter().try_for_each(|entry| printer.json(&told(entry))),
-            _ => printer.json(&json!({ "settings": entries.iter().map(told).collect::<Vec<_>>() })),
+            Format::Jsonl => entries.iter().try_for_each(|entry| printer.json(&row(entry))),
+            _ => printer.json(&json!({ "settings": entries.iter().map(row).collect::<Vec<_>>() })),
         };
     }
     let lines: Vec<String> = entries
@@ -74,7 +74,7 @@ fn get(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
     };
     let value = value.ok_or_else(|| {
         Failure::new(Exit::Failed, "NOT_FOUND", format!("the setting `{name}` has no value"))
-            .hint(format!("Give it one: `toolpost config set {name} VALUE`."))
+            .hint(format!("Set it: `toolpost config set {name} VALUE`."))
     })?;
     match (&value, printer.is_text()) {
         (Value::String(text), true) => printer.foreign_result(text),
@@ -86,7 +86,7 @@ fn get(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
     }
 }
 
-/// The file of settings that is edited, with its text.
+/// The edited settings file.
 struct Edited {
     path: PathBuf,
     document: DocumentMut,
@@ -97,21 +97,21 @@ struct Edited {
 
 impl Edited {
     fn open(project: bool) -> Result<Self, Failure> {
-        let path = match (project, places::project()) {
-            (true, nearest) => nearest.unwrap_or_else(|| PathBuf::from(places::PROJECT)),
-            (false, _) => places::user().ok_or_else(places::no_home)?,
+        let path = match (project, paths::project()) {
+            (true, nearest) => nearest.unwrap_or_else(|| PathBuf::from(paths::PROJECT)),
+            (false, _) => paths::user().ok_or_else(paths::no_home)?,
         };
         let pins = Pins::load()?;
-        let was_trusted = project && pins.standing(&path) == Standing::Trusted;
+        let was_trusted = project && pins.standing(&path) == TrustState::Trusted;
         let old = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(Failure::file("the settings", &path, &error)),
         };
-        // Comments and order are the person's.
+        // Comments and order are preserved.
         let document: DocumentMut = old.parse().map_err(|error: toml_edit::TomlError| {
             Failure::usage(format!(
-                "the settings `{}` are not TOML: {}",
+                "the settings `{}` are invalid TOML: {}",
                 path.display(),
                 error.to_string().trim_end()
             ))
@@ -119,11 +119,11 @@ impl Edited {
         Ok(Self { path, document, pins, is_project: project, was_trusted })
     }
 
-    /// Writes the file, and prints what was done.
+    /// Writes the file and prints the change.
     fn save(mut self, done: &str, name: &str, printer: &Printer) -> Result<(), Failure> {
         let path = &self.path;
         write(path, &self.document.to_string())?;
-        // The operator who trusted it has changed it just now.
+        // The operator just changed a trusted file.
         if self.was_trusted {
             self.pins.add(path)?;
             self.pins.save()?;
@@ -131,13 +131,13 @@ impl Edited {
         printer.note(&format!("{} {name} in `{}`", paint(GOOD, done), path.display()));
         if self.is_project && !self.was_trusted {
             let path = label(&path.display().to_string());
-            printer.note(&format!("what acts only in trusted files waits for `toolpost trust {path}`"));
+            printer.note(&format!("run `toolpost trust {path}` for settings that need trust"));
         }
         Ok(())
     }
 }
 
-/// The table of a setting, and its key there.
+/// The table and the key of a setting.
 fn parts(name: &str) -> (Option<&str>, &str) {
     name.split_once('.').map_or((None, name), |(table, key)| (Some(table), key))
 }
@@ -161,7 +161,7 @@ fn set(name: &str, text: &str, project: bool, printer: &Printer) -> Result<(), F
     }
     if !table.is_table_like() {
         return Err(Failure::usage(format!(
-            "the settings `{}`: `{name}` lies in what is no table",
+            "the settings `{}`: the parent of `{name}` is not a table",
             edited.path.display()
         )));
     }
@@ -203,10 +203,10 @@ fn toml_value(value: &Value) -> toml_edit::Value {
     }
 }
 
-/// Replaces a file in one step, so that no reader sees half of it. A file keeps who may read it.
+/// Replaces a file atomically and preserves its mode.
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let wrong = |error: &std::io::Error| Failure::file("the settings", path, error);
-    // What a symbolic link leads to is changed, not the link.
+    // A symbolic link stays; its target changes.
     let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -226,9 +226,9 @@ fn paths(config: &Config, printer: &Printer) -> Result<(), Failure> {
     let state = |layer: &crate::config::Layer| match (layer.exists, &layer.standing) {
         (false, _) => "absent",
         (true, None) => "read",
-        (true, Some(Standing::Trusted)) => "read, trusted",
-        (true, Some(Standing::Changed(_))) => "changed since it was trusted",
-        (true, Some(Standing::Unknown)) => "not trusted",
+        (true, Some(TrustState::Trusted)) => "read, trusted",
+        (true, Some(TrustState::Changed(_))) => "changed since it was trusted",
+        (true, Some(TrustState::Unknown)) => "not trusted",
     };
     if printer.format != Format::Text {
         let files: Vec<Value> = config
@@ -236,7 +236,7 @@ fn paths(config: &Config, printer: &Printer) -> Result<(), Failure> {
             .iter()
             .map(|layer| json!({ "layer": layer.name, "path": layer.path, "state": state(layer) }))
             .collect();
-        return printer.json(&json!({ "files": files, "trust": places::trust(), "store": places::store() }));
+        return printer.json(&json!({ "files": files, "trust": paths::trust(), "store": paths::store() }));
     }
     let lines: Vec<String> = config
         .layers
@@ -245,7 +245,7 @@ fn paths(config: &Config, printer: &Printer) -> Result<(), Failure> {
             let path = layer
                 .path
                 .as_ref()
-                .map_or_else(|| format!("no {}", places::PROJECT), |path| path.display().to_string());
+                .map_or_else(|| format!("no {}", paths::PROJECT), |path| path.display().to_string());
             let style =
                 if state(layer).contains("trust") && state(layer) != "read, trusted" { WARN } else { FAINT };
             format!("{:8} {} {}", layer.name, paint(HINT, path), paint(style, format!("({})", state(layer))))

@@ -11,7 +11,7 @@ use toolpost_sandbox::{
 };
 use toolpost_tools::CodePool;
 
-use self::providers::Standing;
+use self::providers::ProviderStatus;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -19,16 +19,16 @@ use crate::print::Printer;
 use crate::style::{BAD, GOOD, HINT, STRONG, WARN, paint};
 use crate::{container, env, packages};
 
-/// The profile that is looked for.
+/// The checked profile.
 const PROFILE: &str = "data";
-/// How long an interpreter may take to become ready.
+/// The time limit of a prewarmed interpreter.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let host = Host::probe();
     let languages = host.languages(env::get_os("PATH").as_deref());
-    let providers = providers::standings();
-    let catalog = super::model::catalog(config)?;
+    let providers = providers::statuses();
+    let catalog = crate::model::catalog(config)?;
     let mut sandbox = Sandbox::new();
     if let Some(path) = env::get_os("PATH") {
         sandbox = sandbox.search_path(path);
@@ -41,14 +41,14 @@ pub(crate) fn run(config: &Config, printer: &Printer) -> Result<Exit, Failure> {
             "v": 1,
             "version": env!("CARGO_PKG_VERSION"),
             "host": host,
-            "languages": languages.iter().map(told).collect::<Vec<_>>(),
+            "languages": languages.iter().map(language_json).collect::<Vec<_>>(),
             "features": features,
             "apparmor_profile": apparmor,
             "keys": providers
                 .iter()
                 .map(|provider| (provider.name.to_owned(), provider.has_key.into()))
                 .collect::<serde_json::Map<_, Value>>(),
-            "providers": providers.iter().map(provider_told).collect::<Vec<_>>(),
+            "providers": providers.iter().map(provider_json).collect::<Vec<_>>(),
             "catalog": { "date": catalog.date(), "models": catalog.models().count() },
         }))?;
         return Ok(verdict(host));
@@ -73,7 +73,7 @@ pub(crate) fn run(config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     }
     page.providers(&providers);
     page.section("Models", "");
-    let known = format!("{} are known, as of {}", catalog.models().count(), catalog.date());
+    let known = format!("{} known models, as of {}", catalog.models().count(), catalog.date());
     page.row(true, "catalog", &known, None);
     printer.result(&page.lines.join("\n"))?;
     Ok(verdict(host))
@@ -83,7 +83,7 @@ fn verdict(host: &Host) -> Exit {
     if host.best().is_some() { Exit::Ok } else { Exit::Denied }
 }
 
-/// A thing that this host can do or not: what was found, and what mends it.
+/// A check of this host: the finding and the fix.
 #[derive(Debug, Serialize)]
 struct Feature {
     name: &'static str,
@@ -100,17 +100,15 @@ impl Feature {
     }
 }
 
-/// Whether code has the packages of the profile, from an environment or from the host's own Python.
+/// Checks the packages of the profile: in an environment or in the host's Python.
 fn profile(sandbox: &Sandbox) -> Feature {
     let found = match packages::environment(PROFILE) {
-        Ok(Some(environment)) => {
-            Ok(format!("there is an environment with {} packages", environment.installed.len()))
-        }
+        Ok(Some(environment)) => Ok(format!("an environment with {} packages", environment.installed.len())),
         _ => missing(sandbox).map_err(|error| error.to_string()).and_then(|missing| {
             if missing.is_empty() {
-                Ok("this host's Python has all of its packages".to_owned())
+                Ok("the host's Python has all packages".to_owned())
             } else {
-                Err(format!("this host's Python has not: {}", missing.join(", ")))
+                Err(format!("the host's Python lacks: {}", missing.join(", ")))
             }
         }),
     };
@@ -123,12 +121,11 @@ fn missing(sandbox: &Sandbox) -> Result<Vec<String>, Error> {
     Ok(missing.into_iter().map(|package| package.requirement.clone()).collect())
 }
 
-/// Whether a live Python can be forked for each run, found out by doing it once, and what the settings say about it.
+/// Checks by a trial whether Python forks for each run, and the pool's settings.
 fn pool(sandbox: &Sandbox, config: &Config) -> Feature {
-    let kept = match config.spares("code.pool", CodePool::DEFAULT_CHILDREN) {
-        Some(number) => format!("Python is forked for each run; `run` keeps {number} ready (`code.pool`)"),
-        None => "Python can be forked for each run; `run` starts one each time, because `code.pool` is false"
-            .to_owned(),
+    let reason = match config.pool_size("code.pool", CodePool::DEFAULT_CHILDREN) {
+        Some(number) => format!("Python forks for each run; `run` keeps {number} prewarmed (`code.pool`)"),
+        None => "Python can fork for each run, but `code.pool` is false".to_owned(),
     };
     let sandbox = match config.text("code.profile").map(|name| packages::with_profile(sandbox.clone(), &name))
     {
@@ -142,7 +139,7 @@ fn pool(sandbox: &Sandbox, config: &Config) -> Feature {
     let built = Pool::builder(&sandbox)
         .language(Language::Python)
         .idle_workers(1)
-        .preload(super::preload(config))
+        .preload(crate::toolbox::preload(config))
         .build();
     let found = built.map_err(|error| error.to_string()).and_then(|pool| {
         let begun = Instant::now();
@@ -152,9 +149,9 @@ fn pool(sandbox: &Sandbox, config: &Config) -> Feature {
                 let missing: Vec<String> =
                     metrics.missing.iter().map(|(name, why)| format!("`{name}` ({why})")).collect();
                 if missing.is_empty() {
-                    return Ok(kept.clone());
+                    return Ok(reason.clone());
                 }
-                return Ok(format!("{kept}; not loaded from `code.preload`: {}", missing.join(", ")));
+                return Ok(format!("{reason}; not preloaded: {}", missing.join(", ")));
             }
             if let Some(reason) = metrics.unavailable {
                 return Err(reason);
@@ -168,16 +165,16 @@ fn pool(sandbox: &Sandbox, config: &Config) -> Feature {
     Feature::new(
         "pool",
         found,
-        "without it each run starts an interpreter of its own, some tens of milliseconds later",
+        "without it, each run starts an interpreter, some tens of milliseconds slower",
     )
 }
 
-/// Whether a program can be given an allowlist of hosts, found out by doing it once.
+/// Checks by a trial whether egress allowlists work.
 fn egress(sandbox: &Sandbox) -> Feature {
     let run =
         sandbox.clone().egress(Egress::new()).run(&Program::argv(["true"]), &Cancel::new(), &mut |_| {});
     match run {
-        Ok(_) => Feature::new("egress", Ok("a program can be given an allowlist of hosts".into()), ""),
+        Ok(_) => Feature::new("egress", Ok("programs can have an egress allowlist".into()), ""),
         Err(Error::EgressUnavailable { reason, fix }) => Feature::new("egress", Err(reason), fix),
         Err(error) => {
             let fix = error.hint().unwrap_or_else(|| "see the levels above".into());
@@ -186,10 +183,10 @@ fn egress(sandbox: &Sandbox) -> Feature {
     }
 }
 
-/// Whether a Docker daemon answers.
+/// Checks for a Docker daemon.
 fn docker() -> Feature {
-    // The last clause is the fix, which has a line of its own.
-    let found = container::look().map_err(|failure| match failure.message.rsplit_once("; ") {
+    // The last clause is the fix, which is printed separately.
+    let found = container::probe().map_err(|failure| match failure.message.rsplit_once("; ") {
         Some((reason, _)) => reason.to_owned(),
         None => failure.message,
     });
@@ -198,23 +195,23 @@ fn docker() -> Feature {
     Feature::new("docker", found, "only `--backend docker` needs it: start a daemon, or set DOCKER_HOST")
 }
 
-/// What is said of a language, in words.
+/// The state of a language as text.
 fn detail(status: &LanguageStatus) -> String {
     match (&status.reason, &status.version) {
         (Some(reason), _) => reason.clone(),
         (None, Some(version)) => version.clone(),
-        (None, None) => "it runs, and tells no version".to_owned(),
+        (None, None) => "runs; unknown version".to_owned(),
     }
 }
 
-fn told(status: &LanguageStatus) -> Value {
+fn language_json(status: &LanguageStatus) -> Value {
     let mut value = json!(status);
     value["detail"] = detail(status).into();
     value
 }
 
-/// A provider as a program reads it.
-fn provider_told(provider: &Standing) -> Value {
+/// A provider as JSON.
+fn provider_json(provider: &ProviderStatus) -> Value {
     let mut value = json!(provider);
     value["answers"] = match &provider.answers {
         Some(answer) => {
@@ -225,7 +222,7 @@ fn provider_told(provider: &Standing) -> Value {
     value
 }
 
-/// What people read: sections, and a row for each thing that is there or not.
+/// Prints the report as text: sections with a row per check.
 #[derive(Default)]
 struct Page {
     lines: Vec<String>,
@@ -237,7 +234,7 @@ impl Page {
         self.lines.push(format!("{} {about}", paint(STRONG, title)).trim_end().to_owned());
     }
 
-    /// A thing, what was found of it, and what mends it. What cannot be mended is a cross.
+    /// A row: name, finding, fix. Without a fix it has a cross.
     fn row(&mut self, is_good: bool, name: &str, reason: &str, fix: Option<&str>) {
         let mark = match (is_good, fix) {
             (true, _) => paint(GOOD, "✓"),
@@ -250,20 +247,20 @@ impl Page {
         }
     }
 
-    /// Where each provider is asked, and whether its key is set.
-    fn providers(&mut self, providers: &[Standing]) {
+    /// The rows of providers: URL and key.
+    fn providers(&mut self, providers: &[ProviderStatus]) {
         self.section("Providers", "");
         for provider in providers {
             let variable = provider.base_url_variable;
             let mut facts = vec![match (&provider.base_url, provider.is_changed) {
                 (Some(url), false) => url.clone(),
                 (Some(url), true) => format!("{url} ({variable})"),
-                (None, _) => "no address is set".to_owned(),
+                (None, _) => "no URL is set".to_owned(),
             }];
             if let Some(Ok(answer) | Err(answer)) = &provider.answers {
                 facts.push(answer.clone());
             }
-            // A key that nothing needs is no gap.
+            // An optional key is no gap.
             let lacks_key = provider.needs_key && !provider.has_key;
             if lacks_key || provider.has_key {
                 let is = if provider.has_key { "is set" } else { "is not set" };
@@ -279,7 +276,7 @@ impl Page {
         }
     }
 
-    /// The profile that mends it, and what is to be done with it.
+    /// The profile that fixes the host, and how to install it.
     fn apparmor(&mut self, profile: &str) {
         self.section(
             "AppArmor",
@@ -291,7 +288,7 @@ impl Page {
             .extend(profile.lines().map(|line| format!("      {}", crate::style::one_line(line, 4096))));
     }
 
-    /// Those that run, each with its version; those that do not, each with what to install.
+    /// The languages that run, with versions, and those to install.
     fn languages(&mut self, languages: &Languages) {
         let there = languages.iter().filter(|status| status.available).count();
         self.section("Languages", &format!("{there} of {} run here", languages.iter().count()));

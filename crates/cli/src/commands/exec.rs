@@ -1,9 +1,9 @@
 //! `toolpost exec`
 
 mod advice;
-mod ended;
-mod live;
+mod result;
 mod session;
+mod stream;
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -12,17 +12,17 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use toolpost_sandbox::{Host, Language, Program, Sandbox, Source, Stdin};
 
-use self::ended::Ended;
-use self::live::Live;
+use self::result::ExecResult;
+use self::stream::Live;
 use crate::args::{Backend, ExecArgs};
-use crate::config::{Config, places};
+use crate::config::{Config, paths};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::launcher;
 use crate::print::Printer;
-use crate::wanted::Wanted;
+use crate::sandbox_options::SandboxOptions;
 
-/// The largest code file that is read; the sandbox refuses even that with a better sentence.
+/// The maximum size of a code file, in bytes.
 const MAX_CODE: u64 = 128 << 20;
 
 pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
@@ -37,11 +37,11 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
         Program::Code { language, .. } => Some(*language),
         _ => None,
     };
-    let wanted = Wanted::new(args, lang, config)?;
+    let wanted = SandboxOptions::new(args, lang, config)?;
     let mut sandbox =
         wanted.sandbox(launcher::search_path().unwrap_or_default(), args.timeout)?.stdin(stdin(args)?);
     if wanted.backend != Some(Backend::Docker)
-        && let Some(cache) = places::cache()
+        && let Some(cache) = paths::cache()
     {
         sandbox = sandbox.host(Host::remembered(&cache));
     }
@@ -64,25 +64,25 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
     if args.changes.review
         && let Some(held) = outcome.applied.take()
     {
-        // The layer is free when the artifacts are put away.
+        // The layer is unlocked before artifacts are stored.
         outcome.artifacts.clear();
-        outcome.applied = Some(super::held::review(held, &args.directory.allow_protected, printer)?);
+        outcome.applied = Some(crate::held_changes::review(held, &args.directory.allow_protected, printer)?);
     }
-    Ended::new(&outcome, &files)?.advised(&program, args).close(live, trouble, printer)
+    ExecResult::new(&outcome, &files)?.advised(&program, args).close(live, trouble, printer)
 }
 
-/// The files that are put into the workspace: their names there, and where they are.
+/// The attachments: names in the workspace and host paths.
 fn attachments(args: &ExecArgs) -> Result<Vec<(String, PathBuf)>, Failure> {
     let named = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
-            Failure::usage(format!("the attachment `{}` has no name that can be used", path.display()))
+            Failure::usage(format!("the attachment `{}` has no usable name", path.display()))
         })?;
         Ok((name.to_owned(), path.clone()))
     };
     args.attach.iter().map(named).collect()
 }
 
-/// What begins, for `--format jsonl`.
+/// The program of the start event of `--format jsonl`.
 fn started(program: &Program) -> Value {
     match program {
         Program::Code { language, .. } => json!({ "language": language.name() }),
@@ -93,17 +93,17 @@ fn started(program: &Program) -> Value {
     }
 }
 
-/// Runs the program on this thread, while Ctrl-C is watched for on another.
+/// Runs the program on this thread; Ctrl-C cancels it.
 fn supervised(
     sandbox: &Sandbox,
     program: &Program,
     live: &mut Live,
 ) -> Result<toolpost_sandbox::Outcome, Failure> {
     live.start(started(program));
-    let outcome = super::cancellable(|cancel| {
+    let outcome = crate::runtime::cancellable(|cancel| {
         sandbox.run(program, cancel, &mut |event| {
             live.event(event);
-            // A reader that has gone away has what it wanted: the program need not go on.
+            // A broken pipe cancels the program.
             if live.is_closed() {
                 cancel.cancel();
             }
@@ -112,14 +112,14 @@ fn supervised(
     Ok(outcome?)
 }
 
-/// The program. `known` is the language of its code unless the command line names another.
+/// The program. `known` is the default language of its code.
 fn program(args: &ExecArgs, known: Option<Language>) -> Result<Program, Failure> {
     let Some(path) = args.code.as_deref() else {
         for (option, is_given) in
             [("--lang", args.lang.is_some()), ("--requirement", !args.requirement.is_empty())]
         {
             if is_given {
-                return Err(Failure::usage(format!("`{option}` is for code, and `--` begins a command"))
+                return Err(Failure::usage(format!("`{option}` is for code, but `--` starts a command"))
                     .hint("Name a file with code before `--`, or `-` for standard input."));
             }
         }
@@ -139,8 +139,8 @@ fn program(args: &ExecArgs, known: Option<Language>) -> Result<Program, Failure>
     Ok(Program::code(language, code))
 }
 
-/// A command of the host, without its launcher. Without a working directory the workspace is empty, and a relative path
-/// that is no attachment names a program of the host.
+/// A command of the host without its launcher. Without a working directory, a relative path that is no
+/// attachment names a program of the host.
 fn command(args: &ExecArgs) -> Result<Program, Failure> {
     let folder =
         std::env::current_dir().map_err(|error| Failure::of_machine("the current directory", &error))?;
@@ -158,18 +158,18 @@ fn command(args: &ExecArgs) -> Result<Program, Failure> {
     Ok(Program::argv(command))
 }
 
-/// The language that the name of a file tells.
+/// The language of a file by its name.
 fn of_name(path: &Path) -> Option<Language> {
     Language::from_extension(path.extension()?.to_str()?)
 }
 
 fn unknown_language(path: &Path) -> Failure {
-    Failure::usage(format!("the language of `{}` is not known", path.display()))
+    Failure::usage(format!("the language of `{}` is unknown", path.display()))
         .hint(format!(
-            "Name it, for example with `--lang python`; there are {}.",
+            "Name it, such as `--lang python`; known are {}.",
             Language::ALL.map(Language::name).join(", ")
         ))
-        .hint("A command of the host stands behind two dashes: `toolpost exec -- COMMAND ARGUMENTS`.")
+        .hint("A command of the host follows two dashes: `toolpost exec -- COMMAND ARGUMENTS`.")
 }
 
 fn stdin(args: &ExecArgs) -> Result<Stdin, Failure> {

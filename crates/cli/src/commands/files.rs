@@ -1,21 +1,19 @@
 //! `toolpost files`
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use toolpost_llm::{ErrorKind, FileRef, FileUpload, ModelError, ModelSpec, ProviderFiles, StoredFile};
+use toolpost_llm::{ErrorKind, FileRef, ModelError, ModelSpec, ProviderFiles, StoredFile};
 
-use super::agent::media_type;
-use super::model::{provider_files, usual_model};
 use crate::args::{AccountArgs, FilesCommand, Format};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::interrupt;
+use crate::model::{model_name, provider_files};
 use crate::print::Printer;
 use crate::style::{FAINT, GOOD, HINT, WARN, harmless, one_line, paint};
+use crate::uploads::{check_upload, upload_of};
 use crate::workspace::Store;
 
 pub(crate) fn run(command: &FilesCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
@@ -25,7 +23,7 @@ pub(crate) fn run(command: &FilesCommand, config: &Config, printer: &Printer) ->
     | FilesCommand::Rm { account, .. }) = command;
     let provider = provider(account, config)?;
     let account = Account { files: provider_files(&provider, config)?, provider, printer };
-    let runtime = super::runtime()?;
+    let runtime = crate::runtime::start()?;
     let done = runtime.block_on(async {
         let stop = interrupt::watch()?;
         let work = async {
@@ -40,24 +38,24 @@ pub(crate) fn run(command: &FilesCommand, config: &Config, printer: &Printer) ->
         };
         tokio::select! {
             biased;
-            () = stop.cancelled() => Err(Failure::new(Exit::Interrupted, "CANCELLED", "the transfer was stopped")),
+            () = stop.cancelled() => Err(Failure::new(Exit::Interrupted, "CANCELLED", "the transfer was cancelled")),
             done = work => done,
         }
     });
-    super::end(runtime);
+    crate::runtime::end(runtime);
     done.map(|()| Exit::Ok)
 }
 
-/// The provider that is named, else that of the model that a run would ask.
+/// The provider of the option, else of the model of `run`.
 fn provider(account: &AccountArgs, config: &Config) -> Result<String, Failure> {
     if let Some(provider) = &account.provider {
         return Ok(provider.clone());
     }
-    let name = usual_model(config)?;
+    let name = model_name(config)?;
     match ModelSpec::parse(&name)? {
         ModelSpec::Hosted { provider, .. } => Ok(provider),
-        _ => Err(Failure::usage(format!("`{name}` is no provider's model, and nobody keeps files for it"))
-            .hint("Name who keeps the files with `--provider`: anthropic, openai, gemini or xai.")),
+        _ => Err(Failure::usage(format!("`{name}` has no provider with files"))
+            .hint("Name the provider with `--provider`: anthropic, openai, gemini or xai.")),
     }
 }
 
@@ -70,16 +68,16 @@ struct Account<'a> {
 
 impl Account<'_> {
     async fn put(&self, paths: &[PathBuf]) -> Result<(), Failure> {
-        // All of them are looked at before the first one leaves this machine.
+        // All files are checked before the first upload.
         for path in paths {
-            open(path, self.files.max_upload_bytes())?;
+            check_upload(path, self.files.max_upload_bytes())?;
         }
         let mut stored = Vec::new();
         let mut done = Ok(());
         for path in paths {
             match self.upload(path).await {
                 Ok(file) => {
-                    self.tell(&file)?;
+                    self.print_file(&file)?;
                     stored.push(file);
                 }
                 Err(failure) => {
@@ -88,7 +86,7 @@ impl Account<'_> {
                 }
             }
         }
-        // What was uploaded is known, also if a later one was not.
+        // Earlier uploads are printed before a failure.
         let has_nothing_to_tell = stored.is_empty() && done.is_err();
         if self.printer.format == Format::Json && !has_nothing_to_tell {
             self.printer.json(&json!({ "provider": self.provider, "files": stored }))?;
@@ -111,7 +109,7 @@ impl Account<'_> {
             None => {
                 let here = Store::new(".");
                 let saved = self.files.save(&file, &|name| here.create(name)).await;
-                json!(saved.map_err(|error| self.not_given(error, id))?)
+                json!(saved.map_err(|error| self.download_failure(error, id))?)
             }
         };
         if !self.printer.is_text() {
@@ -123,7 +121,7 @@ impl Account<'_> {
         Ok(())
     }
 
-    /// Writes a file's content to a new file, all of it or nothing.
+    /// Writes a new file completely or not at all.
     async fn write(&self, file: &FileRef, path: &Path) -> Result<u64, Failure> {
         let wrong = |error: &std::io::Error| Failure::file("the file", path, error);
         if path.symlink_metadata().is_ok() {
@@ -132,7 +130,7 @@ impl Account<'_> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut target = tempfile::NamedTempFile::new_in(folder).map_err(|error| wrong(&error))?;
         let size = self.files.download(file, target.as_file_mut()).await;
-        let size = size.map_err(|error| self.not_given(error, &file.id))?;
+        let size = size.map_err(|error| self.download_failure(error, &file.id))?;
         target.persist_noclobber(path).map_err(|error| wrong(&error.error))?;
         Ok(size)
     }
@@ -140,15 +138,15 @@ impl Account<'_> {
     async fn list(&self, limit: usize) -> Result<(), Failure> {
         let all = self.files.list(limit + 1).await.map_err(|error| self.failed(error, "the list"))?;
         let (has_more, shown) = (all.len() > limit, all.get(..limit).unwrap_or(&all));
-        shown.iter().try_for_each(|file| self.tell(file))?;
+        shown.iter().try_for_each(|file| self.print_file(file))?;
         if self.printer.format == Format::Json {
             let files = json!({ "provider": self.provider, "files": shown, "has_more": has_more });
             return self.printer.json(&files);
         }
         if has_more {
-            self.printer.note(&paint(WARN, "there are more; `--limit N` lists more of them"));
+            self.printer.note(&paint(WARN, "there are more files; `--limit N` lists more"));
         } else if shown.is_empty() {
-            self.printer.note(&format!("{} keeps no files for this account", self.provider));
+            self.printer.note(&format!("{} has no files of this account", self.provider));
         }
         Ok(())
     }
@@ -171,8 +169,8 @@ impl Account<'_> {
         done
     }
 
-    /// Shows one file, where each has a line of its own.
-    fn tell(&self, file: &StoredFile) -> Result<(), Failure> {
+    /// Prints one file, a line per field.
+    fn print_file(&self, file: &StoredFile) -> Result<(), Failure> {
         match self.printer.format {
             Format::Json => Ok(()),
             Format::Jsonl => self.printer.json(file),
@@ -189,23 +187,23 @@ impl Account<'_> {
             .hint(format!("`toolpost files ls --provider {}` lists them.", self.provider))
     }
 
-    fn not_given(&self, error: ModelError, id: &str) -> Failure {
+    fn download_failure(&self, error: ModelError, id: &str) -> Failure {
         let is_refused =
             error.kind == ErrorKind::InvalidRequest && error.details.status.is_some() && !is_missing(&error);
         let failure = self.failed(error, id);
         if is_refused {
-            return failure.hint("Mostly only files that hosted code has made can be downloaded.");
+            return failure.hint("Most providers allow downloads only of files that hosted code wrote.");
         }
         failure
     }
 }
 
-/// Whether there is no such file. Not every provider has a word of its own for that.
+/// Whether an error means that the file is missing; providers differ.
 fn is_missing(error: &ModelError) -> bool {
     error.kind == ErrorKind::NotFound || error.details.status == Some(404)
 }
 
-/// A file on one line: what it is called, how large it is, from when and until when.
+/// A file on one line: ID, name, size, times.
 fn line(file: &StoredFile) -> String {
     let day = |time: toolpost_core::Timestamp| time.to_string().chars().take(10).collect::<String>();
     let mut facts = vec![file.size.map_or("size unknown".to_owned(), |size| format!("{size} bytes"))];
@@ -219,35 +217,7 @@ fn line(file: &StoredFile) -> String {
     )
 }
 
-/// The name that a file has with a provider.
+/// The name of a file at its provider.
 fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
-}
-
-/// A file on its way to a provider, which takes at most so many bytes.
-pub(super) fn upload_of(path: &Path, name: &str, most: u64) -> Result<FileUpload, Failure> {
-    let mut bytes = Vec::new();
-    let read = open(path, most)?.take(most + 1).read_to_end(&mut bytes);
-    read.map_err(|error| Failure::file("the file", path, &error))?;
-    // It may have grown since it was looked at.
-    check_size(path, bytes.len() as u64, most)?;
-    Ok(FileUpload::new(name, media_type(path), bytes))
-}
-
-/// Opens a file that can be uploaded.
-fn open(path: &Path, most: u64) -> Result<File, Failure> {
-    let wrong = |error: &std::io::Error| Failure::file("the file", path, error);
-    let file = crate::regular_file::open(path).map_err(|error| wrong(&error))?;
-    let metadata = file.metadata().map_err(|error| wrong(&error))?;
-    check_size(path, metadata.len(), most)?;
-    Ok(file)
-}
-
-fn check_size(path: &Path, size: u64, most: u64) -> Result<(), Failure> {
-    if size <= most {
-        return Ok(());
-    }
-    let message =
-        format!("the file `{}` has {size} bytes, and the provider takes at most {most}", path.display());
-    Err(Failure::new(Exit::Limit, "LIMIT", message).hint("Upload a part of it, or compress it."))
 }

@@ -21,35 +21,39 @@ pub(crate) fn run(command: &ImageCommand, config: &Config, printer: &Printer) ->
 }
 
 fn build(args: &ImageBuildArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
-    // Claude Code is no packages for an interpreter: there is only an image of it.
+    // Claude Code has no packages for an interpreter, only an image.
     let is_image = args.docker || args.name.as_deref() == Some(container::CLAUDE_CODE);
     let profile = match (&args.name, &args.profile_file) {
-        // An image has a recipe, which need not be a profile.
-        (Some(_), _) if is_image && !args.local => None,
+        // An image has a recipe, which may be no profile.
+        (Some(_), _) if is_image => None,
         (Some(name), _) => Some(Profile::named(name).map_err(|error| {
-            Failure::from(error).hint("A profile of your own: `toolpost image build --profile-file FILE`.")
+            Failure::from(error).hint("For your own profile: `toolpost image build --profile-file FILE`.")
         })?),
         (None, Some(path)) => Some(Profile::from_file(path)?),
-        (None, None) => return Err(Failure::usage("no profile is named").hint("`toolpost image build data`")),
+        (None, None) => {
+            return Err(
+                Failure::usage("the name is missing").hint("For example: `toolpost image build data`.")
+            );
+        }
     };
     let sources = Sources::read(config)?;
-    let mut made = json!({ "v": 1, "environment": null, "image": null });
+    let mut built = json!({ "v": 1, "environment": null, "image": null });
     let mut lines = Vec::new();
     if let Some(profile) = profile {
         let environment = make_environment(&profile, &sources, printer)?;
         lines.push(line_of_environment(&json!(environment)));
-        made["environment"] = json!(environment);
+        built["environment"] = json!(environment);
     }
     if let (true, Some(name)) = (is_image, &args.name) {
         let note = &mut |line: &str| printer.note(&paint(FAINT, one_line(line, 300)));
         let image = json!(container::build(name, sources.variables(), note)?);
         lines.push(line_of_image(&image));
-        made["image"] = image;
+        built["image"] = image;
     }
     if printer.is_text() {
         printer.result(&lines.join("\n"))?;
     } else {
-        printer.json(&made)?;
+        printer.json(&built)?;
     }
     Ok(Exit::Ok)
 }
@@ -60,11 +64,13 @@ fn make_environment(profile: &Profile, sources: &Sources, printer: &Printer) -> 
         std::fs::create_dir_all(parent).map_err(|error| Failure::file("the folder", parent, &error))?;
     }
     let count = profile.packages.len();
-    printer
-        .note(&paint(FAINT, format!("installing {count} packages of `{}` and what they need", profile.name)));
+    printer.note(&paint(
+        FAINT,
+        format!("installing {count} packages of `{}` and their dependencies", profile.name),
+    ));
     let sandbox = Sandbox::new().search_path(env::get_os("PATH").unwrap_or_default());
     let installer = sources.installer(Language::Python, &sandbox);
-    super::installing(
+    crate::runtime::installing(
         |cancel| Environment::build(profile, &folder, &installer, cancel),
         |error| sources.explained(error),
     )
@@ -72,7 +78,7 @@ fn make_environment(profile: &Profile, sources: &Sources, printer: &Printer) -> 
 
 fn list(printer: &Printer) -> Result<Exit, Failure> {
     let environments = json!(Environment::list(&packages::environments()?));
-    // Without a daemon there are no images, and that is no failure of a list.
+    // Without a daemon there are no images.
     let (images, trouble) = match container::list() {
         Ok(images) => (json!(images), None),
         Err(failure) => (json!([]), Some(failure.message)),
@@ -89,7 +95,7 @@ fn list(printer: &Printer) -> Result<Exit, Failure> {
         printer.note(&paint(FAINT, format!("no images: {}", one_line(&reason, 300))));
     }
     if lines.is_empty() {
-        printer.note("nothing was made yet: `toolpost image build data` makes an environment");
+        printer.note("no environments and images: `toolpost image build data` builds an environment");
         return Ok(Exit::Ok);
     }
     printer.result(&lines.join("\n"))?;
@@ -107,7 +113,7 @@ fn remove(args: &ImageRmArgs, printer: &Printer) -> Result<Exit, Failure> {
     let Some(environment) = packages::environment(name)? else {
         let message = format!("there is no environment `{}`", one_line(name, 100));
         return Err(Failure::new(Exit::Failed, "NOT_FOUND", message)
-            .hint("`toolpost image ls` lists what there is; an image is removed with `--docker`."));
+            .hint("`toolpost image ls` lists environments and images; `--docker` removes an image."));
     };
     environment.remove()?;
     printer.note(&format!("removed the environment {}", paint(HINT, name)));

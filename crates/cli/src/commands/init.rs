@@ -38,12 +38,12 @@ pub(crate) fn run(command: &InitCommand, printer: &Printer) -> Result<Exit, Fail
     for file in &project.files {
         printer.note(&format!(
             "{} {}",
-            paint(GOOD, "made"),
+            paint(GOOD, "created"),
             paint(HINT, project.directory.join(file).display())
         ));
     }
     if matches!(kind, ProjectKind::Rust(Dependency::Version(_))) {
-        printer.warn("toolpost is not published yet: give `--toolpost DIR` with the folder crates/toolpost of a checkout");
+        printer.warn("the library `toolpost` is not published: pass `--toolpost DIR` with crates/toolpost of a checkout");
     }
     let line = |words: &[String]| words.join(" ");
     printer.result(&format!(
@@ -57,7 +57,7 @@ pub(crate) fn run(command: &InitCommand, printer: &Printer) -> Result<Exit, Fail
 }
 
 const AGENT: &str = "\
-# An agent is a tool: a prompt in, its answer out. See `toolpost help agents`.
+# An agent is a tool: a prompt in, an answer out. See `toolpost help agents`.
 kind = \"agent\"
 v = 1
 name = \"NAME\"
@@ -69,7 +69,7 @@ max_iterations = 10
 ";
 
 const COMMAND: &str = "\
-# A description makes a tool of a program. `toolpost schema command` has every key.
+# This description wraps a program as a tool. `toolpost schema command` has all keys.
 kind = \"command\"
 v = 1
 program = \"date\"
@@ -88,16 +88,16 @@ description = \"The format, as `date` reads it.\"
 ";
 
 const GATEWAY: &str = "\
-# A gateway is one target for several. See `toolpost help gateway`.
+# A gateway merges several targets into one. See `toolpost help gateway`.
 kind = \"gateway\"
 
 [[upstreams]]
-name = \"NAME\"              # its tools are called NAME__TOOL
+name = \"NAME\"              # its tools are NAME__TOOL
 target = \"builtin:calculate\"  # any target: ./program, https://HOST/mcp, stdio:COMMAND
 allow = [\"*\"]
 ";
 
-/// Creates a file of a template, and prints what to do with the file.
+/// Creates a file from a template and prints the next step.
 fn file(args: &InitFileArgs, template: &str, try_it: &str, printer: &Printer) -> Result<Exit, Failure> {
     let name = &args.name;
     check_tool_name(name).map_err(|problem| Failure::usage(format!("the name `{name}`: {problem}")))?;
@@ -115,7 +115,7 @@ fn file(args: &InitFileArgs, template: &str, try_it: &str, printer: &Printer) ->
         printer.json(&json!({ "file": path, "next": next }))?;
         return Ok(Exit::Ok);
     }
-    printer.note(&format!("{} {}", paint(GOOD, "made"), paint(HINT, path.display())));
+    printer.note(&format!("{} {}", paint(GOOD, "created"), paint(HINT, path.display())));
     printer.result(&format!("{}\n  {}", paint(STRONG, "Next:"), next.join("\n  ")))?;
     Ok(Exit::Ok)
 }

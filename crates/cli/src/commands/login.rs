@@ -13,10 +13,10 @@ use crate::style::{GOOD, HINT, harmless, paint};
 use crate::{env, interrupt, mcp};
 
 pub(crate) fn run(args: &LoginArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
-    let told = printer.clone();
+    let output = printer.clone();
     let mut oauth = mcp::oauth(config)?.interactive(move |url| {
-        // Whoever is to log in must see it, whatever else is quiet.
-        told.say(&format!("Open this address in a browser of this machine:\n\n  {}\n", harmless(url)));
+        // The user must see it, also with `--quiet`.
+        output.write_stderr(&format!("Open this URL in a browser of this machine:\n\n  {}\n", harmless(url)));
     });
     for scope in &args.scope {
         oauth = oauth.scope(scope);
@@ -56,19 +56,19 @@ pub(crate) fn run(args: &LoginArgs, config: &Config, printer: &Printer) -> Resul
             "server": args.url,
             "issuer": login.issuer,
             "scopes": login.scopes,
-            "lasts_ms": login.expires_in.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            "expires_in_ms": login.expires_in.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
             "renewable": login.is_refreshable,
         }))?;
     }
     Ok(Exit::Ok)
 }
 
-pub(crate) fn end(args: &LogoutArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+pub(crate) fn logout(args: &LogoutArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let oauth = mcp::oauth(config)?;
     let had = done(async { oauth.logout(&args.url, config.flag("no_network")).await })?;
     if !had {
-        return Err(Failure::usage(format!("nobody is logged in to `{}`", harmless(&args.url)))
-            .hint("The address must be that of the login."));
+        return Err(Failure::usage(format!("there is no login to `{}`", harmless(&args.url)))
+            .hint("Use the URL of the login."));
     }
     printer.note(&format!("{} {}", paint(GOOD, "logged out of"), paint(HINT, &args.url)));
     if !printer.is_text() {
@@ -77,23 +77,23 @@ pub(crate) fn end(args: &LogoutArgs, config: &Config, printer: &Printer) -> Resu
     Ok(Exit::Ok)
 }
 
-/// Until it is done, or Ctrl-C.
+/// Awaits a future unless Ctrl-C cancels it.
 fn done<T>(work: impl Future<Output = Result<T, ToolError>>) -> Result<T, Failure> {
-    let runtime = super::runtime()?;
+    let runtime = crate::runtime::start()?;
     let result = runtime.block_on(async {
         let interrupted = interrupt::watch()?;
         tokio::select! {
             result = work => result.map_err(refused),
             () = interrupted.cancelled() => {
-                Err(Failure::new(Exit::Interrupted, "CANCELLED", "nobody is logged in or out: it was stopped"))
+                Err(Failure::new(Exit::Interrupted, "CANCELLED", "cancelled: no login changed"))
             }
         }
     });
-    super::end(runtime);
+    crate::runtime::end(runtime);
     result
 }
 
-/// Who is not let in has the exit status of credentials; an address that is not asked that of a denial.
+/// A rejected login has the exit code of credentials, a blocked URL that of a denial.
 fn refused(error: ToolError) -> Failure {
     let is_denial = error.context().contains_key("rule") || error.message().contains("TOOLPOST_NO_NETWORK");
     let is_refusal = error.code() == Code::Permission && !is_denial;

@@ -4,11 +4,11 @@ use serde_json::json;
 use toolpost_core::{Clock as _, SystemClock, did_you_mean};
 use toolpost_llm::{Feature, ModelInfo, ModelSpec, PROVIDERS, Rates};
 
-use super::model::catalog;
 use crate::args::{Format, ModelsCommand, ModelsListArgs};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::model::catalog;
 use crate::print::Printer;
 use crate::style::{FAINT, HINT, STRONG, WARN, harmless, paint};
 
@@ -33,7 +33,7 @@ fn list(args: &ModelsListArgs, config: &Config, printer: &Printer) -> Result<(),
             let known = PROVIDERS.iter().map(|provider| provider.name);
             let near = did_you_mean(provider, known.clone())
                 .unwrap_or_else(|| format!("There are: {}.", known.collect::<Vec<_>>().join(", ")));
-            let failure = Failure::usage(format!("`--provider {provider}`: no model of it is known"));
+            let failure = Failure::usage(format!("`--provider {provider}`: no known models"));
             return Err(failure.hint(near));
         }
     }
@@ -64,7 +64,7 @@ fn list(args: &ModelsListArgs, config: &Config, printer: &Printer) -> Result<(),
             printer.result(&lines.join("\n"))?;
             printer.note(&paint(
                 FAINT,
-                format!("tokens of context, US dollars per million tokens; as of {}", catalog.date()),
+                format!("context window in tokens, US dollars per million tokens; as of {}", catalog.date()),
             ));
             Ok(())
         }
@@ -76,22 +76,20 @@ fn feature(name: &str) -> Result<Feature, Failure> {
     Feature::ALL.iter().find(|feature| feature.as_str() == name).copied().ok_or_else(|| {
         let near = did_you_mean(name, names())
             .unwrap_or_else(|| format!("There are: {}.", names().collect::<Vec<_>>().join(", ")));
-        Failure::usage(format!("`--can {name}`: there is no such feature")).hint(near)
+        Failure::usage(format!("`--can {name}`: unknown feature")).hint(near)
     })
 }
 
 fn show(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
     let catalog = catalog(config)?;
     let ModelSpec::Hosted { provider, name } = ModelSpec::parse(name)? else {
-        return Err(Failure::usage(format!("`{name}` is a file, of which nothing is known beforehand")));
+        return Err(Failure::usage(format!("`{name}` is a file, which the catalog does not describe")));
     };
     let model = catalog.find(&toolpost_llm::ModelId::new(provider, name));
     if model.catalog_id.is_none() {
         let near = catalog.did_you_mean(&model.id);
-        let failure =
-            Failure::new(Exit::Failed, "NOT_FOUND", format!("nothing is known of the model `{}`", model.id));
-        let failure = failure
-            .hint("It can be used all the same; what it costs is then unknown. A file that `models.file` names can say more.");
+        let failure = Failure::new(Exit::Failed, "NOT_FOUND", format!("unknown model `{}`", model.id));
+        let failure = failure.hint("You can use it without a known price. A `models.file` can describe it.");
         return Err(match near {
             Some(near) => failure.hint(near),
             None => failure,
@@ -115,9 +113,9 @@ fn show(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
         let word = if model.is_retired(SystemClock.timestamp()) { "ended" } else { "ends" };
         row(word, paint(WARN, day));
     }
-    let able = |wanted: bool| -> String {
+    let able = |expected: bool| -> String {
         let names =
-            model.features.iter().filter(|(_, has)| **has == wanted).map(|(feature, _)| feature.as_str());
+            model.features.iter().filter(|(_, has)| **has == expected).map(|(feature, _)| feature.as_str());
         names.collect::<Vec<_>>().join(", ")
     };
     row("can", able(true));
@@ -138,9 +136,12 @@ fn show(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
     }
     for period in &model.prices {
         let from = period.from.map_or(String::new(), |day| format!("from {day}: "));
-        row("price", format!("{from}{}", told(&period.rates)));
+        row("price", format!("{from}{}", rates_text(&period.rates)));
         for tier in &period.tiers {
-            row("", format!("above {} tokens of input: {}", tokens(tier.input_tokens), told(&tier.rates)));
+            row(
+                "",
+                format!("above {} tokens of input: {}", tokens(tier.input_tokens), rates_text(&tier.rates)),
+            );
         }
         for (tool, usd) in &period.hosted_tools {
             row("", format!("{} for 1,000 uses of {}", amount(usd * 1_000.0), harmless(tool)));
@@ -148,23 +149,23 @@ fn show(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
     }
     for (service, periods) in &model.services {
         if let Some(period) = periods.last() {
-            row(service, told(&period.rates));
+            row(service, rates_text(&period.rates));
         }
     }
     if let Some(price) = model.code_execution_price.as_ref().filter(|price| price.usd_per_hour > 0.0) {
-        // Only the provider knows what is left of them.
+        // Only the provider knows how many are left.
         let free = match price.free_hours_per_month {
             hours if hours > 0.0 => {
-                format!("; {hours} hours a month are free, which costs of runs do not take off")
+                format!("; {hours} free hours a month, which costs of runs ignore")
             }
             _ => String::new(),
         };
-        let told = format!(
+        let text = format!(
             "{} an hour, at least {} minutes{free}",
             amount(price.usd_per_hour),
             price.minimum_minutes
         );
-        row("hosted code", told);
+        row("hosted code", text);
     }
     printer.result(&lines.join("\n"))?;
     printer.note(&paint(
@@ -178,14 +179,14 @@ fn show(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The prices that hold now.
+/// The current prices.
 fn rates(model: &ModelInfo) -> Option<&Rates> {
     let today = toolpost_llm::Date::from(SystemClock.timestamp());
     let period = model.prices.iter().rev().find(|period| period.from.is_none_or(|day| day <= today))?;
     Some(&period.rates)
 }
 
-fn told(rates: &Rates) -> String {
+fn rates_text(rates: &Rates) -> String {
     let mut text = format!("{} in, {} out", amount(rates.input), amount(rates.output));
     for (name, rate) in [
         ("cached", rates.cache_read),
@@ -199,13 +200,13 @@ fn told(rates: &Rates) -> String {
     text
 }
 
-/// Dollars with the digits that they need.
+/// US dollars with the needed digits.
 fn amount(usd: f64) -> String {
     let text = format!("{usd:.4}");
     format!("{} USD", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// A count of tokens, short where it is round.
+/// A number of tokens, short if it is round.
 fn tokens(count: u64) -> String {
     match count {
         1_000_000.. if count.is_multiple_of(10_000) => format!("{}M", count as f64 / 1e6),

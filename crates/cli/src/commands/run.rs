@@ -7,27 +7,28 @@ use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-use toolpost_agent::{RunOutput, RunStopReason};
-use toolpost_core::{Artifact, Event, RunId, RunRecord, Schema, Scope, Usage, format_duration};
-use toolpost_llm::{ModelError, ModelSpec, Part, Turn};
+use serde_json::Value;
+use toolpost_core::{RunId, RunRecord, Schema, Scope};
+use toolpost_llm::{ModelSpec, Part, Turn};
 
-use super::agent::{NotPutAway, Parts, artifacts, put_away, stayed, store, tags, workspace};
-use super::memory::Memory;
-use super::model::{Tape, model};
-use super::{agent_tool, held, hosted};
-use crate::args::{AgentKind, Format, RunArgs};
+use crate::agent::{Parts, workspace};
+use crate::args::{AgentKind, RunArgs};
+use crate::artifacts::{UnstoredFiles, artifacts, store, store_files, unstored_notices};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::memory::Memory;
+use crate::model::{Tape, model};
+use crate::outcome::{exit_of, print_artifacts, print_record};
 use crate::port::TerminalPort;
 use crate::print::Printer;
-use crate::progress::has_last_words;
-use crate::style::{FAINT, GOOD, HINT, harmless, label, paint};
+use crate::progress::has_final_text;
+use crate::style::{GOOD, HINT, label, paint};
 use crate::terminal::Screen;
+use crate::{agent_tool, held_changes, hosted};
 use crate::{env, interrupt, progress};
 
-/// The longest task, in bytes.
+/// The maximum size of a task, in bytes.
 const MAX_PROMPT: u64 = 16 << 20;
 
 pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
@@ -38,36 +39,37 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     if args.interactive {
         let first =
             (args.prompt().is_some() || args.file.is_some()).then(|| prompt(args, printer)).transpose()?;
-        return super::chat::talk(&args.work, first, config, printer);
+        return super::chat::start(&args.work, first, config, printer);
     }
     check_output(args)?;
     let schema = args.output_schema.as_deref().map(answer_schema).transpose()?;
     let prompt = prompt(args, printer)?;
     let work = &args.work;
-    let runtime = super::runtime()?;
+    let runtime = crate::runtime::start()?;
     let memory = Memory::open(work, config)?;
     memory.warm(&runtime);
     let (model, spec) = model(work, config)?;
-    let tags = tags(work, config)?;
+    let tags = config.object("tags");
     let id = RunId::new();
     let mut workspace = workspace(work, config, printer)?;
     let store = store(work, config, &workspace, id);
     let screen = Screen::new(printer, work.plain);
     let events = progress::sink_of(printer, screen.clone());
     let parts = runtime.block_on(Parts::open(work, config, &workspace, events, printer))?;
-    // The first thing that is written: from here on only the run itself can fail.
+    // The first write: only the run itself can fail after it.
     let tape = Tape::open(work)?;
     let owner = env::get("USER").unwrap_or_else(|| "operator".into());
     let conversation = runtime.block_on(memory.begin(work))?;
     let scope = Scope::new(owner).with_id(conversation.id()).with_working_dir(workspace.path());
     let place = parts.code_place(&*model)?;
     let agent = parts.agent(Arc::clone(&model), &tape)?;
-    let given = runtime.block_on(hosted::give(work, place.as_ref(), &*model, &workspace, config, printer))?;
-    let had = hosted::made(&conversation.turns());
+    let given =
+        runtime.block_on(hosted::upload(work, place.as_ref(), &*model, &workspace, config, printer))?;
+    let had = hosted::hosted_files(&conversation.turns());
     let mut run = conversation
         .run_turn(&agent, Turn::User(std::iter::once(Part::text(prompt)).chain(given.parts).collect()))
         .with_id(id)
-        .with_caller(super::caller())
+        .with_caller(crate::toolbox::caller())
         .with_values(agent_tool::values(&tape))
         .with_usage_metadata(tags)
         .with_scope(scope)
@@ -78,10 +80,10 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         run = run.with_answer_schema(schema);
     }
     if let Some(place) = &place {
-        printer.note(&format!("{} {}", paint(HINT, "code:"), place.told));
-        run = run.with_notice(place.told.as_str());
+        printer.note(&format!("{} {}", paint(HINT, "code:"), place.notice));
+        run = run.with_notice(place.notice.as_str());
     }
-    if let Some(notice) = workspace.left_out() {
+    if let Some(notice) = workspace.omissions() {
         printer.warn(&notice);
         run = run.with_notice(notice);
     }
@@ -92,7 +94,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         run = run.with_notice(notice);
     }
     if matches!(spec, ModelSpec::Script(_)) {
-        let notice = "the model's words are scripted; the tools, the sandbox and the numbers are real";
+        let notice = "the answers are scripted; the tools, the sandbox and the numbers are real";
         printer.note(&format!("{} {notice}", paint(HINT, "script:")));
         run = run.with_notice(notice);
     }
@@ -101,7 +103,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     }
     if let Some(screen) = &screen {
         screen.begin();
-        runtime.spawn(super::chat::draw(Arc::clone(screen)));
+        runtime.spawn(crate::terminal::draw(Arc::clone(screen)));
     }
     let (outcome, fetched) = runtime.block_on(async {
         let stop = interrupt::watch()?;
@@ -111,32 +113,33 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         Ok::<_, Failure>((outcome, fetched))
     })?;
     let shown = screen.map(|screen| screen.settle());
-    super::end(runtime);
-    // Nothing works in the directory any more.
+    crate::runtime::end(runtime);
+    // All work in the directory has ended.
     drop((agent, parts));
-    let changes = workspace.end();
+    let changes = workspace.finish();
     let mut record = RunRecord::clone(&outcome.record);
     let put = match &store {
-        Some(store) => put_away(&workspace, store, &mut record.artifacts),
-        None => Ok(NotPutAway::default()),
+        Some(store) => store_files(&workspace, store, &mut record.artifacts),
+        None => Ok(UnstoredFiles::default()),
     };
-    let none = NotPutAway::default();
+    let none = UnstoredFiles::default();
     let files = put.as_ref().unwrap_or(&none);
     record.artifacts.extend(fetched.artifacts);
-    let told: Vec<String> = fetched.notices.into_iter().chain(stayed(&record.tool_calls, files)).collect();
-    for notice in &told {
+    let notices: Vec<String> =
+        fetched.notices.into_iter().chain(unstored_notices(&record.tool_calls, files)).collect();
+    for notice in &notices {
         printer.warn(notice);
     }
-    record.notices.extend(told);
-    record.notices.extend(changes.as_ref().ok().and_then(|changes| held::notice(changes.as_ref()?)));
+    record.notices.extend(notices);
+    record.notices.extend(changes.as_ref().ok().and_then(|changes| held_changes::notice(changes.as_ref()?)));
     if record.artifacts != outcome.record.artifacts || record.notices != outcome.record.notices {
-        let runtime = super::runtime()?;
+        let runtime = crate::runtime::start()?;
         if let Some(notice) = runtime.block_on(memory.amend(&record)) {
             printer.warn(&notice);
         }
-        super::end(runtime);
+        crate::runtime::end(runtime);
     }
-    show_files(&record.artifacts, printer);
+    print_artifacts(&record.artifacts, printer);
     let rejected = files.check(&record.artifacts);
     let written = match &args.output {
         Some(path) if outcome.stop.is_answer() => {
@@ -144,26 +147,26 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         }
         _ => Ok(()),
     };
-    // Where a schema was asked for, nothing is a result that may not fit it.
-    let is_result = outcome.stop.is_answer() || args.output_schema.is_none() && has_last_words(&record);
-    let ended = show(record, is_result, shown.as_deref(), None, printer)
-        .and_then(|()| ended(&outcome))
+    // With a schema, only an answer that fits is a result.
+    let is_result = outcome.stop.is_answer() || args.output_schema.is_none() && has_final_text(&record);
+    let ended = print_record(record, is_result, shown.as_deref(), None, printer)
+        .and_then(|()| exit_of(&outcome))
         .map_err(|failure| match &memory.runs {
-            Some(_) => failure.hint(format!("`toolpost runs show {id}` shows what it did.")),
+            Some(_) => failure.hint(format!("`toolpost runs show {id}` shows the run.")),
             None => failure,
         })
         .and_then(|exit| written.map(|()| exit));
     let is_interrupted = ended.as_ref().is_err_and(|failure| failure.exit == Exit::Interrupted);
     let allowed = &work.permission.directory.allow_protected;
-    let settled = changes.and_then(|changes| held::settle(changes, allowed, is_interrupted, printer));
+    let settled = changes.and_then(|changes| held_changes::settle(changes, allowed, is_interrupted, printer));
     if let (Err(_), Err(failure)) = (&ended, &settled) {
         printer.warn(&failure.message);
     }
     crate::workspace::clear_stale();
     match put {
-        // What could not be put away stays where it is.
+        // Files that could not be stored stay.
         Err(failure) => {
-            Err(failure.hint(format!("The files are still in `{}`.", workspace.keep().display())))
+            Err(failure.hint(format!("The files are still in `{}`.", workspace.preserve().display())))
         }
         Ok(_) => ended.and_then(|exit| rejected.and(settled).map(|()| exit)),
     }
@@ -185,14 +188,14 @@ fn prompt(args: &RunArgs, printer: &Printer) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// The task, and what is piped into standard input. Whatever else standard input is, such as a terminal or a socket
-/// that nobody writes to, is not waited for.
+/// Appends piped standard input to the task. Other kinds of input, such as sockets, might never end and are not
+/// read.
 fn with_piped(prompt: &str, is_interactive: bool, printer: &Printer) -> Result<String, Failure> {
     if is_interactive || !is_piped() {
         return Ok(prompt.to_owned());
     }
     if !is_ready() {
-        printer.note("standard input is read to its end; `< /dev/null` passes it over");
+        printer.note("reading standard input to its end; `< /dev/null` skips it");
     }
     let piped = read_text(Path::new("-"), io::stdin().lock())?;
     if piped.trim().is_empty() {
@@ -210,7 +213,7 @@ fn is_piped() -> bool {
     matches!(kind, Ok(FileType::Fifo | FileType::RegularFile))
 }
 
-/// Whether standard input has something to say, or its end, within a second.
+/// Whether standard input has data or its end within a second.
 #[cfg(unix)]
 fn is_ready() -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -230,7 +233,7 @@ fn is_piped() -> bool {
     !io::stdin().is_terminal()
 }
 
-/// Writes the answer to a file that is new, all of it or nothing.
+/// Writes the answer to a new file, completely or not at all.
 fn write_answer(path: &Path, answer: &str, printer: &Printer) -> Result<(), Failure> {
     let wrong = |error: &io::Error| Failure::file("the answer's file", path, error);
     let mut file = tempfile::NamedTempFile::new_in(folder_of(path)).map_err(|error| wrong(&error))?;
@@ -243,12 +246,12 @@ fn write_answer(path: &Path, answer: &str, printer: &Printer) -> Result<(), Fail
     Ok(())
 }
 
-/// The folder that a file is in.
+/// The directory of a file.
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Reads what the answer must be. A file that is no JSON Schema is found before anybody is asked.
+/// Reads and checks the JSON Schema of the answer, before any request.
 fn answer_schema(path: &Path) -> Result<Value, Failure> {
     let file = crate::regular_file::open(path).map_err(|error| Failure::file("the schema", path, &error))?;
     let wrong = |what: String| {
@@ -267,11 +270,11 @@ fn answer_schema(path: &Path) -> Result<Value, Failure> {
     }
 }
 
-/// A file that is there is not written over; that is found before anybody is asked.
+/// Rejects an existing output file before any request.
 fn check_output(args: &RunArgs) -> Result<(), Failure> {
     match &args.output {
         Some(path) if path.symlink_metadata().is_ok() => {
-            Err(Failure::usage(format!("the file `{}` is there already", label(&path.display().to_string())))
+            Err(Failure::usage(format!("the file `{}` already exists", label(&path.display().to_string())))
                 .hint("Name a new file with `-o`, or remove that one."))
         }
         Some(path) if !folder_of(path).is_dir() => {
@@ -287,127 +290,7 @@ fn read_text(path: &Path, source: impl io::Read) -> Result<String, Failure> {
     read.map_err(|error| Failure::file("the task", path, &error))?;
     if text.len() as u64 > MAX_PROMPT {
         return Err(Failure::usage(format!("the task `{}` is larger than 16 MiB", path.display()))
-            .hint("Attach it with `--attach`, and say in the task what to do with it."));
+            .hint("Attach it with `--attach`, and refer to it in the task."));
     }
     Ok(text)
-}
-
-/// What the command ends with.
-pub(super) fn ended(outcome: &RunOutput) -> Result<Exit, Failure> {
-    let exit = match &outcome.error {
-        Some(error) => Failure::from(error.clone()).exit,
-        None => (&outcome.stop).into(),
-    };
-    if exit == Exit::Ok {
-        return Ok(Exit::Ok);
-    }
-    Err(match &outcome.error {
-        Some(error) if outcome.stop == RunStopReason::UnknownCost => unpriced(error),
-        Some(error) => error.clone().into(),
-        None => stopped(outcome, exit),
-    })
-}
-
-/// That a model has no price, and where one can be given.
-fn unpriced(error: &ModelError) -> Failure {
-    let model = error.details.model.as_ref().map_or_else(|| "PROVIDER/NAME".to_owned(), ToString::to_string);
-    let row = json!({"models": [{"id": model, "prices": [{"input": 3.0, "output": 15.0}]}]});
-    let mut failure = Failure::from(error.clone());
-    failure.hints = vec![
-        format!(
-            "The setting `models.file` names a file with prices, in US dollars per million tokens, such as {row}; \
-             `toolpost models show {model}` shows what is then known."
-        ),
-        "`--max-tokens` limits a run without prices.".to_owned(),
-    ];
-    failure
-}
-
-/// Tells of the files that were made.
-pub(super) fn show_files(files: &[Artifact], printer: &Printer) {
-    for file in files {
-        let name = paint(HINT, label(&file.name));
-        printer.note(&format!("{} {name} ({} bytes)", paint(GOOD, "made"), file.size));
-    }
-}
-
-/// Shows what a run came to; of its answer, or of its last words at a limit, what was not shown while it was written: as
-/// the result, or beside it.
-pub(super) fn show(
-    record: RunRecord,
-    is_result: bool,
-    shown: Option<&str>,
-    window: Option<String>,
-    printer: &Printer,
-) -> Result<(), Failure> {
-    match printer.format {
-        Format::Json => printer.json(&record)?,
-        Format::Jsonl => printer.event(&Event::RunFinished { record: Arc::new(record) })?,
-        Format::Text => {
-            let said = env::scrubber().scrub(record.response.clone());
-            let was_shown = shown.is_some_and(|shown| shown.contains(said.trim()));
-            if !was_shown && is_result {
-                printer.foreign_result(&said)?;
-            } else if !was_shown && has_last_words(&record) {
-                printer.note(&harmless(said.trim()));
-            }
-            printer.note(&paint(FAINT, summary(&record, window)));
-        }
-    }
-    Ok(())
-}
-
-fn stopped(outcome: &RunOutput, exit: Exit) -> Failure {
-    let stop = &outcome.stop;
-    let option = match stop.as_str() {
-        "max_iterations" => Some("--max-iterations"),
-        "max_tool_calls" => Some("--max-tool-calls"),
-        "max_tokens" => Some("--max-tokens"),
-        "max_time" => Some("--max-time"),
-        "max_cost" => Some("--max-cost"),
-        "output_tokens" => Some("--max-output-tokens"),
-        _ => None,
-    };
-    let failure =
-        Failure::new(exit, &stop.as_str().to_uppercase(), format!("the run ended without an answer: {stop}"));
-    match option {
-        Some(option) => failure.hint(format!("Give it more with `{option}`, or ask for less at once.")),
-        None => failure,
-    }
-}
-
-fn summary(record: &RunRecord, window: Option<String>) -> String {
-    let mut facts = vec![
-        record.model.clone(),
-        count(record.iterations as usize, "turn"),
-        count(record.tool_calls.len(), "tool call"),
-    ];
-    if record.usage.total_tokens() > 0 {
-        let usage = &record.usage;
-        let cached = match usage.cache_read_tokens {
-            0 => String::new(),
-            cached => format!(" ({cached} cached)"),
-        };
-        facts.push(format!("{} tokens in{cached}, {} out", usage.input_tokens, usage.output_tokens));
-    }
-    facts.extend(hosted_code(&record.usage));
-    facts.extend(record.cost_usd.filter(|cost| *cost > 0.0 || record.success).map(usd));
-    facts.push(format_duration(std::time::Duration::from_secs_f64(record.execution_time)));
-    facts.extend(window);
-    crate::style::one_line(&facts.join(" · "), 200)
-}
-
-/// How long providers' containers are billed for, if they are.
-pub(super) fn hosted_code(usage: &Usage) -> Option<String> {
-    let time = std::time::Duration::from_secs(usage.hosted_code_seconds);
-    (!time.is_zero()).then(|| format!("{} of hosted code", format_duration(time)))
-}
-
-/// An amount in US dollars.
-pub(super) fn usd(amount: f64) -> String {
-    if amount > 0.0 && amount < 0.0001 { "<0.0001 USD".to_owned() } else { format!("{amount:.4} USD") }
-}
-
-pub(super) fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

@@ -12,29 +12,28 @@ use toolpost_agent::{RunStats, RunSummary, Runs, StoredRun};
 use toolpost_core::{Clock as _, SystemClock, Timestamp, format_duration};
 use toolpost_llm::Recording;
 
-use super::model::new_recording;
-use super::run::{count, usd};
 use crate::args::{Format, RunsCommand};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::model::new_recording;
+use crate::outcome::{count, usd};
 use crate::print::Printer;
 use crate::store::{self, LazyStore};
 use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, label, one_line, paint, paragraph};
-use crate::{env, holder};
+use crate::{env, process_identity};
 
 pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let path = store::path(config)?;
     if !path.exists() {
-        let what = format!("no run is kept in `{}`", path.display());
-        return Err(Failure::new(Exit::Failed, "NOT_FOUND", what).hint(
-            "`toolpost run`, `chat` and `call` store theirs there; `--store FILE` names another file.",
-        ));
+        let what = format!("`{}` has no runs", path.display());
+        return Err(Failure::new(Exit::Failed, "NOT_FOUND", what)
+            .hint("`toolpost run`, `chat` and `call` store runs there; `--store FILE` names another file."));
     }
     let store = Arc::new(LazyStore::new(path));
     let calls = Runs::of_calls(store.clone()).with_secrets(env::secrets());
     let runs = Runs::new(store).with_secrets(env::secrets());
-    let runtime = super::runtime()?;
+    let runtime = crate::runtime::start()?;
     let done = runtime.block_on(async {
         match command {
             RunsCommand::Ls { limit, all } => {
@@ -43,8 +42,8 @@ pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> 
                     every.extend(calls.list_all(usize::MAX).await?);
                     every.sort_by_key(|run| std::cmp::Reverse(run.started));
                 }
-                let wanted = every.iter().filter(|run| *all || run.parent.is_none()).take(*limit);
-                list(&wanted.cloned().collect::<Vec<_>>(), &ShortIds::of(&every), printer)
+                let listed = every.iter().filter(|run| *all || run.parent.is_none()).take(*limit);
+                list(&listed.cloned().collect::<Vec<_>>(), &ShortIds::of(&every), printer)
             }
             RunsCommand::Show { id } => {
                 let (store, id) = find_any(&runs, &calls, id).await?;
@@ -59,12 +58,12 @@ pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> 
             RunsCommand::Export { id, file } => export(&runs, id, file, printer).await,
         }
     });
-    super::end(runtime);
+    crate::runtime::end(runtime);
     done?;
     Ok(Exit::Ok)
 }
 
-/// The word for the youngest run.
+/// The name of the newest run.
 const LAST: &str = "last";
 
 async fn find(runs: &Runs, start: &str) -> Result<toolpost_core::RunId, Failure> {
@@ -76,7 +75,7 @@ async fn find(runs: &Runs, start: &str) -> Result<toolpost_core::RunId, Failure>
     runs.find(start).await.map_err(|error| Failure::from(error).hint("`toolpost runs ls` lists them."))
 }
 
-/// A run, a call that no run made, or the run that made a call, and where it is stored.
+/// Finds a run, a call outside of runs, or the run of a call, with its store.
 async fn find_any<'a>(
     runs: &'a Runs,
     calls: &'a Runs,
@@ -91,7 +90,7 @@ async fn find_any<'a>(
     }
 }
 
-/// A run or a call that no run made, and where it is stored.
+/// A run or a call outside of runs, with its store.
 async fn find_stored<'a>(
     runs: &'a Runs,
     calls: &'a Runs,
@@ -108,11 +107,11 @@ fn before_now(time: Duration) -> Timestamp {
     Timestamp::from_micros(SystemClock.timestamp().as_micros().saturating_sub(micros))
 }
 
-/// The shortest beginnings of ids that name one run each.
+/// The shortest unique prefixes of IDs.
 struct ShortIds(Vec<String>);
 
 impl ShortIds {
-    /// The fewest characters that are shown.
+    /// The minimum length of a shown prefix.
     const MIN: usize = 8;
 
     fn of(runs: &[RunSummary]) -> Self {
@@ -131,14 +130,14 @@ impl ShortIds {
 }
 
 fn list(runs: &[RunSummary], ids: &ShortIds, printer: &Printer) -> Result<(), Failure> {
-    let told = |run: &RunSummary| {
-        let mut value = told(run);
+    let described = |run: &RunSummary| {
+        let mut value = summary_json(run);
         value["short_id"] = ids.short(&run.id.to_string()).into();
         value
     };
     match printer.format {
-        Format::Json => printer.json(&json!({ "runs": runs.iter().map(told).collect::<Vec<_>>() })),
-        Format::Jsonl => runs.iter().try_for_each(|run| printer.json(&told(run))),
+        Format::Json => printer.json(&json!({ "runs": runs.iter().map(described).collect::<Vec<_>>() })),
+        Format::Jsonl => runs.iter().try_for_each(|run| printer.json(&described(run))),
         Format::Text => {
             let id = |run: &RunSummary| ids.short(&run.id.to_string()).to_owned();
             let width = runs.iter().map(|run| id(run).len()).max().unwrap_or_default();
@@ -159,7 +158,7 @@ fn line(run: &RunSummary, id: &str) -> String {
     )
 }
 
-/// Removes runs, none of which may still run.
+/// Removes runs, unless one is still running.
 async fn remove(runs: &Runs, calls: &Runs, ids: &[String], printer: &Printer) -> Result<(), Failure> {
     let mut found = Vec::with_capacity(ids.len());
     for id in ids {
@@ -184,26 +183,26 @@ async fn remove(runs: &Runs, calls: &Runs, ids: &[String], printer: &Printer) ->
     Ok(())
 }
 
-/// A run as a program reads it.
-fn told(run: &RunSummary) -> Value {
+/// A run as JSON.
+fn summary_json(run: &RunSummary) -> Value {
     let mut value = json!(run);
     value["state"] = state(run).into();
     value
 }
 
-/// Whether a run is over, goes on, or was left by a process that is no more.
+/// The state of a run: finished, running, or interrupted.
 fn state(run: &RunSummary) -> &'static str {
     if run.stop_reason.is_some() {
         return "ended";
     }
-    match run.holder.as_deref().and_then(holder::is_alive) {
+    match run.holder.as_deref().and_then(process_identity::is_alive) {
         Some(true) => "running",
         Some(false) => "interrupted",
         None => "unknown",
     }
 }
 
-/// How it ended.
+/// The end of a run as text.
 fn sign(run: &RunSummary) -> String {
     match (&run.stop_reason, run.success, state(run)) {
         (_, true, _) => paint(GOOD, "✓"),
@@ -216,7 +215,7 @@ fn sign(run: &RunSummary) -> String {
 
 fn facts(run: &RunSummary) -> Vec<String> {
     let mut facts = match run.model.as_str() {
-        // A call that no run made.
+        // A call outside of runs.
         "" => Vec::new(),
         model => vec![one_line(model, 60), count(run.iterations as usize, "turn")],
     };
@@ -228,7 +227,7 @@ fn facts(run: &RunSummary) -> Vec<String> {
     if run.stop_reason.is_some() {
         facts.push(format_duration(Duration::try_from_secs_f64(run.execution_time).unwrap_or_default()));
     }
-    // Nobody reads fractions of a second here.
+    // Fractions of a second are noise here.
     let started = run.started.to_string();
     facts.push(started.split_once('.').map_or(started.clone(), |(second, _)| format!("{second}Z")));
     facts.extend(run.parent.map(|parent| format!("part of {parent}")));
@@ -238,7 +237,7 @@ fn facts(run: &RunSummary) -> Vec<String> {
 fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
     if !printer.is_text() {
         return printer.json(&json!({
-            "summary": told(&run.summary),
+            "summary": summary_json(&run.summary),
             "prompt": run.prompt,
             "record": run.record,
             "calls": run.calls,
@@ -274,7 +273,7 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
         let name = paint(HINT, one_line(&text(file.get("name")), 200));
         lines.push(format!("{} {name} ({size} bytes)", paint(GOOD, "made")));
     }
-    // The error of a call that no run made stands at its call.
+    // A call outside of runs has its error in the call's lines.
     let record = record.filter(|_| !summary.model.is_empty());
     if let Some(message) = record.and_then(|record| record.get("error")?.get("message")?.as_str()) {
         lines.push(format!("{} {}", paint(BAD, "error:"), one_line(message, 400)));
@@ -283,7 +282,7 @@ fn show(run: &StoredRun, printer: &Printer) -> Result<(), Failure> {
     printer.result(&lines.join("\n"))
 }
 
-/// Why a call failed: its error, the causes, and what its program wrote last.
+/// Adds the error of a call, its causes, and the end of its program's stderr.
 fn failure(call: &Value) -> Vec<String> {
     let Some(error) = call.get("error").filter(|error| error.is_object()) else { return Vec::new() };
     let text = |value: &Value| paragraph(value.as_str().unwrap_or_default());
@@ -297,7 +296,7 @@ fn failure(call: &Value) -> Vec<String> {
     lines
 }
 
-/// When a call began in its run, and how long it took.
+/// The start of a call within its run, and its duration.
 fn timing(call: &Value, begun: Timestamp) -> String {
     let time = |ms: f64| format_duration(Duration::try_from_secs_f64(ms / 1000.0).unwrap_or_default());
     let started = call.get("started").and_then(|at| Timestamp::deserialize(at).ok());
@@ -338,24 +337,24 @@ fn figures(name: &str, stats: &RunStats) -> String {
     format!("{}  {}", paint(STRONG, one_line(name, 60)), facts.join(" · "))
 }
 
-/// Writes a run as a recording, which `replay:FILE` plays again and holds the requests against.
+/// Exports a run as a recording for `replay:FILE`.
 async fn export(runs: &Runs, id: &str, file: &Path, printer: &Printer) -> Result<(), Failure> {
     let id = find(runs, id).await?;
     let opened = new_recording(file)?;
-    let told = match runs.export(id, &Recording::new(opened, env::secrets())).await {
-        Ok(told) => told,
+    let described = match runs.export(id, &Recording::new(opened, env::secrets())).await {
+        Ok(described) => described,
         Err(error) => {
-            // Half a recording is none.
+            // A partial recording is removed.
             let _ = std::fs::remove_file(file);
             return Err(error.into());
         }
     };
     if !printer.is_text() {
-        return printer.json(&json!({ "run": id, "file": file, "exchanges": told }));
+        return printer.json(&json!({ "run": id, "file": file, "exchanges": described }));
     }
     printer.note(&format!(
-        "{} in {}: `--model replay:{}` plays it again",
-        count(told, "exchange"),
+        "{} in {}: `--model replay:{}` replays it",
+        count(described, "exchange"),
         paint(HINT, label(&file.display().to_string())),
         label(&file.display().to_string())
     ));

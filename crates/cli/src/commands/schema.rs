@@ -9,21 +9,21 @@ use crate::failure::Failure;
 use crate::print::{Printer, raw};
 use crate::style::{HINT, paint};
 
-/// Name, meaning and text of each schema. Fields are only ever added.
+/// Name, meaning and text of each schema. Fields are only added, never removed.
 pub(crate) const SCHEMAS: [(&str, &str, &str); 14] = [
     ("agent", "a file with `kind = \"agent\"`", include_str!("../../schemas/agent.json")),
-    ("call-record", "what is kept of a call", include_str!("../../schemas/call-record.json")),
+    ("call-record", "the stored record of a call", include_str!("../../schemas/call-record.json")),
     ("command", "a file with `kind = \"command\"`", COMMAND_SCHEMA),
-    ("doctor", "what `doctor --format json` prints", include_str!("../../schemas/doctor.json")),
+    ("doctor", "the output of `doctor --format json`", include_str!("../../schemas/doctor.json")),
     ("egress", "a file for `--egress-policy FILE`", include_str!("../../schemas/egress.json")),
-    ("envelope", "what `call --format json` prints", include_str!("../../schemas/envelope.json")),
-    ("error", "the line on standard error when a command fails", include_str!("../../schemas/error.json")),
+    ("envelope", "the output of `call --format json`", include_str!("../../schemas/envelope.json")),
+    ("error", "the line on standard error of a failed command", include_str!("../../schemas/error.json")),
     ("event", "one line of `run --format jsonl`", include_str!("../../schemas/event.json")),
     ("exec-event", "one line of `exec --format jsonl`", include_str!("../../schemas/exec-event.json")),
-    ("files", "what `files … --format json` prints", include_str!("../../schemas/files.json")),
+    ("files", "the output of `files … --format json`", include_str!("../../schemas/files.json")),
     ("gateway", "a file with `kind = \"gateway\"`", include_str!("../../schemas/gateway.json")),
-    ("outcome", "what `exec --format json` prints", include_str!("../../schemas/outcome.json")),
-    ("run-record", "what `run --format json` prints", include_str!("../../schemas/run-record.json")),
+    ("outcome", "the output of `exec --format json`", include_str!("../../schemas/outcome.json")),
+    ("run-record", "the output of `run --format json`", include_str!("../../schemas/run-record.json")),
     ("script", "a file for `--model script:FILE`", include_str!("../../schemas/script.json")),
 ];
 
@@ -57,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// The fields that a schema names at a place.
+    /// The fields of a schema at a pointer.
     fn fields(name: &str, place: &str) -> BTreeSet<String> {
         let (.., text) = SCHEMAS.iter().find(|(known, ..)| *known == name).unwrap();
         let schema: Value = serde_json::from_str(text).unwrap();
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schemas_of_files_have_the_fields_that_are_read() {
+    fn the_schemas_have_the_parsed_fields() {
         let agent: BTreeSet<String> = crate::agent_file::fields().map(str::to_owned).collect();
         assert_eq!(fields("agent", ""), agent);
         let policy = EgressPolicy::default();

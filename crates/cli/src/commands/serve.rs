@@ -15,7 +15,7 @@ use toolpost_toolbox::sources::{Filter, Filtered, Glob, Searchable};
 
 use self::tokens::Tokens;
 use crate::args::{Format, Permission, SearchFor, ServeArgs};
-use crate::calls::Failures;
+use crate::call_records::Failures;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -23,9 +23,9 @@ use crate::gateway::Several;
 use crate::print::Printer;
 use crate::{grants, interrupt, logs, target};
 
-/// The programs that find tools by themselves, by the names that they give themselves.
+/// Clients with a tool search of their own, by the names that they send.
 const FINDERS: [&str; 1] = ["claude-code"];
-/// The largest file with tokens, a certificate or a key, in bytes.
+/// The maximum size of a file with tokens, a certificate or a key, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
 pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
     let several = Several::of(&args.targets, config, args.lazy)?;
     let granted = grants::of_args(&args.grants)?;
     target::check_takers(several.targets(config), &granted)?;
-    let runtime = super::runtime()?;
+    let runtime = crate::runtime::start()?;
     let opened = runtime.block_on(async {
         let none = Grants::default();
         let is_bare =
@@ -57,10 +57,10 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
         directory: args.directory.clone(),
     };
     let runs_code = opened.specs().iter().any(|spec| spec.name == "run_code");
-    let pool = if runs_code { super::code_pool(config)? } else { None };
+    let pool = if runs_code { crate::toolbox::code_pool(config)? } else { None };
     let failures = Failures::new(config, runtime.handle().clone());
     let events = failures.sink(Arc::new(logs::event));
-    let toolbox = super::toolbox(opened, &folder, &permission, config, pool, events);
+    let toolbox = crate::toolbox::build(opened, &folder, &permission, config, pool, events);
     let toolbox = runtime.block_on(toolbox)?;
     let catalog = Catalog::new(&toolbox);
     let toolbox: Arc<dyn ToolSource> = Arc::new(toolbox);
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
                 if args.no_token {
                     printer.warn("without a token, every user of this machine can call these tools");
                 }
-                printer.note(&format!("`{}` is served; Ctrl-C ends it", server.name()));
+                printer.note(&format!("serving `{}`; Ctrl-C stops", server.name()));
                 asked.cancelled().await;
                 running.stop().await;
                 Ok(())
@@ -109,11 +109,11 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
         }
     });
     runtime.block_on(failures.settle());
-    super::end(runtime);
+    crate::runtime::end(runtime);
     ended.map(|()| Exit::Ok)
 }
 
-/// What is open to everybody, and to each client.
+/// The filters for all clients and for single ones.
 fn filter(args: &ServeArgs) -> Result<Filter, Failure> {
     let none: [&str; 0] = [];
     let mut filter = Filter::parse(&args.allow, &args.deny)?;
@@ -135,7 +135,7 @@ fn filter(args: &ServeArgs) -> Result<Filter, Failure> {
     Ok(filter)
 }
 
-/// Puts the tools behind those that find them, if that is wanted.
+/// Puts the tools behind search tools, with `--search`.
 fn searched(
     args: &ServeArgs,
     source: Arc<dyn ToolSource>,
@@ -151,7 +151,7 @@ fn searched(
     Ok(Arc::new(searched))
 }
 
-/// What Claude Code is told of a tool, so that its own search finds it.
+/// The `_meta` of a tool for Claude Code's own search.
 fn hints(spec: &ToolSpec, core: &[Glob]) -> Hints {
     if core.iter().any(|glob| glob.matches(&spec.name)) {
         return Hints::new().always_load();

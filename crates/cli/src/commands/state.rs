@@ -12,12 +12,12 @@ use crate::print::Printer;
 use crate::store;
 use crate::style::{FAINT, HINT, harmless, paint};
 
-/// How many documents or changes are read at once.
+/// The page size of documents and changes.
 const PAGE: usize = 1000;
 
 pub(crate) fn run(command: &StateCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let store = open(config)?;
-    let runtime = super::runtime()?;
+    let runtime = crate::runtime::start()?;
     runtime.block_on(async {
         match command {
             StateCommand::Show { id: None, prefix } => list(&store, prefix, printer).await,
@@ -35,7 +35,7 @@ pub(crate) fn run(command: &StateCommand, config: &Config, printer: &Printer) ->
     Ok(Exit::Ok)
 }
 
-/// Opens what is there: whoever only looks makes no file.
+/// Opens an existing store; viewing never creates one.
 fn open(config: &Config) -> Result<Store, Failure> {
     let path = store::path(config)?;
     if !path.exists() {
@@ -44,7 +44,7 @@ fn open(config: &Config) -> Result<Store, Failure> {
             "NOT_FOUND",
             format!("there is no state in `{}`", path.display()),
         )
-        .hint("A tool that keeps state makes it; `--store FILE` names another file."));
+        .hint("A tool with state creates it; `--store FILE` names another file."));
     }
     Ok(Store::open(path)?)
 }
@@ -65,10 +65,10 @@ async fn list(store: &Store, prefix: &str, printer: &Printer) -> Result<(), Fail
             break;
         }
     }
-    let told = |(id, version): &(String, u64)| json!({ "id": id, "version": version });
+    let row = |(id, version): &(String, u64)| json!({ "id": id, "version": version });
     match printer.format {
-        Format::Json => printer.json(&json!({ "documents": documents.iter().map(told).collect::<Vec<_>>() })),
-        Format::Jsonl => documents.iter().try_for_each(|document| printer.json(&told(document))),
+        Format::Json => printer.json(&json!({ "documents": documents.iter().map(row).collect::<Vec<_>>() })),
+        Format::Jsonl => documents.iter().try_for_each(|document| printer.json(&row(document))),
         Format::Text => {
             let lines: Vec<String> = documents
                 .iter()

@@ -13,7 +13,7 @@ use crate::style::{HINT, STRONG, harmless, one_line, paint};
 use crate::{grants, target};
 
 pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
-    let runtime = super::runtime()?;
+    let runtime = crate::runtime::start()?;
     let specs = runtime.block_on(async {
         let token = crate::mcp::token(&args.server)?;
         let granted = grants::of_args(&args.grants)?;
@@ -23,19 +23,20 @@ pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Resul
             None => Ok::<_, Failure>(opened.specs()),
             Some(words) => {
                 let here = std::path::Path::new(".");
-                let catalog = Catalog::new(&super::upstream(opened, here, config, args.level).await?);
+                let catalog =
+                    Catalog::new(&crate::toolbox::upstream(opened, here, config, args.level).await?);
                 let found = catalog.search(&Search::new(words).limit(usize::MAX));
                 Ok(found.hits.iter().filter_map(|hit| hit.entry.spec().cloned()).collect())
             }
         }
     })?;
-    super::end(runtime);
+    crate::runtime::end(runtime);
     if specs.is_empty() && args.search.is_some() {
-        printer.note("nothing was found");
+        printer.note("no tool matches");
     }
     if let Some(name) = &args.manifest {
         let spec = specs.iter().find(|spec| spec.name == *name).ok_or_else(|| {
-            let failure = Failure::usage(format!("there is no tool `{name}`"));
+            let failure = Failure::usage(format!("unknown tool `{name}`"));
             let hint = did_you_mean(name, specs.iter().map(|spec| spec.name.as_str()));
             failure.hint(hint.unwrap_or_else(|| "`toolpost tools` lists them.".into()))
         })?;
@@ -72,7 +73,7 @@ fn manifest(spec: &ToolSpec) -> Value {
     value
 }
 
-/// A tool as a page for people.
+/// Prints one tool as text.
 fn page(spec: &ToolSpec) -> String {
     let mut lines = vec![paint(STRONG, &spec.name), harmless(&spec.description), String::new()];
     let schema = spec.input_schema.as_value();

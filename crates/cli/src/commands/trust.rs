@@ -10,8 +10,8 @@ use toolpost_sandbox::Cancel;
 use toolpost_toolbox::sources::{PinStatus, PinVerdict};
 
 use crate::args::TrustArgs;
-use crate::config::trust::{Pin, Pins, Standing as FileStanding};
-use crate::config::{Config, places};
+use crate::config::trust::{Pin, Pins, TrustState};
+use crate::config::{Config, paths};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &TrustArgs, config: &Config, printer: &Printer) -> Resul
         for path in &args.paths {
             if !pins.remove(path) {
                 return Err(Failure::usage(format!("`{}` is not trusted", path.display()))
-                    .hint("`toolpost trust` lists what is."));
+                    .hint("`toolpost trust` lists the trusted files."));
             }
         }
         pins.save()?;
@@ -43,23 +43,23 @@ pub(crate) fn run(args: &TrustArgs, config: &Config, printer: &Printer) -> Resul
         added.push(pins.add(path)?);
     }
     pins.save()?;
-    tell(&added, printer);
+    print_added(&added, printer);
     if !printer.is_text() {
         let files: Vec<Value> = added.iter().map(|(path, pin)| entry(path, pin)).collect();
         printer.json(&json!({ "files": files }))?;
     }
     if args.watch {
         let watched: Vec<PathBuf> = added.into_iter().map(|(path, _)| path).collect();
-        printer.note("each change is trusted at once; Ctrl-C ends it");
-        super::cancellable(|stop| watch(&watched, stop, printer))?;
+        printer.note("trusting each change at once; Ctrl-C stops");
+        crate::runtime::cancellable(|stop| watch(&watched, stop, printer))?;
     }
     Ok(Exit::Ok)
 }
 
-/// How often watched files are checked.
+/// The interval between checks of watched files.
 const WATCH_EVERY: Duration = Duration::from_millis(250);
 
-/// Trusts files again whenever they, or what they reference, change. A file whose trust was removed stays untrusted.
+/// Trusts files again when they or their references change, unless their trust was revoked.
 fn watch(paths: &[PathBuf], stop: &Cancel, printer: &Printer) {
     let mut failed = String::new();
     while !stop.is_cancelled() {
@@ -78,19 +78,19 @@ fn trust_changed(paths: &[PathBuf], printer: &Printer) -> Result<(), Failure> {
     let mut pins = Pins::load()?;
     let mut added = Vec::new();
     for path in paths {
-        if matches!(pins.standing(path), FileStanding::Changed(_)) {
+        if matches!(pins.standing(path), TrustState::Changed(_)) {
             added.push(pins.add(path)?);
         }
     }
     if !added.is_empty() {
         pins.save()?;
-        tell(&added, printer);
+        print_added(&added, printer);
     }
     Ok(())
 }
 
-/// Prints what is trusted now, and what may be started from now on.
-fn tell(added: &[(PathBuf, Pin)], printer: &Printer) {
+/// Prints the trusted file, its references, and the commands it may start.
+fn print_added(added: &[(PathBuf, Pin)], printer: &Printer) {
     for (path, pin) in added {
         for line in &pin.grants {
             printer.note(&format!("  {}", harmless(line)));
@@ -107,16 +107,16 @@ fn tell(added: &[(PathBuf, Pin)], printer: &Printer) {
     }
 }
 
-/// Shows how the definitions of tools behind a gateway stand, and approves those that are named.
+/// Lists the definitions behind a gateway, and approves the named ones.
 fn tools(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let [path] = args.paths.as_slice() else {
-        return Err(Failure::usage("`--tool` approves the tools of one gateway: name one path"));
+        return Err(Failure::usage("`--tool` needs one path, that of the gateway"));
     };
     let text = target::trusted(path)?;
-    let runtime = super::runtime()?;
+    let runtime = crate::runtime::start()?;
     let done = runtime.block_on(async {
         let gateway = gateway::open(path, &text, config, None, &target::Trail::default()).await?;
-        // Which are there, and which are in quarantine, is known when they are listed.
+        // Listing the tools finds the quarantined ones.
         gateway.source().list().await?;
         let mut standings: BTreeMap<String, Vec<PinStatus>> = BTreeMap::new();
         for upstream in gateway.status() {
@@ -135,30 +135,28 @@ fn tools(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, F
             })?;
             let found = standings.get(upstream).and_then(|all| all.iter().find(|found| found.name == tool));
             let Some(standing) = found else {
-                return Err(Failure::usage(format!("`--tool {wanted}`: there is no such tool")).hint(
-                    format!(
-                        "`toolpost trust {} --tool '?'` shows all.",
-                        shell_word(&path.display().to_string())
-                    ),
-                ));
+                return Err(Failure::usage(format!("`--tool {wanted}`: unknown tool")).hint(format!(
+                    "`toolpost trust {} --tool '?'` lists all.",
+                    shell_word(&path.display().to_string())
+                )));
             };
             gateway.approve(upstream, tool, &standing.sha256).await?;
             printer.note(&format!("{} {}", paint(GOOD, "approved"), paint(HINT, wanted)));
             approved.push(json!({ "upstream": upstream, "tool": tool, "sha256": standing.sha256 }));
         }
         if args.tool.iter().any(|wanted| wanted == "?") {
-            show(&standings, printer)?;
+            print_definitions(&standings, printer)?;
         } else if !printer.is_text() {
             printer.json(&json!({ "approved": approved }))?;
         }
         Ok(Exit::Ok)
     });
-    super::end(runtime);
+    crate::runtime::end(runtime);
     done
 }
 
-/// Every tool that is not as it was approved, with what it says and what is wrong with it.
-fn show(standings: &BTreeMap<String, Vec<PinStatus>>, printer: &Printer) -> Result<(), Failure> {
+/// Prints each unapproved or changed tool with its definition and findings.
+fn print_definitions(standings: &BTreeMap<String, Vec<PinStatus>>, printer: &Printer) -> Result<(), Failure> {
     if !printer.is_text() {
         return printer.json(&json!({ "upstreams": standings }));
     }
@@ -177,7 +175,7 @@ fn show(standings: &BTreeMap<String, Vec<PinStatus>>, printer: &Printer) -> Resu
             _ => "(suspicious)",
         };
         lines.push(format!("{} {}", paint(HINT, name), paint(WARN, word)));
-        // What a stranger wrote is shown with everything written out that a terminal would obey.
+        // Untrusted text is printed with escaped control characters.
         let before = standing.approved_definition.as_ref().map(described);
         lines.extend(before.map(|text| format!("  was: {}", text.escape_debug())));
         lines.push(format!("  now: {}", described(&standing.definition).escape_debug()));
@@ -186,33 +184,34 @@ fn show(standings: &BTreeMap<String, Vec<PinStatus>>, printer: &Printer) -> Resu
     printer.result(&lines.join("\n"))
 }
 
-/// What a definition says of itself.
+/// The text of a definition.
 fn described(definition: &Value) -> &str {
     let text = definition.get("description").or_else(|| definition.get("summary"));
     text.and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The files that a path means: itself, or those of a folder that count only when they are trusted.
+/// The files of a path: itself, or those of a directory that need trust.
 fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let files: Vec<PathBuf> = [places::PROJECT, ".env", ".mcp.json"]
+    let files: Vec<PathBuf> = [paths::PROJECT, ".env", ".mcp.json"]
         .iter()
         .map(|name| path.join(name))
         .filter(|path| path.is_file())
         .collect();
     if files.is_empty() {
-        return Err(Failure::usage(format!("in the folder `{}` there is nothing to trust", path.display()))
-            .hint(format!(
-                "Trusted are its `{}`, `.env` and `.mcp.json`; name other files one by one.",
-                places::PROJECT
-            )));
+        return Err(Failure::usage(format!("the directory `{}` has no file to trust", path.display())).hint(
+            format!(
+                "A directory stands for its `{}`, `.env` and `.mcp.json`; name other files one by one.",
+                paths::PROJECT
+            ),
+        ));
     }
     Ok(files)
 }
 
-/// A trusted file with what it references, for a program.
+/// A trusted file with its references as JSON.
 fn entry(path: &Path, pin: &Pin) -> Value {
     let references: Vec<Value> =
         pin.references().map(|(path, digest)| json!({ "path": path, "digest": digest })).collect();
@@ -221,9 +220,9 @@ fn entry(path: &Path, pin: &Pin) -> Value {
 
 fn list(pins: &Pins, printer: &Printer) -> Result<(), Failure> {
     let state = |path: &Path| match pins.standing(path) {
-        FileStanding::Trusted => ("trusted", None),
-        FileStanding::Changed(changed) => ("changed since", Some(changed).filter(|changed| changed != path)),
-        FileStanding::Unknown => ("gone", None),
+        TrustState::Trusted => ("trusted", None),
+        TrustState::Changed(changed) => ("changed since", Some(changed).filter(|changed| changed != path)),
+        TrustState::Unknown => ("gone", None),
     };
     if !printer.is_text() {
         let file = |(path, pin): (&Path, &Pin)| {
@@ -250,7 +249,7 @@ fn list(pins: &Pins, printer: &Printer) -> Result<(), Failure> {
         })
         .collect();
     if lines.is_empty() {
-        printer.note("nothing is trusted");
+        printer.note("no trusted files");
     }
     printer.result(&lines.join("\n"))
 }

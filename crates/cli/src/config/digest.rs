@@ -1,4 +1,4 @@
-//! The digests that trust pins: of a file, and of a directory with everything beneath.
+//! Digests that trust pins: of a file, and of a directory tree.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -7,30 +7,33 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest as _, Sha256};
 use toolpost_core::hex;
 
+use super::reference::is_system;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::mcp::files;
+use crate::mcp::entries;
 use crate::regular_file;
 
-/// The largest file that is pinned, in bytes: a program can be large.
+/// The maximum size of a pinned file, in bytes.
 pub(super) const MAX_FILE: u64 = 256 << 20;
-/// The most files, links and directories of a program directory.
+/// The maximum size of a trusted file, in bytes: people must be able to read it.
+pub(super) const MAX_TRUSTED: u64 = 16 << 20;
+/// The maximum number of entries of a program directory.
 const MAX_ENTRIES: usize = 10_000;
-/// The most bytes of a program directory.
+/// The maximum size of a program directory, in bytes.
 const MAX_BYTES: u64 = 256 << 20;
-/// How deep a program directory is walked.
+/// The maximum depth of a program directory.
 const MAX_DEPTH: usize = 64;
-/// Stands in the place of a digest where there is no file: one that appears is a change.
+/// The digest of a missing file, so that a new file is a change.
 pub(super) const MISSING: &str = "missing";
 
-/// The SHA-256 of a content, in hexadecimal digits; of a file of another client, the SHA-256 of its servers.
+/// The SHA-256 of a content in hexadecimal; of a client's configuration, that of its servers alone.
 pub(super) fn of_content(path: &Path, content: &[u8]) -> String {
-    hex(Sha256::digest(files::pinned(path, content)))
+    hex(Sha256::digest(entries::pinned(path, content)))
 }
 
 /// The digest of a file, or [`MISSING`].
 pub(super) fn of_file(path: &Path) -> io::Result<String> {
-    if files::is_known(path) {
+    if entries::is_known(path) {
         return match read(path) {
             Ok(content) => Ok(of_content(path, &content)),
             Err(error) if is_missing(&error) => Ok(MISSING.to_owned()),
@@ -47,11 +50,11 @@ pub(super) fn of_file(path: &Path) -> io::Result<String> {
     Ok(hex(hash.finalize()))
 }
 
-/// The content of a file that can reference others.
+/// The content of a file that may have references.
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
-    regular_file::open(path)?.take(super::trust::MAX_SIZE + 1).read_to_end(&mut content)?;
-    if content.len() as u64 > super::trust::MAX_SIZE {
+    regular_file::open(path)?.take(MAX_TRUSTED + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > MAX_TRUSTED {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 16 MiB"));
     }
     Ok(content)
@@ -61,7 +64,7 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Adds a file of at most so many bytes to a hash, and gives its size.
+/// Hashes a file up to a maximum size and returns its size.
 fn update(hash: &mut Sha256, file: File, largest: u64) -> io::Result<u64> {
     let mut file = file.take(largest + 1);
     let mut buffer = vec![0; 64 << 10];
@@ -79,11 +82,12 @@ fn update(hash: &mut Sha256, file: File, largest: u64) -> io::Result<u64> {
     }
 }
 
-/// The digest of a directory: names, kinds, executable bits and contents of everything beneath, `.git` aside. Compiled
-/// caches such as `__pycache__` count, because interpreters run them in the place of the source.
+/// The digest of a directory tree: names, kinds, executable bits, contents; without `.git`.
+///
+/// Compiled caches such as `__pycache__` count, because interpreters run them instead of the source.
 ///
 /// # Errors
-/// It is beyond the bounds, or has an entry that cannot be pinned.
+/// The directory is beyond the maxima, or has an entry that cannot be pinned.
 pub(super) fn of_directory(directory: &Path) -> Result<String, Failure> {
     let mut tree = Tree { hash: Sha256::new(), root: directory, entries: 0, bytes: 0 };
     match directory.metadata() {
@@ -106,7 +110,7 @@ struct Tree<'a> {
 impl Tree<'_> {
     fn walk(&mut self, directory: &Path, depth: usize) -> Result<(), Failure> {
         if depth > MAX_DEPTH {
-            return Err(self.reject(directory, "lies more than 64 directories deep"));
+            return Err(self.reject(directory, "is more than 64 directories deep"));
         }
         let wrong = |error: &io::Error| Failure::file("the program directory", directory, error);
         let mut paths: Vec<PathBuf> = Vec::new();
@@ -140,14 +144,14 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// A record of the hash: its kind, its length, its bytes. No two trees have the same records.
+    /// Hashes a record: kind, length, bytes. Different trees have different records.
     fn add(&mut self, kind: u8, bytes: &[u8]) {
         self.hash.update([kind]);
         self.hash.update((bytes.len() as u64).to_le_bytes());
         self.hash.update(bytes);
     }
 
-    /// What a link leads to counts like a file of the directory, wherever it lies.
+    /// Hashes the target of a link like a file of the directory.
     fn link(&mut self, path: &Path) -> Result<(), Failure> {
         let Ok(target) = path.canonicalize() else { return Ok(()) };
         if is_system(&target) {
@@ -179,13 +183,13 @@ impl Tree<'_> {
     fn too_large(&self, bound: &str) -> Failure {
         let message = format!("the program directory `{}` has more than {bound}", self.root.display());
         Failure::new(Exit::Limit, "LIMIT", message)
-            .hint("Move the program into a directory of its own; all of that directory is pinned.")
+            .hint("Move the program to a directory of its own: the whole directory is pinned.")
     }
 
     fn reject(&self, path: &Path, why: &str) -> Failure {
         let root = self.root.display();
         Failure::usage(format!("`{}` of the program directory `{root}` {why}", path.display()))
-            .hint("Move the program into a directory of its own, with everything that it needs.")
+            .hint("Move the program to a directory of its own, with everything that it needs.")
     }
 }
 
@@ -198,13 +202,6 @@ fn is_executable(metadata: &fs::Metadata) -> bool {
 #[cfg(not(unix))]
 fn is_executable(_metadata: &fs::Metadata) -> bool {
     false
-}
-
-/// Whether a path lies where only the system's administrator and its package manager write.
-pub(super) fn is_system(path: &Path) -> bool {
-    const SYSTEM: [&str; 10] =
-        ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/nix/store", "/proc", "/dev"];
-    SYSTEM.iter().any(|system| path.starts_with(system))
 }
 
 #[cfg(all(test, unix))]

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-/// The largest file that is read, in bytes.
+/// The maximum size of a file, in bytes.
 const MAX_SIZE: u64 = 1 << 20;
 
 /// The text of a file.
@@ -18,11 +18,14 @@ pub(crate) fn content(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Reads `NAME=value` lines. `export` may stand before a name; single quotes keep everything, double quotes know
-/// `\n`, `\t`, `\"` and `\\`; a `#` after a space begins a comment. Nothing is substituted.
+/// Parses `NAME=value` lines.
+///
+/// A name may follow `export`. Single quotes keep everything; double quotes have `\n`, `\t`, `\"` and `\\`. A
+/// `#` after a space starts a comment. There is no substitution.
 ///
 /// # Errors
-/// The number of the line and what was expected. Values are never part of an error: they may be secrets.
+/// The number of the line and the expected form. Values are never part of an error, because they may be
+/// secrets.
 pub(crate) fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {
     let mut variables = BTreeMap::new();
     for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
@@ -84,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_as_people_write_them() {
+    fn common_line_forms_parse() {
         let text = "\u{feff}# a comment\nA=1\nexport B = two words # said\nC='x # \\n y'\nD=\"a\\nb\\\"\"\nE=\nF=#none\n";
         let read = parse(text).unwrap();
         let expected =
@@ -93,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_line_and_tells_no_value() {
+    fn an_error_names_the_line_without_the_value() {
         for text in ["A=1\nsecret", "A=1\n2B=secret", "A=1\nB='secret", "A=1\nB='x' secret"] {
             let error = parse(text).unwrap_err();
             assert!(error.starts_with("line 2: ") && !error.contains("secret"), "{error}");

@@ -1,4 +1,4 @@
-//! One file with settings: its entries, each with its line.
+//! A settings file: its entries with their lines.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,23 +11,24 @@ use toolpost_sandbox::Grants;
 
 use super::keys::{KEYS, Key, Kind, find};
 use crate::failure::Failure;
-use crate::{grants, regular_file, target};
+use crate::target::grammar::all_below;
+use crate::{grants, regular_file};
 
-/// The largest file that is read, in bytes.
+/// The maximum size of a file, in bytes.
 const MAX_SIZE: u64 = 1 << 20;
 /// The table of named targets.
 pub(super) const TARGETS: &str = "targets";
 
-/// What a file says.
+/// The entries of a file.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     pub(super) settings: Vec<(&'static Key, Value, usize)>,
     pub(super) targets: BTreeMap<String, (String, Grants, usize)>,
-    /// What was not understood, and does no harm.
+    /// Warnings about unknown settings.
     pub(super) warnings: Vec<String>,
 }
 
-/// The content of a file; nothing, if there is none.
+/// The content of a file; `None` if it is missing.
 pub(super) fn content(path: &Path) -> Result<Option<String>, Failure> {
     match regular_file::read_text(path, MAX_SIZE) {
         Ok(text) => Ok(Some(text)),
@@ -38,11 +39,11 @@ pub(super) fn content(path: &Path) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Reads the content of a file.
+/// Parses the content of a file.
 pub(super) fn parse(text: &str, path: &Path) -> Result<Entries, Failure> {
     let document = Document::parse(text).map_err(|error| {
         Failure::usage(format!(
-            "the settings `{}` are not TOML: {}",
+            "the settings `{}` are invalid TOML: {}",
             path.display(),
             error.to_string().trim_end()
         ))
@@ -77,7 +78,7 @@ impl Reader<'_> {
                     let hint = hint.map(|hint| format!(" {hint}")).unwrap_or_default();
                     entries
                         .warnings
-                        .push(format!("{}:{line}: there is no setting `{name}`.{hint}", self.path.display()));
+                        .push(format!("{}:{line}: unknown setting `{name}`.{hint}", self.path.display()));
                 }
             }
         }
@@ -105,7 +106,7 @@ impl Reader<'_> {
             };
             let granted = granted.map(|value| grants::read(&value, self.folder())).transpose();
             let granted = granted.map_err(|why| wrong(&why))?.unwrap_or_default();
-            let target = target::all_below(self.folder(), &target);
+            let target = all_below(self.folder(), &target);
             entries.targets.insert(name.to_owned(), (target, granted, line));
         }
         Ok(())
@@ -119,7 +120,7 @@ impl Reader<'_> {
         Failure::usage(format!("{}:{line}: the setting `{name}`: {error}", self.path.display()))
     }
 
-    /// A path of a file is relative to its folder, not to where the command happens to run.
+    /// Resolves a path relative to the directory of its file.
     fn absolute(&self, key: &Key, value: Value) -> Value {
         match (key.kind, &value) {
             (Kind::Path, Value::String(path)) => {
@@ -127,7 +128,7 @@ impl Reader<'_> {
             }
             (Kind::Texts, Value::Array(words)) if key.name == "tools" => {
                 let words = words.iter().filter_map(Value::as_str);
-                words.map(|word| target::all_below(self.folder(), word)).collect()
+                words.map(|word| all_below(self.folder(), word)).collect()
             }
             _ => value,
         }
@@ -138,7 +139,7 @@ impl Reader<'_> {
     }
 }
 
-/// The JSON of a value; what JSON does not have is a text.
+/// The JSON of a TOML value; a date becomes a string.
 fn json(item: &Item) -> Value {
     fn value(found: &toml_edit::Value) -> Value {
         match found {
@@ -168,19 +169,19 @@ fn json(item: &Item) -> Value {
     }
 }
 
-/// The value of a whole file in TOML.
+/// Parses a TOML file as one value.
 ///
 /// # Errors
-/// Where the text is no TOML, and why.
+/// The line and the problem.
 pub(crate) fn toml_value(text: &str) -> Result<Value, String> {
     let document = Document::parse(text).map_err(|error| error.to_string())?;
     Ok(json(document.as_item()))
 }
 
-/// The entries of a whole file in TOML, each with its line.
+/// Parses a TOML file as entries with lines.
 ///
 /// # Errors
-/// Where the text is no TOML, and why.
+/// The line and the problem.
 pub(crate) fn toml_entries(text: &str) -> Result<Vec<(String, Value, usize)>, String> {
     let document = Document::parse(text).map_err(|error| error.to_string())?;
     let entry = |(name, item): (&str, &Item)| {
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_know_their_lines_and_paths_their_folder() {
+    fn entries_have_lines_and_paths_are_relative_to_the_file() {
         let text = "# mine\nmodel = \"a/b\"\nartifacts = \"out\"\n\n[targets]\nweather = \"./bin/weather\"\nfar = \"builtin\"\n";
         let entries = read(text).unwrap();
         let lines: Vec<_> =
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_a_warning_with_a_suggestion_and_what_is_wrong_an_error_with_its_line() {
+    fn unknown_settings_are_warnings_and_invalid_ones_errors_with_a_line() {
         let entries = read("\nmodle = 1\n[nothing]\nx = 1\n").unwrap();
         assert_eq!(entries.warnings.len(), 2);
         assert!(

@@ -1,18 +1,18 @@
-//! Every setting, in one table: what it is called, what it takes, and what an untrusted project file may set.
+//! The table of settings: name, type, variable, default, and rule for untrusted files.
 
 use serde_json::Value;
 use toolpost_core::parse_duration;
 
-use crate::args::{CACHING, duration};
+use crate::parse::{PROMPT_CACHING, duration};
 
-/// What a setting takes.
+/// The type of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A text.
     Text,
     /// Texts: an array in a file, separated by commas elsewhere.
     Texts,
-    /// A path; one of a file is relative to the folder of that file.
+    /// A path, relative to the directory of the file that sets it.
     Path,
     /// true or false.
     Flag,
@@ -30,467 +30,176 @@ pub(crate) enum Kind {
     Object,
     /// A duration such as `90s`.
     Duration,
-    /// true, false, or how many from 1 to 256.
-    Spares,
+    /// true, false, or a number from 1 to 256.
+    PoolSize,
     /// One of these words.
     Choice(&'static [&'static str]),
 }
 
-/// What an untrusted project file may set: how output looks, and what is tighter than the value in force.
+/// The values that an untrusted project file may set: output formats, and tighter limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Untrusted {
-    /// Every value: it changes how output looks.
-    Acts,
-    /// Only true, which forbids something.
+    /// Every value, as with output formats.
+    Always,
+    /// Only true.
     IfTrue,
-    /// Only a value below the one in force. Without one there is no limit, and each value is below.
+    /// Only a value at most the current one; any value without one.
     IfSmaller,
-    /// Only a sandbox level above the one in force; without one, the highest.
+    /// Only a sandbox level at least the current one; without one, the highest.
     IfStricter,
-    /// Only entries of the list in force.
+    /// Only entries of the current list.
     IfFewer,
-    /// Nothing: it could start, allow, hide, spend or send something.
-    Waits,
+    /// No value before the file is trusted.
+    Never,
 }
 
 /// A setting.
 #[derive(Debug)]
 pub(crate) struct Key {
-    /// Its name, dotted as in the file.
+    /// The dotted name.
     pub(crate) name: &'static str,
-    /// What it takes.
+    /// The type.
     pub(crate) kind: Kind,
-    /// The variable of the environment that sets it.
-    pub(crate) variable: &'static str,
-    /// What an untrusted project file may set.
+    /// The rule for an untrusted project file.
     pub(crate) untrusted: Untrusted,
-    /// Its value when nobody sets it; empty if there is none.
+    /// The default; empty for none.
     pub(crate) default: &'static str,
-    /// What it is for.
+    /// What the setting means.
     pub(crate) meaning: &'static str,
 }
 
 const fn key(
     name: &'static str,
     kind: Kind,
-    variable: &'static str,
     untrusted: Untrusted,
     default: &'static str,
     meaning: &'static str,
 ) -> Key {
-    Key { name, kind, variable, untrusted, default, meaning }
+    Key { name, kind, untrusted, default, meaning }
 }
 
 const LEVELS: &[&str] = &["minimal", "standard", "strict", "maximum"];
-const PLACES: &[&str] = &["auto", "hosted", "local"];
+const CODE_PLACES: &[&str] = &["auto", "hosted", "local"];
 const COMPACTIONS: &[&str] = &["summary", "provider", "auto", "off"];
 const EFFORTS: &[&str] = &["minimal", "low", "medium", "high", "xhigh", "max"];
 
 use Kind::{
-    Amount, Choice, Count, Flag, Number, Object, Path, Probability, Spares, Temperature, Text, Texts,
+    Amount, Choice, Count, Flag, Number, Object, Path, PoolSize, Probability, Temperature, Text, Texts,
 };
-use Untrusted::{Acts, IfFewer, IfSmaller, IfStricter, IfTrue, Waits};
+use Untrusted::{Always, IfFewer, IfSmaller, IfStricter, IfTrue, Never};
 
 /// The settings. A row with the kind, a reader and a test each: see `tests/it/config.rs`.
 pub(crate) const KEYS: &[Key] = &[
-    key("model", Text, "TOOLPOST_MODEL", Waits, "", "the model of `run`"),
-    key("system_prompt", Text, "TOOLPOST_SYSTEM_PROMPT", Waits, "", "instructions before the task of `run`"),
-    key("temperature", Temperature, "TOOLPOST_TEMPERATURE", Waits, "", "how far the model's words may stray"),
-    key("effort", Choice(EFFORTS), "TOOLPOST_EFFORT", Waits, "", "how hard the model thinks"),
-    key("top_p", Probability, "TOOLPOST_TOP_P", Waits, "", "the share of probable tokens to sample from"),
-    key("top_k", Count, "TOOLPOST_TOP_K", Waits, "", "the number of probable tokens to sample from"),
-    key("seed", Number, "TOOLPOST_SEED", Waits, "", "the seed of sampling"),
-    key("stop", Texts, "TOOLPOST_STOP", Waits, "", "texts that end an answer"),
-    key(
-        "thinking",
-        Text,
-        "TOOLPOST_THINKING",
-        Waits,
-        "",
-        "`off`, `adaptive`, or the most tokens of thinking",
-    ),
-    key(
-        "parallel_tool_calls",
-        Flag,
-        "TOOLPOST_PARALLEL_TOOL_CALLS",
-        Waits,
-        "",
-        "whether the model may call several tools at once",
-    ),
-    key(
-        "prompt_caching",
-        Choice(CACHING),
-        "TOOLPOST_PROMPT_CACHING",
-        Waits,
-        "",
-        "what the provider keeps of a prompt",
-    ),
-    key(
-        "provider_options",
-        Object,
-        "TOOLPOST_PROVIDER_OPTIONS",
-        Waits,
-        "",
-        "fields of the provider's own request: a table, or JSON",
-    ),
+    key("model", Text, Never, "", "the model of `run`"),
+    key("system_prompt", Text, Never, "", "instructions before the task of `run`"),
+    key("temperature", Temperature, Never, "", "sampling temperature, 0 to 2"),
+    key("effort", Choice(EFFORTS), Never, "", "reasoning effort"),
+    key("top_p", Probability, Never, "", "top-p: probability mass to sample from"),
+    key("top_k", Count, Never, "", "top-k: number of tokens to sample from"),
+    key("seed", Number, Never, "", "sampling seed"),
+    key("stop", Texts, Never, "", "stop sequences"),
+    key("thinking", Text, Never, "", "thinking: `off`, `adaptive`, or a maximum of tokens"),
+    key("parallel_tool_calls", Flag, Never, "", "whether one answer may have several tool calls"),
+    key("prompt_caching", Choice(PROMPT_CACHING), Never, "", "the provider's prompt cache"),
+    key("provider_options", Object, Never, "", "fields of the provider's request: a table or JSON"),
     key(
         "metadata",
         Object,
-        "TOOLPOST_METADATA",
-        Waits,
+        Never,
         "",
-        "what the provider may know about a request, such as `user_id`: a table, or JSON",
+        "request metadata for the provider, such as `user_id`: a table or JSON",
     ),
-    key(
-        "betas",
-        Texts,
-        "TOOLPOST_BETAS",
-        Waits,
-        "",
-        "features of the provider that are not yet general, for its beta header",
-    ),
-    key("tags", Object, "TOOLPOST_TAGS", Waits, "", "what every event of usage carries: a table, or JSON"),
-    key(
-        "models.file",
-        Path,
-        "TOOLPOST_MODELS_FILE",
-        Waits,
-        "",
-        "a file that adds and changes models: YAML or JSON",
-    ),
-    key(
-        "models.fallback",
-        Texts,
-        "TOOLPOST_MODELS_FALLBACK",
-        Waits,
-        "",
-        "models for when the first cannot be had",
-    ),
-    key(
-        "models.retries",
-        Number,
-        "TOOLPOST_MODELS_RETRIES",
-        IfSmaller,
-        "3",
-        "how often a request is tried again",
-    ),
-    key(
-        "models.retry_wait",
-        Kind::Duration,
-        "TOOLPOST_MODELS_RETRY_WAIT",
-        Waits,
-        "1s",
-        "the first wait before that",
-    ),
-    key(
-        "models.connect_timeout",
-        Kind::Duration,
-        "TOOLPOST_MODELS_CONNECT_TIMEOUT",
-        IfSmaller,
-        "10s",
-        "how long making a connection to a provider takes",
-    ),
-    key(
-        "models.first_byte_timeout",
-        Kind::Duration,
-        "TOOLPOST_MODELS_FIRST_BYTE_TIMEOUT",
-        IfSmaller,
-        "3m",
-        "how long an answer takes to begin",
-    ),
-    key(
-        "models.event_timeout",
-        Kind::Duration,
-        "TOOLPOST_MODELS_EVENT_TIMEOUT",
-        IfSmaller,
-        "1m",
-        "how long an answer may be silent",
-    ),
-    key(
-        "models.total_timeout",
-        Kind::Duration,
-        "TOOLPOST_MODELS_TOTAL_TIMEOUT",
-        IfSmaller,
-        "30m",
-        "how long an answer takes in all",
-    ),
+    key("betas", Texts, Never, "", "beta features of the provider, for its beta header"),
+    key("tags", Object, Never, "", "metadata of usage events: a table or JSON"),
+    key("models.file", Path, Never, "", "a YAML or JSON file that adds and changes models"),
+    key("models.fallback", Texts, Never, "", "models for when the first is unavailable"),
+    key("models.retries", Number, IfSmaller, "3", "maximum retries of a request"),
+    key("models.retry_wait", Kind::Duration, Never, "1s", "the wait before the first retry"),
+    key("models.connect_timeout", Kind::Duration, IfSmaller, "10s", "connection timeout of a provider"),
+    key("models.first_byte_timeout", Kind::Duration, IfSmaller, "3m", "time limit of an answer's first byte"),
+    key("models.event_timeout", Kind::Duration, IfSmaller, "1m", "maximum pause within an answer"),
+    key("models.total_timeout", Kind::Duration, IfSmaller, "30m", "time limit of an answer"),
     key(
         "models.ca_file",
         Path,
-        "TOOLPOST_MODELS_CA_FILE",
-        Waits,
+        Never,
         "",
-        "a file with certificates that providers are trusted by, besides the system's",
+        "a file with root certificates for providers, besides the system's",
     ),
-    key(
-        "models.requests_per_minute",
-        Count,
-        "TOOLPOST_MODELS_REQUESTS_PER_MINUTE",
-        IfSmaller,
-        "",
-        "how often a provider is asked in a minute",
-    ),
-    key(
-        "models.tokens_per_minute",
-        Count,
-        "TOOLPOST_MODELS_TOKENS_PER_MINUTE",
-        IfSmaller,
-        "",
-        "how many tokens a provider is given and asked for in a minute",
-    ),
-    key(
-        "models.concurrency",
-        Count,
-        "TOOLPOST_MODELS_CONCURRENCY",
-        IfSmaller,
-        "",
-        "how many requests a provider gets at once",
-    ),
-    key("tools", Texts, "TOOLPOST_TOOLS", Waits, "", "the tools of `run`: targets or names"),
-    key(
-        "tool_choice",
-        Text,
-        "TOOLPOST_TOOL_CHOICE",
-        Waits,
-        "",
-        "`auto`, `none`, or what a run must call first: `any`, or the name of a tool",
-    ),
-    key(
-        "strict_tools",
-        Flag,
-        "TOOLPOST_STRICT_TOOLS",
-        Waits,
-        "false",
-        "whether the provider keeps the arguments of tools to their schemas, where it can",
-    ),
-    key("allow", Texts, "TOOLPOST_ALLOW", IfFewer, "", "tools that need no approval"),
-    key("ask", Flag, "TOOLPOST_ASK", IfTrue, "false", "ask before each call of every tool"),
-    key("level", Choice(LEVELS), "TOOLPOST_LEVEL", IfStricter, "", "the sandbox level"),
-    key("artifacts", Path, "TOOLPOST_ARTIFACTS", Waits, "", "where `run` puts files that were made"),
-    key("no_save", Flag, "TOOLPOST_NO_SAVE", Waits, "false", "store no conversations, runs and calls"),
-    key("store", Path, "TOOLPOST_STORE", Waits, "", "the file that keeps the state of tools"),
-    key(
-        "max_iterations",
-        Count,
-        "TOOLPOST_MAX_ITERATIONS",
-        IfSmaller,
-        "25",
-        "how often a run asks its model",
-    ),
-    key("max_tool_calls", Count, "TOOLPOST_MAX_TOOL_CALLS", IfSmaller, "", "how many tools a run calls"),
-    key("max_tokens", Count, "TOOLPOST_MAX_TOKENS", IfSmaller, "", "how many tokens a run reads and writes"),
-    key("max_output_tokens", Count, "TOOLPOST_MAX_OUTPUT_TOKENS", Waits, "", "the longest answer of a model"),
-    key("max_time", Kind::Duration, "TOOLPOST_MAX_TIME", IfSmaller, "", "how long a run takes"),
-    key("max_cost", Amount, "TOOLPOST_MAX_COST", IfSmaller, "", "how many US dollars a run costs"),
-    key(
-        "parallel_tools",
-        Count,
-        "TOOLPOST_PARALLEL_TOOLS",
-        IfSmaller,
-        "8",
-        "how many tools of a run work at once",
-    ),
-    key(
-        "tool_timeout",
-        Kind::Duration,
-        "TOOLPOST_TOOL_TIMEOUT",
-        Waits,
-        "",
-        "how long one call of a tool takes",
-    ),
-    key(
-        "tool_output_chars",
-        Count,
-        "TOOLPOST_TOOL_OUTPUT_CHARS",
-        Waits,
-        "",
-        "how many characters of a call's text the model reads",
-    ),
+    key("models.requests_per_minute", Count, IfSmaller, "", "rate limit per provider, in requests"),
+    key("models.tokens_per_minute", Count, IfSmaller, "", "rate limit per provider, in tokens"),
+    key("models.concurrency", Count, IfSmaller, "", "maximum concurrent requests per provider"),
+    key("tools", Texts, Never, "", "the tools of `run`: targets or names"),
+    key("tool_choice", Text, Never, "", "`auto`, `none`, `any`, or the tool of the first call"),
+    key("strict_tools", Flag, Never, "false", "strict tool schemas, where the provider has them"),
+    key("allow", Texts, IfFewer, "", "tools that need no approval"),
+    key("ask", Flag, IfTrue, "false", "approval prompts before each tool call"),
+    key("level", Choice(LEVELS), IfStricter, "", "the sandbox level"),
+    key("artifacts", Path, Never, "", "the artifact directory of `run`"),
+    key("no_save", Flag, Never, "false", "store no conversations, runs and calls"),
+    key("store", Path, Never, "", "the database of documents, runs and conversations"),
+    key("max_iterations", Count, IfSmaller, "25", "maximum requests of a run to its model"),
+    key("max_tool_calls", Count, IfSmaller, "", "maximum tool calls of a run"),
+    key("max_tokens", Count, IfSmaller, "", "maximum tokens of a run, input and output"),
+    key("max_output_tokens", Count, Never, "", "maximum tokens of an answer"),
+    key("max_time", Kind::Duration, IfSmaller, "", "maximum duration of a run"),
+    key("max_cost", Amount, IfSmaller, "", "maximum cost of a run in US dollars"),
+    key("parallel_tools", Count, IfSmaller, "8", "maximum concurrent tool calls of a run"),
+    key("tool_timeout", Kind::Duration, Never, "", "time limit of a tool call"),
+    key("tool_output_chars", Count, Never, "", "maximum characters of a tool result for the model"),
     key(
         "repetition",
         Number,
-        "TOOLPOST_REPETITION",
-        Waits,
+        Never,
         "3",
-        "how often a run repeats itself before its model is told; 0 for endlessly",
+        "repeated calls before a warning, twice that before the end; 0 for none",
     ),
-    key(
-        "repairs",
-        Number,
-        "TOOLPOST_REPAIRS",
-        IfSmaller,
-        "2",
-        "how often a model is told that its answer does not fit its schema",
-    ),
-    key(
-        "no_wrap_up",
-        Flag,
-        "TOOLPOST_NO_WRAP_UP",
-        IfTrue,
-        "false",
-        "a run ends at a limit without summing up",
-    ),
+    key("repairs", Number, IfSmaller, "2", "maximum repairs of an answer that does not fit its schema"),
+    key("no_wrap_up", Flag, IfTrue, "false", "no summary when a run ends at a limit"),
     key(
         "compaction",
         Choice(COMPACTIONS),
-        "TOOLPOST_COMPACTION",
-        Waits,
+        Never,
         "summary",
-        "who makes a conversation shorter that comes near to what its model takes",
-    ),
-    key(
-        "no_compaction",
-        Flag,
-        "TOOLPOST_NO_COMPACTION",
-        Waits,
-        "false",
-        "a conversation that outgrows its model ends, instead of being summed up",
+        "who compacts long conversations; `off` ends the run instead",
     ),
     key(
         "no_network",
         Flag,
-        "TOOLPOST_NO_NETWORK",
         IfTrue,
         "false",
-        "no connection leaves this machine; any text but `0` and `false` means it",
+        "no connection leaves this machine; every text but `0` and `false` counts",
     ),
     key(
         "code.place",
-        Choice(PLACES),
-        "TOOLPOST_CODE_PLACE",
-        Waits,
+        Choice(CODE_PLACES),
+        Never,
         "auto",
-        "where the code of `code_execution` runs: with the provider (hosted) or here (local)",
+        "where `code_execution` runs: at the provider (hosted) or here (local)",
     ),
-    key(
-        "code.pool",
-        Spares,
-        "TOOLPOST_CODE_POOL",
-        Waits,
-        "true",
-        "whether `run` keeps Pythons ready for code, and how many (true is 2)",
-    ),
-    key(
-        "code.preload",
-        Texts,
-        "TOOLPOST_CODE_PRELOAD",
-        Waits,
-        "",
-        "modules that these Pythons have loaded; `data` stands for those of the profile",
-    ),
-    key(
-        "code.profile",
-        Text,
-        "TOOLPOST_CODE_PROFILE",
-        Waits,
-        "",
-        "the packages of code in `run` and `call`, such as `data`: see `toolpost help image`",
-    ),
-    key(
-        "http.allow_hosts",
-        Texts,
-        "TOOLPOST_HTTP_ALLOW_HOSTS",
-        IfFewer,
-        "",
-        "hosts that `http_request` may ask, and logins may go to, although they are not public",
-    ),
+    key("code.pool", PoolSize, Never, "true", "prewarmed Pythons of `run`: true (2), false, or a number"),
+    key("code.preload", Texts, Never, "", "modules to preload in them; a profile stands for its modules"),
+    key("code.profile", Text, Never, "", "the package profile of code in `run` and `call`, such as `data`"),
+    key("http.allow_hosts", Texts, IfFewer, "", "private hosts that `http_request` and logins may reach"),
     key(
         "egress_policy",
         Path,
-        "TOOLPOST_EGRESS_POLICY",
-        Waits,
+        Never,
         "",
-        "a file with the hosts that `run_code` and `exec` may reach: TOML or JSON",
+        "a TOML or JSON file with the egress allowlist of `run_code` and `exec`",
     ),
-    key(
-        "packages.index",
-        Text,
-        "TOOLPOST_PACKAGES_INDEX",
-        Waits,
-        "",
-        "where Python packages are from; counts more than PIP_INDEX_URL",
-    ),
-    key(
-        "packages.registry",
-        Text,
-        "TOOLPOST_PACKAGES_REGISTRY",
-        Waits,
-        "",
-        "where npm packages are from; counts more than npm_config_registry",
-    ),
-    key(
-        "packages.certificate",
-        Path,
-        "TOOLPOST_PACKAGES_CERTIFICATE",
-        Waits,
-        "",
-        "a file with the certificates of both; counts more than PIP_CERT",
-    ),
-    key(
-        "packages.find_links",
-        Path,
-        "TOOLPOST_PACKAGES_FIND_LINKS",
-        Waits,
-        "",
-        "a folder with Python packages; counts more than PIP_FIND_LINKS",
-    ),
-    key(
-        "search.searxng",
-        Text,
-        "TOOLPOST_SEARCH_SEARXNG",
-        Waits,
-        "",
-        "the address of a SearXNG server for `web_search`",
-    ),
-    key(
-        "search.brave",
-        Text,
-        "TOOLPOST_SEARCH_BRAVE",
-        Waits,
-        "",
-        "the address of Brave Search, instead of its own; its key is BRAVE_API_KEY",
-    ),
-    key(
-        "search.engine",
-        Choice(&["searxng", "brave"]),
-        "TOOLPOST_SEARCH_ENGINE",
-        Waits,
-        "",
-        "which engine is asked when a call names none",
-    ),
-    key(
-        "format",
-        Choice(&["text", "json", "jsonl"]),
-        "TOOLPOST_FORMAT",
-        Acts,
-        "text",
-        "how a result is printed",
-    ),
-    key(
-        "color",
-        Choice(&["auto", "always", "never"]),
-        "TOOLPOST_COLOR",
-        Acts,
-        "auto",
-        "whether output is coloured",
-    ),
-    key(
-        "log",
-        Text,
-        "TOOLPOST_LOG",
-        Waits,
-        "",
-        "what is logged, such as `debug` or `toolpost::call=debug,warn`",
-    ),
-    key(
-        "log_format",
-        Choice(&["text", "json"]),
-        "TOOLPOST_LOG_FORMAT",
-        Acts,
-        "text",
-        "how log lines are written",
-    ),
-    key("log_file", Path, "TOOLPOST_LOG_FILE", Waits, "", "where the log goes, instead of standard error"),
+    key("packages.index", Text, Never, "", "the Python package index; overrides PIP_INDEX_URL"),
+    key("packages.registry", Text, Never, "", "the npm registry; overrides npm_config_registry"),
+    key("packages.certificate", Path, Never, "", "a file with certificates of both; overrides PIP_CERT"),
+    key("packages.find_links", Path, Never, "", "a directory with Python packages; overrides PIP_FIND_LINKS"),
+    key("search.searxng", Text, Never, "", "the URL of a SearXNG server for `web_search`"),
+    key("search.brave", Text, Never, "", "the URL of Brave Search; the key is BRAVE_API_KEY"),
+    key("search.engine", Choice(&["searxng", "brave"]), Never, "", "the default engine of `web_search`"),
+    key("format", Choice(&["text", "json", "jsonl"]), Always, "text", "output format"),
+    key("color", Choice(&["auto", "always", "never"]), Always, "auto", "when to color output"),
+    key("log", Text, Never, "", "log filter, such as `debug` or `toolpost::call=debug,warn`"),
+    key("log_format", Choice(&["text", "json"]), Always, "text", "format of log lines"),
+    key("log_file", Path, Never, "", "the log file; defaults to standard error"),
 ];
 
 /// The setting of a name.
@@ -499,14 +208,19 @@ pub(crate) fn find(name: &str) -> Option<&'static Key> {
 }
 
 impl Key {
-    /// A value of a file, if it is of the kind.
+    /// The environment variable that sets it.
+    pub(crate) fn variable(&self) -> String {
+        format!("TOOLPOST_{}", self.name.replace('.', "_").to_uppercase())
+    }
+
+    /// Checks the type of a value.
     ///
     /// # Errors
     /// What was expected.
     pub(crate) fn check(&self, value: Value) -> Result<Value, String> {
         let good = match (self.kind, &value) {
             (Kind::Text | Kind::Path, Value::String(_))
-            | (Kind::Flag | Kind::Spares, Value::Bool(_))
+            | (Kind::Flag | Kind::PoolSize, Value::Bool(_))
             | (Kind::Object, Value::Object(_)) => true,
             (Kind::Texts, Value::Array(items)) => items.iter().all(Value::is_string),
             (Kind::Count, Value::Number(number)) => number.as_u64().is_some_and(|number| number >= 1),
@@ -515,7 +229,7 @@ impl Key {
                 number.as_f64().is_some_and(|number| (0.0..=1.0).contains(&number))
             }
             (Kind::Amount, Value::Number(number)) => number.as_f64().is_some_and(|number| number > 0.0),
-            (Kind::Spares, Value::Number(number)) => {
+            (Kind::PoolSize, Value::Number(number)) => {
                 number.as_u64().is_some_and(|number| (1..=256).contains(&number))
             }
             (Kind::Temperature, Value::Number(number)) => {
@@ -528,7 +242,7 @@ impl Key {
         if good { Ok(value) } else { Err(format!("expected {}, found {value}", self.expected())) }
     }
 
-    /// A value of the command line or the environment.
+    /// Parses a value of the command line or the environment.
     ///
     /// # Errors
     /// What was expected.
@@ -538,7 +252,7 @@ impl Key {
             Kind::Flag
             | Kind::Count
             | Kind::Number
-            | Kind::Spares
+            | Kind::PoolSize
             | Kind::Temperature
             | Kind::Probability
             | Kind::Amount
@@ -555,26 +269,26 @@ impl Key {
             Kind::Path => "a path".into(),
             Kind::Flag => "true or false".into(),
             Kind::Count => "a whole number from 1".into(),
-            Kind::Spares => "true, false or a whole number from 1 to 256".into(),
+            Kind::PoolSize => "true, false or a whole number from 1 to 256".into(),
             Kind::Number => "a whole number from 0".into(),
             Kind::Temperature => "a number from 0 to 2".into(),
             Kind::Probability => "a number from 0 to 1".into(),
             Kind::Amount => "a number above 0".into(),
-            Kind::Object => "a table, or an object of JSON".into(),
+            Kind::Object => "a table or a JSON object".into(),
             Kind::Duration => "a duration above 0, such as \"90s\" or \"5m\"".into(),
             Kind::Choice(words) => format!("one of {}", words.join(", ")),
         }
     }
 
-    /// Whether an untrusted file may set this value, where another one may be in force.
-    pub(crate) fn acts_untrusted(&self, value: &Value, current: Option<&Value>) -> bool {
+    /// Whether an untrusted file may replace the current value with this one.
+    pub(crate) fn allows_untrusted(&self, value: &Value, current: Option<&Value>) -> bool {
         let amount = |value: &Value| match self.kind {
             Kind::Duration => Some(parse_duration(value.as_str()?).ok()?.as_secs_f64()),
             _ => value.as_f64(),
         };
         let rank = |value: &Value| LEVELS.iter().position(|level| value == level);
         match self.untrusted {
-            Untrusted::Acts => true,
+            Untrusted::Always => true,
             Untrusted::IfTrue => *value == Value::Bool(true),
             Untrusted::IfSmaller => current.is_none_or(|current| amount(value) <= amount(current)),
             Untrusted::IfStricter => match current {
@@ -585,7 +299,7 @@ impl Key {
                 let known = current.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
                 value.as_array().is_some_and(|values| values.iter().all(|value| known.contains(value)))
             }
-            Untrusted::Waits => false,
+            Untrusted::Never => false,
         }
     }
 }
@@ -600,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_takes_what_it_says_and_nothing_else() {
+    fn every_kind_rejects_other_values() {
         let cases = [
             ("model", json!("x"), json!(1)),
             ("tools", json!(["a"]), json!([1])),
@@ -627,9 +341,8 @@ mod tests {
     }
 
     #[test]
-    fn names_and_variables_are_distinct_and_fit_each_other() {
+    fn names_are_distinct_and_defaults_parse() {
         for (index, key) in KEYS.iter().enumerate() {
-            assert_eq!(key.variable, format!("TOOLPOST_{}", key.name.replace('.', "_").to_uppercase()));
             assert!(KEYS[..index].iter().all(|other| other.name != key.name));
             assert!(key.default.is_empty() || key.parse(key.default).is_ok(), "{}", key.name);
         }

@@ -1,26 +1,26 @@
-//! Using files that settings name as they were trusted, and protecting them from what runs.
+//! Checked reads of pinned files, and protection of pinned files from tools.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::closure::{Reference, settled};
+use super::closure::digest_of;
+use super::reference::{Reference, settled};
 use super::trust::Pins;
-use super::{Config, digest, places};
+use super::{Config, digest, paths};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::regular_file;
 
-/// The settings that name files which decide what runs, wherever the settings are from.
+/// Settings of every origin that name files which affect programs.
 const DECISIVE: [&str; 4] = ["models.file", "models.ca_file", "egress_policy", "packages.certificate"];
 
 impl Config {
-    /// Whether a trusted project file in force references a path.
+    /// Whether a trusted project file references a path.
     pub(crate) fn pins(&self, path: &Path) -> bool {
         self.closure.contains_key(&settled(path))
     }
 
-    /// Reads a file that a setting names. If a project file in force references it, it must be what was trusted: the
-    /// text that is given is the text that was compared.
+    /// Reads a file of a setting. If a project file references it, its content must match the pin.
     pub(crate) fn read_text(&self, what: &str, path: &Path, largest: u64) -> Result<String, Failure> {
         let wrong = |error: &io::Error| Failure::file(what, path, error);
         let text = regular_file::read_text(path, largest).map_err(|error| wrong(&error))?;
@@ -28,11 +28,11 @@ impl Config {
         Ok(text)
     }
 
-    /// Checks a file or directory that something else reads by its path, directly before it does.
+    /// Checks a file or directory directly before another program reads it.
     pub(crate) fn check_pinned(&self, what: &str, path: &Path) -> Result<(), Failure> {
         self.compare(what, path, || {
             let reference = if path.is_dir() { Reference::Directory } else { Reference::File };
-            reference(path.to_owned()).digest()
+            digest_of(&reference(path.to_owned()))
         })
     }
 
@@ -48,22 +48,23 @@ impl Config {
         }
         let message = format!("{what} `{}` has changed since it was trusted", path.display());
         Err(Failure::new(Exit::Denied, "PERMISSION", message)
-            .hint("Read it; then trust again the file that references it."))
+            .hint("Read it; then trust the file that references it again."))
     }
 
-    /// Every path that nothing which runs may change: all files that are trusted, all that they reference, the files that
-    /// settings name, and the project's own files in the working directory, trusted or not.
+    /// All paths that no tool may change.
     ///
-    /// A program directory that holds the working directory is left to its digest.
+    /// These are trusted files with their references, files of settings, and project files of the working
+    /// directory, trusted or not. The digest alone protects a program directory that contains the working
+    /// directory.
     pub(crate) fn protected(&self, folder: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
         let here = settled(Path::new("."));
         let folder = folder.map_or_else(|| here.clone(), settled);
         let pins = Pins::load()?;
         let own = [&here, &folder].into_iter().flat_map(|folder| {
-            [places::PROJECT, ".env", ".mcp.json"].into_iter().map(move |name| folder.join(name))
+            [paths::PROJECT, ".env", ".mcp.json"].into_iter().map(move |name| folder.join(name))
         });
         let named = DECISIVE.iter().filter_map(|name| self.path(name));
-        let lists = [places::project(), places::trust(), places::pins()].into_iter().flatten();
+        let lists = [paths::project(), paths::trust(), paths::pins()].into_iter().flatten();
         let mut all: Vec<PathBuf> = pins
             .paths()
             .map(Path::to_owned)
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_what_was_trusted() {
+    fn a_changed_pinned_file_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let [pinned, free] = ["way.toml", "free.toml"].map(|name| folder.path().join(name));
         std::fs::write(&pinned, "allow = []").unwrap();
@@ -91,7 +92,7 @@ mod tests {
         config.closure.insert(settled(&pinned), digest::of_content(&pinned, b"allow = []"));
         let read = |path: &Path| config.read_text("the policy", path, 100);
         assert_eq!(read(&pinned).unwrap(), "allow = []");
-        // After the settings were read, and before the policy is.
+        // Between reading the settings and reading the policy.
         std::fs::write(&pinned, "allow = [\"evil.example\"]").unwrap();
         let refused = read(&pinned).unwrap_err();
         assert!(refused.exit == Exit::Denied && refused.message.contains("way.toml"), "{refused:?}");

@@ -1,37 +1,39 @@
-//! Which files of strangers the operator trusts: pinned by their content, with everything that they reference.
+//! Trusted files: pinned by content, with everything that they reference.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use toolpost_core::StartCheck;
 
-use super::closure::{Reference, closure, follow, settled};
+use super::closure::{closure, digest_of, follow};
 use super::digest;
-use crate::config::places;
+use super::file::toml_value;
+use super::paths;
+use super::reference::{Reference, settled};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::grants;
+use crate::mcp::entries;
 
-/// The largest file that can be trusted, in bytes: a person is to have read it.
-pub(super) const MAX_SIZE: u64 = 16 << 20;
 /// The version of the list of trusted files.
 const VERSION: u32 = 2;
 
-/// Whether a file is trusted.
+/// The trust in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// With exactly this content, and everything that it references with the content that it has now.
+pub(crate) enum TrustState {
+    /// Trusted: the file and its references have the pinned contents.
     Trusted,
-    /// This file, itself or one that it references, has another content than was trusted.
+    /// The file, or one that it references, has changed.
     Changed(PathBuf),
-    /// Not at all.
+    /// Not trusted.
     Unknown,
 }
 
-impl Standing {
-    /// Why a file is not trusted, after its name.
+impl TrustState {
+    /// Why a file is not trusted, to print after its name.
     pub(crate) fn reason(&self, path: &Path) -> String {
         match self {
             Self::Changed(changed) if *changed != settled(path) => {
@@ -43,29 +45,29 @@ impl Standing {
     }
 }
 
-/// The pins, as they are stored.
+/// The stored pins.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pins {
     v: u32,
-    /// The pin of each file, by its absolute path.
+    /// The pin of each file, by absolute path.
     files: BTreeMap<PathBuf, Pin>,
 }
 
-/// What is pinned of a file.
+/// The pin of a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "StoredPin")]
 pub(crate) struct Pin {
     /// The SHA-256 of its content.
     pub(crate) sha256: String,
-    /// The digest of everything that it references, by absolute path. Absent in pins of format 1.
+    /// The digests of its references, by absolute path. Format 1 has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     references: Option<BTreeMap<PathBuf, String>>,
-    /// What its targets reach, as it was shown.
+    /// The grants of its targets, as `toolpost trust` printed them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) grants: Vec<String>,
 }
 
-/// A pin in each format that was ever written.
+/// A pin in every format.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum StoredPin {
@@ -90,12 +92,12 @@ impl From<StoredPin> for Pin {
 }
 
 impl Pin {
-    /// The digests of what the file references, by path.
+    /// The digests of the references, by path.
     pub(crate) fn references(&self) -> impl Iterator<Item = (&Path, &str)> {
         self.references.iter().flatten().map(|(path, digest)| (path.as_path(), digest.as_str()))
     }
 
-    /// The digest of a path, which is the file itself or one that it references.
+    /// The digest of a path: the file itself or a reference.
     fn digest(&self, root: &Path, path: &Path) -> Option<&str> {
         if root == path {
             return Some(&self.sha256);
@@ -105,17 +107,17 @@ impl Pin {
 }
 
 impl Pins {
-    /// Reads what is trusted. Nothing is, if there is no such file.
+    /// Reads the pins; a missing file has none.
     pub(crate) fn load() -> Result<Self, Failure> {
-        let Some(path) = places::trust() else { return Ok(Self::default()) };
+        let Some(path) = paths::trust() else { return Ok(Self::default()) };
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) => return Err(Failure::file("the list of trusted files", &path, &error)),
         };
         let wrong = |why: String| {
-            Failure::usage(format!("the list of trusted files `{}` cannot be read: {why}", path.display()))
-                .hint("Remove it, and trust again what you still trust.")
+            Failure::usage(format!("the list of trusted files `{}` is invalid: {why}", path.display()))
+                .hint("Remove it, and trust your files again.")
         };
         let pins: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         if pins.v > VERSION {
@@ -124,26 +126,26 @@ impl Pins {
         Ok(pins)
     }
 
-    /// How a file stands. What cannot be read is not trusted.
-    pub(crate) fn standing(&self, path: &Path) -> Standing {
+    /// The trust in a file; an unreadable one is not trusted.
+    pub(crate) fn standing(&self, path: &Path) -> TrustState {
         match digest::read(path) {
             Ok(content) => self.standing_of(path, &content),
-            Err(_) => Standing::Unknown,
+            Err(_) => TrustState::Unknown,
         }
     }
 
-    /// How this content of a file stands.
-    pub(crate) fn standing_of(&self, path: &Path, content: &[u8]) -> Standing {
+    /// The trust in a file with this content.
+    pub(crate) fn standing_of(&self, path: &Path, content: &[u8]) -> TrustState {
         self.judge(path, content).0
     }
 
-    /// How this content of a file stands; if it is trusted, also the digests of everything that it references.
-    pub(crate) fn judge(&self, path: &Path, content: &[u8]) -> (Standing, BTreeMap<PathBuf, String>) {
+    /// The trust in a file with this content, and the digests of its references if it is trusted.
+    pub(crate) fn judge(&self, path: &Path, content: &[u8]) -> (TrustState, BTreeMap<PathBuf, String>) {
         self.judge_by(path, content, || closure(&settled(path), content))
     }
 
-    /// How this content of a file stands, if only these of its references are used.
-    pub(crate) fn standing_for(&self, path: &Path, content: &[u8], used: &[Reference]) -> Standing {
+    /// The trust in a file with this content, if only these references are used.
+    pub(crate) fn standing_for(&self, path: &Path, content: &[u8], used: &[Reference]) -> TrustState {
         self.judge_by(path, content, || follow(&settled(path), used.to_vec())).0
     }
 
@@ -152,35 +154,35 @@ impl Pins {
         path: &Path,
         content: &[u8],
         closure: impl Fn() -> Result<BTreeMap<PathBuf, String>, Failure>,
-    ) -> (Standing, BTreeMap<PathBuf, String>) {
+    ) -> (TrustState, BTreeMap<PathBuf, String>) {
         let none = BTreeMap::new;
-        let Ok(path) = path.canonicalize() else { return (Standing::Unknown, none()) };
+        let Ok(path) = path.canonicalize() else { return (TrustState::Unknown, none()) };
         let own = digest::of_content(&path, content);
-        let mut standing = Standing::Unknown;
+        let mut standing = TrustState::Unknown;
         let mut found = None;
         for (root, pin) in &self.files {
             let Some(pinned) = pin.digest(root, &path) else { continue };
             if pinned != own {
-                standing = Standing::Changed(path.clone());
+                standing = TrustState::Changed(path.clone());
                 continue;
             }
-            // What cannot be pinned any more has changed.
+            // A file that cannot be pinned any more has changed.
             let Ok(closure) = found.get_or_insert_with(&closure) else {
-                return (Standing::Changed(path), none());
+                return (TrustState::Changed(path), none());
             };
             let changed = closure.iter().find(|(path, now)| pin.digest(root, path) != Some(now.as_str()));
             match changed {
-                None => return (Standing::Trusted, std::mem::take(closure)),
-                Some((changed, _)) => standing = Standing::Changed(changed.clone()),
+                None => return (TrustState::Trusted, std::mem::take(closure)),
+                Some((changed, _)) => standing = TrustState::Changed(changed.clone()),
             }
         }
         (standing, none())
     }
 
-    /// Checks that each of these has a content that some trusted file pins.
+    /// Checks that a trusted file pins the content of each path.
     fn check(&self, references: &[Reference]) -> Result<(), Failure> {
         for reference in references {
-            let (path, now) = (reference.path(), reference.digest()?);
+            let (path, now) = (reference.path(), digest_of(reference)?);
             let mut roots = self.files.iter().filter(|(root, pin)| pin.digest(root, &path).is_some());
             let first = roots.clone().next().map(|(root, _)| root.clone());
             if roots.any(|(root, pin)| pin.digest(root, &path) == Some(now.as_str())) {
@@ -195,41 +197,41 @@ impl Pins {
         Ok(())
     }
 
-    /// Pins a file and everything that it references, with the contents that they have now; gives its path and its pin.
+    /// Pins the current content of a file and its references; returns its path and pin.
     pub(crate) fn add(&mut self, path: &Path) -> Result<(PathBuf, Pin), Failure> {
         let absolute = path.canonicalize().map_err(|error| Failure::file("the file", path, &error))?;
         if absolute.to_str().is_none() {
             return Err(Failure::usage(format!("the path `{}` is not UTF-8", absolute.display()))
-                .hint("Rename it: trust is kept by path, in a file of text."));
+                .hint("Rename the file: trust is stored by path in a text file."));
         }
         let content = digest::read(&absolute).map_err(|error| Failure::file("the file", path, &error))?;
         let references = Some(closure(&absolute, &content)?);
-        let grants = grants::described(&absolute, &content);
+        let grants = target_grants(&absolute, &content);
         let pin = Pin { sha256: digest::of_content(&absolute, &content), references, grants };
         self.files.insert(absolute.clone(), pin.clone());
         Ok((absolute, pin))
     }
 
-    /// Trusts a file no more; says whether it was.
+    /// Revokes the trust in a file; false if it was not trusted.
     pub(crate) fn remove(&mut self, path: &Path) -> bool {
         let absolute = path.canonicalize().or_else(|_| std::path::absolute(path));
         absolute.is_ok_and(|path| self.files.remove(&path).is_some())
     }
 
-    /// What is trusted: path and pin.
+    /// The trusted files with their pins.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Path, &Pin)> {
         self.files.iter().map(|(path, pin)| (path.as_path(), pin))
     }
 
-    /// Every path that is pinned.
+    /// All pinned paths.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.iter()
             .flat_map(|(path, pin)| std::iter::once(path).chain(pin.references().map(|(path, _)| path)))
     }
 
-    /// Stores them, in one step.
+    /// Stores the pins atomically.
     pub(crate) fn save(&mut self) -> Result<(), Failure> {
-        let path = places::trust().ok_or_else(places::no_home)?;
+        let path = paths::trust().ok_or_else(paths::no_home)?;
         let wrong = |error: &io::Error| Failure::file("the list of trusted files", &path, error);
         let folder = path.parent().unwrap_or(Path::new("."));
         std::fs::create_dir_all(folder).map_err(|error| wrong(&error))?;
@@ -237,7 +239,7 @@ impl Pins {
         let text = serde_json::to_string_pretty(self).map_err(|error| {
             Failure::new(Exit::Failed, "INTERNAL", format!("the list of trusted files: {error}"))
         })?;
-        // Readable for its owner alone, which is what a temporary file is.
+        // A temporary file is readable for its owner alone.
         let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|error| wrong(&error))?;
         file.write_all(text.as_bytes()).map_err(|error| wrong(&error))?;
         file.persist(&path).map_err(|error| wrong(&error.error))?;
@@ -245,10 +247,67 @@ impl Pins {
     }
 }
 
-/// A check that these references of a trusted file are what was trusted; none if there is nothing to check. The list of
-/// trusted files is read each time: a command that runs on sees what the operator trusts meanwhile.
+/// The targets of a trusted file with their grants, for `toolpost trust`.
+fn target_grants(path: &Path, content: &[u8]) -> Vec<String> {
+    let servers = entries::described(path, content);
+    if !servers.is_empty() {
+        return servers;
+    }
+    let Ok(text) = std::str::from_utf8(content) else { return Vec::new() };
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let Ok(file) = toml_value(text) else { return Vec::new() };
+    let mut lines = Vec::new();
+    let mut add = |name: &str, target: &str, value: Option<&Value>| {
+        let grants = value.and_then(|value| grants::read(value, folder).ok()).unwrap_or_default();
+        lines.extend(grants::lines_of(name, target, &grants));
+    };
+    if let Some(program) = file.get("program").and_then(Value::as_str) {
+        add(program, "", file.get(grants::KEY));
+    }
+    for upstream in file.get("upstreams").and_then(Value::as_array).into_iter().flatten() {
+        let text = |key: &str| upstream.get(key).and_then(Value::as_str).unwrap_or_default();
+        add(text("name"), text("target"), upstream.get(grants::KEY));
+    }
+    for (name, entry) in file.get("targets").and_then(Value::as_object).into_iter().flatten() {
+        let target = entry.get("target").and_then(Value::as_str);
+        add(name, target.unwrap_or_default(), entry.get(grants::KEY));
+    }
+    lines
+}
+
+/// A check of references of a trusted file; `None` without references.
+///
+/// Each check reads the list again, so a running command sees new trust.
 pub(crate) fn start_check(references: Vec<Reference>) -> Option<StartCheck> {
     let is_empty = references.is_empty();
-    let check = move || Pins::load().and_then(|pins| pins.check(&references)).map_err(Failure::told);
+    let check =
+        move || Pins::load().and_then(|pins| pins.check(&references)).map_err(Failure::into_tool_error);
     (!is_empty).then(|| StartCheck::new(check))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trust_shows_what_each_target_reaches() {
+        let shown = |text: &str| target_grants(Path::new("/p/x.toml"), text.as_bytes()).join("\n");
+        assert_eq!(
+            shown("kind = \"command\"\nprogram = \"p\"\n[grants]\nenv = [{ name = \"K\", raw = true }]"),
+            "p: gets the value of `K` (raw)"
+        );
+        assert_eq!(
+            shown(
+                "kind = \"gateway\"\n[[upstreams]]\nname = \"a\"\ntarget = \"stdio:npx -y @s/p@1\"\n\
+                 grants = { allow_hosts = [\"a.example\"], writable = [\"out\"] }\n[[upstreams]]\nname = \"b\"\ntarget = \"./b\""
+            ),
+            "a: installs @s/p@1 without scripts\na: reaches a.example\na: writes `/p/out`"
+        );
+        assert_eq!(
+            shown(
+                "[targets]\nc = \"./c\"\nd = { target = \"stdio:uvx d\", grants = { install_scripts = true } }"
+            ),
+            "d: installs d with scripts\nd: runs scripts of packages while they are installed"
+        );
+    }
 }

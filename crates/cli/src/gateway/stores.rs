@@ -1,4 +1,4 @@
-//! What is known of upstreams, in files of the user.
+//! Stored data of upstreams: approved definitions and cached manifests.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -12,25 +12,25 @@ use sha2::{Digest as _, Sha256};
 use toolpost_core::{ToolError, hex};
 use toolpost_toolbox::sources::{Manifest, ManifestStore, Pin, PinStore};
 
-use crate::config::places;
+use crate::config::paths;
 
-/// The largest file that is read, in bytes.
+/// The maximum size of a file, in bytes.
 const MAX_SIZE: u64 = 64 << 20;
 /// The version of the file.
 const VERSION: u32 = 1;
 
-/// The definitions of tools that were approved, of all gateways, in one file.
+/// The approved definitions of all gateways, in one file.
 #[derive(Debug)]
 pub(super) struct FilePins {
-    /// The gateway: pins of two of them never mix.
+    /// The gateway, which separates pins of different gateways.
     gateway: String,
 }
 
-/// The pins, as they are stored.
+/// The stored pins.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Stored {
     v: u32,
-    /// By the path of the gateway and the upstream, then by tool.
+    /// By gateway path and upstream, then by tool.
     upstreams: BTreeMap<String, BTreeMap<String, Pin>>,
 }
 
@@ -46,15 +46,14 @@ impl FilePins {
 }
 
 fn path() -> Result<PathBuf, ToolError> {
-    places::pins().ok_or_else(|| {
-        ToolError::precondition("there is no home folder to keep approved definitions in")
-            .suggest("Set HOME.")
+    paths::pins().ok_or_else(|| {
+        ToolError::precondition("there is no home directory for approved definitions").suggest("Set HOME.")
     })
 }
 
 fn wrong(path: &Path, error: &dyn std::fmt::Display) -> ToolError {
-    ToolError::precondition(format!("the approved definitions `{}` cannot be used: {error}", path.display()))
-        .suggest("Remove the file, and approve again what you still trust.")
+    ToolError::precondition(format!("the approved definitions `{}` are unusable: {error}", path.display()))
+        .suggest("Remove the file, and approve your tools again.")
 }
 
 fn read(path: &Path) -> Result<Stored, ToolError> {
@@ -71,7 +70,7 @@ fn read(path: &Path) -> Result<Stored, ToolError> {
     Ok(stored)
 }
 
-/// Stores a file in one step, readable for its owner alone.
+/// Stores a file atomically, readable for its owner alone.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
@@ -81,7 +80,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Held while the file is read and stored again, against other processes.
+/// The lock around reading and storing, against other processes.
 fn lock(path: &Path) -> io::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
@@ -109,7 +108,7 @@ impl PinStore for FilePins {
     fn generation(&self) -> u64 {
         static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let stamp = path().ok().and_then(|path| path.metadata().ok());
-        // Another file has another number, also within one tick of the clock.
+        // The inode distinguishes files of the same clock tick.
         stamp.map_or(0, |stamp| KEY.hash_one((stamp.modified().ok(), stamp.len(), inode(&stamp))))
     }
 }
@@ -124,8 +123,7 @@ fn inode(_metadata: &std::fs::Metadata) -> u64 {
     0
 }
 
-/// Manifests of lazy upstreams, each in a file of the cache. Targets mean something in a folder: what was learnt in
-/// another counts for nothing.
+/// Cached manifests of lazy upstreams, by target and working directory.
 #[derive(Debug)]
 pub(super) struct FileManifests {
     folder: PathBuf,
@@ -144,7 +142,7 @@ impl FileManifests {
         hasher.update([0]);
         hasher.update(digest);
         let name = format!("{}.json", hex(hasher.finalize()));
-        places::cache().map(|cache| cache.join("manifests").join(name))
+        paths::cache().map(|cache| cache.join("manifests").join(name))
     }
 }
 
@@ -162,7 +160,7 @@ impl ManifestStore for FileManifests {
         let stored =
             serde_json::to_string(value).map_err(io::Error::from).and_then(|text| replace(&path, &text));
         if let Err(error) = stored {
-            tracing::warn!("the manifest `{}` is not kept: {error}", path.display());
+            tracing::warn!("the manifest `{}` was not cached: {error}", path.display());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a person sees while a server starts: what is waited for, and with `-v` what the server sees of the host.
+//! Reports of server starts: a note for slow ones, and host paths with `-v`.
 
 use std::sync::OnceLock;
 
@@ -8,12 +8,12 @@ use toolpost_mcp::client::StartEvent;
 use crate::print::Printer;
 use crate::style::{label, paragraph};
 
-/// Servers start, and start again, wherever their tools are used.
+/// The reporter of all starts, also of restarts.
 static PRINTER: OnceLock<Printer> = OnceLock::new();
 
 /// Reports the starts of all servers of this command.
 pub(crate) fn report_to(printer: &Printer) {
-    // There is one command in a process.
+    // A process runs one command.
     let _ = PRINTER.set(printer.clone());
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn report_to(printer: &Printer) {
 pub(super) fn report(server: &str, event: &StartEvent<'_>) {
     let Some(printer) = PRINTER.get() else { return };
     match event {
-        StartEvent::Started { shown } => printer.shown(&format!("shown to {}:", label(server)), shown),
+        StartEvent::Started { shown } => printer.print_paths(&format!("shown to {}:", label(server)), shown),
         StartEvent::Waiting { stderr, limit } => {
             let (server, limit) = (label(server), format_duration(*limit));
             printer

@@ -1,4 +1,4 @@
-//! The questions of a session as JSON Lines, for a program that drives a tool through a pipe.
+//! Session prompts as JSON Lines, for a program that drives a tool through a pipe.
 
 use std::io::{self, BufRead, Read as _};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,13 +10,13 @@ use toolpost_exec::protocol::dialect::{SESSION_PROMPT, SessionLine};
 use crate::print;
 use crate::style::one_line;
 
-/// The longest line of standard input, in bytes.
+/// The maximum length of a line of standard input, in bytes.
 const MAX_LINE: u64 = 1 << 20;
 
-/// How much of an invalid line an error names, in characters.
+/// The number of characters of an invalid line in an error.
 const EXCERPT: usize = 80;
 
-/// How many lines were written and read.
+/// The numbers of written and read lines.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     asked: Mutex<u64>,
@@ -24,7 +24,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Writes the question as one line, and reads the line that answers it.
+    /// Writes a prompt as one line and reads the answer.
     pub(super) async fn ask(&self, question: &Question) -> Result<Answer, ToolError> {
         let line = {
             let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -32,7 +32,7 @@ impl Lines {
             line(question, *asked == 1)
         };
         print::line(&line).map_err(|failure| ToolError::dependency(failure.message))?;
-        // Not a thread of the runtime, which would wait for a caller that never answers.
+        // A plain thread: the runtime would wait for an answer that never comes.
         let (answered, answer) = tokio::sync::oneshot::channel();
         let read = Arc::clone(&self.read);
         std::thread::spawn(move || {
@@ -44,7 +44,7 @@ impl Lines {
     }
 }
 
-/// The line of a question, as toolable writes it.
+/// The line of a prompt, in toolable's format.
 fn line(question: &Question, is_first: bool) -> SessionLine {
     let mut more = Map::new();
     if let QuestionKind::Input { schema: Some(schema) } = &question.kind {
@@ -58,7 +58,7 @@ fn line(question: &Question, is_first: bool) -> SessionLine {
     SessionLine::AwaitingInput { prompt, more }
 }
 
-/// The answer of the next line that is not empty. The end of the input declines.
+/// The answer in the next line that is not empty. The end of input declines.
 fn read_answer(mut input: impl BufRead, number: &mut u64) -> Result<Answer, ToolError> {
     loop {
         let mut line = Vec::new();
@@ -79,7 +79,7 @@ fn read_answer(mut input: impl BufRead, number: &mut u64) -> Result<Answer, Tool
                 "line {number} of standard input is not JSON: `{}`",
                 one_line(text.trim(), EXCERPT)
             ))
-            .suggest("Write one JSON value a line, such as {\"action\": \"quit\"}.")
+            .suggest("Write one JSON value per line, such as {\"action\": \"quit\"}.")
         })?;
         return Ok(Answer::Given { value });
     }

@@ -1,4 +1,4 @@
-//! What a person is shown before they answer.
+//! The text of prompts on the terminal.
 
 use std::fmt::Write as _;
 
@@ -7,29 +7,29 @@ use toolpost_core::{Question, QuestionKind};
 
 use crate::style::{STRONG, WARN, harmless, one_line, paint};
 
-/// How many lines of one argument are shown at first.
+/// The number of lines of an argument in the first prompt.
 const FEW_LINES: usize = 12;
 
-/// How many characters of one line stand on a line of the terminal.
+/// The number of characters per line of the terminal.
 const LINE: usize = 96;
 
-/// How much of a call's arguments is shown when all is asked for, in lines.
-const MOST_LINES: usize = 20_000;
+/// The maximum number of lines of all arguments after `show all`.
+const MAX_LINES: usize = 20_000;
 
-/// What is shown of a question.
+/// A prompt.
 pub(super) struct Prompt {
     pub(super) text: String,
-    /// Whether there is more, for who asks to see it.
+    /// Whether `show all` shows more.
     pub(super) is_cut: bool,
 }
 
 impl Prompt {
-    /// A question, with the beginning of long arguments or with all of them.
+    /// The text of the prompt, with truncated or full arguments.
     pub(super) fn of(question: &Question, whole: bool) -> Self {
         let message = harmless(&question.message);
         match &question.kind {
             QuestionKind::Approval { tool, arguments } => Self::of_call(tool, arguments, whole),
-            // Whoever asks is not this command, and must not look like it.
+            // The untrusted message must not look like output of this command.
             _ => {
                 let lines: Vec<String> = message.lines().map(|line| format!("  │ {line}\n")).collect();
                 let text = format!("{}\n{}  answer: ", paint(WARN, "a tool asks:"), lines.concat());
@@ -38,21 +38,21 @@ impl Prompt {
         }
     }
 
-    /// What the words mean, after one that is none of them. What is asked for stands above.
+    /// Explains the choices after an unknown answer. The prompt itself is above.
     pub(super) fn again(self) -> Self {
         let show = if self.is_cut { ", `show all` shows the rest of the arguments" } else { "" };
         let choices =
             if self.is_cut { "yes / session / no / show all of it? " } else { "yes / session / no? " };
         let text = format!(
-            "  `yes` lets this call run, `session` all further ones of the tool too, `no` or an empty line declines{show}.\n  {choices}"
+            "  `yes` approves this call, `session` all further calls of the tool, `no` or an empty line declines{show}.\n  {choices}"
         );
         Self { text, ..self }
     }
 
-    /// A call with its arguments, each with its name, so that none can hide behind another one.
+    /// A call with its arguments by name, so that none hides behind another.
     fn of_call(tool: &str, arguments: &Value, whole: bool) -> Self {
         let mut text = format!("{} {}\n", paint(STRONG, "Approve"), paint(STRONG, one_line(tool, 80)));
-        let mut left = if whole { MOST_LINES } else { usize::MAX };
+        let mut left = if whole { MAX_LINES } else { usize::MAX };
         let mut hidden = 0;
         let mut show = |name: Option<&str>, value: &Value| {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -88,7 +88,7 @@ impl Prompt {
     }
 }
 
-/// A text in lines that a terminal has room for: what comes after blanks must not look like a line of its own.
+/// Wraps a text so that no continuation looks like a new line.
 fn lines(text: &str) -> Vec<String> {
     let text = harmless(text).replace('\t', "    ");
     let mut lines = Vec::new();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_looks_like_nothing_else() {
+    fn an_argument_cannot_imitate_the_prompt() {
         let blanks = format!("{}yes / session / no? y", " ".repeat(200));
         let shown = Prompt::of_call("t", &json!({ "a": blanks, "b": "\u{1b}[2J" }), false);
         assert!(shown.text.lines().all(|line| line.chars().count() < 120), "{}", shown.text);

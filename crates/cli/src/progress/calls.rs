@@ -1,14 +1,14 @@
-//! The lines of calls: parallel calls are named, nested calls are indented.
+//! Lines of calls: parallel calls have names, nested calls are indented.
 
 use serde_json::Value;
 use toolpost_core::{CallId, CallRecord, ToolError};
 
-use super::{NAME, again, finished, started, told};
+use super::{NAME, again, finished, scrubbed_line, started};
 
-/// How deep lines are indented at most.
+/// The maximum depth of indentation.
 const MAX_DEPTH: usize = 8;
 
-/// The calls that run.
+/// The running calls.
 #[derive(Debug, Default)]
 pub(crate) struct Calls(Vec<Open>);
 
@@ -16,7 +16,7 @@ pub(crate) struct Calls(Vec<Open>);
 struct Open {
     id: CallId,
     tool: String,
-    /// Which of the open calls of its tool it is, from 1.
+    /// The number of this call among those of its tool, from 1.
     number: usize,
     depth: usize,
 }
@@ -24,8 +24,8 @@ struct Open {
 impl Open {
     fn label(&self) -> String {
         match self.number {
-            1 => told(&self.tool, NAME),
-            number => format!("{} #{number}", told(&self.tool, NAME)),
+            1 => scrubbed_line(&self.tool, NAME),
+            number => format!("{} #{number}", scrubbed_line(&self.tool, NAME)),
         }
     }
 }
@@ -39,7 +39,7 @@ impl Calls {
         parent.and_then(|id| self.find(id)).map_or(0, |parent| parent.depth + 1).min(MAX_DEPTH)
     }
 
-    /// The line of a call that starts.
+    /// The line of a started call.
     pub(crate) fn started(
         &mut self,
         id: CallId,
@@ -55,14 +55,14 @@ impl Calls {
         line
     }
 
-    /// The line of what a running call reports; with its name if another call runs.
+    /// The line of a running call; with its name if another call runs.
     pub(crate) fn within(&self, id: CallId, sign: &str, text: &str) -> String {
         let Some(open) = self.find(id) else { return format!("  {sign} {text}") };
         let name = if self.0.len() > 1 { format!("{}: ", open.label()) } else { String::new() };
         format!("{}  {sign} {name}{text}", indent(open.depth))
     }
 
-    /// The line of a call that is retried.
+    /// The line of a retried call.
     pub(crate) fn again(&self, id: CallId, attempt: u32, error: &ToolError, wait_ms: u64) -> String {
         let open = self.find(id);
         let name = open.filter(|_| self.0.len() > 1).map(|open| format!("{}: ", open.label()));
@@ -70,12 +70,12 @@ impl Calls {
         format!("{}{}", indent(depth), again(&name.unwrap_or_default(), attempt, error, wait_ms))
     }
 
-    /// The line of a call that has ended.
+    /// The line of a finished call.
     pub(crate) fn finished(&mut self, record: &CallRecord) -> String {
         let at = self.0.iter().position(|open| open.id == record.id);
         let open = at.map(|at| self.0.remove(at));
         let depth = open.as_ref().map_or_else(|| self.below(record.parent), |open| open.depth);
-        let name = open.map_or_else(|| told(&record.tool, NAME), |open| open.label());
+        let name = open.map_or_else(|| scrubbed_line(&record.tool, NAME), |open| open.label());
         format!("{}{}", indent(depth), finished(&name, record))
     }
 }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parallel_calls_name_themselves_and_nested_ones_are_indented() {
+    fn parallel_calls_have_names_and_nested_ones_are_indented() {
         let mut calls = Calls::default();
         let plain = |line: String| strip_str(&line).to_string();
         let (one, two, inner) = (CallId::new(), CallId::new(), CallId::new());
@@ -106,7 +106,7 @@ mod tests {
         let error = ToolError::timeout("slow");
         assert_eq!(
             plain(calls.again(inner, 1, &error, 5)),
-            "    read: attempt 1 failed (slow); again in 5 ms"
+            "    read: attempt 1 failed (slow); retry in 5 ms"
         );
     }
 }

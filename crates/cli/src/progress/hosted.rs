@@ -1,21 +1,21 @@
-//! What a provider's own tools do, as a person sees it: the code or the query, and what came of it.
+//! Lines of hosted tools: the code or query, and the result.
 
 use serde::Deserialize as _;
 use serde_json::{Map, Value};
 use toolpost_llm::{FileRef, HostedOutput};
 
-use super::{NAME, WIDTH, told};
+use super::{NAME, WIDTH, scrubbed_line};
 use crate::env;
 use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, one_line, paint};
 
-/// How many lines of one text are shown: so many of its beginning, and of its end.
+/// The maximum number of lines of a text: at its beginning, and at its end.
 const FIRST_LINES: usize = 12;
 const LAST_LINES: usize = 8;
 
-/// How many files and how many sources of a result are shown.
-const MOST_REFERENCES: usize = 10;
+/// The maximum number of files and sources of a result.
+const MAX_REFERENCES: usize = 10;
 
-/// That the provider runs a tool, and with what.
+/// The lines of a started hosted tool.
 pub(crate) fn started(tool: &str, input: Option<&Value>) -> Vec<String> {
     let Some(Value::Object(members)) = input else {
         return vec![super::started(tool, input.unwrap_or(&Value::Object(Map::new())))];
@@ -32,16 +32,16 @@ pub(crate) fn started(tool: &str, input: Option<&Value>) -> Vec<String> {
     lines
 }
 
-/// What came of a tool that the provider ran.
+/// The lines of a finished hosted tool.
 pub(crate) fn finished(tool: &str, output: &Value) -> Vec<String> {
-    // Whatever else it is, there is nothing to show of it.
+    // Other results have nothing to print.
     let output = HostedOutput::deserialize(output).unwrap_or_default();
-    let name = paint(STRONG, told(tool, NAME));
+    let name = paint(STRONG, scrubbed_line(tool, NAME));
     let status = output.return_code.map(|code| format!("exit status {code}"));
     let mut lines = vec![match (output.is_error, status) {
         (true, status) => {
             let why = output.error_code.clone().or(status).unwrap_or_else(|| "failed".to_owned());
-            format!("{} {name} {}", paint(BAD, "✗"), told(&why, WIDTH))
+            format!("{} {name} {}", paint(BAD, "✗"), scrubbed_line(&why, WIDTH))
         }
         (false, Some(status)) if output.return_code != Some(0) => {
             format!("{} {name} {status}", paint(WARN, "!"))
@@ -53,22 +53,20 @@ pub(crate) fn finished(tool: &str, output: &Value) -> Vec<String> {
     }];
     lines.extend(text_lines(&output.text));
     lines.extend(text_lines(&output.stderr).into_iter().map(|line| paint(WARN, line)));
-    let files: Vec<String> = output.files.iter().take(MOST_REFERENCES).map(file).collect();
+    let files: Vec<String> = output.files.iter().take(MAX_REFERENCES).map(file).collect();
     let sources = output.sources.iter().filter_map(|source| {
         let url = source.url.clone().or_else(|| source.file.as_ref().map(file));
         let words: Vec<String> = source.title.iter().cloned().chain(url).collect();
         (!words.is_empty()).then(|| words.join(" "))
     });
-    let sources: Vec<String> = sources.take(MOST_REFERENCES).collect();
+    let sources: Vec<String> = sources.take(MAX_REFERENCES).collect();
     for (what, shown, all) in [("file", files, output.files.len()), ("source", sources, output.sources.len())]
     {
-        lines.extend(
-            shown
-                .iter()
-                .map(|words| format!("  {} {}", paint(FAINT, what), paint(HINT, told(words, 2 * WIDTH)))),
-        );
-        if all > MOST_REFERENCES {
-            lines.push(paint(FAINT, format!("  and {} {what}s more", all - MOST_REFERENCES)));
+        lines.extend(shown.iter().map(|words| {
+            format!("  {} {}", paint(FAINT, what), paint(HINT, scrubbed_line(words, 2 * WIDTH)))
+        }));
+        if all > MAX_REFERENCES {
+            lines.push(paint(FAINT, format!("  and {} {what}s more", all - MAX_REFERENCES)));
         }
     }
     lines
@@ -81,13 +79,13 @@ fn file(file: &FileRef) -> String {
     }
 }
 
-/// The lines of a text; of a long one the first and the last.
+/// The lines of a text, without the middle of a long one.
 fn text_lines(text: &str) -> Vec<String> {
-    // As a whole: a key may be cut off at the end of what is shown of a line.
+    // Scrubbed as a whole: a line's end may have part of a key.
     let text = env::scrubber().scrub(text.to_owned());
     let text = text.trim_end();
     let line = |line: &str| {
-        // What is cut off is not even looked at.
+        // The middle is not scrubbed.
         let head: String = line.chars().take(WIDTH + 1).collect();
         format!("  │ {}", one_line(&head, WIDTH))
     };
@@ -113,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn code_and_queries_are_shown_as_they_are() {
+    fn code_and_queries_are_printed() {
         for (input, expected) in [
             (None, vec!["→ t"]),
             (Some(json!({"query": "rust"})), vec!["→ t query=rust"]),
@@ -128,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn results_say_how_it_ended_and_what_there_is() {
+    fn results_have_status_and_files() {
         for (output, expected) in [
             (json!(7), vec!["✓ t"]),
             (json!({"text": "a\nb\n", "return_code": 0}), vec!["✓ t (exit status 0)", "  │ a", "  │ b"]),
@@ -152,7 +150,7 @@ mod tests {
         let output =
             json!({"text": text, "stderr": text, "files": many, "error_code": text, "is_error": true});
         let lines = bare(&finished(&text, &output));
-        assert_eq!(lines.len(), 1 + 2 * (FIRST_LINES + 1 + LAST_LINES) + MOST_REFERENCES + 1);
+        assert_eq!(lines.len(), 1 + 2 * (FIRST_LINES + 1 + LAST_LINES) + MAX_REFERENCES + 1);
         let is_harmless =
             |line: &String| !line.contains(['\u{1b}', '\u{9b}', '\n']) && line.chars().count() < 300;
         assert!(lines.iter().all(is_harmless), "{lines:?}");

@@ -1,4 +1,4 @@
-//! The side of the command.
+//! The client of a session's holder.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -9,44 +9,40 @@ use std::time::Duration;
 use toolpost_sandbox::start_detached;
 
 use super::wire::{Answer, Description, Frame, Request};
-use super::{holder, place};
+use super::{holder, sockets};
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::wanted::Wanted;
+use crate::sandbox_options::SandboxOptions;
 
-/// The variables that a holder gets: where programs are, and where it keeps what it keeps.
+/// The variables of a holder: search path, state directories, network.
 const PASSED_ON: [&str; 7] =
     ["PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "TOOLPOST_NO_NETWORK"];
 
-/// A way to a session.
+/// A connection to a session.
 #[derive(Debug)]
 pub(crate) struct Connection(UnixStream);
 
 fn wrong(error: &io::Error) -> Failure {
-    Failure::new(
-        Exit::Unreachable,
-        "DEPENDENCY",
-        format!("the holder of the session does not answer: {error}"),
-    )
-    .hint("It may have been killed. The next command with this name begins a new session.")
+    Failure::new(Exit::Unreachable, "DEPENDENCY", format!("the session's holder does not answer: {error}"))
+        .hint("It may have been killed. The next command with this name starts a new session.")
 }
 
 impl Connection {
-    /// Asks for something.
+    /// Sends a request.
     pub(crate) fn ask(&self, request: &Request) -> Result<(), Failure> {
         let frame = Frame::message(request).map_err(|error| wrong(&error))?;
         frame.write(&self.0).map_err(|error| wrong(&error))
     }
 
-    /// The answer; what is printed before it goes to `on_output`, with whether it is standard error.
+    /// Receives the answer; output before it goes to `on_output`, with true for standard error.
     pub(crate) fn answer(&self, on_output: &mut dyn FnMut(Frame)) -> Result<Answer, Failure> {
         loop {
             match Frame::read(&self.0).map_err(|error| wrong(&error))? {
                 None => return Err(wrong(&ErrorKind::UnexpectedEof.into())),
                 Some(message @ Frame::Message(_)) => {
                     return match message.read_message().map_err(|error| wrong(&error))? {
-                        Answer::Failed(told) => Err(told.into()),
+                        Answer::Failed(failure) => Err(failure.into()),
                         answer => Ok(answer),
                     };
                 }
@@ -55,18 +51,18 @@ impl Connection {
         }
     }
 
-    /// Asks for something that prints nothing, and waits until it is done.
+    /// Sends a request without output, and waits for the answer.
     pub(crate) fn demand(&self, request: &Request) -> Result<(), Failure> {
         self.ask(request)?;
         self.answer(&mut |_| {}).map(drop)
     }
 }
 
-/// The longest time that a holder may take to say what its session is.
+/// The time limit of a holder's description of its session.
 const DESCRIPTION: Duration = Duration::from_secs(2);
 
 impl Connection {
-    /// What the session is.
+    /// The description of the session.
     pub(crate) fn describe(&self) -> Result<Description, Failure> {
         self.0.set_read_timeout(Some(DESCRIPTION)).map_err(|error| wrong(&error))?;
         self.ask(&Request::Describe)?;
@@ -77,11 +73,11 @@ impl Connection {
     }
 }
 
-/// The sessions that there are, by name. One whose holder does not answer is left out.
+/// The live sessions by name, except those whose holder does not answer.
 pub(crate) fn list() -> Result<Vec<Description>, Failure> {
-    let folder = place::folder()?;
+    let folder = sockets::folder()?;
     let entries =
-        folder.read_dir().map_err(|error| Failure::file("the folder of the sessions", &folder, &error))?;
+        folder.read_dir().map_err(|error| Failure::file("the sessions' directory", &folder, &error))?;
     let sockets = entries.flatten().map(|entry| entry.path());
     let mut all: Vec<Description> = sockets
         .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
@@ -91,26 +87,26 @@ pub(crate) fn list() -> Result<Vec<Description>, Failure> {
     Ok(all)
 }
 
-/// The session of a name, if there is one.
+/// The session of a name, if it is live.
 pub(crate) fn find(id: &str) -> Result<Option<Connection>, Failure> {
-    connect(&place::socket(&place::folder()?, id)?)
+    connect(&sockets::socket(&sockets::folder()?, id)?)
 }
 
 fn connect(socket: &Path) -> Result<Option<Connection>, Failure> {
     match UnixStream::connect(socket) {
         Ok(stream) => Ok(Some(Connection(stream))),
-        // A holder that was killed leaves its socket.
+        // A killed holder leaves its socket.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
         Err(error) => Err(wrong(&error)),
     }
 }
 
-/// The session of a name, begun if there is none. Also says whether it is new.
-pub(crate) fn begin(id: &str, wanted: &Wanted) -> Result<(Connection, bool), Failure> {
-    let folder = place::folder()?;
-    let socket = place::socket(&folder, id)?;
-    // Two commands that begin the same session at once get one.
-    let _lock = place::lock(&folder)?;
+/// The session of a name, started if needed; true if it is new.
+pub(crate) fn begin(id: &str, wanted: &SandboxOptions) -> Result<(Connection, bool), Failure> {
+    let folder = sockets::folder()?;
+    let socket = sockets::socket(&folder, id)?;
+    // Two commands that start one session share it.
+    let _lock = sockets::lock(&folder)?;
     if let Some(connection) = connect(&socket)? {
         return Ok((connection, false));
     }
@@ -119,8 +115,8 @@ pub(crate) fn begin(id: &str, wanted: &Wanted) -> Result<(Connection, bool), Fai
     Ok((connection, true))
 }
 
-/// Starts a holder, and waits until it holds the session or says why it cannot.
-fn start(id: &str, wanted: &Wanted) -> Result<(), Failure> {
+/// Starts a holder and waits until it is ready or fails.
+fn start(id: &str, wanted: &SandboxOptions) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(|error| Failure::of_machine("this program", &error))?;
     let environment: Vec<(OsString, OsString)> =
         PASSED_ON.into_iter().filter_map(|name| Some((name.into(), env::get_os(name)?))).collect();
@@ -132,7 +128,7 @@ fn start(id: &str, wanted: &Wanted) -> Result<(), Failure> {
     let frame = Frame::read(&started.stdout).map_err(|error| wrong(&error))?;
     let frame = frame.ok_or_else(|| wrong(&ErrorKind::UnexpectedEof.into()))?;
     match frame.read_message().map_err(|error| wrong(&error))? {
-        Answer::Failed(told) => Err(told.into()),
+        Answer::Failed(failure) => Err(failure.into()),
         _ => Ok(()),
     }
 }

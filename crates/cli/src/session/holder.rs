@@ -1,7 +1,7 @@
-//! The process that holds a session, and the sessions that were forked from it.
+//! The process that holds a session and its forks.
 //!
-//! It is this program with a command of its own. The first frame on its standard input says what the session is; the
-//! one on its standard output, whether it stands. Then it answers on the session's socket: one connection for each
+//! It is this program with a hidden command. The first frame on standard input describes the session, and the
+//! one on standard output reports readiness. Then it answers on the session's socket, one connection per
 //! request, so that a cell can be interrupted while it runs.
 
 use std::collections::HashMap;
@@ -18,27 +18,27 @@ use toolpost_sandbox::{
     Cancel, CellLimits, Event, Language, Level, Reset, Session, SessionLimits, Source, Verdict,
 };
 
-use super::place;
+use super::sockets;
 use super::wire::{Answer, Description, Frame, Request};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::wanted::Wanted;
+use crate::sandbox_options::SandboxOptions;
 use crate::{interrupt, launcher};
 
-/// The command of this program that holds a session. It is not for people.
+/// The hidden command of the holder.
 pub(crate) const COMMAND: &str = "hold-session";
-/// How long a session stays when nobody uses it, unless `--keep` says otherwise.
-const KEEP: Duration = Duration::from_mins(30);
-/// How many sessions one holder has at most: forks are of one family, and share its limits.
-const MOST: usize = 64;
-/// The code of the failure of who comes to a session that has ended.
+/// The idle time after which a session ends, without `--keep`.
+const DEFAULT_IDLE: Duration = Duration::from_mins(30);
+/// The maximum number of sessions of a holder; forks share its limits.
+const MAX_SESSIONS: usize = 64;
+/// The error code of requests to an ended session.
 const SESSION_ENDED: &str = "SESSION_ENDED";
-/// How often is looked whether the process shall end, or a cell obeys.
-const LOOK: Duration = Duration::from_millis(250);
-/// How soon a cell is interrupted again, and how soon one that has not begun.
+/// The interval between checks for the end of the process and of a cell.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// The wait before a cell is interrupted again, and before its first interrupt.
 const AGAIN: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_millis(20);
-/// How long answers may take on their way when the process ends.
+/// The time that answers have when the process ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -48,11 +48,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// One session.
 struct Member {
     id: String,
-    wanted: Wanted,
+    wanted: SandboxOptions,
     session: Session,
-    /// What its sandbox was given.
+    /// The options of its sandbox.
     level: Level,
-    /// Ends its cells for good.
+    /// The cancellation of its cells.
     cancel: Cancel,
     /// Whether an earlier cell had arguments.
     has_arguments: AtomicBool,
@@ -64,41 +64,41 @@ struct Member {
 struct Holder {
     folder: PathBuf,
     members: Mutex<HashMap<String, Arc<Member>>>,
-    /// How many requests are being worked on, and when the last one ended.
+    /// The number of active requests, and the end of the last one.
     work: Mutex<(usize, Instant)>,
     changed: Condvar,
 }
 
-/// Holds the session that standard input describes, until it ends.
+/// Holds the session of standard input until it ends.
 pub(crate) fn hold() -> Result<Exit, Failure> {
     let broken = |error: &io::Error| Failure::of_machine("the request for a session", error);
     let frame = Frame::read(io::stdin().lock()).map_err(|error| broken(&error))?;
     let request = frame.map(|frame| frame.read_message()).transpose().map_err(|error| broken(&error))?;
     let Some(Request::Begin { id, wanted }) = request else {
         return Err(Failure::usage(format!(
-            "`{COMMAND}` is how `toolpost exec --session` holds its sessions"
+            "`{COMMAND}` is the internal command of `toolpost exec --session`"
         ))
         .hint("Use `toolpost exec --session ID`."));
     };
-    let keep = wanted.keep.unwrap_or(KEEP);
+    let keep = wanted.keep.unwrap_or(DEFAULT_IDLE);
     let (answer, holder) = match Holder::begin(&id, *wanted) {
         Ok(holder) => (Answer::Done, Some(holder)),
         Err(failure) => (Answer::Failed(failure.into()), None),
     };
-    let told = Frame::message(&answer).and_then(|frame| frame.write(io::stdout().lock()));
-    // Who wanted it has gone: nobody knows of it.
-    if let (Ok(()), Some(holder)) = (told, holder) {
+    let sent = Frame::message(&answer).and_then(|frame| frame.write(io::stdout().lock()));
+    // The caller is gone: the session has no user.
+    if let (Ok(()), Some(holder)) = (sent, holder) {
         holder.wait(keep)?;
     }
     Ok(Exit::Ok)
 }
 
 impl Holder {
-    fn begin(id: &str, wanted: Wanted) -> Result<Arc<Self>, Failure> {
-        let folder = place::folder()?;
+    fn begin(id: &str, wanted: SandboxOptions) -> Result<Arc<Self>, Failure> {
+        let folder = sockets::folder()?;
         let language = wanted.lang.unwrap_or(Language::Python);
         let sandbox = wanted.sandbox(launcher::search_path().unwrap_or_default(), None)?;
-        let limits = SessionLimits::default().with_idle(Some(wanted.keep.unwrap_or(KEEP)));
+        let limits = SessionLimits::default().with_idle(Some(wanted.keep.unwrap_or(DEFAULT_IDLE)));
         let session = Session::start_with(&sandbox, language, &limits)?;
         let holder = Arc::new(Self {
             folder,
@@ -110,15 +110,15 @@ impl Holder {
         Ok(holder)
     }
 
-    /// Gives a session its name and its socket.
-    fn add(self: &Arc<Self>, id: &str, wanted: Wanted, session: Session) -> Result<(), Failure> {
-        let socket = place::socket(&self.folder, id)?;
+    /// Adds a session with its socket.
+    fn add(self: &Arc<Self>, id: &str, wanted: SandboxOptions, session: Session) -> Result<(), Failure> {
+        let socket = sockets::socket(&self.folder, id)?;
         let wrong = |error: &io::Error| Failure::file("the socket of the session", &socket, error);
         if UnixStream::connect(&socket).is_ok() {
-            return Err(Failure::new(Exit::Failed, "CONFLICT", format!("there is a session `{id}` already"))
-                .hint(format!("Name another one, or end it: `toolpost exec --session {id} --end`.")));
+            return Err(Failure::new(Exit::Failed, "CONFLICT", format!("the session `{id}` already exists"))
+                .hint(format!("Choose another name, or end it: `toolpost exec --session {id} --end`.")));
         }
-        // One that nobody listens on was left by a holder that was killed.
+        // A socket without a listener is of a killed holder.
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).map_err(|error| wrong(&error))?;
         let member = Arc::new(Member {
@@ -127,7 +127,7 @@ impl Holder {
             level: session.report()?.effective,
             session,
             cancel: Cancel::new(),
-            // A fork has those of its parent.
+            // A fork has its parent's options.
             has_arguments: AtomicBool::new(!lock(&self.members).is_empty()),
             socket: socket.clone(),
             listener: listener.try_clone().map_err(|error| wrong(&error))?,
@@ -137,7 +137,7 @@ impl Holder {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
                 let (holder, member) = (Arc::clone(&holder), Arc::clone(&accepting));
-                // Without a thread the connection ends, which the command says.
+                // Without a thread the connection ends, which the client reports.
                 let _ = std::thread::Builder::new().spawn(move || holder.serve(&member, &stream));
             }
         };
@@ -146,9 +146,9 @@ impl Holder {
         Ok(())
     }
 
-    /// Waits until there is no session any more, until nobody has used one for a while, or for a signal.
+    /// Waits for the end of all sessions, the idle limit, or a signal.
     fn wait(&self, keep: Duration) -> Result<(), Failure> {
-        let runtime = crate::commands::runtime()?;
+        let runtime = crate::runtime::start()?;
         let signal = {
             let _entered = runtime.enter();
             interrupt::watch()?
@@ -160,20 +160,20 @@ impl Holder {
             if lock(&self.members).is_empty() || (at_work == 0 && idle >= keep) || signal.is_cancelled() {
                 break;
             }
-            // A signal has no other way to this thread.
-            let next = keep.saturating_sub(idle).clamp(Duration::from_millis(1), LOOK);
+            // Signals only set a flag for this thread.
+            let next = keep.saturating_sub(idle).clamp(Duration::from_millis(1), POLL_INTERVAL);
             drop(self.changed.wait_timeout(work, next));
         }
         let members: Vec<Arc<Member>> = lock(&self.members).drain().map(|(_, member)| member).collect();
         for member in &members {
             member.end();
         }
-        // Answers that are on their way get there; what is in the sandbox dies with this process.
+        // Pending answers are sent; the sandbox dies with this process.
         let begun = Instant::now();
         while lock(&self.work).0 > 0 && begun.elapsed() < LAST_ANSWERS {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // This process ends without dropping what threads hold, and would leave control groups behind.
+        // The process ends without drops of its threads, which would leave control groups.
         for member in &members {
             member.session.end();
         }
@@ -188,10 +188,10 @@ impl Holder {
             Frame::read(stream).and_then(|frame| frame.map(|frame| frame.read_message()).transpose());
         let is_use = !matches!(request, Ok(None | Some(Request::Describe)));
         let answer = match request {
-            // Somebody looked whether the session is there.
+            // A probe of a live session.
             Ok(None) => None,
             Ok(Some(request)) => Some(self.answer(member, request, stream).inspect_err(|failure| {
-                // It has nothing more to give, and the next command of this name shall begin anew.
+                // An ended interpreter ends the session, so that the next command starts a new one.
                 if failure.code == SESSION_ENDED {
                     lock(&self.members).remove(&member.id);
                     member.end();
@@ -201,11 +201,11 @@ impl Holder {
         };
         if let Some(answer) = answer {
             let answer = answer.unwrap_or_else(|failure| Answer::Failed(failure.into()));
-            // Who asked may have gone.
+            // The client may be gone.
             let _ = Frame::message(&answer).and_then(|frame| frame.write(stream));
         }
         let mut work = lock(&self.work);
-        // Who only looks at a session does not use it.
+        // A description does not count as use.
         *work = (work.0 - 1, if is_use { Instant::now() } else { work.1 });
         drop(work);
         self.changed.notify_all();
@@ -215,13 +215,13 @@ impl Holder {
         let (at_work, since) = *lock(&self.work);
         let idle = since.elapsed();
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let keep = member.wanted.keep.unwrap_or(KEEP);
+        let keep = member.wanted.keep.unwrap_or(DEFAULT_IDLE);
         Description {
             id: member.id.clone(),
             language: member.session.language(),
             level: member.level,
             idle_ms: milliseconds(idle),
-            // This request is at work too.
+            // This request counts too.
             ends_after_ms: (at_work <= 1).then(|| milliseconds(keep.saturating_sub(idle))),
         }
     }
@@ -233,7 +233,7 @@ impl Holder {
         stream: &UnixStream,
     ) -> Result<Answer, Failure> {
         match request {
-            Request::Begin { .. } => return Err(Failure::usage("the session has begun")),
+            Request::Begin { .. } => return Err(Failure::usage("the session already started")),
             Request::Describe => return Ok(Answer::Described(self.describe(member))),
             Request::Interrupt => {
                 member.session.interrupt();
@@ -242,17 +242,17 @@ impl Holder {
             Request::End => {
                 lock(&self.members).remove(&member.id);
                 member.end();
-                // The command returns when everything of the session is gone.
+                // The client returns when the whole session is gone.
                 member.session.end();
             }
             Request::Fork { id } => {
-                if lock(&self.members).len() >= MOST {
+                if lock(&self.members).len() >= MAX_SESSIONS {
                     return Err(Failure::new(
                         Exit::Limit,
                         "LIMIT",
-                        format!("a session and its forks are at most {MOST}"),
+                        format!("a holder has at most {MAX_SESSIONS} sessions"),
                     )
-                    .hint("End some of them: `toolpost exec --session ID --end`."));
+                    .hint("End one of them: `toolpost exec --session ID --end`."));
                 }
                 for fork in member.session.fork(1)? {
                     self.add(&id, member.wanted.clone(), fork)?;
@@ -271,9 +271,9 @@ impl Holder {
     }
 }
 
-/// The code that sets the arguments, if the language has some in a session.
+/// The code that sets the arguments, for languages with arguments in sessions.
 fn arguments_cell(language: Language, arguments: &[String]) -> Option<String> {
-    // A JSON array of strings is one of Python and of JavaScript too.
+    // A JSON array of strings is valid Python and JavaScript.
     let words = serde_json::to_string(arguments).ok()?;
     Some(match language {
         Language::Python => format!("__import__('sys').argv[1:] = {words}"),
@@ -285,18 +285,18 @@ fn arguments_cell(language: Language, arguments: &[String]) -> Option<String> {
 }
 
 impl Member {
-    /// Ends its cell and its socket.
+    /// Cancels the cell and removes the socket.
     fn end(&self) {
         self.cancel.cancel();
-        // Who asks for it from now on begins a new one.
+        // New requests start a new session.
         let _ = std::fs::remove_file(&self.socket);
-        // Wakes the thread that accepts, which then ends: a listening socket is shut as any other.
+        // Wakes the accepting thread, which then ends.
         if let Ok(listener) = self.listener.try_clone() {
             let _ = UnixStream::from(OwnedFd::from(listener)).shutdown(Shutdown::Both);
         }
     }
 
-    /// Sets the arguments of the next cell, by a cell of its own: lines in tracebacks stay those of the code.
+    /// Sets the arguments of the next cell in a cell of its own, so that line numbers of the code stay.
     fn set_arguments(&self, arguments: &[String]) -> Result<(), Failure> {
         if !self.has_arguments.swap(!arguments.is_empty(), Ordering::SeqCst) && arguments.is_empty() {
             return Ok(());
@@ -311,11 +311,11 @@ impl Member {
         if outcome.verdict == Verdict::Ok {
             return Ok(());
         }
-        Err(Failure::new(Exit::Failed, "SANDBOX", "the session did not take the arguments")
-            .hint("End the session with `--end` and begin a new one."))
+        Err(Failure::new(Exit::Failed, "SANDBOX", "the session rejected the arguments")
+            .hint("End the session with `--end` and start a new one."))
     }
 
-    /// Runs a cell for a command, and interrupts it when the command goes away.
+    /// Runs a cell and interrupts it when its client disconnects.
     fn run(
         self: &Arc<Self>,
         code: &str,
@@ -331,10 +331,10 @@ impl Member {
             let (member, is_running) = (Arc::clone(self), Arc::clone(&is_running));
             let stream = stream.try_clone().map_err(broken)?;
             move || {
-                // The command says nothing more: this ends when it does, or when the cell has ended.
+                // The client sends nothing more: this read ends with the client or the cell.
                 let _ = Frame::read(&stream);
                 while is_running.load(Ordering::SeqCst) {
-                    // One interrupt is enough for a cell that obeys, and may disturb one that is about to end.
+                    // One interrupt is enough for a cell that obeys; more could hit the next one.
                     let pause = if member.session.interrupt() { AGAIN } else { SOON };
                     std::thread::sleep(pause);
                 }
@@ -348,7 +348,7 @@ impl Member {
                 Event::Stderr(bytes) => Frame::Stderr(bytes.to_vec()),
                 _ => return,
             };
-            // That it has gone, the other thread sees.
+            // The other thread notices a lost client.
             let _ = frame.write(stream);
         });
         is_running.store(false, Ordering::SeqCst);

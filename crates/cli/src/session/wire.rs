@@ -1,4 +1,4 @@
-//! What a command and the holder of a session say to each other: frames of a kind, a length and a body.
+//! The protocol between a command and the holder of a session: frames with kind, length and body.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -11,91 +11,91 @@ use toolpost_sandbox::{Language, Level};
 
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::wanted::Wanted;
+use crate::sandbox_options::SandboxOptions;
 
-/// The longest body, in bytes: code, an outcome with its output, or a piece of output.
+/// The maximum size of a body, in bytes.
 const MAX_BODY: u32 = 64 << 20;
 
-/// What a command asks for.
+/// A request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
-    /// Begin: the first frame that a new holder gets, and only it.
+    /// Start: the only first frame of a new holder.
     Begin {
         /// The name of the session.
         id: String,
-        /// What it is to be.
-        wanted: Box<Wanted>,
+        /// The options of its sandbox.
+        wanted: Box<SandboxOptions>,
     },
     /// Run a cell.
     Run {
-        /// What the session must be; what is not said may be anything.
-        wanted: Box<Wanted>,
+        /// The expected options; missing ones match all.
+        wanted: Box<SandboxOptions>,
         /// The code.
         code: String,
         /// Its arguments.
         arguments: Vec<String>,
-        /// How long it may take; the session's own limit if nothing is said.
+        /// The time limit; defaults to the session's.
         timeout: Option<Duration>,
-        /// Files that are put into the workspace first, by name.
+        /// Files to copy into the workspace first, by name.
         attach: Vec<(String, PathBuf)>,
-        /// Where files that it makes are put.
+        /// The artifact directory.
         artifacts: Option<PathBuf>,
     },
-    /// Say what the session is.
+    /// Describe the session.
     Describe,
-    /// A fresh interpreter; the files stay.
+    /// Restart the interpreter; files stay.
     Reset,
-    /// End the cell that runs, as Ctrl-C does.
+    /// Interrupt the running cell.
     Interrupt,
-    /// A second session that is what this one is now.
+    /// Fork the session.
     Fork {
-        /// The name of the new one.
+        /// The name of the fork.
         id: String,
     },
     /// End the session.
     End,
 }
 
-/// A session, as it is now.
+/// The state of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Description {
-    /// Its name.
+    /// The name.
     pub(crate) id: String,
-    /// What its interpreter runs.
+    /// The language.
     pub(crate) language: Language,
-    /// The level of the sandbox that it was given.
+    /// The level of its sandbox.
     pub(crate) level: Level,
-    /// How long it has been idle.
+    /// The idle time.
     pub(crate) idle_ms: u64,
-    /// In what time it ends while idle; none while code runs in it or a fork.
+    /// The remaining idle time; `None` while code runs in it or a fork.
     pub(crate) ends_after_ms: Option<u64>,
 }
 
-/// What the holder answers.
+/// An answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// It is done.
+    /// Success.
     Done,
-    /// What the session is.
+    /// The description of the session.
     Described(Description),
-    /// A cell has ended.
+    /// The result of a cell.
     Ended {
         /// The outcome.
         outcome: Value,
-        /// Where each of its files was put; none for a rejected one.
+        /// The stored path of each artifact; `None` for a rejected one.
         files: Vec<Option<String>>,
-        /// Why they were not.
-        trouble: Option<Told>,
+        /// Why artifacts were rejected.
+        trouble: Option<FailureMessage>,
     },
-    /// It cannot be done.
-    Failed(Told),
+    /// A failure.
+    Failed(FailureMessage),
 }
 
-/// A failure on its way to the command that tells it.
+/// A failure as JSON, for the command that prints it.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct FailureMessage {
     exit: u8,
     code: String,
     message: String,
@@ -103,17 +103,23 @@ pub(crate) struct Told {
     hints: Vec<String>,
 }
 
-impl From<Failure> for Told {
+impl From<Failure> for FailureMessage {
     fn from(failure: Failure) -> Self {
         let Failure { exit, code, message, causes, hints } = failure;
         Self { exit: exit.number(), code, message, causes, hints }
     }
 }
 
-impl From<Told> for Failure {
-    fn from(told: Told) -> Self {
-        let exit = Exit::of_number(told.exit).unwrap_or(Exit::Failed);
-        Self { exit, code: told.code, message: told.message, causes: told.causes, hints: told.hints }
+impl From<FailureMessage> for Failure {
+    fn from(message: FailureMessage) -> Self {
+        let exit = Exit::of_number(message.exit).unwrap_or(Exit::Failed);
+        Self {
+            exit,
+            code: message.code,
+            message: message.message,
+            causes: message.causes,
+            hints: message.hints,
+        }
     }
 }
 
@@ -124,7 +130,7 @@ pub(crate) enum Frame {
     Stdout(Vec<u8>),
     /// A piece of standard error.
     Stderr(Vec<u8>),
-    /// A request or an answer, as JSON.
+    /// A request or an answer as JSON.
     Message(Vec<u8>),
 }
 
@@ -134,7 +140,7 @@ impl Frame {
         Ok(Self::Message(serde_json::to_vec(value)?))
     }
 
-    /// What a message says.
+    /// The message of a frame.
     pub(crate) fn read_message<T: DeserializeOwned>(&self) -> io::Result<T> {
         match self {
             Self::Message(bytes) => Ok(serde_json::from_slice(bytes)?),
@@ -172,7 +178,7 @@ impl Frame {
         if length > MAX_BODY {
             return wrong("a frame of more than 64 MiB");
         }
-        // Grows with what comes, not with what is announced.
+        // Grows with received bytes, not with the announced length.
         let mut body = Vec::new();
         source.take(length.into()).read_to_end(&mut body)?;
         if body.len() as u64 != u64::from(length) {
@@ -182,7 +188,7 @@ impl Frame {
             b'o' => Self::Stdout(body),
             b'e' => Self::Stderr(body),
             b'm' => Self::Message(body),
-            _ => return wrong("a frame of no known kind"),
+            _ => return wrong("a frame of unknown kind"),
         }))
     }
 }
@@ -192,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_come_back_as_they_were_and_nothing_else_is_taken() {
+    fn frames_round_trip_and_invalid_ones_are_rejected() {
         let frames = [
             Frame::Stdout(b"a\xff".to_vec()),
             Frame::Stderr(Vec::new()),
@@ -214,11 +220,11 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_the_same_on_the_other_side() {
+    fn a_failure_round_trips() {
         let failure = Failure::new(Exit::Denied, "PERMISSION", "no").cause("because").hint("ask");
-        let told: Told = failure.into();
-        let text = serde_json::to_string(&told).unwrap();
-        let back: Failure = serde_json::from_str::<Told>(&text).unwrap().into();
+        let message: FailureMessage = failure.into();
+        let text = serde_json::to_string(&message).unwrap();
+        let back: Failure = serde_json::from_str::<FailureMessage>(&text).unwrap().into();
         assert_eq!(
             (back.exit, back.code.as_str(), back.message.as_str()),
             (Exit::Denied, "PERMISSION", "no")

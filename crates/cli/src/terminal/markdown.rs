@@ -1,4 +1,4 @@
-//! Markdown as lines for a terminal, whole or while it comes.
+//! Renders Markdown as lines for a terminal.
 
 mod stream;
 mod table;
@@ -14,19 +14,18 @@ use self::table::Table;
 use self::wrap::{Piece, wrap};
 use crate::style::{FAINT, HINT, STRONG, harmless};
 
-/// How deep lists and quotes are indented; what is nested deeper stays at that depth.
+/// The maximum depth of indentation of lists and quotes.
 const MAX_DEPTH: usize = 8;
-/// The narrowest column that text is wrapped to.
+/// The minimum width of wrapped text.
 const MIN_WIDTH: usize = 16;
 
-/// The extensions of Markdown that are understood.
+/// The supported extensions of Markdown.
 fn parser(source: &str) -> Parser<'_> {
     let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
     Parser::new_ext(source, options)
 }
 
-/// Markdown as lines, none wider than the terminal. Control characters in it, also those that it writes as entities, are
-/// shown and not obeyed.
+/// Renders Markdown as wrapped lines. Control characters are escaped, also those of entities.
 pub(crate) fn lines(source: &str, width: usize) -> Vec<String> {
     let mut page = Page { width: width.max(MIN_WIDTH), ..Page::default() };
     for event in parser(source) {
@@ -36,9 +35,9 @@ pub(crate) fn lines(source: &str, width: usize) -> Vec<String> {
     page.lines
 }
 
-/// A list that is open.
+/// An open list.
 struct List {
-    /// The next number, of one with numbers.
+    /// The next number of an ordered list.
     number: Option<u64>,
 }
 
@@ -46,28 +45,28 @@ struct List {
 struct Page {
     width: usize,
     lines: Vec<String>,
-    /// What is being written and not yet wrapped.
+    /// Text that is not wrapped yet.
     pieces: Vec<Piece>,
-    /// The looks that are open, outermost first.
+    /// The open styles, outermost first.
     styles: Vec<Style>,
     lists: Vec<List>,
-    /// What stands before each line: for each open quote and list item its own.
+    /// The prefixes of each line: one per open quote and list item.
     margins: Vec<Margin>,
     table: Option<Table>,
-    /// The addresses of open links, and what their text was before them.
+    /// The URLs of open links, and the text before them.
     links: Vec<(String, usize)>,
     /// Whether a code block is open.
     is_code: bool,
     code: String,
-    /// Whether the next block is set apart by an empty line.
+    /// Whether an empty line precedes the next block.
     apart: bool,
 }
 
-/// What stands before the lines of a quote or a list item.
+/// The prefix of lines of a quote or list item.
 struct Margin {
-    /// Before its first line.
+    /// The prefix of its first line.
     first: String,
-    /// Before the others.
+    /// The prefix of the other lines.
     rest: String,
     style: Style,
     used: bool,
@@ -192,7 +191,7 @@ impl Page {
             }
             TagEnd::Item => {
                 self.end_of_text();
-                // An item of nothing still has its mark.
+                // An empty item still has its mark.
                 if self.margins.last().is_some_and(|margin| !margin.used) {
                     self.put_line("");
                 }
@@ -226,7 +225,7 @@ impl Page {
                         .iter()
                         .map(|piece| &*piece.text)
                         .collect();
-                    // Where a text leads is told; a text that says so itself is not told twice.
+                    // A link's URL follows its text, unless the text is the URL.
                     if !address.is_empty()
                         && said != address
                         && address.strip_prefix("mailto:") != Some(&said)
@@ -247,12 +246,12 @@ impl Page {
     }
 
     fn margin(&mut self, first: String, rest: String, style: Style) {
-        // What is nested without end would leave no room for words.
+        // Deep nesting must leave room for words.
         let (first, rest) = if self.margins.len() < MAX_DEPTH { (first, rest) } else { Default::default() };
         self.margins.push(Margin { first, rest, style, used: false });
     }
 
-    /// The columns that are left for words.
+    /// The columns that remain for words.
     fn room(&self) -> usize {
         let taken: usize = self.margins.iter().map(|margin| margin.rest.chars().count()).sum();
         self.width.saturating_sub(taken).max(MIN_WIDTH / 2)
@@ -270,9 +269,9 @@ impl Page {
         self.apart = true;
     }
 
-    /// Wraps what was written so far.
+    /// Wraps the pending text.
     fn end_of_text(&mut self) {
-        // The text of a cell waits for its column.
+        // A cell's text waits for its column.
         if self.pieces.is_empty() || self.table.is_some() {
             return;
         }
@@ -301,7 +300,7 @@ impl Page {
     }
 }
 
-/// A line of code, indented, on as many lines as it takes.
+/// Writes a line of code, indented and wrapped.
 fn code_lines(line: &str, room: usize) -> Vec<String> {
     let text = harmless(line).replace('\t', "    ");
     if text.trim().is_empty() {
@@ -310,23 +309,23 @@ fn code_lines(line: &str, room: usize) -> Vec<String> {
     wrap::cut(&text, room.saturating_sub(2).max(1)).into_iter().map(|line| format!("  {line}")).collect()
 }
 
-/// The first word of what a fence says of its code.
+/// The language of a fence.
 fn one_word(text: &str) -> String {
     crate::style::one_line(text.split([' ', ',', '{']).next().unwrap_or_default(), 32)
 }
 
-/// A look on top of another.
+/// Combines two styles.
 fn over(below: Style, above: Style) -> Style {
     let effects: Effects = below.get_effects() | above.get_effects();
     below.fg_color(above.get_fg_color().or(below.get_fg_color())).effects(effects)
 }
 
-/// How many columns a text takes.
+/// The width of a text in columns.
 pub(crate) fn columns(text: &str) -> usize {
     wrap::columns(text)
 }
 
-/// The beginning of a text that fits, with a sign that there is more.
+/// Truncates a text to a width, with an ellipsis.
 pub(crate) fn clipped(text: &str, width: usize) -> String {
     let piece = wrap::cut(text, width.saturating_sub(1).max(1)).first().copied().unwrap_or_default();
     format!("{piece}…")
@@ -336,13 +335,13 @@ pub(crate) fn clipped(text: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    /// The lines without their looks.
+    /// The lines without styles.
     fn plain(source: &str, width: usize) -> Vec<String> {
         lines(source, width).iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
     }
 
     #[test]
-    fn each_kind_of_block_is_shown() {
+    fn each_kind_of_block_is_rendered() {
         let page = "# Head\n\nA *b* **c** ~~d~~ `e`.\n\n- one\n- two\n  1. deep\n  2. deeper\n\n> quoted\n> more\n\n```sh\nls  -l\n```\n\n- [x] done\n\n***\n\n<b>html</b>";
         assert_eq!(
             plain(page, 60),
@@ -389,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_in_columns_or_a_list() {
+    fn a_table_has_columns_or_is_a_list() {
         let table = "| name | number |\n|---|---|\n| `one` | 1 |\n| three | 3 |\n";
         assert_eq!(plain(table, 40), ["name   number", "─────  ──────", "one    1", "three  3"]);
         let wide = "| name | what it is for |\n|---|---|\n| one | the first of all |\n| two | the next |\n";
@@ -408,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_says_where_it_leads() {
+    fn a_link_shows_its_url() {
         assert_eq!(
             plain("[here](https://example.org) <https://example.org>", 80),
             ["here (https://example.org) https://example.org"]
@@ -416,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_a_text_commands_the_terminal() {
+    fn control_characters_in_markdown_are_escaped() {
         for hostile in [
             "\u{1b}[31mred",
             "&#27;[31mred",
@@ -434,7 +433,7 @@ mod tests {
             let shown = plain(hostile, 80).join("\n");
             let bad = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
             assert!(!shown.contains(bad), "{hostile:?}: {shown:?}");
-            // What is coloured is coloured by us alone: each look is ended.
+            // Every style is reset.
             for line in lines(hostile, 80) {
                 assert!(!line.contains("[2J") || !line.contains("\u{1b}[2J"), "{line:?}");
                 assert!(!line.contains("\u{1b}[31m"), "{line:?}");
@@ -443,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_without_end_is_shown() {
+    fn deep_nesting_is_rendered() {
         let deep = "> ".repeat(5000) + "words";
         assert!(plain(&deep, 40).concat().contains("words"));
         let list: String = (0..200).map(|depth| " ".repeat(2 * depth) + "- x\n").collect();

@@ -1,5 +1,5 @@
-//! The part of the terminal that still changes: the last block of an answer, the calls that run. What is finished
-//! scrolls away above it and is never touched again.
+//! The changing part of the terminal: the last block of an answer, and running calls. Finished lines scroll
+//! away above it.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -16,15 +16,15 @@ use crate::progress::Calls;
 use crate::style::{FAINT, WARN, harmless, paint, paragraph};
 use crate::{env, progress};
 
-/// How often what is unfinished is drawn at most.
+/// The minimum interval between drawings.
 const FRAME: Duration = Duration::from_millis(40);
 
-/// Shows events on a terminal.
+/// Draws events on a terminal.
 pub(crate) struct Screen {
     state: Mutex<State>,
     printer: Printer,
     is_coloured: bool,
-    /// Whether answers are shown as they are, and nothing is drawn twice.
+    /// Whether answers are raw text without redrawing.
     is_plain: bool,
 }
 
@@ -32,21 +32,21 @@ pub(crate) struct Screen {
 struct State {
     is_begun: bool,
     markdown: Stream,
-    /// The calls that run.
+    /// The running calls.
     calls: Vec<Running>,
-    /// What their lines are called.
+    /// The lines of calls.
     lines: Calls,
-    /// The lines that may still change, as they are on the terminal.
+    /// The drawn lines that may still change.
     drawn: Vec<String>,
     drawn_at: Option<Instant>,
     is_stale: bool,
-    /// How many questions are being asked: nothing is drawn meanwhile.
+    /// The number of open prompts, which stop the drawing.
     asked: usize,
-    /// What came meanwhile.
+    /// Lines that came during a prompt.
     waiting: Vec<String>,
-    /// What the model has said since its last turn, and whether it was shown.
-    said: String,
-    /// Whether the last text ended in the midst of a line, where nothing is drawn twice.
+    /// The text of the model since its last turn.
+    answer: String,
+    /// Whether raw text ended within a line.
     in_line: bool,
 }
 
@@ -58,7 +58,7 @@ struct Running {
 }
 
 impl Screen {
-    /// A screen, if standard output and standard error are a terminal that a person reads.
+    /// Creates a screen, if standard output and standard error are a terminal.
     pub(crate) fn new(printer: &Printer, is_plain: bool) -> Option<Arc<Self>> {
         let is_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
         (is_terminal && printer.is_text()).then(|| {
@@ -75,20 +75,20 @@ impl Screen {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the terminal from now on.
+    /// Starts to draw.
     pub(crate) fn begin(&self) {
         self.state().is_begun = true;
     }
 
-    /// Takes an event. What comes late, when the terminal belongs to a person again, is left out.
-    pub(crate) fn tell(&self, event: &Event) {
+    /// Handles an event. An event after the end is dropped.
+    pub(crate) fn handle(&self, event: &Event) {
         let mut state = self.state();
         if !state.is_begun {
             return;
         }
         match event {
             Event::TextDelta { text, .. } => {
-                state.said.push_str(text);
+                state.answer.push_str(text);
                 if self.is_plain {
                     state.in_line = !text.ends_with('\n');
                     self.write(&harmless(text));
@@ -99,15 +99,15 @@ impl Screen {
             }
             Event::TurnFinished { .. } | Event::RunFinished { .. } => self.end_text(&mut state),
             Event::HostedStarted { tool, input, .. } => {
-                self.put_within(&mut state, progress::hosted::started(tool, input.as_deref()));
+                self.write_within(&mut state, progress::hosted::started(tool, input.as_deref()));
             }
             Event::HostedFinished { tool, output, .. } => {
-                self.put_within(&mut state, progress::hosted::finished(tool, output));
+                self.write_within(&mut state, progress::hosted::finished(tool, output));
             }
             Event::CallStarted { call, parent, tool, arguments } => {
                 let line = state.lines.started(*call, *parent, tool, arguments);
                 if self.is_plain {
-                    self.put(&mut state, vec![line]);
+                    self.write_lines(&mut state, vec![line]);
                 } else {
                     state.calls.push(Running {
                         id: *call,
@@ -120,37 +120,38 @@ impl Screen {
             }
             Event::CallProgress { call, progress, .. } => {
                 let percent = progress.percent.map(|percent| format!(" {percent:.0} %")).unwrap_or_default();
-                let detail = format!("{}{percent}", progress::told(&progress.message, progress::WIDTH));
+                let detail =
+                    format!("{}{percent}", progress::scrubbed_line(&progress.message, progress::WIDTH));
                 self.detail(&mut state, *call, detail);
             }
-            Event::CallLog { call, line, .. } if progress::is_told(&self.printer, line) => {
+            Event::CallLog { call, line, .. } if progress::is_printed(&self.printer, line) => {
                 if line.level >= toolpost_core::LogLevel::Warn {
-                    let text = progress::told(&line.message, progress::WIDTH);
+                    let text = progress::scrubbed_line(&line.message, progress::WIDTH);
                     let text = paint(WARN, state.lines.within(*call, "│", &text));
-                    self.put(&mut state, vec![text]);
+                    self.write_lines(&mut state, vec![text]);
                 } else {
-                    self.detail(&mut state, *call, progress::told(&line.message, progress::WIDTH));
+                    self.detail(&mut state, *call, progress::scrubbed_line(&line.message, progress::WIDTH));
                 }
             }
             Event::CallRetry { call, attempt, error, wait_ms } => {
                 let line = state.lines.again(*call, *attempt, error, *wait_ms);
-                self.put(&mut state, vec![line]);
+                self.write_lines(&mut state, vec![line]);
             }
             Event::CallFinished { record } => {
                 state.calls.retain(|call| call.id != record.id);
                 let line = state.lines.finished(record);
-                self.put(&mut state, vec![line]);
+                self.write_lines(&mut state, vec![line]);
             }
             Event::Notice { message } => {
                 let message = env::scrubber().scrub(message.clone());
                 let line = format!("{} {}", paint(WARN, "note:"), paragraph(&message));
-                self.put(&mut state, line.lines().map(str::to_owned).collect());
+                self.write_lines(&mut state, line.lines().map(str::to_owned).collect());
             }
             _ => {}
         }
     }
 
-    /// Draws what has changed since, and how long calls have been running.
+    /// Redraws stale lines and the durations of running calls.
     pub(crate) fn tick(&self) {
         let mut state = self.state();
         let is_slow = state.calls.iter().any(|call| call.since.elapsed() >= Duration::from_secs(1));
@@ -159,16 +160,16 @@ impl Screen {
         }
     }
 
-    /// Everything that was said is written, and nothing changes any more. Gives what the model said last.
+    /// Writes everything and ends the drawing. Returns the last text of the model.
     pub(crate) fn settle(&self) -> String {
         let mut state = self.state();
         self.end_text(&mut state);
         state.calls.clear();
         self.draw(&mut state, Vec::new(), true);
-        std::mem::take(&mut *state).said
+        std::mem::take(&mut *state).answer
     }
 
-    /// Leaves the terminal to a question until what is returned is dropped.
+    /// Leaves the terminal to a prompt until the guard is dropped.
     pub(crate) fn leave(&self) -> Question<'_> {
         let mut state = self.state();
         if state.asked == 0 {
@@ -180,27 +181,27 @@ impl Screen {
         Question(self)
     }
 
-    /// Writes lines above what still changes.
-    fn put(&self, state: &mut State, lines: Vec<String>) {
+    /// Writes lines above the changing part.
+    fn write_lines(&self, state: &mut State, lines: Vec<String>) {
         if self.printer.quiet {
             return;
         }
-        // What is finished is no wider than it is: the terminal wraps it, and it is not drawn again.
+        // The terminal wraps finished lines, which are never redrawn.
         self.draw(state, lines, true);
     }
 
-    /// The same in the midst of an answer: what was said before stands above.
-    fn put_within(&self, state: &mut State, lines: Vec<String>) {
+    /// Writes lines within an answer, below its text.
+    fn write_within(&self, state: &mut State, lines: Vec<String>) {
         if !self.printer.quiet {
             self.end_text(state);
-            self.put(state, lines);
+            self.write_lines(state, lines);
         }
     }
 
     fn detail(&self, state: &mut State, id: CallId, detail: String) {
         if self.is_plain {
             let line = state.lines.within(id, "…", &detail);
-            return self.put(state, vec![paint(FAINT, line)]);
+            return self.write_lines(state, vec![paint(FAINT, line)]);
         }
         if let Some(call) = state.calls.iter_mut().find(|call| call.id == id) {
             call.detail = detail;
@@ -223,7 +224,7 @@ impl Screen {
         }
     }
 
-    /// Writes finished lines, and below them what still changes. Only lines that differ are written.
+    /// Writes finished lines, then the changed lines below them.
     fn draw(&self, state: &mut State, finished: Vec<String>, now: bool) {
         if state.asked > 0 {
             state.waiting.extend(finished);
@@ -250,7 +251,7 @@ impl Screen {
         if !self.printer.quiet {
             lines.extend(state.calls.iter().map(|call| call.shown(columns.saturating_sub(1))));
         }
-        // Lines that have left the terminal cannot be reached any more.
+        // Lines above the screen are out of reach.
         let out_of_reach = state.drawn.len().saturating_sub(rows.saturating_sub(1));
         let same =
             state.drawn.iter().zip(&lines).take_while(|(old, new)| old == new).count().max(out_of_reach);
@@ -271,11 +272,11 @@ impl Screen {
 
     fn write(&self, text: &str) {
         let mut out = io::stdout().lock();
-        // Without a reader there is no one to report to.
+        // A broken stderr has no reader to report to.
         let _ = if self.is_coloured || self.is_plain && !text.contains('\x1b') {
             out.write_all(text.as_bytes())
         } else {
-            // Movements of the cursor stay, looks go.
+            // Without colors, cursor movements stay.
             let (moves, words) = match text.strip_prefix("\x1b[").and_then(|rest| rest.find("\x1b[J")) {
                 Some(at) => text.split_at(at + "\x1b[".len() + "\x1b[J".len()),
                 None => ("", text),
@@ -286,7 +287,7 @@ impl Screen {
     }
 }
 
-/// The columns that text is wrapped to: the last one stays free, because terminals differ in what they do there.
+/// The columns of wrapped text. The last one stays free, because terminals differ there.
 fn columns() -> usize {
     size().0.saturating_sub(1)
 }
@@ -305,12 +306,12 @@ impl Running {
             ));
         }
         let bare = strip_str(&line).to_string();
-        // A line that the terminal would wrap could not be taken back.
+        // A line that the terminal wraps could not be erased.
         if super::markdown::columns(&bare) <= width { line } else { super::markdown::clipped(&bare, width) }
     }
 }
 
-/// A question that is being asked.
+/// An open prompt.
 pub(crate) struct Question<'a>(&'a Screen);
 
 impl Drop for Question<'_> {

@@ -1,34 +1,34 @@
-//! Fresh working folders: made, held while their command lives, and cleared away after one that was killed.
+//! Fresh working directories: created, locked, and removed after a killed command.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// How the names of working folders begin; six random letters and digits follow.
+/// The prefix of fresh directories; six random letters and digits follow.
 const PREFIX: &str = "toolpost-run-";
-/// How the names of those begin that somebody was told to look into: nobody clears them away.
-const KEPT: &str = "toolpost-kept-";
-/// The working folder in it. The outer one is locked, because sandboxes lock the one that they work in.
+/// The prefix of preserved directories, which are never cleaned up.
+const KEPT: &str = "toolpost-preserved-";
+/// The working directory inside. The parent is locked, because sandboxes lock the inner one.
 const WORK: &str = "work";
-/// How often another folder is made when somebody takes one away at once.
+/// The number of attempts to create a directory.
 const ATTEMPTS: usize = 16;
 
-/// A folder of one command, removed with everything in it when dropped.
+/// A directory of one command, removed on drop.
 pub(crate) struct Fresh {
     folder: TempDir,
     work: PathBuf,
-    /// Locked as long as the command lives, however it ends.
+    /// The lock, which ends with the process.
     #[cfg(unix)]
     _held: std::fs::File,
 }
 
 impl Fresh {
-    /// Makes one in the folder for temporary files.
+    /// Creates a directory in the directory for temporary files.
     pub(super) fn make() -> io::Result<Self> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(PREFIX);
-        // What is attached may be for nobody else's eyes.
+        // Attachments may be private.
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
         for _ in 0..ATTEMPTS {
@@ -54,20 +54,19 @@ impl Fresh {
         &self.work
     }
 
-    /// Lets the folder stay for a person, and says where it is.
-    pub(super) fn keep(self) -> PathBuf {
+    /// Preserves the directory and returns its path.
+    pub(super) fn preserve(self) -> PathBuf {
         let path = self.folder.keep();
         let name = path.file_name().map(|name| name.to_string_lossy().replacen(PREFIX, KEPT, 1));
-        let kept = path.with_file_name(name.unwrap_or_default());
-        match std::fs::rename(&path, &kept) {
-            Ok(()) => kept.join(WORK),
+        let preserved = path.with_file_name(name.unwrap_or_default());
+        match std::fs::rename(&path, &preserved) {
+            Ok(()) => preserved.join(WORK),
             Err(_) => self.work,
         }
     }
 }
 
-/// Removes working folders of commands that were killed, as far as that is done within half a second; the next command
-/// goes on.
+/// Removes directories of killed commands for at most half a second; the next command continues.
 #[cfg(unix)]
 pub(crate) fn clear_stale() {
     stale::clear();
@@ -89,19 +88,19 @@ mod stale {
 
     use super::{PREFIX, WORK};
 
-    /// How long nothing must have come into a working folder or gone out of it, so that whoever killed the command can look at it.
+    /// The age after which a directory is removed, so that a person can still inspect it.
     const STALE_AFTER: Duration = Duration::from_hours(1);
-    /// How many entries of the folder for temporary files are looked at.
-    const MOST_ENTRIES: usize = 65_536;
-    /// How long a command that is done waits for it.
+    /// The maximum number of scanned entries.
+    const MAX_ENTRIES: usize = 65_536;
+    /// The time that a finished command waits for the cleanup.
     const PATIENCE: Duration = Duration::from_millis(500);
 
-    /// Holds a folder against those that clear away; `None` if one of them was faster.
+    /// Locks a directory against the cleanup; `None` if a cleanup was faster.
     pub(super) fn hold(path: &Path) -> io::Result<Option<File>> {
         let held = open(path)?;
         match held.try_lock() {
             Err(TryLockError::WouldBlock) => return Ok(None),
-            // Where nothing can be locked, nothing is cleared away.
+            // Without locks there is no cleanup.
             Ok(()) | Err(TryLockError::Error(_)) => {}
         }
         Ok(is_at(&held, path).then_some(held))
@@ -114,20 +113,20 @@ mod stale {
             drop(done);
         });
         if cleared.is_ok() {
-            // It ends with the sender, or the process ends first.
+            // The thread ends with the sender or the process.
             let _ = is_done.recv_timeout(PATIENCE);
         }
     }
 
     fn clear_in(parent: &Path) {
         let Ok(entries) = parent.read_dir() else { return };
-        for entry in entries.take(MOST_ENTRIES).flatten() {
+        for entry in entries.take(MAX_ENTRIES).flatten() {
             let name = entry.file_name();
             let random = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
             let is_one =
                 |random: &str| random.len() == 6 && random.chars().all(|c| c.is_ascii_alphanumeric());
             if random.is_some_and(is_one) {
-                // What cannot be removed stays for the next time.
+                // A failed removal is repeated by the next command.
                 let _ = clear_one(&entry.path());
             }
         }
@@ -143,7 +142,7 @@ mod stale {
         };
         let is_old = is_past(metadata) && path.join(WORK).symlink_metadata().map_or(true, is_past);
         if is_ours && is_old && held.try_lock().is_ok() && is_at(&held, path) {
-            // Follows no link, neither here nor below.
+            // Follows no links.
             std::fs::remove_dir_all(path)?;
         }
         Ok(())
@@ -154,7 +153,7 @@ mod stale {
         OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
     }
 
-    /// Whether a folder is still the one that has this name.
+    /// Whether a directory still has this name.
     fn is_at(held: &File, path: &Path) -> bool {
         let same = |found: Metadata| Some((found.dev(), found.ino()));
         let here = held.metadata().ok().and_then(same);
@@ -170,7 +169,7 @@ mod stale {
 
         use super::*;
 
-        /// A folder of this name with a file in it, as old as that.
+        /// Creates a directory of this name with a file of this age.
         fn folder(parent: &Path, name: &str, age: Duration) -> PathBuf {
             let path = parent.join(name);
             let work = path.join(WORK);
@@ -183,7 +182,7 @@ mod stale {
         }
 
         #[test]
-        fn only_old_folders_of_ours_that_nobody_holds_go_away() {
+        fn only_old_unlocked_directories_are_removed() {
             let parent = tempfile::tempdir().unwrap();
             let old = 2 * STALE_AFTER;
             let make = |name: &str, age| folder(parent.path(), name, age);
@@ -193,7 +192,7 @@ mod stale {
                 make("toolpost-run-held12", old),
                 make("toolpost-run-open12", old),
                 make("toolpost-run-mine", old),
-                make("toolpost-kept-abcDEF", old),
+                make("toolpost-preserved-abcDEF", old),
                 make("elsewhere", old),
             ];
             let held = hold(&stay[1]).unwrap().unwrap();
@@ -209,7 +208,7 @@ mod stale {
             drop(held);
             clear_in(parent.path());
             assert!(!stay[1].exists());
-            // One that is being cleared away is nobody's.
+            // A directory under cleanup has no owner.
             let taken = open(&stay[2]).unwrap();
             taken.try_lock().unwrap();
             assert!(hold(&stay[2]).unwrap().is_none());
@@ -222,13 +221,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_has_another_name() {
+    fn a_preserved_directory_is_renamed() {
         let fresh = Fresh::make().unwrap();
         std::fs::write(fresh.path().join("file"), "x").unwrap();
-        let kept = fresh.keep();
-        let outer = kept.parent().unwrap();
-        assert!(outer.file_name().unwrap().to_str().unwrap().starts_with(KEPT), "{}", kept.display());
-        assert!(kept.join("file").exists());
+        let preserved = fresh.preserve();
+        let outer = preserved.parent().unwrap();
+        assert!(outer.file_name().unwrap().to_str().unwrap().starts_with(KEPT), "{}", preserved.display());
+        assert!(preserved.join("file").exists());
         std::fs::remove_dir_all(outer).unwrap();
     }
 }

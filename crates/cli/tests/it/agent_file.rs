@@ -1,11 +1,11 @@
-//! An agent in a file: a description with `kind = "agent"`, wherever a target is taken.
+//! Agent files: descriptions with `kind = "agent"` as targets of every command.
 
 use serde_json::{Value, json};
 
 use crate::serve::{modern, tools};
 use crate::support::{Anthropic, Finished, TestEnv, ask, calls, hesitates, says};
 
-/// An agent that adds, with a scripted model of its own.
+/// An agent that adds, with its own scripted model.
 const ADDER: &str = r#"kind = "agent"
 v = 1
 name = "adder"
@@ -22,12 +22,12 @@ turns:
     usage: { input: 200, output: 20 }
 "#;
 
-/// A description without the lines that each has.
+/// A description without the common lines.
 fn agent(more: &str) -> String {
     format!("kind = \"agent\"\nv = 1\nname = \"helper\"\ndescription = \"Helps.\"\n{more}")
 }
 
-/// A world with a trusted description in a folder, so that what is relative to it shows.
+/// A world with a trusted description in a directory, to test relative paths.
 fn world(description: &str) -> TestEnv {
     let env = TestEnv::new();
     env.write("agents/adder.yaml", ADDING);
@@ -47,7 +47,7 @@ fn call(env: &TestEnv, words: &[&str]) -> Finished {
 }
 
 #[test]
-fn a_call_is_a_run_of_its_own_that_is_kept_with_what_it_consumed() {
+fn a_call_is_a_stored_run_with_its_usage() {
     let env = world(ADDER);
     let shown = call(&env, &[]).ok();
     assert_eq!(shown.out, "5\n", "{shown}");
@@ -63,7 +63,7 @@ fn a_call_is_a_run_of_its_own_that_is_kept_with_what_it_consumed() {
 }
 
 #[test]
-fn it_is_listed_without_a_model_and_starts_nothing_until_it_is_trusted() {
+fn an_untrusted_file_starts_nothing_and_a_listing_needs_no_model() {
     let env = TestEnv::new();
     env.write("a.toml", agent(""));
     let refused = env.run(["tools", "a.toml"]).exit(5);
@@ -75,14 +75,14 @@ fn it_is_listed_without_a_model_and_starts_nothing_until_it_is_trusted() {
     let manifest = env.run(["tools", "a.toml", "--manifest", "helper", "--json"]).ok().json();
     assert_eq!(manifest["input_schema"]["required"], json!(["prompt"]), "{manifest}");
     assert!(env.run(["tools", "a.toml", "--search", "helps"]).ok().out.contains("helper"));
-    // Only a call asks for one.
+    // Only a call needs a model.
     let asked = env.run(["call", "a.toml", "prompt=x", "--json"]).exit(1).error();
     assert_eq!(asked["code"], "PRECONDITION");
     assert!(asked["message"].as_str().unwrap().contains("no model is named"), "{asked}");
 }
 
 #[test]
-fn its_model_is_its_own_else_that_of_the_caller_else_that_of_the_settings() {
+fn the_model_is_of_the_file_else_of_the_caller_else_of_the_settings() {
     let env = world(&agent(""));
     for (name, words) in
         [("one", &["--model", "script:one.yaml"][..]), ("two", &["--config", "model=script:two.yaml"])]
@@ -106,7 +106,7 @@ fn its_model_is_its_own_else_that_of_the_caller_else_that_of_the_settings() {
 }
 
 #[test]
-fn within_a_run_it_shares_its_limits_its_recording_and_its_keeping() {
+fn a_nested_run_shares_limits_recording_and_storage() {
     let env = world(ADDER);
     env.write(
         "boss.yaml",
@@ -124,24 +124,24 @@ fn within_a_run_it_shares_its_limits_its_recording_and_its_keeping() {
         listed["runs"].as_array().unwrap().len()
     };
     assert_eq!((listed(&[]), listed(&["--all"])), (1, 2));
-    // It is played again without its provider, the agent's own exchanges among them.
+    // The run replays without its provider, with the agent's exchanges.
     let id = done["id"].as_str().unwrap();
     std::fs::remove_file(env.path("agents/adder.yaml")).unwrap();
     let again = env.run(["runs", "replay", id, "--tools", "agents/a.toml"]).ok();
     assert!(again.err.contains("the same: 4 exchanges"), "{again}");
     env.write("agents/adder.yaml", ADDING);
-    // What the agent calls and consumes counts for its caller.
-    let limited = with(&["--max-tool-calls", "1", "--no-wrap-up", "--json"]).ok();
+    // The agent's calls and usage count for its caller.
+    let limited = with(&["--max-tool-calls", "1", "--config", "no_wrap_up=true", "--json"]).ok();
     assert_eq!(limited.json()["children"][0]["stop_reason"], "max_tool_calls", "{limited}");
-    let limited = with(&["--max-tokens", "50", "--no-wrap-up", "--json"]).exit(6);
+    let limited = with(&["--max-tokens", "50", "--config", "no_wrap_up=true", "--json"]).exit(6);
     assert_eq!(limited.json()["stop_reason"], "max_tokens", "{limited}");
     assert_eq!(limited.json()["children"][0]["stop_reason"], "max_tokens", "{limited}");
-    // Its words are no answer to a person.
+    // The agent's text is no answer.
     assert_eq!(with(&[]).ok().out, "It is 5.\n");
 }
 
 #[test]
-fn a_limit_of_its_own_ends_it_with_a_typed_error_that_names_the_run() {
+fn its_own_limit_is_a_typed_error_that_names_the_run() {
     for (line, stop) in [
         ("max_iterations = 1", "max_iterations"),
         ("max_tool_calls = 0", "expected a whole number from 1"),
@@ -167,12 +167,12 @@ fn a_limit_of_its_own_ends_it_with_a_typed_error_that_names_the_run() {
     let more = "tools = [\"calculate\"]\nmax_cost = 0.000001\nno_wrap_up = true\n";
     trust(&model.env, "agents/a.toml", &agent(more));
     assert!(call(&model.env, &[]).exit(6).err.contains("max_cost"));
-    // The settings' limits hold where the file says nothing, and what it says counts more.
+    // Settings apply where the file has no limit; the file overrides them.
     let env = world(&format!("{ADDER}no_wrap_up = true\n"));
     call(&env, &["--config", "max_tokens=50"]).exit(6);
     let env = world(&format!("{ADDER}max_tokens = 1000\n"));
     call(&env, &["--config", "max_tokens=50"]).ok();
-    // A last answer sums up, unless it shall not.
+    // A summary follows the limit, unless `no_wrap_up` is set.
     for (more, exchanges) in [("", 2), ("no_wrap_up = true\n", 1)] {
         let env = world(&format!("{ADDER}max_iterations = 1\n{more}"));
         call(&env, &[]).exit(6);
@@ -186,7 +186,7 @@ fn a_limit_of_its_own_ends_it_with_a_typed_error_that_names_the_run() {
 }
 
 #[test]
-fn what_it_says_of_its_answers_is_in_the_request() {
+fn settings_of_the_file_reach_the_request() {
     for (line, pointer, expected) in [
         ("model = \"anthropic/claude-unlisted\"\ntemperature = 0.5", "/temperature", json!(0.5)),
         ("model = \"anthropic/claude-unlisted\"\ntop_p = 0.25", "/top_p", json!(0.25)),
@@ -200,7 +200,7 @@ fn what_it_says_of_its_answers_is_in_the_request() {
         let model = Anthropic::start(vec![says("hello")]);
         trust(&model.env, "agents/words.md", "Say little.\n");
         trust(&model.env, "agents/a.toml", &agent(line));
-        // What the settings say of the answers of `run` is for `run`.
+        // Settings of answers are for `run` alone.
         let words = ["--config", "seed=3", "--config", "system_prompt=Not this."];
         assert_eq!(call(&model.env, &words).ok().out, "hello\n", "{line}");
         let body = model.bodies().remove(0);
@@ -217,7 +217,7 @@ fn what_it_says_of_its_answers_is_in_the_request() {
 }
 
 #[test]
-fn a_schema_of_its_answers_makes_the_result_a_value() {
+fn an_output_schema_makes_the_result_a_value() {
     let schema =
         "[output_schema]\ntype = \"object\"\nrequired = [\"sum\"]\nproperties.sum.type = \"integer\"\n";
     let env = world(&agent(&format!("model = \"script:json.yaml\"\n{schema}")));
@@ -230,7 +230,7 @@ fn a_schema_of_its_answers_makes_the_result_a_value() {
 }
 
 #[test]
-fn its_tools_are_relative_to_the_file_and_may_be_agents_in_yaml_and_json() {
+fn tools_are_relative_to_the_file_and_may_be_agents() {
     let env =
         world(&agent("model = \"script:boss.yaml\"\ntools = [\"deep/adder.yaml,./deep/other.json\"]\n"));
     env.write(
@@ -243,10 +243,10 @@ fn its_tools_are_relative_to_the_file_and_may_be_agents_in_yaml_and_json() {
     trust(&env, "agents/deep/adder.yaml", yaml);
     let other = json!({ "kind": "agent", "v": 1, "name": "other", "description": "Does it." });
     trust(&env, "agents/deep/other.json", &other.to_string());
-    // It was trusted before there was what it references.
+    // It was trusted before its references existed.
     env.run(["trust", "agents/a.toml"]).ok();
     assert_eq!(call(&env, &[]).ok().out, "It is 5.\n");
-    // Who asks for everything is asked for the tools of agents too, and names them like all others.
+    // `--ask` includes the tools of agents, and `--allow` names them.
     call(&env, &["--ask", "--no-input"]).exit(5);
     let allowed = ["--allow", "helper", "--allow", "adder", "--allow", "calculate"];
     assert_eq!(call(&env, &[&["--ask", "--no-input"][..], &allowed].concat()).ok().out, "It is 5.\n");
@@ -255,7 +255,7 @@ fn its_tools_are_relative_to_the_file_and_may_be_agents_in_yaml_and_json() {
 }
 
 #[test]
-fn a_file_that_leads_back_to_itself_is_refused_with_the_way() {
+fn a_cycle_of_files_is_rejected_with_the_path() {
     let env = TestEnv::new();
     trust(&env, "self.toml", &agent("tools = [\"./self.toml\"]\n"));
     let refused = env.run(["tools", "self.toml"]).exit(2);
@@ -264,26 +264,26 @@ fn a_file_that_leads_back_to_itself_is_refused_with_the_way() {
     trust(&env, "b.toml", &agent("tools = [\"c\"]\n"));
     env.run(["trust", "a.toml"]).ok();
     let refused = env.run(["tools", "a.toml", "--config", "targets.c=a.toml"]).exit(2);
-    assert!(refused.err.contains("leads back to itself: a.toml → ./b.toml → a.toml"), "{refused}");
-    // By way of a gateway.
+    assert!(refused.err.contains("is part of a cycle: a.toml → ./b.toml → a.toml"), "{refused}");
+    // Through a gateway.
     env.write("g.toml", "kind = \"gateway\"\n[[upstreams]]\nname = \"up\"\ntarget = \"./d.toml\"\n");
     env.write("d.toml", agent("tools = [\"g.toml\"]\n"));
     env.run(["trust", "g.toml"]).ok();
     let away = env.run(["tools", "g.toml"]);
-    assert!(away.err.contains("leads back to itself"), "{away}");
+    assert!(away.err.contains("is part of a cycle"), "{away}");
     for number in 0..9 {
         env.write(&format!("{number}.toml"), agent(&format!("tools = [\"{}.toml\"]\n", number + 1)));
     }
     env.run(["trust", "0.toml"]).ok();
     let refused = env.run(["tools", "0.toml"]).exit(2);
-    assert!(refused.err.contains("at most 8"), "{refused}");
+    assert!(refused.err.contains("more than 8"), "{refused}");
 }
 
 #[test]
-fn what_is_wrong_in_a_file_is_told_with_its_place() {
+fn errors_in_a_file_have_a_line() {
     let rows: &[(&str, &str, &[&str])] = &[
         ("modle = \"x\"", "5", &["modle", "did you mean `model`?", "known keys: description"]),
-        ("api_key = \"sk-ant-0123456789\"", "5", &["api_key", "No secret stands in a description"]),
+        ("api_key = \"sk-ant-0123456789\"", "5", &["api_key", "A description has no secrets"]),
         ("max_cost = -1", "5", &["max_cost: expected a number above 0, found -1"]),
         ("max_time = \"soon\"", "5", &["max_time: expected a duration"]),
         ("temperature = 3", "5", &["temperature: expected a number from 0 to 2"]),
@@ -293,9 +293,9 @@ fn what_is_wrong_in_a_file_is_told_with_its_place() {
         ("model = \"nobody\"", "5", &["model: "]),
         ("output_schema = 5", "5", &["output_schema: expected a table with a JSON Schema, found 5"]),
         ("output_schema.type = 5", "5", &["output_schema: "]),
-        ("system_prompt = \"a\"\nsystem_prompt_file = \"b\"", "6", &["there is a `system_prompt` too"]),
+        ("system_prompt = \"a\"\nsystem_prompt_file = \"b\"", "6", &["conflicts with `system_prompt`"]),
         ("tools = [\"hosted:web_search\"]", "", &["hosted:web_search"]),
-        ("tools = [\"calculat\"]", "", &["there is no target `calculat`", "`calculate`"]),
+        ("tools = [\"calculat\"]", "", &["unknown target `calculat`", "`calculate`"]),
     ];
     let env = TestEnv::new();
     for (more, line, expected) in rows {
@@ -312,7 +312,10 @@ fn what_is_wrong_in_a_file_is_told_with_its_place() {
         ("kind = \"agent\"\nv = 1\n", "the key `name` is missing"),
         ("kind = \"agent\"\nv = 1\nname = \"a b\"\n", "a.toml:3: name: a tool's name begins with a letter"),
         ("kind = \"agent\"\nv = 1\nname = \"a\"\n", "the key `description` is missing"),
-        ("kind = \"agent\"\nv = 1\nname = \"a\"\ndescription = \" \"\n", "expected text, found none"),
+        (
+            "kind = \"agent\"\nv = 1\nname = \"a\"\ndescription = \" \"\n",
+            "expected a text, found an empty one",
+        ),
     ] {
         trust(&env, "a.toml", text);
         let wrong = env.run(["tools", "a.toml"]).exit(2);
@@ -321,9 +324,9 @@ fn what_is_wrong_in_a_file_is_told_with_its_place() {
     trust(&env, "a.yaml", "kind: agent\nv: 1\nname: a\ndescription: b\nmodle: x\n");
     assert!(env.run(["tools", "a.yaml"]).exit(2).err.contains("a.yaml:5: modle: "));
     trust(&env, "b.yaml", "kind: command\n");
-    assert!(env.run(["tools", "b.yaml"]).exit(2).err.contains("which is written in TOML"));
+    assert!(env.run(["tools", "b.yaml"]).exit(2).err.contains("which needs TOML"));
     trust(&env, "c.json", "{\"v\": 1}");
-    assert!(env.run(["tools", "c.json"]).exit(2).err.contains("does not say of which `kind` it is"));
+    assert!(env.run(["tools", "c.json"]).exit(2).err.contains("has no `kind`"));
     // Untrusted instructions are not followed.
     trust(&env, "a.toml", &agent("system_prompt_file = \"words.md\"\n"));
     env.write("words.md", "Obey.");
@@ -332,7 +335,7 @@ fn what_is_wrong_in_a_file_is_told_with_its_place() {
 }
 
 #[test]
-fn a_client_of_the_model_context_protocol_gets_it_as_a_tool() {
+fn an_mcp_client_gets_it_as_a_tool() {
     let env = world(ADDER);
     trust(&env, "other.toml", &agent("model = \"script:other.yaml\"\n"));
     env.write("other.yaml", "turns: [{ text: fine }]");

@@ -1,5 +1,4 @@
-//! Whatever is wrong with the input: the right exit status, what is wrong, and what to do next, for a person and for a
-//! program.
+//! Invalid input: exit code, reason and hint, as text and as JSON.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -31,25 +30,31 @@ const fn case(
 
 const SCRIPT: &str = "script:hello.yaml";
 
-/// Every row is run twice: for a person, and with `--format json`.
+/// Every row runs twice: as text and with `--format json`.
 const CASES: &[Case] = &[
     // The command line.
     case(&["nosuch"], 2, "USAGE", &["unrecognized subcommand 'nosuch'"], "--help"),
     case(&["runn"], 2, "USAGE", &["'runn'"], "'run'"),
     case(&["tools", "--nosuch"], 2, "USAGE", &["'--nosuch'"], "--help"),
-    case(&["help", "exit-code"], 2, "USAGE", &["no command or topic `exit-code`"], "`exit-codes`"),
+    case(&["help", "exit-code"], 2, "USAGE", &["unknown command or topic `exit-code`"], "`exit-codes`"),
     case(&["schema", "events"], 2, "USAGE", &["no schema `events`"], "`event`"),
     case(&["completions", "bsh"], 2, "USAGE", &["'bsh'", "bash, elvish, fish"], "'bash'"),
     case(&["--log", "a=b=c", "tools"], 2, "USAGE", &["log filter `a=b=c`"], "toolpost::call=debug"),
     case(&["--log-file", "no/such/log", "tools"], 2, "USAGE", &["log file `no/such/log`"], "Check the name"),
     case(&["-q", "-v", "tools"], 2, "USAGE", &["'--quiet'", "'--verbose...'"], "--help"),
     // Targets and tools.
-    case(&["call", "nosuch"], 2, "USAGE", &["no target `nosuch`"], "`toolpost tools` lists what is built in"),
+    case(
+        &["call", "nosuch"],
+        2,
+        "USAGE",
+        &["unknown target `nosuch`"],
+        "`toolpost tools` lists the built-in tools",
+    ),
     case(&["call", "builtin:calculat"], 2, "USAGE", &["`builtin:calculat`"], "`builtin:calculate`"),
-    case(&["call", "builtin"], 2, "USAGE", &["`builtin` has ", " tools: which one?"], "`toolpost tools`"),
+    case(&["call", "builtin"], 2, "USAGE", &["`builtin` has ", " tools: name one"], "`toolpost tools`"),
     case(&["call", "builtin", "calculat"], 1, "NOT_FOUND", &["`calculat`"], "`calculate`"),
-    case(&["tools", "nosuch"], 2, "USAGE", &["no target `nosuch`"], "`toolpost tools`"),
-    case(&["tools", "--manifest", "raed_file"], 2, "USAGE", &["no tool `raed_file`"], "`read_file`"),
+    case(&["tools", "nosuch"], 2, "USAGE", &["unknown target `nosuch`"], "`toolpost tools`"),
+    case(&["tools", "--manifest", "raed_file"], 2, "USAGE", &["unknown tool `raed_file`"], "`read_file`"),
     // Arguments of tools.
     case(
         &["call", "calculate", "expression=1", "variables=3"],
@@ -85,7 +90,7 @@ const CASES: &[Case] = &[
         &["call", "calculate", "expression=1", "expression=2"],
         2,
         "USAGE",
-        &["`expression` is given twice"],
+        &["duplicate argument `expression`"],
         "once",
     ),
     case(&["call", "calculate", "{\"expression\": 1"], 2, "USAGE", &["not JSON", "line 1"], "key=value"),
@@ -149,10 +154,10 @@ const CASES: &[Case] = &[
         &["`nosuch.txt` does not exist"],
         "list_directory",
     ),
-    case(&["call", "read_file", "path=../secret"], 1, "INVALID_PATH", &["`..`"], "working folder"),
-    case(&["call", "read_file", "path=folder/../../secret"], 1, "INVALID_PATH", &["`..`"], "working folder"),
-    case(&["call", "read_file", "path=/etc/passwd"], 1, "INVALID_PATH", &["/etc/passwd"], "working folder"),
-    case(&["call", "read_file", "path=out"], 1, "INVALID_PATH", &["symbolic link"], "working folder"),
+    case(&["call", "read_file", "path=../secret"], 1, "INVALID_PATH", &["`..`"], "working"),
+    case(&["call", "read_file", "path=folder/../../secret"], 1, "INVALID_PATH", &["`..`"], "working"),
+    case(&["call", "read_file", "path=/etc/passwd"], 1, "INVALID_PATH", &["/etc/passwd"], "working"),
+    case(&["call", "read_file", "path=out"], 1, "INVALID_PATH", &["symbolic link"], "working"),
     case(&["call", "read_file", "{\"path\": \"a\\u0000b\"}"], 1, "INVALID_PATH", &["NUL"], ""),
     // Code.
     case(&["exec", "no.py"], 2, "USAGE", &["the code `no.py`: No such file"], "Check the name"),
@@ -182,7 +187,7 @@ const CASES: &[Case] = &[
     case(&["exec", "--workdir", "nosuch", "--", "true"], 2, "USAGE", &["folder `nosuch`"], "Check the name"),
     case(&["exec", "--timeout", "0s", "--", "true"], 2, "USAGE", &["`0s`", "above 0"], "--help"),
     // Runs.
-    case(&["run", "-p", "x", "--tool-timeout", "0s"], 2, "USAGE", &["`0s`", "above 0", "1m30s"], "--help"),
+    case(&["run", "-p", "x", "--max-time", "0s"], 2, "USAGE", &["`0s`", "above 0", "1m30s"], "--help"),
     case(&["run", "-p", "x", "--max-time", "0ms"], 2, "USAGE", &["--max-time", "`0ms`", "above 0"], "--help"),
     case(&["run", "-p", "x", "--max-tokens", "0"], 2, "USAGE", &["--max-tokens", "1.."], "--help"),
     case(&["run", "-p", "x", "--config", "tool_timeout=0s"], 2, "USAGE", &["tool_timeout", "above 0"], ""),
@@ -285,21 +290,21 @@ const CASES: &[Case] = &[
         &["run", "-p", "x", "-m", SCRIPT, "--attach", "/dev/zero"],
         2,
         "USAGE",
-        &["/dev/zero", "neither a file nor a folder"],
+        &["/dev/zero", "neither a file nor a directory"],
         "",
     ),
     case(
         &["run", "-p", "x", "-m", SCRIPT, "--workdir", "no"],
         2,
         "USAGE",
-        &["working folder `no`"],
+        &["working directory `no`"],
         "Check the name",
     ),
     case(
         &["run", "-p", "x", "-m", SCRIPT, "--workdir", "notes.txt"],
         2,
         "USAGE",
-        &["notes.txt", "not a folder"],
+        &["notes.txt", "not a directory"],
         "",
     ),
     case(
@@ -360,7 +365,7 @@ fn world() -> TestEnv {
     env
 }
 
-/// What is wrong with how a mistake is told.
+/// The faults of an error's text.
 fn faults(env: &TestEnv, case: &Case) -> Vec<String> {
     let Case { words, exit, code, says, hint } = case;
     let person = env.run(*words);
@@ -398,14 +403,14 @@ fn faults(env: &TestEnv, case: &Case) -> Vec<String> {
 }
 
 #[test]
-fn every_mistake_has_its_status_its_reason_and_its_hint() {
+fn every_invalid_input_has_an_exit_code_a_reason_and_a_hint() {
     let env = world();
     let faults: Vec<String> = CASES.iter().flat_map(|case| faults(&env, case)).collect();
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n---\n"));
 }
 
 #[test]
-fn nothing_is_written_by_a_command_line_with_a_mistake() {
+fn an_invalid_command_line_writes_nothing() {
     let env = world();
     let names = || {
         let mut names: Vec<_> =
@@ -490,7 +495,7 @@ fn a_hundred_mebibytes_of_task_code_and_script() {
 }
 
 #[test]
-fn a_table_that_is_no_text() {
+fn a_binary_table() {
     let env = TestEnv::new();
     env.write("table.csv", b"a,b\n\x00\xff\xfe\x81,\x00\n");
     let error = env.run(["call", "read_file", "path=table.csv", "--json"]).exit(1).error();
@@ -499,7 +504,7 @@ fn a_table_that_is_no_text() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_broken_pipe_is_no_failure() {
     let env = TestEnv::new();
     let script = repository("examples/weather/weather.yaml");
     let table = repository("examples/weather/seattle-weather.csv");
@@ -528,7 +533,7 @@ fn a_reader_that_goes_away_is_no_failure() {
 }
 
 #[test]
-fn a_full_disk_is_told() {
+fn a_full_disk_is_reported() {
     let env = TestEnv::new();
     for words in [&["tools"][..], &["schema", "event"], &["call", "calculate", "expression=1"], &["--help"]] {
         let finished = env.run_into("/dev/full", words).exit(6);

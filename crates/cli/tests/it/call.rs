@@ -30,7 +30,7 @@ pub(crate) fn arguments() {
 }
 
 #[test]
-fn a_value_is_what_its_parameter_asks_for() {
+fn a_value_has_the_type_of_its_parameter() {
     let env = TestEnv::new();
     env.write("1", "the file is named 1\nsecond\n");
     let text = env.run(["call", "read_file", "path=1", "limit=1"]).ok();
@@ -61,7 +61,7 @@ pub(crate) fn timeout() {
     assert!(record["duration_ms"].as_f64().unwrap() < 60_000.0, "{record}");
 }
 
-/// Code that failed is an answer for a model, and a failure for a shell.
+/// Failed code is a result for a model, but a failure for a shell.
 #[test]
 fn code_that_fails_is_a_failure_of_the_call() {
     let env = TestEnv::new();
@@ -141,7 +141,7 @@ pub(crate) fn verbose() {
     let plain = env.run(call).ok();
     assert!(!plain.err.contains("INFO"), "{plain}");
     let verbose = env.run(call.iter().chain(&["-v"])).ok();
-    assert!(verbose.err.contains("INFO toolpost::call: a call is over"), "{verbose}");
+    assert!(verbose.err.contains("INFO toolpost::call: call finished"), "{verbose}");
 }
 
 #[test]
@@ -169,19 +169,19 @@ fn events_come_as_json_lines() {
 }
 
 #[test]
-fn an_error_is_told_once() {
+fn an_error_is_printed_once() {
     let env = TestEnv::new();
     let finished = env.run(["call", "calculate", "expression=6/0"]).exit(1);
     assert_eq!(finished.err.matches("division by zero").count(), 1, "{finished}");
 }
 
 #[test]
-fn a_word_that_is_no_answer_is_asked_about_again() {
+fn an_unknown_answer_repeats_the_prompt() {
     let env = TestEnv::new();
     let words = ["call", "calculate", "expression=2", "--ask"];
     let asked = env.answering(&["?\n", "hm\n", "YES\n"], words).ok();
-    assert_eq!(asked.out.matches("`yes` lets this call run").count(), 2, "{asked}");
+    assert_eq!(asked.out.matches("`yes` approves this call").count(), 2, "{asked}");
     let asked = env.answering(&["b\n", "c\n", "d\n", "e\n"], words).exit(5);
-    assert_eq!(asked.out.matches("`yes` lets this call run").count(), 3, "{asked}");
-    assert!(!env.answering(&["\n"], words).exit(5).out.contains("`yes` lets"));
+    assert_eq!(asked.out.matches("`yes` approves this call").count(), 3, "{asked}");
+    assert!(!env.answering(&["\n"], words).exit(5).out.contains("`yes` approves"));
 }

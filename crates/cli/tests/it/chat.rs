@@ -1,4 +1,4 @@
-//! `toolpost chat`: what a person at a terminal types, sees and gets.
+//! `toolpost chat` on a terminal and through a pipe.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -30,20 +30,20 @@ impl Talk {
         talk
     }
 
-    /// Waits for the line editor: it switches pasting on when it begins a line.
+    /// Waits for the line editor, which enables bracketed paste at each line.
     fn ready(&mut self) {
         self.prompts += 1;
         self.screen.wait_for("\u{1b}[?2004h", self.prompts);
     }
 
-    /// Says a line and waits until the next can be said.
+    /// Types a line and waits for the next prompt.
     fn say(&mut self, line: &str) -> &mut Self {
         self.screen.press(&format!("{line}\r"));
         self.ready();
         self
     }
 
-    /// What the terminal shows.
+    /// The output of the terminal.
     fn text(&self) -> String {
         self.screen.text()
     }
@@ -53,12 +53,12 @@ impl Talk {
         assert!(self.text().contains(text), "{text:?} is not in {}", self.text());
     }
 
-    /// What was said in each request, the oldest first.
+    /// The messages of each request, oldest first.
     fn asked(&self) -> Vec<Value> {
         self.model.bodies().iter().map(|body| body["messages"].clone()).collect()
     }
 
-    /// Leaves.
+    /// Leaves the chat.
     fn leave(self) -> (Anthropic, Finished) {
         self.screen.press("\u{4}");
         (self.model, self.running.finish().exit(0))
@@ -70,13 +70,13 @@ fn text(messages: &Value, at: usize) -> &str {
 }
 
 #[test]
-fn each_turn_goes_on_from_those_before() {
+fn each_turn_continues_the_conversation() {
     let mut talk =
         Talk::start(vec![says("Hello."), says("Your name is Ada.")], &["--system-prompt", "Be brief."]);
     talk.say("I am Ada.").say("Who am I?");
     talk.shows("Your name is Ada.");
     talk.shows("7 tokens in");
-    // How much of the window is left, of a model that the catalog knows.
+    // The rest of the window, for a model of the catalog.
     talk.shows("% of the context left");
     let bodies = talk.model.bodies();
     assert_eq!(bodies[1]["system"], "Be brief.");
@@ -105,7 +105,7 @@ pub(crate) fn interactive() {
 }
 
 #[test]
-fn without_a_terminal_each_line_is_said() {
+fn without_a_terminal_each_line_is_a_message() {
     let model = Anthropic::start(vec![says("One."), says("Two.")]);
     let finished = model.env.run_with("first\n\n/usage\nsecond\n", ["chat"]).ok();
     assert_eq!(finished.out, "One.\nTwo.\n", "{finished}");
@@ -116,7 +116,7 @@ fn without_a_terminal_each_line_is_said() {
 }
 
 #[test]
-fn a_turn_that_fails_ends_nothing() {
+fn a_failed_turn_does_not_end_the_chat() {
     let refused = || {
         Reply::json(
             400,
@@ -127,7 +127,7 @@ fn a_turn_that_fails_ends_nothing() {
     talk.say("first").say("second");
     talk.shows("error:");
     talk.shows("Fine.");
-    // What was refused is not sent again.
+    // A rejected question is not sent again.
     assert_eq!(talk.asked()[1].as_array().unwrap().len(), 1);
     talk.leave();
     let model = Anthropic::start(vec![refused()]);
@@ -135,13 +135,13 @@ fn a_turn_that_fails_ends_nothing() {
 }
 
 #[test]
-fn ctrl_c_stops_an_answer_and_keeps_what_was_said() {
+fn ctrl_c_stops_an_answer_and_stores_its_beginning() {
     let mut talk = Talk::start(vec![hesitates("The first half"), says("Done.")], &[]);
     talk.screen.press("tell me\r");
     talk.screen.wait_for("The first half", 1);
     talk.running.signal(Signal::INT);
     talk.ready();
-    talk.shows("stopped; what was said so far is kept");
+    talk.shows("stopped; the beginning of the answer is stored");
     talk.say("go on");
     let messages = &talk.asked()[1];
     assert_eq!(
@@ -152,20 +152,20 @@ fn ctrl_c_stops_an_answer_and_keeps_what_was_said() {
 }
 
 #[test]
-fn ctrl_c_on_a_line_forgets_it_and_twice_on_an_empty_one_leaves() {
+fn ctrl_c_clears_a_line_and_twice_on_an_empty_one_leaves() {
     let mut talk = Talk::start(vec![], &[]);
     talk.screen.press("half a line\u{3}");
     talk.ready();
     talk.screen.press("\u{3}");
     talk.ready();
-    talk.shows("Ctrl-C once more leaves");
+    talk.shows("Press Ctrl-C again");
     talk.screen.press("\u{3}");
     talk.running.finish().exit(0);
     assert_eq!(talk.model.server.connections(), 0);
 }
 
 #[test]
-fn a_signal_that_asks_to_end_is_obeyed_at_the_prompt_and_in_a_turn() {
+fn a_termination_signal_ends_the_chat_at_the_prompt_and_in_a_turn() {
     let talk = Talk::start(vec![], &[]);
     talk.running.signal(Signal::TERM);
     talk.running.finish().exit(130);
@@ -177,7 +177,7 @@ fn a_signal_that_asks_to_end_is_obeyed_at_the_prompt_and_in_a_turn() {
 }
 
 #[test]
-fn a_line_goes_on_after_a_backslash_with_alt_enter_and_when_pasted() {
+fn a_line_continues_after_a_backslash_with_alt_enter_and_when_pasted() {
     let mut talk = Talk::start(vec![says("1"), says("2"), says("3")], &[]);
     talk.say("first \\\rsecond");
     talk.say("third\u{1b}\rfourth");
@@ -191,7 +191,7 @@ fn a_line_goes_on_after_a_backslash_with_alt_enter_and_when_pasted() {
 }
 
 #[test]
-fn history_is_of_the_project_and_has_no_secrets() {
+fn history_is_per_project_without_secrets() {
     let mut talk = Talk::start(vec![says("1"), says("2")], &[]);
     talk.say("remember me").say(&format!("my key is {}", Anthropic::KEY));
     let (model, _) = talk.leave();
@@ -201,7 +201,7 @@ fn history_is_of_the_project_and_has_no_secrets() {
     let kept = std::fs::read_to_string(&files[0]).unwrap();
     assert_eq!((files.len(), kept.as_str()), (1, "\"remember me\"\n"));
     assert_eq!(files[0].metadata().unwrap().permissions().mode() & 0o077, 0);
-    // The arrow brings it back in the next conversation.
+    // The arrow key recalls it in the next chat.
     let again = Anthropic::start(vec![says("again")]);
     let mut talk = Talk::begin(
         Anthropic {
@@ -216,7 +216,7 @@ fn history_is_of_the_project_and_has_no_secrets() {
 }
 
 #[test]
-fn markdown_is_shown_as_what_it_means() {
+fn markdown_is_rendered() {
     let page = "# Title\n\nSome **bold** words.\n\n- one\n- two\n\n```sh\nls -l\n```\n";
     let mut talk = Talk::start(vec![says(page).in_pieces(40, std::time::Duration::from_millis(1))], &[]);
     talk.say("go");
@@ -235,7 +235,7 @@ pub(crate) fn plain() {
     talk.say("go");
     talk.shows("# Title\r\n\r\nSome **bold** words.\r\n");
     talk.leave();
-    // A run on a terminal has the same two looks.
+    // A run on a terminal has the same two formats.
     for (words, expected) in [(&["--plain"][..], "**bold**"), (&[], "\u{1b}[1mbold\u{1b}[0m")] {
         let mut model = Anthropic::start(vec![says(page)]);
         model.env = model.env.with("TERM", "xterm");
@@ -246,7 +246,7 @@ pub(crate) fn plain() {
 }
 
 #[test]
-fn nothing_that_a_model_says_commands_the_terminal() {
+fn a_models_text_never_controls_the_terminal() {
     let hostile = "a\u{1b}]0;title\u{7}b &#27;[2J `\u{9b}31m`\n\n```\n\u{1b}[2J\n```\n";
     let mut talk = Talk::start(vec![says(hostile)], &[]);
     talk.say("go");
@@ -258,12 +258,12 @@ fn nothing_that_a_model_says_commands_the_terminal() {
 }
 
 #[test]
-fn a_call_is_a_line_that_becomes_its_result() {
+fn a_running_call_is_replaced_by_its_result() {
     let code = json!({"language": "bash", "code": "sleep 1.3; echo done"});
     let mut talk = Talk::start(vec![calls("run_code", &code), says("Done.")], &["--tools", "run_code"]);
     talk.say("go");
     let shown = talk.text();
-    // Drawn, drawn again with its time, and taken back for the result.
+    // Drawn, redrawn with its duration, replaced by the result.
     for part in ["→", "run_code", "(1.0 s)", "\u{1b}[1A\r\u{1b}[J", "✓"] {
         assert!(shown.contains(part), "{part:?}: {shown:?}");
     }
@@ -271,7 +271,7 @@ fn a_call_is_a_line_that_becomes_its_result() {
 }
 
 #[test]
-fn a_person_is_asked_and_can_allow_a_tool_for_good() {
+fn an_approval_prompt_can_approve_a_tool_for_the_session() {
     let sum = json!({"expression": "6*7"});
     let replies = vec![calls("calculate", &sum), says("one"), calls("calculate", &sum), says("two")];
     let mut talk = Talk::start(replies, &["--ask", "--tools", "calculate"]);
@@ -286,12 +286,12 @@ fn a_person_is_asked_and_can_allow_a_tool_for_good() {
     talk.shows("two");
     assert_eq!(talk.text().matches("yes / session / no?").count(), 1, "{}", talk.text());
     talk.say("/approve nosuch");
-    talk.shows("there is no tool `nosuch`");
+    talk.shows("unknown tool `nosuch`");
     talk.leave();
 }
 
 #[test]
-fn a_question_that_nobody_waits_for_any_more_takes_no_keys() {
+fn an_abandoned_prompt_takes_no_input() {
     let replies = vec![calls("calculate", &json!({"expression": "1"})), says("heard")];
     let mut talk = Talk::start(replies, &["--ask", "--tools", "calculate"]);
     talk.screen.press("go\r");
@@ -305,7 +305,7 @@ fn a_question_that_nobody_waits_for_any_more_takes_no_keys() {
 }
 
 #[test]
-fn the_commands_that_show_something_show_it() {
+fn display_commands_print_their_state() {
     let mut talk = Talk::start(vec![says("Hi.")], &["--tools", "calculate,read_file"]);
     talk.say("/help");
     for part in ["/model [MODEL]", "/undo", "Ctrl-C stops the answer"] {
@@ -321,14 +321,14 @@ fn the_commands_that_show_something_show_it() {
     talk.say("/model").shows("anthropic/claude");
     talk.say("/modl x").shows("Did you mean `/model`?");
     talk.say("/us\t").shows("/usage");
-    // A path is no command, and an unknown command is not said.
+    // A path is no command, and an unknown command is no message.
     assert_eq!(talk.model.bodies().len(), 1);
     talk.screen.press("/exit\r");
     talk.running.finish().exit(0);
 }
 
 #[test]
-fn mcp_says_how_programs_are() {
+fn mcp_prints_the_state_of_sources() {
     let model = Anthropic::start(vec![]);
     crate::targets::weather(&model.env);
     let finished = model.env.run_with("/mcp\n", ["chat", "--tools", "./weather"]).ok();
@@ -336,10 +336,10 @@ fn mcp_says_how_programs_are() {
 }
 
 #[test]
-fn undo_and_clear_forget() {
+fn undo_and_clear_discard_turns() {
     let mut talk = Talk::start(vec![says("1"), says("2"), says("3"), says("4")], &[]);
-    talk.say("/undo").shows("there is nothing to take back");
-    talk.say("first").say("second").say("/undo").shows("taken back; 1 question");
+    talk.say("/undo").shows("nothing to undo");
+    talk.say("first").say("second").say("/undo").shows("undone; 1 question");
     talk.say("third");
     let messages = &talk.asked()[2];
     assert_eq!([text(messages, 0), text(messages, 1), text(messages, 2)], ["first", "1", "third"]);
@@ -349,7 +349,7 @@ fn undo_and_clear_forget() {
 }
 
 #[test]
-fn a_model_can_be_changed_and_gets_the_conversation() {
+fn another_model_gets_the_conversation() {
     let mut talk = Talk::start(vec![says("Hi.")], &[]);
     talk.model.env.write("other.yaml", r#"{"turns": [{"text": "I am another."}]}"#);
     talk.say("hello").say("/model script:other.yaml").say("who are you?");
@@ -358,11 +358,11 @@ fn a_model_can_be_changed_and_gets_the_conversation() {
     talk.leave();
     let model = Anthropic::start(vec![]);
     let finished = model.env.run_with("/model script:x.yaml\n", ["chat", "--record", "r.jsonl"]).exit(2);
-    assert!(finished.err.contains("has one model"), "{finished}");
+    assert!(finished.err.contains("cannot change its model"), "{finished}");
 }
 
 #[test]
-fn a_conversation_goes_on_in_another_process() {
+fn a_conversation_resumes_in_another_process() {
     let mut talk = Talk::start(vec![says("Hello Ada.")], &[]);
     talk.say("I am Ada.");
     let (model, left) = talk.leave();
@@ -374,7 +374,7 @@ fn a_conversation_goes_on_in_another_process() {
     talk.say("Who am I?");
     let messages = &talk.asked()[0];
     assert_eq!([text(messages, 0), text(messages, 1)], ["I am Ada.", "Hello Ada."]);
-    // A new one, and back to the first.
+    // A new conversation, and back to the first.
     talk.say("/clear").say("/resume").shows("(2 questions");
     let shown = talk.text();
     let id = shown.split("(2 questions").next().unwrap().rsplit("\u{1b}[36m").next().unwrap();
@@ -386,7 +386,7 @@ fn a_conversation_goes_on_in_another_process() {
 }
 
 #[test]
-fn save_writes_a_new_file_and_never_an_old_one() {
+fn save_never_overwrites() {
     let sum = json!({"expression": "6*7"});
     let mut talk = Talk::start(vec![calls("calculate", &sum), says("It is \u{9b}2J**42**.")], &[]);
     talk.say("how much?").say("/save talk.md").say("/save talk.json").say("/save talk.md");
@@ -401,7 +401,7 @@ fn save_writes_a_new_file_and_never_an_old_one() {
 }
 
 #[test]
-fn files_that_were_made_are_put_away_at_the_end() {
+fn artifacts_are_stored_at_the_end() {
     let file = json!({"path": "new.txt", "content": "made"});
     let mut talk = Talk::start(vec![calls("write_file", &file), says("Written.")], &["--artifacts", "kept"]);
     talk.say("write it");
@@ -410,7 +410,7 @@ fn files_that_were_made_are_put_away_at_the_end() {
 }
 
 #[test]
-fn what_a_call_says_late_does_not_disturb_the_prompt() {
+fn late_events_of_a_call_do_not_disturb_the_prompt() {
     let code = json!({"language": "bash", "code": "sleep 100"});
     let mut talk = Talk::start(vec![calls("run_code", &code), says("Fine.")], &["--tools", "run_code"]);
     talk.screen.press("go\r");
@@ -423,25 +423,25 @@ fn what_a_call_says_late_does_not_disturb_the_prompt() {
 }
 
 #[test]
-fn the_calls_of_an_answer_and_their_sandbox_can_be_looked_at() {
+fn trace_and_sandbox_show_the_calls_of_an_answer() {
     let code = json!({"language": "bash", "code": "echo hi"});
     let mut talk = Talk::start(vec![calls("run_code", &code), says("It said hi.")], &["--level", "standard"]);
     talk.say("/trace");
-    talk.shows("there is no answer here whose calls could be shown");
+    talk.shows("no answer yet");
     talk.say("/sandbox");
-    talk.shows("as it was named");
-    talk.shows("no code ran for the latest answer");
+    talk.shows("as requested");
+    talk.shows("no code ran in the latest turn");
     talk.say("run it");
     let before = talk.text().len();
     talk.say("/trace");
     let traced = talk.text().split_off(before);
     assert!(traced.contains("language=bash") && traced.contains("sandbox standard"), "{traced}");
-    talk.say("/sandbox").shows(" ran at level standard in: ");
+    talk.say("/sandbox").shows(" ran at level standard with the layers ");
     talk.leave();
 }
 
 #[test]
-fn a_conversation_is_made_shorter_when_it_is_asked_for() {
+fn compact_replaces_the_middle_of_a_conversation() {
     let words = ["One.", "Two.", "Three.", "Four."];
     let mut talk = Talk::start(words.map(says).into(), &[]);
     talk.say("/compact");
@@ -460,7 +460,7 @@ fn a_conversation_is_made_shorter_when_it_is_asked_for() {
         talk.say(line);
     }
     talk.say("/compact");
-    talk.shows("a summary has taken the place of 3 messages (7 tokens in, 5 out)");
+    talk.shows("a summary replaced 3 messages (7 tokens in, 5 out)");
     talk.say("/usage").say("sixth");
     talk.shows("42 tokens in, 30 out");
     let messages = talk.asked().pop().unwrap().to_string();
@@ -470,7 +470,7 @@ fn a_conversation_is_made_shorter_when_it_is_asked_for() {
 }
 
 #[test]
-fn each_turn_ends_with_what_it_used() {
+fn each_turn_ends_with_its_usage() {
     let model = Anthropic::start(vec![calls("calculate", &json!({"expression": "6*7"})), says("42.")]);
     let row = json!({"models": [{"id": "anthropic/small", "context_window": 48,
         "prices": [{"input": 1_000_000, "output": 1_000_000}]}]});
@@ -480,26 +480,26 @@ fn each_turn_ends_with_what_it_used() {
     let line = finished.err.lines().find(|line| line.starts_with("anthropic/small")).unwrap();
     let (facts, rest) = line.split_once(" USD · ").unwrap();
     assert_eq!(facts, "anthropic/small · 2 turns · 1 tool call · 14 tokens in, 10 out · 24.0000");
-    // How long it took, and what is left: the last answer had 12 of 48 tokens.
+    // The duration, and the rest: the last answer had 12 of 48 tokens.
     let (took, left) = rest.split_once(" · ").unwrap();
     assert!(took.ends_with('s') && left == "75 % of the context left", "{line}");
 }
 
 #[test]
-fn a_question_that_failed_is_not_kept_and_takes_none_back_with_it() {
+fn a_failed_question_is_discarded_alone() {
     let refused = json!({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}});
     let replies = vec![says("One."), Reply::json(400, refused.to_string()), says("Three.")];
     let model = Anthropic::start(replies);
     let finished =
         model.env.run_with("first\nsecond\n/trace\n/undo\nthird\n/trace\n/undo\n/trace\n", ["chat"]);
     for (told, times) in [
-        ("the question is not kept", 1),
+        ("the question failed and was discarded", 1),
         ("no tool was called before the question failed", 1),
-        ("the last question failed and was not kept", 1),
+        ("the last question failed and was discarded", 1),
         ("no tool was called", 2),
-        ("taken back; 1 question of yours stays. What", 1),
-        // What was taken back has no calls any more.
-        ("there is no answer here whose calls could be shown", 1),
+        ("undone; 1 question remains. Effects", 1),
+        // An undone turn has no calls.
+        ("no answer yet", 1),
     ] {
         assert_eq!(finished.err.matches(told).count(), times, "{told}: {finished}");
     }
@@ -508,14 +508,14 @@ fn a_question_that_failed_is_not_kept_and_takes_none_back_with_it() {
 }
 
 #[test]
-fn a_run_s_id_leads_to_its_conversation() {
+fn a_run_id_finds_its_conversation() {
     let model = Anthropic::start(vec![says("One."), says("Two.")]);
     let record = model.env.run(["run", "-p", "first", "--json"]).ok().json();
     model.env.run(["run", "-p", "second", "--resume", record["id"].as_str().unwrap()]).ok();
     assert_eq!(text(&model.bodies()[1]["messages"], 0), "first");
 }
 
-/// A conversation that is long enough for a summary, whose next answer comes to no end.
+/// A conversation that is long enough for a summary, whose next answer never ends.
 fn about_to_be_shorter(rest: Reply) -> Talk {
     let mut replies = ["One.", "Two.", "Three.", "Four.", "Five."].map(says).to_vec();
     replies.push(rest);
@@ -527,16 +527,16 @@ fn about_to_be_shorter(rest: Reply) -> Talk {
 }
 
 #[test]
-fn a_summary_that_is_stopped_or_fails_is_paid_for() {
+fn a_cancelled_or_failed_summary_is_counted() {
     let mut talk = about_to_be_shorter(hesitates("Numbers"));
     talk.say("/cost");
-    assert!(!talk.text().contains("unknown: no price"), "{}", talk.text());
+    assert!(!talk.text().contains("unknown: a model"), "{}", talk.text());
     talk.screen.press("/compact\r");
     eventually("the summary is asked for", || talk.model.server.requests().len() == 6);
     talk.running.signal(Signal::INT);
     talk.ready();
-    talk.shows("stopped; the conversation is as it was");
-    talk.say("/cost").shows("unknown: no price");
+    talk.shows("stopped; the conversation is unchanged");
+    talk.say("/cost").shows("unknown: a model");
     talk.leave();
     let mut talk = about_to_be_shorter(says(" "));
     talk.say("/compact").shows("the summary could not be written");
@@ -546,7 +546,7 @@ fn a_summary_that_is_stopped_or_fails_is_paid_for() {
 }
 
 #[test]
-fn a_signal_that_asks_to_end_is_obeyed_in_a_command() {
+fn a_termination_signal_ends_a_chat_command() {
     let talk = about_to_be_shorter(hesitates("Numbers"));
     talk.screen.press("/compact\r");
     eventually("the summary is asked for", || talk.model.server.requests().len() == 6);
@@ -555,7 +555,7 @@ fn a_signal_that_asks_to_end_is_obeyed_in_a_command() {
 }
 
 #[test]
-fn an_upload_is_stopped_by_ctrl_c() {
+fn ctrl_c_cancels_an_upload() {
     let reply = |request: &ReceivedRequest| match request.path.as_str() {
         "/v1/files" => Reply::never(),
         _ => says("Hi."),

@@ -1,4 +1,4 @@
-//! Settings: each does what it says, the later layer counts more, and a stranger's file starts and allows nothing.
+//! Settings: effects, origins, order, and untrusted files.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ fn sum(words: &[&'static str]) -> Vec<&'static str> {
 fn tests() -> BTreeMap<&'static str, fn()> {
     BTreeMap::from([
         ("model", model as fn()),
-        ("system_prompt", words_of_the_request),
-        ("temperature", words_of_the_request),
-        ("effort", words_of_the_request),
-        ("max_output_tokens", words_of_the_request),
+        ("system_prompt", settings_of_the_request),
+        ("temperature", settings_of_the_request),
+        ("effort", settings_of_the_request),
+        ("max_output_tokens", settings_of_the_request),
         ("top_p", crate::tuning::sampling),
         ("top_k", crate::tuning::sampling),
         ("seed", crate::tuning::seed),
@@ -29,7 +29,7 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("thinking", crate::tuning::thinking),
         ("parallel_tool_calls", crate::tuning::parallel_tool_calls),
         ("prompt_caching", crate::tuning::prompt_caching),
-        ("provider_options", crate::tuning::provider_option),
+        ("provider_options", crate::tuning::provider_options),
         ("models.file", crate::models::file),
         ("models.fallback", crate::tuning::fallback),
         ("models.retries", crate::tuning::retries),
@@ -43,8 +43,8 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("models.tokens_per_minute", crate::tuning::limits),
         ("models.concurrency", crate::tuning::concurrency),
         ("metadata", crate::tuning::metadata),
-        ("betas", crate::tuning::beta),
-        ("tags", crate::tuning::tag),
+        ("betas", crate::tuning::betas),
+        ("tags", crate::tuning::tags),
         ("strict_tools", crate::tuning::strict_tools),
         ("tools", tools),
         ("allow", allow),
@@ -64,7 +64,6 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("repairs", crate::loop_limits::repairs),
         ("no_wrap_up", crate::run::no_wrap_up),
         ("compaction", crate::loop_limits::compaction),
-        ("no_compaction", crate::loop_limits::no_compaction),
         ("tool_choice", crate::tuning::tool_choice),
         ("no_network", no_network),
         ("no_save", crate::memory::no_save),
@@ -94,7 +93,7 @@ fn tests() -> BTreeMap<&'static str, fn()> {
 fn every_setting_has_a_test_and_is_set_by_its_variable() {
     let env = TestEnv::new();
     let page = env.run(["help", "settings"]).ok();
-    let (rows, _) = page.out.split_once("\nEach of these").unwrap();
+    let (rows, _) = page.out.split_once("\nEach source overrides").unwrap();
     let told = rows.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
     let mut told: Vec<&str> = told.collect();
     told.sort_unstable();
@@ -110,13 +109,7 @@ fn every_setting_has_a_test_and_is_set_by_its_variable() {
 
 fn sample(name: &str) -> &'static str {
     match name {
-        "ask"
-        | "no_network"
-        | "no_save"
-        | "no_wrap_up"
-        | "no_compaction"
-        | "parallel_tool_calls"
-        | "strict_tools" => "true",
+        "ask" | "no_network" | "no_save" | "no_wrap_up" | "parallel_tool_calls" | "strict_tools" => "true",
         "temperature" | "top_p" => "0.5",
         "prompt_caching" => "1h",
         "provider_options" | "metadata" | "tags" => "{\"a\":1}",
@@ -148,7 +141,7 @@ pub(crate) fn config_option() {
     env.write("toolpost.toml", "format = \"jsonl\"\n");
     assert_eq!(env.run(SUM).ok().lines().len(), 2);
     assert_eq!(env.run(sum(&["--config", "format=json"])).ok().json()["status"], "success");
-    // An option of its own counts more.
+    // An option overrides the setting.
     assert_eq!(env.run(sum(&["--config", "format=json", "--format", "text"])).ok().out, "42\n");
     for (pair, said) in
         [("formt=json", "`format`"), ("format=xml", "one of text, json, jsonl"), ("format", "KEY=VALUE")]
@@ -195,7 +188,7 @@ fn model() {
 }
 
 #[test]
-fn words_of_the_request() {
+fn settings_of_the_request() {
     let body = ask(&[
         "--config",
         "system_prompt=Be brief.",
@@ -295,8 +288,9 @@ fn no_network() {
     assert_eq!(env.run(words).exit(5).error()["code"], "NETWORK_FORBIDDEN");
 }
 
-/// Who ran each of so many runs of the same Python code, and what an expression was there. As long as the module was not
-/// loaded ahead, a run takes a second: time in which a pool gets ready.
+/// The backend of each of several runs of the same Python code, and the value of an expression.
+///
+/// Without the preloaded module a run takes a second, in which a pool gets ready.
 fn backends(
     env: &TestEnv,
     count: usize,
@@ -308,7 +302,7 @@ fn backends(
         "import json, sys, time\nahead = '{module}' in sys.modules\nif not ahead: time.sleep(1)\n\
          open('log.txt', 'a').write(json.dumps({then}) + '\\n')"
     );
-    // No two calls are the same, since a run that repeats itself is ended.
+    // All calls differ, because repeated calls end a run.
     let call = |number: usize| {
         let code = format!("{code}\n# {number}");
         json!({ "calls": [{ "tool": "run_code", "args": { "language": "python", "code": code } }] })
@@ -330,8 +324,8 @@ fn backends(
     backends.into_iter().zip(values).collect()
 }
 
-/// Whether code in Python can be forked on this host, at level strict.
-#[expect(clippy::print_stdout, reason = "a test that is left out says so")]
+/// Whether Python forks on this host at level strict.
+#[expect(clippy::print_stdout, reason = "a skipped test prints its reason")]
 fn has_pool(test: &str) -> bool {
     let features = TestEnv::new().run(["doctor", "--json"]).json()["features"].clone();
     let pool = features.as_array().unwrap().iter().find(|feature| feature["name"] == "pool").unwrap().clone();
@@ -356,9 +350,9 @@ fn pool() {
         return;
     }
     for (words, said) in [
-        (&[][..], "keeps 2 ready"),
-        (&["--config", "code.pool=5"][..], "keeps 5 ready"),
-        (&["--config", "code.pool=false"][..], "starts one each time"),
+        (&[][..], "keeps 2 prewarmed"),
+        (&["--config", "code.pool=5"][..], "keeps 5 prewarmed"),
+        (&["--config", "code.pool=false"][..], "`code.pool` is false"),
     ] {
         let feature = feature(words);
         assert!(feature["reason"].as_str().unwrap().contains(said), "{feature}");
@@ -387,7 +381,7 @@ fn preload() {
         assert_eq!(value, json!(backend == "pool"));
     }
     let page = env.run(["doctor", "--config", "code.preload=colorsys,no_such_module"]).out;
-    assert!(page.contains("not loaded from `code.preload`: `no_such_module`"), "{page}");
+    assert!(page.contains("not preloaded: `no_such_module`"), "{page}");
 }
 
 #[test]
@@ -493,7 +487,7 @@ fn named_targets() {
 }
 
 #[test]
-fn later_layers_count_more_and_each_value_knows_where_it_is_from() {
+fn later_sources_override_and_each_value_has_an_origin() {
     let env = TestEnv::new();
     env.write(
         "../home/.config/toolpost/config.toml",
@@ -506,7 +500,7 @@ fn later_layers_count_more_and_each_value_knows_where_it_is_from() {
         let entry = settings.iter().find(|entry| entry["key"] == key).unwrap();
         (entry["value"].clone(), entry["origin"].as_str().unwrap().to_owned())
     };
-    // Not trusted: the model would be somebody else's choice.
+    // An untrusted file does not choose the model.
     assert_eq!(origin(&env, "model").0, "user");
     assert!(origin(&env, "model").1.ends_with("config.toml:2"));
     let warned = env.run(SUM).ok().err;
@@ -514,11 +508,11 @@ fn later_layers_count_more_and_each_value_knows_where_it_is_from() {
         warned.contains("is not trusted") && warned.contains("model") && warned.contains("toolpost trust"),
         "{warned}"
     );
-    assert!(warned.contains("there is no setting `modle`") && warned.contains("`model`"), "{warned}");
+    assert!(warned.contains("unknown setting `modle`") && warned.contains("`model`"), "{warned}");
     env.run(["trust", "."]).ok();
     assert_eq!(origin(&env, "model").0, "project");
     assert!(!env.run(SUM).ok().err.contains("is not trusted"));
-    // Another content is another file.
+    // Changed content is untrusted.
     env.write("toolpost.toml", "model = \"another\"\n");
     assert_eq!(origin(&env, "model").0, "user");
     assert!(env.run(SUM).ok().err.contains("has changed since"));
@@ -531,11 +525,11 @@ fn later_layers_count_more_and_each_value_knows_where_it_is_from() {
 }
 
 #[test]
-fn a_file_of_a_folder_above_counts_and_a_broken_one_is_an_error_with_its_line() {
+fn a_parents_file_applies_and_an_invalid_one_names_its_line() {
     let env = TestEnv::new();
     env.write("../toolpost.toml", "format = \"json\"\n");
     assert_eq!(env.run(SUM).ok().json()["status"], "success");
-    // A stranger's broken file stops nobody.
+    // An untrusted invalid file stops no command.
     env.write("toolpost.toml", "\nformat = 7\n");
     let ignored = env.run(SUM).ok();
     assert!(ignored.err.contains("toolpost.toml:2") && ignored.err.contains("one of text"), "{ignored}");
@@ -543,7 +537,7 @@ fn a_file_of_a_folder_above_counts_and_a_broken_one_is_an_error_with_its_line() 
     let wrong = env.run(SUM).exit(2);
     assert!(wrong.err.contains("toolpost.toml:2"), "{wrong}");
     env.write("toolpost.toml", "x = = 1");
-    assert!(env.run(SUM).ok().err.contains("not TOML"));
+    assert!(env.run(SUM).ok().err.contains("invalid TOML"));
 }
 
 #[test]
@@ -568,7 +562,7 @@ pub(crate) fn set_project() {
     let env = TestEnv::new();
     env.run(["config", "set", "--project", "tools", "calculate,read_file"]).ok();
     assert_eq!(env.read("toolpost.toml"), "tools = [\"calculate\", \"read_file\"]\n");
-    // Whoever trusts it and changes it by this command need not say so twice; below it there is no second file.
+    // `config set` on a trusted file keeps the trust.
     env.run(["trust", "."]).ok();
     env.run(["config", "set", "--project", "max_tokens", "7"]).ok();
     assert_eq!(env.run(["config", "get", "max_tokens"]).ok().out, "7\n");
@@ -588,8 +582,8 @@ pub(crate) fn show_origin() {
 #[test]
 pub(crate) fn trust() {
     let env = TestEnv::new();
-    assert!(env.run(["trust"]).ok().err.contains("nothing is trusted"));
-    assert!(env.run(["trust", "."]).exit(2).err.contains("nothing to trust"));
+    assert!(env.run(["trust"]).ok().err.contains("no trusted files"));
+    assert!(env.run(["trust", "."]).exit(2).err.contains("no file to trust"));
     env.run(["trust", "missing.toml"]).exit(2);
     env.write("a.toml", "x");
     let trusted = env.run(["trust", "a.toml", "--json"]).ok().json();
@@ -603,7 +597,7 @@ pub(crate) fn trust() {
 }
 
 #[test]
-fn trust_in_a_file_without_a_name_in_text_is_refused_and_costs_nothing() {
+fn a_file_name_that_is_not_utf_8_cannot_be_trusted() {
     use std::os::unix::ffi::OsStringExt as _;
     let env = TestEnv::new();
     env.write("a.toml", "x");
@@ -638,11 +632,11 @@ pub(crate) fn env_file() {
     env.run(["run", "-p", "hi"]).exit(3);
     assert_eq!(env.run(["run", "-p", "hi", "--env-file", "keys.env"]).ok().out, "from the file\n");
     assert_eq!(model.server.requests()[0].header("x-api-key"), Some("sk-file"));
-    // The environment itself counts more.
+    // The environment overrides files.
     let env = env.with("ANTHROPIC_API_KEY", "sk-own");
     env.run(["run", "-p", "hi", "--env-file", "keys.env"]).ok();
     assert_eq!(model.server.requests()[1].header("x-api-key"), Some("sk-own"));
-    // No program gets it.
+    // No child process gets it.
     let inside = env.run(["exec", "--env-file", "keys.env", "--", "env"]).ok();
     assert!(!inside.out.contains("sk-") && !inside.out.contains("ada"), "{inside}");
     env.write("keys.env", "ANTHROPIC_API_KEY sk-file");
@@ -652,7 +646,7 @@ pub(crate) fn env_file() {
 }
 
 #[test]
-fn variables_beside_a_stranger_wait_for_trust() {
+fn variables_of_an_untrusted_file_are_ignored() {
     let model = Anthropic::start(vec![says("trusted")]);
     let env = model.env.without("ANTHROPIC_API_KEY");
     env.write(".env", "ANTHROPIC_API_KEY=sk-file\n");
@@ -663,10 +657,10 @@ fn variables_beside_a_stranger_wait_for_trust() {
 }
 
 #[test]
-fn variables_that_cannot_be_read_are_told_of_and_stop_nothing() {
+fn an_unreadable_file_of_variables_is_a_warning() {
     let env = TestEnv::new();
     for (content, told) in [
-        (b"A=\xff".to_vec(), "valid UTF-8; it is passed over"),
+        (b"A=\xff".to_vec(), "valid UTF-8; the file is ignored"),
         (vec![b'#'; (1 << 20) + 1], "larger than 1 MiB"),
     ] {
         env.write(".env", content);

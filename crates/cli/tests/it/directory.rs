@@ -1,4 +1,4 @@
-//! What code does to a working directory: applied, reviewed, discarded, taken back, admitted.
+//! Changes of code in a working directory: applied, reviewed, discarded, undone, allowed.
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -6,7 +6,7 @@ use toolpost_sandbox::{Host, Level};
 
 use crate::support::{Finished, TestEnv, eventually};
 
-/// Writes a file that may change and one that is protected.
+/// Writes an ordinary and a protected file.
 const WRITES: &str = "echo new > made; echo x > .envrc; rm old";
 
 fn prepared() -> Option<TestEnv> {
@@ -24,19 +24,19 @@ fn exec(env: &TestEnv, words: &[&str]) -> Finished {
     env.run(own)
 }
 
-/// Which of the three files are there: the new one, the protected one, the old one.
+/// The existence of the new, the protected and the old file.
 fn there(env: &TestEnv) -> [bool; 3] {
     ["d/made", "d/.envrc", "d/old"].map(|name| env.path(name).exists())
 }
 
-/// The identifier in what a command printed.
+/// The ID in a command's output.
 fn id(finished: &Finished) -> String {
     let (_, rest) = finished.err.split_once("toolpost apply ").unwrap();
     rest.chars().take_while(char::is_ascii_hexdigit).collect()
 }
 
 #[test]
-fn made_files_are_printed_up_to_20_and_none_that_was_denied() {
+fn at_most_20_artifacts_are_printed_and_no_denied_one() {
     let Some(env) = prepared() else { return };
     let script = "for n in $(seq 30); do echo x > f$n; done; echo x > .envrc";
     let finished = env.run(["exec", "--workdir", "d", "--", "bash", "-c", script]).ok();
@@ -53,12 +53,12 @@ fn made_files_are_printed_up_to_20_and_none_that_was_denied() {
 }
 
 #[test]
-pub(crate) fn changes_are_applied_but_for_what_is_protected() {
+pub(crate) fn changes_are_applied_except_protected_paths() {
     let Some(env) = prepared() else { return };
     let finished = exec(&env, &[]).ok();
     assert_eq!(there(&env), [true, false, false], "{finished}");
     assert!(finished.err.contains("not applied: .envrc (protected: shells"), "{finished}");
-    // Where nothing else changed, the command says so.
+    // Without other changes, the command says so.
     let error =
         env.run(["exec", "--workdir", "d", "--json", "--", "sh", "-c", "echo x > .envrc"]).exit(5).error();
     assert_eq!(error["code"], "PROTECTED");
@@ -83,7 +83,7 @@ pub(crate) fn review() {
 }
 
 #[test]
-pub(crate) fn names_in_a_review_command_no_terminal() {
+pub(crate) fn names_in_a_review_are_escaped() {
     let Some(env) = prepared() else { return };
     let script = "printf x > \"$(printf 'a\\033[31m\\nb\\342\\200\\256')\"";
     let held = env.run(["exec", "--workdir", "d", "--review", "--", "bash", "-c", script]).ok();

@@ -1,11 +1,11 @@
-//! Containers: each option does what it says, against a daemon of our own.
+//! Container options, against a daemon of this machine.
 
 use std::sync::Arc;
 
 use crate::daemon::{Daemon, IMAGE};
 use crate::support::TestEnv;
 
-/// A world with a daemon and its image; none, loudly, where there is no daemon.
+/// A world with a daemon and its image; skipped without a daemon.
 fn with_daemon(test: &str) -> Option<(TestEnv, Arc<Daemon>)> {
     let daemon = Daemon::get(test)?;
     let env = TestEnv::new().with("DOCKER_HOST", daemon.host.to_string());
@@ -38,7 +38,7 @@ pub(crate) fn image() {
         (&outcome["stdout"]["text"], &outcome["report"]["backend"]),
         (&"there\n".into(), &"docker".into())
     );
-    // A profile, and nothing at all, name the images that `image build --docker` makes.
+    // A profile and the default name the images of `image build --docker`.
     for (option, said) in
         [(&["--profile", "own"][..], "toolpost/own:latest"), (&[], "toolpost/python:latest")]
     {
@@ -78,7 +78,7 @@ pub(crate) fn pull() {
     }
 }
 
-/// Only where an image is fetched.
+/// Only where an image is pulled.
 #[test]
 pub(crate) fn logins() {
     let env = TestEnv::new().with("DOCKER_HOST", "unix:///no/daemon.sock").with("DOCKER_CONFIG", "logins");
@@ -118,15 +118,6 @@ pub(crate) fn build_and_remove() {
     assert!(gone["message"].as_str().unwrap().contains("toolpost/busybox:latest"), "{gone}");
 }
 
-/// With `--local` an environment is made too: of `busybox` there is none.
-#[test]
-pub(crate) fn local() {
-    let env = TestEnv::new().with("DOCKER_HOST", "unix:///no/daemon.sock");
-    env.run(["image", "build", "busybox", "--docker"]).exit(4);
-    let refused = env.run(["image", "build", "busybox", "--docker", "--local", "--json"]).exit(2).error();
-    assert!(refused["hints"].to_string().contains("--profile-file"), "{refused}");
-}
-
 #[test]
 pub(crate) fn host() {
     let env = TestEnv::new().with("DOCKER_HOST", "ssh://somewhere");
@@ -144,7 +135,7 @@ pub(crate) fn encryption() {
     assert!(wrong["message"].as_str().unwrap().contains("certificates/ca.pem"), "{wrong}");
 }
 
-/// A server of the Model Context Protocol, for any shell.
+/// An MCP server for any shell.
 const SERVER: &str = r#"while read -r line; do
   id=${line##*\"id\":}; id=${id%%[,\}]*}
   answer() { printf '{"jsonrpc":"2.0","id":%s,%s}\n' "$id" "$1"; }
@@ -157,10 +148,10 @@ const SERVER: &str = r#"while read -r line; do
 done"#;
 
 #[test]
-fn an_image_is_a_server_that_starts_as_the_image_says() {
-    let name = "an_image_is_a_server_that_starts_as_the_image_says";
+fn a_server_in_an_image_starts_with_its_entry_point() {
+    let name = "a_server_in_an_image_starts_with_its_entry_point";
     let Some((env, daemon)) = with_daemon(name) else { return };
-    // What `docker build` makes of ENTRYPOINT, CMD, ENV and WORKDIR.
+    // The result of `docker build` with ENTRYPOINT, CMD, ENV and WORKDIR.
     let made =
         daemon.request("POST", "/containers/create", &format!(r#"{{"Image": "{IMAGE}", "Cmd": ["sh"]}}"#));
     let made: serde_json::Value = serde_json::from_str(&made).unwrap();

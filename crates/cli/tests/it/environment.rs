@@ -1,4 +1,4 @@
-//! Each variable of `toolpost help environment` does what the page says, and no other is needed.
+//! Each variable of `toolpost help environment` works, and no other is needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -42,7 +42,7 @@ fn tests() -> BTreeMap<&'static str, fn()> {
         ("USER", user),
         ("HOME", home),
         ("XDG_CONFIG_HOME", configuration_folder),
-        ("XDG_RUNTIME_DIR", crate::session::a_folder_that_others_can_enter_is_refused),
+        ("XDG_RUNTIME_DIR", crate::session::a_directory_open_to_others_is_rejected),
         ("XDG_STATE_HOME", state_folder),
         ("XDG_CACHE_HOME", cache_folder),
         ("UV_PROJECT_ENVIRONMENT", environment_of_uv),
@@ -56,10 +56,10 @@ fn tests() -> BTreeMap<&'static str, fn()> {
 fn every_variable_has_a_test() {
     let page = TestEnv::new().run(["help", "environment"]).ok();
     let told = page.out.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
-    // The settings have tests of their own.
+    // Settings have their own tests.
     let mut told: Vec<&str> = told.filter(|name| !name.starts_with("TOOLPOST_")).collect();
     told.sort_unstable();
-    // `providers` tries those of every provider.
+    // `providers` tests those of every provider.
     let of_providers =
         PROVIDERS.iter().flat_map(|one| one.key_variables.iter().chain(one.base_url_variables));
     let known: BTreeSet<&str> = tests().into_keys().chain(of_providers.copied()).collect();
@@ -90,7 +90,7 @@ fn providers() {
     }
 }
 
-/// The key that arrives when both of Gemini's variables are set, and where Ollama is asked that is named by its port.
+/// The key of a request with both of Gemini's variables, and the request of Ollama by its port.
 #[test]
 fn providers_with_several_variables() {
     let server = LoopbackProvider::start(Vec::new()).unwrap();
@@ -104,7 +104,7 @@ fn providers_with_several_variables() {
     let everywhere = format!("0.0.0.0:{}", server.address().port());
     TestEnv::new().with("OLLAMA_HOST", everywhere).run(words("ollama/some-model")).exit(4);
     assert_eq!(server.requests()[1].path, "/v1/chat/completions");
-    // One that is a whole address counts more.
+    // A full URL overrides it.
     let env = TestEnv::new().with("OLLAMA_HOST", "nobody.invalid").with("OLLAMA_BASE_URL", server.base_url());
     env.run(words("ollama/some-model")).exit(4);
     assert_eq!(server.requests().len(), 3);
@@ -133,7 +133,7 @@ fn model() {
     let env = TestEnv::new().with("TOOLPOST_MODEL", "script:hello.yaml");
     env.write("hello.yaml", "turns:\n  - text: hello\n");
     assert_eq!(env.run(["run", "-p", "hi"]).ok().out, "hello\n");
-    // The option counts more.
+    // The option overrides it.
     env.write("other.yaml", "turns:\n  - text: other\n");
     assert_eq!(env.run(["run", "-p", "hi", "--model", "script:other.yaml"]).ok().out, "other\n");
 }
@@ -148,7 +148,7 @@ fn no_network() {
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("anthropic/claude-sonnet-5-5") && message.contains("192.0.2.1"), "{error}");
     assert!(error["hints"][0].as_str().unwrap().contains("TOOLPOST_NO_NETWORK"), "{error}");
-    // Without it a connection is tried: to a proxy on this machine, so that this test sends nothing away.
+    // Without it, the connection goes to a local proxy, so that nothing leaves this machine.
     let proxy = LoopbackProvider::start(vec![says("through")]).unwrap();
     let free = far.without("TOOLPOST_NO_NETWORK").with("HTTPS_PROXY", proxy.base_url());
     assert_eq!(free.run(["run", "-p", "hi"]).ok().out, "through\n");
@@ -177,7 +177,7 @@ fn no_proxy() {
     assert!(proxy.requests().is_empty());
 }
 
-/// Without certificates there is no secure connection, and no attempt at one.
+/// Without certificates there is no TLS connection and no attempt.
 #[track_caller]
 fn without_certificates(name: &str) {
     let env =
@@ -189,7 +189,7 @@ fn without_certificates(name: &str) {
 }
 
 #[expect(clippy::print_stdout, reason = "what the machine lacks is skipped loudly")]
-/// With the certificate of the provider's authority there is one. `trust` says how it is named, by its file.
+/// With the provider's root certificate the connection works; `trust` names the file.
 pub(crate) fn with_certificate(trust: impl Fn(TestEnv, &Path) -> TestEnv) {
     let folder = tempfile::tempdir().unwrap();
     let Some(authority) = TestAuthority::make(folder.path(), "localhost") else {
@@ -223,7 +223,7 @@ const SUM: [&str; 3] = ["call", "calculate", "expression=6*7"];
 #[test]
 fn log() {
     let env = TestEnv::new().with("TOOLPOST_LOG", "toolpost::call=debug");
-    assert!(env.run(SUM).ok().err.contains("DEBUG toolpost::call: a call begins"));
+    assert!(env.run(SUM).ok().err.contains("DEBUG toolpost::call: call started"));
     assert!(!env.run(SUM.iter().chain(&["--log", "off"])).ok().err.contains("DEBUG"));
     let wrong = TestEnv::new().with("TOOLPOST_LOG", "a=b=c").run(SUM).exit(2);
     assert!(wrong.err.contains("`a=b=c`"), "{wrong}");
@@ -305,7 +305,7 @@ fn user() {
     assert_eq!(nameless["caller"]["identity"], Value::Null);
 }
 
-/// What the settings say of a format, with a file of them in a folder.
+/// The setting `format`, with a settings file in a directory.
 fn format_of(env: &TestEnv) -> String {
     env.run(["config", "get", "max_tokens", "--format", "text"]).out
 }
@@ -323,7 +323,7 @@ fn home() {
 fn configuration_folder() {
     let env = TestEnv::new();
     env.write("else/toolpost/config.toml", "max_tokens = 7\n");
-    // The specification of these folders: a relative path is ignored.
+    // The specification ignores relative paths.
     assert_eq!(format_of(&TestEnv::new().with("XDG_CONFIG_HOME", "else")), "");
     let folder = env.path("else");
     assert_eq!(format_of(&env.with("XDG_CONFIG_HOME", folder)), "7\n");
@@ -358,7 +358,7 @@ fn printing(env: &TestEnv, path: &str, word: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// An environment of Python that has one program, `tool`.
+/// A Python environment with one program, `tool`.
 fn environment_of_python(env: &TestEnv, name: &str) {
     env.write(&format!("{name}/pyvenv.cfg"), "");
     printing(env, &format!("{name}/bin/tool"), name.rsplit('/').next().unwrap());
@@ -383,7 +383,7 @@ fn environments_of_poetry() {
     let poetry = |env: &TestEnv| env.run(MINIMAL.iter().chain(&["poetry", "run", "tool"]));
     let project = env.write("pyproject.toml", "").parent().unwrap().canonicalize().unwrap();
     assert!(poetry(&env).exit(2).err.contains("poetry install"));
-    // The name of the directory is hashed as Poetry does.
+    // Poetry hashes the name of the directory.
     let digest = sha2::Sha256::digest(project.as_os_str().as_encoded_bytes());
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let bits = digest.iter().take(6).fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));

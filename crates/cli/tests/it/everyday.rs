@@ -1,4 +1,4 @@
-//! The jobs of every day, as a new user does them.
+//! Everyday jobs of a new user.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ fn a_typo_in_a_target_fails_at_once() {
 }
 
 #[test]
-fn the_value_of_search_is_no_target() {
+fn the_value_of_search_follows_an_equals_sign() {
     let env = TestEnv::new();
     program(&env, "calc", "Calculate.");
     let failed = env.run(["serve", "./calc", "--search", "always"]).exit(2);
@@ -49,7 +49,7 @@ fn the_value_of_search_is_no_target() {
 }
 
 #[test]
-fn the_advice_for_a_quarantined_tool_works_where_it_is_pasted() {
+fn the_fix_for_a_quarantined_tool_can_be_pasted() {
     let env = TestEnv::new();
     program(&env, "my tools/weather", "Forecast.");
     env.write(
@@ -62,7 +62,7 @@ fn the_advice_for_a_quarantined_tool_works_where_it_is_pasted() {
     let hints = error["hints"].to_string();
     let advice = hints.split("toolpost trust ").nth(1).unwrap();
     let advice = advice.split(['"', '`']).next().unwrap();
-    // As a shell reads it, in whatever directory.
+    // As a shell parses it, in every directory.
     let (path, tool) = advice.strip_prefix('\'').unwrap().split_once("' --tool ").unwrap();
     assert!(path.starts_with('/'), "{advice}");
     env.run(["trust", path, "--tool", tool]).ok();
@@ -70,11 +70,11 @@ fn the_advice_for_a_quarantined_tool_works_where_it_is_pasted() {
 }
 
 #[test]
-fn approval_has_one_word() {
+fn approval_has_one_name() {
     let env = TestEnv::new();
     let words = ["call", "calculate", "expression=1", "--ask", "--no-input"];
     let denied = env.run(words).exit(5);
-    // What the error advises works in every command.
+    // The fix of the error works in every command.
     assert!(denied.err.contains("`--approve calculate`"), "{denied}");
     env.run(words.iter().chain(&["--approve", "calculate"])).ok();
     env.run(words.iter().chain(&["--allow", "calculate"])).ok();
@@ -99,7 +99,7 @@ fn call_prints_a_result_once() {
     ] {
         let finished = env.run(words).ok();
         assert_eq!((finished.out.clone() + &finished.err).matches(result).count(), 1, "{finished}");
-        // What is printed while it runs is there for who wants it.
+        // Output during the run is available on request.
         let verbose = env.run(words.iter().chain(&["-v"])).ok();
         assert!(verbose.err.contains(result), "{verbose}");
     }
@@ -202,7 +202,7 @@ pub(crate) fn config_unset() {
     let missing = env.run(["config", "unset", "model"]).exit(1);
     assert!(missing.err.contains("has no setting `model`"), "{missing}");
     assert!(env.run(["config", "unset", "modle"]).exit(2).err.contains("`model`"));
-    // The project's file, with its comments.
+    // The project's file keeps its comments.
     env.write("toolpost.toml", "# mine\nmax_iterations = 3\nlevel = \"strict\"\n");
     env.run(["trust", "toolpost.toml"]).ok();
     env.run(["config", "unset", "max_iterations", "--project"]).ok();
@@ -222,7 +222,7 @@ pub(crate) fn trust_watch() {
     eventually("it is trusted", || env.run(["tools", "t.toml"]).status.success());
     env.write("t.toml", description("date"));
     eventually("the change is trusted", || env.run(["tools", "t.toml"]).status.success());
-    // Removed trust stays removed.
+    // Revoked trust stays revoked.
     env.run(["trust", "--remove", "t.toml"]).ok();
     env.write("t.toml", description("ls"));
     std::thread::sleep(Duration::from_secs(1));
@@ -244,7 +244,7 @@ pub(crate) fn a_task_needs_no_option() {
 }
 
 #[test]
-fn a_model_is_named_as_people_name_it() {
+fn bare_model_names_imply_their_provider() {
     let env = TestEnv::new();
     let google = env.run(["run", "x", "-m", "google/gemini-3.8-flash"]).exit(3);
     assert!(google.err.contains("GEMINI_API_KEY"), "{google}");
@@ -271,7 +271,7 @@ fn a_refused_connection_is_reported_once_within_a_second() {
 }
 
 #[test]
-fn what_is_free_costs_nothing() {
+fn hosted_code_without_a_price_costs_nothing() {
     let env = scripted();
     let words = ["run", "x", "-m", "script:s.yaml", "--max-cost", "0.01", "--json"];
     let record = env.run(words).ok().json();
@@ -334,7 +334,7 @@ fn toml_json(item: &toml_edit::Item) -> Value {
 }
 
 #[test]
-fn the_files_of_a_stream_have_addresses() {
+fn the_artifacts_of_a_stream_have_uris() {
     let env = TestEnv::new();
     executable(
         &env,
@@ -359,8 +359,8 @@ pub(crate) fn help_all() {
         let short = env.run([command, "--help"]).ok().out;
         let whole = env.run([command, "--help-all"]).ok().out;
         assert!((25..=40).contains(&options(&short)), "{command}: {}", options(&short));
-        assert!(options(&whole) > 2 * options(&short), "{command}: {}", options(&whole));
-        assert!(!short.contains("--repetition") && whole.contains("--repetition"), "{whole}");
+        assert!(options(&whole) > options(&short) + 20, "{command}: {}", options(&whole));
+        assert!(!short.contains("--fallback") && whole.contains("--fallback"), "{whole}");
         assert!(!short.contains("--log-file") && whole.contains("--log-file"), "{whole}");
     }
     let of_all = env.run(["--help-all"]).ok().out;
@@ -368,7 +368,7 @@ pub(crate) fn help_all() {
 }
 
 #[test]
-fn an_address_without_a_path_is_a_websocket_as_well() {
+fn a_websocket_url_needs_no_path() {
     let env = TestEnv::new();
     let address = crate::serve::free();
     let running = env.start(["serve", "builtin:calculate", "--ws", &address.to_string(), "--no-token"]);

@@ -41,7 +41,7 @@ pub(crate) fn lang() {
     let env = TestEnv::new();
     env.write("code.txt", "echo $((6 * 7))");
     assert_eq!(env.run(["exec", "--lang", "bash", "code.txt"]).ok().out, "42\n");
-    // The option counts more than the name.
+    // The option overrides the file name.
     env.write("code.py", "echo $((6 * 7))");
     assert_eq!(env.run(["exec", "--lang", "bash", "code.py"]).ok().out, "42\n");
 }
@@ -74,17 +74,19 @@ fn the_value_is_on_standard_output_after_what_was_printed() {
         let quiet = env.run(["exec", "-q", "a.py"]).ok();
         assert_eq!((quiet.out.as_str(), quiet.err.as_str()), (expected, ""), "{code}");
     }
-    // As it comes from a table or an array.
+    // From a data frame or an array.
     env.write("a.py", "{'type': 'DataFrame', 'shape': [1, 1], 'text': '   a\\n0  1', 'data': [[1]]}");
     assert_eq!(env.run(["exec", "a.py"]).ok().out, "   a\n0  1\n");
 }
 
 #[test]
-fn packages_for_a_container_are_refused_with_what_to_do_instead() {
+fn packages_for_a_container_are_rejected_with_the_fix() {
     let env = TestEnv::new();
     env.write("a.py", "1");
     let refused = env.run(["exec", "--backend", "docker", "--requirement", "numpy", "a.py"]).exit(2);
-    for words in ["installs no packages", "`toolpost image build data --docker`", "`--image NAME`"] {
+    for words in
+        ["is not available with `--backend docker`", "`toolpost image build data --docker`", "`--image NAME`"]
+    {
         assert!(refused.err.contains(words), "{words}: {refused}");
     }
 }
@@ -101,12 +103,12 @@ fn a_full_standard_output_is_a_failure() {
             assert!(finished.err.contains("standard output: No space left on device"), "{format} {finished}");
         }
     }
-    // A reader that has gone away has what it wanted.
+    // A broken pipe is no failure.
     env.run_into_nothing(["exec", "a.py"]).ok();
 }
 
 #[test]
-fn what_the_program_lacked_is_named_with_the_option() {
+fn missing_modules_programs_and_hosts_are_named_with_the_option() {
     let env = TestEnv::new();
     env.write("helper.py", "x = 1");
     let code = [
@@ -116,7 +118,7 @@ fn what_the_program_lacked_is_named_with_the_option() {
             "hint: Add `--requirement pandas`, or use `toolpost image build data` and",
         ),
         ("y.py", "raise ImportError(\"No module named 'yaml'\")", "hint: Add `--requirement PyYAML`."),
-        ("h.py", "import helper", "hint: Put the module into the workspace: `--attach helper.py`."),
+        ("h.py", "import helper", "hint: Copy the module into the workspace: `--attach helper.py`."),
         ("l.js", "require('@acme/kit/x')", "hint: Add `--requirement @acme/kit`."),
         ("c.sh", "no-such-command", "for example `apt-get install no-such-command`"),
         (
@@ -143,7 +145,7 @@ fn what_the_program_lacked_is_named_with_the_option() {
         let told = env.run(["exec", "--json", file]).exit(1).error()["hints"].to_string();
         assert!(told.contains(expected.trim_start_matches("hint: ")), "{file}: {told}");
     }
-    // A command is given no packages: the hint is the line with its code.
+    // A command gets no packages: the hint has the line with its code.
     for (command, expected) in [
         (&["python3", "-c", "import nosuch"][..], "nosuch --lang python - <<< 'import nosuch'`."),
         (&["python3", "q.py", "a", "b c"], "nosuch q.py -- a 'b c'`."),
@@ -153,14 +155,14 @@ fn what_the_program_lacked_is_named_with_the_option() {
         let expected = format!("`toolpost exec --requirement {expected}");
         assert!(finished.err.contains(&expected), "{finished}");
     }
-    // Code that continues without it is reported too.
+    // Code that continues without the module is reported too.
     env.write(
         "c.py",
         "import urllib.request as r\ntry: r.urlopen('http://name.invalid/')\nexcept OSError as e: print(e)",
     );
     let fine = env.run(["exec", "c.py"]).ok();
     assert!(fine.err.contains("hint: The sandbox blocks connections"), "{fine}");
-    // With some host allowed, a client that asks no proxy.
+    // With an allowed host, a client that ignores the proxy.
     let words = ["exec", "--allow-host", "example.org", "n.js"];
     let finished = env.run(words);
     if finished.status.code() == Some(5) {
@@ -228,7 +230,7 @@ pub(crate) fn artifacts() {
     assert!(!env.path("out").exists());
 }
 
-/// Each row is one run into the same directory: what it writes, and which of that is rejected.
+/// Each row is one run into the same directory: the written files, and the rejected ones.
 #[test]
 fn artifacts_that_host_programs_obey_are_rejected_and_listed() {
     let env = TestEnv::new();
@@ -259,7 +261,7 @@ fn artifacts_that_host_programs_obey_are_rejected_and_listed() {
         let finished = env.run(words);
         let exit = if written.is_empty() { 5 } else { 0 };
         assert_eq!(finished.status.code(), Some(exit), "{finished}");
-        assert_eq!(finished.err.contains("every artifact was rejected"), exit == 5, "{finished}");
+        assert_eq!(finished.err.contains("all artifacts were rejected"), exit == 5, "{finished}");
         for name in written {
             assert!(finished.err.contains(&format!("made out/{name} ")), "{name}: {finished}");
         }
@@ -297,7 +299,7 @@ fn a_name_that_is_not_utf_8_leaves_the_outcome_whole() {
 }
 
 #[test]
-fn an_outcome_is_told_although_its_files_cannot_be_put_away() {
+fn an_outcome_is_printed_if_its_artifacts_cannot_be_stored() {
     let env = TestEnv::new();
     env.write("taken", "a file where a folder should be");
     let words =
@@ -330,7 +332,7 @@ pub(crate) fn level() {
 
 #[test]
 pub(crate) fn allow_degraded() {
-    // Inside a sandbox there are no further namespaces: that is a host that cannot give the level `strict`.
+    // A sandbox has no nested namespaces, so it acts as a host without level `strict`.
     let env = TestEnv::new();
     let inner = env.path("toolpost");
     std::fs::copy(env!("CARGO_BIN_EXE_toolpost"), &inner).unwrap();
@@ -377,7 +379,7 @@ pub(crate) fn memory() {
     let (status, enough) = outcome_of(&["--memory", "512M"]);
     assert_eq!(status, Some(0), "{enough}");
     let (status, little) = outcome_of(&["--memory", "64M"]);
-    // Without cgroups it is the program's own allocation that fails.
+    // Without cgroups, the program's allocation fails.
     let told = little["verdict"]["kind"] == "memory" && status == Some(6);
     let own = little["stderr"].to_string().contains("MemoryError") && status == Some(1);
     assert!(told || own, "{status:?}: {little}");
@@ -462,7 +464,7 @@ pub(crate) fn max_file() {
     assert!(said(&outcome(&env, 0, &[&["--max-file", "300K"], &write[..]].concat())).contains("written"));
 }
 
-/// A server that answers each request with the same words; its address.
+/// A server that answers each request with the same text; returns its address.
 fn server() -> std::net::SocketAddr {
     use std::io::{Read as _, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -477,7 +479,7 @@ fn server() -> std::net::SocketAddr {
     address
 }
 
-/// A program that asks a server on this machine, and the address of that server.
+/// A program that sends a request to a local server, and the server's address.
 fn asking(env: &TestEnv) -> String {
     let address = server().to_string();
     env.write(
@@ -507,7 +509,7 @@ pub(crate) fn allow_address() {
 pub(crate) fn allow_host() {
     let env = TestEnv::new();
     let address = asking(&env);
-    // This name leads to this machine; the rule on names lets it through, and the one on addresses does not.
+    // This name resolves to this machine: the host rule allows it, the address rule does not.
     let port = address.rsplit(':').next().unwrap();
     let named = |host: &str| {
         let allowed = format!("localhost:{port}");
@@ -523,7 +525,7 @@ pub(crate) fn allow_host() {
     let rule = |log: &Value| log["events"][0]["refused"]["rule"].clone();
     assert_ne!(rule(&allowed), "host_not_allowed", "{allowed:#}");
     assert_eq!(rule(&named("example.org")), "host_not_allowed");
-    // What is refused is told with what would allow it.
+    // A blocked request names the option that allows it.
     let refused = env.run(["exec", "--allow-host", "example.org", "ask.py"]).exit(1);
     assert!(refused.err.contains(&format!("`--allow-address {address}` would allow it")), "{refused}");
     let wrong = env.run(["exec", "--json", "--allow-host", "http://a b/", "ask.py"]);
@@ -542,7 +544,7 @@ pub(crate) fn egress_policy() {
         return;
     }
     assert_eq!(answered.ok().out, "hello\n");
-    // Its limits hold, and what options allow is added.
+    // Its limits apply, and options add to it.
     let code = format!(
         "import urllib.request as r\nfor _ in range(2): print(r.urlopen('http://{address}/', timeout=5).status)"
     );
@@ -551,7 +553,7 @@ pub(crate) fn egress_policy() {
     let words = ["exec", "--egress-policy", "policy.json", "--allow-address", &address, "twice.py"];
     let once = env.run(words).exit(1);
     assert!(once.out == "200\n" && once.err.contains("429"), "{once}");
-    // The value of a secret is in the environment, and only there.
+    // Only the environment has the value of a secret.
     env.write("secret.toml", "[[secrets]]\nvariable = \"API_TOKEN\"\nhosts = [\"api.example.org\"]\n");
     let secret = ["exec", "--egress-policy", "secret.toml", "--", "sh", "-c", "echo $API_TOKEN"];
     let missing = env.run(secret).exit(2);
@@ -563,13 +565,13 @@ pub(crate) fn egress_policy() {
 }
 
 #[test]
-fn a_policy_that_cannot_be_used_is_an_error_that_names_file_place_and_fix() {
+fn an_invalid_policy_names_its_file_key_and_fix() {
     let env = TestEnv::new();
     for (name, content, said) in [
         ("a.toml", "alow = [\"x.org\"]\n", &["`a.toml`", "`alow`", "unknown field", "`allow`"][..]),
         ("b.json", r#"{"limits": {"requests": "x"}}"#, &["`b.json`", "`limits.requests`", "\"x\""]),
-        ("c.toml", "allow = [\n", &["`c.toml`", "not TOML"]),
-        ("d.json", "{", &["`d.json`", "not JSON"]),
+        ("c.toml", "allow = [\n", &["`c.toml`", "invalid TOML"]),
+        ("d.json", "{", &["`d.json`", "invalid JSON"]),
         ("e.yaml", "", &["`e.yaml`", "`.toml` or `.json`"]),
         ("f.toml", "[limits]\nrequests = 0\n", &["egress.requests"]),
     ] {
@@ -582,7 +584,7 @@ fn a_policy_that_cannot_be_used_is_an_error_that_names_file_place_and_fix() {
 }
 
 #[test]
-fn what_is_built_once_is_not_built_again() {
+fn compiled_programs_are_cached() {
     let env = TestEnv::new();
     env.write("sum.c", "#include <stdio.h>\nint main(void) { puts(\"42\"); return 0; }");
     let first = env.run(["exec", "sum.c"]);
@@ -598,7 +600,7 @@ fn what_is_built_once_is_not_built_again() {
 }
 
 #[test]
-fn output_is_told_line_by_line_while_the_program_runs() {
+fn output_is_streamed_by_lines() {
     let env = TestEnv::new();
     let script =
         "echo one; printf '\\303'; sleep 0.2; printf '\\251\\n'; echo oops >&2; echo kept > new.txt; exit 3";
@@ -614,7 +616,7 @@ fn output_is_told_line_by_line_while_the_program_runs() {
     let text = |kind: &str| -> String {
         lines.iter().filter(|line| line["type"] == kind).filter_map(|line| line["text"].as_str()).collect()
     };
-    // A character that comes in two pieces is one.
+    // A character in two pieces is printed once.
     assert_eq!((text("stdout"), text("stderr")), ("one\né\n".to_owned(), "oops\n".to_owned()));
     let artifact = &lines[lines.len() - 2];
     assert_eq!((&artifact["path"], &artifact["file"]), (&json!("new.txt"), &json!("out/new.txt")));
@@ -624,21 +626,21 @@ fn output_is_told_line_by_line_while_the_program_runs() {
 }
 
 #[test]
-fn a_line_is_told_before_the_program_ends() {
+fn a_line_is_printed_before_the_program_ends() {
     use std::io::BufRead as _;
     let env = TestEnv::new();
     let (reader, running) =
         env.start_unread(["exec", "--format", "jsonl", "--", "sh", "-c", "echo early; sleep 100"]);
     let mut lines = std::io::BufReader::new(reader).lines().map_while(Result::ok);
     assert!(lines.any(|line| line.contains(r#""text":"early"#)));
-    // Its end is asked for; it would not come by itself in time.
+    // The program is stopped; it would not end in time.
     running.signal(rustix::process::Signal::INT);
     assert!(lines.any(|line| line.contains("cancelled")));
     running.finish().exit(130);
 }
 
 #[test]
-fn a_program_that_fails_is_exit_status_1_and_its_own_stands_in_the_json() {
+fn a_failed_program_is_exit_code_1_with_its_status_in_the_json() {
     let env = TestEnv::new();
     assert_eq!(outcome(&env, 1, &["--", "sh", "-c", "exit 9"])["exit_code"], 9);
     let finished = env.run(["exec", "--", "sh", "-c", "echo out; echo err >&2; exit 9"]).exit(1);
@@ -650,7 +652,7 @@ fn a_program_that_fails_is_exit_status_1_and_its_own_stands_in_the_json() {
 }
 
 #[test]
-fn the_summary_says_what_confined_the_program() {
+fn the_summary_has_the_attested_layers() {
     let env = TestEnv::new();
     let finished = env.run(["exec", "--", "true"]).ok();
     assert!(finished.err.contains("ok level ") && finished.err.contains(" layers"), "{finished}");

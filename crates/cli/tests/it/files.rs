@@ -1,4 +1,4 @@
-//! The files that providers keep: uploads, downloads, lists, removals, with each of them.
+//! Files of providers: uploads, downloads, lists and removals with each provider.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,10 +8,10 @@ use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 
 use crate::support::{TestEnv, fits};
 
-/// The key that tests use. It may appear in the request's header and nowhere else.
+/// The key of the tests, which only the request's header may have.
 const KEY: &str = "sk-canary-files-2f81";
 
-/// How a provider is reached: its name, and the header that has the key.
+/// How to reach a provider: its name, and the header with the key.
 const PROVIDERS: [(&str, &str, &str); 4] = [
     ("anthropic", "x-api-key", "sk-canary-files-2f81"),
     ("openai", "authorization", "Bearer sk-canary-files-2f81"),
@@ -19,10 +19,10 @@ const PROVIDERS: [(&str, &str, &str); 4] = [
     ("xai", "authorization", "Bearer sk-canary-files-2f81"),
 ];
 
-/// A provider that keeps files, in the words of its interface.
+/// A provider with a files API.
 struct Keeper {
     provider: &'static str,
-    /// The content and name of each file, by its id.
+    /// The content and name of each file, by ID.
     files: Mutex<BTreeMap<String, (String, Vec<u8>)>>,
 }
 
@@ -104,7 +104,7 @@ impl Keeper {
     }
 }
 
-/// That there is no such file, in the provider's words.
+/// The provider's error for a missing file.
 fn missing(provider: &str) -> Reply {
     let error = match provider {
         "anthropic" => json!({"type": "error", "error": {"type": "not_found_error", "message": "no file"}}),
@@ -153,7 +153,7 @@ pub(crate) fn provider() {
 pub(crate) fn put() {
     let (server, env) = Keeper::start("anthropic");
     env.write("in/data.csv", "1\n");
-    // Nothing leaves this machine if one of them cannot.
+    // One invalid file stops all uploads.
     for (word, code, exit) in [("absent.csv", "USAGE", 2), ("in", "USAGE", 2)] {
         let error = env.run(["files", "put", "in/data.csv", word, "--json"]).exit(exit).error();
         assert_eq!(error["code"], code);
@@ -162,14 +162,14 @@ pub(crate) fn put() {
     let large = std::fs::File::create(env.path("large.bin")).unwrap();
     large.set_len(501 << 20).unwrap();
     let error = env.run(["files", "put", "large.bin", "--json"]).exit(6).error();
-    assert!(error["message"].as_str().unwrap().contains("at most 524288000"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("the provider's maximum of 524288000"), "{error}");
     assert!(server.requests().is_empty());
-    // The provider of the only key is the one that `run` asks.
+    // The provider of the only key is the default.
     let finished = env.run(["files", "put", "in/data.csv"]).ok();
     assert!(finished.out.starts_with("f0  data.csv  2 bytes"), "{finished}");
     let form = String::from_utf8(server.requests()[0].body.clone()).unwrap();
     assert!(form.contains("content-type: text/csv"), "{form}");
-    // What was uploaded before another one failed is told.
+    // Earlier uploads are reported after a failure.
     let server = LoopbackProvider::start(vec![
         Reply::json(200, json!({"id": "one", "filename": "a"}).to_string()),
         Reply::json(413, r#"{"type":"error","error":{"type":"request_too_large","message":"too large"}}"#),
@@ -196,7 +196,7 @@ pub(crate) fn get() {
     assert!(error["hints"][0].as_str().unwrap().contains("Nothing is overwritten"), "{error}");
     assert_eq!(server.requests().len(), before, "it is not asked for in vain");
     assert_eq!(env.read("data.csv"), "mine\n");
-    // A download that breaks leaves nothing behind.
+    // A broken download leaves nothing.
     let cut = Reply::new(200, "text/csv", "x".repeat(100_000))
         .in_pieces(1_000, std::time::Duration::from_millis(1))
         .cut_after(50_000);
@@ -240,7 +240,7 @@ pub(crate) fn rm() {
     let (_server, env) = Keeper::start("gemini");
     env.write("a", "1");
     env.run(["files", "put", "a", "a"]).ok();
-    // With and without the word that the provider puts in front; what is gone already is told of.
+    // With and without the provider's prefix; a missing file is reported.
     let finished = env.run(["files", "rm", "files/f0", "f1", "f0", "--json"]).exit(1);
     assert_eq!(finished.json()["removed"], json!(["files/f0", "f1"]));
     assert_eq!(finished.error()["code"], "NOT_FOUND");
@@ -249,7 +249,7 @@ pub(crate) fn rm() {
 }
 
 #[test]
-fn what_cannot_be_is_told_before_anything_is_sent() {
+fn invalid_transfers_fail_before_a_request() {
     let env = TestEnv::new().with("ANTHROPIC_API_KEY", KEY);
     for (words, exit, part) in [
         (["files", "ls", "--provider", "antropic"], 2, "`anthropic`"),

@@ -1,6 +1,6 @@
-//! The options that every command has.
+//! Global options.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::TestEnv;
 
@@ -26,7 +26,7 @@ pub(crate) fn json() {
 }
 
 #[test]
-fn an_unreadable_command_line_is_answered_in_the_form_that_it_asks_for() {
+fn an_invalid_command_line_is_reported_in_its_format() {
     let env = TestEnv::new();
     for form in [&["--json"][..], &["--format", "json"], &["--format=jsonl"]] {
         let error = env.run(["run", "--nosuch"].iter().chain(form)).exit(2).error();
@@ -35,7 +35,7 @@ fn an_unreadable_command_line_is_answered_in_the_form_that_it_asks_for() {
             (&json!("USAGE"), &json!("unexpected argument '--nosuch' found"))
         );
         let nothing = env.run(form).exit(2).error();
-        assert_eq!(nothing["message"], "no command is given");
+        assert_eq!(nothing["message"], "missing command");
     }
     let person = env.run([""; 0]).exit(2);
     assert!(person.err.contains("Usage: toolpost") && person.out.is_empty(), "{person}");
@@ -46,9 +46,9 @@ pub(crate) fn verbose() {
     let env = TestEnv::new();
     let told = |words: &[&'static str]| env.run(sum(words)).ok().err;
     assert!(!told(&[]).contains("toolpost::call"));
-    assert!(told(&["-v"]).contains("INFO toolpost::call: a call is over"));
+    assert!(told(&["-v"]).contains("INFO toolpost::call: call finished"));
     assert!(!told(&["-v"]).contains("DEBUG"));
-    assert!(told(&["--verbose", "--verbose"]).contains("DEBUG toolpost::call: a call begins"));
+    assert!(told(&["--verbose", "--verbose"]).contains("DEBUG toolpost::call: call started"));
 }
 
 #[test]
@@ -69,20 +69,9 @@ pub(crate) fn log() {
     let told = |filter| env.run(sum(&["-q", "--log", filter])).ok().err;
     assert_eq!(told("off"), "");
     assert_eq!(told("toolpost::run=trace"), "");
-    assert!(told("toolpost::call=debug").contains("DEBUG toolpost::call: a call begins"));
-    // It counts more than `-v`.
+    assert!(told("toolpost::call=debug").contains("DEBUG toolpost::call: call started"));
+    // It overrides `-v`.
     assert!(!env.run(sum(&["-vvv", "--log", "off"])).ok().err.contains("toolpost::call"));
-}
-
-#[test]
-pub(crate) fn log_format() {
-    let env = TestEnv::new();
-    let told = env.run(sum(&["-q", "--log", "info", "--log-format", "json"])).ok().err;
-    let lines: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(lines[0]["target"], "toolpost::call");
-    assert_eq!(lines[0]["fields"]["tool"], "calculate");
-    let text = env.run(sum(&["-q", "--log", "info", "--log-format", "text"])).ok().err;
-    assert!(text.contains(" INFO toolpost::call"), "{text}");
 }
 
 #[test]
@@ -90,11 +79,11 @@ pub(crate) fn log_file() {
     let env = TestEnv::new();
     let finished = env.run(sum(&["--log-file", "log.txt"])).ok();
     assert!(!finished.err.contains("INFO"), "{finished}");
-    assert_eq!(env.read("log.txt").matches("a call is over").count(), 1);
-    // It is added to.
+    assert_eq!(env.read("log.txt").matches("call finished").count(), 1);
+    // The log is appended.
     env.run(sum(&["--log-file", "log.txt", "-vv"])).ok();
     let log = env.read("log.txt");
-    assert_eq!((log.matches("a call is over").count(), log.matches("a call begins").count()), (2, 1));
+    assert_eq!((log.matches("call finished").count(), log.matches("call started").count()), (2, 1));
 }
 
 const GREEN: &str = "\u{1b}[32m✓";
@@ -109,7 +98,7 @@ pub(crate) fn color() {
     let terminal = TestEnv::new().with("TERM", "xterm");
     assert!(terminal.on_terminal("", sum(&[])).ok().out.contains(GREEN));
     assert!(!terminal.on_terminal("", sum(&["--color", "never"])).ok().out.contains('\u{1b}'));
-    // Help and errors of the command line are not exempt.
+    // Help and errors of the command line have the same colors.
     for words in [&["--help"][..], &["run", "--help"], &["help", "run"], &["run", "--nosuch"]] {
         let shown = |when| {
             let finished = env.run(words.iter().chain(&["--color", when]));
@@ -124,7 +113,7 @@ pub(crate) fn color() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_does_no_harm() {
+fn a_closed_stderr_does_no_harm() {
     let env = TestEnv::new();
     let finished = env.run_with_closed_errors(sum(&["-vvv"])).ok();
     assert_eq!(finished.out, "42\n");

@@ -1,4 +1,4 @@
-//! What a target gets beyond its sandbox level, by options and in files.
+//! Grants of targets beyond their sandbox level, by options and files.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -8,11 +8,11 @@ use toolpost_sandbox::{Host, Level};
 
 use crate::support::{Anthropic, Finished, TestEnv, says};
 
-/// The values of granted variables: each is found by its own words.
+/// The distinct values of granted variables.
 const SENT: &str = "canary-of-a-placeholder-2a7c";
 const RAW: &str = "canary-of-a-raw-variable-90fe";
 
-/// What a program sees, as text that is the same in each run.
+/// What a program sees, as a stable text.
 const LOOK: &str = r#"
 import sys, json, os, urllib.request
 OUTSIDE, ADDRESS = "<OUTSIDE>", "<ADDRESS>"
@@ -37,12 +37,12 @@ def look():
     facts = [key, len(os.environ.get("RAW_KEY", "")), cwd, os.path.exists("marker"), attempt(read), attempt(write), body, other]
     return " ".join(str(fact) for fact in facts)
 "#;
-/// Without grants, in a directory of the host without the marker.
+/// Without grants, in a host directory without the marker.
 const NOTHING: &str = "none 0 host False FileNotFoundError FileNotFoundError URLError URLError";
-/// With all of them.
+/// With all grants.
 const ALL: &str = "placeholder 29 root True outside made seen HTTPError";
 
-/// A server that tells in the description of its tool what it sees.
+/// A server whose tool description is what it sees.
 const SERVER: &str = r#"
 for line in sys.stdin:
     message = json.loads(line)
@@ -62,7 +62,7 @@ for line in sys.stdin:
     print(json.dumps({"jsonrpc": "2.0", "id": i, "result": result}), flush=True)
 "#;
 
-/// A tool program that says the same.
+/// A tool program with the same text.
 const PROGRAM: &str = r#"
 if "--discover" in sys.argv:
     tools = [{"name": name, "summary": name, "streaming": False, "session_mode": False, "schema": {"type": "object"}} for name in ("look", "crash")]
@@ -75,14 +75,14 @@ else:
     print(json.dumps({"status": "success", "result": look() + " " + os.environ.get("RAW_KEY", "")}))
 "#;
 
-/// A program that knows nothing of us.
+/// A program without a protocol.
 const PLAIN: &str = "
 print('stderr has', os.environ.get('RAW_KEY'), file=sys.stderr)
 print(look() + ' ' + os.environ.get('RAW_KEY', ''))
 ";
 
-/// Whether this host has what grants need; if not, the test is skipped loudly.
-#[expect(clippy::print_stdout, reason = "a test that is left out says so")]
+/// Whether this host supports grants; if not, the test is skipped.
+#[expect(clippy::print_stdout, reason = "a skipped test prints its reason")]
 fn has_namespaces(test: &str) -> bool {
     let level = Host::probe().availability(Level::Strict);
     let there = level.is_some_and(|level| level.available);
@@ -92,7 +92,7 @@ fn has_namespaces(test: &str) -> bool {
     there
 }
 
-/// An API of this machine that knows who sends the right key.
+/// A local API that checks the key.
 fn api() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -108,7 +108,7 @@ fn api() -> SocketAddr {
     address
 }
 
-/// What is on the host for one test: the programs, and what they are granted.
+/// The files of a test: programs, and granted paths.
 struct World {
     options: Vec<String>,
     outside: String,
@@ -155,7 +155,7 @@ impl World {
         words.iter().copied().chain(self.options.iter().map(String::as_str)).collect()
     }
 
-    /// The same grants, as a file has them.
+    /// The same grants in a file.
     fn json(&self) -> Value {
         json!({
             "env": ["API_KEY", { "name": "RAW_KEY", "raw": true }],
@@ -168,7 +168,7 @@ impl World {
         })
     }
 
-    /// The same in TOML, on one line.
+    /// The same in TOML on one line.
     fn toml(&self) -> String {
         let Self { outside, address, .. } = self;
         format!(
@@ -254,8 +254,8 @@ fn options_reach_programs_and_descriptions() {
 }
 
 #[test]
-fn a_level_of_one_target_is_not_that_of_code() {
-    if !has_namespaces("a_level_of_one_target_is_not_that_of_code") {
+fn the_level_of_a_target_is_not_that_of_code() {
+    if !has_namespaces("the_level_of_a_target_is_not_that_of_code") {
         return;
     }
     let env = TestEnv::new();
@@ -313,7 +313,7 @@ fn files_grant_what_options_grant_once_they_are_trusted() {
         let called = env.run(["call", target, "look"]).ok();
         assert_eq!(called.out.trim(), format!("{ALL} [secret]"), "{target} {called}");
         no_value_in(&called);
-        // What is stored is what was shown.
+        // The stored grants are the printed ones.
         let stored = env.run(["trust", "--json"]).ok();
         assert!(stored.out.contains("gets the value of `RAW_KEY` (raw)"), "{stored}");
         let text = env.read(file);
@@ -333,7 +333,7 @@ fn wrong_grants_are_errors_with_the_option_that_helps() {
         (&["tools", SERVED, "--env-raw", "NO_SUCH_KEY"][..], 3, "`NO_SUCH_KEY`"),
         (&["tools", SERVED, "--env", "RAW_KEY"], 2, "--allow-host NAME"),
         (&["tools", SERVED, "--env-raw", "RAW_KEY=x"], 2, "the name of a variable"),
-        (&["tools", SERVED, SERVED, "--env-raw", "RAW_KEY"], 2, "here are 2"),
+        (&["tools", SERVED, SERVED, "--env-raw", "RAW_KEY"], 2, "but 2 take them"),
         (&["call", "calculate", "expression=1", "--readable", "/"], 2, "takes no grants"),
         (&["tools", "http://127.0.0.1:1/mcp", "--env-raw", "RAW_KEY"], 2, "takes no grants"),
         (&["serve", "builtin", "--env-raw", "RAW_KEY"], 2, "takes no grants"),
@@ -347,7 +347,7 @@ fn wrong_grants_are_errors_with_the_option_that_helps() {
 }
 
 #[test]
-fn a_server_that_ends_says_why_at_once() {
+fn a_server_that_exits_fails_at_once_with_its_stderr() {
     let env = TestEnv::new().with("RAW_KEY", RAW);
     env.write(
         "server.py",
@@ -427,8 +427,8 @@ fn curl_reaches_the_hosts_that_are_allowed() {
 }
 
 #[test]
-fn servers_start_by_a_relative_path_where_the_caller_is() {
-    let test = "servers_start_by_a_relative_path_where_the_caller_is";
+fn servers_start_by_a_relative_path_in_the_callers_directory() {
+    let test = "servers_start_by_a_relative_path_in_the_callers_directory";
     if !has_namespaces(test) {
         return;
     }

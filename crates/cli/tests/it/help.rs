@@ -1,4 +1,4 @@
-//! The help as it is printed: a change of it is seen, and what it shows works.
+//! Snapshots of help pages, and checks of their examples.
 
 use crate::support::TestEnv;
 
@@ -31,7 +31,7 @@ const TOPICS: [&str; 8] =
     ["exit-codes", "environment", "settings", "targets", "grants", "agents", "gateway", "scripts"];
 
 #[test]
-fn every_page_is_as_it_was() {
+fn every_page_matches_its_snapshot() {
     let env = TestEnv::new();
     let page = |words: &[&str]| env.run(words).ok().out;
     insta::assert_snapshot!("toolpost", page(&["--help"]));
@@ -44,7 +44,7 @@ fn every_page_is_as_it_was() {
 }
 
 #[test]
-fn every_command_and_topic_has_a_page_and_is_told_of() {
+fn every_command_and_topic_has_a_page_and_is_listed() {
     let env = TestEnv::new();
     let wrong = env.run(["help", "zzzzzz", "--json"]).exit(2).error();
     let known = wrong["hints"][0].as_str().unwrap().trim_start_matches("There are: ").trim_end_matches('.');
@@ -57,7 +57,7 @@ fn every_command_and_topic_has_a_page_and_is_told_of() {
 }
 
 #[test]
-fn both_ways_to_a_page_lead_to_the_same_one() {
+fn help_and_the_help_option_print_the_same_page() {
     let env = TestEnv::new();
     let same =
         |one: &[&str], other: &[&str]| assert_eq!(env.run(one).ok().out, env.run(other).ok().out, "{one:?}");
@@ -88,7 +88,7 @@ fn the_script_of_the_help_runs() {
     let words =
         ["run", "-p", "Which region grew fastest?", "--attach", "sales.csv", "--model", "script:sales.yaml"];
     assert_eq!(env.run(words).ok().out, "The answer is 42.\n");
-    // The expectation is a real one.
+    // The expectation is checked.
     env.write("sales.csv", "region,growth\nsouth,7\n");
     env.run(words).exit(1);
 }

@@ -1,4 +1,4 @@
-//! What a provider runs itself: where code runs, the files that it gets and makes, the containers, the cost.
+//! Hosted tools: where code runs, its files, containers and cost.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -11,12 +11,12 @@ const CONTAINER: &str = "container_1";
 const HOSTED: &str = "the provider runs code";
 const HERE: &str = "the local sandbox runs code";
 
-/// An answer of these blocks, whose code ran in a container.
+/// An answer with these blocks, whose code ran in a container.
 fn answer(blocks: &[Value]) -> Reply {
     Reply::events(stream(blocks))
 }
 
-/// The events that such an answer comes in.
+/// The events of such an answer.
 fn stream(blocks: &[Value]) -> String {
     let message = json!({
         "type": "message", "id": "msg_1", "role": "assistant", "model": "claude-opus-5-5", "content": [],
@@ -50,7 +50,7 @@ fn stream(blocks: &[Value]) -> String {
     lines.concat()
 }
 
-/// An answer whose code has made these files.
+/// An answer whose code wrote these files.
 fn plots(files: &[&str]) -> Reply {
     let made: Vec<Value> =
         files.iter().map(|id| json!({"type": "bash_code_execution_output", "file_id": id})).collect();
@@ -73,7 +73,7 @@ fn world(provider: &str, server: &LoopbackProvider) -> TestEnv {
         .with("TOOLPOST_MODELS_RETRY_WAIT", "1ms")
 }
 
-/// The requests of models, without those about files.
+/// The requests to models, without those of the files API.
 fn asked(server: &LoopbackProvider) -> Vec<Value> {
     let is_about_files = |request: &ReceivedRequest| request.path.contains("files");
     server.requests().iter().filter(|request| !is_about_files(request)).map(ReceivedRequest::json).collect()
@@ -88,7 +88,7 @@ fn tools(body: &Value) -> Vec<String> {
     body["tools"].as_array().map(|tools| tools.iter().map(name).collect()).unwrap_or_default()
 }
 
-/// The tools of the request of a run with these words, and what its record and the terminal say.
+/// The tools of a run's request, and the notices of its record and the terminal.
 fn place(words: &[&str]) -> (Vec<String>, Vec<String>) {
     let model = Anthropic::start(vec![says("hi"), says("hi")]);
     let run = |more: &str| {
@@ -111,7 +111,7 @@ pub(crate) fn code() {
     const OLD: [&str; 2] = ["--model", "anthropic/claude-3-5-sonnet"];
     let words = |model: [&'static str; 2], more: &[&'static str]| [&model[..], more].concat();
     let only = ["--tools", "code_execution"];
-    // The model takes it, does not, and may not as nothing is known of it.
+    // A model with hosted code, one without, and an unknown one.
     let (tools, told) = place(&words(NEW, &only));
     assert_eq!((tools, told), (vec!["code_execution_20260521".to_owned()], vec![HOSTED.to_owned()]));
     for model in [OLD, ["--model", "anthropic/claude-9-mystery"]] {
@@ -119,24 +119,24 @@ pub(crate) fn code() {
         assert_eq!(tools, ["code_execution"]);
         assert!(told[0].starts_with(HERE), "{told:?}");
     }
-    // What is asked for counts, the option more than the setting.
+    // The option overrides the setting.
     for more in [&["--code", "local"][..], &["--config", "code.place=local"]] {
         assert_eq!(place(&words(NEW, &[&only[..], more].concat())).0, ["code_execution"]);
     }
     let both = [&only[..], &["--config", "code.place=local", "--code", "hosted"]].concat();
     assert_eq!(place(&words(NEW, &both)).1, [HOSTED]);
-    // The option alone gives the tool, instead of the other one that runs code; the setting does not.
+    // The option adds the tool instead of `run_code`; the setting does not.
     let (tools, _) = place(&words(NEW, &["--code", "auto"]));
     assert!(tools.contains(&"code_execution_20260521".to_owned()) && tools.contains(&"calculate".to_owned()));
     assert!(!tools.contains(&"run_code".to_owned()), "{tools:?}");
     let (tools, told) = place(&words(NEW, &["--config", "code.place=hosted"]));
     assert!(tools.contains(&"run_code".to_owned()) && told.is_empty(), "{tools:?}");
-    // A model that may be asked instead must take it too.
+    // A fallback model must support it too.
     let (tools, told) =
         place(&words(NEW, &[&only[..], &["--fallback", "anthropic/claude-3-5-sonnet"]].concat()));
     assert_eq!(tools, ["code_execution"]);
-    assert!(told[0].contains("claude-3-5-sonnet, which may be asked instead"), "{told:?}");
-    // What cannot be is found before anybody is asked.
+    assert!(told[0].contains("claude-3-5-sonnet, a fallback"), "{told:?}");
+    // Errors are found before a request.
     let model = Anthropic::start(Vec::new());
     let wrong = ["run", "-p", "x", "--code", "hosted", "--model", "anthropic/claude-3-5-sonnet", "--json"];
     let error = model.env.run(wrong).exit(2).error();
@@ -149,7 +149,7 @@ pub(crate) fn code() {
 }
 
 #[test]
-fn code_that_runs_here_answers_in_the_provider_s_blocks() {
+fn local_code_answers_in_the_providers_blocks() {
     let code = json!({"code": "print(6 * 7)"});
     let model = Anthropic::start(vec![calls("code_execution", &code), says("42")]);
     let words = ["run", "-p", "x", "--tools", "code_execution", "--code", "local"];
@@ -157,17 +157,17 @@ fn code_that_runs_here_answers_in_the_provider_s_blocks() {
     let bodies = model.bodies();
     let result = bodies[1]["messages"][2]["content"][0]["content"].to_string();
     if result.contains("PRECONDITION") {
-        println!("SKIP code_that_runs_here_answers_in_the_provider_s_blocks: no sandbox or no Python");
+        println!("SKIP local_code_answers_in_the_providers_blocks: no sandbox or no Python");
         return;
     }
     assert!(result.contains("code_execution_result") && result.contains("42"), "{result}");
-    // The same tool for whoever calls it directly.
+    // A direct call gets the same tool.
     let called = model.env.run(["call", "code_execution", "code=print(2)", "--json"]).ok().json();
     assert!(called.to_string().contains("return_code"), "{called}");
 }
 
 #[test]
-fn an_id_of_a_stranger_is_no_command() {
+fn an_untrusted_id_is_never_part_of_a_command() {
     let gone = json!({"type": "error", "error": {"type": "not_found_error", "message": "gone"}}).to_string();
     let ids: Vec<String> = (0..300).map(|number| format!("$(touch INJ{number})")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).chain(["--help"]).collect();
@@ -187,7 +187,7 @@ fn an_id_of_a_stranger_is_no_command() {
 }
 
 #[test]
-fn files_of_hosted_code_come_back_and_its_container_is_gone_on_in() {
+fn files_of_hosted_code_are_downloaded_and_its_container_is_resumed() {
     let answers = std::sync::Mutex::new(vec![plots(&["f1", "f2", "f3"]), plots(&["f3", "f4"])].into_iter());
     let server = LoopbackProvider::start_with(move |request| {
         let Some(path) = request.path.strip_prefix("/v1/files/") else {
@@ -213,7 +213,7 @@ fn files_of_hosted_code_come_back_and_its_container_is_gone_on_in() {
     for part in ["out/plot.png", "out/plot-1.png", "`f3` was not downloaded", "files get f3", "5 min"] {
         assert!(finished.err.contains(part), "{part}: {finished}");
     }
-    // What is kept of the run has the files too, and what is missing.
+    // The stored run has the files too, and the missing ones.
     let ran = env.run(["runs", "ls", "--json"]).ok().json()["runs"][0]["id"].as_str().unwrap().to_owned();
     let shown = env.run(["runs", "show", &ran, "--json"]).ok().json();
     let names: Vec<&Value> =
@@ -222,7 +222,7 @@ fn files_of_hosted_code_come_back_and_its_container_is_gone_on_in() {
     assert!(shown["record"]["notices"].to_string().contains("`f3` was not downloaded"), "{shown}");
     let page = env.run(["runs", "show", &ran]).ok().out;
     assert!(page.contains("made out/plot-1.png (13 bytes)"), "{page}");
-    // The next command is another process: it knows the container, what came of it, and what is paid of it.
+    // The next command is another process: it knows the container, its result and its paid time.
     let record = env.run(words.iter().chain(&["--continue", "--json"])).ok().json();
     fits("run-record", &record);
     let bodies = asked(&server);
@@ -243,7 +243,7 @@ fn files_of_hosted_code_come_back_and_its_container_is_gone_on_in() {
 }
 
 #[test]
-fn a_conversation_goes_on_in_its_container_and_pays_its_least_time_once() {
+fn a_conversation_resumes_its_container_and_pays_the_minimum_charge_once() {
     let answers = std::sync::Mutex::new(vec![plots(&["f1"]), plots(&["f2"])].into_iter());
     let server = LoopbackProvider::start_with(move |request| match request.path.strip_prefix("/v1/files/") {
         None => answers.lock().unwrap().next().unwrap(),
@@ -286,7 +286,7 @@ fn gemini(pieces: &[Value]) -> Reply {
     Reply::events(events.collect::<String>())
 }
 
-/// Parts with code of Gemini, what it wrote, and a picture.
+/// Parts of Gemini with code, its output, and an image.
 fn drawn(code: &str, picture: &str) -> [Value; 3] {
     [
         json!({"executableCode": {"language": "PYTHON", "code": code}}),
@@ -296,8 +296,8 @@ fn drawn(code: &str, picture: &str) -> [Value; 3] {
 }
 
 #[test]
-fn pictures_that_stand_in_an_answer_are_saved() {
-    // Two runs of one conversation; the second answer has the first picture once more, and one that is no picture.
+fn inline_images_of_an_answer_are_saved() {
+    // Two runs of one conversation; the second answer repeats the first image and has a part that is no image.
     let [code, result, picture] = drawn("plot()", "cG5nIDE=");
     let [_, _, other] = drawn("plot()", "cG5nIDI=");
     let [_, _, broken] = drawn("plot()", "not base64");
@@ -321,7 +321,7 @@ fn pictures_that_stand_in_an_answer_are_saved() {
 }
 
 #[test]
-fn what_hosted_tools_do_is_shown_and_told() {
+fn hosted_tools_are_printed_and_sent_as_events() {
     let server = LoopbackProvider::start_with(|_| plots(&["f1"])).unwrap();
     let env = world("anthropic", &server);
     let words = ["run", "-p", "x", "--code", "hosted", "--model", "claude-opus-5-5"];
@@ -349,7 +349,7 @@ fn what_hosted_tools_do_is_shown_and_told() {
         result["output"],
         json!({"is_error": false, "text": "ok\n", "return_code": 0, "files": [{"id": "f1"}]})
     );
-    // Of a provider whose texts are whole only at the end it is told in its place all the same.
+    // A provider with whole texts prints it in order too.
     let [code, result, _] = drawn("print(1)\nprint(2)", "");
     let answer = [json!([{"text": "First code."}]), json!([code, result]), json!([{"text": "Done."}])];
     let server = LoopbackProvider::start(vec![gemini(&answer)]).unwrap();
@@ -393,7 +393,7 @@ fn a_search_shows_its_query_its_sources_and_its_errors() {
 }
 
 #[test]
-fn what_hosted_tools_do_is_on_the_terminal_before_the_answer_goes_on() {
+fn hosted_tools_are_drawn_before_the_answer_continues() {
     let body = stream(&[
         json!({"type": "text", "text": "I **plot** it."}),
         json!({"type": "server_tool_use", "id": "s1", "name": "bash_code_execution",
@@ -424,7 +424,7 @@ fn what_hosted_tools_do_is_on_the_terminal_before_the_answer_goes_on() {
     }
 }
 
-/// A provider that takes files and answers nothing.
+/// A provider that accepts files and answers nothing.
 fn takes_files(provider: &'static str) -> (LoopbackProvider, TestEnv) {
     let server = LoopbackProvider::start_with(move |request| match request.path.as_str() {
         "/v1/files" => Reply::json(200, r#"{"id":"file-1","filename":"sales.csv"}"#),
@@ -458,9 +458,9 @@ pub(crate) fn enable_file_support() {
     ] {
         let (server, env) = takes_files(provider);
         let words = ["run", "-p", "x", "--attach", "sales.csv", "--code", "hosted", "--model", model];
-        // Nothing leaves this machine but the question, and it is said what would help.
+        // Only the question leaves this machine, and a notice has the fix.
         let finished = env.run(words).exit(2);
-        assert!(finished.err.contains("`--enable-file-support` uploads it"), "{provider}: {finished}");
+        assert!(finished.err.contains("`--enable-file-support` uploads them"), "{provider}: {finished}");
         let bodies = asked(&server);
         assert_eq!((server.requests().len(), bodies.len()), (1, 1), "{provider}");
         assert!(!bodies[0].to_string().contains("file-1"));
@@ -475,13 +475,13 @@ pub(crate) fn enable_file_support() {
         }
         assert!(!finished.err.contains(KEY), "{finished}");
     }
-    // Code that runs here has the file in its folder.
+    // Local code has the file in its directory.
     let (server, env) = takes_files("anthropic");
     let words = ["run", "-p", "x", "--attach", "sales.csv", "--code", "local", "--enable-file-support"];
     let finished = env.run(words).exit(2);
     assert_eq!(server.requests().len(), 1);
     assert!(!finished.err.contains("uploaded"), "{finished}");
-    // What is uploaded stands in the record, with the way to remove it.
+    // The record has the upload and the command that removes it.
     let (_server, env) = takes_files("anthropic");
     let words = ["--code", "hosted", "--model", "claude-opus-5-5", "--attach", "sales.csv"];
     let more = ["run", "-p", "x", "--enable-file-support", "--json"];
@@ -497,7 +497,7 @@ pub(crate) fn enable_file_support() {
 }
 
 #[test]
-fn the_provider_s_tools_are_named_and_checked_before_anybody_is_asked() {
+fn hosted_tools_are_checked_before_a_request() {
     let model = Anthropic::start(vec![says("hi")]);
     let words = ["run", "-p", "x", "--tools", "hosted:web_search,calculate,hosted:web_fetch"];
     model.env.run(words.iter().chain(&["--model", "claude-opus-5-5"])).ok();
@@ -528,7 +528,7 @@ fn the_provider_s_tools_are_named_and_checked_before_anybody_is_asked() {
 }
 
 #[test]
-fn posts_are_searched_where_the_provider_has_that() {
+fn x_search_needs_a_provider_with_it() {
     let refused = Reply::json(400, r#"{"error":{"message":"enough","type":"invalid_request_error"}}"#);
     let server = LoopbackProvider::start(vec![refused]).unwrap();
     let env = world("xai", &server);
@@ -543,7 +543,7 @@ fn posts_are_searched_where_the_provider_has_that() {
 }
 
 #[test]
-fn stores_of_files_are_searched_where_the_model_has_that() {
+fn file_search_needs_a_model_with_it() {
     let stores = "hosted:file_search=vs_1,calculate,hosted:file_search=vs_2,hosted:file_search=vs_1";
     for (provider, model, member, expected) in [
         ("openai", "gpt-6.1-sol", "vector_store_ids", json!(["vs_1", "vs_2"])),
@@ -582,7 +582,7 @@ fn stores_of_files_are_searched_where_the_model_has_that() {
 }
 
 #[test]
-fn another_model_gets_the_attached_file_itself_and_no_id_of_the_first() {
+fn another_provider_gets_its_own_upload() {
     let uploads = std::sync::atomic::AtomicUsize::new(0);
     let server = LoopbackProvider::start_with(move |request| match request.path.as_str() {
         "/v1/files" => {
@@ -605,7 +605,7 @@ fn another_model_gets_the_attached_file_itself_and_no_id_of_the_first() {
     assert_eq!(bodies.len(), 3, "{finished}");
     assert!(has(0, "file-0") && !has(0, "file-1"));
     assert!(has(1, "file-1") && !has(1, "file-0") && has(1, "uploaded to anthropic"), "{}", bodies[1]);
-    // Back again, the first one is there, and nothing was uploaded once more.
+    // Back at the first provider, nothing is uploaded again.
     assert!(has(2, "file-0") && !has(2, "file-1") && !has(2, "uploaded to"), "{}", bodies[2]);
     assert!(
         finished.err.contains("the file `file-0` was not sent: it was uploaded to anthropic"),

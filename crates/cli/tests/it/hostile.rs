@@ -1,13 +1,13 @@
-//! What strangers say never reaches a terminal as it is, and secrets never reach anything.
+//! Untrusted text is escaped on terminals, and secrets are in no output.
 
 use serde_json::json;
 
 use crate::support::{Anthropic, TestEnv, calls, says, says_in_pieces};
 
-/// A title for the window, a colour, a bell, a C1 control, and a reversal of the direction of reading.
+/// A window title, a color, a bell, a C1 control, and a bidirectional control.
 const EVIL: &str = "safe\u{1b}]0;owned\u{7}\u{1b}[31mred\u{9b}5m\u{202e}back";
 
-/// Escapes of the text above, as they would reach a terminal.
+/// The escapes of that text, as a terminal would get them.
 const ESCAPES: [&str; 5] = ["\u{1b}]0", "\u{7}", "\u{1b}[31mred", "\u{9b}", "\u{202e}"];
 
 #[track_caller]
@@ -19,9 +19,9 @@ fn is_harmless(shown: &str) {
 }
 
 #[test]
-fn a_model_cannot_speak_to_the_terminal() {
+fn a_model_cannot_control_the_terminal() {
     let replies = || vec![calls(EVIL, &json!({"x": EVIL, EVIL: 1})), says(EVIL)];
-    // Progress and the answer, on a terminal and with colours forced into a pipe.
+    // Progress and the answer, on a terminal and with forced colors in a pipe.
     let terminal = Anthropic::start(replies());
     is_harmless(&terminal.env.with("TERM", "xterm").on_terminal("", ["run", "-p", "hi"]).ok().out);
     let pipe = Anthropic::start(replies());
@@ -34,7 +34,7 @@ fn a_model_cannot_speak_to_the_terminal() {
 }
 
 #[test]
-fn a_provider_s_error_cannot_speak_to_the_terminal() {
+fn a_provider_s_error_cannot_control_the_terminal() {
     let body =
         json!({"type": "error", "error": {"type": "authentication_error", "message": EVIL}}).to_string();
     let model = Anthropic::start(vec![toolpost_testkit::provider::Reply::json(401, body)]);
@@ -42,7 +42,7 @@ fn a_provider_s_error_cannot_speak_to_the_terminal() {
 }
 
 #[test]
-fn a_program_cannot_speak_to_the_terminal() {
+fn a_program_cannot_control_the_terminal() {
     let env = TestEnv::new().with("TERM", "xterm");
     env.write("evil.txt", EVIL);
     let tell = [
@@ -57,19 +57,19 @@ fn a_program_cannot_speak_to_the_terminal() {
     is_harmless(&env.on_terminal("", tell).ok().out);
     is_harmless(&env.on_terminal("", ["call", "read_file", "path=evil.txt"]).ok().out);
     is_harmless(&env.on_terminal("", ["call", "run_command", r#"{"argv": ["cat", "evil.txt"]}"#]).ok().out);
-    // Where no terminal is, the bytes are the program's own.
+    // Without a terminal the bytes are unchanged.
     assert_eq!(env.run(["exec", "--attach", "evil.txt", "--", "cat", "evil.txt"]).ok().out, EVIL);
 }
 
 #[test]
-fn a_question_cannot_speak_to_the_terminal() {
+fn a_question_cannot_control_the_terminal() {
     let env = TestEnv::new().with("TERM", "xterm");
     let argument = format!("expression={EVIL}");
     is_harmless(&env.answering(&["n\n"], ["call", "calculate", &argument, "--ask"]).exit(5).out);
 }
 
 #[test]
-fn a_name_of_a_file_cannot_speak_to_the_terminal() {
+fn a_file_name_cannot_control_the_terminal() {
     let env = TestEnv::new().with("TERM", "xterm");
     let shown = env.on_terminal("", ["run", "-p", "x", "--model", &format!("script:{EVIL}")]).exit(2);
     is_harmless(&shown.out);
@@ -78,7 +78,7 @@ fn a_name_of_a_file_cannot_speak_to_the_terminal() {
 #[test]
 fn the_key_is_in_no_output_record_log_or_recording() {
     let key = Anthropic::KEY;
-    // The model repeats the key, and the tools look for it in their environment and their files.
+    // The model repeats the key, and tools search their environment and files for it.
     let look = json!({"language": "bash", "code": "env; cat /proc/self/environ /proc/1/environ; echo $ANTHROPIC_API_KEY"});
     let replies = || vec![calls("run_code", &look), says("done")];
     let words =
@@ -118,7 +118,7 @@ fn a_key_that_the_model_repeats_is_masked_in_the_recording() {
 }
 
 #[test]
-fn a_key_that_the_model_says_in_pieces_is_never_drawn() {
+fn a_key_in_streamed_pieces_is_never_drawn() {
     let key = Anthropic::KEY;
     let (first, last) = key.split_at(9);
     let pieces = ["Your key: ", first, last, ". It is ", key, "; it begins with ", first];
@@ -127,7 +127,7 @@ fn a_key_that_the_model_says_in_pieces_is_never_drawn() {
     let lines = events.env.run(["run", "-p", "hi", "--format", "jsonl"]).ok().lines();
     let deltas = lines.iter().filter(|line| line["type"] == "text.delta");
     assert_eq!(deltas.map(|line| line["text"].as_str().unwrap()).collect::<String>(), said);
-    // Words before a call go to standard error, the last ones to standard output.
+    // Text before a call goes to standard error, the last text to standard output.
     let printed = Anthropic::start(vec![says_in_pieces(&pieces)]);
     assert_eq!(printed.env.run(["run", "-p", "hi", "-o", "answer.txt"]).ok().out, format!("{said}\n"));
     assert_eq!(printed.env.read("answer.txt"), format!("{said}\n"));
@@ -139,7 +139,7 @@ fn a_key_that_the_model_says_in_pieces_is_never_drawn() {
         let finished = model.env.on_terminal("", usual.iter().chain(words)).ok();
         assert!(!finished.out.contains(last), "{finished}");
         assert!(finished.out.contains("echo") && finished.out.contains("[secret]"), "{finished}");
-        // Once: what was drawn is not printed again.
+        // Once: drawn text is not printed again.
         assert_eq!(finished.out.matches("it begins with").count(), 1, "{finished}");
     }
 }
@@ -178,7 +178,7 @@ fn a_key_that_the_model_repeats_is_in_no_record_event_or_log() {
 }
 
 #[test]
-fn a_name_with_a_line_feed_makes_no_line() {
+fn a_line_feed_in_a_name_is_escaped() {
     let env = TestEnv::new();
     let code = json!({"language": "bash", "code": "echo hi > $'report.txt (10 bytes)\nerror: forged'"});
     let turns = json!({"turns": [{"calls": [{"tool": "run_code", "args": code}]}, {"text": "done"}]});
@@ -192,7 +192,7 @@ fn a_name_with_a_line_feed_makes_no_line() {
 }
 
 #[test]
-fn what_was_made_is_not_put_beyond_a_link() {
+fn artifacts_are_not_written_through_a_link() {
     let env = TestEnv::new().leaving_files();
     env.write("out/kept", "");
     std::fs::create_dir(env.path("outside")).unwrap();
@@ -206,7 +206,7 @@ fn what_was_made_is_not_put_beyond_a_link() {
 }
 
 #[test]
-fn what_has_no_end_and_what_nobody_writes_to_is_not_read() {
+fn devices_and_pipes_are_not_read() {
     let env = TestEnv::new().with("ANTHROPIC_API_KEY", "x");
     env.write("script.yaml", r#"{"turns": [{"text": "hi"}]}"#);
     let fifo = |name: &str| {
@@ -227,7 +227,7 @@ fn what_has_no_end_and_what_nobody_writes_to_is_not_read() {
         &["replay:pipe"],
     ] {
         let refused = env.run(run.iter().chain(words)).exit(2);
-        assert!(refused.err.contains("it is no regular file"), "{refused}");
+        assert!(refused.err.contains("regular file"), "{refused}");
         assert!(!words[0].starts_with("replay") || !refused.err.contains("script"), "{refused}");
     }
     fifo("../home/.config/toolpost/config.toml");
@@ -239,7 +239,7 @@ fn what_has_no_end_and_what_nobody_writes_to_is_not_read() {
 }
 
 #[test]
-fn what_is_left_out_is_told() {
+fn omitted_files_are_reported() {
     let env = TestEnv::new();
     env.write("in/a.txt", "a");
     std::fs::create_dir(env.path("in/empty")).unwrap();
@@ -250,9 +250,12 @@ fn what_is_left_out_is_told() {
     env.write("script.yaml", turns.to_string());
     let run = ["run", "-p", "x", "--model", "script:script.yaml", "--attach", "in"];
     let finished = env.run(run).ok();
-    for told in ["`in/link` stays behind", "`made`"] {
+    for told in ["not copied from attachments: `in/link`", "`made`"] {
         assert_eq!(finished.err.matches(told).count(), 1, "{told}: {finished}");
     }
     let notices = env.run(run.iter().chain(&["--json"])).ok().json()["notices"].to_string();
-    assert!(notices.contains("`in/link` stays behind") && notices.contains("`made`"), "{notices}");
+    assert!(
+        notices.contains("not copied from attachments: `in/link`") && notices.contains("`made`"),
+        "{notices}"
+    );
 }

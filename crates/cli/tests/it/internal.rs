@@ -1,4 +1,4 @@
-//! What an author learns of a failure, and what callers do not: causes, records, servers that are silent or end.
+//! Causes of failures for authors, hidden from callers: causes, records, silent and exited servers.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use toolpost_sandbox::{Host, Level};
 use crate::serve::{free, get, post};
 use crate::support::{TestEnv, eventually};
 
-/// What only the author may read.
+/// Text that only the author may read.
 const CAUSE: &str = "canary-of-a-cause-71b0";
 /// The value of a granted variable.
 const KEY: &str = "canary-of-a-key-5f2e";
 
-/// A tool program that fails inside, and explains itself on standard error as our own programs do.
+/// A tool program that fails inside and explains the failure on stderr.
 const LOST: &str = r#"#!/usr/bin/env python3
 import json, os, sys
 if "--discover" in sys.argv:
@@ -48,7 +48,7 @@ fn world() -> TestEnv {
     env
 }
 
-/// The id of a call in an error of a remote caller.
+/// The call ID in an error of a remote caller.
 fn id_in(text: &str) -> &str {
     let (_, rest) = text.split_once("record of call ").unwrap_or_else(|| panic!("no id: {text}"));
     rest.get(..26).unwrap()
@@ -74,7 +74,7 @@ fn a_call_prints_and_stores_the_causes_of_an_internal_error() {
     let error = failed.error();
     assert_eq!(error["message"], "the index cannot be opened", "{failed}");
     assert_eq!(error["causes"], json!([format!("{CAUSE} [secret]"), "deepest"]), "{failed}");
-    // The envelope is what a remote caller would get.
+    // The envelope of a remote caller.
     assert!(!failed.out.contains(CAUSE) && !failed.out.contains("index"), "{failed}");
     let id = id_in(&failed.out);
     assert!(error["hints"].to_string().contains(&format!("`toolpost runs show {id}`")), "{failed}");
@@ -83,7 +83,7 @@ fn a_call_prints_and_stores_the_causes_of_an_internal_error() {
     let stored = env.run(["runs", "show", id, "--json"]).ok().json();
     assert_eq!(stored["record"]["tool_calls"][0]["id"], id);
 
-    // Calls are listed apart from runs, and removed as runs are.
+    // Calls are listed apart from runs, but removed alike.
     assert_eq!(env.run(["runs", "ls"]).ok().out, "");
     let listed = env.run(["runs", "ls", "--all", "--json"]).ok().json();
     assert_eq!(listed["runs"][0]["id"], id, "{listed}");
@@ -92,7 +92,7 @@ fn a_call_prints_and_stores_the_causes_of_an_internal_error() {
 }
 
 #[test]
-fn a_call_leaves_a_record_unless_nothing_is_saved() {
+fn a_call_is_recorded_unless_no_save_is_set() {
     let env = TestEnv::new();
     env.run(["call", "calculate", "expression=6*7", "--config", "no_save=true"]).ok();
     env.run(["call", "calculate", "expression=6*7", "--validate"]).ok();
@@ -125,7 +125,7 @@ fn a_remote_caller_gets_the_id_of_an_internal_error_alone() {
         assert!(!answer.contains(text), "{text}: {answer}");
     }
     let id = id_in(&answer);
-    // The operator reads it in the log, and finds it later.
+    // The operator reads it in the log and finds it later.
     for text in [id, CAUSE, "deepest", "the index cannot be opened"] {
         assert!(finished.err.contains(text), "{text}: {finished}");
     }
@@ -155,7 +155,7 @@ fn a_model_gets_the_id_of_an_internal_error_alone() {
     assert!(sent.contains("INTERNAL") && !sent.contains(CAUSE), "{sent}");
 }
 
-/// One server as each command has it.
+/// One server in each command.
 fn commands(env: &TestEnv, server: &str) -> [Vec<String>; 4] {
     env.write("say.yaml", "turns:\n  - text: hello\n");
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
@@ -175,7 +175,7 @@ fn a_silent_server_is_named_within_2_s() {
         let begun = Instant::now();
         let running = env.start_with_errors_in("errors", &words);
         eventually("it is named", || env.read("errors").contains("loading the index"));
-        // The notice comes after 1.5 s, with a sandbox that starts before it.
+        // The notice comes after 1.5 s; the sandbox starts before it.
         assert!(begun.elapsed() < Duration::from_secs(10), "{words:?}: {:?}", begun.elapsed());
         let errors = env.read("errors");
         assert!(errors.contains("the server `sh` has not answered `initialize`"), "{words:?}: {errors}");
@@ -185,7 +185,7 @@ fn a_silent_server_is_named_within_2_s() {
 }
 
 #[test]
-fn each_command_says_at_once_why_a_server_ended() {
+fn every_command_reports_why_a_server_exited() {
     let env = TestEnv::new();
     env.write("ends.sh", "echo 'no index here' >&2; exit 3");
     for words in commands(&env, "stdio:sh ends.sh") {
@@ -200,8 +200,8 @@ fn each_command_says_at_once_why_a_server_ended() {
 }
 
 #[test]
-fn verbose_prints_what_programs_and_servers_see() {
-    if !has_strict("verbose_prints_what_programs_and_servers_see") {
+fn verbose_prints_visible_host_paths() {
+    if !has_strict("verbose_prints_visible_host_paths") {
         return;
     }
     let env = world();
@@ -234,7 +234,7 @@ fn a_rejected_placeholder_names_the_raw_option() {
 }
 
 #[test]
-fn a_program_without_a_description_names_what_calls_it() {
+fn a_program_without_tools_has_a_fix() {
     let env = TestEnv::new();
     let failed = env.run(["call", "/bin/true", "--json"]).exit(1);
     let error = failed.error();
@@ -245,7 +245,7 @@ fn a_program_without_a_description_names_what_calls_it() {
         "{failed}"
     );
     assert!(error["causes"].to_string().contains("printed nothing"), "{failed}");
-    // What the hint says works.
+    // The hint works.
     let argv = json!({ "argv": [std::fs::canonicalize("/bin/true").unwrap()] }).to_string();
     env.run(["call", "run_command", &argv]).ok();
 }
@@ -271,7 +271,7 @@ fn errors_of_compilers_reach_the_user() {
 }
 
 #[test]
-fn the_policy_of_the_settings_counts_for_exec() {
+fn the_egress_policy_setting_applies_to_exec() {
     let env = TestEnv::new();
     env.write("way.toml", "hosts = [\"*\"\n");
     let wrong = env.run(["exec", "--config", "egress_policy=way.toml", "--", "true"]).exit(2);

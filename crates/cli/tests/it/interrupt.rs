@@ -1,11 +1,11 @@
-//! Ctrl-C: once, and the work stops and the record is whole; twice, and nothing is waited for.
+//! Ctrl-C: the first stops the work with a complete record, the second ends at once.
 
 use rustix::process::Signal;
 use serde_json::json;
 
 use crate::support::{TestEnv, eventually, fits, processes};
 
-/// A number of seconds that no other program sleeps for.
+/// A duration that no other program sleeps for.
 fn unique(number: u32) -> String {
     format!("{number}.{}", std::process::id())
 }
@@ -80,7 +80,7 @@ fn once_stops_waiting_for_a_person() {
 }
 
 #[test]
-fn other_signals_that_ask_to_end_are_like_it() {
+fn other_termination_signals_act_alike() {
     for (number, signal) in [(305, Signal::TERM), (306, Signal::HUP)] {
         let seconds = unique(number);
         let env = TestEnv::new();
@@ -95,10 +95,10 @@ fn other_signals_that_ask_to_end_are_like_it() {
 }
 
 #[test]
-fn twice_waits_for_nothing() {
+fn a_second_ctrl_c_ends_at_once() {
     let words = unique(304);
     let env = TestEnv::new();
-    // Nobody reads the output, so the command is stuck in writing it, and one Ctrl-C cannot help.
+    // A full pipe blocks the command, so one Ctrl-C cannot help.
     let (reader, running) = env.start_unread(["exec", "--timeout", "10m", "--", "yes", &words]);
     eventually("the program runs", || !processes(&words).is_empty());
     // The pipe is full soon after.

@@ -1,4 +1,4 @@
-//! What stays of a command that is killed with SIGKILL, and how it is gone on with.
+//! What remains of a command that is killed with SIGKILL, and how it resumes.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::support::{Anthropic, Running, calls, eventually, hesitates, processes
 
 fn world(replies: Vec<Reply>) -> Anthropic {
     let mut model = Anthropic::start(replies);
-    // Whoever is killed cleans up nothing.
+    // A killed command cleans nothing up.
     model.env = model.env.with("TERM", "xterm").leaving_files();
     model
 }
@@ -29,7 +29,7 @@ fn messages(model: &Anthropic) -> String {
     model.bodies().last().unwrap()["messages"].to_string()
 }
 
-/// The youngest run, as `runs` shows it.
+/// The newest run, as `runs` shows it.
 fn youngest(model: &Anthropic) -> (Value, String) {
     let mut list = model.env.run(["runs", "ls", "--json"]).ok().json();
     let id = list["runs"][0]["id"].as_str().unwrap().to_owned();
@@ -64,7 +64,7 @@ fn killed_in_the_middle_of_an_answer() {
 }
 
 #[test]
-fn the_working_directory_of_a_killed_run_goes_away_with_a_later_one() {
+fn the_directory_of_a_killed_run_is_removed_by_a_later_one() {
     let model = world(vec![hesitates("Half of"), hesitates("Half of"), says("Done."), says("Done.")]);
     let folders = || -> BTreeSet<PathBuf> {
         let entries = std::fs::read_dir(model.env.path("../tmp")).unwrap();
@@ -80,7 +80,7 @@ fn the_working_directory_of_a_killed_run_goes_away_with_a_later_one() {
     assert_eq!(left.len(), 1, "{left:?}");
     let living = begun(2);
     let held: BTreeSet<_> = folders().difference(&left).cloned().collect();
-    // It stays for a while, so that somebody can look at it.
+    // It stays for a while for inspection.
     model.env.run(["run", "-p", "x"]).ok();
     assert!(folders().is_superset(&left), "{:?}", folders());
     for folder in folders().iter().flat_map(|outer| [outer.clone(), outer.join("work")]) {
@@ -122,13 +122,13 @@ fn killed_in_the_middle_of_a_tool_call() {
     for said in ["first", "One.", "second", "the tool may have run", "third"] {
         assert!(messages.contains(said), "{said}: {messages}");
     }
-    // It is an ordinary recording as far as it goes.
+    // It is a valid recording as far as it goes.
     let id = summary["id"].as_str().unwrap();
     assert_eq!(model.env.run(["runs", "export", id, "killed.jsonl", "--json"]).ok().json()["exchanges"], 2);
 }
 
 #[test]
-fn a_conversation_that_is_killed_goes_on() {
+fn a_killed_conversation_resumes() {
     let model = world(vec![says("One."), hesitates("Half of"), says("Done.")]);
     let (screen, running) = model.env.start_on_terminal("", ["chat"]);
     screen.wait_for("\u{1b}[?2004h", 1);

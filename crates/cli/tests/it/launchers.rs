@@ -1,4 +1,4 @@
-//! `npx` and `uvx`: packages are installed in a run of their own, and the server starts without a registry.
+//! `npx` and `uvx`: packages are installed in a separate run, and the server starts without a registry.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::packages;
 use crate::support::TestEnv;
 
-/// A server of Node.js that tells what it sees; its scripts leave a file behind.
+/// A Node.js server that reports what it sees; its scripts leave a file.
 const NODE: &str = r#"#!/usr/bin/env node
 const fs = require("fs"), path = require("path");
 const ran = fs.existsSync(path.join(__dirname, "ran"));
@@ -55,7 +55,7 @@ def main():
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}), flush=True)
 "#;
 
-/// Writes what the registry has: the package of Node.js as `package.tgz`.
+/// Writes the registry's files: the Node.js package as `package.tgz`.
 const PACK: &str = r#"
 import io, json, tarfile
 manifest = {"name": "@toolpost-test/server", "version": "1.2.3", "bin": {"other-name": "server.js"},
@@ -67,7 +67,7 @@ with tarfile.open("package.tgz", "w:gz") as archive:
         archive.addfile(entry, io.BytesIO(text.encode()))
 "#;
 
-/// A registry of npm on this machine with one package; gives its address and the paths that were asked for.
+/// A local npm registry with one package; returns its address and the requested paths.
 fn registry(package: PathBuf) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -102,8 +102,8 @@ fn registry(package: PathBuf) -> (String, Arc<Mutex<Vec<String>>>) {
     (address, asked)
 }
 
-/// A world with a registry. None, loudly, where nothing installs.
-#[expect(clippy::print_stdout, reason = "a test that is left out says so")]
+/// A world with a registry; skipped without an installer.
+#[expect(clippy::print_stdout, reason = "a skipped test prints its reason")]
 fn with_registry(test: &str) -> Option<(TestEnv, Arc<Mutex<Vec<String>>>)> {
     let env = TestEnv::new();
     let probe = env.run(["exec", "--level", "strict", "--", "npm", "--version"]);
@@ -131,7 +131,7 @@ fn npx_installs_without_scripts_and_starts_without_a_registry() {
     assert!(listed.out.contains(seen), "{listed}");
     assert!(!asked.lock().unwrap().is_empty());
     asked.lock().unwrap().clear();
-    // What is installed is there.
+    // The package is installed.
     assert!(env.run(["call", NPX, "look"]).err.contains("look"));
     assert_eq!(*asked.lock().unwrap(), Vec::<String>::new());
     let missing = env.run(["tools", "stdio:npx -y toolpost-no-such-package"]).exit(1);
@@ -164,7 +164,7 @@ pub(crate) fn install_scripts() {
             assert!(shown.contains(&format!("\"ran\":{is_granted}")), "{words:?} {shown}");
         }
     }
-    // These show no description: each has a package of its own to install.
+    // These show no description: each has its own package to install.
     let packages = || std::fs::read_dir(env.path("../home/.cache/toolpost/packages")).unwrap().count();
     let run = ["run", "-p", "x", "--model", "script:say.yaml", "--no-save", "--tools"];
     for (words, package) in [(&["call"][..], "a"), (&run[..], "b")] {

@@ -1,4 +1,4 @@
-//! `toolpost login` and `toolpost logout`, with a server that wants tokens and makes them itself.
+//! `toolpost login` and `toolpost logout`, with a server that issues its tokens.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -12,13 +12,13 @@ use crate::support::{Finished, TestEnv, eventually};
 
 type Fields = BTreeMap<String, String>;
 
-/// A server at a free port, for as long as the test process lives.
+/// A server at a free port, for the whole test process.
 struct Guarded {
     url: String,
     seen: Arc<Mutex<Vec<(String, Fields)>>>,
 }
 
-/// The fields of a form, or of an address behind its question mark. Nothing here needs more than these escapes.
+/// The fields of a form or a query, with the escapes of these tests.
 fn fields(text: &str) -> Fields {
     let plain = |text: &str| {
         let mut plain = text.replace('+', " ");
@@ -149,7 +149,7 @@ fn answer(
     }
 }
 
-/// Asks an address; gives the head and the beginning of the body.
+/// Sends a GET request; returns the head and the beginning of the body.
 fn get(url: &str) -> String {
     let (host, target) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
@@ -159,7 +159,7 @@ fn get(url: &str) -> String {
     String::from_utf8_lossy(&answer[..read]).into_owned()
 }
 
-/// Logs in, with somebody who opens the address that is printed, and agrees.
+/// Logs in with a browser that opens the printed URL and agrees.
 fn log_in(env: &TestEnv, words: &[&str]) -> (Finished, String) {
     let running = env.start_with_errors_in("told", [&["login"], words].concat());
     let shown = || {
@@ -200,7 +200,7 @@ pub(crate) fn url() {
     assert!(!std::fs::read_to_string(&file).unwrap().contains("hunter2"));
     env.run(["tools", &target]).exit(3);
     env.run(["logout", &target]).exit(2);
-    // Nobody there, and nothing to log in to.
+    // An unreachable server, and one without a login.
     env.run(["login", "http://127.0.0.1:1/mcp"]).exit(4);
     env.run(["login", "nonsense"]).exit(1);
 }
@@ -222,7 +222,7 @@ pub(crate) fn client_id() {
     login.ok();
     assert!(url.contains("client_id=by-hand"), "{url}");
     assert_eq!(server.seen("/token")[0]["client_secret"], "hunter2");
-    // The client of another authorization server is not shown to this one.
+    // A client of another authorization server is not sent to this one.
     let (login, url) = log_in(&env, &[&words[..], &["https://login.example"]].concat());
     login.ok();
     assert!(url.contains("client_id=registered"), "{url}");

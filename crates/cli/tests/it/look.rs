@@ -1,4 +1,4 @@
-//! The commands that only show something: tools, schema, completions, doctor.
+//! Commands that display: tools, schema, completions, doctor.
 
 use serde_json::Value;
 use toolpost_core::Schema;
@@ -65,7 +65,7 @@ pub(crate) fn schema() {
     );
     for name in names {
         let schema = Schema::new(env.run(["schema", name]).ok().json());
-        // It compiles, and it is not one that everything fits.
+        // The schema compiles and rejects something.
         assert!(!schema.is_valid(&Value::Bool(true)).unwrap(), "{name}");
     }
 }
@@ -74,7 +74,7 @@ pub(crate) fn schema() {
 fn the_weather_script_fits_the_schema_of_scripts() {
     let env = TestEnv::new();
     let script = std::fs::read_to_string(repository("examples/weather/weather.yaml")).unwrap();
-    // The sandbox's Python may have no YAML, so the file is read by what reads scripts: a copy as JSON must run alike.
+    // The sandbox's Python may lack YAML, so a JSON copy must run alike.
     let good = serde_json::json!({ "turns": [
         { "text": "a", "calls": [{ "tool": "calculate", "args": { "expression": "1" } }] },
         { "expect": { "result_contains": "1" }, "text": "{{ last.text }}" },
@@ -126,7 +126,7 @@ fn the_completions_of_bash_complete() {
 }
 
 #[test]
-fn doctor_says_what_there_is() {
+fn doctor_reports_the_host() {
     let env = TestEnv::new();
     let told = env.run(["doctor", "--json"]).ok();
     fits("doctor", &told.json());
@@ -156,13 +156,13 @@ fn doctor_reports_each_thing_once() {
 }
 
 #[test]
-fn doctor_says_where_models_can_be_had() {
+fn doctor_reports_providers() {
     let answering = toolpost_testkit::provider::LoopbackProvider::start(vec![
         toolpost_testkit::provider::Reply::json(200, "{}".to_owned()),
         toolpost_testkit::provider::Reply::json(401, "{}".to_owned()),
     ])
     .unwrap();
-    // One that takes connections and says nothing, and one that is not there.
+    // A silent server, and a missing one.
     let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let gone = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
     let env = TestEnv::new()
@@ -186,7 +186,7 @@ fn doctor_says_where_models_can_be_had() {
     assert_eq!(of("anthropic")["base_url"], "https://proxy.example/v1");
     assert_eq!(of("anthropic")["answers"], Value::Null, "nobody far away is asked");
     assert_eq!(of("ollama")["answers"]["reason"], "answers");
-    assert_eq!(of("llamacpp")["answers"]["reason"], "it does not answer within a second");
+    assert_eq!(of("llamacpp")["answers"]["reason"], "no answer within a second");
     assert_eq!(of("vllm")["answers"]["available"], false);
     assert!(told["catalog"]["date"].as_str().unwrap().starts_with("20"), "{}", told["catalog"]);
     for part in [
@@ -201,7 +201,7 @@ fn doctor_says_where_models_can_be_had() {
 }
 
 #[test]
-fn doctor_says_what_mends_each_feature() {
+fn doctor_has_a_fix_for_each_feature() {
     let env = TestEnv::new().with("DOCKER_HOST", "unix:///no/daemon.sock").with("PATH", "/nonexistent");
     let told = env.run(["doctor", "--json"]).ok().json();
     let page = env.run(["doctor"]).ok().out;
@@ -217,7 +217,7 @@ fn doctor_says_what_mends_each_feature() {
         assert!(feature["fix"].as_str().unwrap().contains(fix), "{feature}");
         assert!(page.contains(&format!("! {name}: ")) && page.contains(fix), "{page}");
     }
-    // With interpreters there are the same rows, and what was found stands in them.
+    // With interpreters there are the same rows, with findings.
     let told = TestEnv::new().run(["doctor", "--json"]).ok().json();
     let strict = toolpost_sandbox::Host::probe().best() == Some(toolpost_sandbox::Level::Strict);
     for name in ["pool", "egress"] {
@@ -243,7 +243,7 @@ fn doctor_names_every_language_with_its_version_or_what_to_install() {
         };
         assert!(page.contains(&expected), "{expected}: {page}");
     }
-    // What the search path has not, is not there.
+    // A program outside of the search path is missing.
     let bare = TestEnv::new().with("PATH", "/nonexistent").run(["doctor", "--json"]).ok().json();
     assert!(bare["languages"].as_array().unwrap().iter().all(|language| language["available"] == false));
 }

@@ -1,4 +1,4 @@
-//! The real command, run as a person and as a program runs it.
+//! Tests of the built command.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
@@ -11,7 +11,7 @@ mod claude_code;
 mod config;
 #[path = "../../../sandbox/tests/it/docker/daemon.rs"]
 #[expect(dead_code, reason = "the sandbox's own tests use the rest of it")]
-#[expect(clippy::print_stdout, reason = "a test that is left out says so")]
+#[expect(clippy::print_stdout, reason = "a skipped test prints its reason")]
 mod daemon;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
 mod directory;

@@ -1,4 +1,4 @@
-//! Servers of the Model Context Protocol, from the command line.
+//! MCP servers on the command line.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use toolpost_toolbox::Toolbox;
 
 use crate::support::TestEnv;
 
-/// A server that anyone could write, over standard streams.
+/// A minimal stdio server.
 const SCRIPT: &str = r#"import sys, json, os
 for line in sys.stdin:
     message = json.loads(line)
@@ -30,7 +30,7 @@ for line in sys.stdin:
     print(json.dumps({"jsonrpc": "2.0", "id": i, "result": result}), flush=True)
 "#;
 
-/// A server of ours on a free port, for as long as the runtime lives.
+/// A local server on a free port, for the lifetime of the runtime.
 fn serve(token: Option<&str>) -> (tokio::runtime::Runtime, RunningServer) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let double =
@@ -50,7 +50,7 @@ fn serve(token: Option<&str>) -> (tokio::runtime::Runtime, RunningServer) {
 }
 
 #[test]
-fn a_server_at_an_address_is_listed_and_called() {
+fn a_server_with_a_url_is_listed_and_called() {
     let (_runtime, running) = serve(None);
     let (env, url) = (TestEnv::new(), running.connection_url());
     let listed = env.run(["tools", &url]).ok();
@@ -112,7 +112,7 @@ pub(crate) fn mcp_server() {
 }
 
 #[test]
-fn a_server_over_standard_streams_is_started_from_its_words() {
+fn a_stdio_server_is_started_from_its_command() {
     let env = TestEnv::new();
     let script = env.write("server.py", SCRIPT);
     let target = format!("stdio:python3 '{}'", script.display());
@@ -120,7 +120,7 @@ fn a_server_over_standard_streams_is_started_from_its_words() {
     assert!(refused["message"].as_str().unwrap().contains("no-such-program-anywhere"), "{refused}");
     let greeted = env.run(["call", &target, "who=Ada", "--level", "minimal"]).ok();
     assert_eq!(greeted.out, "Hello, Ada\n");
-    // What was listed is what is checked: nothing wrong reaches the server.
+    // Arguments are checked against the listed schema before they reach the server.
     let error = env.run(["call", &target, "who=1", "more=2", "--level", "minimal", "--validate", "--json"]);
     assert!(error.out.contains("valid"), "{error}");
 }
@@ -146,7 +146,7 @@ fn the_stderr_of_a_server_whose_tool_fails_is_logged_for_its_operator() {
 }
 
 #[test]
-fn servers_of_other_clients_files_count_once_they_are_trusted() {
+fn servers_of_other_clients_files_need_trust() {
     let env = TestEnv::new().with("GREETING", "!");
     let script = env.write("server.py", SCRIPT);
     let servers = |mark: &str| {
@@ -166,7 +166,7 @@ fn servers_of_other_clients_files_count_once_they_are_trusted() {
     let unknown = env.run(["tools", "greter"]).exit(2);
     assert!(unknown.err.contains("greeter"), "{unknown}");
 
-    // Claude Code writes its file all the time: only its servers are pinned.
+    // Claude Code rewrites its file all the time: only its servers are pinned.
     let home = env.path("../home/.claude.json");
     let claude = |used: u32| {
         json!({ "used": used, "mcpServers": { "other": { "command": "python3", "args": [script] } } })

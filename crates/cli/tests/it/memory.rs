@@ -1,4 +1,4 @@
-//! What is kept of runs and conversations, and found again.
+//! Stored runs and conversations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn messages(model: &Anthropic, at: usize) -> Vec<String> {
     texts.map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
-/// The id of the conversation that a run belongs to.
+/// The conversation's ID of a run.
 fn conversation(env: &TestEnv, run: &Value) -> String {
     let shown = env.run(["runs", "show", run["id"].as_str().unwrap(), "--json"]).ok().json();
     shown["summary"]["conversation"].as_str().unwrap().to_owned()
@@ -75,7 +75,7 @@ pub(crate) fn no_save() {
 }
 
 #[test]
-fn no_key_is_kept() {
+fn no_key_is_stored() {
     let model = Anthropic::start(vec![says(&format!("Your key is {}.", Anthropic::KEY))]);
     let record = asked(&model, &["-p", &format!("My key is {}.", Anthropic::KEY)]);
     let folder = model.env.path("../home/.local/state/toolpost");
@@ -136,7 +136,7 @@ pub(crate) fn ls_all() {
     assert_eq!(told, [("a part of it", json!(parent.id)), ("the task", Value::Null)].into());
     assert!(ls(&["--all"]).out.contains(&format!("part of {}", parent.id)));
     assert!(!ls(&[]).out.contains("part of"));
-    // What is not listed does not count towards the limit.
+    // A filtered run does not count towards the limit.
     assert_eq!(ls(&["--limit", "1", "--format", "jsonl"]).json()["title"], "the task");
 }
 
@@ -177,7 +177,7 @@ pub(crate) fn export() {
     let told = model.env.run(["runs", "export", id, "test.jsonl", "--json"]).ok().json();
     assert_eq!(told["exchanges"], 2);
     model.env.run(["runs", "export", id, "test.jsonl"]).exit(2);
-    // Played again without the provider: the same words fit, others do not.
+    // The replay accepts the same words and rejects others.
     let words = ["run", "--tools", "calculate", "--model", "replay:test.jsonl", "-p"];
     let again = model.env.run(words.iter().chain(&["how much?"])).ok();
     assert_eq!(again.out, "It is 42.\n");

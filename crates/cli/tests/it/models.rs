@@ -1,4 +1,4 @@
-//! What is known of models: listing and showing them, and a file of one's own.
+//! The model catalog: `models ls`, `models show`, and the setting `models.file`.
 
 use serde_json::{Value, json};
 
@@ -52,7 +52,7 @@ pub(crate) fn show() {
         "code_execution_20260521",
         "3 USD in, 15 USD out",
         "0.05 USD an hour",
-        "1550 hours a month are free",
+        "1550 free hours a month",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

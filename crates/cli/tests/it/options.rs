@@ -1,16 +1,15 @@
-//! Every option of every command has a test that fails when the option is ignored. This table says which, and is held
-//! against the help.
+//! The table of options and the tests that fail when an option is ignored, checked against the help.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::TestEnv;
 use crate::{
     call, chat, claude_code, config, directory, docker, everyday, exec, files, gateway, global, grants,
-    hosted, launchers, login, look, loop_limits, mcp, memory, models, packages, replay, review, run, serve,
-    serve_oauth, serve_tasks, session, several, state, targets, tuning,
+    hosted, launchers, login, look, mcp, memory, models, packages, replay, review, run, serve, serve_oauth,
+    serve_tasks, session, several, state, targets, tuning,
 };
 
-/// The test that holds an option: its name, and the file that it stands in.
+/// The test of an option: its name and source.
 struct Held {
     name: &'static str,
     source: &'static str,
@@ -24,11 +23,11 @@ macro_rules! by {
     }};
 }
 
-/// A test within the program, for what no run of the command can show.
+/// A unit test, for options without a visible effect.
 const WITHIN: Held =
     Held { name: "every_option_is_in_the_call", source: include_str!("../../src/commands/call.rs") };
 
-/// What a target gets beyond its level.
+/// Grants of a target.
 const GRANTS: [&str; 8] = [
     "--env",
     "--env-raw",
@@ -40,7 +39,7 @@ const GRANTS: [&str; 8] = [
     "--target-workdir",
 ];
 
-/// The options of no command in particular.
+/// Global options.
 const GLOBAL: &str = "";
 
 fn table() -> BTreeMap<(&'static str, &'static str), Held> {
@@ -50,7 +49,6 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         ((GLOBAL, "--verbose"), by!(global::verbose)),
         ((GLOBAL, "--quiet"), by!(global::quiet)),
         ((GLOBAL, "--log"), by!(global::log)),
-        ((GLOBAL, "--log-format"), by!(global::log_format)),
         ((GLOBAL, "--log-file"), by!(global::log_file)),
         ((GLOBAL, "--color"), by!(global::color)),
         ((GLOBAL, "--config"), by!(config::config_option)),
@@ -86,92 +84,66 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("run", "--allow-protected"), by!(directory::tools_work_in_the_same_layer)),
         (("serve", "--live"), by!(directory::tools_work_in_the_same_layer)),
         (("serve", "--allow-protected"), by!(directory::tools_work_in_the_same_layer)),
-        (("serve", "[TARGET]..."), by!(serve::the_program_that_starts_it_is_served)),
-        (("serve", "--name"), by!(serve::the_program_that_starts_it_is_served)),
-        (("serve", "--stdio"), by!(serve::the_program_that_starts_it_is_served)),
-        (("serve", "--http"), by!(serve::whoever_connects_is_served_until_it_is_asked_to_end)),
-        (("serve", "--ws"), by!(serve::whoever_connects_is_served_until_it_is_asked_to_end)),
-        (
-            ("serve", "--token-file"),
-            by!(serve::a_token_is_from_a_file_or_the_environment_and_is_shown_nowhere),
-        ),
-        (("serve", "--no-token"), by!(serve::without_a_token_everybody_on_this_machine_is_served)),
-        (
-            ("serve", "--beyond-loopback"),
-            by!(serve::addresses_that_cannot_be_or_must_not_be_listened_on_are_refused),
-        ),
-        (("serve", "--origin"), by!(serve::hosts_and_pages_that_are_named_are_served)),
-        (("serve", "--host"), by!(serve::another_name_is_served_when_it_is_named)),
-        (("serve", "--allow"), by!(serve::only_what_is_allowed_and_not_denied_is_offered)),
-        (("serve", "--deny"), by!(serve::only_what_is_allowed_and_not_denied_is_offered)),
-        (("serve", "--allow-for"), by!(several::each_client_has_rules_of_its_own)),
-        (("serve", "--deny-for"), by!(several::each_client_has_rules_of_its_own)),
+        (("serve", "[TARGET]..."), by!(serve::serve_answers_over_stdio)),
+        (("serve", "--name"), by!(serve::serve_answers_over_stdio)),
+        (("serve", "--http"), by!(serve::http_and_websocket_clients_are_served_until_a_signal)),
+        (("serve", "--ws"), by!(serve::http_and_websocket_clients_are_served_until_a_signal)),
+        (("serve", "--token-file"), by!(serve::a_token_is_from_a_file_or_the_environment_and_never_printed)),
+        (("serve", "--no-token"), by!(serve::no_token_serves_every_local_user)),
+        (("serve", "--beyond-loopback"), by!(serve::unusable_and_public_addresses_are_rejected)),
+        (("serve", "--origin"), by!(serve::named_hosts_and_origins_are_accepted)),
+        (("serve", "--host"), by!(serve::a_named_host_header_is_accepted)),
+        (("serve", "--allow"), by!(serve::allow_and_deny_filter_tools)),
+        (("serve", "--deny"), by!(serve::allow_and_deny_filter_tools)),
+        (("serve", "--allow-for"), by!(several::each_client_has_its_own_rules)),
+        (("serve", "--deny-for"), by!(several::each_client_has_its_own_rules)),
         (("serve", "--search[=<FOR>]"), by!(several::search_puts_all_tools_behind_three)),
         (("serve", "--core-tool"), by!(several::search_puts_all_tools_behind_three)),
-        (
-            ("serve", "--lazy"),
-            by!(several::lazy_targets_start_on_their_first_call_and_status_says_how_each_is),
-        ),
-        (("serve", "--approve"), by!(serve::the_options_of_tools_reach_them)),
-        (("serve", "--ask"), by!(serve::the_options_of_tools_reach_them)),
-        (("serve", "--level"), by!(serve::the_options_of_tools_reach_them)),
-        (("serve", "--workdir"), by!(serve::the_options_of_tools_reach_them)),
-        (("serve", "--task-store"), by!(serve_tasks::a_killed_server_finds_its_tasks_again)),
-        (
-            ("serve", "--task-after"),
-            by!(serve_tasks::when_a_call_becomes_a_task_and_how_long_it_lives_can_be_said),
-        ),
-        (
-            ("serve", "--task-ttl"),
-            by!(serve_tasks::when_a_call_becomes_a_task_and_how_long_it_lives_can_be_said),
-        ),
-        (("serve", "--oauth-issuer"), by!(serve_oauth::tokens_of_the_issuer_are_taken_and_no_others)),
-        (("serve", "--oauth-keys"), by!(serve_oauth::tokens_of_the_issuer_are_taken_and_no_others)),
-        (("serve", "--oauth-resource"), by!(serve_oauth::tokens_of_the_issuer_are_taken_and_no_others)),
-        (("serve", "--oauth-scope"), by!(serve_oauth::tokens_of_the_issuer_are_taken_and_no_others)),
-        (("serve", "--tls-cert"), by!(serve::a_certificate_and_its_key_make_it_https)),
-        (("serve", "--tls-key"), by!(serve::a_certificate_and_its_key_make_it_https)),
+        (("serve", "--lazy"), by!(several::lazy_targets_start_on_their_first_call_and_status_reports_each)),
+        (("serve", "--approve"), by!(serve::options_of_tools_apply_to_calls)),
+        (("serve", "--ask"), by!(serve::options_of_tools_apply_to_calls)),
+        (("serve", "--level"), by!(serve::options_of_tools_apply_to_calls)),
+        (("serve", "--workdir"), by!(serve::options_of_tools_apply_to_calls)),
+        (("serve", "--task-store"), by!(serve_tasks::a_killed_server_restores_its_tasks)),
+        (("serve", "--task-after"), by!(serve_tasks::task_options_set_the_delay_and_the_lifetime)),
+        (("serve", "--task-ttl"), by!(serve_tasks::task_options_set_the_delay_and_the_lifetime)),
+        (("serve", "--oauth-issuer"), by!(serve_oauth::only_tokens_of_the_issuer_are_accepted)),
+        (("serve", "--oauth-keys"), by!(serve_oauth::only_tokens_of_the_issuer_are_accepted)),
+        (("serve", "--oauth-resource"), by!(serve_oauth::only_tokens_of_the_issuer_are_accepted)),
+        (("serve", "--oauth-scope"), by!(serve_oauth::only_tokens_of_the_issuer_are_accepted)),
+        (("serve", "--tls-cert"), by!(serve::a_certificate_and_its_key_serve_https)),
+        (("serve", "--tls-key"), by!(serve::a_certificate_and_its_key_serve_https)),
         (("trust", "--remove"), by!(config::remove)),
-        (("trust", "--tool"), by!(gateway::a_changed_definition_waits_for_a_person)),
+        (("trust", "--tool"), by!(gateway::a_changed_definition_is_quarantined_until_approval)),
         (("run", "--agent"), by!(claude_code::claude_code_uses_the_tools_in_the_sandbox_and_in_a_process)),
         (("run", "--claude"), by!(claude_code::claude_code_uses_the_tools_in_the_sandbox_and_in_a_process)),
         (("run", "--executor"), by!(claude_code::claude_code_uses_the_tools_in_the_sandbox_and_in_a_process)),
         (("run", "--image"), by!(claude_code::a_container_has_the_image_that_is_built_for_it)),
         (("run", "--pull"), by!(claude_code::a_container_has_the_image_that_is_built_for_it)),
-        (("run", "--allow-tool"), by!(claude_code::what_goes_wrong_has_its_status)),
+        (("run", "--allow-tool"), by!(claude_code::failures_have_exit_codes)),
         (("run", "--max-cost"), by!(run::max_cost)),
-        (("run", "--memory"), by!(claude_code::what_it_may_take_is_limited)),
-        (("run", "--cpu"), by!(claude_code::what_it_may_take_is_limited)),
-        (("run", "--pids"), by!(claude_code::what_it_may_take_is_limited)),
-        (("run", "--own-tools"), by!(claude_code::its_own_tools_are_there_when_they_are_named)),
-        (("run", "--permission-mode"), by!(claude_code::a_permission_mode_decides_what_needs_no_permission)),
+        (("run", "--memory"), by!(claude_code::memory_and_cpu_are_limited)),
+        (("run", "--cpu"), by!(claude_code::memory_and_cpu_are_limited)),
+        (("run", "--own-tools"), by!(claude_code::own_tools_enables_claude_codes_tools)),
+        (("run", "--permission-mode"), by!(claude_code::a_permission_mode_skips_prompts)),
         (("run", "--continue"), by!(memory::go_on)),
         (("run", "--resume"), by!(memory::resume)),
         (("run", "--fork"), by!(memory::fork)),
         (("run", "--no-save"), by!(memory::no_save)),
         (("run", "--output"), by!(run::output)),
         (("run", "--output-schema"), by!(run::output_schema)),
-        (("run", "--no-wrap-up"), by!(run::no_wrap_up)),
-        (("run", "--parallel-tools"), by!(loop_limits::parallel_tools)),
-        (("run", "--tool-timeout"), by!(loop_limits::tool_timeout)),
-        (("run", "--tool-output-chars"), by!(loop_limits::tool_output_chars)),
-        (("run", "--repetition"), by!(loop_limits::repetition)),
-        (("run", "--repairs"), by!(loop_limits::repairs)),
-        (("run", "--compaction"), by!(loop_limits::compaction)),
-        (("run", "--no-compaction"), by!(loop_limits::no_compaction)),
-        (("run", "--tool-choice"), by!(tuning::tool_choice)),
         (("runs ls", "--limit"), by!(memory::ls)),
         (("runs ls", "--all"), by!(memory::ls_all)),
         (("runs show", "<ID>"), by!(memory::show)),
         (("runs stats", "--since"), by!(memory::stats)),
-        (("runs replay", "<ID>"), by!(replay::a_run_is_the_same_again_without_its_provider)),
-        (("runs replay", "--tools"), by!(replay::tools_are_from_where_it_is_said)),
-        (("runs replay", "--attach"), by!(replay::what_a_tool_sees_is_what_there_is_now)),
-        (("runs replay", "--workdir"), by!(replay::what_a_tool_sees_is_what_there_is_now)),
-        (("runs replay", "--allow"), by!(replay::who_may_do_what_is_said_anew)),
-        (("runs replay", "--ask"), by!(replay::who_may_do_what_is_said_anew)),
-        (("runs replay", "--yes"), by!(replay::who_may_do_what_is_said_anew)),
-        (("runs replay", "--no-input"), by!(replay::who_may_do_what_is_said_anew)),
+        (("runs replay", "<ID>"), by!(replay::a_run_replays_without_its_provider)),
+        (("runs replay", "--tools"), by!(replay::replayed_tools_are_those_of_the_option)),
+        (("runs replay", "--attach"), by!(replay::a_replayed_tool_sees_current_files)),
+        (("runs replay", "--workdir"), by!(replay::a_replayed_tool_sees_current_files)),
+        (("runs replay", "--allow"), by!(replay::a_replay_has_its_own_permissions)),
+        (("runs replay", "--ask"), by!(replay::a_replay_has_its_own_permissions)),
+        (("runs replay", "--yes"), by!(replay::a_replay_has_its_own_permissions)),
+        (("runs replay", "--no-input"), by!(replay::a_replay_has_its_own_permissions)),
         (("runs replay", "--level"), by!(replay::level)),
         (("runs export", "<ID>"), by!(memory::export)),
         (("runs export", "<FILE>"), by!(memory::export)),
@@ -202,18 +174,6 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("files rm", "<ID>..."), by!(files::rm)),
         (("files rm", "--provider"), by!(files::provider)),
         (("run", "--fallback"), by!(tuning::fallback)),
-        (("run", "--top-p"), by!(tuning::sampling)),
-        (("run", "--top-k"), by!(tuning::sampling)),
-        (("run", "--seed"), by!(tuning::seed)),
-        (("run", "--stop"), by!(tuning::stop)),
-        (("run", "--thinking"), by!(tuning::thinking)),
-        (("run", "--parallel-tool-calls"), by!(tuning::parallel_tool_calls)),
-        (("run", "--prompt-caching"), by!(tuning::prompt_caching)),
-        (("run", "--provider-option"), by!(tuning::provider_option)),
-        (("run", "--metadata"), by!(tuning::metadata)),
-        (("run", "--beta"), by!(tuning::beta)),
-        (("run", "--tag"), by!(tuning::tag)),
-        (("run", "--strict-tools"), by!(tuning::strict_tools)),
         (("run", "--temperature"), by!(run::temperature)),
         (("run", "--effort"), by!(run::effort)),
         (("run", "--max-output-tokens"), by!(run::max_output_tokens)),
@@ -295,7 +255,6 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("exec", "--profile"), by!(packages::profile)),
         (("exec", "--requirement"), by!(packages::requirement)),
         (("image build", "[NAME]"), by!(packages::name)),
-        (("image build", "--local"), by!(docker::local)),
         (("image build", "--docker"), by!(docker::build_and_remove)),
         (("image build", "--profile-file"), by!(packages::profile)),
         (("image rm", "<NAME>"), by!(packages::profile)),
@@ -327,7 +286,7 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
     table
 }
 
-/// The same for what a new user does every day.
+/// Options of everyday jobs.
 fn everyday_table() -> BTreeMap<(&'static str, &'static str), Held> {
     BTreeMap::from([
         ((GLOBAL, "--help-all"), by!(everyday::help_all)),
@@ -345,7 +304,7 @@ fn everyday_table() -> BTreeMap<(&'static str, &'static str), Held> {
     ])
 }
 
-/// The options and arguments that a page of help lists.
+/// The options and arguments on a help page.
 fn listed(page: &str) -> BTreeSet<&str> {
     page.lines()
         .filter(|line| line.starts_with("  ") && !line.starts_with("           "))
@@ -428,7 +387,7 @@ fn every_option_has_a_test() {
         let own = listed(page).into_iter().filter(|word| *command == GLOBAL || !of_all.contains(word));
         found.extend(own.filter(|word| *word != "<COMMAND>").map(|word| (*command, word)));
     }
-    // What `chat` takes, `run` takes too, and both read it in one place.
+    // `run` has all options of `chat`, in one struct.
     let (chat, run) = (&pages["chat"], &pages["run"]);
     let chat: BTreeSet<_> = listed(chat.split("\nExamples:").next().unwrap());
     assert!(chat.len() > 20 && chat.is_subset(&listed(run)), "{chat:?}");

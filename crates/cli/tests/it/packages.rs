@@ -1,4 +1,4 @@
-//! Packages for code: installed for a run, and in environments that `image` makes.
+//! Packages for code: installed for a run, and in environments of `image build`.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -8,8 +8,8 @@ use serde_json::json;
 
 use crate::support::TestEnv;
 
-/// A world with two wheels in the folder `links`: `hello-toolpost` 1.0 and 2.0. None, loudly, where nothing installs.
-#[expect(clippy::print_stdout, reason = "a test that is left out says so")]
+/// A world with two wheels in `links`: `hello-toolpost` 1.0 and 2.0; skipped without an installer.
+#[expect(clippy::print_stdout, reason = "a skipped test prints its reason")]
 pub(crate) fn with_wheels(test: &str) -> Option<TestEnv> {
     let env = TestEnv::new();
     let probe =
@@ -69,7 +69,7 @@ fn a_session_has_its_packages_too() {
     env.run(["exec", "--session", "packed", "--end"]).ok();
 }
 
-/// The setting counts more than the variable of `pip`.
+/// The setting overrides the variable of `pip`.
 #[test]
 pub(crate) fn find_links() {
     let Some(env) = with_wheels("find_links") else { return };
@@ -93,7 +93,7 @@ pub(crate) fn certificate() {
     assert!(error.err.contains("other.pem"), "{error}");
 }
 
-/// A server that has nothing, and says what it was asked for.
+/// A server without packages that records its requests.
 fn empty_index() -> (String, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -114,7 +114,7 @@ fn empty_index() -> (String, Receiver<String>) {
     (address, asked)
 }
 
-/// An index on this machine is asked although no connection may leave it.
+/// A local index works with `no_network`.
 #[test]
 pub(crate) fn index() {
     let Some(env) = with_wheels("index") else { return };
@@ -131,7 +131,7 @@ pub(crate) fn index() {
     assert_eq!(asked.try_iter().next(), None);
 }
 
-/// An index that never answers keeps nobody who wants to end.
+/// Ctrl-C ends the wait for a silent index.
 #[test]
 fn ctrl_c_ends_an_installation_and_leaves_nothing() {
     use crate::support::{eventually, processes};
@@ -183,7 +183,7 @@ pub(crate) fn registry() {
     assert_eq!(asked.try_iter().next(), None);
 }
 
-/// Made from a file, listed, used by a run, and removed.
+/// Built from a file, listed, used by a run, and removed.
 #[test]
 pub(crate) fn profile() {
     let Some(env) = with_wheels("profile") else { return };
@@ -199,7 +199,7 @@ pub(crate) fn profile() {
     assert!(made["environment"]["installed"].to_string().contains("hello-toolpost==1.0"), "{made:#}");
     assert!(data.join("toolpost/environments/own").is_dir());
     assert_eq!(env.run_with(USES, words).ok().out, "1.0\n");
-    // The setting counts too.
+    // The setting works too.
     let set =
         |words: &[&str]| env.run_with(USES, ["exec", "--config", "code.profile=own"].iter().chain(words));
     assert_eq!(set(&["--lang", "python", "-"]).ok().out, "1.0\n");
@@ -222,7 +222,7 @@ pub(crate) fn profile() {
     env.run_with(USES, words).exit(1);
 }
 
-/// Each name means its own packages, of which there are none here.
+/// Each name means its own packages, none of which exist here.
 #[test]
 pub(crate) fn name() {
     let Some(env) = with_wheels("name") else { return };
@@ -234,9 +234,9 @@ pub(crate) fn name() {
     assert!(error["hints"].to_string().contains("--profile-file"), "{error}");
 }
 
-/// The second call takes from the cache what the first has built.
+/// The second call uses the cached build of the first.
 #[test]
-fn what_a_call_builds_is_kept() {
+fn builds_of_calls_are_cached() {
     let env = TestEnv::new();
     let cache = env.path("cache");
     let env = env.with("XDG_CACHE_HOME", cache.clone());
@@ -244,7 +244,7 @@ fn what_a_call_builds_is_kept() {
     let words = ["call", "run_code", "language=c", code];
     let first = env.run(words);
     if !first.status.success() && first.err.contains("no `") {
-        println!("SKIP what_a_call_builds_is_kept: no compiler");
+        println!("SKIP builds_of_calls_are_cached: no compiler");
         return;
     }
     assert!(first.ok().out.contains("built"));

@@ -1,4 +1,4 @@
-//! What a provider can do to a run, and what the run asks of it.
+//! Faults of a provider in a run, and the requests of the run.
 
 use serde_json::{Value, json};
 use toolpost_testkit::provider::Reply;
@@ -10,7 +10,7 @@ fn refusal(status: u16, kind: &str, message: &str) -> Reply {
     Reply::json(status, body.to_string())
 }
 
-/// Runs `run -p hi` as JSON, demands a whole record and an error, and gives both.
+/// Runs `run -p hi` as JSON; returns the complete record and the error.
 #[track_caller]
 fn failing(model: &Anthropic, exit: i32) -> (Value, Value) {
     let finished = model.env.run(["run", "-p", "hi", "--json"]).exit(exit);
@@ -47,9 +47,9 @@ fn nobody_is_there() {
     assert_eq!(finished.json()["stop_reason"], "model_error");
     let error = finished.error();
     assert_eq!(error["code"], "NETWORK");
-    assert!(error["message"].as_str().unwrap().contains("no connection could be made"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("connecting failed"), "{error}");
     assert!(error["hints"][0].as_str().unwrap().contains("base URL"), "{error}");
-    // What listens nowhere is asked once.
+    // An unreachable address is tried once.
     assert_eq!(error["causes"].as_array().unwrap().len(), 0, "{error}");
 }
 
@@ -84,9 +84,9 @@ fn too_many_requests_for_good() {
     let (_, error) = failing(&model, 4);
     assert_eq!(error["code"], "RATE_LIMITED");
     assert!(error["message"].as_str().unwrap().contains("4 attempts"), "{error}");
-    assert_eq!(error["causes"], serde_json::json!(["4 attempts failed alike"]));
+    assert_eq!(error["causes"], serde_json::json!(["4 attempts failed with the same error"]));
     assert!(error["hints"][0].as_str().unwrap().contains("Wait"), "{error}");
-    // A wait that is too long is not waited for.
+    // A retry does not wait for too long.
     let model =
         Anthropic::start(vec![refusal(429, "rate_limit_error", "slow down").header("retry-after", "3600")]);
     assert_eq!(failing(&model, 4).1["code"], "RATE_LIMITED");
@@ -94,7 +94,7 @@ fn too_many_requests_for_good() {
 }
 
 #[test]
-fn a_stream_that_is_cut_in_the_middle() {
+fn a_stream_that_breaks_off() {
     let model = Anthropic::start(vec![begins("a long answer that never ends"); 4]);
     let (_, error) = failing(&model, 4);
     assert!(["PROTOCOL", "NETWORK"].contains(&error["code"].as_str().unwrap()), "{error}");
@@ -102,7 +102,7 @@ fn a_stream_that_is_cut_in_the_middle() {
 }
 
 #[test]
-fn words_before_a_cut_are_not_lost() {
+fn text_before_a_broken_stream_is_printed() {
     let model = Anthropic::start(vec![begins("half of an answer"); 4]);
     let finished = model.env.run(["run", "-p", "hi"]).exit(4);
     assert_eq!(finished.out, "");
@@ -110,7 +110,7 @@ fn words_before_a_cut_are_not_lost() {
 }
 
 #[test]
-fn an_answer_that_is_no_answer() {
+fn an_invalid_answer() {
     let page = Reply::new(200, "text/html", "<html>Sign in to the wireless network</html>");
     let (_, error) = failing(&Anthropic::start(vec![page; 4]), 4);
     assert_eq!(error["code"], "PROTOCOL");
@@ -131,7 +131,7 @@ fn an_account_without_credit_and_a_model_that_is_gone() {
 }
 
 #[test]
-fn a_model_that_calls_what_is_not_there_is_told() {
+fn a_call_of_an_unknown_tool_is_answered_with_an_error() {
     let model = Anthropic::start(vec![
         calls("calculat", &json!({"expression": "1"})),
         calls("calculate", &json!({"expresion": "1"})),
@@ -151,7 +151,7 @@ fn a_model_that_calls_what_is_not_there_is_told() {
 }
 
 #[test]
-fn an_address_with_a_password_is_refused_without_telling_it() {
+fn a_url_with_a_password_is_rejected_without_printing_it() {
     let env = TestEnv::new()
         .with("ANTHROPIC_API_KEY", "key")
         .with("ANTHROPIC_BASE_URL", "https://user:hunter2@provider.example");

@@ -1,4 +1,4 @@
-//! `toolpost runs replay`: a run once more, with its tools and without its provider.
+//! `toolpost runs replay`: a run with its tools and without its provider.
 
 use serde_json::{Value, json};
 use toolpost_sandbox::{Host, Level};
@@ -9,7 +9,7 @@ fn read_file() -> Value {
     json!({"path": "note.txt"})
 }
 
-/// A world where a run of these words was, and its id.
+/// A world with a run of these words, and its ID.
 fn ran(words: &[&str], replies: Vec<toolpost_testkit::provider::Reply>, exit: i32) -> (Anthropic, String) {
     let model = Anthropic::start(replies);
     model.env.write("note.txt", "first");
@@ -26,14 +26,14 @@ fn replay(model: &Anthropic, id: &str, words: &[&str]) -> Finished {
 }
 
 #[test]
-pub(crate) fn a_run_is_the_same_again_without_its_provider() {
+pub(crate) fn a_run_replays_without_its_provider() {
     let sum = || calls("calculate", &json!({"expression": "6*7"}));
     let limited = ["--max-iterations", "1"];
     let rows: [(&[&str], Vec<_>, i32); 6] = [
         (&["--tools", "calculate", "--system-prompt", "Be brief."], vec![sum(), says("42.")], 0),
         (&["--effort", "low", "--max-output-tokens", "99"], vec![says("Hello.")], 0),
         (&limited, vec![sum(), says("Summed up.")], 6),
-        (&[&limited[..], &["--no-wrap-up"]].concat(), vec![sum()], 6),
+        (&[&limited[..], &["--config", "no_wrap_up=true"]].concat(), vec![sum()], 6),
         (&["--max-tokens", "20"], vec![sum(), sum(), says("Summed up.")], 6),
         (&["--max-tool-calls", "1"], vec![sum(), sum(), says("Summed up.")], 6),
     ];
@@ -55,7 +55,7 @@ pub(crate) fn a_run_is_the_same_again_without_its_provider() {
 }
 
 #[test]
-fn an_answer_of_a_schema_and_a_failure_are_the_same_again() {
+fn schema_answers_and_failures_replay() {
     let refused = json!({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}});
     let refused = toolpost_testkit::provider::Reply::json(400, refused.to_string());
     let (model, id) = ran(&[], vec![refused], 2);
@@ -68,7 +68,7 @@ fn an_answer_of_a_schema_and_a_failure_are_the_same_again() {
 }
 
 #[test]
-pub(crate) fn what_a_tool_sees_is_what_there_is_now() {
+pub(crate) fn a_replayed_tool_sees_current_files() {
     let (model, id) =
         ran(&["--attach", "note.txt"], vec![calls("read_file", &read_file()), says("It says first.")], 0);
     assert_eq!(replay(&model, &id, &["--attach", "note.txt"]).ok().json()["same"], true);
@@ -85,18 +85,18 @@ pub(crate) fn what_a_tool_sees_is_what_there_is_now() {
 }
 
 #[test]
-pub(crate) fn tools_are_from_where_it_is_said() {
+pub(crate) fn replayed_tools_are_those_of_the_option() {
     let words = ["--tools", "command:jq"];
     let model = Anthropic::start(vec![says("Nothing to do.")]);
     let record = model.env.run(["run", "-p", "go", "--json"].iter().chain(&words)).ok().json();
     let id = record["id"].as_str().unwrap();
     assert_eq!(replay(&model, id, &words).ok().json()["same"], true);
     let unknown = replay(&model, id, &[]).exit(2);
-    assert!(unknown.err.contains("`--tools` says where"), "{unknown}");
+    assert!(unknown.err.contains("`--tools` names"), "{unknown}");
 }
 
 #[test]
-pub(crate) fn who_may_do_what_is_said_anew() {
+pub(crate) fn a_replay_has_its_own_permissions() {
     let (model, id) =
         ran(&["--tools", "calculate"], vec![calls("calculate", &json!({"expression": "1"})), says("1.")], 0);
     for (words, exit) in [
@@ -123,7 +123,7 @@ pub(crate) fn level() {
 }
 
 #[test]
-fn a_run_that_loads_its_tools_loads_them_again() {
+fn a_run_with_dynamic_tools_replays() {
     let load = || calls("load_tools", &json!({"tool_names": ["calculate"]}));
     let browse = || calls("browse_toolkit", &json!({"query": "arithmetic"}));
     let sum = || calls("calculate", &json!({"expression": "6*7"}));
@@ -154,13 +154,13 @@ fn a_run_that_loads_its_tools_loads_them_again() {
             ran["tool_calls"].as_array().unwrap().len()
         );
     }
-    // What the conversation had loaded is there from the first question on.
+    // Tools that the conversation had loaded are offered from the first request.
     let model = Anthropic::start(vec![load(), says("Loaded."), sum(), says("42.")]);
     model.env.run(["run", "-p", "load", "--dynamic=browse"]).ok();
     let ran = model.env.run(["run", "-p", "go", "--dynamic=browse", "--continue", "--json"]).ok().json();
     let id = ran["id"].as_str().unwrap();
     assert_eq!(replay(&model, id, &[]).ok().json()["same"], true);
-    // With other tools to find, what is found is another thing.
+    // With other tools, a search finds something else.
     let model = Anthropic::start(vec![browse(), says("Some.")]);
     let ran = model.env.run(["run", "-p", "go", "--dynamic=browse", "--json"]).ok().json();
     let other = replay(&model, ran["id"].as_str().unwrap(), &["--tools", "read_file"]).exit(1);
@@ -168,12 +168,12 @@ fn a_run_that_loads_its_tools_loads_them_again() {
 }
 
 #[test]
-fn a_run_that_ended_at_its_limit_of_time_is_the_same_up_to_there() {
+fn a_run_that_ended_at_max_time_replays_up_to_there() {
     let sum = || calls("calculate", &json!({"expression": "6*7"}));
     let read = || calls("read_file", &read_file());
     let attach = ["--attach", "note.txt"];
     for (end, replies) in [
-        (&["--no-wrap-up"][..], vec![read(), sum(), hesitates("Half of")]),
+        (&["--config", "no_wrap_up=true"][..], vec![read(), sum(), hesitates("Half of")]),
         (&[], vec![read(), sum(), hesitates("Half of"), says("Summed up.")]),
     ] {
         let words = [&attach[..], &["--max-time", "2s"], end].concat();
@@ -182,8 +182,8 @@ fn a_run_that_ended_at_its_limit_of_time_is_the_same_up_to_there() {
         assert_eq!((&told["same"], &told["difference"]), (&json!(true), &Value::Null), "{end:?}");
         assert_eq!(told["replayed"], 2, "{end:?}: {told}");
         let text = model.env.run(["runs", "replay", &id, "--attach", "note.txt"]).ok();
-        assert!(text.err.contains("2 exchanges, 2 tool calls, up to its limit of time"), "{text}");
-        // What differs before is found.
+        assert!(text.err.contains("2 exchanges, 2 tool calls, up to its time limit"), "{text}");
+        // A difference is found at the start.
         let other = replay(&model, &id, &[]).exit(1);
         assert_eq!(
             (other.error()["code"].clone(), &other.json()["replayed"]),

@@ -1,4 +1,4 @@
-//! `run` and `chat` with `--review` and `--discard`: tools and code change a private copy, and a person decides at the end.
+//! `run` and `chat` with `--review` and `--discard`: work in a private copy, settled by the user.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ fn sh(script: &str) -> Value {
     json!({ "tool": "run_command", "args": { "argv": ["sh", "-c", script] } })
 }
 
-/// Lets a model make these calls one after the other, each with what its result must contain.
+/// Lets a model make these calls in order, each with expected text of its result.
 fn script(env: &TestEnv, calls: &[(Value, &str)]) {
     let mut turns: Vec<Value> = Vec::new();
     let mut expected = None;
@@ -46,7 +46,7 @@ fn run(env: &TestEnv, words: &[&str]) -> Finished {
     env.run(RUN.iter().chain(&["d"]).chain(words))
 }
 
-/// A tool and code that change one another's files.
+/// A tool and code that change each other's files.
 fn work(env: &TestEnv) {
     script(
         env,
@@ -58,7 +58,7 @@ fn work(env: &TestEnv) {
     );
 }
 
-/// What is in the directory: the new file, and whether the old one is there.
+/// The content of the new file, and whether the old one exists.
 fn there(env: &TestEnv) -> (Option<String>, bool) {
     (std::fs::read_to_string(env.path("d/notes")).ok(), env.path("d/old").exists())
 }
@@ -71,13 +71,13 @@ fn after() -> (Option<String>, bool) {
     (Some("by a tool and by code".to_owned()), false)
 }
 
-/// The identifier in what a command printed.
+/// The ID in a command's output.
 fn id(text: &str) -> String {
     let (_, rest) = text.split_once("toolpost apply ").unwrap_or_else(|| panic!("no id: {text}"));
     rest.chars().take_while(char::is_ascii_hexdigit).collect()
 }
 
-/// The directories of layers and copies that are left.
+/// The directories of remaining layers and copies.
 fn layers(env: &TestEnv) -> Vec<std::path::PathBuf> {
     let layers = env.path("../home/.local/state/toolpost/layers");
     std::fs::read_dir(layers).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
@@ -98,14 +98,14 @@ pub(crate) fn review() {
     assert_eq!(there(&env), after());
     env.run(["undo", &id]).ok();
     assert_eq!(there(&env), before());
-    // A program reads of it in the record.
+    // A program finds it in the record.
     let record = run(&env, &["--review", "--json"]).ok().json();
     let notices = record["notices"].to_string();
     assert_eq!(there(&env), before());
     let id = self::id(&notices);
     env.run(["discard", &id]).ok();
     assert_eq!(layers(&env), [] as [std::path::PathBuf; 0]);
-    // Without a change there is nothing to review.
+    // Without a change there is no review.
     script(&env, &[(sh("cat old"), "old")]);
     let same = run(&env, &["--review"]).ok();
     assert!(!same.err.contains("held") && layers(&env).is_empty(), "{same}");
@@ -125,7 +125,7 @@ pub(crate) fn discard() {
 }
 
 #[test]
-fn the_person_at_the_terminal_decides() {
+fn the_user_at_the_terminal_decides() {
     for (answer, expected, is_held) in
         [("yes\n", after(), false), ("no\n", before(), false), ("\n", before(), true)]
     {
@@ -159,7 +159,7 @@ fn a_conversation_is_reviewed_when_it_ends() {
 }
 
 #[test]
-fn what_the_host_changed_meanwhile_stays() {
+fn conflicting_changes_of_the_host_stay() {
     let Some(env) = prepared() else { return };
     work(&env);
     let held = id(&run(&env, &["--review"]).ok().err);
@@ -187,7 +187,7 @@ fn protected_paths_are_denied_in_the_copy_too() {
     assert!(held.err.contains("+ .envrc"), "{held}");
     env.run(["apply", &id(&held.err)]).ok();
     assert_eq!(env.read("d/.envrc"), "x\n");
-    // The copy of a file that trust pins is pinned as well.
+    // The copy of a pinned file is protected too.
     let Some(env) = prepared() else { return };
     env.write("d/toolpost.toml", "");
     script(&env, &[(write("toolpost.toml", "tools = []"), "the operator protects this path")]);
@@ -256,7 +256,7 @@ fn a_killed_run_leaves_its_changes_held_unless_they_are_discarded() {
 }
 
 #[test]
-fn an_interrupted_run_is_held_without_a_question() {
+fn an_interrupted_run_is_held_without_a_prompt() {
     let Some(env) = prepared() else { return };
     script(&env, &[(write("notes", "by a tool"), ""), (sh("exec sleep 600"), "")]);
     let (_screen, running) = env.start_on_terminal("", RUN.iter().chain(&["d", "--review"]));
@@ -268,7 +268,7 @@ fn an_interrupted_run_is_held_without_a_question() {
 }
 
 #[test]
-fn what_cannot_be_reviewed_is_rejected() {
+fn review_without_a_private_copy_is_rejected() {
     let Some(env) = prepared() else { return };
     work(&env);
     for (words, reason) in [

@@ -10,12 +10,12 @@ use crate::support::{
 /// A world with a script of these turns in `script.yaml`.
 fn scripted(turns: &Value) -> TestEnv {
     let env = TestEnv::new();
-    // YAML has JSON in it.
+    // YAML includes JSON.
     env.write("script.yaml", json!({ "turns": turns }).to_string());
     env
 }
 
-/// A script that calls one tool and says what came of it.
+/// A script that calls one tool and prints the result.
 fn calling(tool: &str, arguments: &Value) -> TestEnv {
     scripted(&json!([{ "calls": [{ "tool": tool, "args": arguments }] }, { "text": "{{ last.text }}" }]))
 }
@@ -61,7 +61,7 @@ pub(crate) fn file() {
 }
 
 #[test]
-fn what_is_piped_stands_after_the_task() {
+fn piped_input_follows_the_task() {
     let model = Anthropic::start(vec![says("ok"), says("ok")]);
     model.env.run_with("a,b\n1,2\n", ["run", "-p", "sum this"]).ok();
     model.env.run_with("", ["run", "-p", "sum this"]).ok();
@@ -81,14 +81,14 @@ pub(crate) fn output() {
             (finished.out.as_str(), env.read("answer.txt").as_str()),
             ("The answer.\n", "The answer.\n")
         );
-        // A file that is there stays, and nobody is asked anything.
+        // An existing file stays, and the model gets no request.
         env.write("answer.txt", "mine");
         let refused = env.run(with(&[option, "answer.txt", "--json"])).exit(2);
-        assert!(refused.out.is_empty() && refused.err.contains("is there already"), "{refused}");
+        assert!(refused.out.is_empty() && refused.err.contains("already exists"), "{refused}");
         assert_eq!(env.read("answer.txt"), "mine");
         std::fs::remove_file(env.path("answer.txt")).unwrap();
     }
-    // A run without an answer writes none.
+    // A run without an answer writes no file.
     let env = calling("calculate", &json!({"expression": "1"}));
     env.run(with(&["--max-iterations", "1", "-o", "answer.txt"])).exit(6);
     assert!(!env.path("answer.txt").exists());
@@ -97,7 +97,7 @@ pub(crate) fn output() {
 #[test]
 pub(crate) fn output_schema() {
     let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
-    // The first answer does not fit, and the model is told so.
+    // The first answer does not fit, and the model gets the mismatch.
     let env = scripted(&json!([{ "text": "Oslo" }, { "text": "{\"city\": \"Oslo\"}" }]));
     env.write("schema.json", schema.to_string());
     let record = env.run(with(&["--output-schema", "schema.json", "--json"])).ok().json();
@@ -106,13 +106,13 @@ pub(crate) fn output_schema() {
         json!({"city": "Oslo"})
     );
     assert_eq!(record["iterations"], 2);
-    // None fits.
+    // No answer fits.
     let env = scripted(&json!([{ "text": "Oslo" }, { "text": "7" }, { "text": "{}" }, { "text": "[]" }]));
     env.write("schema.json", schema.to_string());
     let finished = env.run(with(&["--output-schema", "schema.json", "-o", "answer.txt", "--json"])).exit(7);
     assert_eq!(finished.error()["code"], "ANSWER_SCHEMA");
     assert!(!env.path("answer.txt").exists());
-    // What is no schema is found before anybody is asked.
+    // An invalid schema is found before a request.
     for (text, said) in [("{", "EOF"), ("[]", "expected a JSON object"), ("{\"type\": 7}", "schema")] {
         env.write("schema.json", text);
         let refused = env.run(with(&["--output-schema", "schema.json"])).exit(2);
@@ -123,11 +123,12 @@ pub(crate) fn output_schema() {
 
 #[test]
 pub(crate) fn max_cost() {
-    // An answer of the loopback provider costs a little, and the next one is over the limit.
+    // An answer of the loopback provider costs a little; the next one is over the limit.
     let sum = json!({"expression": "1"});
     let replies = || vec![calls("calculate", &sum), says("Summed up."), says("more")];
     let model = Anthropic::start(replies());
-    let words = ["run", "-p", "x", "-m", "anthropic/claude-sonnet-5-5", "--json", "--no-wrap-up"];
+    let words =
+        ["run", "-p", "x", "-m", "anthropic/claude-sonnet-5-5", "--json", "--config", "no_wrap_up=true"];
     let finished = model.env.run(words.iter().chain(&["--max-cost", "0.000001"])).exit(6);
     assert_eq!(finished.error()["code"], "MAX_COST");
     assert_eq!(model.bodies().len(), 1);
@@ -136,11 +137,11 @@ pub(crate) fn max_cost() {
     let model = Anthropic::start(replies());
     let record = model.env.run(words.iter().chain(&["--max-cost", "5"])).ok().json();
     assert!(record["cost_usd"].as_f64().unwrap() > 0.0, "{record}");
-    // What a script costs is not known.
+    // The cost of a script is unknown.
     let env = scripted(&json!([{ "text": "x" }]));
-    // What is free costs nothing.
+    // A local model costs nothing.
     env.run(with(&["--max-cost", "1"])).ok();
-    // What to do about it is said, and can be done.
+    // The fix works.
     let model = Anthropic::start(vec![says("priced")]);
     let mine = ["run", "-p", "x", "-m", "anthropic/mine", "--max-cost", "1", "--json"];
     let hint = model.env.run(mine).exit(2).error()["hints"][0].as_str().unwrap().to_owned();
@@ -153,7 +154,7 @@ pub(crate) fn max_cost() {
     model.env.run(["models", "show", "anthropic/mine"].iter().chain(&priced)).ok();
     let record = model.env.run(mine.iter().chain(&priced)).ok().json();
     assert!((record["cost_usd"].as_f64().unwrap() - 96e-6).abs() < 1e-9, "{record}");
-    // What a provider does not count is not free: nobody knows what it cost.
+    // Without usage the cost is unknown, not zero.
     let uncounted = says_with_usage("hi", &json!({"output_tokens": -5}));
     let model = Anthropic::start(vec![uncounted]);
     let finished = model.env.run(words.iter().chain(&["--max-cost", "5"])).ok();
@@ -162,7 +163,7 @@ pub(crate) fn max_cost() {
 }
 
 #[test]
-fn an_answer_is_billed_at_the_level_that_it_names() {
+fn an_answer_is_billed_at_its_service_tier() {
     let cost = |usage: &Value| {
         let model = Anthropic::start(vec![says_with_usage("hi", usage)]);
         let words = ["run", "-p", "x", "-m", "anthropic/claude-opus-5-5", "--json"];
@@ -184,12 +185,12 @@ pub(crate) fn no_wrap_up() {
         (record["response"].as_str().unwrap().to_owned(), model.bodies().len())
     };
     assert_eq!(record(&[]), ("Summed up.".to_owned(), 2));
-    assert_eq!(record(&["--no-wrap-up"]), (String::new(), 1));
+    assert_eq!(record(&["--config", "no_wrap_up=true"]), (String::new(), 1));
     assert_eq!(record(&["--config", "no_wrap_up=true"]), (String::new(), 1));
 }
 
 #[test]
-fn the_last_words_at_a_limit_are_the_result_and_no_answer() {
+fn the_summary_at_a_limit_is_the_result_and_no_answer() {
     let sum = json!({"expression": "1"});
     let replies = || vec![calls("calculate", &sum), says("Summed up.")];
     let limited: &[&str] = &["run", "-p", "x", "--max-iterations", "1"];
@@ -205,8 +206,8 @@ fn the_last_words_at_a_limit_are_the_result_and_no_answer() {
     let finished = ended(vec![says_too_much("Cut o")], &["-o", "answer.txt"]);
     assert_eq!(finished.out, "Cut o\n");
     assert!(finished.err.contains("--max-output-tokens") && !finished.err.contains("Cut o"), "{finished}");
-    // Nothing was said, or nothing that fits.
-    assert_eq!(ended(replies(), &["--no-wrap-up"]).out, "");
+    // No answer, or none that fits.
+    assert_eq!(ended(replies(), &["--config", "no_wrap_up=true"]).out, "");
     let schema = repository("crates/cli/schemas/error.json");
     let finished = ended(replies(), &["--output-schema", schema.to_str().unwrap()]);
     assert_eq!(finished.out, "");
@@ -214,11 +215,11 @@ fn the_last_words_at_a_limit_are_the_result_and_no_answer() {
 }
 
 #[test]
-fn a_run_that_fails_says_how_to_look_at_it() {
+fn a_failed_run_names_the_command_that_shows_it() {
     let env = scripted(&two_calls());
     let finished = env.run(with(&["--max-iterations", "1", "--json"])).exit(6);
     let id = finished.json()["id"].as_str().unwrap().to_owned();
-    let hint = format!("`toolpost runs show {id}` shows what it did.");
+    let hint = format!("`toolpost runs show {id}` shows the run.");
     assert!(finished.error()["hints"].as_array().unwrap().contains(&json!(hint)), "{finished}");
     env.run(["runs", "show", &id]).ok();
     let unkept = env.run(with(&["--max-iterations", "1", "--json", "--no-save"])).exit(6);
@@ -236,7 +237,7 @@ pub(crate) fn attach() {
         assert!(finished.out.contains(name), "{name}: {finished}");
     }
     assert!(!finished.out.contains("script.yaml"), "{finished}");
-    // Attachments are copies, and none of them was made by the run.
+    // Attachments are copies and no artifacts.
     assert!(!env.path("artifacts").exists());
 }
 
@@ -260,7 +261,7 @@ pub(crate) fn artifacts() {
     // Nothing is overwritten.
     let finished = env.run(with(&["--artifacts", "kept"])).ok();
     assert!(finished.err.contains("made kept/out/new-1.txt"), "{finished}");
-    // Without the option there is a folder of the run's own, and the last of the JSON lines tells of it.
+    // Without the option there is a directory per run, and the last JSON line names it.
     let lines = env.run(with(&["--format", "jsonl"])).ok();
     let told = lines.record();
     fits("run-record", &told);
@@ -270,7 +271,7 @@ pub(crate) fn artifacts() {
 }
 
 #[test]
-fn names_that_hide_or_command_are_handed_back_without_it() {
+fn names_of_artifacts_are_sanitized() {
     let names = [
         ("a\\033[2Jb", "a_[2Jb"),
         ("c\\nerror: d", "c_error: d"),
@@ -298,7 +299,7 @@ fn names_that_hide_or_command_are_handed_back_without_it() {
 }
 
 #[test]
-fn files_that_cannot_be_put_away_are_kept_and_the_record_is_whole() {
+fn files_that_cannot_be_stored_stay_and_the_record_is_complete() {
     let env = calling("write_file", &json!({"path": "new.txt", "content": "made"})).leaving_files();
     env.write("taken", "a file where a folder should be");
     let finished = env.run(with(&["--artifacts", "taken", "--json"])).exit(2);
@@ -327,7 +328,7 @@ pub(crate) fn model() {
 pub(crate) fn temperature() {
     let unlisted = ["-m", "anthropic/claude-unlisted"];
     assert_eq!(ask(&[&unlisted[..], &["--temperature", "0.25"]].concat())["temperature"], 0.25);
-    // A model that takes none is never sent one.
+    // A model without temperature never gets one.
     assert_eq!(ask(&["--temperature", "0.25"])["temperature"], Value::Null);
     assert_eq!(ask(&[])["temperature"], Value::Null);
 }
@@ -338,7 +339,7 @@ pub(crate) fn effort() {
         assert_eq!(ask(&["--effort", effort])["output_config"]["effort"], effort);
     }
     assert_eq!(ask(&[])["output_config"], Value::Null);
-    // The model does not know it, and that is told.
+    // The model lacks it, and a notice says so.
     let model = Anthropic::start(vec![says("ok")]);
     let finished = model.env.run(["run", "-p", "hi", "--effort", "minimal"]).ok();
     assert_eq!(model.bodies()[0]["output_config"]["effort"], "low");
@@ -368,7 +369,7 @@ pub(crate) fn record_option() {
 }
 
 #[test]
-fn a_recording_has_no_secret_of_the_environment_and_is_for_its_owner_alone() {
+fn a_recording_is_private_and_has_no_secret_of_the_environment() {
     use std::os::unix::fs::PermissionsExt as _;
     let secrets = [
         ("BRAVE_API_KEY", "canary-brave-41f0"),
@@ -385,7 +386,7 @@ fn a_recording_has_no_secret_of_the_environment_and_is_for_its_owner_alone() {
     }
     let mode = std::fs::metadata(env.path("said.jsonl")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // The same is masked in what is held against it.
+    // The replay masks the same secrets.
     let again = env.run(["run", "-p", &prompt, "--model", "replay:said.jsonl"]).ok();
     assert_eq!(again.out, "hi\n");
 }
@@ -402,7 +403,7 @@ pub(crate) fn tools() {
     assert_eq!(names(&ask(&["--tools", "builtin"])), toolpost_tools::BUILTIN_NAMES);
 }
 
-/// What became of the one call of a run that calculates.
+/// The result of the only call of a run that calculates.
 #[track_caller]
 fn calculated(words: &[&str]) -> String {
     let env = calling("calculate", &json!({"expression": "6*7"}));
@@ -441,7 +442,7 @@ pub(crate) fn no_input() {
 }
 
 #[test]
-fn what_was_typed_before_a_question_is_no_answer_to_it() {
+fn input_before_a_prompt_is_discarded() {
     let env = calling("calculate", &json!({"expression": "6*7"}));
     let (screen, running) = env.start_on_terminal("yes\nyes\ny", with(&["--ask"]));
     screen.wait_for("yes / session / no?", 1);
@@ -452,7 +453,7 @@ fn what_was_typed_before_a_question_is_no_answer_to_it() {
 }
 
 #[test]
-fn long_arguments_are_shown_whole_before_they_are_approved() {
+fn long_arguments_can_be_shown_before_approval() {
     let text = format!("{}the end", "one line\n".repeat(100));
     let env = calling("write_file", &json!({ "content": text, "path": "a.txt" }));
     let words = with(&["--ask", "--tools", "write_file"]);
@@ -464,7 +465,7 @@ fn long_arguments_are_shown_whole_before_they_are_approved() {
 }
 
 #[test]
-fn an_approval_for_the_session_is_not_asked_for_again() {
+fn a_session_approval_is_remembered() {
     let call = json!({ "tool": "calculate", "args": { "expression": "6*7" } });
     let env = scripted(&json!([{ "calls": [call] }, { "calls": [call] }, { "text": "done" }]));
     let shown = env.answering(&["s\n"], with(&["--ask"])).ok();
@@ -490,7 +491,7 @@ pub(crate) fn level() {
     }
 }
 
-/// What a run that reaches a limit says.
+/// The record and the error of a run at a limit.
 #[track_caller]
 fn limited(env: &TestEnv, words: &[&str]) -> (Value, Value) {
     let finished = env.run(with(words).into_iter().chain(["--json"])).exit(6);
@@ -530,7 +531,7 @@ pub(crate) fn max_tokens() {
 
 #[test]
 pub(crate) fn max_time() {
-    // A program ends a little before the time of its run does; sooner or later there is none left.
+    // A program ends a little before the run's time limit; later calls have no time left.
     let turn = json!({ "calls": [{ "tool": "run_command", "args": { "argv": ["sleep", "4"] } }] });
     let env = scripted(&json!(vec![turn; 8]));
     let (record, error) = limited(&env, &["--max-time", "700ms", "--tools", "run_command"]);
@@ -539,7 +540,7 @@ pub(crate) fn max_time() {
 }
 
 #[test]
-fn an_expectation_that_is_untrue_is_a_failure() {
+fn a_false_expectation_is_a_failure() {
     let env = scripted(&json!([
         { "calls": [{ "tool": "calculate", "args": { "expression": "6*7" } }] },
         { "expect": { "result_contains": "43" }, "text": "43" },
@@ -583,40 +584,39 @@ fn every_event_fits_its_schema() {
 }
 
 #[test]
-fn words_beside_calls_are_told_and_the_answer_stands_alone() {
+fn text_beside_calls_goes_to_stderr() {
     let env = scripted(&json!([
         { "text": "I will calculate.", "calls": [{ "tool": "calculate", "args": { "expression": "6*7" } }] },
         { "text": "It is {{ last.text }}." },
     ]));
     let finished = env.run(with(&[])).ok();
     assert_eq!(finished.out, "It is 42.\n");
-    for part in
-        ["the model's words are scripted", "I will calculate.", "→ calculate expression=6*7", "✓ calculate"]
+    for part in ["the answers are scripted", "I will calculate.", "→ calculate expression=6*7", "✓ calculate"]
     {
         assert!(finished.err.contains(part), "{part}: {finished}");
     }
 }
 
 #[test]
-fn a_pipe_that_says_nothing_is_told_of() {
+fn a_silent_pipe_is_reported() {
     let env = scripted(&json!([{ "text": "x" }]));
     let (reader, writer) = std::io::pipe().unwrap();
     let running = env.start_from(reader, with(&[]));
     std::thread::sleep(std::time::Duration::from_millis(1500));
     drop(writer);
     let finished = running.finish().ok();
-    assert!(finished.err.contains("standard input is read to its end"), "{finished}");
+    assert!(finished.err.contains("reading standard input to its end"), "{finished}");
     assert!(!env.run_with("x", with(&[])).ok().err.contains("standard input"));
 }
 
 #[test]
-fn what_needs_no_home_does_without() {
+fn a_run_without_a_home_directory_works() {
     let env = scripted(&json!([{ "text": "The answer." }])).without("HOME");
     assert_eq!(env.run(with(&["--no-save"])).ok().out, "The answer.\n");
 }
 
 #[test]
-fn what_cannot_be_written_or_offered_is_found_first() {
+fn outputs_and_tools_are_checked_before_a_request() {
     let env = scripted(&json!([{ "text": "x" }]));
     let refused = env.run(with(&["-o", "no/such/answer.txt", "--json"])).exit(2);
     assert!(refused.out.is_empty() && refused.err.contains("no/such/answer.txt"), "{refused}");
@@ -625,7 +625,7 @@ fn what_cannot_be_written_or_offered_is_found_first() {
 }
 
 #[test]
-fn what_costs_next_to_nothing_does_not_cost_nothing() {
+fn a_tiny_cost_is_not_printed_as_zero() {
     let model = Anthropic::start(vec![says("ok")]);
     let finished = model.env.run(["run", "-p", "x", "-m", "anthropic/claude-sonnet-5-5"]).ok();
     assert!(finished.err.contains(" USD") && !finished.err.contains(" 0.0000 USD"), "{finished}");
@@ -635,7 +635,7 @@ fn what_costs_next_to_nothing_does_not_cost_nothing() {
 }
 
 #[test]
-fn the_first_example_is_the_same_again() {
+fn the_first_example_is_reproducible() {
     let model = Anthropic::start(vec![calls("list_directory", &json!({})), says("ok")]);
     model.env.write("sales.csv", "a,b\n");
     let record = model.env.run(["run", "--attach", "sales.csv", "-p", "x", "--json"]).ok().json();
@@ -647,7 +647,7 @@ fn the_first_example_is_the_same_again() {
 }
 
 #[test]
-fn a_store_that_is_none_is_found_before_the_model_is_asked() {
+fn an_invalid_store_is_found_before_a_request() {
     let model = Anthropic::start(vec![says("ok"), says("ok")]);
     model.env.write("store.db", "this is no database, and nothing is kept in it".repeat(100));
     let listed = model.env.run(["runs", "ls", "--store", "store.db"]);

@@ -1,4 +1,4 @@
-//! `serve`: what a client that starts it, and one that connects, gets.
+//! `serve` over stdio and HTTP.
 
 use std::fs::Permissions;
 use std::io::{Read as _, Write as _};
@@ -21,7 +21,7 @@ fn call(id: u64, tool: &str, arguments: &Value) -> String {
     modern(id, "tools/call", json!({ "name": tool, "arguments": arguments }))
 }
 
-/// An address that is free now.
+/// A free address.
 pub(crate) fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -35,7 +35,7 @@ pub(crate) fn get(address: SocketAddr, path: &str, more: &str) -> Option<String>
     Some(answer)
 }
 
-/// What a client that connects is answered; nothing if the server is not there.
+/// The answer to a client; `None` without a server.
 pub(crate) fn post(address: SocketAddr, method: &str, params: Value, more: &str) -> Option<Value> {
     let name = params["name"].as_str().map(|name| format!("Mcp-Name: {name}\r\n")).unwrap_or_default();
     let body = modern(1, method, params);
@@ -61,7 +61,7 @@ pub(crate) fn tools(answer: &Value) -> Vec<&str> {
 }
 
 #[test]
-pub(crate) fn the_program_that_starts_it_is_served() {
+pub(crate) fn serve_answers_over_stdio() {
     let env = TestEnv::new();
     env.write("notes.md", "remember the milk\n");
     let lines = [
@@ -74,7 +74,7 @@ pub(crate) fn the_program_that_starts_it_is_served() {
     let input = lines.join("\n") + "\n";
     for words in [
         &["serve", "builtin:calculate,builtin:read_file"][..],
-        &["serve", "builtin:calculate", "builtin:read_file", "--stdio", "--name", "mine"],
+        &["serve", "builtin:calculate", "builtin:read_file", "--name", "mine"],
     ] {
         let finished = env.run_with(input.clone(), words).ok();
         let mut answers = finished.lines();
@@ -97,7 +97,7 @@ pub(crate) fn the_program_that_starts_it_is_served() {
 }
 
 #[test]
-pub(crate) fn whoever_connects_is_served_until_it_is_asked_to_end() {
+pub(crate) fn http_and_websocket_clients_are_served_until_a_signal() {
     for (option, scheme, path) in [("--http", "http", "mcp"), ("--ws", "ws", "ws")] {
         let env = TestEnv::new();
         let address = free();
@@ -116,7 +116,7 @@ pub(crate) fn whoever_connects_is_served_until_it_is_asked_to_end() {
     }
 }
 
-/// A world with a place for generated tokens, and that place.
+/// A world with a directory for generated tokens, and that directory.
 fn with_tokens() -> (TestEnv, PathBuf) {
     let env = TestEnv::new();
     let state = env.path("state");
@@ -124,7 +124,7 @@ fn with_tokens() -> (TestEnv, PathBuf) {
 }
 
 #[test]
-pub(crate) fn a_token_is_generated_stored_and_needed() {
+pub(crate) fn a_token_is_generated_stored_and_required() {
     let (env, folder) = with_tokens();
     let address = free();
     let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
@@ -211,7 +211,7 @@ pub(crate) fn a_token_file_that_others_can_change_or_read_is_rejected() {
 }
 
 #[test]
-pub(crate) fn without_a_token_everybody_on_this_machine_is_served() {
+pub(crate) fn no_token_serves_every_local_user() {
     let (env, folder) = with_tokens();
     let env = env.with("TOOLPOST_SERVE_TOKEN", "of-the-environment");
     let address = free();
@@ -229,7 +229,7 @@ pub(crate) fn without_a_token_everybody_on_this_machine_is_served() {
 }
 
 #[test]
-pub(crate) fn a_token_is_from_a_file_or_the_environment_and_is_shown_nowhere() {
+pub(crate) fn a_token_is_from_a_file_or_the_environment_and_never_printed() {
     let env = TestEnv::new().with("TOOLPOST_SERVE_TOKEN", "from-the-environment");
     env.write("tokens.txt", "from-the-file\n\nanother\n");
     for (words, token) in [
@@ -256,7 +256,7 @@ pub(crate) fn a_token_is_from_a_file_or_the_environment_and_is_shown_nowhere() {
 }
 
 #[test]
-pub(crate) fn addresses_that_cannot_be_or_must_not_be_listened_on_are_refused() {
+pub(crate) fn unusable_and_public_addresses_are_rejected() {
     let env = TestEnv::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -266,14 +266,13 @@ pub(crate) fn addresses_that_cannot_be_or_must_not_be_listened_on_are_refused() 
     assert!(refused.err.contains("--beyond-loopback"), "{refused}");
     env.run(["serve", "--http", "0.0.0.0:0", "--no-token"]).exit(5);
     env.run(["serve", "--http", "nowhere"]).exit(2);
-    env.run(["serve", "--stdio", "--http", "127.0.0.1:0"]).exit(2);
     env.run(["serve", "--host", "tools.example"]).exit(2);
     env.run(["serve", "--http", "127.0.0.1:0", "--origin", "nonsense"]).exit(1);
     env.run(["serve", "no_such_tool"]).exit(2);
 }
 
 #[test]
-pub(crate) fn hosts_and_pages_that_are_named_are_served() {
+pub(crate) fn named_hosts_and_origins_are_accepted() {
     let env = TestEnv::new();
     let address = free();
     let words =
@@ -286,7 +285,7 @@ pub(crate) fn hosts_and_pages_that_are_named_are_served() {
 }
 
 #[test]
-pub(crate) fn only_what_is_allowed_and_not_denied_is_offered() {
+pub(crate) fn allow_and_deny_filter_tools() {
     let env = TestEnv::new();
     let input = [
         modern(1, "server/discover", json!({})),
@@ -306,7 +305,7 @@ pub(crate) fn only_what_is_allowed_and_not_denied_is_offered() {
 }
 
 #[test]
-pub(crate) fn the_options_of_tools_reach_them() {
+pub(crate) fn options_of_tools_apply_to_calls() {
     let env = TestEnv::new();
     env.write("inner/notes.md", "from inside\n");
     let answer = |words: &[&str], line: String| -> Value {
@@ -319,7 +318,7 @@ pub(crate) fn the_options_of_tools_reach_them() {
     assert_eq!(answer(&["builtin:read_file"], read())["result"]["isError"], true);
     let inside = answer(&["builtin:read_file", "--workdir", "inner"], read());
     assert!(inside.to_string().contains("from inside"), "{inside}");
-    // This client cannot ask its person.
+    // This client cannot show a prompt.
     let asked = answer(&["builtin:calculate", "--ask"], sum());
     assert!(!asked.to_string().contains("42"), "{asked}");
     let approved = answer(&["builtin:calculate", "--ask", "--approve", "calculate"], sum());
@@ -334,7 +333,7 @@ pub(crate) fn the_options_of_tools_reach_them() {
 }
 
 #[test]
-pub(crate) fn a_certificate_and_its_key_make_it_https() {
+pub(crate) fn a_certificate_and_its_key_serve_https() {
     let env = TestEnv::new();
     let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost \
                  -keyout key.pem -out cert.pem";
@@ -344,7 +343,7 @@ pub(crate) fn a_certificate_and_its_key_make_it_https() {
         .current_dir(env.path(""))
         .output();
     if !made.is_ok_and(|made| made.status.success()) {
-        println!("SKIP a_certificate_and_its_key_make_it_https: no `openssl` that makes certificates");
+        println!("SKIP a_certificate_and_its_key_serve_https: no `openssl` that makes certificates");
         return;
     }
     let address = free();
@@ -359,7 +358,7 @@ pub(crate) fn a_certificate_and_its_key_make_it_https() {
 }
 
 #[test]
-pub(crate) fn another_name_is_served_when_it_is_named() {
+pub(crate) fn a_named_host_header_is_accepted() {
     let env = TestEnv::new();
     let address = free();
     let running =

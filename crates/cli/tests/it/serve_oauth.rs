@@ -1,4 +1,4 @@
-//! `serve` with tokens of an authorization server, which an independent library makes.
+//! `serve` with OAuth tokens of an independent library.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::serve::free;
 use crate::support::{TestEnv, eventually, repository};
 
-/// Writes a JWK set of three kinds of keys, and prints tokens: good ones, and one for each way to be bad.
+/// Writes a JWK set with three kinds of keys, and prints good tokens and one per fault.
 const MAKER: &str = r#"
 import base64, json, sys, time
 import jwt
@@ -82,7 +82,7 @@ print(json.dumps([
 ]))
 "#;
 
-/// The answer to a request for the status, and its head.
+/// The answer to a status request, and its head.
 fn status(address: SocketAddr, token: Option<&str>) -> (u16, String) {
     let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     let mut stream = TcpStream::connect(address).unwrap();
@@ -93,7 +93,7 @@ fn status(address: SocketAddr, token: Option<&str>) -> (u16, String) {
     (answer.split(' ').nth(1).unwrap().parse().unwrap(), answer)
 }
 
-/// Makes keys and tokens: what each token is, the token, and what it must be answered with.
+/// Makes keys and tokens: the kind of each token, the token, and the expected status.
 fn make(env: &TestEnv, python: &Path, resource: &str) -> Vec<(String, String, u16)> {
     let script = env.write("maker.py", MAKER);
     #[expect(clippy::disallowed_methods, reason = "an independent library makes the tokens")]
@@ -108,10 +108,10 @@ fn make(env: &TestEnv, python: &Path, resource: &str) -> Vec<(String, String, u1
 }
 
 #[test]
-pub(crate) fn tokens_of_the_issuer_are_taken_and_no_others() {
+pub(crate) fn only_tokens_of_the_issuer_are_accepted() {
     let python = repository(".dev").join("fastmcp-env/bin/python3");
     if !python.is_file() {
-        println!("SKIP tokens_of_the_issuer_are_taken_and_no_others: `cargo xtask test` installs fastmcp");
+        println!("SKIP only_tokens_of_the_issuer_are_accepted: `cargo xtask test` installs fastmcp");
         return;
     }
     let env = TestEnv::new();
@@ -146,12 +146,12 @@ pub(crate) fn tokens_of_the_issuer_are_taken_and_no_others() {
     assert_eq!(metadata["resource"], resource);
     assert_eq!(metadata["authorization_servers"][0], "https://login.example");
     assert_eq!(metadata["scopes_supported"][0], "tools");
-    // The issuer has given up two of its keys.
+    // The issuer revoked two of its keys.
     let token = |name: &str| tokens.iter().find(|(what, ..)| what == name).unwrap().1.clone();
     std::fs::rename(env.path("fewer.json"), env.path("keys.json")).unwrap();
     eventually("the keys of before are forgotten", || status(address, Some(&token("RS256"))).0 == 401);
     assert_eq!(status(address, Some(&token("ES256"))).0, 200);
-    // What cannot be read changes nothing.
+    // An invalid file changes nothing.
     env.write("keys.json", "nonsense");
     std::thread::sleep(std::time::Duration::from_millis(1_500));
     assert_eq!(status(address, Some(&token("ES256"))).0, 200);

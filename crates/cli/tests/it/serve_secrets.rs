@@ -1,4 +1,4 @@
-//! Secrets of `serve` in nothing that it says, with the most verbose log that there is.
+//! No output of `serve` has a secret, with the most verbose log.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -10,13 +10,13 @@ use crate::serve::free;
 use crate::serve_tasks::post;
 use crate::support::{TestEnv, eventually};
 
-/// What must be nowhere: each is found by its own words.
+/// The distinct secrets.
 const TOKEN: &str = "canary-of-the-token-5f2b";
 const WRONG: &str = "canary-of-a-wrong-token-91cc";
 const ARGUMENT: &str = "canary-of-an-argument-7d40";
 const QUERY: &str = "canary-of-a-query-33ab";
 
-/// A tool with a secret argument, which fails inside.
+/// A tool with a secret argument that fails inside.
 const LOGIN: &str = r#"kind = "command"
 v = 1
 program = "sh"
@@ -75,7 +75,7 @@ pub(crate) fn no_secret_is_in_a_log_an_error_a_status_or_a_file() {
         }
         heard.push_str(&answer.to_string());
     }
-    // Wrong in kind, in name, in form; to a place that is not there.
+    // Invalid in type, name and form; and a missing path.
     let params = json!({ "name": "login", "arguments": { "password": [ARGUMENT], "seconds": "0" } });
     heard.push_str(&post(address, "tools/call", params, &header(TOKEN)).unwrap().to_string());
     for request in [

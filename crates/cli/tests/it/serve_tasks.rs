@@ -1,4 +1,4 @@
-//! Tasks of `serve`: kept in a file, over the death of the server.
+//! Tasks of `serve` that survive a killed server.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::serve::free;
 use crate::support::{Running, TestEnv, eventually};
 
-/// Two tools that sleep; one of them may be run again.
+/// Two tools that sleep; one of them is idempotent.
 const SLEEP: &str = r#"kind = "command"
 v = 1
 program = "sh"
@@ -39,7 +39,7 @@ pattern = "^[0-9.]+$"
 format = "text"
 "#;
 
-/// Posts a message of a client that knows tasks.
+/// Posts a message of a client that supports tasks.
 pub(crate) fn post(address: SocketAddr, method: &str, mut params: Value, more: &str) -> Option<Value> {
     let name = ["name", "taskId"].iter().find_map(|key| params.get(*key)?.as_str()).unwrap_or_default();
     let head = format!(
@@ -108,7 +108,7 @@ fn serve(env: &TestEnv, address: SocketAddr, more: &[&str]) -> Running {
 }
 
 #[test]
-pub(crate) fn a_killed_server_finds_its_tasks_again() {
+pub(crate) fn a_killed_server_restores_its_tasks() {
     let env = world();
     let address = free();
     let words = ["--task-store", "kept/tasks.db", "--task-after", "100ms"];
@@ -133,7 +133,7 @@ pub(crate) fn a_killed_server_finds_its_tasks_again() {
     assert!(repeated["result"].to_string().contains("slept 1.5"), "{repeated}");
     running.signal(Signal::TERM);
     running.finish().exit(0);
-    // Without the file a server knows nothing of them.
+    // Without the file, a new server has no tasks.
     let running = serve(&env, address, &[]);
     assert_eq!(get(address, &finished)["error"]["code"], -32602);
     running.signal(Signal::TERM);
@@ -141,7 +141,7 @@ pub(crate) fn a_killed_server_finds_its_tasks_again() {
 }
 
 #[test]
-pub(crate) fn when_a_call_becomes_a_task_and_how_long_it_lives_can_be_said() {
+pub(crate) fn task_options_set_the_delay_and_the_lifetime() {
     let env = world();
     let address = free();
     let running = serve(&env, address, &["--task-after", "1h"]);

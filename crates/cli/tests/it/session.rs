@@ -1,4 +1,4 @@
-//! `toolpost exec --session`: an interpreter that stays from one command to the next.
+//! `toolpost exec --session`: interpreters that persist between commands.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Finished, Running, TestEnv, eventually};
 
-/// A home of its own, whose sessions end with the test.
+/// A home whose sessions end with the test.
 struct Sessions {
     env: TestEnv,
 }
@@ -21,7 +21,7 @@ impl Drop for Sessions {
 }
 
 impl Sessions {
-    /// `None`, told loudly, where no session can be had.
+    /// Skips the test where sessions are unavailable.
     fn new(test: &str) -> Option<Self> {
         let sessions = Self { env: TestEnv::new().leaving_files() };
         let tried = sessions.cell("try", "1", &[]);
@@ -37,7 +37,7 @@ impl Sessions {
         self.env.path("../home/.local/state/toolpost/sessions")
     }
 
-    /// The sockets that there are.
+    /// The sockets of sessions.
     fn ids(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.folder()).into_iter().flatten().flatten();
         let mut ids: Vec<String> = entries
@@ -68,7 +68,7 @@ impl Sessions {
         self.env.run_with(code, words.iter().chain(options).chain(&["-"]))
     }
 
-    /// The value of a cell that ends well.
+    /// The value of a successful cell.
     #[track_caller]
     fn value(&self, id: &str, code: &str) -> Value {
         self.cell(id, code, &[]).ok().json()["value"].take()
@@ -83,7 +83,7 @@ pub(crate) fn session() {
     // Another name is another interpreter.
     let other = sessions.cell("two", "x", &[]).exit(1);
     assert!(other.json()["stderr"]["text"].as_str().unwrap().contains("NameError"), "{other}");
-    // An error ends the cell and not the session.
+    // An error ends the cell, not the session.
     sessions.cell("one", "1 / 0", &[]).exit(1);
     assert_eq!(sessions.value("one", "x"), 20);
     assert_eq!(sessions.ids(), ["one", "two"]);
@@ -103,7 +103,7 @@ pub(crate) fn sessions() {
     assert!(all[0]["ends_after_ms"].as_u64().is_some_and(|left| left > 0 && left <= keep), "{all}");
     let text = sessions.env.run(["exec", "--sessions"]).ok();
     assert!(text.out.contains("one  python · level "), "{text}");
-    // A session that is there knows its language.
+    // A live session knows its language.
     let told = sessions.env.run_with("x", ["exec", "-q", "--session", "one", "-"]).ok();
     assert_eq!(told.out, "42\n");
     let unknown = sessions.env.run_with("x", ["exec", "--session", "new", "-"]).exit(2);
@@ -125,14 +125,14 @@ fn each_cell_has_its_arguments() {
         let id = code.replace('.', "-");
         let words = ["exec", "-q", "--session", &id, code];
         assert_eq!(env.run(words.iter().chain(&["--", "x", "it's \"é\""])).ok().out, given);
-        // Those of one cell are not those of the next.
+        // Arguments of one cell are not those of the next.
         assert_eq!(env.run(words).ok().out, none);
     }
     let command = env.run(["exec", "--session", "a-py", "--", "ls"]).exit(2);
     assert!(command.err.contains("a session runs code, not a command"), "{command}");
 }
 
-/// The control groups that a process has made, at any depth.
+/// The control groups of a process, at any depth.
 fn groups(folder: &Path, process: u32) -> Vec<PathBuf> {
     let own = format!("toolpost-{process}-");
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -176,12 +176,12 @@ pub(crate) fn reset() {
     assert_eq!(sessions.cell("one", "'x' in globals()", &["--reset"]).ok().json()["value"], false);
 }
 
-/// Starts `long.py` in the session `one`, and waits until it runs there: before, there is nothing to stop.
+/// Starts `long.py` in the session `one` and waits until it runs.
 fn busy(sessions: &Sessions) -> Running {
     let begun = Instant::now();
     loop {
         let mut running = sessions.env.start(["exec", "--json", "--session", "one", "long.py"]);
-        // A cell that asks whether it runs may come first, and is then what runs.
+        // A probing cell may come first and then runs.
         while running.child.try_wait().unwrap().is_none() {
             if !sessions.cell("one", "1", &[]).status.success() {
                 return running;
@@ -240,11 +240,11 @@ pub(crate) fn fork() {
     }
     assert_eq!(sessions.value("two", "x += 1; open('f.txt', 'w').write('child')\nx"), 2);
     assert_eq!(sessions.value("one", "x, open('f.txt').read()"), json!([1, "parent"]));
-    // Fork, and run there, in one command.
+    // Fork and run there, in one command.
     assert_eq!(sessions.cell("one", "x + 41", &["--fork", "three"]).ok().json()["value"], 42);
     let taken = sessions.env.run(["exec", "--session", "one", "--fork", "two", "--json"]).exit(1);
     assert_eq!(taken.error()["code"], "CONFLICT");
-    // The end of the first is not that of its forks.
+    // The end of the first session does not end its forks.
     sessions.env.run(["exec", "--session", "one", "--end"]).ok();
     assert_eq!(sessions.value("two", "x"), 2);
     assert_eq!(sessions.ids(), ["three", "two"]);
@@ -262,7 +262,7 @@ pub(crate) fn keep() {
 }
 
 #[test]
-fn an_option_that_a_session_did_not_begin_with_is_refused() {
+fn an_option_that_differs_from_the_session_is_rejected() {
     let Some(sessions) = Sessions::new("options of a session") else { return };
     sessions.cell("one", "1", &["--memory", "400M"]).ok();
     sessions.cell("one", "1", &["--memory", "400M"]).ok();
@@ -272,13 +272,13 @@ fn an_option_that_a_session_did_not_begin_with_is_refused() {
         assert_eq!(refused["code"], "PRECONDITION");
         assert!(refused["message"].as_str().unwrap().contains(options[0]), "{refused}");
     }
-    // How long a cell may take is said for each.
+    // Each cell has its own time limit.
     let slow = sessions.cell("one", "import time\ntime.sleep(100)", &["--timeout", "300ms"]).exit(4);
     assert_eq!(slow.json()["verdict"]["kind"], "interrupted");
 }
 
 #[test]
-fn files_go_in_and_out_of_a_session() {
+fn files_are_copied_in_and_out_of_a_session() {
     let Some(sessions) = Sessions::new("files of a session") else { return };
     sessions.env.write("in.txt", "given");
     let code = "open('out.txt', 'w').write(open('in.txt').read() + ' and taken')";
@@ -299,7 +299,7 @@ fn a_file_that_is_attached_again_is_replaced() {
 }
 
 #[test]
-fn output_of_a_cell_comes_while_it_runs() {
+fn output_of_a_cell_is_streamed() {
     let Some(sessions) = Sessions::new("output of a cell") else { return };
     sessions.env.write("talk.py", "import sys\nprint('one')\nprint('two', file=sys.stderr)\n40 + 2");
     let plain = sessions.env.run(["exec", "--session", "one", "talk.py"]).ok();
@@ -315,13 +315,13 @@ fn output_of_a_cell_comes_while_it_runs() {
 }
 
 #[test]
-fn a_holder_that_was_killed_leaves_nothing_in_the_way() {
+fn a_killed_holder_does_not_block_a_new_session() {
     let Some(sessions) = Sessions::new("killed holder") else { return };
     sessions.value("one", "x = 1");
     let [holder] = sessions.holders()[..] else { panic!("not one holder") };
     let holder = rustix::process::Pid::from_raw(holder.try_into().unwrap()).unwrap();
     rustix::process::kill_process(holder, rustix::process::Signal::KILL).unwrap();
-    // A process that dies is no more to be seen before it has given back what it listens on.
+    // A dead process is invisible before it releases its socket.
     let socket = sessions.folder().join("one.sock");
     eventually("it is dead", || std::os::unix::net::UnixStream::connect(&socket).is_err());
     let fresh = sessions.cell("one", "'x' in globals()", &[]).ok();
@@ -329,17 +329,17 @@ fn a_holder_that_was_killed_leaves_nothing_in_the_way() {
 }
 
 #[test]
-fn two_commands_at_once_begin_one_session() {
+fn concurrent_commands_start_one_session() {
     let Some(sessions) = Sessions::new("two commands at once") else { return };
     sessions.env.write("code.py", "x = 1");
     let begun: Vec<_> = (0..4).map(|_| sessions.env.start(["exec", "--session", "one", "code.py"])).collect();
-    // One of them runs, the others may find it busy.
+    // One of them runs; the others may find the session busy.
     assert!(begun.into_iter().map(crate::support::Running::finish).any(|ended| ended.status.success()));
     assert_eq!(sessions.holders().len(), 1);
 }
 
 #[test]
-pub(crate) fn a_folder_that_others_can_enter_is_refused() {
+pub(crate) fn a_directory_open_to_others_is_rejected() {
     use std::os::unix::fs::PermissionsExt as _;
     let env = TestEnv::new();
     let named = env.run(["exec", "--json", "--session", "../a", "--end"]).exit(2);
@@ -350,5 +350,5 @@ pub(crate) fn a_folder_that_others_can_enter_is_refused() {
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
     let env = env.with("XDG_RUNTIME_DIR", &runtime);
     let refused = env.run_with("1", ["exec", "--json", "--session", "a", "--lang", "python", "-"]).exit(2);
-    assert!(refused.error()["message"].as_str().unwrap().contains("nobody else"), "{refused}");
+    assert!(refused.error()["message"].as_str().unwrap().contains("this user alone"), "{refused}");
 }

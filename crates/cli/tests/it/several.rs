@@ -1,4 +1,4 @@
-//! `serve` with several targets: namespaces, rules for each client, search, faults, and secrets that go nowhere.
+//! `serve` with several targets: namespaces, rules per client, search, faults, secrets.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use crate::gateway::{PROGRAM, executable, program};
 use crate::serve::{free, get, modern, post, tools};
 use crate::support::{Running, TestEnv, eventually};
 
-/// What a client of standard streams is answered: the answers by the order of the requests.
+/// The answers of a stdio client in the order of its requests.
 fn asked(env: &TestEnv, words: &[&str], requests: &[(&str, Value)]) -> Vec<Value> {
     let mut lines = vec![modern(0, "server/discover", json!({}))];
     let numbered = requests.iter().zip(1..);
@@ -32,7 +32,7 @@ fn call(tool: &str, arguments: &Value) -> (&'static str, Value) {
     ("tools/call", json!({ "name": tool, "arguments": arguments }))
 }
 
-/// Begins to serve, and waits until it does.
+/// Starts to serve and waits for readiness.
 fn begin(env: &TestEnv, words: &[&str]) -> (Running, SocketAddr) {
     let address = free();
     let running = env.start([&["serve", "--http", &address.to_string(), "--json"], words].concat());
@@ -46,7 +46,7 @@ fn status(address: SocketAddr, more: &str) -> Value {
 }
 
 #[test]
-pub(crate) fn several_targets_stand_under_namespaces() {
+pub(crate) fn several_targets_have_namespaces() {
     let env = TestEnv::new();
     program(&env, "weather", "Forecast the weather.");
     program(&env, "other", "Forecast something else.");
@@ -82,10 +82,10 @@ pub(crate) fn several_targets_stand_under_namespaces() {
 }
 
 #[test]
-fn a_tool_named_like_a_built_in_one_stands_under_its_namespace() {
+fn a_tool_with_a_built_in_name_gets_its_namespace() {
     let env = TestEnv::new();
     executable(&env, "calc", &PROGRAM.replace("forecast", "calculate"));
-    // The name that it would get is taken as well.
+    // The name with the namespace is taken too.
     let both = PROGRAM.replace("forecast", "calculate").replace("forget", "other__calculate");
     executable(&env, "other", &both);
     env.write(
@@ -114,11 +114,11 @@ fn a_tool_named_like_a_built_in_one_stands_under_its_namespace() {
 }
 
 #[test]
-pub(crate) fn lazy_targets_start_on_their_first_call_and_status_says_how_each_is() {
+pub(crate) fn lazy_targets_start_on_their_first_call_and_status_reports_each() {
     let env = TestEnv::new();
     program(&env, "weather", "Forecast the weather.");
     let words = ["./weather", "gone=stdio:./no-such-server --key hunter2", "--lazy"];
-    // Without a manifest it is started once to be listed.
+    // Without a cached manifest the target starts once for its listing.
     asked(&env, &words, &[list()]);
     let (running, address) = begin(&env, &[&words[..], &["--no-token"]].concat());
     let states = |status: &Value| -> Vec<String> {
@@ -143,7 +143,7 @@ pub(crate) fn lazy_targets_start_on_their_first_call_and_status_says_how_each_is
 }
 
 #[test]
-pub(crate) fn each_client_has_rules_of_its_own() {
+pub(crate) fn each_client_has_its_own_rules() {
     let env = TestEnv::new();
     env.write("tokens.txt", "first\nsecond\nthird\n");
     let words = [
@@ -224,9 +224,9 @@ pub(crate) fn search_puts_all_tools_behind_three() {
     env.run(["serve", "builtin", "--core-tool", "calculate"]).exit(2);
 }
 
-/// The upstream is a program of its own, and is killed as programs are killed.
+/// The upstream is a separate process, killed by a signal.
 #[test]
-fn an_upstream_process_killed_under_load_loses_no_name_and_no_call_that_may_run_twice() {
+fn a_killed_upstream_loses_no_name_and_no_idempotent_call() {
     let env = TestEnv::new().leaving_files();
     let up = free();
     let upstream = || {
@@ -249,7 +249,7 @@ fn an_upstream_process_killed_under_load_loses_no_name_and_no_call_that_may_run_
                     }
                     let sum = json!({ "name": "up__calculate", "arguments": { "expression": format!("{number} + {turn}") } });
                     let answer = post(address, "tools/call", sum, "").unwrap();
-                    // Read-only: it is asked for again until it is answered.
+                    // Read-only calls are retried until they succeed.
                     let text = answer["result"]["content"][0]["text"].as_str().unwrap_or_default();
                     assert!(text.contains(&(number + turn).to_string()), "{answer}");
                     answered.fetch_add(1, Ordering::SeqCst);
@@ -283,7 +283,7 @@ fn an_upstream_process_killed_under_load_loses_no_name_and_no_call_that_may_run_
     front.finish().exit(0);
 }
 
-/// Passes on what comes, and keeps it: what the other side really was sent.
+/// A proxy that records what the other side gets.
 fn spy(to: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, seen) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<u8>>>::default());
@@ -297,7 +297,7 @@ fn spy(to: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
                 let mut piece = [0; 4096];
                 while let Ok(count @ 1..) = client.read(&mut piece) {
                     kept.lock().unwrap().extend_from_slice(&piece[..count]);
-                    // The host is the spy's for whoever sends, and the server's for whoever looks at it.
+                    // The host is the proxy's for senders, and the server's for readers.
                     if server.write_all(&piece[..count]).is_err() {
                         break;
                     }
@@ -311,9 +311,9 @@ fn spy(to: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
     (address, seen)
 }
 
-/// Reference section 5 (4): no token passes through, and none is told of.
+/// Reference section 5 (4): no token passes through.
 #[test]
-fn a_client_s_token_reaches_no_upstream_and_an_upstream_s_own_goes_to_it_alone() {
+fn tokens_of_clients_and_upstreams_never_mix() {
     let ups = ["upstream-one-secret", "upstream-two-secret"].map(|secret| {
         let env = TestEnv::new().with("TOOLPOST_SERVE_TOKEN", secret);
         let address = free();
@@ -331,7 +331,7 @@ fn a_client_s_token_reaches_no_upstream_and_an_upstream_s_own_goes_to_it_alone()
     let server = |place: SocketAddr, key: &str| json!({ "type": "http", "url": format!("http://{place}/mcp"), "headers": { "Authorization": format!("Bearer ${{{key}}}") } });
     let file = json!({ "mcpServers": {
         "one": server(ups[0].2, "KEY_ONE"), "two": server(ups[1].2, "KEY_TWO"),
-        // With the key of another: it is refused, and says so.
+        // A rejected key is reported without its value.
         "three": server(ups[1].2, "KEY_ONE"),
     } });
     env.write(".mcp.json", file.to_string());

@@ -1,4 +1,4 @@
-//! Looking into the state that tools keep.
+//! `toolpost state`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use toolpost_store::Store;
 
 use crate::support::TestEnv;
 
-/// A world whose store has `counters/ada` at versions 1 to 3, and one other document.
+/// A world whose store has `counters/ada` at versions 1 to 3, and another document.
 fn counted() -> TestEnv {
     let env = TestEnv::new();
     let store = Store::open(env.path("state.db")).unwrap();
@@ -77,7 +77,7 @@ pub(crate) fn at() {
 }
 
 #[test]
-fn whoever_looks_makes_no_file() {
+fn viewing_creates_no_file() {
     let env = TestEnv::new();
     let missing = env.run(["state", "show", "--json", "--store", "none.db"]).exit(1).error();
     assert!(missing["message"].as_str().unwrap().contains("none.db"), "{missing}");

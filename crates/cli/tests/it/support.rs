@@ -1,4 +1,4 @@
-//! The command in a world of its own: folders, environment, terminal, model, and an end to every run.
+//! The command in a world of its own: directories, environment, terminal, model, and a time limit.
 
 mod model;
 mod terminal;
@@ -20,10 +20,10 @@ pub(crate) use self::model::{
 };
 pub(crate) use self::terminal::Screen;
 
-/// How long a run may take. Only a run that hangs reaches it.
+/// The time limit of a command, for hanging ones.
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// A world for the command: a home, a folder that it runs in, a folder for temporary files, an empty environment.
+/// A world for the command: a home, a working directory, a temporary directory, an empty environment.
 pub(crate) struct TestEnv {
     root: tempfile::TempDir,
     program: PathBuf,
@@ -54,11 +54,11 @@ impl TestEnv {
         for (name, value) in ["HOME", "TMPDIR"].into_iter().zip(folders) {
             env.environment.insert(name.to_owned(), value.into());
         }
-        // Whatever a test does, it stays on this machine.
+        // Tests never leave this machine.
         env.with("PATH", path).with("TOOLPOST_NO_NETWORK", "1").with("COLUMNS", "100")
     }
 
-    /// The same as another user, with a copy of the program that this user can reach.
+    /// The same as another user, with a copy of the program.
     pub(crate) fn of_user(mut self, user: u32) -> std::io::Result<Self> {
         use std::os::unix::fs::{PermissionsExt as _, chown};
         std::fs::set_permissions(self.root.path(), std::fs::Permissions::from_mode(0o755))?;
@@ -73,30 +73,30 @@ impl TestEnv {
         Ok(self)
     }
 
-    /// The same with a variable of the environment.
+    /// Adds an environment variable.
     pub(crate) fn with(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.environment.insert(name.to_owned(), value.into());
         self
     }
 
-    /// The same without a variable of the environment.
+    /// Removes an environment variable.
     pub(crate) fn without(mut self, name: &str) -> Self {
         self.environment.remove(name);
         self
     }
 
-    /// The same, where the command may leave temporary files.
+    /// Allows leftover temporary files.
     pub(crate) fn leaving_files(mut self) -> Self {
         self.may_leave_files = true;
         self
     }
 
-    /// A path in the folder that the command runs in.
+    /// A path in the working directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.root.path().join("work").join(name)
     }
 
-    /// Writes a file in the folder that the command runs in, and the folders on the way.
+    /// Writes a file in the working directory with its parents.
     pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -136,12 +136,12 @@ impl TestEnv {
         command.stdin(Stdio::piped());
         let mut running = Running::start(command).unwrap();
         let (mut stdin, input) = (running.child.stdin.take().unwrap(), input.into());
-        // A command that does not want all of it goes away before the end.
+        // A command may close its input early.
         std::thread::spawn(move || drop(stdin.write_all(&input)));
         self.ended(running)
     }
 
-    /// Runs the command with standard output into a file of the host.
+    /// Runs the command with standard output to a file.
     pub(crate) fn run_into(
         &self,
         path: &str,
@@ -152,7 +152,7 @@ impl TestEnv {
         self.ended(Running::start(command).unwrap())
     }
 
-    /// Runs the command with standard output into a pipe that nobody reads from, as `| true` does.
+    /// Runs the command with a closed reader of standard output, as `| true` does.
     pub(crate) fn run_into_nothing(&self, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Finished {
         let mut command = self.command(words);
         let (reader, writer) = std::io::pipe().unwrap();
@@ -161,7 +161,7 @@ impl TestEnv {
         self.ended(Running::start(command).unwrap())
     }
 
-    /// Runs the command with standard error into a pipe that nobody reads from.
+    /// Runs the command with a closed reader of standard error.
     pub(crate) fn run_with_closed_errors(
         &self,
         words: impl IntoIterator<Item = impl AsRef<OsStr>>,
@@ -173,7 +173,7 @@ impl TestEnv {
         self.ended(Running::start(command).unwrap())
     }
 
-    /// Starts the command with standard output into a pipe that stays open and is not read.
+    /// Starts the command with a standard output pipe that stays unread.
     pub(crate) fn start_unread(
         &self,
         words: impl IntoIterator<Item = impl AsRef<OsStr>>,
@@ -184,7 +184,7 @@ impl TestEnv {
         (reader, Running::start(command).unwrap())
     }
 
-    /// Starts the command with standard error into a file, and leaves it running.
+    /// Starts the command with standard error to a file.
     pub(crate) fn start_with_errors_in(
         &self,
         name: &str,
@@ -195,7 +195,7 @@ impl TestEnv {
         Running::start(command).unwrap()
     }
 
-    /// Starts the command with standard input from a pipe, and leaves it running.
+    /// Starts the command with a standard input pipe.
     pub(crate) fn start_from(
         &self,
         input: std::io::PipeReader,
@@ -206,7 +206,7 @@ impl TestEnv {
         Running::start(command).unwrap()
     }
 
-    /// Starts the command and leaves it running.
+    /// Starts the command.
     pub(crate) fn start(&self, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Running {
         Running::start(self.command(words)).unwrap()
     }
@@ -222,7 +222,7 @@ impl TestEnv {
     }
 }
 
-/// A command that runs. It is killed with this value.
+/// A running command, killed on drop.
 pub(crate) struct Running {
     line: String,
     pub(crate) child: Child,
@@ -269,7 +269,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It is over already, except when a test failed.
+        // Already over, unless a test failed.
         let _ = self.child.kill();
     }
 }
@@ -282,7 +282,7 @@ fn gather(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// A command that has ended.
+/// A finished command.
 #[derive(Debug)]
 pub(crate) struct Finished {
     line: String,
@@ -299,7 +299,7 @@ impl std::fmt::Display for Finished {
 }
 
 impl Finished {
-    /// Demands an exit status.
+    /// Asserts an exit code.
     #[track_caller]
     pub(crate) fn exit(self, expected: i32) -> Self {
         assert_eq!(self.status.code(), Some(expected), "{self}");
@@ -317,20 +317,20 @@ impl Finished {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self}"))
     }
 
-    /// Standard output as JSON lines.
+    /// Standard output as JSON Lines.
     #[track_caller]
     pub(crate) fn lines(&self) -> Vec<Value> {
         let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         self.out.lines().map(parse).collect()
     }
 
-    /// The record in the last of the JSON lines.
+    /// The record in the last JSON line.
     #[track_caller]
     pub(crate) fn record(&self) -> Value {
         self.lines().pop().unwrap_or_else(|| panic!("no lines: {self}"))["record"].take()
     }
 
-    /// Standard error as the one JSON line of an error.
+    /// The error line of standard error.
     #[track_caller]
     pub(crate) fn error(&self) -> Value {
         let [line] = self.err.lines().collect::<Vec<_>>()[..] else { panic!("not one line: {self}") };
@@ -341,7 +341,7 @@ impl Finished {
     }
 }
 
-/// Demands that a value fits a schema that the command prints.
+/// Asserts that a value fits a schema of the command.
 #[track_caller]
 pub(crate) fn fits(schema: &str, value: &Value) {
     let text = TestEnv::new().run(["schema", schema]).ok();
@@ -354,7 +354,7 @@ pub(crate) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path).canonicalize().unwrap()
 }
 
-/// The ids of processes that have this word in their command line, but not of the command itself.
+/// The IDs of processes with this word in their command line, except the command itself.
 pub(crate) fn processes(text: &str) -> Vec<u32> {
     let own = std::process::id();
     let ids = std::fs::read_dir("/proc").unwrap().flatten();
@@ -368,7 +368,7 @@ pub(crate) fn processes(text: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition is true.
 #[track_caller]
 pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
     let begun = Instant::now();

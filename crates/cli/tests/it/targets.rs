@@ -1,4 +1,4 @@
-//! Tools of executables and of descriptions, from the command line.
+//! Tools of executables and descriptions, on the command line.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{TestEnv, ask};
 
-/// A program of three lines of protocol, as anyone could write it.
+/// A minimal tool program.
 const WEATHER: &str = r#"#!/bin/sh
 case "$1" in
 --discover) echo '{"name":"weather","version":"1.0","tools":[
@@ -46,7 +46,7 @@ fn world() -> TestEnv {
     env
 }
 
-/// Puts the program into a world.
+/// Writes the program into a world.
 pub(crate) fn weather(env: &TestEnv) {
     let path = env.write("weather", WEATHER);
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -66,7 +66,7 @@ fn an_executable_is_called_like_any_tool() {
         "{missing}"
     );
     let which = env.run(["call", "./weather"]).exit(2);
-    assert!(which.err.contains("has 4 tools: which one?"), "{which}");
+    assert!(which.err.contains("has 4 tools: name one"), "{which}");
     let typo = env.run(["call", "./weather", "forcast", "city=Oslo"]).exit(1);
     assert!(typo.err.contains("`forecast`"), "{typo}");
     let bare = env.run(["call", "weather", "forecast"]).exit(2);
@@ -91,7 +91,7 @@ fn an_executable_is_listed_and_its_tools_are_for_runs_too() {
 pub(crate) fn level_of_discovery() {
     use toolpost_sandbox::{Host, Level};
     let env = world();
-    // The level `strict` shows less of the host's own folders than `standard`.
+    // Level `strict` hides directories of the host that `standard` shows.
     let script = WEATHER
         .replace("#!/bin/sh\n", "#!/bin/sh\nif [ -e /etc/os-release ]; then S=more; else S=less; fi\n");
     let script = script.replace("\"Forecast the weather.\"", "\"'$S'\"");
@@ -123,12 +123,12 @@ fn a_session_is_held_on_the_terminal() {
     let env = world().with("TERM", "dumb");
     let held = env.answering(&["Oslo\r"], ["call", "./weather", "talk", "city=x"]).ok();
     assert!(held.out.contains("Which city?") && held.out.contains("\"input\":\"Oslo\""), "{held}");
-    // Without one, and without a pipe, there is nobody to ask.
+    // Without a terminal and a pipe there is no prompt.
     let alone = env.run(["call", "./weather", "talk", "city=x", "--json", "--no-input"]);
     assert_eq!(alone.error()["code"], "PRECONDITION", "{alone}");
 }
 
-/// A session in Python as toolable holds it: the end of the input is `quit`.
+/// A toolable session in Python: the end of the input is `quit`.
 const GUESS: &str = r#"#!/usr/bin/env python3
 import json, sys
 tool = {"name": "guess", "summary": "Guess.", "description": "Guess.", "streaming": False, "session_mode": True,
@@ -179,7 +179,7 @@ fn a_session_is_held_through_a_pipe() {
     let (lines, finished) = held("seven\n");
     assert_eq!(lines[0], start, "{finished}");
     assert_eq!(lines[1]["error"]["message"], "line 1 of standard input is not JSON: `seven`", "{finished}");
-    assert!(finished.exit(1).err.contains("Write one JSON value a line"));
+    assert!(finished.exit(1).err.contains("Write one JSON value per line"));
 }
 
 #[test]
@@ -228,7 +228,7 @@ pub(crate) fn prompt() {
 }
 
 #[test]
-fn a_program_that_is_no_tool_says_so() {
+fn a_program_without_the_protocol_is_rejected() {
     let env = world();
     let error = env.run(["call", "/bin/true", "x", "--json"]).exit(1).error();
     assert!(error["hints"].to_string().contains("--discover"), "{error}");
@@ -276,7 +276,7 @@ fn a_description_starts_nothing_until_it_is_trusted() {
 }
 
 #[test]
-fn what_comes_with_the_command_needs_no_trust() {
+fn included_descriptions_need_no_trust() {
     let env = TestEnv::new();
     let listed = env.run(["tools", "command:wc", "--format", "jsonl"]).ok().lines();
     assert!(!listed.is_empty());
@@ -285,7 +285,7 @@ fn what_comes_with_the_command_needs_no_trust() {
 }
 
 #[test]
-fn a_tool_answers_to_its_other_names() {
+fn a_tool_is_called_by_its_aliases() {
     let env = TestEnv::new();
     let answer: Value = env.run(["call", "safe_math_evaluator", "expression=6*7", "--json"]).ok().json();
     assert_eq!(
@@ -308,7 +308,7 @@ pub(crate) fn dynamic() {
         browsing.contains(&"browse_toolkit".to_owned()) && !browsing.contains(&"calculate".to_owned()),
         "{browsing:?}"
     );
-    // The model's provider has a search of its own.
+    // The model's provider has its own search.
     let searched = ask(&["--tools", "builtin", "--dynamic=native", "--core-tool", "calculate"]);
     let tools = searched["tools"].as_array().unwrap();
     assert_eq!(tools[0]["name"], "tool_search_tool_bm25", "{searched}");
@@ -324,7 +324,7 @@ pub(crate) fn dynamic() {
     let finder = env.path("finder.yaml");
     let dynamic = format!("--dynamic=script:{}", finder.display());
     assert_eq!(env.run(words.iter().copied().chain([dynamic.as_str()])).ok().out.trim(), "42");
-    // A recording has what both models were asked, and plays for both.
+    // A recording has the exchanges of both models, and replays both.
     env.write(
         "find.yaml",
         "turns:\n  - calls: [{ tool: find_tools, args: { intent: add } }]\n  - text: found\n",
@@ -358,7 +358,7 @@ pub(crate) fn search() {
     assert_eq!(found[0]["name"], "hash_text");
     assert!(found.len() < toolpost_tools::BUILTIN_NAMES.len());
     let nothing = env.run(["tools", "--search", "zzzzzz"]).ok();
-    assert!(nothing.out.is_empty() && nothing.err.contains("nothing was found"), "{nothing}");
+    assert!(nothing.out.is_empty() && nothing.err.contains("no tool matches"), "{nothing}");
 }
 
 #[test]
@@ -379,20 +379,20 @@ pub(crate) fn init() {
 }
 
 #[test]
-fn what_a_description_calls_success_is_one() {
+fn a_description_defines_success() {
     let env = TestEnv::new();
     env.write("a.txt", "one\n");
     env.write("b.txt", "two\n");
-    // `diff` ends with 1 when files differ, and its description says that this is an answer.
+    // `diff` exits with 1 when files differ, which its description maps to a result.
     let differ = env.run(["call", "command:diff", "from=a.txt", "to=b.txt", "--json"]);
     assert_eq!(differ.status.code(), Some(0), "{differ}");
-    // One value of a list need not be written as a list.
+    // A single value needs no list.
     let counted = env.run(["call", "command:wc", "paths=a.txt", "--json"]).ok();
     assert_eq!(counted.json()["status"], "success", "{counted}");
 }
 
 #[test]
-fn what_a_program_says_of_itself_obeys_no_terminal() {
+fn a_programs_texts_are_escaped() {
     let env = world();
     env.write("weather", WEATHER.replace("Forecast the weather.", "\\u001b[2Jgone\\u009b31m"));
     let shown = env.run(["tools", "./weather"]).ok();
@@ -405,7 +405,7 @@ fn what_a_program_says_of_itself_obeys_no_terminal() {
 }
 
 #[test]
-fn why_a_program_failed_is_told() {
+fn the_reason_of_a_failed_program_is_printed() {
     let env = world();
     env.write("weather", WEATHER.replace("forecast) case", "forecast) echo no umbrella >&2; exit 3; case"));
     let failed = env.run(["call", "./weather", "forecast", "city=Oslo"]);
@@ -413,7 +413,7 @@ fn why_a_program_failed_is_told() {
 }
 
 #[test]
-fn a_question_of_a_tool_does_not_look_like_ours() {
+fn a_tools_question_does_not_look_like_the_commands() {
     let env = world().with("TERM", "dumb");
     let held = env.answering(&["x\r"], ["call", "./weather", "talk", "city=x"]).ok();
     assert!(held.out.contains("a tool asks:"), "{held}");

@@ -1,4 +1,4 @@
-//! Trust covers what a trusted file references, and what runs cannot change it.
+//! Trust includes references, and programs cannot change trusted files.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -9,7 +9,7 @@ use crate::gateway::program;
 use crate::serve::{free, post};
 use crate::support::{TestEnv, eventually};
 
-/// A server with one tool, which answers with a variable and a word of its helper.
+/// A server whose tool returns a variable and a word of its helper.
 const SERVER: &str = r#"import json, os, sys, helper
 for line in sys.stdin:
     message = json.loads(line)
@@ -43,7 +43,7 @@ fn gateway(target: &str) -> String {
     format!("kind = \"gateway\"\n[[upstreams]]\nname = \"up\"\ntarget = \"{target}\"\n")
 }
 
-/// How a trusted file stands, and which file has changed.
+/// The trust in a file, and the changed file.
 fn standing(env: &TestEnv, name: &str) -> (String, Option<String>) {
     let path = env.path(name).canonicalize().unwrap();
     let listed = env.run(["trust", "--json"]).ok().json();
@@ -53,7 +53,7 @@ fn standing(env: &TestEnv, name: &str) -> (String, Option<String>) {
 }
 
 #[test]
-fn a_policy_that_code_has_overwritten_hands_out_nothing() {
+fn an_overwritten_policy_grants_nothing() {
     let env = TestEnv::new().with("HOST_SECRET", "of-the-host");
     env.write("way.toml", "allow = [\"example.org\"]\n");
     env.write("toolpost.toml", "egress_policy = \"way.toml\"\n");
@@ -64,28 +64,28 @@ fn a_policy_that_code_has_overwritten_hands_out_nothing() {
     let overwrite = format!("code=open('way.toml', 'w').write({tampered:?})");
     let attacked = env.run(["call", "run_code", "language=python", &overwrite]);
     if attacked.status.code() == Some(5) && !attacked.err.contains("way.toml") {
-        println!("SKIP a_policy_that_code_has_overwritten_hands_out_nothing: {}", attacked.err);
+        println!("SKIP an_overwritten_policy_grants_nothing: {}", attacked.err);
         return;
     }
-    // Whether or not this run was let.
+    // Whether or not this run was allowed.
     env.write("way.toml", &tampered);
     let look = "code=import os; print('HOST_SECRET' in os.environ, 'http_proxy' in os.environ)";
     let next = env.run(["call", "run_code", "language=python", look]).ok();
     assert!(next.out.contains("False False"), "{next}");
     assert!(next.err.contains("way.toml") && next.err.contains("toolpost trust"), "{next}");
-    // The operator has read it.
+    // The operator read it.
     env.run(["trust", "toolpost.toml"]).ok();
     let next = env.run(["call", "run_code", "language=python", look]).ok();
     assert!(next.out.contains("True"), "{next}");
 }
 
 #[test]
-fn a_file_stands_with_everything_that_it_references() {
+fn trust_includes_references() {
     struct Row {
-        /// The trusted file and its content; `DIR` is the working directory.
+        /// The trusted file with its content; `DIR` is the working directory.
         root: (&'static str, String),
         others: Vec<(&'static str, &'static str)>,
-        /// What is written later, and the path that is named as changed.
+        /// The later content, and the path that the error names.
         change: &'static str,
         named: &'static str,
     }
@@ -208,7 +208,7 @@ fn a_changed_reference_is_named_and_nothing_is_opened() {
     env.write("words.md", "Say little.");
     let trusted = env.run(["trust", "a.toml", "--json"]).ok().json();
     assert_eq!(trusted["files"][0]["references"].as_array().unwrap().len(), 2, "{trusted}");
-    // What a trusted file references is trusted with it, by itself as well.
+    // References are trusted on their own too.
     env.run(["tools", "a.toml"]).ok();
     env.run(["tools", "b.toml"]).ok();
     for (name, content) in [("words.md", "Obey."), ("b.toml", "kind = \"agent\"\n")] {
@@ -223,7 +223,7 @@ fn a_changed_reference_is_named_and_nothing_is_opened() {
 }
 
 #[test]
-fn a_list_of_format_1_is_read_and_files_with_references_are_trusted_again() {
+fn a_list_of_format_1_is_read_and_references_need_new_trust() {
     let env = TestEnv::new();
     env.write("plain.toml", "format = \"json\"\n");
     env.write("a.toml", agent("system_prompt_file = \"words.md\"\n"));
@@ -241,7 +241,7 @@ fn a_list_of_format_1_is_read_and_files_with_references_are_trusted_again() {
     let (state, changed) = standing(&env, "a.toml");
     assert!(state == "changed since" && changed.unwrap().ends_with("words.md"));
     env.run(["tools", "a.toml"]).exit(5);
-    // Another change keeps what is known of the others.
+    // Another change keeps the pins of the others.
     env.write("other.toml", "x");
     env.run(["trust", "other.toml"]).ok();
     assert_eq!(standing(&env, "plain.toml").0, "trusted");
@@ -253,7 +253,7 @@ fn a_list_of_format_1_is_read_and_files_with_references_are_trusted_again() {
 }
 
 #[test]
-fn code_that_edits_the_helper_of_a_server_does_not_get_its_key() {
+fn editing_a_servers_helper_does_not_leak_its_key() {
     let env = TestEnv::new().with("SECRET_KEY", "hunter2hunter2");
     let script = env.write("srv/server.py", SERVER);
     env.write("srv/helper.py", HELPER);
@@ -265,14 +265,14 @@ fn code_that_edits_the_helper_of_a_server_does_not_get_its_key() {
     env.run(["trust", ".mcp.json"]).ok();
     let call = ["call", "keeper", "--level", "minimal"];
     for _ in 0..2 {
-        // No cache that a start writes is a change.
+        // A cache that a start writes is no change.
         assert_eq!(env.run(call).ok().out, "key [secret]\n");
     }
     env.write("srv/helper.py", "def word(): return 'stolen '\n");
     let refused = env.run(call).exit(5);
     assert!(!refused.err.contains("hunter2") && refused.err.contains("srv"), "{refused}");
     assert!(refused.err.contains("toolpost trust"), "{refused}");
-    // Without a grant, the program itself is what was trusted.
+    // Without a grant, only the program is pinned.
     env.write(".mcp.json", entry(json!({})));
     env.run(["trust", ".mcp.json"]).ok();
     env.write("srv/helper.py", HELPER);
@@ -282,7 +282,7 @@ fn code_that_edits_the_helper_of_a_server_does_not_get_its_key() {
 }
 
 #[test]
-fn a_program_that_changes_while_it_is_served_is_not_started() {
+fn a_changed_program_is_not_started() {
     let env = TestEnv::new();
     program(&env, "weather", "Forecast the weather.");
     env.write("g.toml", gateway("./weather"));
@@ -295,7 +295,7 @@ fn a_program_that_changes_while_it_is_served_is_not_started() {
     };
     eventually("it answers", || call().is_some_and(|answer| answer.contains("forecast of weather")));
     let same = env.read("weather");
-    // The tool is the same, and so is what the program says of it.
+    // The tool and the program's definition are unchanged.
     program(&env, "weather", "Forecast the weather.");
     env.write("weather", same.replace("$1 of", "$1 stolen"));
     let refused = call().unwrap();
@@ -308,7 +308,7 @@ fn a_program_that_changes_while_it_is_served_is_not_started() {
 }
 
 #[test]
-fn file_tools_do_not_write_what_is_trusted_and_what_would_be() {
+fn file_tools_never_write_pinned_files() {
     let env = TestEnv::new();
     env.write("toolpost.toml", "egress_policy = \"deep/way.toml\"\n[targets]\nweather = \"./weather\"\n");
     env.write("deep/way.toml", "");
@@ -335,7 +335,7 @@ fn file_tools_do_not_write_what_is_trusted_and_what_would_be() {
         assert_eq!(write(path, &[]), Some(5), "{path}");
     }
     assert_eq!(env.read("deep/way.toml"), "");
-    // A directory of its own, which is not where the command runs.
+    // A separate directory, not the working directory.
     assert_eq!(write("way.toml", &["--workdir", "deep"]), Some(5));
     assert_eq!(write(".env", &["--workdir", "deep"]), Some(5));
     assert_eq!(write("named.toml", &[]), Some(0));
@@ -343,7 +343,7 @@ fn file_tools_do_not_write_what_is_trusted_and_what_would_be() {
     env.write("named.toml", "");
     assert_eq!(write("named.toml", &["--config", "egress_policy=named.toml"]), Some(5));
     assert_eq!(write("deep/other.toml", &[]), Some(0));
-    // An upload into a working directory is a write as well.
+    // An upload into a working directory is a write too.
     env.write("else/way.toml", "x");
     let attached = env.run(["exec", "--workdir", "deep", "--attach", "else/way.toml", "--", "true"]).exit(2);
     assert!(attached.err.contains("protected"), "{attached}");
@@ -391,5 +391,5 @@ fn a_program_directory_beyond_its_bounds_is_rejected_with_the_fix() {
     env.write(".mcp.json", servers.to_string());
     let refused = env.run(["trust", ".mcp.json"]).exit(6);
     assert!(refused.err.contains("256 MiB") && refused.err.contains("directory of its own"), "{refused}");
-    assert!(env.run(["trust"]).ok().err.contains("nothing is trusted"));
+    assert!(env.run(["trust"]).ok().err.contains("no trusted files"));
 }

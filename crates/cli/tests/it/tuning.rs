@@ -1,4 +1,4 @@
-//! How a model is asked: each option and its setting reach the request, or the way to it.
+//! Settings of a request to the model reach the provider.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 
 use crate::support::{Anthropic, Finished, TestEnv, ask, calls_all, says, says_whole};
 
-/// A model that takes every setting.
+/// A model that accepts every setting.
 const OLD: &str = "anthropic/claude-haiku-4-5";
 
-/// A server whose tool asks the client's model before it answers.
+/// A server whose tool sends a sampling request.
 const ASKER: &str = r#"
 import json, sys
 
@@ -39,81 +39,69 @@ for line in sys.stdin:
         send({"id": id, "error": {"code": -32601, "message": "unknown"}})
 "#;
 
-/// The body with an option, which must be the same with the setting.
+/// The request body with a setting; it must differ from the default one.
 #[track_caller]
-fn both(option: &[&str], setting: &str) -> Value {
+fn body(setting: &str) -> Value {
     let with = |words: &[&str]| ask(&[&["--model", OLD], words].concat());
-    let body = with(option);
-    assert_eq!(body, with(&["--config", setting]), "{option:?} {setting}");
-    assert_ne!(body, with(&[]), "{option:?}");
+    let body = with(&["--config", setting]);
+    assert_ne!(body, with(&[]), "{setting}");
     body
 }
 
 #[test]
 pub(crate) fn sampling() {
-    assert_eq!(both(&["--top-p", "0.25"], "top_p=0.25")["top_p"], 0.25);
-    assert_eq!(both(&["--top-k", "7"], "top_k=7")["top_k"], 7);
-    // A model that takes neither is sent neither, and that is told.
+    assert_eq!(body("top_p=0.25")["top_p"], 0.25);
+    assert_eq!(body("top_k=7")["top_k"], 7);
+    // A model without either gets neither, and a notice says so.
     let model = Anthropic::start(vec![says("ok")]);
-    let finished = model.env.run(["run", "-p", "hi", "--top-k", "7", "--model", "claude-opus-5-5"]).ok();
+    let finished =
+        model.env.run(["run", "-p", "hi", "--config", "top_k=7", "--model", "claude-opus-5-5"]).ok();
     assert_eq!(model.bodies()[0]["top_k"], Value::Null);
     assert!(finished.err.contains("`top_k` was not sent"), "{finished}");
 }
 
 #[test]
 pub(crate) fn seed() {
-    // The wire has none, and that is told.
-    for words in [["--seed", "7"], ["--config", "seed=7"]] {
-        let model = Anthropic::start(vec![says("ok")]);
-        let finished = model.env.run(["run", "-p", "hi"].iter().chain(&words)).ok();
-        assert!(finished.err.contains("`seed` was not sent"), "{finished}");
-    }
+    // The wire has none, and a notice says so.
+    let model = Anthropic::start(vec![says("ok")]);
+    let finished = model.env.run(["run", "-p", "hi", "--config", "seed=7"]).ok();
+    assert!(finished.err.contains("`seed` was not sent"), "{finished}");
 }
 
 #[test]
 pub(crate) fn stop() {
-    assert_eq!(
-        both(&["--stop", "END", "--stop", "FIN"], "stop=END,FIN")["stop_sequences"],
-        json!(["END", "FIN"])
-    );
+    assert_eq!(body("stop=END,FIN")["stop_sequences"], json!(["END", "FIN"]));
 }
 
 #[test]
 pub(crate) fn thinking() {
-    let body = both(&["--thinking", "2000"], "thinking=2000");
-    assert_eq!(body["thinking"], json!({"type": "enabled", "budget_tokens": 2000}));
-    assert_eq!(both(&["--thinking", "off"], "thinking=off")["thinking"]["type"], "disabled");
+    assert_eq!(body("thinking=2000")["thinking"], json!({"type": "enabled", "budget_tokens": 2000}));
+    assert_eq!(body("thinking=off")["thinking"]["type"], "disabled");
     let model = Anthropic::start(Vec::new());
-    for words in [["--thinking", "much"], ["--config", "thinking=much"]] {
-        model.env.run(["run", "-p", "hi", "--json"].into_iter().chain(words)).exit(2);
-    }
+    model.env.run(["run", "-p", "hi", "--json", "--config", "thinking=much"]).exit(2);
 }
 
 #[test]
 pub(crate) fn parallel_tool_calls() {
-    let body = both(&["--parallel-tool-calls", "false"], "parallel_tool_calls=false");
+    let body = body("parallel_tool_calls=false");
     assert_eq!(body["tool_choice"]["disable_parallel_tool_use"], true);
 }
 
 #[test]
 pub(crate) fn prompt_caching() {
-    assert_eq!(both(&["--prompt-caching", "off"], "prompt_caching=off")["cache_control"], Value::Null);
-    assert_eq!(both(&["--prompt-caching", "1h"], "prompt_caching=1h")["cache_control"]["ttl"], "1h");
+    assert_eq!(body("prompt_caching=off")["cache_control"], Value::Null);
+    assert_eq!(body("prompt_caching=1h")["cache_control"]["ttl"], "1h");
 }
 
 #[test]
-pub(crate) fn provider_option() {
-    let body =
-        both(&["--provider-option", r#"service_tier="flex""#], r#"provider_options={"service_tier":"flex"}"#);
-    assert_eq!(body["service_tier"], "flex");
+pub(crate) fn provider_options() {
+    assert_eq!(body(r#"provider_options={"service_tier":"flex"}"#)["service_tier"], "flex");
     let model = Anthropic::start(vec![says("ok")]);
     model.env.write("toolpost.toml", "[provider_options]\nservice_tier = \"auto\"\ninference_geo = \"us\"\n");
     model.env.run(["trust", "toolpost.toml"]).ok();
-    model.env.run(["run", "-p", "hi", "--provider-option", "service_tier=null"]).ok();
+    model.env.run(["run", "-p", "hi"]).ok();
     let body = model.bodies().remove(0);
-    assert_eq!((&body["service_tier"], &body["inference_geo"]), (&Value::Null, &json!("us")));
-    let wrong = model.env.run(["run", "-p", "hi", "--provider-option", "a=b", "--json"]).exit(2).error();
-    assert!(wrong["message"].as_str().unwrap().contains("no JSON"), "{wrong}");
+    assert_eq!((&body["service_tier"], &body["inference_geo"]), (&json!("auto"), &json!("us")));
 }
 
 fn overloaded() -> Reply {
@@ -136,7 +124,7 @@ pub(crate) fn fallback() {
         let names: Vec<Value> = model.bodies().iter().map(|body| body["model"].clone()).collect();
         assert_eq!(names, ["claude-first", "claude-second"]);
     }
-    // Without one, the error is the answer.
+    // Without a fallback, the error is the result.
     let model = Anthropic::start(vec![overloaded()]);
     model.env.run(["run", "-p", "hi", "--config", "models.retries=0", "--json"]).exit(4);
 }
@@ -147,7 +135,7 @@ pub(crate) fn retries() {
     let quick = ["run", "-p", "hi", "--config", "models.retries=2", "--config", "models.retry_wait=10ms"];
     let begun = Instant::now();
     assert_eq!(model.env.run(quick).ok().out, "at last\n");
-    // The usual first wait is a second, and the next one two.
+    // The default first wait is one second, the next one two.
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     let model = Anthropic::start(vec![overloaded(), says("too late")]);
     model.env.run(["run", "-p", "hi", "--config", "models.retries=0"]).exit(4);
@@ -174,7 +162,7 @@ pub(crate) fn timeouts() {
 
 #[test]
 pub(crate) fn connect_timeout() {
-    // A listener whose queue is full answers nobody.
+    // A listener with a full queue accepts no connection.
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let connect = || std::net::TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok();
@@ -209,16 +197,16 @@ pub(crate) fn limits() {
         let words =
             ["run", "-p", "hi", "--max-iterations", "38", "--max-time", "2s", "--config", setting, "--json"];
         assert_eq!(model.env.run(words).exit(6).json()["stop_reason"], "max_time", "{setting}");
-        // A tenth of a minute's worth comes at once.
+        // A tenth of the rate is available at once.
         assert!(model.bodies().len() <= 12, "{setting}: {}", model.bodies().len());
-        // Without the limit all would be there within a moment.
+        // Without the limit all requests would be immediate.
         assert!(begun.elapsed() > Duration::from_secs(1), "{setting}: {:?}", begun.elapsed());
     }
 }
 
 #[test]
 pub(crate) fn concurrency() {
-    // Three calls at once, each of which asks the model: how many wait for it together depends on the setting alone.
+    // Three concurrent calls with a sampling request each: only the setting limits them.
     let at_once = |settings: &[&str]| {
         let server = LoopbackProvider::start_with(|request| {
             let body = request.json();
@@ -237,7 +225,7 @@ pub(crate) fn concurrency() {
         });
         let model = Anthropic::at(server.unwrap());
         let script = model.env.write("asker.py", ASKER);
-        // Each has a server of its own: of one server with several calls nobody could say which of them asks.
+        // One server each, because a shared server could not attribute requests to calls.
         let servers = ["one", "two", "three"].map(|name| {
             ["--mcp-server".to_owned(), format!("stdio:python3 '{}' think_{name}", script.display())]
         });
@@ -264,31 +252,32 @@ pub(crate) fn tool_choice() {
         ("any", json!({"type": "any"})),
         ("calculate", json!({"type": "tool", "name": "calculate"})),
     ] {
-        let body = both(&["--tool-choice", choice], &format!("tool_choice={choice}"));
+        let body = body(&format!("tool_choice={choice}"));
         assert_eq!(body["tool_choice"], sent);
     }
-    // What was called is not called for again.
+    // Only the first answer has a forced call.
     let model =
         Anthropic::start(vec![crate::support::calls("calculate", &json!({"expression": "6*7"})), says("42")]);
-    let words = ["run", "-p", "hi", "--model", OLD, "--tool-choice", "calculate"];
+    let words = ["run", "-p", "hi", "--model", OLD, "--config", "tool_choice=calculate"];
     assert_eq!(model.env.run(words).ok().out, "42\n");
     assert_eq!(model.bodies()[1]["tool_choice"], Value::Null);
-    // A tool that is not there, and a model that cannot be made to call one, are found before.
+    // An unknown tool, and a model without forced calls, are found before a request.
     let model = Anthropic::start(Vec::new());
     let refused = |words: &[&str]| {
         let words = ["run", "-p", "hi", "--json"].iter().chain(words);
         model.env.run(words).exit(2).err.clone()
     };
-    assert!(refused(&["--model", OLD, "--tool-choice", "calculat"]).contains("Did you mean `calculate`?"));
-    let said = refused(&["--model", "claude-opus-5-5", "--tool-choice", "any"]);
+    assert!(
+        refused(&["--model", OLD, "--config", "tool_choice=calculat"]).contains("Did you mean `calculate`?")
+    );
+    let said = refused(&["--model", "claude-opus-5-5", "--config", "tool_choice=any"]);
     assert!(said.contains("forced_tool_choice"), "{said}");
-    let said = refused(&["--model", OLD, "--tool-choice", "any", "--thinking", "2000"]);
+    let said = refused(&["--model", OLD, "--config", "tool_choice=any", "--config", "thinking=2000"]);
     assert!(said.contains("with a thinking budget"), "{said}");
-    assert!(refused(&["--tool-choice", ""]).contains("expected `auto`"));
     assert!(refused(&["--config", "tool_choice="]).contains("expected `auto`"));
 }
 
-/// What a provider is asked that is not Anthropic, and refuses.
+/// The request to another provider, which rejects it.
 fn asked_of(provider: &str, words: &[&str]) -> (Vec<ReceivedRequest>, Finished) {
     let body = r#"{"error":{"message":"enough","type":"invalid_request_error"}}"#;
     let server = LoopbackProvider::start(vec![Reply::json(400, body)]).unwrap();
@@ -302,31 +291,25 @@ fn asked_of(provider: &str, words: &[&str]) -> (Vec<ReceivedRequest>, Finished) 
 
 #[test]
 pub(crate) fn metadata() {
-    let body = both(&["--metadata", "user_id=u1"], r#"metadata={"user_id":"u1"}"#);
+    let body = body(r#"metadata={"user_id":"u1"}"#);
     assert_eq!(body["metadata"], json!({"user_id": "u1"}));
-    let more = ["--metadata", "user_id=u2", "--config", r#"metadata={"user_id":"u1"}"#];
-    assert_eq!(ask(&more)["metadata"], json!({"user_id": "u2"}));
-    let words = ["--model", "gpt-6.1-sol", "--metadata", "team=red", "--metadata", "job=7"];
+    let words = ["--model", "gpt-6.1-sol", "--config", r#"metadata={"team":"red","job":"7"}"#];
     let (requests, _) = asked_of("openai", &words);
     assert_eq!(requests[0].json()["metadata"], json!({"team": "red", "job": "7"}));
-    // What a provider does not take is found before it is asked.
-    let (requests, finished) =
-        asked_of("gemini", &["--model", "gemini-3.8-flash", "--metadata", "user_id=u1"]);
+    // Unsupported metadata is found before a request.
+    let words = ["--model", "gemini-3.8-flash", "--config", r#"metadata={"user_id":"u1"}"#];
+    let (requests, finished) = asked_of("gemini", &words);
     assert_eq!((requests.len(), &finished.exit(2).error()["code"]), (0, &json!("UNSUPPORTED")));
-    Anthropic::start(Vec::new()).env.run(["run", "-p", "hi", "--metadata", "user_id"]).exit(2);
 }
 
 #[test]
-pub(crate) fn beta() {
-    for words in [&["--beta", "one-2026", "--beta", "two-2026"][..], &["--config", "betas=one-2026,two-2026"]]
-    {
-        let model = Anthropic::start(vec![says("ok")]);
-        model.env.run(["run", "-p", "hi"].iter().chain(words)).ok();
-        let requests = model.server.requests();
-        let header = requests[0].header("anthropic-beta").unwrap();
-        assert!(header.ends_with("one-2026,two-2026"), "{header}");
-    }
-    let (requests, finished) = asked_of("gemini", &["--model", "gemini-3.8-flash", "--beta", "one"]);
+pub(crate) fn betas() {
+    let model = Anthropic::start(vec![says("ok")]);
+    model.env.run(["run", "-p", "hi", "--config", "betas=one-2026,two-2026"]).ok();
+    let requests = model.server.requests();
+    let header = requests[0].header("anthropic-beta").unwrap();
+    assert!(header.ends_with("one-2026,two-2026"), "{header}");
+    let (requests, finished) = asked_of("gemini", &["--model", "gemini-3.8-flash", "--config", "betas=one"]);
     let error = finished.exit(2).error();
     assert_eq!((requests.len(), &error["code"]), (0, &json!("UNSUPPORTED")));
     assert!(error["message"].as_str().unwrap().contains("`one`"), "{error}");
@@ -337,30 +320,26 @@ pub(crate) fn strict_tools() {
     let strict = |body: &Value| -> Vec<bool> {
         body["tools"].as_array().unwrap().iter().map(|tool| tool["strict"] == true).collect()
     };
-    // The schema of the second one cannot be kept to: its parameters may have any names.
+    // The second schema cannot be strict: its parameters may have any names.
     let tools = ["--tools", "write_file,calculate"];
     assert_eq!(strict(&ask(&tools)), [false, false]);
-    for words in [&["--strict-tools"][..], &["--config", "strict_tools=true"]] {
-        assert_eq!(strict(&ask(&[&tools[..], words].concat())), [true, false], "{words:?}");
-    }
+    let strictly = ["--tools", "write_file,calculate", "--config", "strict_tools=true"];
+    assert_eq!(strict(&ask(&strictly)), [true, false]);
 }
 
 #[test]
-pub(crate) fn tag() {
-    for words in [&["--tag", "customer=7"][..], &["--config", r#"tags={"customer":"7"}"#]] {
-        let model = Anthropic::start(vec![says("ok"), says("ok")]);
-        let words = [&["--format", "jsonl"][..], words].concat();
-        let told = |lines: &[Value]| {
-            let usage: Vec<_> = lines.iter().filter(|line| line["type"] == "usage").collect();
-            assert_eq!(usage.len(), 1, "{lines:?}");
-            usage[0]["metadata"].clone()
-        };
-        let finished = model.env.run(["run", "-p", "hi"].iter().chain(&words)).ok();
-        assert_eq!(told(&finished.lines()), json!({"customer": "7"}));
-        let finished = model.env.run_with("hi\n", ["chat"].iter().chain(&words)).ok();
-        assert_eq!(told(&finished.lines()), json!({"customer": "7"}));
-        // No provider is told.
-        assert!(model.bodies().iter().all(|body| !body.to_string().contains("customer")));
-    }
-    Anthropic::start(Vec::new()).env.run(["run", "-p", "hi", "--tag", "customer"]).exit(2);
+pub(crate) fn tags() {
+    let model = Anthropic::start(vec![says("ok"), says("ok")]);
+    let words = ["--format", "jsonl", "--config", r#"tags={"customer":"7"}"#];
+    let metadata = |lines: &[Value]| {
+        let usage: Vec<_> = lines.iter().filter(|line| line["type"] == "usage").collect();
+        assert_eq!(usage.len(), 1, "{lines:?}");
+        usage[0]["metadata"].clone()
+    };
+    let finished = model.env.run(["run", "-p", "hi"].iter().chain(&words)).ok();
+    assert_eq!(metadata(&finished.lines()), json!({"customer": "7"}));
+    let finished = model.env.run_with("hi\n", ["chat"].iter().chain(&words)).ok();
+    assert_eq!(metadata(&finished.lines()), json!({"customer": "7"}));
+    // No provider gets the tags.
+    assert!(model.bodies().iter().all(|body| !body.to_string().contains("customer")));
 }

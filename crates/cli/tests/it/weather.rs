@@ -1,4 +1,4 @@
-//! The example of the front page: a real table, a real sandbox, a scripted model.
+//! The demo of README: a real table, a real sandbox, a scripted model.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -28,8 +28,8 @@ fn answers(env: &TestEnv) {
     for part in ["2014", "1232.8", "August", "1461 days"] {
         assert!(finished.out.contains(part), "{part}: {finished}");
     }
-    // Who reads the output knows what is real.
-    assert!(finished.err.contains("the model's words are scripted"), "{finished}");
+    // The output says what is scripted.
+    assert!(finished.err.contains("the answers are scripted"), "{finished}");
     assert!(finished.err.contains("✓ run_code") && finished.err.contains("sandbox "), "{finished}");
     let record = env.run(WORDS.iter().chain(&["--json"])).ok().json();
     assert!(record["notices"].to_string().contains("scripted"), "{record}");
@@ -41,7 +41,7 @@ fn the_answer_is_right() {
 }
 
 #[test]
-fn the_command_of_the_script_s_own_comment_works() {
+fn the_command_in_the_scripts_comment_works() {
     let env = TestEnv::new();
     let table = repository(TABLE);
     let model = format!("script:{}", repository(SCRIPT).display());
@@ -51,10 +51,10 @@ fn the_command_of_the_script_s_own_comment_works() {
 }
 
 #[test]
-fn another_table_has_another_answer() {
+fn another_table_changes_the_answer() {
     let env = with_files(TestEnv::new());
     let table = env.read("seattle-weather.csv");
-    // One day of 2012 with rain for a year.
+    // One day of 2012 gets the rain of a year.
     let changed = table.replacen("2012-01-02,10.9,", "2012-01-02,910.9,", 1);
     assert_ne!(table, changed);
     env.write("seattle-weather.csv", changed);

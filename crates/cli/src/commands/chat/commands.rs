@@ -1,4 +1,4 @@
-//! What the commands of a conversation do.
+//! The actions of chat commands.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -11,17 +11,17 @@ use toolpost_core::{Cancellation, RunRecord, SourceStatus, Usage, did_you_mean};
 use toolpost_llm::{ItemView, Part, Turn};
 use toolpost_sandbox::Host;
 
-use super::super::hosted::give;
-use super::super::model::open_model;
-use super::super::run::{count, hosted_code, usd};
 use super::{Chat, Next, UPLOAD, slash};
 use crate::failure::Failure;
+use crate::hosted::upload;
 use crate::interrupt::unless;
+use crate::model::open_model;
+use crate::outcome::{count, hosted_code, usd};
 use crate::progress;
 use crate::style::{FAINT, HINT, STRONG, WARN, harmless, label, one_line, paint};
 
 impl Chat<'_> {
-    /// Does what a line with a slash asks for. What takes its time ends when it is asked to stop.
+    /// Runs a chat command; cancellation stops slow ones.
     pub(super) fn command(&mut self, line: &str, stop: &Cancellation) -> Result<Next, Failure> {
         let (name, rest) = slash::parse(line.trim()).map_err(|wrong| Failure::usage(harmless(&wrong)))?;
         match name {
@@ -30,8 +30,8 @@ impl Chat<'_> {
             "/tools" => self.list_tools(rest),
             "/mcp" => self.list_sources(),
             "/approve" => self.approve(rest)?,
-            "/usage" => self.tell(&self.used()),
-            "/cost" => self.tell(&self.costs()),
+            "/usage" => self.note(&self.used()),
+            "/cost" => self.note(&self.costs()),
             "/trace" => self.trace(),
             "/sandbox" => self.sandbox(),
             "/compact" => self.compact(stop)?,
@@ -52,40 +52,40 @@ impl Chat<'_> {
                 writeln!(text, "  {}  {}", paint(HINT, format!("{:<17}", usage.trim_end())), command.meaning);
         }
         text.push_str(
-            "\nEnter sends. A line goes on after `\\` and with Alt-Enter; what is pasted keeps its lines.\n",
+            "\nEnter sends. A line continues after `\\` and with Alt-Enter; pasted text keeps its lines.\n",
         );
-        text.push_str("Ctrl-C stops the answer; what was said so far is kept. Tab completes commands.");
-        self.tell(&text);
+        text.push_str("Ctrl-C stops the answer and stores its beginning. Tab completes commands.");
+        self.note(&text);
     }
 
     fn change_model(&mut self, name: &str, stop: &Cancellation) -> Result<(), Failure> {
         if name.is_empty() {
-            self.tell(&harmless(&self.model.id().to_string()));
+            self.note(&harmless(&self.model.id().to_string()));
             return Ok(());
         }
         if self.tape.is_recording() {
-            return Err(Failure::usage("the conversation is recorded, and a recording has one model")
-                .hint("Begin a new conversation without `--record`."));
+            return Err(Failure::usage("a recorded conversation cannot change its model")
+                .hint("Start a new conversation without `--record`."));
         }
         let model = open_model(name, self.config)?;
         let agent = self.parts.agent(std::sync::Arc::clone(&model), &self.tape)?;
         let place = self.parts.code_place(&*model)?;
         let (provider, before) = (&model.id().provider, self.model.id().provider.clone());
         if *provider != before {
-            // What was uploaded is with the other provider alone.
+            // Uploads belong to one provider.
             let given = match self.given_to.remove(provider) {
                 Some(given) => given,
                 None => {
                     let given =
-                        give(self.work, place.as_ref(), &*model, self.workspace, self.config, self.printer);
+                        upload(self.work, place.as_ref(), &*model, self.workspace, self.config, self.printer);
                     self.handle.block_on(unless(stop, UPLOAD, given))?
                 }
             };
             self.given_to.insert(before, std::mem::replace(&mut self.given, given));
         }
         (self.agent, self.place, self.model) = (agent, place, model);
-        self.tell(&format!("{} goes on", paint(STRONG, harmless(&self.model.id().to_string()))));
-        self.tell_place();
+        self.note(&format!("{} answers from now on", paint(STRONG, harmless(&self.model.id().to_string()))));
+        self.note_place();
         Ok(())
     }
 
@@ -107,30 +107,30 @@ impl Chat<'_> {
             })
             .collect();
         if lines.is_empty() {
-            self.tell("no tool has that text");
+            self.note("no tool matches");
         } else {
-            self.tell(&lines.join("\n"));
+            self.note(&lines.join("\n"));
         }
     }
 
     fn list_sources(&self) {
         let sources = &self.parts.sources;
         if sources.is_empty() {
-            self.tell("all tools are built in; `--mcp-server` and `--tools` add servers and programs");
+            self.note("all tools are built in; `--mcp-server` and `--tools` add servers and programs");
         }
         for source in sources {
             let status = source.status();
             if status.is_empty() {
-                // Programs are started for each call.
+                // Programs start for each call.
                 let tools = self.handle.block_on(source.list()).map_or(0, |tools| tools.len());
-                self.tell(&format!(
+                self.note(&format!(
                     "  {}  {}",
                     paint(STRONG, one_line(source.name(), 64)),
                     count(tools, "tool")
                 ));
             }
             for status in status {
-                self.tell(&standing(&status));
+                self.note(&standing(&status));
             }
         }
     }
@@ -139,20 +139,20 @@ impl Chat<'_> {
         if tool.is_empty() {
             let approved = self.port.approved();
             let text = match approved.as_slice() {
-                [] => "no tool is approved but those that need no approval".to_owned(),
+                [] => "no tool was approved in this chat".to_owned(),
                 some => format!("approved: {}", some.join(", ")),
             };
-            self.tell(&harmless(&text));
+            self.note(&harmless(&text));
             return Ok(());
         }
         let specs = self.parts.toolbox.specs();
         if !specs.iter().any(|spec| spec.name == tool) {
-            let failure = Failure::usage(format!("there is no tool `{}`", one_line(tool, 64)));
+            let failure = Failure::usage(format!("unknown tool `{}`", one_line(tool, 64)));
             let near = did_you_mean(tool, specs.iter().map(|spec| spec.name.as_str()));
             return Err(failure.hint(near.unwrap_or_else(|| "`/tools` lists them.".to_owned())));
         }
         self.port.approve(tool);
-        self.tell(&format!("{} is approved for this conversation", paint(STRONG, tool)));
+        self.note(&format!("{} is approved for this conversation", paint(STRONG, tool)));
         Ok(())
     }
 
@@ -161,10 +161,10 @@ impl Chat<'_> {
         let mut text = format!("{} tokens in, {} out", usage.input_tokens, usage.output_tokens);
         let mut parts = Vec::new();
         if usage.cache_read_tokens > 0 {
-            parts.push(format!("{} read from the cache", usage.cache_read_tokens));
+            parts.push(format!("{} cache reads", usage.cache_read_tokens));
         }
         if usage.cache_write_tokens > 0 {
-            parts.push(format!("{} written to it", usage.cache_write_tokens));
+            parts.push(format!("{} cache writes", usage.cache_write_tokens));
         }
         if let Some(reasoning) = usage.reasoning_tokens {
             parts.push(format!("{reasoning} of reasoning"));
@@ -179,14 +179,14 @@ impl Chat<'_> {
     fn costs(&self) -> String {
         match self.cost {
             Some(cost) => usd(cost),
-            None => "unknown: no price is known for what has answered".to_owned(),
+            None => "unknown: a model has no known price".to_owned(),
         }
     }
 
-    /// The calls of the latest turn, those of agents that it has called among them.
+    /// Prints the calls of the latest turn, including those of called agents.
     fn trace(&self) {
         let Some(record) = &self.latest else {
-            self.tell("there is no answer here whose calls could be shown");
+            self.note("no answer yet");
             return;
         };
         let mut lines = Vec::new();
@@ -199,37 +199,37 @@ impl Chat<'_> {
             };
             lines.push(what.to_owned());
         }
-        self.tell(&lines.join("\n"));
+        self.note(&lines.join("\n"));
     }
 
     fn sandbox(&self) {
         let host = Host::probe();
         let level = match (self.level, host.best()) {
-            (Some(level), _) => format!("level {}, as it was named", paint(STRONG, level)),
+            (Some(level), _) => format!("level {}, as requested", paint(STRONG, level)),
             (None, Some(level)) => {
-                format!("level {}, the best that this host can give", paint(STRONG, level))
+                format!("level {}, the best of this host", paint(STRONG, level))
             }
-            (None, None) => paint(WARN, "no level can be given here; `toolpost doctor` says why"),
+            (None, None) => paint(WARN, "no level is available; `toolpost doctor` says why"),
         };
-        self.tell(&level);
+        self.note(&level);
         let calls = self.latest.iter().flat_map(|record| &record.tool_calls);
         let mut reports = calls.filter_map(|call| Some((call, call.sandbox.as_ref()?.get("report")?)));
         let Some((call, report)) = reports.next_back() else {
-            self.tell(&paint(FAINT, "no code ran for the latest answer"));
+            self.note(&paint(FAINT, "no code ran in the latest turn"));
             return;
         };
         let word = |value: &Value| value.as_str().map(|word| one_line(word, 64));
         let effective = report.get("effective").and_then(word).unwrap_or_default();
         let layers = report.get("layers").and_then(Value::as_array).into_iter().flatten().filter_map(word);
         let layers: Vec<String> = layers.collect();
-        self.tell(&format!(
-            "{} ran at level {effective} in: {}",
+        self.note(&format!(
+            "{} ran at level {effective} with the layers {}",
             paint(STRONG, one_line(&call.tool, 64)),
             layers.join(", ")
         ));
     }
 
-    /// Makes the conversation shorter; Ctrl-C leaves it as it is.
+    /// Compacts the conversation; Ctrl-C cancels.
     fn compact(&mut self, stop: &Cancellation) -> Result<(), Failure> {
         let before = self.conversation.summary();
         let compacted = self.handle.block_on(async {
@@ -240,27 +240,27 @@ impl Chat<'_> {
             }
         });
         let Some(Ok(done)) = compacted else {
-            // What was asked for is paid for, also if nothing came of it.
+            // A cancelled or failed summary still costs.
             self.count_since(&before);
             if let Some(failed) = compacted {
                 failed?;
             }
             self.handle.block_on(self.conversation.flush())?;
             let is_shorter = self.conversation.summary().turns < before.turns;
-            self.tell(if is_shorter {
-                "stopped when the summary was there already: it has taken its place"
+            self.note(if is_shorter {
+                "stopped, but the summary was already stored"
             } else {
-                "stopped; the conversation is as it was"
+                "stopped; the conversation is unchanged"
             });
             return Ok(());
         };
         let Some(compacted) = done else {
-            self.tell("the conversation is too short: there is nothing that a summary could replace");
+            self.note("the conversation is too short for a summary");
             return Ok(());
         };
         self.count(&compacted.usage, compacted.cost_usd);
-        self.tell(&format!(
-            "a summary has taken the place of {} ({} tokens in, {} out)",
+        self.note(&format!(
+            "a summary replaced {} ({} tokens in, {} out)",
             count(compacted.turns, "message"),
             compacted.usage.input_tokens,
             compacted.usage.output_tokens
@@ -268,7 +268,7 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// Counts what the conversation has consumed since it stood so.
+    /// Counts the usage since an earlier summary of the conversation.
     fn count_since(&mut self, before: &ConversationSummary) {
         let now = self.conversation.summary();
         if (&now.usage, now.cost_usd) == (&before.usage, before.cost_usd) {
@@ -289,21 +289,21 @@ impl Chat<'_> {
 
     fn undo(&mut self) -> Result<(), Failure> {
         if std::mem::take(&mut self.is_lost) {
-            self.tell("the last question failed and was not kept: there is nothing of it to take back");
+            self.note("the last question failed and was discarded: nothing to undo");
             return Ok(());
         }
         let Some(left) = self.conversation.exchanges().len().checked_sub(1) else {
-            self.tell("there is nothing to take back");
+            self.note("nothing to undo");
             return Ok(());
         };
-        self.take_back(left)?;
+        self.rewind(left)?;
         self.latest = None;
         let stays = match left {
-            0 => "no question of yours stays".to_owned(),
-            1 => "1 question of yours stays".to_owned(),
-            more => format!("{more} questions of yours stay"),
+            0 => "no question remains".to_owned(),
+            1 => "1 question remains".to_owned(),
+            more => format!("{more} questions remain"),
         };
-        self.tell(&format!("taken back; {stays}. What tools have done is done."));
+        self.note(&format!("undone; {stays}. Effects of tools remain."));
         Ok(())
     }
 
@@ -312,7 +312,7 @@ impl Chat<'_> {
         self.is_ours = true;
         self.is_lost = false;
         self.latest = None;
-        self.tell("a new conversation begins");
+        self.note("new conversation");
     }
 
     fn resume(&mut self, id: &str) -> Result<(), Failure> {
@@ -321,15 +321,15 @@ impl Chat<'_> {
             self.is_ours = false;
             self.is_lost = false;
             self.latest = None;
-            self.tell_where_it_stands();
+            self.note_resumed();
             return Ok(());
         }
         let all = self.handle.block_on(self.memory.last())?;
         if all.is_empty() {
-            self.tell("no other conversation was had in this folder");
+            self.note("this directory has no other conversations");
         }
         for summary in all {
-            self.tell(&format!(
+            self.note(&format!(
                 "  {}  {} {}",
                 paint(HINT, summary.id),
                 one_line(&summary.title, 60),
@@ -354,16 +354,16 @@ impl Chat<'_> {
         let mut file =
             OpenOptions::new().write(true).create_new(true).open(path).map_err(|error| wrong(&error))?;
         file.write_all(text.as_bytes()).map_err(|error| wrong(&error))?;
-        self.tell(&format!("written to {}", paint(HINT, label(&path.display().to_string()))));
+        self.note(&format!("written to {}", paint(HINT, label(&path.display().to_string()))));
         Ok(())
     }
 }
 
-/// The calls of a run and of those that it has made, each with how it ended.
+/// Adds the calls of a run and of its children with their results.
 fn trace_of(record: &RunRecord, indent: &str, lines: &mut Vec<String>) {
     for call in &record.tool_calls {
         let arguments = call.arguments.as_deref().unwrap_or(&Value::Null);
-        let name = progress::told(&call.tool, progress::NAME);
+        let name = progress::scrubbed_line(&call.tool, progress::NAME);
         lines.push(format!("{indent}{}", progress::started(&name, arguments)));
         lines.push(format!("{indent}  {}", progress::finished(&name, call)));
     }
@@ -373,7 +373,7 @@ fn trace_of(record: &RunRecord, indent: &str, lines: &mut Vec<String>) {
     }
 }
 
-/// How a source is, in words.
+/// The state of a source as text.
 fn standing(source: &SourceStatus) -> String {
     let name = paint(STRONG, one_line(&source.name, 64));
     let mut line = format!("  {name}  {}, {}", source.state.words(), count(source.tools, "tool"));
@@ -387,7 +387,7 @@ fn standing(source: &SourceStatus) -> String {
     line
 }
 
-/// A conversation as Markdown. What was said is for a terminal too: a file is often looked at there.
+/// Renders a conversation as Markdown, escaped for terminals.
 fn transcript(turns: &[Turn]) -> String {
     let mut text = String::new();
     for turn in turns {

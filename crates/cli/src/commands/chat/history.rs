@@ -1,4 +1,4 @@
-//! What a person has said in conversations of a project, for the line editor. Nothing that looks like a secret is kept.
+//! The history of the line editor, per project, without lines that look like secrets.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use crate::env;
 use crate::regular_file;
 
-/// How many of the last lines are offered.
+/// The maximum number of recalled lines.
 const MAX_ENTRIES: usize = 1000;
-/// The longest line that is kept, in bytes.
+/// The maximum length of a stored line, in bytes.
 const MAX_ENTRY: usize = 16 << 10;
-/// How much of the file is read; a larger one is begun anew with its last lines.
+/// The maximum size of the file; a larger one is rewritten with its last lines.
 const MAX_FILE: u64 = 4 << 20;
 
-/// How keys of well-known services begin.
+/// Prefixes of well-known API keys.
 const KEYS: [&str; 12] =
     ["sk-", "sk_", "xai-", "AIza", "ghp_", "gho_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "AKIA", "hf_"];
-/// What stands before a secret.
+/// Words before a secret.
 const NAMES: [&str; 9] = [
     "password",
     "passwd",
@@ -30,40 +30,40 @@ const NAMES: [&str; 9] = [
     "authorization",
 ];
 
-/// The file, and what is read from it.
+/// The file and its entries.
 pub(super) struct History {
     path: Option<PathBuf>,
     entries: Vec<String>,
 }
 
 impl History {
-    /// Reads what there is. A file that cannot be read is no reason not to talk.
+    /// Reads the file; an unreadable one is ignored.
     pub(super) fn open(path: Option<PathBuf>) -> Self {
-        // A pipe would wait for somebody who writes to it.
+        // Opening a pipe blocks.
         let path = path.filter(|path| path.metadata().map_or(true, |metadata| metadata.is_file()));
         let entries = path.as_deref().and_then(|path| read(path).ok()).unwrap_or_default();
         Self { path, entries }
     }
 
-    /// What was said before, oldest first.
+    /// The stored lines, oldest first.
     pub(super) fn entries(&self) -> &[String] {
         &self.entries
     }
 
-    /// Keeps a line, unless it looks like one with a secret; whether it may be offered again.
+    /// Stores a line unless it looks like a secret; true if it may be recalled.
     pub(super) fn add(&self, entry: &str) -> bool {
         if entry.len() > MAX_ENTRY || is_secret(entry, &secrets()) {
             return false;
         }
         if let Some(path) = &self.path {
-            // The conversation is worth more than its history.
+            // A failed write does not stop the chat.
             let _ = append(path, entry);
         }
         true
     }
 }
 
-/// The keys that are set, which no line may have.
+/// The keys of the environment.
 fn secrets() -> Vec<String> {
     let secrets = env::secrets().into_iter().map(|secret| secret.expose().to_owned());
     secrets.filter(|secret| secret.len() >= 6).collect()
@@ -119,10 +119,10 @@ fn append(path: &Path, entry: &str) -> io::Result<()> {
     }
     let mut options = OpenOptions::new();
     options.append(true).create(true);
-    // What a person says is for nobody else's eyes.
+    // Messages are private.
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    // In one piece, because other conversations write as well.
+    // One write, because other chats append too.
     options.open(path)?.write_all(line(entry)?.as_bytes())
 }
 
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_known_by_what_they_are_and_by_what_they_look_like() {
+    fn secrets_are_detected_by_value_and_by_form() {
         let set = ["my-own-key-value".to_owned()];
         for text in [
             "use my-own-key-value here",
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_back_whole_and_secrets_do_not() {
+    fn lines_are_stored_and_secrets_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/history.jsonl");
         let history = History::open(Some(path.clone()));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_file_is_begun_anew_with_its_last_lines() {
+    fn a_large_file_is_rewritten_with_its_last_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("history.jsonl");
         let long = "x".repeat(10_000);

@@ -1,4 +1,4 @@
-//! What a person says, from a line editor on a terminal, else a line at a time.
+//! Input of a chat: a line editor on a terminal, else lines of standard input.
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::sync::Arc;
@@ -17,38 +17,38 @@ use rustyline::{
 
 use super::history::History;
 use super::slash;
-use crate::config::places;
+use crate::config::paths;
 use crate::failure::Failure;
 
-/// What stands before what a person writes.
+/// The prompt.
 const PROMPT: &str = "> ";
-/// The longest thing that is said at once, in bytes.
-const MAX_SAID: u64 = 16 << 20;
+/// The maximum size of a message, in bytes.
+const MAX_MESSAGE: u64 = 16 << 20;
 
-/// What came.
-pub(super) enum Said {
-    Words(String),
-    /// Ctrl-C, on a line with words or on an empty one.
+/// An input event.
+pub(super) enum InputEvent {
+    Text(String),
+    /// Ctrl-C, and whether the line was empty.
     Interrupted {
         on_empty: bool,
     },
     End,
 }
 
-/// Where it comes from.
+/// The input of a chat.
 pub(super) enum Input {
     Terminal(Box<Lines>),
     Pipe,
 }
 
 pub(super) struct Lines {
-    editor: Editor<Words, MemHistory>,
+    editor: Editor<Completions, MemHistory>,
     history: History,
     was_empty: Arc<AtomicBool>,
 }
 
 impl Input {
-    /// A line editor on a terminal; else the lines of standard input.
+    /// Opens a line editor on a terminal, else standard input.
     pub(super) fn open(is_terminal: bool) -> Result<Self, Failure> {
         if !is_terminal {
             return Ok(Self::Pipe);
@@ -59,22 +59,22 @@ impl Input {
             .map_err(|error| wrong(&error))?
             .bracketed_paste(true)
             .build();
-        let mut editor: Editor<Words, MemHistory> =
+        let mut editor: Editor<Completions, MemHistory> =
             Editor::with_history(config, MemHistory::new()).map_err(|error| wrong(&error))?;
-        editor.set_helper(Some(Words::default()));
+        editor.set_helper(Some(Completions::default()));
         editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), Cmd::Newline);
         let was_empty = Arc::new(AtomicBool::new(true));
         let looked = OnInterrupt(Arc::clone(&was_empty));
         editor.bind_sequence(KeyEvent::ctrl('C'), EventHandler::Conditional(Box::new(looked)));
-        let history = History::open(places::history());
+        let history = History::open(paths::history());
         for entry in history.entries() {
-            // An entry that cannot be kept is one less to go back to.
+            // An entry that the editor rejects is skipped.
             let _ = editor.add_history_entry(entry.as_str());
         }
         Ok(Self::Terminal(Box::new(Lines { editor, history, was_empty })))
     }
 
-    /// What can be named after a command such as `/model`.
+    /// Sets the completions of a command such as `/model`.
     pub(super) fn offer(&mut self, command: &'static str, names: Vec<String>) {
         if let Self::Terminal(lines) = self
             && let Some(words) = lines.editor.helper_mut()
@@ -84,43 +84,43 @@ impl Input {
         }
     }
 
-    /// Waits for what is said next.
-    pub(super) fn next(&mut self) -> Result<Said, Failure> {
+    /// Waits for the next input.
+    pub(super) fn next(&mut self) -> Result<InputEvent, Failure> {
         match self {
             Self::Terminal(lines) => lines.next(),
             Self::Pipe => {
                 let mut line = Vec::new();
-                let read = io::stdin().lock().take(MAX_SAID).read_until(b'\n', &mut line);
+                let read = io::stdin().lock().take(MAX_MESSAGE).read_until(b'\n', &mut line);
                 let read = read.map_err(|error| Failure::of_machine("standard input", &error))?;
                 if read == 0 {
-                    return Ok(Said::End);
+                    return Ok(InputEvent::End);
                 }
                 let line = String::from_utf8(line)
                     .map_err(|_| Failure::usage("a line of standard input is not UTF-8"))?;
-                Ok(Said::Words(line.trim_end_matches(['\n', '\r']).to_owned()))
+                Ok(InputEvent::Text(line.trim_end_matches(['\n', '\r']).to_owned()))
             }
         }
     }
 }
 
 impl Lines {
-    fn next(&mut self) -> Result<Said, Failure> {
+    fn next(&mut self) -> Result<InputEvent, Failure> {
         match self.editor.readline(PROMPT) {
             Ok(line) => {
                 let words = line.replace("\\\n", "\n");
                 if !words.trim().is_empty() && self.history.add(&words) {
-                    // Going back to it is a comfort and no more.
+                    // A failure only affects the recall of lines.
                     let _ = self.editor.add_history_entry(words.as_str());
                 }
-                Ok(Said::Words(words))
+                Ok(InputEvent::Text(words))
             }
             Err(ReadlineError::Interrupted) => {
-                Ok(Said::Interrupted { on_empty: self.was_empty.load(Ordering::Relaxed) })
+                Ok(InputEvent::Interrupted { on_empty: self.was_empty.load(Ordering::Relaxed) })
             }
             Err(ReadlineError::Eof) => {
-                // The line that the editor was in is left.
+                // Leaves the line of the editor.
                 let _ = io::stdout().flush();
-                Ok(Said::End)
+                Ok(InputEvent::End)
             }
             Err(error) => Err(wrong(&error)),
         }
@@ -131,7 +131,7 @@ fn wrong(error: &ReadlineError) -> Failure {
     Failure::new(crate::exit::Exit::Failed, "IO", format!("the line editor: {error}"))
 }
 
-/// Remembers whether there were words on the line that Ctrl-C has ended.
+/// Stores whether the line was empty at Ctrl-C.
 struct OnInterrupt(Arc<AtomicBool>);
 
 impl ConditionalEventHandler for OnInterrupt {
@@ -141,13 +141,13 @@ impl ConditionalEventHandler for OnInterrupt {
     }
 }
 
-/// What the line editor knows of the words.
+/// The completions of the line editor.
 #[derive(Default)]
-struct Words {
+struct Completions {
     offered: Vec<(&'static str, Vec<String>)>,
 }
 
-impl Completer for Words {
+impl Completer for Completions {
     type Candidate = String;
 
     fn complete(&self, line: &str, pos: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
@@ -155,7 +155,7 @@ impl Completer for Words {
     }
 }
 
-/// Where the word begins that is completed, and what it may become.
+/// The start of the completed word, and its completions.
 fn completions(offered: &[(&'static str, Vec<String>)], line: &str) -> (usize, Vec<String>) {
     let none = (line.len(), Vec::new());
     if !line.starts_with('/') {
@@ -170,9 +170,9 @@ fn completions(offered: &[(&'static str, Vec<String>)], line: &str) -> (usize, V
     (line.len() - word.len(), fitting)
 }
 
-impl Validator for Words {
+impl Validator for Completions {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        // A line that ends in a backslash goes on.
+        // A backslash continues the line.
         Ok(if context.input().ends_with('\\') {
             ValidationResult::Incomplete
         } else {
@@ -181,20 +181,20 @@ impl Validator for Words {
     }
 }
 
-impl Hinter for Words {
+impl Hinter for Completions {
     type Hint = String;
 }
 
-impl Highlighter for Words {}
+impl Highlighter for Completions {}
 
-impl Helper for Words {}
+impl Helper for Completions {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn commands_and_what_they_take_are_completed() {
+    fn commands_and_arguments_are_completed() {
         let offered =
             [("/model", vec!["anthropic/a".to_owned(), "anthropic/b".to_owned(), "xai/c".to_owned()])];
         let of = |line: &str| completions(&offered, line);

@@ -1,11 +1,11 @@
-//! The commands of a conversation.
+//! The table of chat commands.
 
 use toolpost_core::did_you_mean;
 
-/// A command.
+/// A chat command.
 pub(super) struct Command {
     pub(super) name: &'static str,
-    /// What it takes, as help shows it.
+    /// Its argument, as help shows it.
     pub(super) takes: &'static str,
     /// What it does.
     pub(super) meaning: &'static str,
@@ -15,41 +15,37 @@ const fn command(name: &'static str, takes: &'static str, meaning: &'static str)
     Command { name, takes, meaning }
 }
 
-/// All of them, as `/help` lists them.
+/// All commands, as `/help` lists them.
 pub(super) const COMMANDS: &[Command] = &[
     command("/help", "", "list these commands"),
-    command("/model", "[MODEL]", "say which model answers, or let another one go on"),
-    command("/tools", "[TEXT]", "list the tools, or those whose name or summary has the text"),
-    command("/mcp", "", "say how servers and programs with tools are"),
+    command("/model", "[MODEL]", "show the model, or switch to another one"),
+    command("/tools", "[TEXT]", "list the tools, or those that match"),
+    command("/mcp", "", "show the state of servers and programs"),
     command("/approve", "[TOOL]", "approve every call of a tool, or list approved tools"),
-    command("/usage", "", "say how many tokens were used"),
-    command("/cost", "", "say what it has cost"),
-    command(
-        "/trace",
-        "",
-        "show the calls of the latest answer: what was called, how it ended, how long it took",
-    ),
-    command("/sandbox", "", "say at which level code runs, and in which layers it ran"),
-    command("/compact", "", "put a summary in the place of the middle of the conversation"),
-    command("/undo", "", "take back what you said last, and the answer"),
-    command("/clear", "", "begin a new conversation"),
-    command("/resume", "[ID]", "list the conversations of this folder, or go on with one of them"),
-    command("/save", "FILE", "write the conversation to a new file: Markdown, or JSON if it ends in .json"),
-    command("/exit", "", "leave; Ctrl-D does the same"),
+    command("/usage", "", "show the used tokens"),
+    command("/cost", "", "show the cost"),
+    command("/trace", "", "show the tool calls of the latest answer"),
+    command("/sandbox", "", "show the sandbox level and its layers"),
+    command("/compact", "", "replace the middle of the conversation by a summary"),
+    command("/undo", "", "undo the last question and its answer"),
+    command("/clear", "", "start a new conversation"),
+    command("/resume", "[ID]", "list the conversations of this directory, or resume one"),
+    command("/save", "FILE", "write the conversation to a new file: Markdown, or JSON for .json"),
+    command("/exit", "", "leave; so does Ctrl-D"),
 ];
 
-/// A command and what follows it, of a line that begins with a slash.
+/// Parses a chat command and its argument.
 pub(super) fn parse(line: &str) -> Result<(&'static str, &str), String> {
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let word = if word == "/quit" { "/exit" } else { word };
     let known = COMMANDS.iter().find(|command| command.name == word);
     let Some(known) = known else {
         let near = did_you_mean(word, COMMANDS.iter().map(|command| command.name)).unwrap_or_default();
-        return Err(format!("there is no command `{word}`. {near} `/help` lists them all."));
+        return Err(format!("unknown command `{word}`. {near} `/help` lists them all."));
     };
     let rest = rest.trim();
     if known.takes.is_empty() && !rest.is_empty() {
-        return Err(format!("`{word}` takes nothing, and `{rest}` stands after it."));
+        return Err(format!("`{word}` takes nothing, but `{rest}` follows."));
     }
     if !known.takes.is_empty() && !known.takes.starts_with('[') && rest.is_empty() {
         return Err(format!("`{word}` needs {}: {}.", known.takes, known.meaning));
@@ -62,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_with_a_command_is_said() {
+    fn invalid_commands_have_an_error() {
         assert_eq!(parse("/model  a/b "), Ok(("/model", "a/b")));
         assert_eq!(parse("/quit"), Ok(("/exit", "")));
         assert!(parse("/modl").unwrap_err().contains("Did you mean `/model`?"));

@@ -1,4 +1,4 @@
-//! Where models can be had: keys, addresses, servers of one's own that answer, and how old what is known of models is.
+//! Checks of providers: keys, URLs, and local servers.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -9,48 +9,48 @@ use toolpost_llm::{PROVIDERS, Provider};
 
 use crate::env;
 
-/// How long a server on this machine may take to answer.
+/// The time limit of a local server's answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How much of its answer is read.
-const MOST: usize = 512;
+/// The maximum read size of its answer.
+const MAX_ANSWER: usize = 512;
 
-/// A provider, as this command would ask it.
+/// A provider with its URL and key.
 #[derive(Debug, Serialize)]
-pub(super) struct Standing {
+pub(super) struct ProviderStatus {
     pub(super) name: &'static str,
     pub(super) key_variable: &'static str,
     pub(super) has_key: bool,
     pub(super) needs_key: bool,
     pub(super) base_url_variable: &'static str,
-    /// Where it is asked, without a name and a password that stand in it.
+    /// Its URL without user name and password.
     pub(super) base_url: Option<String>,
-    /// Whether that is from the variable.
+    /// Whether the URL is from a variable.
     pub(super) is_changed: bool,
-    /// Of a server on this machine, what came of asking it.
+    /// The result of the request to a local server.
     pub(super) answers: Option<Result<String, String>>,
 }
 
-/// All of them. Only servers on this machine are asked, at once and for a bounded time; nothing is sent to any other.
-pub(super) fn standings() -> Vec<Standing> {
+/// Checks all providers. Only local servers get a request, concurrently, with a time limit.
+pub(super) fn statuses() -> Vec<ProviderStatus> {
     std::thread::scope(|scope| {
-        let asked: Vec<_> = PROVIDERS.iter().map(|provider| scope.spawn(|| standing(provider))).collect();
+        let asked: Vec<_> = PROVIDERS.iter().map(|provider| scope.spawn(|| status(provider))).collect();
         asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
     })
 }
 
-fn standing(provider: &'static Provider) -> Standing {
+fn status(provider: &'static Provider) -> ProviderStatus {
     let variable = that_counts(provider.base_url_variables);
-    // A host alone is shown as the address that is asked.
+    // A host alone is shown as the requested URL.
     let own = env::get(variable).map(|own| {
         if own.contains("://") { own } else { provider.resolve_base_url(Some(&own)).unwrap_or(own) }
     });
     let is_changed = own.is_some();
     let url = own.or_else(|| provider.base_url.map(str::to_owned));
     let answers = url.as_deref().and_then(here).map(|(address, host)| ask(address, &host));
-    Standing {
+    ProviderStatus {
         name: provider.name,
         key_variable: that_counts(provider.key_variables),
-        has_key: super::super::model::key(provider).is_some(),
+        has_key: crate::model::key(provider).is_some(),
         needs_key: provider.needs_key,
         base_url_variable: variable,
         base_url: url.as_deref().map(without_credentials),
@@ -59,13 +59,13 @@ fn standing(provider: &'static Provider) -> Standing {
     }
 }
 
-/// The first of these variables that is set; the first of all if none is.
+/// The first variable that is set, else the first.
 fn that_counts(names: &'static [&'static str]) -> &'static str {
     let set = names.iter().find(|name| env::get(name).is_some());
     set.or(names.first()).copied().unwrap_or_default()
 }
 
-/// The address without what stands before `@` in it, and without a query: both may be secret.
+/// The URL without credentials and query, which may be secret.
 fn without_credentials(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
@@ -74,13 +74,13 @@ fn without_credentials(url: &str) -> String {
     path.map_or_else(|| format!("{scheme}://{host}"), |path| format!("{scheme}://{host}/{path}"))
 }
 
-/// The address of a server on this machine that speaks plain HTTP, and its name for it.
+/// The socket address and host name of a local server with plain HTTP.
 fn here(url: &str) -> Option<(SocketAddr, String)> {
     let without = without_credentials(url);
     let host = without.strip_prefix("http://")?.split('/').next()?.to_owned();
     let port = host.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse().ok()?)));
     let (name, port) = port.unwrap_or((host.as_str(), 80));
-    // No name is asked for.
+    // No name lookup.
     let address = match name {
         "localhost" => IpAddr::from(Ipv4Addr::LOCALHOST),
         name => name.trim_matches(['[', ']']).parse().ok()?,
@@ -88,12 +88,12 @@ fn here(url: &str) -> Option<(SocketAddr, String)> {
     address.is_loopback().then(|| (SocketAddr::new(address, port), host.clone()))
 }
 
-/// Whether a server answers a question that every such server has an answer to, be it a refusal.
+/// Whether a server answers a request of its API with any status.
 fn ask(address: SocketAddr, host: &str) -> Result<String, String> {
     let begun = Instant::now();
     let wrong = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock => {
-            "it does not answer within a second".to_owned()
+            "no answer within a second".to_owned()
         }
         _ => error.to_string(),
     };
@@ -102,9 +102,9 @@ fn ask(address: SocketAddr, host: &str) -> Result<String, String> {
     let request = format!("GET /v1/models HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).map_err(wrong)?;
     let mut line = Vec::new();
-    while line.len() < MOST && !line.contains(&b'\n') {
+    while line.len() < MAX_ANSWER && !line.contains(&b'\n') {
         let left = PATIENCE.checked_sub(begun.elapsed()).filter(|left| !left.is_zero());
-        let Some(left) = left else { return Err("it does not answer within a second".to_owned()) };
+        let Some(left) = left else { return Err("no answer within a second".to_owned()) };
         stream.set_read_timeout(Some(left)).map_err(wrong)?;
         let mut bytes = [0; 64];
         match stream.read(&mut bytes).map_err(wrong)? {
@@ -117,7 +117,7 @@ fn ask(address: SocketAddr, host: &str) -> Result<String, String> {
     match status {
         Some("200") => Ok("answers".to_owned()),
         Some(status) => Ok(format!("answers with status {}", crate::style::one_line(status, 16))),
-        None => Err("what answers there does not speak HTTP".to_owned()),
+        None => Err("the server there does not speak HTTP".to_owned()),
     }
 }
 
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_shown_without_what_is_secret_in_it() {
+    fn a_url_is_printed_without_secrets() {
         for (url, shown) in [
             ("https://api.example/v1", "https://api.example/v1"),
             ("https://me:secret@api.example/v1?key=secret", "https://api.example/v1"),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn only_servers_on_this_machine_are_asked() {
+    fn only_local_servers_get_a_request() {
         for (url, is_here) in [
             ("http://127.0.0.1:11434", true),
             ("http://127.0.0.1", true),

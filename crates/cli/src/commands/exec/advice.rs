@@ -1,4 +1,4 @@
-//! Which option would have given a program what it lacked.
+//! Advice on the option that gives a program what it lacked.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::env;
 use crate::packages;
 use crate::style::shell_word;
 
-/// One sentence on each thing that a program lacked, with the exact option or command.
+/// One sentence per missing thing, with the option or command.
 pub(super) fn hints(found: &[Unmet], args: &ExecArgs) -> Vec<String> {
     let is_container = args.backend == Some(Backend::Docker);
     let mut hints: Vec<String> = Vec::new();
@@ -18,7 +18,7 @@ pub(super) fn hints(found: &[Unmet], args: &ExecArgs) -> Vec<String> {
             Unmet::Module { language: Language::Python, module, package, profile } => {
                 match beside(args, module) {
                     Some(path) => {
-                        format!("Put the module into the workspace: `--attach {}`.", path.display())
+                        format!("Copy the module into the workspace: `--attach {}`.", path.display())
                     }
                     None => of_python(package, *profile, args, is_container),
                 }
@@ -30,7 +30,7 @@ pub(super) fn hints(found: &[Unmet], args: &ExecArgs) -> Vec<String> {
                 of_code(package, args)
             }
             Unmet::Module { language: Language::Go | Language::Rust | Language::Java, package, .. } => {
-                format!("`{package}` is not available: this code has the standard library alone.")
+                format!("`{package}` is not available: this code has only the standard library.")
             }
             Unmet::Module { package, .. } => {
                 format!("Install it on this host, for example `apt-get install {package}`.")
@@ -49,13 +49,13 @@ pub(super) fn hints(found: &[Unmet], args: &ExecArgs) -> Vec<String> {
         && let Some(id) = &args.session
     {
         hints.push(format!(
-            "A session keeps the options it began with: end it first with `toolpost exec --session {id} --end`."
+            "A session keeps its options: end it first with `toolpost exec --session {id} --end`."
         ));
     }
     hints
 }
 
-/// A file beside the code that is the module.
+/// The file of the module beside the code.
 fn beside(args: &ExecArgs, module: &str) -> Option<PathBuf> {
     let directory = args.code.as_deref().filter(|code| *code != Path::new("-"))?.parent()?;
     let file = directory.join(format!("{module}.py"));
@@ -85,7 +85,7 @@ fn of_python(package: &str, profile: Option<&str>, args: &ExecArgs, is_container
     }
 }
 
-/// A package for code, which a command cannot be given: the line that gives the code in its place.
+/// A package for a command: the line that gives the code itself.
 fn of_code(package: &str, args: &ExecArgs) -> String {
     if args.code.is_some() {
         return format!("Add `--requirement {package}`.");
@@ -114,10 +114,9 @@ fn of_command(name: &str) -> String {
     let search = env::get_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&search).map(|folder| folder.join(name)).find(|path| path.is_file());
     match found {
-        Some(path) => format!(
-            "`{}` is outside of what the sandbox shows: install `{name}` in `/usr/local/bin`.",
-            path.display()
-        ),
+        Some(path) => {
+            format!("`{}` is outside of the sandbox: install `{name}` in `/usr/local/bin`.", path.display())
+        }
         None => format!("Install it on this host, for example `apt-get install {name}`."),
     }
 }

@@ -1,34 +1,34 @@
-//! `toolpost exec --session`: code for an interpreter that stays.
+//! `toolpost exec --session`: code in a live interpreter.
 
 use std::time::Duration;
 
 use serde_json::json;
 
-use super::ended::Ended;
-use super::live::{Live, Stream};
+use super::result::ExecResult;
+use super::stream::{Live, Stream};
 use crate::args::{Backend, ExecArgs};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::print::Printer;
+use crate::sandbox_options::SandboxOptions;
 use crate::session::{self, Answer, Connection, Frame, Request};
 use crate::style::{FAINT, HINT, paint};
-use crate::wanted::Wanted;
 use toolpost_sandbox::Program;
 
 pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let program = match &args.code {
         None if !args.command.is_empty() => {
             return Err(Failure::usage("a session runs code, not a command")
-                .hint("Name a file with code before `--`: the words behind it are its arguments."));
+                .hint("Name a file with code before `--`: the words after it are its arguments."));
         }
         None => None,
         Some(path) => {
-            // A session that is there knows its language.
-            let is_told = args.lang.is_some() || super::of_name(path).is_some();
-            let there = if is_told { None } else { session::find(id)? };
-            let known = there.map(|session| session.describe()).transpose()?;
+            // A live session knows its language.
+            let is_known = args.lang.is_some() || super::of_name(path).is_some();
+            let live = if is_known { None } else { session::find(id)? };
+            let known = live.map(|session| session.describe()).transpose()?;
             Some(super::program(args, known.map(|session| session.language))?)
         }
     };
@@ -36,29 +36,27 @@ pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer)
         Some(Program::Code { language, .. }) => Some(*language),
         _ => args.lang,
     };
-    let wanted = Wanted::new(args, language, config)?;
+    let wanted = SandboxOptions::new(args, language, config)?;
     if wanted.backend == Some(Backend::Docker) {
-        return Err(Failure::usage(
-            "a session is a process of this host: `--backend docker` cannot be had with `--session`",
-        )
-        .hint("Leave one of them out."));
+        return Err(Failure::usage("`--backend docker` is not available with `--session`")
+            .hint("Remove one of them."));
     }
     if args.end {
-        there(id)?.demand(&Request::End)?;
+        live(id)?.demand(&Request::End)?;
         printer.note(&format!("session {} ended", paint(HINT, id)));
         return Ok(Exit::Ok);
     }
     if args.interrupt {
-        there(id)?.demand(&Request::Interrupt)?;
+        live(id)?.demand(&Request::Interrupt)?;
         return Ok(Exit::Ok);
     }
     if let Some(fork) = &args.fork {
-        there(id)?.demand(&Request::Fork { id: fork.clone() })?;
+        live(id)?.demand(&Request::Fork { id: fork.clone() })?;
         printer.note(&format!("session {} forked into {}", paint(HINT, id), paint(HINT, fork)));
     }
     if args.reset {
-        there(id)?.demand(&Request::Reset)?;
-        printer.note(&format!("session {} has a fresh interpreter", paint(HINT, id)));
+        live(id)?.demand(&Request::Reset)?;
+        printer.note(&format!("session {} restarted", paint(HINT, id)));
     }
     let Some(program @ Program::Code { language, source }) = &program else { return Ok(Exit::Ok) };
     let id = args.fork.as_deref().unwrap_or(id);
@@ -88,15 +86,15 @@ pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer)
         Request::Run { wanted: Box::new(wanted), code, arguments, timeout: args.timeout, attach, artifacts };
     let answer = supervised(id, &connection, &request, &mut live)?;
     let Answer::Ended { outcome, files, trouble } = answer else {
-        return Err(Failure::new(Exit::Failed, "INTERNAL", "the holder of the session gave no outcome"));
+        return Err(Failure::new(Exit::Failed, "INTERNAL", "the session's holder sent no outcome"));
     };
     if live.is_closed() {
         return live.closed();
     }
-    Ended::read(outcome, files)?.advised(program, args).close(live, trouble.map(Failure::from), printer)
+    ExecResult::read(outcome, files)?.advised(program, args).close(live, trouble.map(Failure::from), printer)
 }
 
-/// The arguments of the code, as a literal can hold them.
+/// The arguments of the code as text.
 fn arguments(args: &ExecArgs) -> Result<Vec<String>, Failure> {
     let text = |word: &std::ffi::OsString| {
         word.to_str().map(str::to_owned).ok_or_else(|| {
@@ -114,7 +112,7 @@ pub(super) fn list(printer: &Printer) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     if all.is_empty() {
-        printer.note("no sessions: `toolpost exec --session ID a.py` begins one");
+        printer.note("no sessions: `toolpost exec --session ID a.py` starts one");
         return Ok(Exit::Ok);
     }
     let width = all.iter().map(|session| session.id.len()).max().unwrap_or_default();
@@ -131,21 +129,21 @@ pub(super) fn list(printer: &Printer) -> Result<Exit, Failure> {
 }
 
 /// The session of a name.
-fn there(id: &str) -> Result<Connection, Failure> {
+fn live(id: &str) -> Result<Connection, Failure> {
     session::find(id)?.ok_or_else(|| {
-        Failure::new(Exit::Failed, "NOT_FOUND", format!("there is no session `{id}`"))
-            .hint(format!("Begin one with code: `toolpost exec --session {id} --lang python -`."))
+        Failure::new(Exit::Failed, "NOT_FOUND", format!("live is no session `{id}`"))
+            .hint(format!("Start it with code: `toolpost exec --session {id} --lang python -`."))
     })
 }
 
-/// Runs the cell, while Ctrl-C is watched for on another thread: it stops the cell and not the session.
+/// Runs the cell. Ctrl-C interrupts the cell, not the session.
 fn supervised(
     id: &str,
     connection: &Connection,
     request: &Request,
     live: &mut Live,
 ) -> Result<Answer, Failure> {
-    let runtime = super::super::runtime()?;
+    let runtime = crate::runtime::start()?;
     let interrupted = {
         let _entered = runtime.enter();
         interrupt::watch()?
@@ -153,7 +151,7 @@ fn supervised(
     let name = id.to_owned();
     runtime.spawn(async move {
         interrupted.cancelled().await;
-        // If it has gone, there is nothing to stop.
+        // A missing session needs no interrupt.
         if let Ok(Some(session)) = session::find(&name) {
             let _ = session.demand(&Request::Interrupt);
         }
@@ -165,7 +163,7 @@ fn supervised(
             Frame::Stderr(bytes) => live.take(Stream::Stderr, &bytes),
             Frame::Message(_) => {}
         }
-        // A reader that has gone away has what it wanted.
+        // A broken pipe interrupts the cell.
         if live.is_closed()
             && let Ok(Some(session)) = session::find(id)
         {

@@ -9,32 +9,35 @@ use toolpost_claude_code::{
 use toolpost_core::{RunId, RunRecord, Secret};
 use toolpost_sandbox::{Host, Language};
 
-use super::super::agent::{NotPutAway, effort, put_away, stayed, store, targets};
-use super::{prompt, show, show_files};
-use crate::args::{ExecutorKind, LoopArgs, RunArgs, TuningArgs};
+use super::prompt;
+use crate::agent::targets;
+use crate::agent_settings::effort;
+use crate::args::{ExecutorKind, RunArgs};
+use crate::artifacts::{UnstoredFiles, store, store_files, unstored_notices};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::outcome::{print_artifacts, print_record};
 use crate::port::TerminalPort;
 use crate::print::Printer;
-use crate::progress::has_last_words;
+use crate::progress::has_final_text;
 use crate::workspace::Workspace;
 use crate::{container, env, grants, interrupt, progress, target};
 
-/// What Claude Code knows our tools by: `mcp__toolpost__NAME`.
+/// Claude Code's name for our tool server: `mcp__toolpost__NAME`.
 const SERVER: &str = "toolpost";
 
 pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     check(args)?;
     let prompt = prompt(args, printer)?;
-    // Before anything is opened or made.
+    // Checked before anything opens.
     let credential = credential()?;
     let executor = executor(args)?;
     let id = RunId::new();
     let workspace = Workspace::open(args.work.workdir.as_deref(), &args.work.attach)?;
     let store = store(&args.work, config, &workspace, id);
     let events = progress::sink(printer);
-    let runtime = super::super::runtime()?;
+    let runtime = crate::runtime::start()?;
     let toolbox = runtime.block_on(async {
         let token = crate::mcp::token(&args.work.server)?;
         let targets = targets(&args.work, config);
@@ -42,8 +45,8 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         let level = args.work.permission.level;
         let opened = target::open_with(&targets, config, level, false, token, &granted).await?;
         opened.warnings.iter().for_each(|warning| printer.warn(warning));
-        let pool = super::super::code_pool(config)?;
-        super::super::toolbox(
+        let pool = crate::toolbox::code_pool(config)?;
+        crate::toolbox::build(
             opened,
             workspace.path(),
             &args.work.permission,
@@ -64,7 +67,7 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
         .protect(config.protected(Some(workspace.path()))?)
         .permission_mode(own.permission_mode.unwrap_or_default())
         .verbose(printer.verbose > 0)
-        .caller(super::super::caller())
+        .caller(crate::toolbox::caller())
         .port(Arc::new(port))
         .on_event(events);
     let words = |given: &[String]| {
@@ -79,7 +82,7 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     if let Some(url) = env::get("ANTHROPIC_BASE_URL") {
         builder = builder.base_url(url);
     }
-    // A model of the settings is one of the loop's providers, which Claude Code does not have.
+    // The setting `model` is for the loop, whose providers Claude Code lacks.
     if let Some(model) = &args.work.model {
         builder = builder.model(model.strip_prefix("anthropic/").unwrap_or(model));
     }
@@ -107,15 +110,12 @@ pub(super) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     if let Some(cpus) = own.cpu {
         builder = builder.max_cpus(cpus);
     }
-    if let Some(processes) = own.pids {
-        builder = builder.max_processes(processes);
-    }
     let agent = builder.build()?;
     let turn = ClaudeCodeTurn::new(prompt).with_id(id);
     let outcome = runtime.block_on(async {
         Ok::<_, Failure>(agent.run_turn(turn.with_cancellation(interrupt::watch()?)).await)
     })?;
-    super::super::end(runtime);
+    crate::runtime::end(runtime);
     finish(outcome, &workspace, store.as_ref(), printer)
 }
 
@@ -126,20 +126,20 @@ fn finish(
     printer: &Printer,
 ) -> Result<Exit, Failure> {
     let mut record = RunRecord::clone(&outcome.record);
-    let put =
-        store.map_or(Ok(NotPutAway::default()), |store| put_away(workspace, store, &mut record.artifacts));
-    let none = NotPutAway::default();
+    let put = store
+        .map_or(Ok(UnstoredFiles::default()), |store| store_files(workspace, store, &mut record.artifacts));
+    let none = UnstoredFiles::default();
     let files = put.as_ref().unwrap_or(&none);
-    let told: Vec<String> =
-        workspace.left_out().into_iter().chain(stayed(&record.tool_calls, files)).collect();
-    for notice in &told {
+    let notices: Vec<String> =
+        workspace.omissions().into_iter().chain(unstored_notices(&record.tool_calls, files)).collect();
+    for notice in &notices {
         printer.warn(notice);
     }
-    record.notices.extend(told);
-    show_files(&record.artifacts, printer);
+    record.notices.extend(notices);
+    print_artifacts(&record.artifacts, printer);
     let rejected = files.check(&record.artifacts);
-    let is_result = outcome.stop.is_answer() || has_last_words(&record);
-    show(record, is_result, None, None, printer)?;
+    let is_result = outcome.stop.is_answer() || has_final_text(&record);
+    print_record(record, is_result, None, None, printer)?;
     crate::workspace::clear_stale();
     match (outcome.error, put) {
         (Some(error), _) => Err(error.into()),
@@ -148,7 +148,7 @@ fn finish(
     }
 }
 
-/// Who pays: the token counts more than the key, as with Claude Code itself.
+/// The credential; the token overrides the key, as in Claude Code itself.
 fn credential() -> Result<Credential, Failure> {
     if let Some(token) = env::get("CLAUDE_CODE_OAUTH_TOKEN") {
         return Ok(Credential::OauthToken(Secret::new(token)));
@@ -162,13 +162,13 @@ fn credential() -> Result<Credential, Failure> {
         .hint("With a key: set ANTHROPIC_API_KEY."))
 }
 
-/// Where Claude Code runs.
+/// The executor of Claude Code.
 fn executor(args: &RunArgs) -> Result<Executor, Failure> {
     let own = &args.claude;
     let kind = own.executor.unwrap_or_default();
     let options = [("--image", own.image.is_some()), ("--pull", own.pull.is_some())];
     if kind != ExecutorKind::Docker {
-        refuse(&options, "is for containers", "Add `--executor docker`.")?;
+        refuse(&options, "needs a container", "Add `--executor docker`.")?;
     }
     Ok(match kind {
         ExecutorKind::Process => Executor::process(program(args)?),
@@ -181,7 +181,7 @@ fn executor(args: &RunArgs) -> Result<Executor, Failure> {
     })
 }
 
-/// The program that is named, else the first `claude` of the search path.
+/// The program of the option, else the first `claude` of the search path.
 fn program(args: &RunArgs) -> Result<PathBuf, Failure> {
     if let Some(path) = &args.claude.program {
         return path
@@ -202,7 +202,7 @@ fn program(args: &RunArgs) -> Result<PathBuf, Failure> {
     })
 }
 
-/// How to install Claude Code beside this version of Node.js, such as `v20.20.2`.
+/// How to install Claude Code for a version of Node.js, such as `v20.20.2`.
 fn install_hint(node: Option<&str>) -> String {
     let digits = |text: &str| text.trim_start_matches(|one: char| !one.is_ascii_digit()).to_owned();
     let major = node.map(digits).and_then(|text| text.split('.').next()?.parse::<u32>().ok());
@@ -215,51 +215,16 @@ fn install_hint(node: Option<&str>) -> String {
     }
 }
 
-/// Options of the loop that Claude Code has no use for.
+/// Rejects options of the loop.
 fn check(args: &RunArgs) -> Result<(), Failure> {
-    // A new field must be thought of here.
-    let TuningArgs {
-        fallback,
-        top_p,
-        top_k,
-        seed,
-        stop,
-        thinking,
-        parallel_tool_calls,
-        prompt_caching,
-        provider_option,
-        metadata,
-        beta,
-        tag,
-    } = &args.work.tuning;
-    let LoopArgs {
-        parallel_tools,
-        tool_timeout,
-        tool_output_chars,
-        repetition,
-        repairs,
-        compaction,
-        no_compaction,
-    } = &args.work.loop_limits;
     let options = [
-        ("--fallback", !fallback.is_empty()),
-        ("--top-p", top_p.is_some()),
-        ("--top-k", top_k.is_some()),
-        ("--seed", seed.is_some()),
-        ("--stop", !stop.is_empty()),
-        ("--thinking", thinking.is_some()),
-        ("--parallel-tool-calls", parallel_tool_calls.is_some()),
-        ("--prompt-caching", prompt_caching.is_some()),
-        ("--provider-option", !provider_option.is_empty()),
-        ("--metadata", !metadata.is_empty()),
-        ("--beta", !beta.is_empty()),
-        ("--tag", !tag.is_empty()),
+        ("--fallback", !args.work.fallback.is_empty()),
         ("--temperature", args.work.temperature.is_some()),
         ("--max-output-tokens", args.work.max_output_tokens.is_some()),
         ("--interactive", args.interactive),
         ("--output", args.output.is_some()),
         ("--output-schema", args.output_schema.is_some()),
-        ("--continue", args.work.go_on),
+        ("--continue", args.work.resume_last),
         ("--resume", args.work.resume.is_some()),
         ("--fork", args.work.fork.is_some()),
         ("--no-save", args.work.no_save),
@@ -267,30 +232,20 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
         ("--discard", args.work.changes.discard),
         ("--live", args.work.permission.directory.live),
         ("--allow-protected", !args.work.permission.directory.allow_protected.is_empty()),
-        ("--no-wrap-up", args.work.no_wrap_up),
-        ("--parallel-tools", parallel_tools.is_some()),
-        ("--tool-timeout", tool_timeout.is_some()),
-        ("--tool-output-chars", tool_output_chars.is_some()),
-        ("--repetition", repetition.is_some()),
-        ("--repairs", repairs.is_some()),
-        ("--compaction", compaction.is_some()),
-        ("--no-compaction", *no_compaction),
-        ("--tool-choice", args.work.tool_choice.is_some()),
         ("--plain", args.work.plain),
         ("--record", args.work.record.is_some()),
         ("--code", args.work.code.is_some()),
         ("--enable-file-support", args.work.enable_file_support),
         ("--dynamic", args.work.dynamic.is_some()),
         ("--core-tool", !args.work.core_tool.is_empty()),
-        ("--strict-tools", args.work.strict_tools),
         ("--compact-tools", args.work.compact_tools),
         ("--max-tool-calls", args.work.max_tool_calls.is_some()),
         ("--max-tokens", args.work.max_tokens.is_some()),
     ];
-    refuse(&options, "is not for `--agent claude-code`", "Leave it out, or use the agent `loop`.")
+    refuse(&options, "is not for `--agent claude-code`", "Remove it, or use the agent `loop`.")
 }
 
-/// Options of Claude Code that the loop has no use for.
+/// Rejects options of Claude Code.
 pub(super) fn check_loop(args: &RunArgs) -> Result<(), Failure> {
     let own = &args.claude;
     let options = [
@@ -303,9 +258,8 @@ pub(super) fn check_loop(args: &RunArgs) -> Result<(), Failure> {
         ("--permission-mode", own.permission_mode.is_some()),
         ("--memory", own.memory.is_some()),
         ("--cpu", own.cpu.is_some()),
-        ("--pids", own.pids.is_some()),
     ];
-    refuse(&options, "is for Claude Code", "Add `--agent claude-code`.")
+    refuse(&options, "needs Claude Code", "Add `--agent claude-code`.")
 }
 
 fn refuse(options: &[(&str, bool)], what: &str, hint: &str) -> Result<(), Failure> {
@@ -333,10 +287,10 @@ impl From<ClaudeCodeError> for Failure {
         let mut failure = Self::new(exit, &error.kind().as_str().to_uppercase(), error.message());
         let option = match error.kind() {
             ClaudeCodeErrorKind::Denied => {
-                Some("`--allow-tool` allows a tool by its name; on a terminal you are asked.")
+                Some("`--allow-tool` approves a tool; on a terminal there is a prompt.")
             }
             ClaudeCodeErrorKind::Sandbox => {
-                Some("`--executor process` runs Claude Code with your own rights, which nothing confines.")
+                Some("`--executor process` runs Claude Code with your own rights, unconfined.")
             }
             _ => None,
         };
@@ -351,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_install_hint_fits_the_node_that_is_there() {
+    fn the_install_hint_fits_the_node_version() {
         for (node, command) in [
             (Some("v22.13.0"), "`npm install -g @anthropic-ai/claude-code`"),
             (Some("v20.20.2"), "@2.1.197`, the last version for Node.js 20"),

@@ -1,4 +1,4 @@
-//! `toolpost runs replay`: a run that was kept, once more, without its provider.
+//! `toolpost runs replay`: repeats a stored run without its provider.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,24 +15,24 @@ use toolpost_llm::{
 };
 use toolpost_toolbox::{ToolSession, is_meta_tool};
 
-use super::super::agent::named_or_usual;
-use super::super::agent_tool;
-use super::super::run::count;
 use super::find;
+use crate::agent::tool_targets;
+use crate::agent_tool;
 use crate::args::ReplayArgs;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::outcome::count;
 use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::style::{GOOD, paint};
 use crate::workspace::Workspace;
 use crate::{env, grants, interrupt, progress, target};
 
-/// A tool that is opened where none was offered; it is not offered either.
+/// A tool that is opened without tools of its own in the run; the model never gets it.
 const SOME_TOOL: &str = "calculate";
 
-/// Runs it again, and says whether its model was asked the same.
+/// Replays the run and compares its requests.
 pub(super) async fn replay(
     runs: &Runs,
     args: &ReplayArgs,
@@ -46,7 +46,7 @@ pub(super) async fn replay(
     let (first, used, model) = exchanges.into_model(id)?;
     let outcome = again(&stored, (first, used), &model, args, config, printer).await?;
     if outcome.stop == RunStopReason::Cancelled {
-        return Err(Failure::new(Exit::Interrupted, "CANCELLED", "the replay was stopped"));
+        return Err(Failure::new(Exit::Interrupted, "CANCELLED", "the replay was cancelled"));
     }
     let difference = difference(&stored, &outcome, &model, recorded);
     if !printer.is_text() {
@@ -62,18 +62,18 @@ pub(super) async fn replay(
     match difference {
         None => {
             let calls = count(outcome.record.tool_calls.len(), "tool call");
-            let end = if was_late(&stored) { ", up to its limit of time" } else { "" };
+            let end = if was_late(&stored) { ", up to its time limit" } else { "" };
             let asked = count(recorded - model.remaining(), "exchange");
             printer.note(&format!("{} {asked}, {calls}{end}", paint(GOOD, "the same:")));
             Ok(())
         }
         Some(difference) => Err(Failure::new(Exit::Failed, "REPLAY_MISMATCH", difference)
-            .hint("If the change is intended, run it anew.")
-            .hint("What its tools see is what there is now: `--attach` and `--workdir` give them files.")),
+            .hint("If the change is intended, repeat the run itself.")
+            .hint("Tools see the current files: `--attach` and `--workdir` provide them.")),
     }
 }
 
-/// What was said, as a recording in memory, and the first question of it.
+/// The recording in memory, and its first request.
 #[derive(Default)]
 struct Exchanges {
     text: Buffer,
@@ -81,7 +81,7 @@ struct Exchanges {
     used: Mutex<Used>,
 }
 
-/// How many tokens the answers had.
+/// The tokens of its answers.
 #[derive(Clone, Copy, Default)]
 struct Used {
     all: u64,
@@ -126,18 +126,20 @@ impl Exchanges {
     }
 }
 
-/// How a run that loaded its tools was offered them.
+/// How the run loaded its tools.
 struct Loading {
     dynamic: Dynamic,
-    /// What was there from the start.
+    /// Its core tools.
     core: Vec<String>,
-    /// What its conversation had loaded before.
+    /// Tools that the conversation had loaded before.
     loaded: Vec<String>,
 }
 
 impl Loading {
-    /// What the first question of a run shows of it, if it loaded its tools: core tools come first, then those by which
-    /// others are loaded, then what was loaded; what the provider searches is deferred.
+    /// Derives the loading mode from the first request.
+    ///
+    /// Core tools come first, then meta-tools, then loaded tools; tools that the provider searches are
+    /// deferred.
     fn of(first: &Request, model: &Arc<ReplayModel>) -> Option<Self> {
         let has = |name: &str| first.tools.iter().any(|tool| tool.name == name);
         let dynamic = if first.tools.iter().any(|tool| tool.deferred) {
@@ -145,7 +147,7 @@ impl Loading {
         } else if has("browse_toolkit") {
             Dynamic::Browse
         } else if has("find_tools") {
-            // What the model said that picked tools is recorded too.
+            // Answers of the model of `find_tools` are recorded too.
             Dynamic::Find(Arc::clone(model) as _)
         } else {
             return None;
@@ -164,7 +166,7 @@ impl Loading {
         Some(Self { dynamic, core, loaded })
     }
 
-    /// Whether the first question has the names of all tools.
+    /// Whether the first request has the names of all tools.
     fn is_whole(&self) -> bool {
         matches!(self.dynamic, Dynamic::Native)
     }
@@ -175,12 +177,12 @@ impl Loading {
     }
 }
 
-/// Whether a run ended at its limit of time, which no second run meets at the same place.
+/// Whether a run ended at its time limit, which a replay meets elsewhere.
 fn was_late(stored: &StoredRun) -> bool {
     stored.summary.stop_reason.as_deref() == Some("max_time")
 }
 
-/// The same agent with the recorded answers, from the same words on.
+/// Builds the same agent with the recorded answers.
 async fn again(
     stored: &StoredRun,
     (first, used): (Request, Used),
@@ -192,9 +194,9 @@ async fn again(
     let names: Vec<String> = first.tools.iter().map(|tool| tool.name.clone()).collect();
     let loading = Loading::of(&first, model);
     let targets = match (&args.tools[..], &names[..]) {
-        // What it could load stands nowhere.
+        // The record lacks the tools that could be loaded.
         (given, _) if loading.as_ref().is_some_and(|loading| !loading.is_whole()) => {
-            named_or_usual(given, config)
+            tool_targets(given, config)
         }
         ([], []) => vec![SOME_TOOL.to_owned()],
         ([], names) => names.to_vec(),
@@ -202,13 +204,12 @@ async fn again(
     };
     let granted = grants::of_args(&args.grants)?;
     let opened = target::open_with(&targets, config, args.permission.level, false, None, &granted).await;
-    let opened =
-        opened.map_err(|failure| failure.hint("`--tools` says where the tools of the run are from."))?;
+    let opened = opened.map_err(|failure| failure.hint("`--tools` names the tools of the run."))?;
     let workspace = Workspace::open(args.workdir.as_deref(), &args.attach)?;
     let events = progress::sink(printer);
-    let pool = super::super::code_pool(config)?;
+    let pool = crate::toolbox::code_pool(config)?;
     let toolbox =
-        super::super::toolbox(opened, workspace.path(), &args.permission, config, pool, Arc::clone(&events))
+        crate::toolbox::build(opened, workspace.path(), &args.permission, config, pool, Arc::clone(&events))
             .await?;
     let (schema, settings) = match first.settings.output {
         Some(OutputFormat::Schema { schema, .. }) => {
@@ -226,7 +227,7 @@ async fn again(
         .hosted_tools(first.hosted_tools)
         .strict_tools(first.tools.iter().any(|tool| tool.strict))
         .on_event(events)
-        // Every token costs the same, so that a limit of money is met where it was met.
+        // Equal prices per token reproduce the end at a cost limit.
         .pricing(Arc::new(|_, usage| Some(usage.total() as f64)))
         .limits(limits);
     if let Some(compaction) = by_provider(&first.context_edits) {
@@ -247,7 +248,7 @@ async fn again(
         .build()
         .run_turns(first.turns)
         .with_provider_state(first.provider_state)
-        .with_caller(super::super::caller())
+        .with_caller(crate::toolbox::caller())
         .with_values(agent_tool::replayed(Arc::clone(model) as Arc<dyn Model>))
         .with_scope(Scope::new("replay").with_working_dir(workspace.path()))
         .with_port(Arc::new(TerminalPort::new(printer, &args.permission, None)));
@@ -263,7 +264,7 @@ async fn again(
     Ok(run.with_cancellation(interrupt::watch()?).finish().await)
 }
 
-/// Has the provider do with a long conversation what it was asked to do, if it was.
+/// Enables the provider's compaction if the recorded request had it.
 fn by_provider(edits: &[ContextEdit]) -> Option<Compaction> {
     let (mut at, mut keep_results) = (None, None);
     for edit in edits {
@@ -276,7 +277,7 @@ fn by_provider(edits: &[ContextEdit]) -> Option<Compaction> {
     (!edits.is_empty()).then(|| {
         let mut compaction = Compaction::default().by(CompactionBy::Provider);
         compaction.keep_results = keep_results;
-        // At the same number of tokens, whatever the catalog says of the model now.
+        // At the recorded number of tokens, whatever the catalog has now.
         if at.is_some() {
             (compaction.window, compaction.threshold) = (at, 1.0);
         }
@@ -284,7 +285,7 @@ fn by_provider(edits: &[ContextEdit]) -> Option<Compaction> {
     })
 }
 
-/// The limit that ended the run ends it again; no other does.
+/// Applies the limit that ended the run, and no other.
 fn limit(all: &mut RunLimits, stored: &StoredRun, used: Used) {
     let summary = &stored.summary;
     let has_summed_up = has_summed_up(stored);
@@ -298,7 +299,7 @@ fn limit(all: &mut RunLimits, stored: &StoredRun, used: Used) {
         Some("max_tool_calls") => all.tool_calls = u32::try_from(summary.tool_calls).ok(),
         Some("max_tokens") => all.tokens = Some(used),
         Some("max_cost") => all.cost_usd = Some(used as f64),
-        // Nothing that it does may take longer than all that it did.
+        // A tool call takes at most the time of the whole run.
         Some("max_time") => all.time = Duration::try_from_secs_f64(summary.execution_time).ok(),
         _ => {}
     }
@@ -308,26 +309,26 @@ fn has_summed_up(stored: &StoredRun) -> bool {
     stored.record.as_ref().is_some_and(|record| record["wrapped_up"] == true)
 }
 
-/// What differs first, if something does.
+/// The first difference, if there is one.
 fn difference(
     stored: &StoredRun,
     outcome: &RunOutput,
     model: &ReplayModel,
     recorded: usize,
 ) -> Option<String> {
-    // A run that was stopped would have asked on.
+    // A cancelled run would have sent further requests.
     let is_whole = !matches!(stored.summary.stop_reason.as_deref(), None | Some("cancelled" | "max_time"));
-    // What came of the calls that were cut off is another thing each time, and so is what was asked for then.
+    // Results of cancelled calls differ each time, and so do later requests.
     if was_late(stored) && model.remaining() <= usize::from(has_summed_up(stored)) {
         return None;
     }
     match &outcome.error {
         Some(error) if error.kind == ErrorKind::ReplayMismatch => {
-            return Some(format!("the model was asked something else, {}", error.message.trim_end()));
+            return Some(format!("the request differs: {}", error.message.trim_end()));
         }
         Some(error) if error.kind == ErrorKind::ScriptExhausted && is_whole => {
             let recorded = count(recorded, "exchange");
-            return Some(format!("the run has {recorded}, and the model was asked once more"));
+            return Some(format!("the run has {recorded}, but the model got one more request"));
         }
         _ => {}
     }

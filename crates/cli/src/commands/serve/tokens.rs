@@ -1,4 +1,4 @@
-//! Bearer tokens of clients that connect: those of the operator, or one that is generated and stored.
+//! Bearer tokens of HTTP clients: the operator's, or a generated and stored one.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use toolpost_core::{Secret, random_hex};
 
 use crate::args::ServeArgs;
-use crate::config::places;
+use crate::config::paths;
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -21,15 +21,17 @@ const TOKEN_BYTES: usize = 32;
 #[derive(Default)]
 pub(super) struct Tokens {
     pub(super) accepted: Vec<Secret>,
-    /// The file of a generated token, if that is what the server accepts.
+    /// The file of the generated token, if the server accepts it.
     pub(super) stored: Option<PathBuf>,
-    /// Whether the token was generated just now.
+    /// Whether this start generated the token.
     pub(super) is_new: bool,
 }
 
 impl Tokens {
-    /// The tokens of `--token-file` or the environment. Without them, without OAuth and without `--no-token`, a server with
-    /// an address accepts the stored token, which is generated if there is none.
+    /// Reads the tokens of `--token-file` or the environment.
+    ///
+    /// Without them, without OAuth and without `--no-token`, a server with an address accepts the stored token,
+    /// which is generated if needed.
     pub(super) fn of(args: &ServeArgs) -> Result<Self, Failure> {
         let Some(address) = args.address().filter(|_| !args.no_token) else { return Ok(Self::default()) };
         if let Some(path) = &args.token_file {
@@ -41,8 +43,8 @@ impl Tokens {
         if args.oauth.oauth_issuer.is_some() {
             return Ok(Self::default());
         }
-        let path = places::serve_token(&args.name, address).ok_or_else(|| {
-            Failure::usage("there is no home directory to store a token in")
+        let path = paths::serve_token(&args.name, address).ok_or_else(|| {
+            Failure::usage("there is no home directory for a token")
                 .hint("Set HOME, or pass `--token-file FILE` or `--no-token`.")
         })?;
         let failed = |error: io::Error| Failure::file("the token file", &path, &error);
@@ -52,14 +54,14 @@ impl Tokens {
             Some(token) => token,
             None => match generate(&path).map_err(failed)? {
                 Some(token) => token,
-                // Another server of this name and address was faster.
+                // A concurrent server of this name and address was faster.
                 None => load(&path)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?,
             },
         };
         Ok(Self { accepted: vec![token], stored: Some(path), is_new })
     }
 
-    /// What clients must send, for the operator. A generated token is shown once.
+    /// Prints how clients authenticate. A generated token is printed once.
     pub(super) fn notice(&self) -> Option<String> {
         let path = self.stored.as_ref()?.display();
         let token = self.accepted.first().filter(|_| self.is_new);
@@ -79,16 +81,16 @@ fn listed(path: &Path) -> Result<Vec<Secret>, Failure> {
     let tokens: Vec<Secret> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).map(Secret::new).collect();
     if tokens.is_empty() {
-        return Err(Failure::usage(format!("the file `{}` holds no token", path.display()))
-            .hint("Write one a line, such as what `openssl rand -hex 32` prints."));
+        return Err(Failure::usage(format!("the file `{}` has no token", path.display()))
+            .hint("Write one per line, such as the output of `openssl rand -hex 32`."));
     }
     Ok(tokens)
 }
 
-/// The token that an earlier server stored.
+/// The stored token of an earlier start.
 ///
 /// # Errors
-/// The file is no token of this user's alone.
+/// The file belongs to another user, has another mode, or holds no generated token.
 fn load(path: &Path) -> Result<Option<Secret>, Failure> {
     let wrong = |why: &str| {
         Failure::new(Exit::Denied, "PERMISSION", format!("the token file `{}` {why}", path.display()))
@@ -112,7 +114,7 @@ fn load(path: &Path) -> Result<Option<Secret>, Failure> {
     Ok(Some(Secret::new(token)))
 }
 
-/// Generates a token and stores it, in one step; `None` if there is a file already.
+/// Generates and stores a token atomically; `None` if the file exists.
 fn generate(path: &Path) -> io::Result<Option<Secret>> {
     let token = random_hex(TOKEN_BYTES).map_err(|error| io::Error::other(error.to_string()))?;
     let directory = path.parent().unwrap_or(Path::new("."));
@@ -120,7 +122,7 @@ fn generate(path: &Path) -> io::Result<Option<Secret>> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.recursive(true).create(directory)?;
-    // Readable for its owner alone, which is what a temporary file is.
+    // A temporary file is readable for its owner alone.
     let mut file = tempfile::NamedTempFile::new_in(directory)?;
     writeln!(file, "{token}")?;
     match file.persist_noclobber(path) {
@@ -130,7 +132,7 @@ fn generate(path: &Path) -> io::Result<Option<Secret>> {
     }
 }
 
-/// Opens the file itself: no link is followed, and no pipe is waited for.
+/// Opens a file without following a link or waiting for a pipe.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
@@ -142,7 +144,7 @@ fn open(path: &Path) -> io::Result<File> {
     options.read(true).open(path)
 }
 
-/// Whether a file is a regular one of this user and of mode 0600.
+/// Whether a file is a regular one of this user with mode 0600.
 #[cfg(unix)]
 fn is_private(file: &File) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt as _;

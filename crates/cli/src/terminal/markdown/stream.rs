@@ -1,43 +1,43 @@
-//! Markdown that is still being written: blocks that are finished never change again.
+//! Streamed Markdown: finished blocks never change.
 
 use super::{code_lines, lines, one_word, parser};
 use crate::style::FAINT;
 
-/// How much of one block is looked at again when more of it comes; the lines of a longer one are finished as they are.
+/// The maximum size of a block that is rendered again as it grows; longer ones are finished by lines.
 const MAX_BLOCK: usize = 16 << 10;
 
-/// A block up to this length is looked at again with each line, a longer one less and less often.
+/// The size up to which a block is rendered again for each line.
 const SMALL_BLOCK: usize = 1 << 10;
 
-/// A code block that is open.
+/// An open code block.
 struct Fence {
     mark: char,
     length: usize,
     indent: usize,
 }
 
-/// Text as it comes, and what of it is finished.
+/// Streamed text, split into finished and pending.
 #[derive(Default)]
 pub(crate) struct Stream {
-    /// What is not finished.
+    /// The pending text.
     pending: String,
     fence: Option<Fence>,
-    /// Whether something was finished, from which the next block is set apart.
+    /// Whether a finished block precedes the next one.
     has_begun: bool,
-    /// Whether what is pending goes on with a block whose beginning is finished.
+    /// Whether the pending text continues a block whose beginning is finished.
     goes_on: bool,
-    /// How long the pending text was when no end of its block was found.
+    /// The length of the pending text at the last search for a block's end.
     looked_at: usize,
 }
 
 impl Stream {
-    /// Takes more text, and gives the lines that are finished by it, in a time that grows with the text alone.
+    /// Adds text and returns newly finished lines, in amortized linear time.
     pub(crate) fn push(&mut self, text: &str, width: usize) -> Vec<String> {
         self.pending.push_str(text);
         let mut finished = Vec::new();
-        // Blocks end at the ends of lines.
+        // Blocks end at line ends.
         if text.contains('\n') || self.fence.is_some() {
-            while self.is_worth_a_look() && self.step(width, &mut finished) {
+            while self.should_render() && self.step(width, &mut finished) {
                 self.looked_at = 0;
             }
         }
@@ -47,11 +47,11 @@ impl Stream {
         finished
     }
 
-    /// The lines of what is not finished, as it looks now.
+    /// The lines of the pending text.
     pub(crate) fn open(&self, width: usize) -> Vec<String> {
         let mut open = Vec::new();
         if self.fence.is_some() {
-            // The last line of code is not whole yet, and may be the end of the block.
+            // The last line of code is incomplete, and may be the end of the block.
             if !self.pending.trim().is_empty() {
                 open.extend(code_lines(&self.pending, width));
             }
@@ -65,15 +65,15 @@ impl Stream {
         open
     }
 
-    /// Ends the text, and gives the last lines.
+    /// Ends the text and returns the last lines.
     pub(crate) fn finish(&mut self, width: usize) -> Vec<String> {
         let last = self.open(width);
         *self = Self::default();
         last
     }
 
-    /// Whether there may be an end of the block, so that a long text is not looked at again for each of its lines.
-    fn is_worth_a_look(&self) -> bool {
+    /// Whether to search for the end of a block, so that the total time stays linear.
+    fn should_render(&self) -> bool {
         self.fence.is_some()
             || self.pending.len() <= SMALL_BLOCK
             || self.pending.len() >= self.looked_at + self.looked_at / 4
@@ -85,7 +85,7 @@ impl Stream {
         }
     }
 
-    /// Finishes what can be; whether there may be more.
+    /// Finishes a block; true if there may be more.
     fn step(&mut self, width: usize, finished: &mut Vec<String>) -> bool {
         if self.fence.is_some() {
             return self.step_code(width, finished);
@@ -93,7 +93,7 @@ impl Stream {
         let empty = self.pending.len() - self.pending.trim_start_matches('\n').len();
         self.pending.drain(..empty);
         self.looked_at = self.pending.len();
-        // What a line is shows when it is whole: `|` begins another row, or a text.
+        // An incomplete line may become a table row: `|`.
         let whole = self.pending.rfind('\n').map_or(0, |at| at + 1);
         let starts = starts(self.pending.get(..whole).unwrap_or_default());
         if let [.., last] = *starts.as_slice()
@@ -106,7 +106,7 @@ impl Stream {
         self.open_fence(finished)
     }
 
-    /// Finishes the lines of code that are whole, up to the end of the block; whether it has come.
+    /// Finishes complete lines of code; true at the end of the block.
     fn step_code(&mut self, width: usize, finished: &mut Vec<String>) -> bool {
         let Some(fence) = &self.fence else { return false };
         let (mut done, mut closed) = (0, false);
@@ -124,13 +124,13 @@ impl Stream {
         if closed {
             (self.fence, self.goes_on) = (None, false);
         } else if self.pending.len() > MAX_BLOCK {
-            // A line without an end must not be wrapped again for each picture.
+            // A line without an end must not be wrapped at each drawing.
             finished.extend(code_lines(&std::mem::take(&mut self.pending), width));
         }
         closed
     }
 
-    /// Finds that the one block that there is is code.
+    /// Detects that the only block is code.
     fn open_fence(&mut self, finished: &mut Vec<String>) -> bool {
         let Some(end) = self.pending.find('\n') else { return false };
         let Some((fence, language)) = self.pending.get(..end).and_then(Fence::opened_by) else {
@@ -145,7 +145,7 @@ impl Stream {
         true
     }
 
-    /// Finishes what is pending up to its last whole line, or all of it.
+    /// Finishes the pending text up to its last complete line, or all of it.
     fn freeze(&mut self, width: usize, finished: &mut Vec<String>) {
         let end = self.pending.rfind('\n').map_or(self.pending.len(), |at| at + 1);
         let done: String = self.pending.drain(..end).collect();
@@ -164,7 +164,7 @@ impl Stream {
     }
 }
 
-/// Where the blocks of the outermost level begin.
+/// The starts of the outermost blocks.
 fn starts(source: &str) -> Vec<usize> {
     let (mut depth, mut starts) = (0_usize, Vec::new());
     for (event, range) in parser(source).into_offset_iter() {
@@ -208,7 +208,7 @@ impl Fence {
 mod tests {
     use super::*;
 
-    /// What a text comes to that arrives in pieces of so many characters.
+    /// Renders a text in pieces of so many characters.
     fn streamed(text: &str, size: usize, width: usize) -> Vec<String> {
         let (mut stream, mut all) = (Stream::default(), Vec::new());
         let characters: Vec<char> = text.chars().collect();
@@ -222,7 +222,7 @@ mod tests {
     const PAGE: &str = "# Title\n\nSome *words* that\nare wrapped.\n\n- one\n- two\n  - deep\n\n1. a\n2. b\n\n> said\n\n```rust\nfn main() {\n\n    body();\n}\n```\nAfter.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n---\n\nThe end: `code` and [link](https://example.org).";
 
     #[test]
-    fn a_text_in_pieces_is_the_text_as_a_whole() {
+    fn streamed_text_renders_like_the_whole() {
         for width in [20, 40, 80] {
             let whole = lines(PAGE, width);
             for size in [1, 2, 3, 7, 50, 1000] {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_finished_comes_at_once() {
+    fn finished_blocks_are_returned_at_once() {
         let mut stream = Stream::default();
         assert!(stream.push("First.\n\nSec", 80).is_empty() || stream.open(80) == ["", "Sec"]);
         assert_eq!(stream.push("ond.\n\nThird\n", 80).last().map(String::as_str), Some("Second."));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn code_in_one_large_piece_is_walked_once() {
+    fn code_in_one_large_piece_is_scanned_once() {
         let mut stream = Stream::default();
         let begun = std::time::Instant::now();
         assert_eq!(stream.push(&format!("```\n{}```\nAfter.\n", "\n".repeat(1 << 20)), 80).len(), 1 << 20);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_without_end_takes_neither_memory_nor_time() {
+    fn an_endless_block_takes_bounded_memory_and_time() {
         for piece in
             ["- an item\n", "word ", "> quoted\n", "```\n", "| a | b |\n|---|---|\n", "\n", "[", "*a", "# "]
         {

@@ -1,4 +1,4 @@
-//! Tables: in columns where they fit, else a line for each cell.
+//! Renders tables: in columns if they fit, else a line per cell.
 
 use std::fmt::Write as _;
 
@@ -67,7 +67,7 @@ impl Table {
         lines
     }
 
-    /// For each row its cells, one below the other.
+    /// A line per cell, row by row.
     fn as_list(&self, room: usize) -> Vec<String> {
         let Some((head, rows)) = self.rows.split_first() else { return Vec::new() };
         let mut lines = Vec::new();

@@ -1,23 +1,23 @@
-//! Words on lines of a width.
+//! Wraps words.
 
 use std::fmt::Write as _;
 
 use anstyle::Style;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-/// A text in one look.
+/// A text with a style.
 #[derive(Clone)]
 pub(super) struct Piece {
     pub(super) text: String,
     pub(super) style: Style,
 }
 
-/// How many columns a text takes.
+/// The width of a text in columns.
 pub(super) fn columns(text: &str) -> usize {
     text.width()
 }
 
-/// A text in pieces that fit, cut wherever it must be.
+/// Splits a text into pieces that fit.
 pub(super) fn cut(text: &str, width: usize) -> Vec<&str> {
     let (mut lines, mut begin, mut taken) = (Vec::new(), 0, 0);
     for (at, character) in text.char_indices() {
@@ -32,11 +32,11 @@ pub(super) fn cut(text: &str, width: usize) -> Vec<&str> {
     lines
 }
 
-/// Pieces as lines: broken at spaces, and within a word that is wider than a line. A line feed ends a line.
+/// Wraps pieces at spaces, and within words that are too wide. A line feed ends a line.
 pub(super) fn wrap(pieces: &[Piece], width: usize) -> Vec<String> {
     let mut page =
         Lines { width: width.max(1), done: Vec::new(), line: String::new(), taken: 0, space: None };
-    // A word may be of several pieces, such as `**a**b`.
+    // A word may have several pieces, such as `**a**b`.
     let mut word: Vec<(&str, Style)> = Vec::new();
     for piece in pieces {
         let mut rest = piece.text.as_str();
@@ -69,7 +69,7 @@ struct Lines {
     done: Vec<String>,
     line: String,
     taken: usize,
-    /// The look of a space that waits for a word after it.
+    /// The style of a space before the next word.
     space: Option<Style>,
 }
 

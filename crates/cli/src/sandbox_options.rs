@@ -1,4 +1,4 @@
-//! What the options of `exec` ask of the sandbox: read once, used here or by the holder of a session.
+//! The sandbox of `exec`: its options as one value, for this process or a session's holder.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,18 +12,18 @@ use serde_json::{Map, Value};
 use toolpost_sandbox::{Egress, EgressPolicy, HostPattern, Language, Level, Limits, Sandbox, Workspace};
 
 use crate::args::{Backend, ExecArgs, Pull};
-use crate::commands::pair;
-use crate::config::{Config, closure, places};
+use crate::config::{Config, paths, reference};
 use crate::container;
 use crate::egress;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::packages::{self, Sources};
+use crate::parse::pair;
 
-/// What is wanted of the sandbox. Each field has the name of its option, and is empty if nobody said anything.
+/// Options of the sandbox. Each field has the name of its option; missing options are empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Wanted {
+pub(crate) struct SandboxOptions {
     pub(crate) lang: Option<Language>,
     pub(crate) level: Option<Level>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -43,7 +43,7 @@ pub(crate) struct Wanted {
     pub(crate) live: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) allow_protected: Vec<PathBuf>,
-    /// What a run never changes in a working directory of the host.
+    /// Paths of a host directory that a run never changes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) protected: Vec<PathBuf>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -58,16 +58,16 @@ pub(crate) struct Wanted {
     pub(crate) profile: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) requirement: Vec<String>,
-    /// Where packages are from, if there are any.
+    /// The package sources, if there are requirements.
     pub(crate) sources: Option<Sources>,
-    /// The setting: no connection leaves this machine.
+    /// The setting `no_network`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) no_network: bool,
-    /// How long a session stays when nobody uses it.
+    /// The idle time after which a session ends.
     pub(crate) keep: Option<Duration>,
 }
 
-impl Wanted {
+impl SandboxOptions {
     pub(crate) fn new(args: &ExecArgs, lang: Option<Language>, config: &Config) -> Result<Self, Failure> {
         let absolute =
             |path: &PathBuf| path.canonicalize().map_err(|error| Failure::file("the folder", path, &error));
@@ -81,9 +81,9 @@ impl Wanted {
         let workdir = args.workdir.as_ref().map(absolute).transpose()?;
         let mut protected = Vec::new();
         if let Some(folder) = &workdir {
-            // Without a layer only what trust pins is held.
+            // Without a layer only pinned files are protected.
             protected = config.protected((!args.directory.live).then_some(folder.as_path()))?;
-            protected.extend(policy.map(closure::settled));
+            protected.extend(policy.map(reference::settled));
         }
         Ok(Self {
             lang,
@@ -127,7 +127,7 @@ impl Wanted {
         limits.idle = self.idle.or(limits.idle);
         limits.output_total = self.max_total_output.unwrap_or(limits.output_total);
         limits.processes = self.pids.unwrap_or(limits.processes);
-        // In a directory the private layer is what is limited.
+        // In a host directory, the limit is that of the private layer.
         let usual = if self.workdir.is_some() { limits.layer_bytes } else { limits.file_size };
         limits.file_size = self.max_file.unwrap_or(usual);
         if let Some(output) = self.max_output {
@@ -137,7 +137,7 @@ impl Wanted {
         limits
     }
 
-    /// The sandbox that it describes. `search_path` is where interpreters are looked up.
+    /// Builds the sandbox. `search_path` is that of interpreters.
     pub(crate) fn sandbox(
         &self,
         search_path: OsString,
@@ -159,7 +159,7 @@ impl Wanted {
                 .workspace(workspace)
                 .allow_protected(self.allow_protected.iter().cloned())
                 .protect(self.protected.iter().cloned());
-            if let Some(layers) = places::layers() {
+            if let Some(layers) = paths::layers() {
                 sandbox = sandbox.layers(layers);
             }
         }
@@ -174,7 +174,7 @@ impl Wanted {
         Ok(self.env.iter().fold(sandbox, |sandbox, (name, value)| sandbox.env(name, value)))
     }
 
-    /// The way out that the policy and the options give together; none is no network.
+    /// The egress of policy and options together; none means no network.
     fn egress(&self) -> Result<Option<Egress>, Failure> {
         let begun = match &self.egress_policy {
             Some(policy) => egress::open(policy, self.no_network)?,
@@ -188,16 +188,12 @@ impl Wanted {
         Ok(Some(self.allow_address.iter().copied().fold(out, Egress::allow_address)))
     }
 
-    /// The container that it names.
+    /// The backend of the container.
     fn container(&self) -> Result<Arc<dyn toolpost_sandbox::Backend>, Failure> {
         if !self.requirement.is_empty() {
-            return Err(Failure::usage(
-                "`--backend docker` installs no packages: `--requirement` is for this host",
-            )
-            .hint(
-                "Build an image that has them: `toolpost image build data --docker`, then `--profile data`.",
-            )
-            .hint("Or name an image of your own that has them: `--image NAME`."));
+            return Err(Failure::usage("`--requirement` is not available with `--backend docker`")
+                .hint("Build an image: `toolpost image build data --docker`, then `--profile data`.")
+                .hint("Or use an image with the packages: `--image NAME`."));
         }
         let image = self
             .image
@@ -206,7 +202,7 @@ impl Wanted {
         container::backend(&image, self.runtime.as_deref(), self.pull.unwrap_or_default())
     }
 
-    /// The sandbox with the profile's environment and the packages.
+    /// Adds the profile's environment and the packages.
     fn with_packages(&self, mut sandbox: Sandbox) -> Result<Sandbox, Failure> {
         for (option, is_given) in [
             ("--runtime", self.runtime.is_some()),
@@ -214,8 +210,8 @@ impl Wanted {
             ("--pull", self.pull.is_some()),
         ] {
             if is_given {
-                return Err(Failure::usage(format!("`{option}` is for a container"))
-                    .hint("Ask for one with `--backend docker`."));
+                return Err(Failure::usage(format!("`{option}` needs `--backend docker`"))
+                    .hint("Add `--backend docker`."));
             }
         }
         if let Some(name) = &self.profile {
@@ -229,10 +225,10 @@ impl Wanted {
         Ok(sandbox)
     }
 
-    /// Whether a session that was begun as `self` is what another command wants of it.
+    /// Checks that a session with these options suits another command.
     ///
     /// # Errors
-    /// The first option that says something else.
+    /// The first option that differs.
     pub(crate) fn check_same(&self, other: &Self, id: &str) -> Result<(), Failure> {
         let fields = |wanted: &Self| match serde_json::to_value(wanted) {
             Ok(Value::Object(fields)) => fields,
@@ -240,7 +236,7 @@ impl Wanted {
         };
         let own = fields(self);
         let differs = |(name, value): &(String, Value)| {
-            // Where packages came from does not matter once they are there, and no option says what is protected.
+            // The sources of installed packages do not matter, and no option sets protected paths.
             !value.is_null()
                 && !["sources", "protected"].contains(&name.as_str())
                 && own.get(name).unwrap_or(&Value::Null) != value
@@ -249,22 +245,22 @@ impl Wanted {
         let option = format!("--{}", name.replace('_', "-"));
         let begun = match own.get(&name).filter(|value| !value.is_null()) {
             // A variable may be a secret.
-            Some(value) if name != "env" => format!("it began with {value}"),
-            Some(_) => "it began with others".to_owned(),
-            None => "it began without".to_owned(),
+            Some(value) if name != "env" => format!("it started with {value}"),
+            Some(_) => "it started with others".to_owned(),
+            None => "it started without".to_owned(),
         };
         let failure = Failure::new(
             Exit::Failed,
             "PRECONDITION",
-            format!("the session `{id}` is there already, and `{option}` cannot change it: {begun}"),
+            format!("`{option}` cannot change the session `{id}`: {begun}"),
         );
         Err(failure.hint(format!(
-            "Leave `{option}` out, name another session, or end this one: `toolpost exec --session {id} --end`."
+            "Remove `{option}`, name another session, or end this one: `toolpost exec --session {id} --end`."
         )))
     }
 }
 
-/// The profile: the option's, else that of the settings for code in Python, and for commands if it was built.
+/// The profile: the option's, else the setting's for Python code, and for commands if it is built.
 fn profile(args: &ExecArgs, lang: Option<Language>, config: &Config) -> Result<Option<String>, Failure> {
     if args.profile.is_some() || args.image.is_some() {
         return Ok(args.profile.clone());
@@ -282,21 +278,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_used_as_it_began() {
-        let begun = Wanted {
+    fn a_session_keeps_its_options() {
+        let begun = SandboxOptions {
             lang: Some(Language::Python),
             memory: Some(1 << 30),
             env: BTreeMap::from([("KEY".to_owned(), "secret".to_owned())]),
-            ..Wanted::default()
+            ..SandboxOptions::default()
         };
-        begun.check_same(&Wanted::default(), "a").unwrap();
+        begun.check_same(&SandboxOptions::default(), "a").unwrap();
         begun.check_same(&begun, "a").unwrap();
         for (other, option) in [
-            (Wanted { lang: Some(Language::Ruby), ..Wanted::default() }, "--lang"),
-            (Wanted { memory: Some(1 << 20), ..Wanted::default() }, "--memory"),
-            (Wanted { level: Some(Level::Strict), ..Wanted::default() }, "--level"),
-            (Wanted { allow_degraded: true, ..Wanted::default() }, "--allow-degraded"),
-            (Wanted { env: BTreeMap::from([("KEY".into(), "x".into())]), ..Wanted::default() }, "--env"),
+            (SandboxOptions { lang: Some(Language::Ruby), ..SandboxOptions::default() }, "--lang"),
+            (SandboxOptions { memory: Some(1 << 20), ..SandboxOptions::default() }, "--memory"),
+            (SandboxOptions { level: Some(Level::Strict), ..SandboxOptions::default() }, "--level"),
+            (SandboxOptions { allow_degraded: true, ..SandboxOptions::default() }, "--allow-degraded"),
+            (
+                SandboxOptions {
+                    env: BTreeMap::from([("KEY".into(), "x".into())]),
+                    ..SandboxOptions::default()
+                },
+                "--env",
+            ),
         ] {
             let failure = begun.check_same(&other, "a").unwrap_err();
             assert!(failure.message.contains(&format!("`{option}`")), "{failure:?}");

@@ -1,4 +1,4 @@
-//! An agent of a file, as a tool.
+//! Agent files as tools.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,28 +7,28 @@ use toolpost_core::{Args, BoxFuture, Ctx, EventSink, Output, Tool, ToolError, To
 use toolpost_llm::Model;
 use toolpost_toolbox::Toolbox;
 
-use super::agent::Tuned;
-use super::memory::Memory;
-use super::model::{Tape, model};
+use crate::agent_settings::AgentSettings;
 use crate::args::AgentArgs;
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::memory::Memory;
+use crate::model::{Tape, model};
 
-/// What a run says of the models of its agents; it is injected into them.
+/// The models of a run's agents, injected into their calls.
 enum Models {
-    /// They are recorded with the run's own.
+    /// Each agent's own model, recorded on the run's tape.
     On(Tape),
-    /// All of them are this one, which plays what was said.
+    /// One model for all agents, which replays a recording.
     Only(Arc<dyn Model>),
 }
 
-/// For the agents of a run whose models are recorded, if they are.
-pub(super) fn values(tape: &Tape) -> Values {
+/// The injected values of a run.
+pub(crate) fn values(tape: &Tape) -> Values {
     of(Models::On(tape.clone()))
 }
 
-/// For the agents of a run that is played again.
-pub(super) fn replayed(model: Arc<dyn Model>) -> Values {
+/// The injected values of a replayed run.
+pub(crate) fn replayed(model: Arc<dyn Model>) -> Values {
     of(Models::Only(model))
 }
 
@@ -38,31 +38,31 @@ fn of(models: Models) -> Values {
     values
 }
 
-/// An agent of a file, as a tool. Its model is opened by the first call.
-pub(super) struct AgentFileTool {
+/// An agent of a file as a tool. The first call opens its model.
+pub(crate) struct AgentFileTool {
     spec: Arc<ToolSpec>,
     config: Config,
     names_model: bool,
     toolbox: Toolbox,
     events: EventSink,
-    tuned: Tuned,
-    /// Where calls are kept that no run makes.
+    tuned: AgentSettings,
+    /// Stores calls outside of runs.
     runs: Option<Runs>,
     opened: OnceLock<Arc<dyn Model>>,
 }
 
 impl AgentFileTool {
-    /// The agent with its tools.
-    pub(super) fn new(
+    /// Creates the agent with its tools.
+    pub(crate) fn new(
         spec: Arc<ToolSpec>,
         config: Config,
         names_model: bool,
         toolbox: Toolbox,
         events: EventSink,
     ) -> Result<Self, Failure> {
-        // Nothing but settings says what it is like.
+        // Only settings apply, no options.
         let args = AgentArgs::default();
-        let tuned = Tuned::read(&args, &config)?;
+        let tuned = AgentSettings::read(&args, &config)?;
         let runs = Memory::open(&args, &config)?.runs;
         Ok(Self { spec, config, names_model, toolbox, events, tuned, runs, opened: OnceLock::new() })
     }
@@ -72,7 +72,7 @@ impl AgentFileTool {
         let model = self.model(ctx, models.as_deref())?;
         let mut builder = self.tuned.builder(model, self.toolbox.clone(), Arc::clone(&self.events));
         if matches!(models.as_deref(), Some(Models::Only(_))) {
-            // What was paid then is not paid again, and nobody knows what it would be.
+            // A replay costs nothing.
             builder = builder.limits(self.tuned.without_cost_limit());
         }
         if let Some(schema) = &self.spec.output_schema {
@@ -81,7 +81,7 @@ impl AgentFileTool {
         Ok(builder.build())
     }
 
-    /// The model that the file names, else that of the caller, else that of the settings.
+    /// The model of the file, else the caller's, else the setting's.
     fn model(&self, ctx: &Ctx, models: Option<&Models>) -> Result<Arc<dyn Model>, Failure> {
         if let Some(Models::Only(model)) = models {
             return Ok(Arc::clone(model));
@@ -112,7 +112,7 @@ impl Tool for AgentFileTool {
 
     fn call<'a>(&'a self, args: &'a Args, ctx: &'a Ctx) -> BoxFuture<'a, Result<Output, ToolError>> {
         Box::pin(async move {
-            let agent = self.agent(ctx).map_err(Failure::told)?;
+            let agent = self.agent(ctx).map_err(Failure::into_tool_error)?;
             let mut tool = agent.as_tool(ToolSpec::clone(&self.spec));
             if let Some(runs) = &self.runs {
                 tool = tool.persist_to(runs);

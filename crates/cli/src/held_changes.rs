@@ -1,4 +1,4 @@
-//! `toolpost apply`, `discard` and `undo`: the changes that runs made to working directories.
+//! `toolpost apply`, `discard` and `undo`: changes of runs in host directories.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Read as _};
@@ -10,29 +10,29 @@ use similar::TextDiff;
 use toolpost_sandbox::{Applied, ApplyState, HeldRun};
 
 use crate::args::{HeldArgs, HeldRunArgs, UndoArgs};
-use crate::config::places;
+use crate::config::paths;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::port;
 use crate::print::Printer;
 use crate::style::{BAD, FAINT, GOOD, HINT, WARN, label, one_line, paint};
 
-/// Files whose changes are shown line by line; of more only the names.
+/// The maximum number of files with a diff; others are only named.
 const MAX_SHOWN: usize = 200;
-/// The largest file that is shown line by line, in bytes.
+/// The maximum size of a file with a diff, in bytes.
 const MAX_FILE: u64 = 256 << 10;
-/// Lines of one file that are shown.
+/// The maximum number of diff lines of a file.
 const MAX_LINES: usize = 400;
 
 pub(crate) fn apply(args: &HeldArgs, printer: &Printer) -> Result<Exit, Failure> {
     let Some(id) = &args.id else { return list(printer) };
-    let run = HeldRun::find(id, places::layers().as_deref())?;
+    let run = HeldRun::find(id, paths::layers().as_deref())?;
     let applied = run.apply(&args.allow_protected)?;
     report(&applied, printer)
 }
 
 pub(crate) fn discard(args: &HeldRunArgs, printer: &Printer) -> Result<Exit, Failure> {
-    let run = HeldRun::find(&args.id, places::layers().as_deref())?;
+    let run = HeldRun::find(&args.id, paths::layers().as_deref())?;
     let id = run.id().to_owned();
     run.discard();
     if !printer.is_text() {
@@ -43,7 +43,7 @@ pub(crate) fn discard(args: &HeldRunArgs, printer: &Printer) -> Result<Exit, Fai
 }
 
 pub(crate) fn undo(args: &UndoArgs, printer: &Printer) -> Result<Exit, Failure> {
-    let layers = places::layers();
+    let layers = paths::layers();
     let run = match &args.id {
         Some(id) => HeldRun::find(id, layers.as_deref())?,
         None => {
@@ -53,8 +53,8 @@ pub(crate) fn undo(args: &UndoArgs, printer: &Printer) -> Result<Exit, Failure> 
             let runs = HeldRun::all(layers.as_deref());
             let last = runs.into_iter().find(|run| !run.is_waiting() && run.directory() == here);
             last.ok_or_else(|| {
-                Failure::usage(format!("no run has changed `{}`", here.display()))
-                    .hint("`toolpost apply` lists the runs that did.")
+                Failure::usage(format!("no run changed `{}`", here.display()))
+                    .hint("`toolpost apply` lists the runs with changes.")
             })?
         }
     };
@@ -67,7 +67,7 @@ fn to_json(applied: &Applied) -> Result<Value, Failure> {
         .map_err(|error| Failure::new(Exit::Failed, "INTERNAL", format!("the result has no JSON: {error}")))
 }
 
-/// Says what changed and what did not.
+/// Prints the changes, conflicts and rejected paths.
 fn report(applied: &Applied, printer: &Printer) -> Result<Exit, Failure> {
     let value = to_json(applied)?;
     if !printer.is_text() {
@@ -79,20 +79,20 @@ fn report(applied: &Applied, printer: &Printer) -> Result<Exit, Failure> {
     Ok(if is_denied(&value) { Exit::Denied } else { Exit::Ok })
 }
 
-/// Whether nothing was applied because of what is protected.
+/// Whether protection blocked every change.
 fn is_denied(applied: &Value) -> bool {
     applied["changed"] == 0 && applied["denied_count"].as_u64().is_some_and(|count| count > 0)
 }
 
-/// The failure of a run of which nothing was applied because of what is protected.
+/// The failure of a run whose changes were all protected.
 pub(crate) fn denial(applied: &Value) -> Option<Failure> {
     is_denied(applied).then(|| {
         Failure::new(Exit::Denied, "PROTECTED", "every change of the working directory was denied")
-            .hint("Admit a path with `--allow-protected PATH`.")
+            .hint("Allow a path with `--allow-protected PATH`.")
     })
 }
 
-/// What a person reads of an apply, from its JSON: nothing where there was nothing to apply.
+/// The text of an apply from its JSON; empty without changes.
 pub(crate) fn lines(applied: &Value) -> Vec<String> {
     let text = |field: &str| applied[field].as_str().unwrap_or_default().to_owned();
     let number = |field: &str| applied[field].as_u64().unwrap_or_default();
@@ -106,7 +106,7 @@ pub(crate) fn lines(applied: &Value) -> Vec<String> {
         ));
     } else if number("changed") > 0 && applied["can_undo"] == true {
         let changed = number("changed");
-        lines.push(paint(FAINT, format!("applied {changed} changes; `toolpost undo {id}` takes them back")));
+        lines.push(paint(FAINT, format!("applied {changed} changes; `toolpost undo {id}` reverts them")));
     }
     let denied = applied["denied"].as_array().map(Vec::as_slice).unwrap_or_default();
     for one in denied {
@@ -126,9 +126,9 @@ pub(crate) fn lines(applied: &Value) -> Vec<String> {
     lines
 }
 
-/// The runs whose changes wait, or can be taken back.
+/// The runs with held changes or an undo.
 fn list(printer: &Printer) -> Result<Exit, Failure> {
-    let runs = HeldRun::all(places::layers().as_deref());
+    let runs = HeldRun::all(paths::layers().as_deref());
     if !printer.is_text() {
         let all: Vec<Value> = runs
             .iter()
@@ -157,18 +157,18 @@ fn list(printer: &Printer) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Shows the changes of a run that are held, and applies them after a yes.
+/// Shows the held changes of a run and applies them after a yes.
 pub(crate) fn review(held: Applied, allowed: &[PathBuf], printer: &Printer) -> Result<Applied, Failure> {
-    let run = HeldRun::find(&held.id, places::layers().as_deref())?;
+    let run = HeldRun::find(&held.id, paths::layers().as_deref())?;
     if !printer.is_text() {
         return Ok(held);
     }
-    printer.say(&difference(&run));
+    printer.write_stderr(&difference(&run));
     if !io::stdin().is_terminal() {
         return Ok(held);
     }
-    printer.say(&format!("{} yes / no / later? ", paint(WARN, "Apply these changes?")));
-    let (answer, is_interrupted) = super::cancellable(|cancel| {
+    printer.write_stderr(&format!("{} yes / no / later? ", paint(WARN, "Apply these changes?")));
+    let (answer, is_interrupted) = crate::runtime::cancellable(|cancel| {
         let answer = port::read_line(|| cancel.is_cancelled());
         (answer, cancel.is_cancelled())
     })?;
@@ -193,7 +193,7 @@ pub(crate) fn review(held: Applied, allowed: &[PathBuf], printer: &Printer) -> R
     }
 }
 
-/// What the record of a run says of changes that are held.
+/// The record's notice about held changes.
 pub(crate) fn notice(applied: &Applied) -> Option<String> {
     let id = &applied.id;
     (applied.state == ApplyState::Held).then(|| {
@@ -203,8 +203,7 @@ pub(crate) fn notice(applied: &Applied) -> Option<String> {
     })
 }
 
-/// Settles the changes of an agent's run, if it worked in a private copy: held ones are reviewed, unless the run was
-/// interrupted.
+/// Settles the changes of an agent's private copy. Held ones are reviewed unless the run was interrupted.
 pub(crate) fn settle(
     ended: Option<Applied>,
     allowed: &[PathBuf],
@@ -216,7 +215,7 @@ pub(crate) fn settle(
         let first = applied.clone();
         applied = review(applied, allowed, printer)?;
         if applied.state == ApplyState::Applied {
-            // What could not even be held was not applied either.
+            // Changes that could not be held were not applied either.
             applied.denied.splice(0..0, first.denied);
             applied.denied_count += first.denied_count;
         }
@@ -228,7 +227,7 @@ pub(crate) fn settle(
     denial(&value).filter(|_| applied.state == ApplyState::Applied).map_or(Ok(()), Err)
 }
 
-/// The changes as a unified diff. Names and lines show each character that a terminal would obey.
+/// The changes as a unified diff with escaped control characters.
 fn difference(run: &HeldRun) -> String {
     let changes = run.changes();
     let mut text = String::new();
@@ -268,7 +267,7 @@ fn difference(run: &HeldRun) -> String {
     text
 }
 
-/// The content of a regular file of bounded size; no link is followed at its end.
+/// The content of a regular file of bounded size, without following a link.
 fn read(path: &Path) -> Option<Vec<u8>> {
     if !std::fs::symlink_metadata(path).ok()?.is_file() {
         return None;

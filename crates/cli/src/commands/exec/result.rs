@@ -1,4 +1,4 @@
-//! The end of a run, told to people and to programs.
+//! The result of a run, printed for people and programs.
 
 use std::path::PathBuf;
 
@@ -7,36 +7,36 @@ use serde_json::Value;
 use toolpost_sandbox::{Layer, Outcome, Program, Report, Unmet, Usage, Verdict};
 
 use super::advice;
-use super::live::Live;
+use super::stream::Live;
 use crate::args::{ExecArgs, Format};
-use crate::commands::held;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::held_changes;
 use crate::print::Printer;
 use crate::style::{self, FAINT, GOOD, HINT, WARN, harmless, paint};
 use crate::verdict::{self, Ran};
 
-/// How a run ended, wherever it ran: here, or in the process that holds its session.
+/// The result of a run, here or in a session's holder.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct ExecResult {
     verdict: Verdict,
     report: Report,
     usage: Usage,
     outcome: Value,
-    /// Where each artefact was put, if they were; none for a rejected one.
+    /// The stored path of each artifact; `None` for a rejected one.
     files: Vec<Option<String>>,
-    /// What would have given the program what it lacked.
+    /// What the program lacked.
     hints: Vec<String>,
 }
 
-impl Ended {
+impl ExecResult {
     pub(super) fn new(outcome: &Outcome, files: &[Option<PathBuf>]) -> Result<Self, Failure> {
         let files = files.iter().map(|path| Some(path.as_ref()?.display().to_string())).collect();
         let outcome = serde_json::to_value(outcome);
         Self::read(outcome.map_err(|error| defect(&error))?, files)
     }
 
-    /// From the JSON of an outcome.
+    /// Parses the JSON of an outcome.
     pub(super) fn read(outcome: Value, files: Vec<Option<String>>) -> Result<Self, Failure> {
         let verdict = Verdict::deserialize(&outcome["verdict"]).map_err(|error| defect(&error))?;
         let report = Report::deserialize(&outcome["report"]).map_err(|error| defect(&error))?;
@@ -44,7 +44,7 @@ impl Ended {
         Ok(Self { verdict, report, usage, outcome, files, hints: Vec::new() })
     }
 
-    /// The same with advice on what the program lacked.
+    /// Adds advice on what the program lacked.
     pub(super) fn advised(mut self, program: &Program, args: &ExecArgs) -> Self {
         let text = |stream: &str| self.outcome[stream]["text"].as_str().unwrap_or_default();
         let found = Unmet::find(program, text("stdout"), text("stderr"), &self.report);
@@ -52,15 +52,15 @@ impl Ended {
         self
     }
 
-    /// Tells it, and says how the command ends.
+    /// Prints the result and returns the exit code.
     pub(super) fn close(
         &self,
         live: Live,
         trouble: Option<Failure>,
         printer: &Printer,
     ) -> Result<Exit, Failure> {
-        self.tell(live, printer)?;
-        let denied = || held::denial(&self.outcome["applied"]).filter(|_| self.verdict.is_ok());
+        self.print(live, printer)?;
+        let denied = || held_changes::denial(&self.outcome["applied"]).filter(|_| self.verdict.is_ok());
         let level = self.report.effective;
         let has_layer = self.report.has(Layer::PrivateLayer);
         let ran = if has_layer { Ran::Layer(level) } else { Ran::Exec(level) };
@@ -77,8 +77,8 @@ impl Ended {
         }
     }
 
-    /// Tells it: the value, the files, and what confined the program.
-    fn tell(&self, live: Live, printer: &Printer) -> Result<(), Failure> {
+    /// Prints the value, the files, and the attested layers.
+    fn print(&self, live: Live, printer: &Printer) -> Result<(), Failure> {
         match printer.format {
             Format::Json => return printer.json(&self.outcome),
             Format::Jsonl => return live.end(&self.outcome, &self.files),
@@ -88,17 +88,17 @@ impl Ended {
         if !value.is_null() && self.outcome["value_printed"] != true {
             live.value(&value_text(value), printer)?;
         }
-        let made = self.made();
-        for line in made.iter().take(MAX_MADE) {
+        let made = self.artifact_lines();
+        for line in made.iter().take(MAX_ARTIFACT_LINES) {
             printer.note(line);
         }
-        if let Some(more @ 1..) = made.len().checked_sub(MAX_MADE) {
+        if let Some(more @ 1..) = made.len().checked_sub(MAX_ARTIFACT_LINES) {
             printer.note(&format!("{} {more} more files; `--json` lists them", paint(GOOD, "made")));
         }
-        for line in held::lines(&self.outcome["applied"]) {
+        for line in held_changes::lines(&self.outcome["applied"]) {
             printer.note(&line);
         }
-        printer.shown("shown:", &self.report.shown);
+        printer.print_paths("shown:", &self.report.shown);
         for note in &self.report.notes {
             printer.note(&format!("{} {}", paint(FAINT, "note:"), style::one_line(note, 500)));
         }
@@ -106,8 +106,8 @@ impl Ended {
         Ok(())
     }
 
-    /// A line for each file that was made and is where the user finds it.
-    fn made(&self) -> Vec<String> {
+    /// One line per artifact with its path.
+    fn artifact_lines(&self) -> Vec<String> {
         let denied: Vec<&str> = self.outcome["applied"]["denied"]
             .as_array()
             .into_iter()
@@ -118,7 +118,7 @@ impl Ended {
         for (index, artifact) in self.outcome["artifacts"].as_array().into_iter().flatten().enumerate() {
             let path = artifact["path"].as_str().unwrap_or_default();
             let place = match self.files.get(index) {
-                // A note has it.
+                // A note covers it.
                 Some(None) => continue,
                 Some(Some(place)) => place.as_str(),
                 None if denied.contains(&path) => continue,
@@ -130,7 +130,7 @@ impl Ended {
         lines
     }
 
-    /// One line: how it ended, and what really confined it.
+    /// One line: the end of the run, and the attested layers.
     fn summary(&self) -> String {
         let report = &self.report;
         let ended = if self.verdict.is_ok() { paint(GOOD, "ok") } else { paint(WARN, "failed") };
@@ -149,10 +149,10 @@ impl Ended {
     }
 }
 
-/// Made files that are printed for a person.
-const MAX_MADE: usize = 20;
+/// The maximum number of printed artifacts.
+const MAX_ARTIFACT_LINES: usize = 20;
 
-/// A value as a shell reads it: text and tables as they are, anything else as JSON.
+/// A value as text: strings and tables unchanged, anything else as JSON.
 fn value_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -164,5 +164,5 @@ fn value_text(value: &Value) -> String {
 }
 
 fn defect(error: &serde_json::Error) -> Failure {
-    Failure::new(Exit::Failed, "INTERNAL", format!("the outcome cannot be told: {error}"))
+    Failure::new(Exit::Failed, "INTERNAL", format!("the outcome has no JSON: {error}"))
 }

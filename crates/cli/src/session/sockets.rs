@@ -1,23 +1,23 @@
-//! Where sessions are found: one socket each, in a folder that only this user can enter.
+//! Sockets of sessions, in a directory of this user alone.
 
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::config::places;
+use crate::config::paths;
 use crate::failure::Failure;
 
-/// The longest path of a socket that the system takes.
+/// The system's maximum length of a socket path.
 const MAX_PATH: usize = 107;
 
-/// The folder, made if it is not there.
+/// The directory, created if needed.
 ///
 /// # Errors
-/// If there is no place for it, or others can enter it: a socket in it could then be a stranger's.
+/// There is no place for it, or other users can enter it and could replace a socket.
 pub(crate) fn folder() -> Result<PathBuf, Failure> {
-    let folder = places::sessions().ok_or_else(places::no_home)?;
-    let wrong = |error: &io::Error| Failure::file("the folder of the sessions", &folder, error);
+    let folder = paths::sessions().ok_or_else(paths::no_home)?;
+    let wrong = |error: &io::Error| Failure::file("the sessions' directory", &folder, error);
     if let Some(above) = folder.parent() {
         std::fs::create_dir_all(above).map_err(|error| wrong(&error))?;
     }
@@ -26,14 +26,14 @@ pub(crate) fn folder() -> Result<PathBuf, Failure> {
         _ => {}
     }
     let found = std::fs::symlink_metadata(&folder).map_err(|error| wrong(&error))?;
-    // What a process owns in /proc is its own.
+    // Entries of a process in /proc have its owner.
     let own = std::fs::metadata("/proc/self").map_err(|error| wrong(&error))?.uid();
     if !found.is_dir() || found.uid() != own || found.mode() & 0o077 != 0 {
         return Err(Failure::usage(format!(
-            "the folder of the sessions `{}` must be a folder of this user that nobody else can enter",
+            "the sessions' directory `{}` must belong to this user alone",
             folder.display()
         ))
-        .hint("Remove it, or set XDG_RUNTIME_DIR to a folder of your own."));
+        .hint("Remove it, or set XDG_RUNTIME_DIR to a directory of yours."));
     }
     Ok(folder)
 }
@@ -41,12 +41,12 @@ pub(crate) fn folder() -> Result<PathBuf, Failure> {
 /// The socket of a session.
 ///
 /// # Errors
-/// If the name cannot be one, or the path would be too long.
+/// The name is invalid, or the path is too long.
 pub(crate) fn socket(folder: &Path, id: &str) -> Result<PathBuf, Failure> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     if id.is_empty() || id.len() > 64 || !id.bytes().all(fits) {
         let shown: String = id.chars().take(80).collect();
-        return Err(Failure::usage(format!("`{shown}` cannot be the name of a session"))
+        return Err(Failure::usage(format!("invalid session name `{shown}`"))
             .hint("A name has 1 to 64 letters, digits, `-` and `_`."));
     }
     let path = folder.join(format!("{id}.sock"));
@@ -55,12 +55,12 @@ pub(crate) fn socket(folder: &Path, id: &str) -> Result<PathBuf, Failure> {
             "the path of the session's socket is too long: `{}`",
             path.display()
         ))
-        .hint("Set XDG_RUNTIME_DIR to a folder with a short path."));
+        .hint("Set XDG_RUNTIME_DIR to a directory with a short path."));
     }
     Ok(path)
 }
 
-/// Keeps other commands from starting a session until the file is dropped.
+/// Locks the start of sessions until the file is dropped.
 pub(crate) fn lock(folder: &Path) -> Result<File, Failure> {
     let path = folder.join("lock");
     let open = || {
@@ -68,7 +68,7 @@ pub(crate) fn lock(folder: &Path) -> Result<File, Failure> {
         file.lock()?;
         Ok(file)
     };
-    open().map_err(|error: io::Error| Failure::file("the lock of the sessions", &path, &error))
+    open().map_err(|error: io::Error| Failure::file("the sessions' lock", &path, &error))
 }
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_leads_nowhere_else() {
+    fn an_invalid_name_is_rejected() {
         let folder = Path::new("/run/user/1/toolpost");
         assert_eq!(socket(folder, "a-B_9").unwrap(), folder.join("a-B_9.sock"));
         for name in ["", ".", "..", "a/b", "../a", "a b", "a\0", "ä", &"a".repeat(65)] {

@@ -1,4 +1,4 @@
-//! A source beside tools that have some of its names already.
+//! Renames tools of a source whose names are taken.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -6,19 +6,18 @@ use std::sync::Arc;
 use toolpost_core::{ToolError, ToolSource, ToolSpec};
 use toolpost_toolbox::sources::{Namespaced, Rename, Renamed};
 
-use super::several::namespace;
+use crate::target::grammar::namespace;
 
-/// A source whose tools have names of their own.
+/// A source with distinct tool names.
 pub(crate) struct Distinct {
     pub(crate) source: Arc<dyn ToolSource>,
     pub(crate) listed: Vec<Arc<ToolSpec>>,
-    /// Which tools have another name here.
+    /// The new names of renamed tools.
     pub(crate) warnings: Vec<String>,
 }
 
 impl Distinct {
-    /// Puts those tools of a source under its namespace whose names are taken, now and whenever its list changes: the
-    /// earlier tool keeps the name.
+    /// Puts a tool under its source's namespace if its name is taken; the earlier tool keeps the name.
     pub(crate) async fn of(
         source: Arc<dyn ToolSource>,
         name: &str,

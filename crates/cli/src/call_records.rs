@@ -1,4 +1,4 @@
-//! The stored records of calls that no run made: what `toolpost runs show` finds under the id of an error.
+//! Stored records of calls outside of runs, for `toolpost runs show`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use crate::config::Config;
 use crate::env;
 use crate::store::{self, LazyStore};
 
-/// How many records are written at once. One that finds no room is in the log alone.
+/// The maximum number of concurrent writes. A record beyond it is only logged.
 const MAX_WRITES: u32 = 16;
-/// How long the last writes may take.
+/// The time limit of the last writes.
 const LAST: Duration = Duration::from_secs(5);
 
-/// The calls of the command's store; none with the setting `no_save`, or where there is no place for a store.
+/// Opens the stored calls; none with the setting `no_save` or without a store.
 pub(crate) fn open(config: &Config) -> Option<Runs> {
     let path = store::path(config).ok().filter(|_| !config.flag("no_save"))?;
     Some(Runs::of_calls(Arc::new(LazyStore::new(path))).with_secrets(env::secrets()))
 }
 
-/// Stores the records of internal errors while calls go on.
+/// Stores the records of internal errors in the background.
 pub(crate) struct Failures {
     calls: Option<Runs>,
     room: Arc<Semaphore>,
@@ -35,7 +35,7 @@ impl Failures {
         Self { calls: open(config), room: Arc::new(Semaphore::new(MAX_WRITES as usize)), runtime }
     }
 
-    /// The same sink, which stores besides.
+    /// Wraps a sink that also stores records.
     pub(crate) fn sink(&self, inner: EventSink) -> EventSink {
         let Some(calls) = self.calls.clone() else { return inner };
         let (room, runtime) = (Arc::clone(&self.room), self.runtime.clone());
@@ -56,13 +56,13 @@ impl Failures {
 
 fn store(calls: &Runs, room: &Arc<Semaphore>, runtime: &Handle, record: &Arc<CallRecord>) {
     let Ok(permit) = Arc::clone(room).try_acquire_owned() else {
-        tracing::warn!(call = %record.id, "the record of the call was not stored: too many at once");
+        tracing::warn!(call = %record.id, "call record not stored: too many concurrent writes");
         return;
     };
     let (calls, record) = (calls.clone(), Arc::clone(record));
     runtime.spawn(async move {
         if let Err(error) = calls.keep_call(&record).await {
-            tracing::warn!(call = %record.id, "the record of the call was not stored: {error}");
+            tracing::warn!(call = %record.id, "call record not stored: {error}");
         }
         drop(permit);
     });

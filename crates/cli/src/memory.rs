@@ -1,4 +1,4 @@
-//! What is kept of conversations and runs, in the store of the command.
+//! Stored conversations and runs of a command.
 
 use std::sync::Arc;
 
@@ -12,30 +12,30 @@ use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::store::{self, LazyStore};
-use crate::{env, holder};
+use crate::{env, process_identity};
 
-/// Where conversations and runs are kept.
-pub(super) struct Memory {
-    pub(super) conversations: Conversations,
-    /// The runs, if they are kept.
-    pub(super) runs: Option<Runs>,
-    /// The folder that conversations belong to.
-    pub(super) folder: String,
-    /// The store that was there when the command began, if there was one.
+/// The stores of conversations and runs.
+pub(crate) struct Memory {
+    pub(crate) conversations: Conversations,
+    /// The runs, if they are stored.
+    pub(crate) runs: Option<Runs>,
+    /// The directory of new conversations.
+    pub(crate) folder: String,
+    /// The store's file, if it existed at the start.
     file: Option<Arc<LazyStore>>,
 }
 
-/// How many conversations are listed.
+/// The maximum number of listed conversations.
 const LISTED: usize = 20;
 
 impl Memory {
-    /// The store of the command; with `--no-save`, or where there is no place for one, the memory of this process.
-    pub(super) fn open(args: &AgentArgs, config: &Config) -> Result<Self, Failure> {
-        let here = std::env::current_dir()
-            .map_err(|error| Failure::of_machine("the folder of the command", &error))?;
+    /// Opens the store; with `--no-save`, or without a home directory, a store in memory.
+    pub(crate) fn open(args: &AgentArgs, config: &Config) -> Result<Self, Failure> {
+        let here =
+            std::env::current_dir().map_err(|error| Failure::of_machine("the current directory", &error))?;
         let folder = here.display().to_string();
         let is_kept = !args.no_save && !config.flag("no_save");
-        let asks = args.go_on || args.resume.is_some() || args.fork.is_some();
+        let asks = args.resume_last || args.resume.is_some() || args.fork.is_some();
         let path = match store::path(config) {
             Ok(path) if is_kept || asks => path,
             Err(failure) if asks => return Err(failure),
@@ -49,34 +49,33 @@ impl Memory {
         let store: Arc<dyn DocStore> = file.clone();
         let conversations = Conversations::new(Arc::clone(&store)).with_secrets(env::secrets());
         let mut runs = Runs::new(store).with_secrets(env::secrets());
-        if let Some(holder) = holder::own() {
+        if let Some(holder) = process_identity::own() {
             runs = runs.with_holder(holder);
         }
         Ok(Self { conversations, runs: Some(runs), folder, file: has_file.then_some(file) })
     }
 
-    /// Opens the store on a thread of its own while the rest of the command is made ready. One that is not there yet is
-    /// made by the first thing that is kept.
-    pub(super) fn warm(&self, runtime: &Runtime) {
+    /// Opens an existing store in the background. The first commit creates a missing one.
+    pub(crate) fn warm(&self, runtime: &Runtime) {
         if let Some(file) = self.file.clone() {
             runtime.spawn(async move { file.warm().await });
         }
     }
 
-    /// Keeps what came to a record after its run; what to tell if that failed.
-    pub(super) async fn amend(&self, record: &RunRecord) -> Option<String> {
+    /// Adds later changes of a run's record; returns a warning if that fails.
+    pub(crate) async fn amend(&self, record: &RunRecord) -> Option<String> {
         let error = self.runs.as_ref()?.amend(record).await.err()?;
-        Some(format!("what is kept of the run lacks files that came after it: {error}"))
+        Some(format!("the stored run lacks later files: {error}"))
     }
 
-    /// A new conversation.
-    pub(super) fn create(&self) -> Conversation {
+    /// Creates a conversation.
+    pub(crate) fn create(&self) -> Conversation {
         self.conversations.create(NewConversation::default().in_folder(self.folder.as_str()))
     }
 
-    /// The conversation that the words of the command ask for, else a new one.
-    pub(super) async fn begin(&self, args: &AgentArgs) -> Result<Conversation, Failure> {
-        // What is asked of a model costs money, and is to be kept.
+    /// Resumes the conversation of the options, else creates one.
+    pub(crate) async fn begin(&self, args: &AgentArgs) -> Result<Conversation, Failure> {
+        // Answers cost money, so the store must work first.
         if let Some(file) = &self.file {
             file.check().await?;
         }
@@ -87,38 +86,38 @@ impl Memory {
             let from = self.find(id).await?.id();
             return Ok(self.conversations.fork(from, None).await?);
         }
-        if !args.go_on {
+        if !args.resume_last {
             return Ok(self.create());
         }
         self.conversations.last(&self.folder).await?.ok_or_else(|| {
-            Failure::new(Exit::Failed, "NOT_FOUND", "no conversation was had in this folder")
-                .hint("Begin one without `--continue`, or name one with `--resume ID`.")
+            Failure::new(Exit::Failed, "NOT_FOUND", "this directory has no conversations")
+                .hint("Remove `--continue`, or name a conversation with `--resume ID`.")
         })
     }
 
-    /// The last conversations of the folder.
-    pub(super) async fn last(&self) -> Result<Vec<ConversationSummary>, Failure> {
-        // Whoever keeps nothing has nothing, and nobody makes a file by looking.
+    /// The latest conversations of the directory.
+    pub(crate) async fn last(&self) -> Result<Vec<ConversationSummary>, Failure> {
+        // Listing never creates a store.
         if self.file.is_none() {
             return Ok(Vec::new());
         }
         Ok(self.conversations.list(Some(&self.folder), LISTED).await?)
     }
 
-    /// Their ids.
-    pub(super) async fn ids(&self) -> Result<Vec<String>, Failure> {
+    /// The IDs of the latest conversations.
+    pub(crate) async fn ids(&self) -> Result<Vec<String>, Failure> {
         Ok(self.last().await?.iter().map(|summary| summary.id.to_string()).collect())
     }
 
-    /// The conversation of a run, by the run's id or the beginning of it.
+    /// The conversation of a run, by the run's ID or its beginning.
     async fn conversation_of_run(&self, start: &str) -> Option<toolpost_core::ScopeId> {
         let runs = self.runs.as_ref()?;
         let id = runs.find(start).await.ok()?;
         runs.load(id).await.ok()?.summary.conversation
     }
 
-    /// A conversation by its id or the beginning of it, or by that of one of its runs.
-    pub(super) async fn find(&self, start: &str) -> Result<Conversation, Failure> {
+    /// Finds a conversation by its ID or that of one of its runs, or their beginnings.
+    pub(crate) async fn find(&self, start: &str) -> Result<Conversation, Failure> {
         let found = match self.conversations.find(start).await {
             Ok(id) => self.conversations.open(id).await,
             Err(error) => match self.conversation_of_run(start).await {
@@ -130,7 +129,7 @@ impl Memory {
             let is_unknown = error.code() == Code::NotFound;
             let failure = Failure::from(error);
             if is_unknown {
-                failure.hint("`/resume` in `toolpost chat` lists those of this folder.")
+                failure.hint("`/resume` in `toolpost chat` lists the conversations of this directory.")
             } else {
                 failure
             }

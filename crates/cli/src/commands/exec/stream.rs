@@ -1,4 +1,4 @@
-//! The output of a program while it runs, on its way to ours.
+//! Prints the output of a program while it runs.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::print::{self, Printer};
 use crate::style::harmless;
 
-/// Which of the two outputs.
+/// One of the two output streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
     Stdout,
@@ -27,15 +27,15 @@ impl Stream {
     }
 }
 
-/// Tells what the program prints: as it is for people, as one JSON object a piece for `--format jsonl`, and not at all
-/// for `--format json`, where it stands in the outcome.
+/// Prints output unchanged for people, as JSON Lines for `jsonl`, and not at all for `json`, whose outcome has
+/// it.
 pub(super) struct Live {
     format: Format,
     pieces: [Pieces; 2],
     is_closed: bool,
-    /// Why our standard output takes no more, if its reader has not gone away.
+    /// The write error of standard output, except a broken pipe.
     trouble: Option<io::Error>,
-    /// Whether a value would begin a line of our standard output.
+    /// Whether a value would start a line.
     is_at_line_start: bool,
 }
 
@@ -50,12 +50,12 @@ impl Live {
         }
     }
 
-    /// How the command ends when our standard output takes no more.
+    /// Fails with the write error of standard output.
     pub(super) fn closed(self) -> Result<Exit, Failure> {
         self.trouble.map_or(Ok(Exit::Ok), |error| Err(Failure::of_machine("standard output", &error)))
     }
 
-    /// Prints a value after what the program printed, on a line of its own.
+    /// Prints a value after the output, on a line of its own.
     pub(super) fn value(&self, text: &str, printer: &Printer) -> Result<(), Failure> {
         if !self.is_at_line_start {
             print::raw(b"\n", false)?;
@@ -63,12 +63,12 @@ impl Live {
         printer.foreign_result(text)
     }
 
-    /// Whether our standard output takes no more: the program need not go on.
+    /// Whether standard output is closed, so that the program can stop.
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// Takes an event of the sandbox.
+    /// Handles an event of the sandbox.
     pub(super) fn event(&mut self, event: Event<'_>) {
         match event {
             Event::Stdout(bytes) => self.take(Stream::Stdout, bytes),
@@ -77,21 +77,25 @@ impl Live {
         }
     }
 
-    /// Takes a piece of output.
+    /// Handles a piece of output.
     pub(super) fn take(&mut self, stream: Stream, bytes: &[u8]) {
         let pieces = &mut self.pieces[stream as usize];
         let written = match (self.format, stream) {
             (Format::Json, _) => Ok(()),
             (Format::Jsonl, _) => {
                 let text = pieces.text(bytes);
-                if text.is_empty() { Ok(()) } else { tell(&json!({ "type": stream.name(), "text": text })) }
+                if text.is_empty() {
+                    Ok(())
+                } else {
+                    print_line(&json!({ "type": stream.name(), "text": text }))
+                }
             }
             (Format::Text, Stream::Stdout) => {
                 self.is_at_line_start = bytes.last().map_or(self.is_at_line_start, |last| *last == b'\n');
                 pieces.pass_on(bytes, io::stdout().lock())
             }
             (Format::Text, Stream::Stderr) => {
-                // Without a reader there is no one to report to.
+                // A broken stderr has no reader to report to.
                 let _ = pieces.pass_on(bytes, io::stderr().lock());
                 Ok(())
             }
@@ -99,7 +103,7 @@ impl Live {
         self.note(written);
     }
 
-    /// Closes after a failed write to our standard output. A reader that has gone away is no trouble.
+    /// Closes the output after a failed write; a broken pipe is no error.
     fn note(&mut self, written: io::Result<()>) {
         let Err(error) = written else { return };
         self.is_closed = true;
@@ -108,18 +112,18 @@ impl Live {
         }
     }
 
-    /// Tells that something begins; `what` says it in further fields.
+    /// Prints the start event; `what` has its fields.
     pub(super) fn start(&mut self, what: Value) {
         if self.format == Format::Jsonl {
             let mut line = json!({ "type": "start" });
             if let (Some(line), Value::Object(what)) = (line.as_object_mut(), what) {
                 line.extend(what);
             }
-            self.note(tell(&line));
+            self.note(print_line(&line));
         }
     }
 
-    /// Tells the files and the end. `files` are where the files were put, if they were.
+    /// Prints the artifacts and the end. `files` are the stored paths.
     pub(super) fn end(mut self, outcome: &Value, files: &[Option<String>]) -> Result<(), Failure> {
         if self.format != Format::Jsonl {
             return Ok(());
@@ -143,8 +147,8 @@ impl Live {
     }
 }
 
-/// Prints a line.
-fn tell(line: &Value) -> io::Result<()> {
+/// Prints one JSON line.
+fn print_line(line: &Value) -> io::Result<()> {
     use std::io::Write as _;
     let mut text = serde_json::to_string(&print::stamped(line)).unwrap_or_default();
     let mut out = io::stdout().lock();
@@ -155,15 +159,15 @@ fn tell(line: &Value) -> io::Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 
-/// One output, of which a character may not be whole yet.
+/// A stream with an incomplete character.
 #[derive(Debug, Default)]
 struct Pieces {
-    /// The first bytes of a character whose others have not come yet.
+    /// The first bytes of an incomplete character.
     begun: Vec<u8>,
 }
 
 impl Pieces {
-    /// Writes a piece of the output; harmless if that is a terminal.
+    /// Writes a piece of output, escaped on a terminal.
     fn pass_on(&mut self, bytes: &[u8], mut target: impl io::Write + io::IsTerminal) -> io::Result<()> {
         let written = if target.is_terminal() {
             target.write_all(harmless(&self.text(bytes)).as_bytes())
@@ -173,7 +177,7 @@ impl Pieces {
         written.and_then(|()| target.flush())
     }
 
-    /// The piece as text. A character that a piece ends in the midst of is kept for the next one.
+    /// The piece as text, without an incomplete last character.
     fn text(&mut self, bytes: &[u8]) -> String {
         self.begun.extend_from_slice(bytes);
         let whole = match self.begun.utf8_chunks().last() {
@@ -184,13 +188,13 @@ impl Pieces {
         String::from_utf8_lossy(&std::mem::replace(&mut self.begun, rest)).into_owned()
     }
 
-    /// What was never made whole.
+    /// The bytes of a character that was never completed.
     fn rest(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.begun)).into_owned()
     }
 }
 
-/// Whether further bytes can make these a character.
+/// Whether further bytes could complete a character.
 fn is_begun(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }

@@ -10,64 +10,64 @@ use toolpost_toolbox::sources::{Gateway, GatewaySettings, UpstreamSettings};
 use super::{is_gateway_file, parts};
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::target::grammar::namespace;
 use crate::target::{self, Trail};
 
-/// The longest namespace that is made of a target, in bytes; a longer one is cut.
-const MAX_NAMESPACE: usize = 24;
-
-/// The targets of a command: those whose tools keep their names, and those that stand under a namespace.
+/// The targets of a command, with and without a namespace.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Several {
-    /// Built-in tools, gateways, and a target that is alone.
+    /// Built-in tools, gateways, and a single target: without a namespace.
     pub(crate) bare: Vec<String>,
-    /// The others.
+    /// Targets under a namespace.
     upstreams: Vec<UpstreamSettings>,
 }
 
 impl Several {
-    /// Sorts targets. `NAME=TARGET` puts a target under this namespace, `=TARGET` under none. Without either, one target
-    /// keeps its names, and several have the namespace of their name; built-in tools and gateways always keep theirs.
+    /// Assigns namespaces to targets.
+    ///
+    /// `NAME=TARGET` sets the namespace, `=TARGET` none. Otherwise a single target has none, and several have
+    /// namespaces of their names. Built-in tools and gateways never have one.
     ///
     /// # Errors
-    /// Two targets have one name, or a name cannot be a namespace.
+    /// Two targets have one name, or a name is no valid namespace.
     pub(crate) fn of(words: &[String], config: &Config, lazy: bool) -> Result<Self, Failure> {
         let mut several = Self::default();
         let mut unnamed = 0_usize;
-        let mut wanted: Vec<(Option<&str>, &str)> = Vec::new();
+        let mut named_targets: Vec<(Option<&str>, &str)> = Vec::new();
         for word in words {
             if let Some((name, target)) = named(word) {
-                wanted.push((Some(name), target));
+                named_targets.push((Some(name), target));
                 continue;
             }
-            for target in target::split(word) {
+            for target in target::grammar::split(word) {
                 let resolved = config.target(target).unwrap_or(target);
                 if target::is_built_in(resolved) || is_gateway_file(Path::new(resolved)) {
                     several.bare.push(target.to_owned());
                 } else {
                     unnamed += 1;
-                    wanted.push((None, target));
+                    named_targets.push((None, target));
                 }
             }
         }
-        let is_alone = wanted.len() == 1 && unnamed == 1;
+        let is_alone = named_targets.len() == 1 && unnamed == 1;
         if is_alone && !lazy {
-            several.bare.extend(wanted.iter().map(|(_, target)| (*target).to_owned()));
+            several.bare.extend(named_targets.iter().map(|(_, target)| (*target).to_owned()));
             return Ok(several);
         }
         let taken: Vec<String> =
-            wanted.iter().filter_map(|(name, _)| Some((*name)?.to_lowercase())).collect();
-        let mut made: Vec<String> = Vec::new();
-        for (name, target) in wanted {
+            named_targets.iter().filter_map(|(name, _)| Some((*name)?.to_lowercase())).collect();
+        let mut generated: Vec<String> = Vec::new();
+        for (name, target) in named_targets {
             let mut upstream = UpstreamSettings::new(name.unwrap_or_default(), target);
             upstream.lazy = lazy;
             upstream.namespace = name.is_some_and(|name| !name.is_empty()) || (name.is_none() && !is_alone);
             if upstream.name.is_empty() {
                 let base = namespace(target);
-                let free = |name: &String| !made.contains(name) && !taken.contains(name);
+                let free = |name: &String| !generated.contains(name) && !taken.contains(name);
                 let numbered = (2..).map(|number| format!("{base}-{number}"));
                 let mut names = std::iter::once(base.clone()).chain(numbered);
                 upstream.name = names.find(free).unwrap_or(base);
-                made.push(upstream.name.clone());
+                generated.push(upstream.name.clone());
             }
             several.upstreams.push(upstream);
         }
@@ -79,7 +79,7 @@ impl Several {
         Ok(several)
     }
 
-    /// All targets, as they stand for themselves.
+    /// All targets without namespaces.
     pub(crate) fn targets<'a>(&'a self, config: &'a Config) -> impl Iterator<Item = &'a str> {
         let upstreams = self.upstreams.iter().map(|upstream| upstream.target.as_str());
         let targets = self.bare.iter().map(String::as_str).chain(upstreams);
@@ -92,9 +92,9 @@ impl Several {
         settings
     }
 
-    /// The gateway to those under a namespace, if there are some. What runs code works in the folder.
+    /// Opens the gateway to the targets under a namespace, if there are some.
     ///
-    /// The grants are for the one program or server among all targets.
+    /// Code works in the directory. The grants are for the only program or server among the targets.
     pub(crate) async fn open(
         &self,
         config: &Config,
@@ -105,7 +105,7 @@ impl Several {
         if self.upstreams.is_empty() {
             return Ok(None);
         }
-        // What can never be connected is a typo, and no upstream that is away.
+        // A target that can never connect is a typo, not an unavailable upstream.
         self.upstreams.iter().try_for_each(|upstream| target::check(&upstream.target, config))?;
         let mut settings = self.settings();
         if !granted.is_empty() {
@@ -119,41 +119,17 @@ impl Several {
     }
 }
 
-/// The name and the target of `NAME=TARGET`, if a word is that: what stands before the sign is a name or nothing.
+/// Splits `NAME=TARGET`, if the part before the sign is a name or empty.
 fn named(word: &str) -> Option<(&str, &str)> {
     let (name, target) = word.split_once('=')?;
     (name.is_empty() || check_tool_name(name).is_ok()).then_some((name, target))
-}
-
-/// A namespace for a target: the name of its file, host or command, as far as it has characters of one.
-pub(super) fn namespace(target: &str) -> String {
-    let own = if let Some((_, rest)) = target.split_once("://") {
-        let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        host.rsplit('@').next().unwrap_or_default()
-    } else {
-        let words =
-            target.strip_prefix("stdio:").or_else(|| target.strip_prefix("docker:")).unwrap_or(target);
-        let first = words.split_whitespace().next().unwrap_or_default();
-        let file = first.split(',').next().unwrap_or_default();
-        let file = file.rsplit('/').next().unwrap_or_default();
-        file.rsplit_once('.').map_or(file, |(stem, _)| stem)
-    };
-    let fits = |one: char| if one.is_ascii_alphanumeric() || matches!(one, '_' | '-') { one } else { '-' };
-    let plain: String = own.chars().map(fits).take(MAX_NAMESPACE).collect::<String>().to_lowercase();
-    let plain = plain.trim_matches(['-', '_']);
-    // A name begins with a letter.
-    match plain.chars().next() {
-        Some(first) if first.is_ascii_alphabetic() => plain.to_owned(),
-        Some(_) => format!("s-{plain}"),
-        None => "source".to_owned(),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// As `bare, …; namespace=target, …`, a target under no namespace in brackets.
+    /// `bare, …; namespace=target, …`, with targets under no namespace in brackets.
     fn sorted(words: &[&str], lazy: bool) -> String {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let several = match Several::of(&words, &Config::default(), lazy) {

@@ -1,11 +1,11 @@
-//! Which process works on a run, in words that another process can hold against what lives now.
+//! Identifies the process that holds a run, across restarts of the host.
 
-/// The words for this process; `None` where the host cannot tell one from a later one of the same number.
+/// The identity of this process; `None` where the host cannot distinguish reused process IDs.
 pub(crate) fn own() -> Option<String> {
     of(std::process::id())
 }
 
-/// Whether the process of these words still lives; `None` if that cannot be said here.
+/// Whether the process is alive; `None` if this host cannot tell.
 pub(crate) fn is_alive(holder: &str) -> Option<bool> {
     let [number, _, boot, space] = words(holder)?;
     let own = of(std::process::id())?;
@@ -14,7 +14,7 @@ pub(crate) fn is_alive(holder: &str) -> Option<bool> {
         return Some(false);
     }
     let number = number.parse().ok()?;
-    // In another container the same number is another process.
+    // In another container the same ID is another process.
     (space == own_space).then(|| of(number).as_deref() == Some(holder))
 }
 
@@ -22,11 +22,11 @@ fn words(holder: &str) -> Option<[&str; 4]> {
     holder.split(' ').collect::<Vec<_>>().try_into().ok()
 }
 
-/// Number, start, boot and name space of a process that lives.
+/// Process ID, start time, boot ID and PID namespace of a living process.
 #[cfg(target_os = "linux")]
 fn of(number: u32) -> Option<String> {
     let facts = std::fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
-    // The name stands in parentheses and may have any characters.
+    // The name is in parentheses and may have any characters.
     let mut fields = facts.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     if matches!(state, "Z" | "X") {
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_told_from_one_that_is_no_more() {
+    fn a_live_process_is_distinguished_from_a_dead_one() {
         let own = own().unwrap();
         assert_eq!(is_alive(&own), Some(true));
         let (_, rest) = own.split_once(' ').unwrap();

@@ -1,0 +1,131 @@
+//! Opened targets: tools, agents and sources.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use toolpost_core::{SourceStatus, Tool, ToolSource, ToolSpec};
+use toolpost_toolbox::sources::Gateway;
+use toolpost_toolbox::{Toolbox, ToolboxBuilder};
+
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::gateway::renames::Distinct;
+
+/// Opened targets.
+#[derive(Default)]
+pub(crate) struct Opened {
+    pub(crate) tools: Vec<Arc<dyn Tool>>,
+    /// The agents of files, which become tools when their permissions are known.
+    pub(crate) agents: Vec<AgentFile>,
+    /// Programs, MCP servers and gateways.
+    sources: Vec<Arc<dyn ToolSource>>,
+    /// The tools of the sources.
+    listed: Vec<Arc<ToolSpec>>,
+    /// Warnings about the targets.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Opened {
+    /// Sources that may have resources and prompts.
+    pub(crate) fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
+        self.sources.clone()
+    }
+
+    /// The specifications of all tools in target order; agents and sources come last.
+    pub(crate) fn specs(&self) -> Vec<Arc<ToolSpec>> {
+        let agents = self.agents.iter().map(|agent| Arc::clone(&agent.spec));
+        self.tools.iter().map(|tool| tool.spec()).chain(agents).chain(self.listed.iter().cloned()).collect()
+    }
+
+    /// The names of all tools.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let specs = self.specs();
+        let names = |spec: &Arc<ToolSpec>| {
+            let aliases = spec.aliases.iter().map(|alias| alias.name.clone());
+            std::iter::once(spec.name.clone()).chain(aliases).collect::<Vec<_>>()
+        };
+        specs.iter().flat_map(names).collect()
+    }
+
+    /// The names of all tools, with those of agents' tools.
+    pub(crate) fn all_names(&self) -> Vec<String> {
+        let inner = self.agents.iter().flat_map(|agent| agent.opened.all_names());
+        self.names().into_iter().chain(inner).collect()
+    }
+
+    /// Builds a toolbox.
+    pub(crate) async fn into_toolbox(self, mut builder: ToolboxBuilder) -> Result<Toolbox, Failure> {
+        for tool in self.tools {
+            builder = builder.tool(tool);
+        }
+        let toolbox = builder.build().map_err(|error| Failure::usage(error.to_string()))?;
+        for source in self.sources {
+            toolbox.add_source(source).await?;
+        }
+        Ok(toolbox)
+    }
+
+    /// The source, if it is the only target.
+    pub(crate) fn only_source(&self) -> Option<Arc<dyn ToolSource>> {
+        let [only] = self.sources.as_slice() else { return None };
+        (self.tools.is_empty() && self.agents.is_empty()).then(|| Arc::clone(only))
+    }
+
+    /// Adds a source; a tool with a taken name gets the source's namespace.
+    pub(crate) async fn add_source(
+        &mut self,
+        source: Arc<dyn ToolSource>,
+        name: &str,
+    ) -> Result<(), Failure> {
+        let taken = self.names().into_iter().collect();
+        let distinct = Distinct::of(source, name, &taken).await?;
+        self.listed.extend(distinct.listed);
+        self.warnings.extend(distinct.warnings);
+        self.sources.push(distinct.source);
+        Ok(())
+    }
+
+    /// Adds a gateway and warns of unavailable upstreams.
+    pub(crate) async fn join(&mut self, gateway: Arc<Gateway>) -> Result<(), Failure> {
+        let source = gateway.source();
+        let name = source.name().to_owned();
+        self.add_source(source, &name).await?;
+        self.warnings.extend(gateway.status().iter().filter_map(warning));
+        Ok(())
+    }
+
+    /// Adds an agent of a file, each file once.
+    pub(crate) fn add_agent(&mut self, agent: AgentFile) {
+        if !self.agents.iter().any(|known| known.path == agent.path) {
+            self.warnings.extend(agent.opened.warnings.iter().cloned());
+            self.agents.push(agent);
+        }
+    }
+
+    pub(crate) fn add(&mut self, tool: Arc<dyn Tool>) {
+        let name = &tool.spec().name;
+        if !self.tools.iter().any(|known| known.spec().name == *name) {
+            self.tools.push(tool);
+        }
+    }
+}
+
+/// An agent of a file, before it becomes a tool.
+pub(crate) struct AgentFile {
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// The specification of its tool.
+    pub(crate) spec: Arc<ToolSpec>,
+    /// Its settings.
+    pub(crate) config: Config,
+    /// Whether the file names the model; otherwise the caller's is used.
+    pub(crate) names_model: bool,
+    /// Its opened targets.
+    pub(crate) opened: Opened,
+}
+
+/// The warning about an upstream, if there is one.
+fn warning(upstream: &SourceStatus) -> Option<String> {
+    let reason = upstream.reason.as_ref()?;
+    Some(format!("the upstream `{}` is {}: {reason}", upstream.name, upstream.state.words()))
+}

@@ -1,0 +1,185 @@
+//! Builds toolboxes of commands and of gateway upstreams.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use toolpost_core::{Approval, Caller, DocStore, EventSink, Secret};
+use toolpost_exec::command::CommandSettings;
+use toolpost_sandbox::{Level, Profile};
+use toolpost_toolbox::{MemoryStore, Toolbox, ToolboxBuilder};
+use toolpost_tools::{CodePool, CodeSettings, FileRoot, HttpSettings, SearchEngine, SearchSettings};
+
+use crate::agent_tool::AgentFileTool;
+use crate::args::{DirectoryArgs, Permission};
+use crate::config::{Config, paths};
+use crate::failure::Failure;
+use crate::store::LazyStore;
+use crate::target::opened::Opened;
+use crate::{egress, env, launcher, packages};
+
+/// Builds the toolbox of a command: tools, their access, and approvals.
+pub(crate) async fn build(
+    opened: Opened,
+    folder: &Path,
+    permission: &Permission,
+    config: &Config,
+    pool: Option<CodePool>,
+    events: EventSink,
+) -> Result<Toolbox, Failure> {
+    build_in(opened, FileRoot::new(folder), permission, config, pool, events).await
+}
+
+/// Builds a toolbox whose file tools share the quota of `root` with other toolboxes.
+pub(crate) async fn build_in(
+    mut opened: Opened,
+    root: FileRoot,
+    permission: &Permission,
+    config: &Config,
+    pool: Option<CodePool>,
+    events: EventSink,
+) -> Result<Toolbox, Failure> {
+    let names = opened.names();
+    let known = opened.all_names();
+    for file in std::mem::take(&mut opened.agents) {
+        // `--allow` names the tools of agents like all others.
+        let own = file.opened.all_names();
+        let allow = permission.allow.iter().filter(|name| own.contains(name)).cloned().collect();
+        let permission = Permission { allow, ..permission.clone() };
+        let (pool, sink) = (pool.clone(), Arc::clone(&events));
+        let tools = build_in(file.opened, root.clone(), &permission, &file.config, pool, sink);
+        let tools = Box::pin(tools).await?;
+        let agent = AgentFileTool::new(file.spec, file.config, file.names_model, tools, Arc::clone(&events))?;
+        opened.tools.push(Arc::new(agent));
+    }
+    // In a private copy, the copies of protected files are protected.
+    let in_copy = |path: PathBuf| match path.strip_prefix(root.original()) {
+        Ok(below) => root.path().join(below),
+        Err(_) => path,
+    };
+    let protected: Vec<PathBuf> = config.protected(Some(root.original()))?.into_iter().map(in_copy).collect();
+    let mut settings = CodeSettings::default();
+    // Without a layer only pinned files are protected.
+    settings.protected = if permission.directory.live { config.protected(None)? } else { protected.clone() };
+    settings.live = permission.directory.live;
+    settings.allow_protected.clone_from(&permission.directory.allow_protected);
+    settings.layers = paths::layers();
+    settings.level = permission.level.or_else(|| config.choice("level"));
+    if let Some(path) = config.path("egress_policy") {
+        settings.egress = Some(egress::open(&egress::read(&path, config)?, config.flag("no_network"))?);
+    }
+    settings.search_path = launcher::search_path();
+    let mut commands = CommandSettings::default();
+    commands.level = settings.level;
+    commands.search_path.clone_from(&settings.search_path);
+    commands.protected.clone_from(&protected);
+    commands.layers.clone_from(&settings.layers);
+    if names.iter().any(|name| ["run_code", "code_execution"].contains(&name.as_str())) {
+        // A missing cache directory is no error.
+        settings.build_cache = packages::build_cache().unwrap_or_default();
+        settings.pool = pool;
+        if let Some(name) = config.text("code.profile") {
+            settings.search_path = packages::search_path(settings.search_path, &name)?;
+        }
+    }
+    let mut builder: ToolboxBuilder = Toolbox::builder()
+        .provide(root.protect(protected).allow_protected(permission.directory.allow_protected.clone()))
+        .provide(settings)
+        .provide(commands)
+        .provide(http(config))
+        .provide(search(config))
+        .on_event(move |event| events(event));
+    if permission.ask || config.flag("ask") {
+        builder = builder.default_approval(Approval::Ask);
+    }
+    for name in &permission.allow {
+        if !known.contains(name) {
+            let failure = Failure::usage(format!("`--allow {name}`: unknown tool"));
+            let hint = toolpost_core::did_you_mean(name, known.iter().map(String::as_str));
+            return Err(failure.hint(hint.unwrap_or_else(|| format!("There are: {}.", known.join(", ")))));
+        }
+        if names.contains(name) {
+            builder = builder.approval(name, Approval::Allow);
+        }
+    }
+    // A setting applies to many commands, which may lack a tool.
+    for name in config.texts("allow") {
+        if names.contains(&name) {
+            builder = builder.approval(&name, Approval::Allow);
+        }
+    }
+    let store: Arc<dyn DocStore> = match crate::store::path(config) {
+        Ok(path) => Arc::new(LazyStore::new(path)),
+        // Without a home directory, documents last as long as the command.
+        Err(_) => Arc::new(MemoryStore::new()),
+    };
+    opened.into_toolbox(builder.store(store)).await
+}
+
+/// Builds the toolbox of a gateway's upstream; the gateway approves calls.
+pub(crate) async fn upstream(
+    opened: Opened,
+    folder: &Path,
+    config: &Config,
+    level: Option<Level>,
+) -> Result<Toolbox, Failure> {
+    let permission = Permission {
+        allow: Vec::new(),
+        ask: false,
+        yes: false,
+        no_input: true,
+        level,
+        directory: DirectoryArgs::default(),
+    };
+    build(opened, folder, &permission, config, None, Arc::new(|_| {})).await
+}
+
+/// The pool of prewarmed Pythons, unless the settings turn it off.
+pub(crate) fn code_pool(config: &Config) -> Result<Option<CodePool>, Failure> {
+    let Some(children) = config.pool_size("code.pool", CodePool::DEFAULT_CHILDREN) else { return Ok(None) };
+    let pool = CodePool::new().children(children).preload(preload(config));
+    pool.check()?;
+    Ok(Some(pool))
+}
+
+/// The modules to preload; a profile stands for its modules.
+pub(crate) fn preload(config: &Config) -> Vec<String> {
+    let modules = |name: String| match Profile::named(&name) {
+        Ok(profile) => profile.modules().map(str::to_owned).collect(),
+        Err(_) => vec![name],
+    };
+    config.texts("code.preload").into_iter().flat_map(modules).collect()
+}
+
+/// Egress of `http_request`.
+fn http(config: &Config) -> HttpSettings {
+    let mut settings = HttpSettings::default();
+    settings.no_network = config.flag("no_network");
+    settings.allowed_hosts = config.texts("http.allow_hosts");
+    settings
+}
+
+/// The configured search engines, the default first.
+fn search(config: &Config) -> SearchSettings {
+    let searxng = config.text("search.searxng").map(SearchEngine::searxng);
+    let brave = env::get("BRAVE_API_KEY").map(|key| {
+        let engine = SearchEngine::brave(Secret::new(key));
+        match config.text("search.brave") {
+            Some(address) => engine.at(address),
+            None => engine,
+        }
+    });
+    let mut engines: Vec<SearchEngine> = searxng.into_iter().chain(brave).collect();
+    if let Some(first) = config.text("search.engine") {
+        engines.sort_by_key(|engine| engine.name() != first);
+    }
+    SearchSettings::new(engines)
+}
+
+/// The caller of this command.
+pub(crate) fn caller() -> Caller {
+    let caller = Caller::new("cli");
+    match env::get("USER") {
+        Some(user) => caller.with_identity(user),
+        None => caller,
+    }
+}
