@@ -284,9 +284,9 @@ async fn a_provider_that_cannot_make_it_shorter_ends_the_run_before_anything_is_
     for (provider, name, results, would_do) in [
         ("anthropic", "claude-sonnet-4-5", None, "claude-opus-5-5"),
         ("openai", "gpt-5.4", Some(3), "claude-opus-5-5"),
-        ("gemini", "gemini-of-tomorrow", None, "Anthropic does"),
+        ("gemini", "gemini-of-tomorrow", None, "use Anthropic"),
         ("xai", "grok-4.3", None, "openai/gpt-6"),
-        ("openai-compatible", "m", None, "Anthropic does"),
+        ("openai-compatible", "m", None, "use Anthropic"),
     ] {
         let toolbox = Toolbox::builder().build().unwrap();
         let agent = Agent::builder(crate::caching::model_at(&server, provider, name), toolbox);
