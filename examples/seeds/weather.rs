@@ -1,5 +1,5 @@
 //! An agent whose tool has a payload for the application, beside `weather.py`.
-#![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a program with a terminal")]
+#![expect(clippy::print_stdout, reason = "a program with a terminal")]
 
 use toolpost::model;
 use toolpost::prelude::*;

@@ -6,12 +6,7 @@
 //! cargo run -p toolpost --features agent --example agent -- [MODEL]
 //! ```
 
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "a program of its own: it has a terminal and an environment"
-)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program with a terminal")]
 
 use std::error::Error;
 use std::process::ExitCode;

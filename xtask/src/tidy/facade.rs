@@ -113,7 +113,7 @@ fn items(sources: &[Source], source: &Source, code: &str, place: &Place, exports
         match krate {
             "crate" if place.krate == "toolpost" => add(&alias, String::new()),
             _ if krate.starts_with("toolpost_") => {
-                add(&alias, format!("{krate}::{}", &parent[krate.len()..].trim_start_matches(':')))
+                add(&alias, format!("{krate}::{}", &parent[krate.len()..].trim_start_matches(':')));
             }
             _ => add(&alias, own.clone()),
         }
@@ -247,7 +247,7 @@ mod tests {
         let names: Vec<String> = (0..=MAX_ROOT_NAMES).map(|n| format!("f{n}")).collect();
         let root = format!("pub use toolpost_core::{{{}}};\n", names.join(", "));
         assert_eq!(complaints(&[(FACADE, &root)]).len(), 1);
-        let prelude = format!("pub mod prelude {{\n    {}}}\n", root);
+        let prelude = format!("pub mod prelude {{\n    {root}}}\n");
         assert_eq!(complaints(&[(FACADE, &prelude)]).len(), 1);
         assert_eq!(
             complaints(&[(FACADE, "pub mod prelude {\n    pub use crate::Call;\n}\npub use a::Call;\n")])

@@ -184,8 +184,9 @@ impl Watch {
         let now = std::mem::take(&mut self.now);
         self.now = Now { warning: now.warning, stop: now.stop, ..Now::default() };
         // A pattern grows, ends, or is not affected by this iteration.
-        let step = |grows: bool, is_affected: bool| if grows { Some(1) } else { (!is_affected).then_some(0) };
-        let unknown = step(now.has_calls && !now.has_known_tool, now.has_calls);
+        let step_of =
+            |grows: bool, is_affected: bool| if grows { Some(1) } else { (!is_affected).then_some(0) };
+        let unknown = step_of(now.has_calls && !now.has_known_tool, now.has_calls);
         let (_, unknown) = self.count(Pattern::UnknownTools, 0, unknown, threshold, "");
         // An unknown tool also fails and returns nothing new; this reason is the most specific one.
         if unknown >= threshold.saturating_mul(2) {
@@ -194,10 +195,10 @@ impl Watch {
         }
         let narrates = now.has_text
             && ((now.is_same_text && !now.has_news) || (now.is_grown_text && !now.has_new_result));
-        let narration = step(narrates, now.has_text || now.has_news);
+        let narration = step_of(narrates, now.has_text || now.has_news);
         self.count(Pattern::Narration, 0, narration, threshold, "");
         let is_cycle = now.has_calls && self.count_cycles(now.signature, threshold);
-        let stale = step(now.has_calls && !now.has_news, now.has_calls);
+        let stale = step_of(now.has_calls && !now.has_news, now.has_calls);
         let (before, after) = self.add(Pattern::NoProgress, 0, stale);
         // A cycle also returns nothing new.
         let stop = if is_cycle { RunStopReason::Cycle } else { RunStopReason::NoProgress };

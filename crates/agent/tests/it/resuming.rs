@@ -81,7 +81,7 @@ fn careful(limit: Option<u64>) -> Agent {
     let toolbox = Toolbox::builder().tool(crate::wait).approval("wait", Approval::Ask).build().unwrap();
     Agent::builder(Arc::new(ScriptModel::parse("test", script).unwrap()), toolbox)
         .limits(crate::limits(|limits| {
-            (limits.time, limits.wrap_up) = (limit.map(Duration::from_millis), None)
+            (limits.time, limits.wrap_up) = (limit.map(Duration::from_millis), None);
         }))
         .pause_for_approval(true)
         .build()
