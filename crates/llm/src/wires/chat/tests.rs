@@ -472,7 +472,7 @@ fn unsent_settings_have_a_notice() {
     let (_, notices) = notice(|request| request.settings.thinking = Some(Thinking::Budget(9)));
     assert!(notices[0].contains("thinking budget"));
     let (_, notices) = notice(|request| {
-        request.settings.prompt_caching = PromptCaching::Breakpoints(CacheLifetime::OneHour)
+        request.settings.prompt_caching = PromptCaching::Breakpoints(CacheLifetime::OneHour);
     });
     assert!(notices[0].contains("cache lifetime"));
     let (body, notices) = notice(|request| {

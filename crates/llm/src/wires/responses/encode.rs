@@ -336,7 +336,7 @@ impl<'a> Encoder<'a> {
             match self.dialect {
                 Dialect::OpenAi => self.out.json("defer_loading", "true"),
                 Dialect::Xai => {
-                    self.notices.add("deferred tools were sent directly: the xAI wire has no tool search")
+                    self.notices.add("deferred tools were sent directly: the xAI wire has no tool search");
                 }
             }
         }
