@@ -1,6 +1,7 @@
 //! The rules of the tree, as a check that reads the checkout and complains.
 
 mod facade;
+mod language;
 mod layers;
 mod layout;
 mod sources;
@@ -56,6 +57,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Complaint>> {
     let mut complaints = Vec::new();
     complaints.extend(facade::check(&sources));
     complaints.extend(layers::check(workspace));
+    complaints.extend(language::check(workspace, &sources));
     complaints.extend(sources::check(workspace, &sources));
     complaints.extend(layout::check(workspace, &sources)?);
     complaints.sort();

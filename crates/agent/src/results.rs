@@ -28,7 +28,7 @@ pub(crate) fn usage_of(usage: &toolpost_llm::Usage) -> Usage {
     }
 }
 
-/// What an answer has consumed, and what it costs.
+/// Usage and cost of an answer.
 pub(crate) fn spent_by(response: &Response, model: &dyn Model, pricing: Option<&Pricing>) -> Spent {
     let cost_usd = match pricing {
         // What was not counted has no price, whoever says what tokens cost.
@@ -118,7 +118,7 @@ fn head_and_tail(text: &str, size: usize, limit: usize) -> String {
     if size <= limit {
         return text.to_owned();
     }
-    let note = |missing: usize| format!("\n[… {missing} of {size} characters left out here …]\n");
+    let note = |missing: usize| format!("\n[… {missing} of {size} characters omitted …]\n");
     let room = limit.saturating_sub(note(size).chars().count());
     let (head, tail) = (room * 2 / 3, room - room * 2 / 3);
     let at = |count: usize| text.char_indices().nth(count).map_or(text.len(), |(index, _)| index);

@@ -330,7 +330,7 @@ impl Running<'_> {
             let said = self.guard_output(response.text()).await?;
             let wanted = self.keep(&response, &said);
             if !wanted.is_empty() {
-                // Tools have effects: what was asked for is known, also if the process dies while they run.
+                // Tools have effects: the request is stored even if the process dies while they run.
                 self.save().await;
             }
             made = match self.judge(&response, wanted) {

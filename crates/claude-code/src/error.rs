@@ -8,7 +8,7 @@ use toolpost_core::Secret;
 /// The longest sentence that is taken over from the program, in characters.
 const MAX_FOREIGN: usize = 1000;
 
-/// The four classes of errors: what kind of thing has to be mended.
+/// The four classes of errors: the kind of fix that is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorClass {
@@ -52,7 +52,7 @@ pub enum ClaudeCodeErrorKind {
     Setting,
     /// The program, or its image, is not there, or does not speak as it should.
     Program,
-    /// The sandbox cannot give what was asked for.
+    /// The sandbox cannot provide the request.
     Sandbox,
     /// A tool server does not answer, or Claude Code could not connect to it.
     ToolServer,
@@ -140,7 +140,7 @@ impl ClaudeCodeError {
         self.kind
     }
 
-    /// What kind of thing has to be mended.
+    /// The kind of fix that is needed.
     pub fn class(&self) -> ErrorClass {
         self.kind.class()
     }

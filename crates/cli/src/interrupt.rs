@@ -115,7 +115,7 @@ pub(crate) async fn unless<T>(
     }
 }
 
-#[expect(clippy::exit, clippy::disallowed_methods, reason = "who asks twice must not wait for anything")]
+#[expect(clippy::exit, clippy::disallowed_methods, reason = "a second signal ends the command at once")]
 fn leave() -> ! {
     std::process::exit(Exit::Interrupted.number().into())
 }

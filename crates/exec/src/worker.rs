@@ -36,7 +36,7 @@ pub use self::serve::{FindTool, WorkerTools, serve};
 /// The variable in a worker's environment that holds its program.
 pub const MARKER: &str = "TOOLPOST_WORKER";
 
-/// WorkerSettings of worker processes.
+/// Settings of worker processes.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct WorkerSettings {
@@ -66,7 +66,7 @@ pub struct WorkerSettings {
 }
 
 impl WorkerSettings {
-    /// WorkerSettings for workers of a program.
+    /// Settings for workers of a program.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),

@@ -138,7 +138,7 @@ fn main() -> Result<(), Failure> {
         },
         Subject { name: "cold run", before: Box::new(nothing), run: Box::new(ours), samples: Vec::new() },
     ];
-    // A subject that does not run here is left out, and said.
+    // A subject that does not run here is omitted and reported.
     let mut failed = Vec::new();
     subjects.retain_mut(|subject| match (subject.before)().and_then(|()| (subject.run)()) {
         Ok(()) => true,

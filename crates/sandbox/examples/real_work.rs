@@ -17,7 +17,7 @@ use toolpost_sandbox::{
 
 type Failure = Box<dyn std::error::Error>;
 
-/// What is asked of a task.
+/// The expectation of a task.
 struct Task {
     name: &'static str,
     language: Language,

@@ -143,7 +143,7 @@ fn main() -> Result<(), Failure> {
     if Path::new(SANDBOX_RUNTIME).exists() {
         add("srt_true", with_environment(&[SANDBOX_RUNTIME, "true"]));
     }
-    // A subject that does not run here is left out, and said.
+    // A subject that does not run here is omitted and reported.
     let mut failed = Vec::new();
     subjects.retain_mut(|subject| match (subject.run)() {
         Ok(()) => true,

@@ -57,7 +57,7 @@ CREATE INDEX milestones ON changes (document, version) WHERE version % 64 = 0;
 pub(crate) const MILESTONE: u64 = 64;
 
 /// The longest pause between two tries to get a lock.
-const LONGEST_PAUSE: Duration = Duration::from_millis(2);
+const MAX_PAUSE: Duration = Duration::from_millis(2);
 
 /// Tries again while another connection holds the lock.
 ///
@@ -72,7 +72,7 @@ pub(crate) fn patiently<T>(
         match work() {
             Err(error) if fault::is_busy(&error) && start.elapsed() < limit => {
                 std::thread::sleep(pause.min(limit.saturating_sub(start.elapsed())));
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause = (pause * 2).min(MAX_PAUSE);
             }
             result => return result,
         }

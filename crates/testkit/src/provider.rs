@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
 
 /// The largest request that is read, in bytes.
-const LARGEST_REQUEST: usize = 64 * 1024 * 1024;
+const MAX_REQUEST: usize = 64 * 1024 * 1024;
 
 /// A request as it was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -297,7 +297,7 @@ async fn receive(stream: &mut BufReader<impl Connection>) -> std::io::Result<Opt
     }
     let mut request = ReceivedRequest { method, path, headers, body: Vec::new() };
     let length = request.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0_usize);
-    if length > LARGEST_REQUEST {
+    if length > MAX_REQUEST {
         return Err(invalid("the request is too large"));
     }
     request.body.resize(length, 0);

@@ -1,4 +1,4 @@
-//! What one call through the whole path costs, and what it costs to register a tool.
+//! The cost of one call through the whole path, and of registering a tool.
 //!
 //! Prints the tenth percentile of batches, beside the cost of the bare function and of what the call cannot do
 //! without: checking the arguments, and the checked result. `--json` prints one object for `cargo xtask bench`.

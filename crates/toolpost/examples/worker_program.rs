@@ -61,7 +61,7 @@ fn lost() -> Result<String, ToolError> {
 }
 
 fn build() -> ToolboxBuilder {
-    // What is asked once at the start, on a runtime of its own.
+    // The question at the start, on a runtime of its own.
     let tools = tokio::runtime::Builder::new_current_thread().build().map(|runtime| {
         runtime.block_on(async {
             let builder = Toolbox::builder().tool(here).tool(whereabouts).tool(die).tool(be_busy);

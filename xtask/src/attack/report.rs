@@ -379,7 +379,7 @@ fn letter(index: usize) -> String {
     char::from_u32('a' as u32 + u32::try_from(index).unwrap_or_default()).unwrap_or('?').to_string()
 }
 
-/// Text that ends no cell and tells nothing of this machine: folders of the tests are left out.
+/// Text that ends no cell and tells nothing of this machine: directories of the tests are omitted.
 fn cell(text: &str) -> String {
     const MOST: usize = 160;
     let words: Vec<String> = text

@@ -36,7 +36,7 @@ fn tally(nextest: Option<Vec<String>>) -> Tally {
     steps(tree.root(), || Ok(Tools { nextest })).unwrap()
 }
 
-/// No step is left out because another failed, and what each left is counted.
+/// No step is skipped because another failed, and the rest of each is counted.
 #[test]
 fn a_run_counts_passes_failures_and_skips() {
     let Some(nextest) = find_nextest(&xtask::root()) else {

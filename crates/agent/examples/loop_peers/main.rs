@@ -1,7 +1,7 @@
 //! The agent loop beside its peers, in one run against the same loopback provider.
 //!
 //! `cargo run --release -p toolpost-agent --example loop_peers`; `--json` prints one object for `cargo xtask bench`. Peers
-//! that are not installed are left out, and said.
+//! that are not installed are omitted and reported.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stderr,
@@ -133,7 +133,7 @@ fn first_request(name: &str, starts: usize, command: impl Fn(&str) -> Command) -
                 Ok((stream, _)) => break stream,
                 Err(_) if child.try_wait().unwrap().is_none() => std::thread::sleep(LOOK_AGAIN),
                 Err(_) => {
-                    eprintln!("the first request of {name} is left out: it ends without one");
+                    eprintln!("the first request of {name} is omitted: it ends without one");
                     return None;
                 }
             }
@@ -206,7 +206,7 @@ fn figures(name: &str, mut command: Command) -> Option<Figures> {
     let text = String::from_utf8_lossy(&output.stdout);
     let Some(value) = text.lines().rev().find_map(|line| serde_json::from_str::<Value>(line).ok()) else {
         let wrong = String::from_utf8_lossy(&output.stderr);
-        eprintln!("{name} is left out: {}", wrong.lines().last().unwrap_or("it says nothing"));
+        eprintln!("{name} is omitted: {}", wrong.lines().last().unwrap_or("it says nothing"));
         return None;
     };
     let number = |name: &str| value[name].as_f64();

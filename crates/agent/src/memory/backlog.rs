@@ -9,10 +9,10 @@ use toolpost_core::{Code, Document, ToolError};
 use super::ledger::Ledger;
 
 /// How often an entry is written while others change the head alone.
-const MOST_ATTEMPTS: usize = 8;
+const MAX_ATTEMPTS: usize = 8;
 
 /// A document of a ledger, and what is to be added to it, oldest first. What a store could not take, or what nobody has
-/// waited for, stays here, and the next flush goes on with it from where the document really stands: what is kept is
+/// waited for, stays here, and the next flush resumes it from the document's stored position: what is kept is
 /// always a beginning of what was added.
 pub(super) struct Backlog<H> {
     ledger: Ledger,
@@ -111,7 +111,7 @@ impl<H: Serialize + Clone> Backlog<H> {
     }
 
     async fn write(&self, next: &Waiting<H>, besides: &impl Fn(&mut H)) -> Result<(), ToolError> {
-        for _ in 0..MOST_ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let (document, mut head) = {
                 let state = self.state();
                 (state.document.clone(), state.head.clone())

@@ -8,7 +8,7 @@ use toolpost_llm::Scrubber;
 use super::conversation::Conversation;
 use super::head::{ConversationSummary, Forked, Head};
 use super::latest::latest;
-use super::ledger::{Ledger, MOST_LISTED};
+use super::ledger::{Ledger, MAX_LISTED};
 
 /// The prefix of conversation documents.
 const PREFIX: &str = "conversations/";
@@ -157,7 +157,7 @@ impl Conversations {
         limit: usize,
     ) -> Result<Vec<ConversationSummary>, ToolError> {
         let mut found = Vec::new();
-        for document_name in self.ledger.names(PREFIX, MOST_LISTED).await? {
+        for document_name in self.ledger.names(PREFIX, MAX_LISTED).await? {
             let Some(Ok(id)) = document_name.strip_prefix(PREFIX).map(str::parse) else { continue };
             let Some(document) = self.ledger.head(&document_name).await? else { continue };
             // An invalid document must not hide the others.

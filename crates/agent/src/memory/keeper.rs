@@ -13,7 +13,7 @@ use super::runs::{RunLog, Runs, now};
 use crate::spend::Spent;
 
 /// The conversation and the store of runs that a run is kept in, if any. What cannot be kept does not end the run: its
-/// record says so, once, and the next time it is tried again. Only what somebody else has gone on with is let go.
+/// record says so, once, and the next time it is tried again. Only a conversation that another run resumed is given up.
 #[derive(Clone, Default)]
 pub(crate) struct Keeper {
     conversation: Option<Conversation>,
@@ -168,7 +168,7 @@ impl Keeper {
             if let Some(conversation) = lost.as_ref().filter(|_| error.code() == Code::Conflict) {
                 let id = conversation.id();
                 notices.push(format!(
-                    "the run is no longer kept in its conversation `{id}`: another run has gone on with that since this one \
+                    "the run is no longer kept in its conversation `{id}`: another run resumed it after this one \
                      began, and is kept there. What was said here stands in the record of this run alone. Fork the \
                      conversation to go on beside the other run (`--fork {id}`), or open it again to go on after it \
                      (`--resume {id}`)"

@@ -18,7 +18,7 @@ const PIECE: usize = 512 * 1024;
 /// How many changes are read at once.
 const PAGE: usize = 16;
 /// How many documents are looked at for a list, the youngest first.
-pub(super) const MOST_LISTED: usize = 5_000;
+pub(super) const MAX_LISTED: usize = 5_000;
 
 /// Where entries are kept, and what must not be seen in them.
 #[derive(Clone)]

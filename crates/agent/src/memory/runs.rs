@@ -15,7 +15,7 @@ use toolpost_llm::{
 
 use super::backlog::Backlog;
 use super::head::shortened;
-use super::ledger::{Ledger, MOST_LISTED};
+use super::ledger::{Ledger, MAX_LISTED};
 use crate::spend::Spent;
 
 /// The version of the format of a head.
@@ -27,13 +27,13 @@ const CALLS: &str = "calls/";
 /// How many runs are searched for a call, the youngest first.
 const MAX_SEARCHED: usize = 100;
 /// How many runs are kept unless set.
-const MOST_RUNS: usize = 1_000;
+const MAX_RUNS: usize = 1_000;
 /// The most bytes of JSON that are kept of one run.
-const MOST_BYTES: u64 = 64 * 1024 * 1024;
+const MAX_BYTES: u64 = 64 * 1024 * 1024;
 /// The stop reason of a call that did not fail.
 const CALLED: &str = "called";
 /// How many runs too many are removed at once, at most.
-const MOST_REMOVED: usize = 100;
+const MAX_REMOVED: usize = 100;
 
 /// The runs of a store: their records, and all that their models were asked and answered, so that a run can be played
 /// again.
@@ -220,7 +220,7 @@ struct StoredExchange {
 impl Runs {
     /// The runs that a store keeps.
     pub fn new(store: Arc<dyn DocStore>) -> Self {
-        Self { ledger: Ledger::new(store, Arc::default()), prefix: RUNS, most: MOST_RUNS, holder: None }
+        Self { ledger: Ledger::new(store, Arc::default()), prefix: RUNS, most: MAX_RUNS, holder: None }
     }
 
     /// The calls of a store that no run made, apart from its runs: each is a run without a model that has the id of its
@@ -299,7 +299,7 @@ impl Runs {
         limit: usize,
     ) -> Result<Vec<RunSummary>, ToolError> {
         let mut found = Vec::new();
-        for name in self.ledger.names(self.prefix, MOST_LISTED).await? {
+        for name in self.ledger.names(self.prefix, MAX_LISTED).await? {
             if found.len() >= limit {
                 break;
             }
@@ -457,7 +457,7 @@ impl Runs {
     /// for one.
     ///
     /// # Errors
-    /// `NOT_FOUND` if the run is not kept, `CONFLICT` if somebody goes on with it, and those of the store.
+    /// `NOT_FOUND` if the run is not kept, `CONFLICT` if another process resumes it, and those of the store.
     pub async fn amend(&self, record: &RunRecord) -> Result<(), ToolError> {
         let document = self.document(record.id).await?;
         let mut head = read_head(&document)?;
@@ -533,9 +533,9 @@ impl Runs {
 
     /// Removes the oldest of those that are too many.
     async fn prune(&self) -> Result<(), ToolError> {
-        let looked_at = self.most.saturating_add(MOST_REMOVED).max(MOST_LISTED);
+        let looked_at = self.most.saturating_add(MAX_REMOVED).max(MAX_LISTED);
         let names = self.ledger.names(self.prefix, looked_at).await?;
-        for name in names.iter().skip(self.most).rev().take(MOST_REMOVED) {
+        for name in names.iter().skip(self.most).rev().take(MAX_REMOVED) {
             self.ledger.forget(name).await?;
         }
         Ok(())
@@ -593,7 +593,7 @@ struct LogState {
     latest: Request,
     /// How many calls are kept.
     calls: usize,
-    /// Whether exchanges are left out because there is no more room.
+    /// Whether exchanges are dropped for lack of room.
     is_full: bool,
 }
 
@@ -654,7 +654,7 @@ impl RunLog {
             None => Document { id: self.runs.name(id), version: 0, value: Arc::default() },
         };
         let already = || {
-            ToolError::new(Code::Conflict, format!("the run `{id}` was gone on with before, from the same state"))
+            ToolError::new(Code::Conflict, format!("the run `{id}` was resumed before from the same state"))
                 .suggest("Go on from the state that it gave then; `Run::allow_second_resume` goes on all the same, and makes its calls once more.")
         };
         if head.resumed >= pause && !again {
@@ -684,7 +684,7 @@ impl RunLog {
             let length = text.len() as u64;
             self.state().calls = record.tool_calls.len();
             // The record that comes at the end has them in any case.
-            if self.backlog.head().bytes + length <= MOST_BYTES {
+            if self.backlog.head().bytes + length <= MAX_BYTES {
                 self.backlog.push(Some(text), move |head| head.bytes += length);
             }
         }
@@ -809,7 +809,7 @@ impl ExchangeSink for RunLog {
         })?;
         let text = self.runs.ledger.scrubber().with_request_secrets(request).scrub_json(&text);
         let length = text.len() as u64;
-        if self.backlog.head().bytes + length > MOST_BYTES {
+        if self.backlog.head().bytes + length > MAX_BYTES {
             state.is_full = true;
             return Ok(());
         }

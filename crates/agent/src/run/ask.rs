@@ -208,7 +208,7 @@ impl Running<'_> {
     pub(super) fn keep(&mut self, response: &Response, text: &str) -> Vec<Wanted> {
         let wanted = wanted(response);
         self.watch.answer(text);
-        // Only text can be gone on with: what was said before an empty pause belongs to an earlier answer.
+        // Only text can be resumed: text before an empty pause belongs to an earlier answer.
         self.has_said = self.goes_on || !text.is_empty();
         if self.goes_on {
             self.record.response.push_str(text);

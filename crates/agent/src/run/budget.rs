@@ -91,7 +91,7 @@ impl Budget {
         }
     }
 
-    /// Goes on with what was counted before, and with what is left of the time.
+    /// Resumes the earlier counts and the remaining time.
     pub(super) fn restore(&mut self, counted: &Counted, begun: Instant, elapsed: Duration) {
         self.counted = counted.clone();
         self.context.restore(&counted.spent, counted.tool_calls);

@@ -21,7 +21,7 @@ use crate::{Agent, RunStopReason};
 /// The version of the format of a state.
 const VERSION: u8 = 1;
 
-/// A run that waits: everything that is needed to go on with it in another process, as JSON.
+/// A run that waits: all state to resume it in another process, as JSON.
 ///
 /// The agent itself is not in it: its model, its tools, its limits and its instructions are those of the agent that goes
 /// on. Nor are keys, nor values that are injected into tools. Whoever goes on says again who calls
@@ -30,7 +30,7 @@ const VERSION: u8 = 1;
 ///
 /// A run that goes on and ends before any of its calls is made has a state again, whatever ended it.
 ///
-/// A state is to be gone on with once. Its calls then run once, under the ids that they have here, which are their
+/// A state is resumed once. Its calls then run once, under the ids that they have here, which are their
 /// idempotency keys too. Where the run that goes on is kept ([`Run::persist_to`]), the store knows that: whoever comes second
 /// ends with [`RunStopReason::NotClaimed`] before anything is done, in any process, and so does whoever comes after a
 /// process that was killed, since its calls may have run ([`Run::allow_second_resume`]). So does, in a conversation that is kept,
@@ -111,7 +111,7 @@ pub enum Decision {
     Deny(String),
 }
 
-/// Why a run cannot be gone on with.
+/// Why a run cannot be resumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumeError(String);
 
@@ -178,7 +178,7 @@ impl Run {
     ) -> Result<Self, ResumeError> {
         if state.v != VERSION {
             return Err(ResumeError(format!(
-                "the run's state has version {}: expected {VERSION}; go on with it with the version of this program that wrote it",
+                "the run's state has version {}: expected {VERSION}; resume it with the version that wrote it",
                 state.v
             )));
         }

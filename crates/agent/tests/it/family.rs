@@ -321,7 +321,7 @@ async fn agents_in_agents_are_only_so_deep_and_stop_with_their_callers() {
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
-/// Say who asks.
+/// Name the caller.
 #[tool]
 async fn who(name: Inject<String>) -> String {
     name.to_string()

@@ -486,7 +486,7 @@ async fn titles_are_kept_without_secrets_and_over_runs() {
     }
 }
 
-/// Goes on with a run in its conversation, with everything approved.
+/// Resumes a run in its conversation, with everything approved.
 async fn resume(agent: &Agent, state: &RunState, conversation: &Conversation) -> RunOutput {
     let decisions: Vec<_> = state.pending_calls().map(|call| (call.id, Decision::Approve)).collect();
     let run = agent.resume(state.clone(), decisions).unwrap();

@@ -138,7 +138,7 @@ async fn a_fork_goes_its_own_way() {
     }
 }
 
-/// Look whether what was asked for is kept already.
+/// Report whether the request is stored already.
 #[tool]
 async fn look(seen: Inject<Seen>, kept: Inject<Kept>) -> String {
     let id: ScopeId = kept.1.lock().unwrap().unwrap();

@@ -19,7 +19,7 @@ fn script(text: &str) -> Arc<ScriptModel> {
     Arc::new(ScriptModel::parse("test", text).unwrap())
 }
 
-/// Say who asks.
+/// Name the caller.
 #[tool]
 async fn whoami(question: String, #[arg(inject)] user_id: String) -> String {
     format!("{user_id} asks {question}")

@@ -156,7 +156,7 @@ async fn one_call_gets_so_many_completions_of_such_a_length() {
             outcome.text()
         );
     }
-    // Who asks for less gets less.
+    // A smaller request gets less.
     let (builder, completions) = asker("greedy", json!({ "tokens": 9 }));
     builder.build().run("Go.").finish().await;
     assert_eq!(completions.lock().unwrap()[0].settings.max_output_tokens, Some(9));

@@ -107,8 +107,8 @@ turns:
 ";
     let outcome = agent(script).build().run("Try.").finish().await;
     let text = outcome.text();
-    assert!(text.contains("INTERNAL: the tool failed inside") && !text.contains("hunter2"), "{text}");
-    assert!(text.contains("NOT_FOUND: there is no tool `ad`. Did you mean `add`?"), "{text}");
+    assert!(text.contains("INTERNAL: the tool failed internally") && !text.contains("hunter2"), "{text}");
+    assert!(text.contains("NOT_FOUND: unknown tool `ad`. Did you mean `add`?"), "{text}");
     assert!(text.contains("MISSING_PARAM: `b` is missing"), "{text}");
     assert!(outcome.record.tool_calls.iter().all(|call| call.status == Status::Error));
     // The owner's record has the cause.

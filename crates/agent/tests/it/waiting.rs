@@ -104,7 +104,7 @@ async fn without_pausing_somebody_is_asked_or_it_is_denied() {
     let paid = Arc::new(AtomicU32::new(0));
     let outcome = agent(&paid).run("Pay.").pausing_for_approval(false).finish().await;
     assert_eq!((&outcome.stop, paid.load(Ordering::Relaxed)), (&RunStopReason::EndTurn, 0));
-    assert!(outcome.text().contains("there is nobody to ask") && outcome.state.is_none());
+    assert!(outcome.text().contains("this caller cannot be asked") && outcome.state.is_none());
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn a_state_is_gone_on_from_once_where_runs_are_kept() {
 
     let third = approved(&agent, &state).persist_to(&runs).finish().await;
     let RunStopReason::NotClaimed(why) = &third.stop else { panic!("{:?}", third.stop) };
-    assert!(why.contains("gone on with before") && why.contains("allow_second_resume"), "{why}");
+    assert!(why.contains("resumed before") && why.contains("allow_second_resume"), "{why}");
     assert_eq!(
         (paid.load(Ordering::Relaxed), third.record.error.as_ref().unwrap()["kind"].clone()),
         (2, json!("not_claimed"))

@@ -310,7 +310,7 @@ fn errors_in_a_file_have_a_line() {
         ("kind = \"agent\"\nname = \"a\"\n", "the key `v` is missing"),
         ("kind = \"agent\"\nv = 2\n", "a.toml:2: v: expected 1, found 2"),
         ("kind = \"agent\"\nv = 1\n", "the key `name` is missing"),
-        ("kind = \"agent\"\nv = 1\nname = \"a b\"\n", "a.toml:3: name: a tool's name begins with a letter"),
+        ("kind = \"agent\"\nv = 1\nname = \"a b\"\n", "a.toml:3: name: a tool name starts with a letter"),
         ("kind = \"agent\"\nv = 1\nname = \"a\"\n", "the key `description` is missing"),
         (
             "kind = \"agent\"\nv = 1\nname = \"a\"\ndescription = \" \"\n",

@@ -519,7 +519,7 @@ pub(crate) fn allow_host() {
     };
     let allowed = named("localhost");
     if allowed.is_null() {
-        println!("SKIP allow_host: this host has no way out for a sandbox");
+        println!("SKIP allow_host: this host has no egress for a sandbox");
         return;
     }
     let rule = |log: &Value| log["events"][0]["refused"]["rule"].clone();

@@ -134,7 +134,7 @@ fn an_unavailable_upstream_does_not_affect_the_others() {
     env.run(["trust", "gateway.toml"]).ok();
     let listed = env.run(["tools", "gateway.toml"]).ok();
     assert!(listed.out.contains("weather__predict") && listed.out.contains("hash__hash_text"), "{listed}");
-    assert!(listed.err.contains("the upstream `gone` is away"), "{listed}");
+    assert!(listed.err.contains("the upstream `gone` is unavailable"), "{listed}");
     assert!(listed.err.contains("the upstream `again` is a gateway itself"), "{listed}");
 }
 

@@ -205,7 +205,7 @@ fn paths_are_those_of_the_original() {
             &[
                 (write(format!("{directory}/by-path"), "1"), "by-path"),
                 (sh(&format!("pwd; cat {place}/by-path")), place),
-                (write("/elsewhere", "1"), &format!("outside the working folder `{directory}`")),
+                (write("/elsewhere", "1"), &format!("outside the working directory `{directory}`")),
             ],
         );
         let held = run(&env, &["--review", "--level", level]).ok();

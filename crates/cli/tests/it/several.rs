@@ -137,7 +137,7 @@ pub(crate) fn lazy_targets_start_on_their_first_call_and_status_reports_each() {
     let ready = running.finish().exit(0).json();
     assert_eq!(ready["sources"][0]["state"], "not_started", "{ready}");
     let (eager, address) = begin(&env, &["./weather", "builtin:calculate", "again=./weather", "--no-token"]);
-    assert_eq!(states(&status(address, "")), ["weather well", "again well"]);
+    assert_eq!(states(&status(address, "")), ["weather ready", "again ready"]);
     eager.signal(Signal::TERM);
     eager.finish().exit(0);
 }
@@ -346,7 +346,7 @@ fn tokens_of_clients_and_upstreams_never_mix() {
         assert!(answer.to_string().contains("42"), "{answer}");
     }
     let told = get(address, "/status", more).unwrap();
-    assert!(told.contains("\"well\""), "{told}");
+    assert!(told.contains("\"ready\""), "{told}");
     front.signal(Signal::TERM);
     let finished = front.finish().exit(0).to_string();
     let sent = ups.each_ref().map(|(.., seen)| String::from_utf8_lossy(&seen.lock().unwrap()).into_owned());

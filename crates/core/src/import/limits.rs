@@ -59,7 +59,7 @@ fn tighter<T: PartialOrd>(one: Option<T>, other: Option<T>) -> Option<T> {
 }
 
 impl ResourceLimits {
-    /// Reads `ResourceLimits`. A field that is left out has its default; `null` is no limit.
+    /// Reads `ResourceLimits`. A missing field has its default; `null` is no limit.
     ///
     /// # Errors
     /// `INVALID_INPUT` with the JSON pointer of the field.

@@ -42,7 +42,7 @@ pub struct SandboxConfig {
 }
 
 impl SandboxConfig {
-    /// Reads a `ProcessSandboxConfig`. A field that is left out, or `null`, has its default.
+    /// Reads a `ProcessSandboxConfig`. A missing or `null` field has its default.
     ///
     /// # Errors
     /// `INVALID_INPUT` with the JSON pointer of the field: for a value that means nothing, and for a request that the

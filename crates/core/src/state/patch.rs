@@ -480,7 +480,7 @@ mod tests {
         }
         for (document, pointer, expected) in [
             (json!({"a": "text"}), "/a/b", "/a: expected an object to put `b` into, found a string"),
-            (json!([1]), "/1", "the whole document: expected an object to put `1` into, found a list"),
+            (json!([1]), "/1", "the whole document: expected an object to put `1` into, found an array"),
         ] {
             let error = Patch::default().set(&mut document.clone(), pointer, json!(7)).unwrap_err();
             assert_eq!(error.message(), expected);

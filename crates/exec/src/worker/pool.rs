@@ -56,7 +56,7 @@ struct Idle {
 struct Permit<'a> {
     pool: &'a Pool,
     holder: CallId,
-    _permit: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
 }
 
 impl Drop for Permit<'_> {
@@ -147,7 +147,7 @@ impl Pool {
         };
         let permit = permit.map_err(|error| error.retry(RetryAdvice::NotStarted(RETRY_AFTER)))?;
         self.holders().insert(call.id);
-        Ok(Permit { pool: self, holder: call.id, _permit: permit })
+        Ok(Permit { pool: self, holder: call.id, _slot: permit })
     }
 
     /// Runs one attempt.

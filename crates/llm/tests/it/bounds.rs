@@ -215,7 +215,7 @@ fn sources_are_distinct_and_bounded() {
     let supports: Vec<Value> = (0..1_000).map(support).collect();
     let (count, bytes) = cited(&body(1_000, &[web(0, &"t".repeat(1_000_000))], &supports));
     assert_eq!((count, bytes), (4, 4_000_000));
-    // What is left out does not cost the next one its place.
+    // A dropped item does not cost the next one its slot.
     let chunks = [web(0, &"t".repeat(5_000_000)), web(1, "short")];
     assert_eq!(cited(&body(1, &chunks, &[json!({"groundingChunkIndices": [0, 1]})])), (1, 5));
 }

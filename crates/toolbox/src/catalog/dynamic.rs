@@ -200,7 +200,7 @@ impl DynamicSession {
     /// beginning of the list stays the same for a provider's prompt cache. Core and meta-tools are never compact.
     ///
     /// Where the provider searches, all others follow, deferred, in the order of their coming; a tool that is made when it
-    /// is needed is made then, and one that fails is left out.
+    /// is needed is made then, and one that fails is omitted.
     pub fn offered(&self) -> Vec<OfferedTool> {
         let setup = &*self.0.tools.0;
         let toolbox = setup.catalog.toolbox();
@@ -212,7 +212,7 @@ impl DynamicSession {
         });
         let active = self.0.session.active_tools();
         let loaded = active.iter().filter(|name| !self.0.own.contains(name) && !is_meta_tool(name));
-        // A lazy tool of a session that was saved is made now; one that is gone is left out until it is back.
+        // A lazy tool of a session that was saved is made now; a missing one is omitted until it returns.
         let tool = |name: &String, compact: bool, deferred: bool| {
             Some(OfferedTool { spec: setup.catalog.resolve(name).ok()?, compact, deferred })
         };

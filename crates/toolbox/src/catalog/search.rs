@@ -83,7 +83,7 @@ impl Search {
         self
     }
 
-    /// How many of the best are left out, for the next page. Default: 0.
+    /// How many of the best to skip, for the next page. Default: 0.
     #[must_use]
     pub fn offset(mut self, offset: usize) -> Self {
         self.offset = offset;

@@ -572,7 +572,7 @@ impl CallHost {
     }
 }
 
-/// The port of a call that goes on to a source: what is asked there stops the clocks here.
+/// The port of a call that goes on to a source: questions there stop the clocks here.
 pub(super) struct SourcePort(pub(super) Arc<CallHost>);
 
 impl Port for SourcePort {

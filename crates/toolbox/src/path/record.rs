@@ -124,7 +124,7 @@ impl<'a> Recorder<'a> {
         Reply { result, record }
     }
 
-    /// The record as far as the result does not matter. Of an unknown tool it keeps the beginning of what was asked for.
+    /// The record as far as the result does not matter. It truncates the name of an unknown tool.
     fn record(&self) -> CallRecord {
         let (tool, source) = match &self.entry {
             Some(entry) => (Arc::clone(&entry.name), Arc::clone(&entry.source_name)),

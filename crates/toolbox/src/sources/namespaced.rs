@@ -253,7 +253,7 @@ impl ToolSource for Namespaced {
                 match self.names.uri(spec.uri_pattern.as_str()).parse() {
                     Ok(pattern) => outer.uri_pattern = pattern,
                     Err(error) => {
-                        tracing::warn!(source = self.source.name(), "a resource is left out: {error}");
+                        tracing::warn!(source = self.source.name(), "a resource is omitted: {error}");
                         return None;
                     }
                 }

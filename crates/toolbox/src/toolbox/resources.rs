@@ -39,7 +39,7 @@ impl Toolbox {
         Ok(())
     }
 
-    /// What can be read by address, that of its sources included. A source that cannot tell is left out.
+    /// What can be read by address, that of its sources included. A source that fails to list is omitted.
     pub async fn resources(&self) -> Vec<Arc<ResourceSpec>> {
         self.resources_from(self.0.sources()).await
     }
@@ -53,7 +53,7 @@ impl Toolbox {
         specs
     }
 
-    /// The prompts, those of its sources included. A source that cannot tell is left out.
+    /// The prompts, those of its sources included. A source that fails to list is omitted.
     pub async fn prompts(&self) -> Vec<Arc<PromptSpec>> {
         self.prompts_from(self.0.sources()).await
     }

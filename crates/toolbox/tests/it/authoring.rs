@@ -291,11 +291,11 @@ async fn the_options_of_parameters_are_checked() {
 #[test]
 fn contradictions_are_refused_at_registration() {
     for (tool, expected) in [
-        (Toolbox::builder().tool(large_default), "the default of the parameter `days`"),
-        (Toolbox::builder().tool(wrong_example), "example 1 does not fit its parameters"),
-        (Toolbox::builder().tool(wrong_value), "an example of the parameter `days`"),
-        (Toolbox::builder().tool(no_pattern), "is not one"),
-        (Toolbox::builder().tool(idle_limit), "`minLength` of the parameter `days` has no effect"),
+        (Toolbox::builder().tool(large_default), "the default of parameter `days`"),
+        (Toolbox::builder().tool(wrong_example), "example 1 does not match its parameters"),
+        (Toolbox::builder().tool(wrong_value), "an example of parameter `days`"),
+        (Toolbox::builder().tool(no_pattern), "is invalid"),
+        (Toolbox::builder().tool(idle_limit), "`minLength` of parameter `days` has no effect"),
         (Toolbox::builder().tool(unknown_secret), "the sensitive argument `passwort`"),
     ] {
         let error = tool.build().unwrap_err();

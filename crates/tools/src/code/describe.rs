@@ -189,7 +189,7 @@ mod tests {
     fn verdicts_are_described() {
         for (ended, expected) in [
             (Verdict::Exit { code: 3 }, "The program exited with status 3."),
-            (Verdict::Signal { signal: 11 }, "The program was ended by SIGSEGV: a bad memory access."),
+            (Verdict::Signal { signal: 11 }, "The program was killed by SIGSEGV: a bad memory access."),
             (Verdict::Timeout { limit_ms: 2000 }, "Stopped: it timed out after 2.0 s."),
             (Verdict::Memory { limit: 512 << 20 }, "Stopped: it exceeded its limit of 512 MiB memory."),
             (Verdict::Idle { limit_ms: 2000 }, "Stopped: it was idle for 2.0 s, the limit."),

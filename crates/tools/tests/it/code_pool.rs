@@ -1,4 +1,4 @@
-//! `run_code` with Pythons that are made ahead.
+//! `run_code` with prewarmed Python workers.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -206,10 +206,10 @@ async fn lies_in_discovery_cost_what_they_are_about() {
     let good = json!({"name": "good", "summary": "Fine.", "schema": {"type": "object"}});
     let many: Vec<_> = (0..100_000).map(|index| json!({"name": format!("t{index}"), "schema": {}})).collect();
     for (name, tools, expected, part) in [
-        ("number", json!([good, 7]), vec!["good"], "the tool 2 is none"),
-        ("nameless", json!([good, {"summary": "x"}]), vec!["good"], "the tool 2 has no name"),
-        ("wrong_type", json!([good, {"name": 3}]), vec!["good"], "the tool 2 is none"),
-        ("twice", json!([good, good]), vec!["good"], "two tools of this name"),
+        ("number", json!([good, 7]), vec!["good"], "tool 2 is invalid"),
+        ("nameless", json!([good, {"summary": "x"}]), vec!["good"], "tool 2 has no name"),
+        ("wrong_type", json!([good, {"name": 3}]), vec!["good"], "tool 2 is invalid"),
+        ("twice", json!([good, good]), vec!["good"], "two tools with this name"),
         ("schema_number", json!([good, {"name": "x", "schema": 42}]), vec!["good"], "no JSON Schema"),
         (
             "schema_broken",

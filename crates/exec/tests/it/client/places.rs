@@ -117,7 +117,7 @@ async fn the_shortest_time_counts() {
     let over = Call::new("t", json!({})).with_deadline(Instant::now());
     assert_eq!(
         told(&tools.call(over).await.result),
-        Err((Code::Timeout, "no time is left for the call".into()))
+        Err((Code::Timeout, "the call has no time left".into()))
     );
 }
 

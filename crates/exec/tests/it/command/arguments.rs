@@ -137,7 +137,7 @@ fn a_value_never_becomes_an_option() {
         ),
     );
     assert!(line(&text, json!({ "y": "--", "x": "-v" })).is_err());
-    // Where `--` is left out, nothing is protected.
+    // Without `--`, nothing is protected.
     let text = with(r#"[{ when = "x", is = "a", args = ["--"] }, "{x}"]"#, STRING);
     assert!(line(&text, json!({ "x": "-v" })).is_err());
 }

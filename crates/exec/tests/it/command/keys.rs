@@ -312,7 +312,7 @@ async fn output_becomes_what_its_format_says() {
         (
             "format = \"captures\"\npattern = '^(?<n>\\d+)'\nsingle = true",
             "x",
-            "NOT_FOUND: `cat` printed nothing that can be read",
+            "NOT_FOUND: no useful output from `cat`",
         ),
         (
             "format = \"captures\"\npattern = '^(?<n>.*)$'\ntypes = { n = \"integer\" }",
@@ -405,7 +405,7 @@ means = "PERMISSION"
     let error = run("exit 4").error().await;
     assert_eq!(error.message(), "`bash` exited with status 4 and printed no error");
     let error = run("kill -SEGV $$").error().await;
-    assert_eq!((error.code(), error.message()), (Code::Dependency, "`bash` was ended by signal 11"));
+    assert_eq!((error.code(), error.message()), (Code::Dependency, "`bash` was killed by signal 11"));
 }
 
 #[tokio::test]

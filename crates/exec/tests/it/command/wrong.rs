@@ -68,7 +68,7 @@ fn every_mistake_has_its_line_and_a_sentence() {
         ("[tool.output]\nlimit = 1", "x.toml:8: tool[0].output: the key `format` is missing"),
         (
             "[tool.output]\nformat = \"text\"\nlimit = 1",
-            "`limit` has no effect with the format `text`: it applies to json_lines, lines",
+            "`limit` has no effect with the format `text`; it applies to json_lines, lines",
         ),
         ("[tool.output]\nformat = \"captures\"", "`format = \"captures\"` needs a `pattern`"),
         (

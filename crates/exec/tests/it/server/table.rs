@@ -170,7 +170,7 @@ fn a_person_reads_text_and_a_pipe_json() {
         let piped = run(toolbox(), words, std::io::empty());
         assert!(piped.output.starts_with('{') && piped.status == status, "{piped:?}");
     }
-    // Who asks for the protocol gets the protocol.
+    // A request for the protocol gets the protocol.
     let streamed = super::program::run_for_terminal(toolbox(), &["count", "--to", "2", "--stream"]);
     assert!(streamed.lines().iter().all(Value::is_object), "{streamed:?}");
 }

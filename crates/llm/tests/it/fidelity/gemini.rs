@@ -62,7 +62,7 @@ impl Dialect for GenerateContent {
             let is_signed = part["thoughtSignature"].as_str().is_some_and(|signature| !signature.is_empty());
             let is_empty = part["text"] == "" && !is_signed && part["thought"] != true;
             if is_empty {
-                changes.push("a text without text is left out: the provider refuses it".into());
+                changes.push("a text without text is omitted: the provider refuses it".into());
             }
             !is_empty
         });

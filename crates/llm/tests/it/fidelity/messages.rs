@@ -63,7 +63,7 @@ impl Dialect for Messages {
                     .as_str()
                     .is_some_and(|text| text.is_empty() || is_alone && text.trim().is_empty());
             if is_blank {
-                changes.push("a text without text is left out: the provider refuses it".into());
+                changes.push("a text without text is omitted: the provider refuses it".into());
             }
             !is_blank
         });

@@ -33,7 +33,7 @@ impl Dialect for Responses {
 
     fn has_request(&self, path: &str, request: &RecordedRequest) -> bool {
         let bare = request.address.split('?').next().unwrap_or_default();
-        // What was asked for in the background is fetched by its id.
+        // A background response is fetched by its id.
         let is_fetched = bare.rsplit_once("/responses/").is_some_and(|(_, id)| id.starts_with("resp"));
         let model = request.body.as_ref().and_then(|body| body["model"].as_str()).unwrap_or_default();
         (bare.ends_with("/responses") || is_fetched) && self.is_mine(path, &request.address, model)
@@ -127,15 +127,14 @@ impl Dialect for Responses {
             };
             if !self.is_xai && item["type"] == "reasoning" && !has("encrypted_content") && !has("content") {
                 changes.push(
-                    "thinking that only the provider could look up is left out: it has kept nothing".into(),
+                    "thinking that only the provider could look up is omitted: it has kept nothing".into(),
                 );
                 has_lost = true;
                 continue;
             }
             if has_lost && item.as_object_mut().is_some_and(|item| item.shift_remove("id").is_some()) {
-                changes.push(
-                    "the id of an item behind such thinking is left out, which would tell of it".into(),
-                );
+                changes
+                    .push("the id of an item behind such thinking is omitted, which would tell of it".into());
             }
             kept.push(item);
         }

@@ -62,7 +62,7 @@ async fn a_server_that_is_not_there_is_tried_a_bounded_number_of_times() {
         let reply = client.call(Call::new("add", json!({ "a": 1, "b": 2 }))).await;
         let error = reply.result.unwrap_err();
         assert_eq!(error.code(), Code::Dependency, "{error}");
-        // The first request may go out on a connection that is being closed: who knows whether it arrived.
+        // The first request may use a closing connection: its arrival is unknown.
         let is_unsure = attempts == 1 && error.retry_advice() == Some(RetryAdvice::Never);
         assert!(is_unsure || matches!(error.retry_advice(), Some(RetryAdvice::NotStarted(_))), "{error:#?}");
         assert_eq!(reply.record.attempts, attempts);

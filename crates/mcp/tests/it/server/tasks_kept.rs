@@ -45,7 +45,7 @@ fn toolbox(begun: &Begun) -> Toolbox {
 }
 
 async fn serve(begun: &Begun, file: &Path) -> RunningServer {
-    // The one before may be on its way out, which this waits for.
+    // The previous server may be exiting, and this waits for it.
     let file = file.to_owned();
     let tasks = tokio::task::spawn_blocking(move || TaskFile::open(file)).await.unwrap().unwrap();
     serve_source(toolbox(begun), |builder| builder.task_store(Arc::new(tasks))).await

@@ -276,7 +276,7 @@ fn a_lazy_tool_is_made_when_it_is_needed_and_only_then() {
     catalog.resolve("dig").unwrap();
     assert_eq!(made.load(Ordering::Relaxed), 3);
 
-    for (name, expected) in [("dig", "already"), ("make_tea", "already"), ("no good", "begins with a letter")]
+    for (name, expected) in [("dig", "already"), ("make_tea", "already"), ("no good", "starts with a letter")]
     {
         let error =
             catalog.add_lazy(ToolSummary::new(name, "d"), || Err(ToolError::internal("no"))).unwrap_err();

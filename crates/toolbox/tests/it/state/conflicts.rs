@@ -167,10 +167,7 @@ async fn the_number_of_retries_counts() {
     assert_eq!(ran.runs, 17);
     let error = ran.reply.result.unwrap_err();
     assert_eq!(error.code(), Code::Conflict);
-    assert_eq!(
-        error.message(),
-        "somebody else has changed the document `d` in the meantime: it is at version 17 now"
-    );
+    assert_eq!(error.message(), "another writer changed the document `d`; its version is now 17");
     assert_eq!((&error.context()["document"], &error.context()["max_retries"]), (&json!("d"), &json!(16)));
 
     assert!(run(few(), 2, "/mine").await.reply.result.is_ok());
