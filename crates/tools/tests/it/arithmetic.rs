@@ -133,7 +133,7 @@ async fn errors_name_the_place() {
         ("1 +", Code::InvalidInput, 4, "expected a number at the end"),
         ("  ", Code::InvalidInput, 3, "expected a number at the end"),
         ("(1 + 2", Code::InvalidInput, 1, "no `)`"),
-        ("min(1, 2", Code::InvalidInput, 1, "no `)`"),
+        ("min(1, 2", Code::InvalidInput, 1, "no closing `)`"),
         ("1 + 2)", Code::InvalidInput, 6, "without `(`"),
         ("2 pi", Code::InvalidInput, 3, "operator"),
         ("1 < 2", Code::InvalidInput, 3, "unexpected `<`"),

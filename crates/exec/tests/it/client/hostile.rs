@@ -210,7 +210,7 @@ async fn lies_in_discovery_cost_what_they_are_about() {
         ("nameless", json!([good, {"summary": "x"}]), vec!["good"], "tool 2 has no name"),
         ("wrong_type", json!([good, {"name": 3}]), vec!["good"], "tool 2 is invalid"),
         ("twice", json!([good, good]), vec!["good"], "two tools with this name"),
-        ("schema_number", json!([good, {"name": "x", "schema": 42}]), vec!["good"], "no JSON Schema"),
+        ("schema_number", json!([good, {"name": "x", "schema": 42}]), vec!["good"], "not a JSON Schema"),
         (
             "schema_broken",
             json!([good, {"name": "x", "schema": {"type": "object", "properties": {"a": {"type": "dance"}}}}]),
@@ -227,7 +227,7 @@ async fn lies_in_discovery_cost_what_they_are_about() {
             "schema_huge",
             json!([good, {"name": "x", "schema": {"type": "object", "description": "x".repeat(300_000)}}]),
             vec!["good"],
-            "at most 256 KiB",
+            "the maximum is 256 KiB",
         ),
         (
             "bad_example",
