@@ -429,7 +429,7 @@ fn fold_os(name: &std::ffi::OsStr) -> String {
     fold(&name.to_string_lossy()).into_owned()
 }
 
-/// Characters without a glyph, which some file systems ignore and nobody sees.
+/// Characters without a glyph, which some file systems ignore and no reader sees.
 pub(crate) fn is_ignorable(letter: char) -> bool {
     matches!(letter,
         '\u{00AD}' | '\u{034F}' | '\u{061C}' | '\u{115F}'..='\u{1160}' | '\u{17B4}'..='\u{17B5}'

@@ -23,19 +23,17 @@ const VERSION: u8 = 1;
 
 /// A run that waits: all state to resume it in another process, as JSON.
 ///
-/// The agent itself is not in it: its model, its tools, its limits and its instructions are those of the agent that goes
-/// on. Nor are keys, nor values that are injected into tools. Whoever goes on says again who calls
-/// ([`Run::with_caller`]), for what ([`Run::with_scope`]) and with what. What the model has written is in it, the
-/// arguments of its calls among it.
+/// The state excludes the agent: the resuming agent provides its model, tools, limits and instructions. It excludes keys
+/// and injected values too, so the resuming application sets the caller ([`Run::with_caller`]) and the scope
+/// ([`Run::with_scope`]) again. The state includes what the model wrote, with the arguments of its calls.
 ///
-/// A run that goes on and ends before any of its calls is made has a state again, whatever ended it.
+/// A resumed run that ends before its first call has a state again, whatever ended it.
 ///
-/// A state is resumed once. Its calls then run once, under the ids that they have here, which are their
-/// idempotency keys too. Where the run that goes on is kept ([`Run::persist_to`]), the store knows that: whoever comes second
-/// ends with [`RunStopReason::NotClaimed`] before anything is done, in any process, and so does whoever comes after a
-/// process that was killed, since its calls may have run ([`Run::allow_second_resume`]). So does, in a conversation that is kept,
-/// whoever comes after another prompt: its calls have results there that say that they were not carried out. Where it is not kept, who goes on
-/// twice with the same state runs its calls twice.
+/// A state is resumed once. Its calls then run once, under the ids that they have here, which are also their
+/// idempotency keys. A stored run ([`Run::persist_to`]) enforces this across processes: a second resume ends with
+/// [`RunStopReason::NotClaimed`] before any call. The same holds after a process that was killed, since its calls may
+/// have run ([`Run::allow_second_resume`]), and in a stored conversation that has a newer prompt: there the calls have
+/// results that report that they did not run. A run that is not stored runs its calls once per resume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RunState {

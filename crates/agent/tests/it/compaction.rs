@@ -110,7 +110,7 @@ async fn a_conversation_near_the_window_goes_on_with_a_summary() {
 async fn a_question_that_was_too_long_is_asked_once_more() {
     let (builder, _) = adder(6, 7);
     let outcome = builder.build().run("Add.").finish().await;
-    assert_eq!(outcome.stop, RunStopReason::ContextWindow, "nobody has asked for summaries");
+    assert_eq!(outcome.stop, RunStopReason::ContextWindow, "summaries were not requested");
     let (builder, requests) = adder(6, 7);
     let outcome = builder.compaction(Compaction::default().keep_turns(2)).build().run("Add.").finish().await;
     assert_eq!((outcome.text(), outcome.record.tool_calls.len()), ("Done.", 6), "{:?}", outcome.error);

@@ -262,7 +262,7 @@ async fn money_of_agents_that_are_called_side_by_side_is_limited_together() {
     let cost = outcome.record.cost_usd.unwrap();
     assert!((1.0..1.31).contains(&cost), "{cost}");
     assert!(outcome.record.children.iter().all(|child| child.stop_reason == "max_cost"));
-    // An agent whose price nobody knows is not asked at all.
+    // An agent of unknown price is not asked at all.
     let outcome = run(&spender(false)).await;
     assert!(
         outcome
@@ -384,11 +384,11 @@ async fn a_conversation_moves_and_the_record_says_so() {
     };
     let outcome = Team::new("a", &never("b")).and("b", &never("a")).max_handoffs(3).run("x").await.unwrap();
     assert_eq!((outcome.text(), outcome.record.children.len()), ("I must.", 3));
-    // Outside of a team, and to nobody.
+    // Outside of a team, to no agent.
     let alone = never("b").run("x").finish().await;
     assert_eq!((alone.text(), &alone.stop), ("I must.", &RunStopReason::EndTurn));
-    let nobody = Team::new("a", &never("zoe")).run("x").await.unwrap();
-    assert_eq!((nobody.text(), nobody.record.children.len()), ("I must.", 0));
+    let declined = Team::new("a", &never("zoe")).run("x").await.unwrap();
+    assert_eq!((declined.text(), declined.record.children.len()), ("I must.", 0));
     // What all spend together is limited.
     let poor = team.clone().max_tokens(6).run("Is it paid?").await.unwrap_err();
     assert_eq!(*poor.stop(), RunStopReason::MaxTokens);

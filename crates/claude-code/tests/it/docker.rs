@@ -86,8 +86,11 @@ async fn a_container_calls_our_tools_and_leaves_nothing() {
     let Some(daemon) = daemon("a_container_calls_our_tools_and_leaves_nothing") else { return };
     // Nothing is made without a credential.
     let (model, toolbox) = (model(), toolbox());
-    let nobody = ClaudeCode::builder().executor(executor(&daemon.host)).build().unwrap();
-    assert_eq!(nobody.run("hi").await.error.unwrap().kind(), ClaudeCodeErrorKind::CredentialMissing);
+    let without_credential = ClaudeCode::builder().executor(executor(&daemon.host)).build().unwrap();
+    assert_eq!(
+        without_credential.run("hi").await.error.unwrap().kind(),
+        ClaudeCodeErrorKind::CredentialMissing
+    );
     let missing = Options::new("toolpost/none:here").idle_containers(0);
     let missing = Executor::container("claude", Arc::new(Docker::connect(&daemon.host, missing).unwrap()));
     let error = claude(missing).base_url(model.base_url()).build().unwrap().run("hi").await.error.unwrap();

@@ -23,7 +23,7 @@ pub(super) enum Trouble {
     Refused { status: u16, rule: &'static str, message: String, option: Option<String> },
     /// Another failure.
     Failed { status: u16, message: String },
-    /// The run has ended, or the program is gone: nobody reads an answer.
+    /// The run has ended, or the program is gone: no answer is read.
     Gone,
 }
 

@@ -17,7 +17,7 @@ impl Stop {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Wakes every wait permanently: nobody reads the event.
+    /// Wakes every wait permanently: the event is never read.
     pub(super) fn set(&self) {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }

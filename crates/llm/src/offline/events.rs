@@ -1,9 +1,20 @@
 //! Converts a complete answer into the events of a stream.
 
-use crate::{Item, ItemView, ModelEvent, Response};
+use futures_util::StreamExt as _;
+
+use crate::{Item, ItemView, ModelError, ModelEvent, Response, ResponseStream};
+
+/// The stream of a complete answer, or of an error.
+pub(crate) fn stream_of(answer: Result<Response, ModelError>) -> ResponseStream {
+    let events = match answer {
+        Ok(response) => events_of(response).into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(error)],
+    };
+    futures_util::stream::iter(events).boxed()
+}
 
 /// The events of an answer: texts word by word, calls, items, usage, the answer.
-pub(crate) fn events_of(response: Response) -> Vec<ModelEvent> {
+fn events_of(response: Response) -> Vec<ModelEvent> {
     let mut events: Vec<ModelEvent> = response.notices.iter().cloned().map(ModelEvent::Notice).collect();
     for (index, item) in (0..).zip(&response.items) {
         events.extend(deltas_of(index, item));

@@ -2,11 +2,9 @@
 
 use std::fmt;
 
-use futures_util::StreamExt as _;
-
-use crate::offline::events::events_of;
+use crate::offline::events::stream_of;
 use crate::offline::reply::ModelReply;
-use crate::{Model, ModelError, ModelEvent, ModelId, Request, ResponseStream};
+use crate::{Model, ModelError, ModelId, Request, ResponseStream};
 
 /// The provider's name in the [`ModelId`] of such a model.
 const PROVIDER: &str = "function";
@@ -55,10 +53,7 @@ impl Model for FunctionModel {
     }
 
     fn stream(&self, request: &Request) -> ResponseStream {
-        let events: Vec<Result<ModelEvent, ModelError>> = match (self.function)(request) {
-            Ok(reply) => events_of(reply.into_response(&self.id, request)).into_iter().map(Ok).collect(),
-            Err(error) => vec![Err(error.with_model(&self.id))],
-        };
-        futures_util::stream::iter(events).boxed()
+        let reply = (self.function)(request).map_err(|error| error.with_model(&self.id));
+        stream_of(reply.map(|reply| reply.into_response(&self.id, request)))
     }
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use toolpost_core::Timestamp;
 
 use crate::offline::diff::differences;
-use crate::offline::events::events_of;
+use crate::offline::events::stream_of;
 use crate::offline::{schema, script};
 use crate::{
     BoxFuture, Catalog, Cost, ErrorKind, Model, ModelError, ModelEvent, ModelId, ModelInfo, Provider,
@@ -328,10 +328,6 @@ impl Model for ReplayModel {
     }
 
     fn stream(&self, request: &Request) -> ResponseStream {
-        let events: Vec<Result<ModelEvent, ModelError>> = match self.answer(request) {
-            Ok(response) => events_of(response).into_iter().map(Ok).collect(),
-            Err(error) => vec![Err(error)],
-        };
-        futures_util::stream::iter(events).boxed()
+        stream_of(self.answer(request))
     }
 }

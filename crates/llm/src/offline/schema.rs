@@ -2,14 +2,11 @@
 
 use std::collections::HashSet;
 
-use futures_util::StreamExt as _;
-
-use crate::offline::events::events_of;
+use crate::offline::events::stream_of;
 use crate::offline::reply::ModelReply;
 use crate::schema::generate;
 use crate::{
-    ItemView, Model, ModelError, ModelEvent, ModelId, ModelInfo, OutputFormat, Request, ResponseStream,
-    ToolChoice, Turn,
+    ItemView, Model, ModelError, ModelId, ModelInfo, OutputFormat, Request, ResponseStream, ToolChoice, Turn,
 };
 
 /// The provider's name in the [`ModelId`] of such a model.
@@ -118,8 +115,6 @@ impl Model for SchemaModel {
     }
 
     fn stream(&self, request: &Request) -> ResponseStream {
-        let response = self.reply(request).into_response(&self.id, request);
-        let events: Vec<Result<ModelEvent, ModelError>> = events_of(response).into_iter().map(Ok).collect();
-        futures_util::stream::iter(events).boxed()
+        stream_of(Ok(self.reply(request).into_response(&self.id, request)))
     }
 }

@@ -5,15 +5,13 @@ mod template;
 
 use std::path::Path;
 
-use futures_util::StreamExt as _;
-
 use self::file::{Expectation, Script, ScriptTurn};
 use self::template::Template;
-use crate::offline::events::events_of;
+use crate::offline::events::stream_of;
 use crate::offline::reply::ModelReply;
 use crate::{
-    ErrorKind, Model, ModelError, ModelEvent, ModelId, ModelInfo, Request, Response, ResponseStream,
-    StopReason, ToolResult, Turn,
+    ErrorKind, Model, ModelError, ModelId, ModelInfo, Request, Response, ResponseStream, StopReason,
+    ToolResult, Turn,
 };
 
 /// The provider's name in the [`ModelId`] of a scripted model, and the model's name in its answers.
@@ -125,10 +123,6 @@ impl Model for ScriptModel {
     }
 
     fn stream(&self, request: &Request) -> ResponseStream {
-        let events: Vec<Result<ModelEvent, ModelError>> = match self.answer(request) {
-            Ok(response) => events_of(response).into_iter().map(Ok).collect(),
-            Err(error) => vec![Err(error)],
-        };
-        futures_util::stream::iter(events).boxed()
+        stream_of(self.answer(request))
     }
 }

@@ -234,7 +234,7 @@ impl Tunnel {
 
     /// Closes everything and returns the log.
     pub(super) fn finish(mut self) -> EgressLog {
-        // Bytes handed to the proxy are still sent; nobody reads the answer.
+        // Bytes handed to the proxy are still sent; the answer is not read.
         self.ends.values().for_each(|end| drop(end.socket.shutdown(Shutdown::Write)));
         let ends = std::mem::take(&mut self.ends);
         let log = self.proxy.finish();

@@ -238,7 +238,7 @@ pub(super) fn missing(language: Language, searched: &OsStr) -> Error {
     }
 }
 
-/// Resolves a program of an installation with its libraries. None if nobody inside could run it.
+/// Resolves a program of an installation with its libraries. None if no user inside could run it.
 fn installed(candidate: &Path, reach: Reach) -> Option<Found> {
     let real = behind_launcher(candidate).filter(|real| is_elf(real))?;
     if reach.as_other_user && !is_open_to_everyone(&real) {

@@ -331,7 +331,7 @@ fn own_directory(path: &Path) -> io::Result<PathBuf> {
     path.canonicalize()
 }
 
-/// Whether a directory belongs to this user and is writable for nobody else. Layers are read only from such
+/// Whether a directory belongs to this user and is writable for no other. Layers are read only from such
 /// directories, because their records are trusted.
 fn is_own(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;

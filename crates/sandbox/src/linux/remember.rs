@@ -66,7 +66,7 @@ fn key() -> String {
     key
 }
 
-/// Reads the key, if the file belongs to this user and nobody else can write it.
+/// Reads the key, if the file belongs to this user alone and is not writable for others.
 fn read(path: &Path) -> Option<String> {
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
     let file = fs::OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(path).ok()?;

@@ -56,7 +56,7 @@ pub(crate) fn run(
         },
         Output::Live(sender) => {
             let (started, pipes) = prepare(sandbox, program, is_live)?.start()?;
-            // If nobody receives them, the program was cancelled.
+            // Without a receiver, the program was cancelled.
             let _ = pipes.map(|pipes| sender.send(pipes));
             attend(started, sandbox, since, cancel, &mut |_| {})?
         }

@@ -401,7 +401,7 @@ pub(super) fn start(sandbox: &Sandbox, language: Language, limits: &SessionLimit
                 );
                 let left = watched.unwrap_or_else(|error| {
                     let left = Termination { reason: error.to_string(), ..Termination::default() };
-                    // Nobody receives it if the session was already handed over.
+                    // It has no receiver if the session was already handed over.
                     let _ = sender.try_send(Progress::Failed(error));
                     left
                 });
@@ -626,7 +626,7 @@ fn watch(
     };
     let has_layer = layer.is_some();
     *shared_layer.lock().unwrap_or_else(PoisonError::into_inner) = layer;
-    // If nobody receives it, the flag is set and the loop below ends at once.
+    // Without a receiver, the flag is set and the loop below ends at once.
     let _ = sender.send(Progress::Started(Box::new(beginning)));
     let own = kept.limits;
     let wall = total.unwrap_or(Duration::from_secs(u64::from(u32::MAX)));

@@ -56,7 +56,7 @@ fn a_missing_daemon_is_named() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let host: DockerHost = format!("tcp://{closed}").parse().unwrap();
     assert!(matches!(soon(|| connect(&host)), DockerError::Unreachable { .. }));
-    // The socket file exists, but nobody listens.
+    // The socket file exists without a listener.
     let path = folder.path().join("old.sock");
     drop(UnixListener::bind(&path).unwrap());
     assert!(matches!(soon(|| connect(&DockerHost::Unix(path))), DockerError::Unreachable { .. }));
@@ -179,7 +179,7 @@ fn missing_images_and_runtimes_are_named() {
     let error = soon(|| run(Options::new("toolpost/nothing:here")));
     assert!(matches!(DockerError::of(&error), Some(DockerError::ImageMissing { .. })), "{error}");
     assert!(error.to_string().contains("toolpost image build"), "{error}");
-    // Nobody listens at the registry, so pulls fail at once; only the attempt differs.
+    // The registry has no listener, so pulls fail at once; only the attempt differs.
     for pull in [Pull::Missing, Pull::Always] {
         let error = soon(|| run(Options::new("127.0.0.1:1/nothing:here").pull(pull)));
         assert!(matches!(DockerError::of(&error), Some(DockerError::NotPulled { .. })), "{pull:?}: {error}");
@@ -352,7 +352,7 @@ fn a_killed_host_program_leaves_nothing_running() {
             .collect()
     };
     assert_eq!(ours().len(), 2, "one runs, one waits");
-    // Nobody removes them while their owner lives.
+    // They stay while their owner lives.
     drop(daemon.docker());
     assert_eq!(ours().len(), 2);
     helper.kill().unwrap();

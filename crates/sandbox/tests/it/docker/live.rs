@@ -106,7 +106,7 @@ fn an_unread_stream_blocks_no_other() {
     let mut line = String::new();
     stderr.read_line(&mut line).unwrap();
     assert_eq!(line, "first\n");
-    // Nobody reads its output, but errors and input continue.
+    // Its output has no reader, but errors and input continue.
     std::thread::sleep(Duration::from_millis(500));
     for letter in ["a", "b"] {
         stdin.write_all(format!("{letter}\n").as_bytes()).unwrap();
