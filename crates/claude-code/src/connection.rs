@@ -195,8 +195,8 @@ impl Served {
         match tokio::time::timeout(HEALTH_TIMEOUT, asked).await {
             Ok(Ok(true)) => Ok(()),
             Ok(Ok(false)) => Err(format!("it says that it is not well, at `{place}`")),
-            Ok(Err(error)) => Err(format!("nobody answers at `{place}`: {error}")),
-            Err(_) => Err(format!("nobody answered at `{place}` within 5 s")),
+            Ok(Err(error)) => Err(format!("no server answers at `{place}`: {error}")),
+            Err(_) => Err(format!("no server answered at `{place}` within 5 s")),
         }
     }
 

@@ -175,7 +175,7 @@ impl Process {
         match ended {
             Ok(Some(Ok(outcome))) => self.died(&outcome),
             Ok(Some(Err(error))) => error.into(),
-            _ => lost("nobody knows how it ended"),
+            _ => lost("its exit status is unknown"),
         }
     }
 

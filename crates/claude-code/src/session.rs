@@ -412,7 +412,7 @@ impl ClaudeCodeSession {
     /// Asks the owner whether a tool may be used that is not allowed.
     async fn permission(&self, tool: String, input: Value) -> Value {
         let deny = |why: &str| json!({ "behavior": "deny", "message": why });
-        let Some(port) = &self.settings.port else { return deny("nobody can be asked") };
+        let Some(port) = &self.settings.port else { return deny("this session has no approval port") };
         let question = Question {
             message: format!("Claude Code wants to use `{}`.", foreign(&tool, &self.secrets)),
             kind: QuestionKind::Approval { tool, arguments: input.clone() },

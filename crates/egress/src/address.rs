@@ -61,9 +61,9 @@ const METADATA_V4: [Ipv4Addr; 3] =
 /// IANA's special-purpose registries and the clouds' documentation.
 ///
 /// ```
-/// let rule = toolpost_sandbox::address_rule("169.254.169.254".parse()?).expect("no public address");
+/// let rule = toolpost_egress::address_rule("169.254.169.254".parse()?).expect("no public address");
 /// assert_eq!(rule.name, "metadata");
-/// assert_eq!(toolpost_sandbox::address_rule("1.1.1.1".parse()?), None);
+/// assert_eq!(toolpost_egress::address_rule("1.1.1.1".parse()?), None);
 /// # Ok::<(), std::net::AddrParseError>(())
 /// ```
 pub fn address_rule(address: IpAddr) -> Option<AddressRule> {

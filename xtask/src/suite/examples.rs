@@ -193,7 +193,7 @@ pub const EXAMPLES: &[Example] = &[
             arguments: &["die"],
             // The worker died, and the program tells how.
             status: 1,
-            prints: "died of signal 6",
+            prints: "was killed by signal 6",
         }],
     },
     Example {
@@ -257,7 +257,7 @@ pub const EXAMPLES: &[Example] = &[
             0,
             "guest may not clear: PERMISSION\nadmin sees: calc__plus, calc__clear, weather__forecast\nadmin clears\n\
              calc__plus: 42\nweather__forecast: sun\nweather__forecast: the tool `forecast` is quarantined: its \
-             definition has changed since it was approved\n",
+             definition has changed since its approval\n",
         )],
     },
     Example {

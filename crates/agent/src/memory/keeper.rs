@@ -168,18 +168,16 @@ impl Keeper {
             if let Some(conversation) = lost.as_ref().filter(|_| error.code() == Code::Conflict) {
                 let id = conversation.id();
                 notices.push(format!(
-                    "the run is no longer kept in its conversation `{id}`: another run resumed it after this one \
-                     began, and is kept there. What was said here stands in the record of this run alone. Fork the \
-                     conversation to go on beside the other run (`--fork {id}`), or open it again to go on after it \
-                     (`--resume {id}`)"
+                    "the conversation `{id}` no longer stores this run, because another run resumed it. Fork it with \
+                     `--fork {id}`, or open it again with `--resume {id}`"
                 ));
             } else if for_ever {
-                notices.push(format!("the run is no longer kept {place}: {error}"));
+                notices.push(format!("the run is no longer stored {place}: {error}"));
             } else if is_end {
-                notices.push(format!("the end of the run could not be kept {place}: {error}"));
+                notices.push(format!("the end of the run was not stored {place}: {error}"));
             } else if !std::mem::replace(&mut self.has_told, true) {
                 notices.push(format!(
-                    "the run could not be kept {place}, which is tried again with what comes next: {error}"
+                    "the run was not stored {place} and is retried with the next write: {error}"
                 ));
             }
         }

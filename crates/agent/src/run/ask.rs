@@ -47,8 +47,8 @@ impl Running<'_> {
         }
         let Some(model) = self.config.unpriced() else { return Ok(()) };
         let message = format!(
-            "the run has a limit in US dollars, and nobody knows what {model} costs, which it may ask; \
-             give its price, or limit tokens instead"
+            "the run has a limit in US dollars, but the price of {model} is unknown; set its price, or limit tokens \
+             instead"
         );
         let error = ModelError::new(ErrorKind::Configuration, message).with_model(model);
         Err(Interrupted { stop: RunStopReason::UnknownCost, error: Some(Box::new(error)) })

@@ -152,7 +152,7 @@ impl Running<'_> {
                 Fate::Refused(error) => refused(&error),
                 Fate::OverLimit => refused(&not_made(&at_limit(&RunStopReason::MaxToolCalls))),
                 Fate::Waits if waits => None,
-                Fate::Waits | Fate::Ends(_) => refused(&not_made("nobody has approved it")),
+                Fate::Waits | Fate::Ends(_) => refused(&not_made("it was not approved")),
             };
             if let (Some(result), Some(limit)) = (&mut result, self.config.limits.tool_output_chars) {
                 shorten(result, limit);

@@ -169,7 +169,7 @@ async fn a_store_that_fails_once_loses_nothing_and_doubles_nothing() {
             assert!(told.len() <= usize::from(had_trouble), "{trouble:?} {at}: {told:?}");
             let lacks_end = told.iter().any(|notice| notice.contains("the end of the run"));
             if !lacks_end {
-                assert!(told.iter().all(|notice| notice.contains("tried again")), "{told:?}");
+                assert!(told.iter().all(|notice| notice.contains("retried with")), "{told:?}");
                 let kept = conversations.open(conversation.id()).await.unwrap();
                 assert_eq!(kept.turns(), first.turns, "{trouble:?} {at}");
                 assert_eq!(kept.summary(), conversation.summary());
@@ -205,7 +205,7 @@ async fn a_store_that_is_away_for_long_is_told_of_once_and_catches_up() {
         let outcome = conversation.run(&agent, long_prompt()).persist_to(&runs).finish().await;
         assert_eq!(outcome.text(), "It is 5.");
         let told = |part: &str| notices(&outcome).iter().filter(|notice| notice.contains(part)).count();
-        assert_eq!((told("tried again"), told("the end of the run")), (1, usize::from(at_end)), "{times}");
+        assert_eq!((told("retried with"), told("the end of the run")), (1, usize::from(at_end)), "{times}");
         if !at_end {
             assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), outcome.turns);
             assert_eq!(runs.load(outcome.record.id).await.unwrap().summary.exchanges, 2);
@@ -272,7 +272,7 @@ async fn somebody_else_behind_the_beginning_of_an_entry_is_a_conflict_for_ever()
     assert!(notices(&kept).is_empty(), "{:?}", notices(&kept));
     let late = conversation.run(&agent, "Three.").finish().await;
     assert!(
-        notices(&late).len() == 1 && notices(&late)[0].contains("no longer kept"),
+        notices(&late).len() == 1 && notices(&late)[0].contains("no longer stores"),
         "{:?}",
         notices(&late)
     );
@@ -582,7 +582,7 @@ async fn a_prompt_that_was_begun_before_a_waiting_run_went_on_is_not_mixed_with_
     assert_eq!(resumed.stop, RunStopReason::EndTurn);
     for prompt in prompts {
         let late = prompt.finish().await;
-        assert!(notices(&late)[0].contains("no longer kept"), "{:?}", notices(&late));
+        assert!(notices(&late)[0].contains("no longer stores"), "{:?}", notices(&late));
     }
     assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), resumed.turns);
 }

@@ -96,7 +96,7 @@ async fn two_runs_at_once_do_not_mix_in_what_is_kept() {
         let (adds, says) = tokio::join!(Box::pin(adds.finish()), Box::pin(says.finish()));
         // Both have answered, one of them is kept, and the other one says that it is not.
         assert_eq!((adds.text(), says.text()), ("It is 5.", "Hello."));
-        let lost = |notices: &[String]| notices.iter().any(|notice| notice.contains("no longer kept"));
+        let lost = |notices: &[String]| notices.iter().any(|notice| notice.contains("no longer stores"));
         assert!(lost(&adds.record.notices) != lost(&says.record.notices), "{:?}", says.record.notices);
         let kept = if lost(&adds.record.notices) { says } else { adds };
         assert_eq!(one.turns(), kept.turns);
@@ -183,7 +183,7 @@ async fn two_runs_of_one_conversation_do_not_mix() {
     assert_eq!(late.text(), "b", "the run itself goes on");
     let id = conversation.id();
     for told in
-        ["no longer kept", "another run has gone on", &format!("`--fork {id}`"), &format!("`--resume {id}`")]
+        ["no longer stores", "another run resumed it", &format!("`--fork {id}`"), &format!("`--resume {id}`")]
     {
         assert!(late.record.notices[0].contains(told), "{told}: {:?}", late.record.notices);
     }

@@ -358,7 +358,7 @@ async fn no_model_is_asked_whose_price_nobody_knows() {
         let outcome = builder.build().run("Go.").finish().await;
         assert_eq!(outcome.stop, RunStopReason::UnknownCost, "{what}");
         let error = outcome.error.unwrap().to_string();
-        assert!(error.contains("nobody knows what function/unpriced costs"), "{error}");
+        assert!(error.contains("the price of function/unpriced is unknown"), "{error}");
     }
     assert_eq!(asked.load(Ordering::Relaxed), 0);
     let all = agent(fallback("a", "b")).compaction(Compaction::default().model(of("c"))).dynamic(of("d"));

@@ -67,8 +67,8 @@ impl SandboxConfig {
         for (name, reason) in [
             ("temp_dir", "every sandbox has temporary folders of its own"),
             ("chroot_dir", "every sandbox from level `strict` has a root of its own"),
-            ("user_id", "code runs as a user that nobody else has"),
-            ("group_id", "code runs in a group that nobody else has"),
+            ("user_id", "code runs as a user of its own"),
+            ("group_id", "code runs in a group of its own"),
         ] {
             if fields.any(name).is_some() {
                 return Err(fields.wrong(name, reason).suggest(format!("Leave `{name}` out.")));

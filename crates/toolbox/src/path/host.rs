@@ -256,7 +256,7 @@ impl CallHost {
 
     pub(crate) fn check_open(&self) -> Result<(), ToolError> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(ToolError::cancelled("nobody waits for this call any more"));
+            return Err(ToolError::cancelled("the caller no longer waits for this call"));
         }
         Ok(())
     }
@@ -363,7 +363,7 @@ impl CallHost {
         let pause = Pause::begin(self);
         let answer = tokio::select! {
             answer = timeout(limit, self.call.port.ask(call, question)) => answer.unwrap_or_else(|_| {
-                Err(ToolError::timeout(format!("nobody answered in {}", format_duration(limit))))
+                Err(ToolError::timeout(format!("no answer came within {}", format_duration(limit))))
             }),
             () = self.stop.cancelled() => Err(ToolError::cancelled("the caller asked to stop")),
             () = sleep_until(self.call.deadline) => Err(ToolError::timeout("the deadline passed before anybody answered")),
