@@ -25,7 +25,11 @@ enum Work {
 }
 
 const CHORES: &[Chore] = &[
-    ("test", "set up what is needed and run all that a change must pass", Work::Whole(suite::run)),
+    (
+        "test",
+        "set up what is needed and run all that a change must pass; `--changed [COMMIT]`: what the change reaches",
+        Work::Parts(suite::run),
+    ),
     (
         "tidy",
         "hold the rules of the tree: layers, sizes, documentation, names in CI",

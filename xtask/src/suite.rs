@@ -1,5 +1,6 @@
 //! What a change must pass: the steps of `cargo xtask test`, one after another, none left out because another failed.
 
+pub mod changed;
 pub mod examples;
 pub mod readme;
 pub mod report;
@@ -14,15 +15,32 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::command::Task;
 use crate::workspace::{Workspace, has_extension};
+use changed::Selection;
 use report::Tally;
 use setup::Tools;
 
-/// Sets up what is needed, runs every step on the checkout at `root`, and prints the result; its last line is
+/// Sets up what is needed, runs the steps on the checkout at `root`, and prints the result; its last line is
 /// `N passed, M failed, K skipped`.
 ///
-/// The answer is whether nothing failed. Fails only where the checkout cannot be read or `.dev` cannot be written.
-pub fn run(root: &Path) -> Result<bool> {
+/// With `--changed [COMMIT]` the steps cover the packages that the changes since the commit reach
+/// ([`Selection::since`]). The answer is whether nothing failed. Fails if the checkout cannot be read, if `.dev` cannot
+/// be written, or for other arguments.
+pub fn run(root: &Path, arguments: &[String]) -> Result<bool> {
     let begin = Instant::now();
+    let workspace = Workspace::read(root)?;
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let selection = match *arguments.as_slice() {
+        [] => Selection::All,
+        ["--changed"] => Selection::since(&workspace, None)?,
+        ["--changed", commit] if !commit.starts_with('-') => Selection::since(&workspace, Some(commit))?,
+        _ => return Err("`test` takes nothing or `--changed [COMMIT]`".to_owned()),
+    };
+    if let Selection::Packages(packages) = &selection {
+        eprintln!(
+            "the change reaches {}",
+            packages.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+        );
+    }
     setup::provide(root, setup::TOOLCHAIN);
     // Downloads wait for the network, compilers for the processor: the tests' own needs come in beside the lints.
     let tally = thread::scope(|scope| {
@@ -31,7 +49,7 @@ pub fn run(root: &Path) -> Result<bool> {
             step("set-up", begin, "done");
             tools
         });
-        steps(root, || prepared.join().map_err(|_| "the set-up panicked".into()))
+        steps(&workspace, &selection, || prepared.join().map_err(|_| "the set-up panicked".into()))
     })?;
     eprintln!("{:.0} s in all", begin.elapsed().as_secs_f64());
     print!("{tally}");
@@ -41,22 +59,31 @@ pub fn run(root: &Path) -> Result<bool> {
 /// The features that are on where a step does not say otherwise: all, and the same ones, so that nothing is built twice.
 pub(crate) const FEATURES: &str = "toolpost/full";
 
-/// Runs every step on the checkout at `root`, with a line for each on standard error. What the tests need is asked for
-/// when they begin.
-pub fn steps(root: &Path, tools: impl FnOnce() -> Result<Tools>) -> Result<Tally> {
-    let workspace = Workspace::read(root)?;
+/// Runs the steps on the packages of `selection`, with a line for each on standard error. What the tests need is asked
+/// for when they begin.
+pub fn steps(
+    workspace: &Workspace,
+    selection: &Selection,
+    tools: impl FnOnce() -> Result<Tools>,
+) -> Result<Tally> {
+    let root = &workspace.root;
     // A tree without the façade has none of its features.
     let has_facade = workspace.packages.iter().any(|package| package.name == "toolpost");
-    let features: &'static [&'static str] = if has_facade { &["--features", FEATURES] } else { &[] };
-    let suite =
-        Suite { root: root.to_owned(), logs: logs(root)?, target: workspace.target.clone(), features };
+    let features: &'static [&'static str] =
+        if has_facade && selection.has("toolpost") { &["--features", FEATURES] } else { &[] };
+    let suite = Suite { workspace, selection, logs: logs(root)?, features };
     let mut tally = Tally::default();
     suite.status(&mut tally, "format", &["fmt", "--all", "--check"], &[]);
     suite.status(
         &mut tally,
         "clippy",
-        &[&["clippy", "--workspace"], features, &["--all-targets", "--keep-going", "--", "-D", "warnings"]]
-            .concat(),
+        &[
+            &["clippy"],
+            &*selection.options(),
+            features,
+            &["--all-targets", "--keep-going", "--", "-D", "warnings"],
+        ]
+        .concat(),
         &[],
     );
     let tools = tools()?;
@@ -65,15 +92,21 @@ pub fn steps(root: &Path, tools: impl FnOnce() -> Result<Tools>) -> Result<Tally
     suite.status(
         &mut tally,
         "documentation",
-        &[&["doc", "--workspace"], features, &["--no-deps", "--keep-going"]].concat(),
+        &[&["doc"], &*selection.options(), features, &["--no-deps", "--keep-going"]].concat(),
         &[("RUSTDOCFLAGS", "-D warnings")],
     );
-    timed(&mut tally, "examples", |tally| {
-        examples::run(root, &suite.target, &suite.logs, &[], tally);
-        Ok(())
-    });
-    timed(&mut tally, "other hosts", |tally| suite.other_hosts(&workspace, tally));
-    timed(&mut tally, "dependencies", |tally| suite.dependencies(tally));
+    if selection.has("toolpost") || selection.has("toolpost-cli") {
+        timed(&mut tally, "examples", |tally| {
+            examples::run(root, &workspace.target, &suite.logs, &[], tally);
+            Ok(())
+        });
+    }
+    if selection.has("toolpost-sandbox") {
+        timed(&mut tally, "other hosts", |tally| suite.other_hosts(tally));
+    }
+    if *selection == Selection::All {
+        timed(&mut tally, "dependencies", |tally| suite.dependencies(tally));
+    }
     Ok(tally)
 }
 
@@ -85,10 +118,11 @@ fn logs(root: &Path) -> Result<PathBuf> {
 }
 
 /// The checkout and where the run writes.
-struct Suite {
-    root: PathBuf,
+struct Suite<'a> {
+    workspace: &'a Workspace,
+    /// The packages of each step.
+    selection: &'a Selection,
     logs: PathBuf,
-    target: PathBuf,
     /// The options that give the façade its features.
     features: &'static [&'static str],
 }
@@ -113,9 +147,9 @@ fn timed(tally: &mut Tally, name: &str, run: impl FnOnce(&mut Tally) -> Result<(
     step(name, begin, end);
 }
 
-impl Suite {
+impl Suite<'_> {
     fn cargo(&self, arguments: &[&str]) -> Task {
-        Task::new("cargo", arguments).folder(&self.root).limit(Duration::from_mins(40))
+        Task::new("cargo", arguments).folder(&self.workspace.root).limit(Duration::from_mins(40))
     }
 
     /// A step that is one Cargo command, which passes or fails as a whole.
@@ -149,15 +183,15 @@ impl Suite {
     }
 
     fn nextest(&self, nextest: &[String], name: &str, more: &[&str], tally: &mut Tally) -> Result<()> {
-        let file = self.target.join("nextest/ci/junit.xml");
+        let file = self.workspace.target.join("nextest/ci/junit.xml");
         // The report of an earlier run must not speak for this one.
         if file.exists() {
             fs::remove_file(&file).map_err(|error| format!("cannot remove {}: {error}", file.display()))?;
         }
         let (program, first) = nextest.split_first().ok_or("no nextest")?;
-        let mut task = Task::new(program, &[]).folder(&self.root).limit(Duration::from_mins(40));
-        let words = first.iter().map(String::as_str).chain(["run", "--workspace", "--profile", "ci"]);
-        for argument in words.chain(more.iter().copied()) {
+        let mut task = Task::new(program, &[]).folder(&self.workspace.root).limit(Duration::from_mins(40));
+        let words = first.iter().map(String::as_str).chain(["run", "--profile", "ci"]);
+        for argument in words.chain(self.selection.options()).chain(more.iter().copied()) {
             task = task.argument(argument);
         }
         let good = task.show()?;
@@ -171,22 +205,21 @@ impl Suite {
     }
 
     fn tests_without_nextest(&self, tally: &mut Tally) -> Result<()> {
-        let task = self.cargo(&[
-            "test",
-            "--workspace",
-            "--lib",
-            "--bins",
-            "--tests",
-            "--no-fail-fast",
-            "--",
-            "--show-output",
-        ]);
+        let task = self.cargo(
+            &[
+                &["test"],
+                &*self.selection.options(),
+                &["--lib", "--bins", "--tests", "--no-fail-fast", "--", "--show-output"],
+            ]
+            .concat(),
+        );
         self.libtest(&task, "tests", tally)
     }
 
     fn documentation_tests(&self, tally: &mut Tally) -> Result<()> {
-        let task =
-            self.cargo(&[&["test", "--doc", "--workspace"], self.features, &["--no-fail-fast"]].concat());
+        let libraries = self.selection.libraries(self.workspace);
+        let task = self
+            .cargo(&[&["test", "--doc"], &*libraries.options(), self.features, &["--no-fail-fast"]].concat());
         self.libtest(&task, "documentation tests", tally)
     }
 
@@ -204,8 +237,8 @@ impl Suite {
 
     /// Checks that the sandbox crate compiles as on a host that it does not know, once for each simulated host that
     /// its code names.
-    fn other_hosts(&self, workspace: &Workspace, tally: &mut Tally) -> Result<()> {
-        let mut hosts = BTreeSet::new();
+    fn other_hosts(&self, tally: &mut Tally) -> Result<()> {
+        let (workspace, mut hosts) = (self.workspace, BTreeSet::new());
         for path in workspace.below("crates/sandbox/").filter(|path| has_extension(path, "rs")) {
             hosts.extend(simulated_hosts(&workspace.text(path).unwrap_or_default()));
         }

@@ -10,8 +10,6 @@ pub struct Tally {
     pub passed: usize,
     /// The names of what failed.
     pub failed: Vec<String>,
-    /// The names of tests that failed and then passed when they were run again. They count as passed, and want mending.
-    pub flaky: Vec<String>,
     /// What was skipped, by name, with the reason.
     pub skipped: BTreeMap<String, String>,
 }
@@ -32,7 +30,6 @@ impl Tally {
         }
         self.passed += run.passed;
         self.failed.extend(run.failed);
-        self.flaky.extend(run.flaky);
         for (skip, reason) in &run.skipped {
             self.skip(skip, reason);
         }
@@ -49,9 +46,6 @@ impl Tally {
             if body.contains("<failure") || body.contains("<error") {
                 self.failed.push(name);
                 continue;
-            }
-            if body.contains("<flakyFailure") || body.contains("<flakyError") {
-                self.flaky.push(name);
             }
             let skips: Vec<(String, String)> =
                 body.lines().filter_map(|line| skip_line(&unescape(line))).collect();
@@ -88,9 +82,6 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, reason) in &self.skipped {
             writeln!(f, "SKIP {name}: {reason}")?;
-        }
-        for name in &self.flaky {
-            writeln!(f, "FLAKY {name}: it failed, was run again, and passed")?;
         }
         for name in &self.failed {
             writeln!(f, "FAIL {name}")?;

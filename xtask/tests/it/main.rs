@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 mod bench;
+mod changed;
 mod command_line;
 mod made_tree;
 mod report;

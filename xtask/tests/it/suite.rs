@@ -1,6 +1,8 @@
+use xtask::suite::changed::Selection;
 use xtask::suite::report::Tally;
 use xtask::suite::setup::{Tools, find_nextest};
 use xtask::suite::steps;
+use xtask::workspace::Workspace;
 
 use crate::made_tree::MadeTree;
 
@@ -33,7 +35,8 @@ fn tally(nextest: Option<Vec<String>>) -> Tally {
     tree.write("crates/sandbox/src/lib.rs", "//! Starts.\n");
     let profiles = std::fs::read_to_string(xtask::root().join(".config/nextest.toml")).unwrap();
     tree.write(".config/nextest.toml", &profiles);
-    steps(tree.root(), || Ok(Tools { nextest })).unwrap()
+    let workspace = Workspace::read(tree.root()).unwrap();
+    steps(&workspace, &Selection::All, || Ok(Tools { nextest })).unwrap()
 }
 
 /// No step is skipped because another failed, and the rest of each is counted.
