@@ -29,7 +29,6 @@ mod error;
 mod event;
 mod hex;
 mod id;
-pub mod import;
 mod inject;
 mod output;
 mod parameter;

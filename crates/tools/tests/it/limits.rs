@@ -1,7 +1,7 @@
 //! Limits that a call brings in the vocabulary of another framework.
 
 use serde_json::{Value, json};
-use toolpost_core::import::{ImportedTool, ResourceLimits, SecurityLevel};
+use toolpost_compat::{ImportedTool, ResourceLimits, SecurityLevel};
 use toolpost_core::{Call, Code, Reply};
 
 use crate::support::Bench;

@@ -1,9 +1,9 @@
 //! `ParameterSchema`: one parameter, and what its rules mean in JSON Schema.
 
 use serde_json::{Map, Value, json};
+use toolpost_core::{ParameterType, ToolError, object_schema};
 
-use super::fields::Fields;
-use crate::{ParameterType, ToolError, object_schema};
+use crate::fields::Fields;
 
 /// A parameter as JSON Schema says it.
 pub(super) struct Parameter {

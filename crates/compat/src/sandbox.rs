@@ -5,9 +5,9 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
+use toolpost_core::ToolError;
 
-use super::fields::Fields;
-use crate::ToolError;
+use crate::fields::Fields;
 
 const MEBIBYTE: u64 = 1 << 20;
 

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
+use toolpost_core::{Call, ToolError};
 
-use super::fields::Fields;
-use crate::{Call, ToolError};
+use crate::fields::Fields;
 
 /// The levels, the loosest first.
 pub(super) const LEVELS: [&str; 4] = ["minimal", "standard", "strict", "maximum"];

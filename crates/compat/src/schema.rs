@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-
-use super::fields::Fields;
-use super::limits::{ResourceLimits, SecurityLevel};
-use super::parameter::{Parameter, object_of};
-use crate::{
+use toolpost_core::{
     Args, Call, Ctx, Example, Output, ParameterType, Placement, Schema, Timeout, Tool, ToolError, ToolSpec,
-    tool_fn,
+    check_tool_name, tool_fn,
 };
+
+use crate::fields::Fields;
+use crate::limits::{ResourceLimits, SecurityLevel};
+use crate::parameter::{Parameter, object_of};
 
 const CATEGORIES: [&str; 10] = [
     "file_system",
@@ -68,7 +68,7 @@ impl ImportedTool {
         if name.len() < 3 {
             return Err(fields.wrong("name", "expected 3 to 64 characters"));
         }
-        crate::check_tool_name(name).map_err(|message| fields.wrong("name", message))?;
+        check_tool_name(name).map_err(|message| fields.wrong("name", message))?;
         let description = description(&mut fields)?;
         let mut spec = ToolSpec::new(name, description);
         spec.title = fields.text("display_name")?.map(ToOwned::to_owned);

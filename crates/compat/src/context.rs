@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use toolpost_core::{Call, Caller, ToolError};
 
-use super::fields::Fields;
-use super::limits::LEVELS;
-use crate::{Call, Caller, ToolError};
+use crate::fields::Fields;
+use crate::limits::LEVELS;
 
 /// How many further attempts are made when the context does not say.
 const MAX_RETRIES: u64 = 3;

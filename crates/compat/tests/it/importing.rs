@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use toolpost_core::import::{ImportedTool, ResourceLimits, SecurityLevel, call_of_context};
+use toolpost_compat::{ImportedTool, ResourceLimits, SecurityLevel, call_of_context};
 use toolpost_core::{Call, Code, Output, Placement, Timeout, Tool};
 use toolpost_toolbox::Toolbox;
 

@@ -1,9 +1,7 @@
 //! Reads the fields of an object, each once, and refuses those that nobody has asked for.
 
 use serde_json::{Map, Value};
-
-use crate::parameter::kind;
-use crate::{ToolError, did_you_mean};
+use toolpost_core::{ToolError, did_you_mean};
 
 /// The fields of one object.
 pub(super) struct Fields<'a> {
@@ -129,5 +127,17 @@ impl<'a> Fields<'a> {
         let hint = did_you_mean(unknown, self.known.iter().copied());
         let error = self.wrong(&shown, "there is no such field");
         Err(error.suggest(hint.unwrap_or_else(|| format!("There are: {}.", self.known.join(", ")))))
+    }
+}
+
+/// The JSON type of a value, with its article.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
     }
 }
