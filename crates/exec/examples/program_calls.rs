@@ -17,9 +17,9 @@ const PROGRAMS: usize = 20;
 const SAMPLES: usize = 200;
 const DISCOVERIES: usize = 40;
 
-fn write(folder: &Path, index: usize) -> std::path::PathBuf {
+fn write(directory: &Path, index: usize) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
-    let path = folder.join(format!("program{index}"));
+    let path = directory.join(format!("program{index}"));
     let script = format!(
         "#!/bin/sh\nif [ \"$1\" = --discover ]; then\necho '{{\"name\":\"p\",\"version\":\"1\",\"tools\":[{{\"name\":\"t{index}\",\"summary\":\"S.\",\"schema\":{{\"type\":\"object\"}}}}]}}'\nelse\necho '{{\"status\":\"success\",\"result\":{{\"n\":{index}}}}}'\nfi\n"
     );
@@ -52,9 +52,9 @@ fn builder(paths: &[std::path::PathBuf]) -> ExecutablesBuilder {
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let paths: Vec<_> = (0..PROGRAMS).map(|index| write(folder.path(), index)).collect();
-    let cache = folder.path().join("cache");
+    let directory = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = (0..PROGRAMS).map(|index| write(directory.path(), index)).collect();
+    let cache = directory.path().join("cache");
     runtime.block_on(builder(&paths).cache(&cache).discover());
     let timed = |work: &mut dyn FnMut()| {
         let start = Instant::now();
@@ -90,7 +90,7 @@ fn main() {
         })
     });
     let plain = p10(plain.collect());
-    let path = folder.path().join("stays");
+    let path = directory.path().join("stays");
     std::fs::write(&path, RESIDENT).unwrap();
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let stays = runtime.block_on(builder(&[path]).resident(true).discover());

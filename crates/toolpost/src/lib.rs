@@ -167,8 +167,8 @@ pub mod time {
 /// Traits and types for custom tools, sources of tools, hosts and runners.
 pub mod extend {
     pub use toolpost_core::{
-        Args, BoxFuture, HiddenDefinition, Host, IntoTool, IntoTools, Runner, SourceState, SourceStatus,
-        StartCheck, ToolGroup, ToolSource, marker, typed_tool_fn,
+        Args, BoxFuture, HiddenDefinition, Host, IntoTool, IntoTools, OutputLog, Runner, SourceState,
+        SourceStatus, StartCheck, ToolGroup, ToolSource, marker, typed_tool_fn,
     };
 }
 

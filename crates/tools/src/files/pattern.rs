@@ -123,14 +123,14 @@ fn matches(pattern: &[char], subject: &[char]) -> bool {
         match pattern[position] {
             '*' if pattern.get(position + 1) == Some(&'*') => {
                 let mut any = false;
-                let folders_only = pattern.get(position + 2) == Some(&'/');
+                let directories_only = pattern.get(position + 2) == Some(&'/');
                 for index in 0..=subject.len() {
                     // `**/` ends at the start of a path component.
                     let at_part = index == 0 || subject[index - 1] == '/';
                     any |= reached[index];
-                    next[index] = any && (!folders_only || at_part);
+                    next[index] = any && (!directories_only || at_part);
                 }
-                position += if folders_only { 3 } else { 2 };
+                position += if directories_only { 3 } else { 2 };
             }
             '*' => {
                 let mut any = false;

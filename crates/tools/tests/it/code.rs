@@ -1,20 +1,20 @@
-//! `run_code` and `run_command`: what comes back, what is told while they run, and what cannot be run.
+//! `run_code` and `run_command`: results, live output and errors.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toolpost_core::{Cancellation, Code, LogLevel};
 use toolpost_sandbox::{Host, SYSTEM_SEARCH_PATH};
-use toolpost_testkit::MemoryPort;
+use toolpost_testkit::{MemoryPort, eventually};
 use toolpost_tools::{CodeSettings, FileRoot, Level};
 
-use crate::support::Bench;
+use crate::support::{Bench, is_sleeping};
 
 /// A bench, if this host can run code with this program; else the test says what is missing.
 fn bench_for(test: &str, program: &str) -> Option<Bench> {
     let level = Host::probe().best();
     let found =
-        SYSTEM_SEARCH_PATH.split(':').any(|folder| std::path::Path::new(folder).join(program).exists());
+        SYSTEM_SEARCH_PATH.split(':').any(|directory| std::path::Path::new(directory).join(program).exists());
     match (level, found) {
         (None, _) => println!("SKIP {test}: this host can give no level of the sandbox"),
         (_, false) => println!("SKIP {test}: there is no `{program}` in {SYSTEM_SEARCH_PATH}"),
@@ -72,8 +72,8 @@ async fn a_table_is_text_for_the_model_and_rows_for_programs() {
 }
 
 #[tokio::test]
-async fn what_the_code_lacked_is_said_with_what_helps() {
-    let Some(bench) = bench_for("what_the_code_lacked_is_said_with_what_helps", "python3") else { return };
+async fn a_missing_package_or_host_has_a_hint() {
+    let Some(bench) = bench_for("a_missing_package_or_host_has_a_hint", "python3") else { return };
     for (language, code, expected) in [
         ("python", "import pandas", "`pandas` is not installed: write the code without it."),
         ("bash", "no-such-command", "The command `no-such-command` is not available"),
@@ -102,8 +102,8 @@ async fn code_that_fails_is_a_result() {
 }
 
 #[tokio::test]
-async fn standard_input_is_given() {
-    let Some(bench) = bench_for("standard_input_is_given", "python3") else { return };
+async fn standard_input_is_passed() {
+    let Some(bench) = bench_for("standard_input_is_passed", "python3") else { return };
     let mut arguments = python("import sys; sys.stdin.read()");
     assert_eq!(bench.value("run_code", arguments.clone()).await["value"], "");
     arguments["stdin"] = "hello\n".into();
@@ -141,8 +141,8 @@ async fn the_time_of_the_call_is_a_limit_too() {
 }
 
 #[tokio::test]
-async fn files_of_the_working_folder_are_there_and_new_ones_stay() {
-    let Some(bench) = bench_for("files_of_the_working_folder_are_there_and_new_ones_stay", "python3") else {
+async fn files_of_the_working_directory_persist() {
+    let Some(bench) = bench_for("files_of_the_working_directory_persist", "python3") else {
         return;
     };
     bench.put("in.txt", "from before");
@@ -150,7 +150,7 @@ async fn files_of_the_working_folder_are_there_and_new_ones_stay() {
     let output = bench.run("run_code", python(code)).await;
     let output = match output {
         Err(error) if error.code() == Code::Precondition => {
-            println!("SKIP files_of_the_working_folder_are_there_and_new_ones_stay: {error}");
+            println!("SKIP files_of_the_working_directory_persist: {error}");
             return;
         }
         output => output.unwrap(),
@@ -167,9 +167,8 @@ async fn files_of_the_working_folder_are_there_and_new_ones_stay() {
 }
 
 #[tokio::test]
-async fn without_a_folder_a_fresh_one_is_used_and_its_files_come_back() {
-    let Some(bench) = bench_for("without_a_folder_a_fresh_one_is_used_and_its_files_come_back", "python3")
-    else {
+async fn without_a_directory_code_gets_a_fresh_one() {
+    let Some(bench) = bench_for("without_a_directory_code_gets_a_fresh_one", "python3") else {
         return;
     };
     let output = bench.toolbox.run("run_code", python("open('a.txt', 'w').write('kept')")).await.unwrap();
@@ -180,18 +179,15 @@ async fn without_a_folder_a_fresh_one_is_used_and_its_files_come_back() {
 }
 
 #[tokio::test]
-async fn lines_are_told_while_the_code_runs() {
-    let Some(bench) = bench_for("lines_are_told_while_the_code_runs", "python3") else { return };
+async fn output_is_logged_while_the_code_runs() {
+    let Some(bench) = bench_for("output_is_logged_while_the_code_runs", "python3") else { return };
     let port = MemoryPort::new(100, 100);
     let code = "import sys, time\nprint('one', flush=True)\nprint('two', file=sys.stderr, flush=True)\n\
                 print('th', end='', flush=True)\ntime.sleep(1.5)\nprint('ree', flush=True)\nprint('end', end='')";
     let call = bench.call("run_code", python(code)).with_port(port.clone());
     let toolbox = bench.toolbox.clone();
     let running = tokio::spawn(async move { toolbox.call(call).await });
-    let start = Instant::now();
-    while port.heard().log.len() < 2 && start.elapsed() < Duration::from_secs(20) {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually("two lines are logged", async || port.heard().log.len() == 2).await;
     assert!(!running.is_finished(), "the lines come before the end");
     running.await.unwrap().result.unwrap();
     let mut heard: Vec<_> = port.heard().log.into_iter().map(|line| (line.level, line.message)).collect();
@@ -210,8 +206,8 @@ async fn lines_are_told_while_the_code_runs() {
 }
 
 #[tokio::test]
-async fn a_flood_of_output_is_cut_in_the_log_and_in_the_result() {
-    let Some(bench) = bench_for("a_flood_of_output_is_cut_in_the_log_and_in_the_result", "python3") else {
+async fn large_output_is_truncated_in_log_and_result() {
+    let Some(bench) = bench_for("large_output_is_truncated_in_log_and_result", "python3") else {
         return;
     };
     let port = MemoryPort::new(1_000_000, 100);
@@ -229,29 +225,19 @@ async fn a_flood_of_output_is_cut_in_the_log_and_in_the_result() {
 async fn cancelling_the_call_ends_the_program() {
     let Some(bench) = bench_for("cancelling_the_call_ends_the_program", "python3") else { return };
     let cancellation = Cancellation::new();
-    let port = MemoryPort::new(10, 10);
-    let code =
-        "print('begun', flush=True)\nimport time\nwhile True: time.sleep(0.1); open('alive', 'a').write('x')";
-    let call =
-        bench.call("run_code", python(code)).with_cancellation(cancellation.clone()).with_port(port.clone());
+    let code = "import subprocess\nsubprocess.run(['sleep', '98762'])";
+    let call = bench.call("run_code", python(code)).with_cancellation(cancellation.clone());
     let toolbox = bench.toolbox.clone();
     let running = tokio::spawn(async move { toolbox.call(call).await });
-    let start = Instant::now();
-    while port.heard().log.is_empty() && start.elapsed() < Duration::from_secs(20) {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually("the program runs", async || is_sleeping("98762")).await;
     cancellation.cancel();
     assert_eq!(running.await.unwrap().result.unwrap_err().code(), Code::Cancelled);
-    let size = || std::fs::metadata(bench.path("alive")).map_or(0, |file| file.len());
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let before = size();
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(size(), before, "the program writes no more");
+    eventually("the program is killed", async || !is_sleeping("98762")).await;
 }
 
 #[tokio::test]
-async fn the_record_says_what_confined_the_run() {
-    let Some(bench) = bench_for("the_record_says_what_confined_the_run", "python3") else { return };
+async fn the_record_has_the_layers_of_the_run() {
+    let Some(bench) = bench_for("the_record_has_the_layers_of_the_run", "python3") else { return };
     let reply = bench.reply("run_code", python("1")).await;
     reply.result.unwrap();
     let record = serde_json::to_value(&*reply.record).unwrap();
@@ -263,8 +249,8 @@ async fn the_record_says_what_confined_the_run() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_run_is_an_error() {
-    let Some(bench) = bench_for("what_cannot_be_run_is_an_error", "python3") else { return };
+async fn code_that_cannot_run_is_an_error() {
+    let Some(bench) = bench_for("code_that_cannot_run_is_an_error", "python3") else { return };
     for (tool, arguments, code, expected) in [
         ("run_code", json!({"language": "pyhton", "code": "1"}), Code::InvalidInput, "did you mean `python`"),
         ("run_code", json!({"language": "python", "code": "1\u{0}"}), Code::InvalidInput, "code"),
@@ -286,8 +272,8 @@ async fn what_cannot_be_run_is_an_error() {
 }
 
 #[tokio::test]
-async fn the_stricter_level_of_call_and_operator_counts() {
-    let test = "the_stricter_level_of_call_and_operator_counts";
+async fn the_stricter_level_applies() {
+    let test = "the_stricter_level_applies";
     let Some(bench) = bench_with(test, settings(|settings| settings.level = Some(Level::Standard))) else {
         return;
     };
@@ -330,8 +316,8 @@ async fn the_limits_of_the_operator_hold() {
 }
 
 #[tokio::test]
-async fn folders_that_the_operator_shows_can_be_read_and_not_written() {
-    let test = "folders_that_the_operator_shows_can_be_read_and_not_written";
+async fn readable_directories_are_read_only() {
+    let test = "readable_directories_are_read_only";
     let shown = tempfile::Builder::new().prefix("shown-").tempdir_in("/var/tmp").unwrap();
     std::fs::write(shown.path().join("data"), "shown").unwrap();
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -356,8 +342,8 @@ async fn a_command_runs_without_a_shell() {
 }
 
 #[tokio::test]
-async fn the_root_is_the_workspace_when_there_is_no_working_folder() {
-    let test = "the_root_is_the_workspace_when_there_is_no_working_folder";
+async fn the_root_is_the_default_workspace() {
+    let test = "the_root_is_the_default_workspace";
     if bench_for(test, "python3").is_none() {
         return;
     }

@@ -31,7 +31,7 @@ async fn value(bench: &Bench, scope: &Scope, code: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_keeps_variables_and_files_and_its_results_are_the_hosted_blocks() {
+async fn a_conversation_persists_variables_and_returns_hosted_blocks() {
     let Some((bench, _)) = bench("code_execution", CodeSettings::default()).await else { return };
     bench.put("data.csv", "item,value\napple,30\nbanana,70\n");
     // Another conversation, which begins with the file.
@@ -84,7 +84,7 @@ async fn limits_have_the_hosted_error_codes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_of_its_own_works_in_the_folder_itself() {
+async fn a_separate_call_works_in_the_directory_itself() {
     let Some((bench, _)) = bench("code_execution without a scope", CodeSettings::default()).await else {
         return;
     };

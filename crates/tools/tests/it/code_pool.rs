@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toolpost_sandbox::{Egress, Host, Level};
+use toolpost_testkit::eventually;
 use toolpost_tools::{CodePool, CodeSettings};
 
 use crate::support::Bench;
@@ -35,21 +36,16 @@ async fn ran(bench: &Bench, code: &str) -> (String, Value) {
     (report["backend"].as_str().unwrap().to_owned(), value)
 }
 
-/// Waits until the pool has its Pythons; false, loudly, where it can have none.
+/// Waits until the workers are ready; false, loudly, where the host supports none.
 async fn ready(test: &str, pool: &CodePool, children: usize) -> bool {
-    let begun = Instant::now();
-    loop {
-        let metrics = pool.metrics().unwrap();
-        if metrics.ready == children {
-            return true;
-        }
-        if let Some(reason) = metrics.unavailable {
-            println!("SKIP {test}: {reason}");
-            return false;
-        }
-        assert!(begun.elapsed() < Duration::from_mins(1), "{metrics:?}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    let metrics = || pool.metrics().unwrap();
+    let settled = async || metrics().ready == children || metrics().unavailable.is_some();
+    eventually("the workers are ready", settled).await;
+    let unavailable = metrics().unavailable;
+    if let Some(reason) = &unavailable {
+        println!("SKIP {test}: {reason}");
     }
+    unavailable.is_none()
 }
 
 #[tokio::test]
@@ -84,23 +80,23 @@ async fn the_first_run_is_ordinary_and_the_next_ones_are_forked() {
 }
 
 #[tokio::test]
-async fn calls_do_not_wait_for_a_pool_that_is_made() {
-    let test = "calls_do_not_wait_for_a_pool_that_is_made";
+async fn calls_do_not_wait_for_a_starting_pool() {
+    let test = "calls_do_not_wait_for_a_starting_pool";
     let Some(plain) = bench(test, CodeSettings::default()) else { return };
     let found = ran(&plain, "import sys\n[*sys.version_info[:2], sys.executable]").await.1;
     // A virtual environment with a module that takes its time.
-    let folder = tempfile::tempdir().unwrap();
-    let packages = folder.path().join(format!("lib/python{}.{}/site-packages", found[0], found[1]));
+    let directory = tempfile::tempdir().unwrap();
+    let packages = directory.path().join(format!("lib/python{}.{}/site-packages", found[0], found[1]));
     std::fs::create_dir_all(&packages).unwrap();
-    std::fs::create_dir(folder.path().join("bin")).unwrap();
+    std::fs::create_dir(directory.path().join("bin")).unwrap();
     std::fs::write(packages.join("slow_to_load.py"), "import time\ntime.sleep(300)\n").unwrap();
     let python = Path::new(found[2].as_str().unwrap());
-    std::os::unix::fs::symlink(python, folder.path().join("bin/python3")).unwrap();
+    std::os::unix::fs::symlink(python, directory.path().join("bin/python3")).unwrap();
     let home = format!("home = {}\n", python.parent().unwrap().display());
-    std::fs::write(folder.path().join("pyvenv.cfg"), home).unwrap();
+    std::fs::write(directory.path().join("pyvenv.cfg"), home).unwrap();
     let pool = CodePool::new().preload(["slow_to_load"]);
     let mut settings = settings(&pool);
-    settings.search_path = Some(format!("{}/bin:/usr/bin:/bin", folder.path().display()).into());
+    settings.search_path = Some(format!("{}/bin:/usr/bin:/bin", directory.path().display()).into());
     let bench = Bench::with(|builder| builder.provide(settings));
     let begun = Instant::now();
     for _ in 0..3 {
@@ -112,8 +108,8 @@ async fn calls_do_not_wait_for_a_pool_that_is_made() {
 }
 
 #[tokio::test]
-async fn what_a_pool_cannot_serve_makes_none() {
-    let test = "what_a_pool_cannot_serve_makes_none";
+async fn an_unsupported_call_creates_no_pool() {
+    let test = "an_unsupported_call_creates_no_pool";
     let pool = CodePool::new();
     let mut standard = settings(&pool);
     standard.level = Some(Level::Standard);

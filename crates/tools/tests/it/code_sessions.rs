@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 use toolpost_core::{Call, Code, Scope};
+use toolpost_testkit::eventually;
 use toolpost_tools::CodeSettings;
 
-use crate::support::Bench;
+use crate::support::{Bench, is_sleeping};
 
 fn cell(session: &Value, code: &str) -> Value {
     json!({ "language": "python", "code": code, "session": session })
@@ -33,7 +34,7 @@ async fn bench(test: &str, settings: CodeSettings) -> Option<Bench> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_keeps_variables_and_files_and_can_be_forked() {
+async fn a_session_persists_variables_and_forks() {
     let Some(bench) = bench("run_code sessions", CodeSettings::default()).await else { return };
     let scope = scope_of(&bench);
     std::fs::write(bench.path("table.csv"), "a\n1\n").unwrap();
@@ -57,7 +58,7 @@ async fn a_session_keeps_variables_and_files_and_can_be_forked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_means_nothing_in_another_scope() {
+async fn a_session_id_belongs_to_one_scope() {
     let Some(bench) = bench("sessions of scopes", CodeSettings::default()).await else { return };
     let (own, other) = (scope_of(&bench), scope_of(&bench));
     let session = json!({ "id": "a" });
@@ -76,19 +77,9 @@ async fn the_end_of_a_scope_ends_its_sessions() {
     let scope = scope_of(&bench);
     let code = "import subprocess\np = subprocess.Popen(['sleep', '98761'])\np.pid > 0";
     assert_eq!(run(&bench, &scope, cell(&json!({ "id": "a" }), code)).await.unwrap()["value"], true);
-    let sleeping = || {
-        std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
-            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            line == b"sleep\x0098761\0"
-        })
-    };
-    assert!(sleeping());
+    assert!(is_sleeping("98761"));
     drop(scope);
-    let begun = std::time::Instant::now();
-    while sleeping() && begun.elapsed().as_secs() < 20 {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    assert!(!sleeping());
+    eventually("the session is killed", async || !is_sleeping("98761")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,7 +99,7 @@ async fn the_operator_bounds_the_sessions_of_a_scope() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_session_cannot_do_is_said() {
+async fn unsupported_session_arguments_are_errors() {
     let Some(bench) = bench("refusals of sessions", CodeSettings::default()).await else { return };
     let scope = scope_of(&bench);
     run(&bench, &scope, cell(&json!({ "id": "a" }), "1")).await.unwrap();
@@ -129,7 +120,7 @@ async fn what_a_session_cannot_do_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cell_that_is_too_slow_is_interrupted_and_its_session_goes_on() {
+async fn a_slow_cell_is_interrupted_and_its_session_stays() {
     let Some(bench) = bench("slow cells", CodeSettings::default()).await else { return };
     let scope = scope_of(&bench);
     run(&bench, &scope, cell(&json!({ "id": "a" }), "x = 1")).await.unwrap();

@@ -54,7 +54,7 @@ async fn code_gets_the_smaller_limits() {
 }
 
 #[tokio::test]
-async fn the_share_of_a_processor_reaches_the_sandbox() {
+async fn the_cpu_quota_reaches_the_sandbox() {
     let bench = Bench::new();
     let call = bench.call("run_code", json!({ "language": "python", "code": "1" }));
     let limits =
@@ -73,7 +73,7 @@ async fn the_share_of_a_processor_reaches_the_sandbox() {
 }
 
 #[tokio::test]
-async fn a_level_that_is_asked_for_is_given_or_refused() {
+async fn a_requested_level_is_applied_or_denied() {
     let bench = Bench::new();
     let security = SecurityLevel::from_json(&json!({ "level": "strict" })).unwrap();
     let call = security.apply(bench.call("run_code", json!({ "language": "python", "code": "1" })));
@@ -84,7 +84,7 @@ async fn a_level_that_is_asked_for_is_given_or_refused() {
 }
 
 #[test]
-fn a_description_tightens_a_call_and_loosens_none() {
+fn an_imported_tool_only_tightens_a_call() {
     let imported = ImportedTool::from_json(&json!({
         "name": "sum_up", "description": "Sum up some numbers.",
         "security": { "level": "strict", "resource_limits": { "max_memory_mb": 64 } },

@@ -146,7 +146,7 @@ async fn a_long_body_is_truncated_with_a_note() {
 }
 
 #[tokio::test]
-async fn addresses_of_the_inside_are_refused_by_name_of_the_rule() {
+async fn internal_addresses_are_blocked_by_rule() {
     for (url, rule) in [
         ("http://127.0.0.1:1/", "loopback"),
         ("http://localhost:1/", "loopback"),
@@ -180,7 +180,7 @@ async fn addresses_of_the_inside_are_refused_by_name_of_the_rule() {
 }
 
 #[tokio::test]
-async fn a_name_is_checked_by_what_it_stands_for_and_connected_to_nothing_else() {
+async fn a_host_name_is_checked_and_pinned_by_address() {
     let server = echo();
     let port = server.address().port();
     let url = format!("http://service.example:{port}/");
@@ -208,7 +208,7 @@ async fn a_name_is_checked_by_what_it_stands_for_and_connected_to_nothing_else()
 }
 
 #[tokio::test]
-async fn without_network_only_this_machine_is_asked() {
+async fn without_network_only_loopback_is_reachable() {
     let server = echo();
     let mut settings = local();
     settings.no_network = true;
@@ -242,7 +242,7 @@ fn redirecting(status: u16, target: &'static str) -> LoopbackProvider {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_if_asked_to() {
+async fn redirects_are_followed_on_request() {
     let server = redirecting(302, "/end");
     let url = format!("{}/start", server.base_url());
     let value = bench(local()).value("http_request", json!({ "url": url })).await;
@@ -307,7 +307,7 @@ async fn a_redirect_changes_the_method_as_browsers_do() {
 }
 
 #[tokio::test]
-async fn secrets_are_not_carried_to_another_server() {
+async fn a_redirect_sends_no_secret_to_another_origin() {
     let other = echo();
     let target: &'static str = Box::leak(format!("{}/end", other.base_url()).into_boxed_str());
     let server = redirecting(307, target);
@@ -323,7 +323,7 @@ async fn secrets_are_not_carried_to_another_server() {
 }
 
 #[tokio::test]
-async fn a_silent_or_broken_server_costs_a_bounded_time() {
+async fn a_silent_or_broken_server_times_out() {
     let server = LoopbackProvider::start(vec![Reply::never()]).unwrap();
     let bench = bench(local());
     let error = bench.error("http_request", json!({ "url": server.base_url(), "timeout": 0.2 })).await;
@@ -344,7 +344,7 @@ async fn a_silent_or_broken_server_costs_a_bounded_time() {
 }
 
 #[tokio::test]
-async fn arguments_that_make_no_request_are_named() {
+async fn invalid_request_arguments_are_named() {
     let bench = bench(local());
     let url = "http://127.0.0.1:1/";
     for (arguments, pointer) in [

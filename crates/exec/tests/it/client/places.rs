@@ -6,7 +6,7 @@ use serde_json::json;
 use toolpost_core::{Call, Code, Scope, ToolSource as _};
 use toolpost_sandbox::{Host, Level};
 
-use super::{Programs, call, error, port, shell, source, told, value};
+use super::{Programs, call, error, outcome, port, shell, source, value};
 
 fn has_namespaces(test: &str) -> bool {
     let entry = Host::probe().availability(Level::Strict).unwrap();
@@ -22,23 +22,23 @@ printf '{"status":"success","result":{"here":"%s","file":"%s","given":"%s","secr
     "$PWD" "$(cat input 2>/dev/null)" "$GIVEN" "$HOST_SECRET" "$(head -c 1 /etc/shadow 2>/dev/null)""#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_works_in_the_folder_of_the_scope_and_sees_no_more() {
-    if !has_namespaces("a_program_works_in_the_folder_of_the_scope_and_sees_no_more") {
+async fn a_program_sees_only_the_directory_of_its_scope() {
+    if !has_namespaces("a_program_sees_only_the_directory_of_its_scope") {
         return;
     }
     let programs = Programs::new();
     let path = programs.tool("looks", &json!({}), LOOK);
     let work = tempfile::tempdir().unwrap();
-    let folder = work.path().canonicalize().unwrap();
-    std::fs::write(folder.join("input"), "seen").unwrap();
+    let directory = work.path().canonicalize().unwrap();
+    std::fs::write(directory.join("input"), "seen").unwrap();
     let tools = source().path(&path).env("GIVEN", "1").discover().await;
-    let scope = Scope::new("ada").with_working_dir(&folder);
+    let scope = Scope::new("ada").with_working_dir(&directory);
     let reply = tools.call(Call::new("t", json!({})).with_scope(scope.clone())).await;
     let expected = |here: &str, file: &str| json!({"here": here, "file": file, "given": "1", "secret": "", "shadow": ""});
-    assert_eq!(value(&reply), expected(folder.to_str().unwrap(), "seen"));
-    assert_eq!(std::fs::read_to_string(folder.join("made")).unwrap(), "made\n");
+    assert_eq!(value(&reply), expected(directory.to_str().unwrap(), "seen"));
+    assert_eq!(std::fs::read_to_string(directory.join("made")).unwrap(), "made\n");
     assert_eq!(reply.record.sandbox.as_ref().unwrap()["report"]["effective"], "standard");
-    // Without a folder it has one of its own.
+    // Without a directory it has one of its own.
     assert_eq!(value(&call(&tools, "t", json!({})).await), expected("/workspace", ""));
     // The stricter of the operator's level and the call's.
     let mut strict = Call::new("t", json!({})).with_scope(scope.clone());
@@ -54,7 +54,7 @@ async fn a_program_works_in_the_folder_of_the_scope_and_sees_no_more() {
     let mut unknown = Call::new("t", json!({}));
     unknown.options.level = Some("unconfined".to_owned());
     assert!(error(&tools.call(unknown).await).message().contains("unknown level"));
-    // The call's own folder goes before the scope's.
+    // The call's own directory goes before the scope's.
     let other = tempfile::tempdir().unwrap();
     let mut own = Call::new("t", json!({})).with_scope(scope);
     own.options.working_dir = Some(other.path().to_owned());
@@ -91,7 +91,7 @@ echo '{"status":"success","result":1}'"#;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_port_that_takes_no_files_leaves_them_in_the_output() {
+async fn artifacts_stay_in_the_output_without_a_port() {
     let programs = Programs::new();
     let body = "echo '{\"type\":\"artifact\",\"name\":\"a\",\"uri\":\"data:,hi\"}'; echo '{\"status\":\"success\",\"result\":1}'";
     let tools = source().path(programs.tool("p", &json!({}), body)).discover().await;
@@ -102,7 +102,7 @@ async fn a_port_that_takes_no_files_leaves_them_in_the_output() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_shortest_time_counts() {
+async fn the_shortest_timeout_applies() {
     let programs = Programs::new();
     let slow = "sleep 20; echo '{\"status\":\"success\",\"result\":1}'";
     let policy = json!({"policy": {"timeout": {"after": "300ms"}}});
@@ -116,23 +116,23 @@ async fn the_shortest_time_counts() {
     assert_eq!(error(&tools.call(deadline).await).code(), Code::Timeout);
     let over = Call::new("t", json!({})).with_deadline(Instant::now());
     assert_eq!(
-        told(&tools.call(over).await.result),
+        outcome(&tools.call(over).await.result),
         Err((Code::Timeout, "the call has no time left".into()))
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_script_reads_what_the_operator_shows_it() {
+async fn a_script_reads_readable_paths() {
     let programs = Programs::new();
     let discovery =
         json!({"name": "s", "version": "1", "tools": [{"name": "t", "schema": {"type": "object"}}]});
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     std::fs::write(
-        folder.path().join("lib.sh"),
+        directory.path().join("lib.sh"),
         "answer() { echo '{\"status\":\"success\",\"result\":42}'; }\n",
     )
     .unwrap();
-    let library = folder.path().canonicalize().unwrap().join("lib.sh");
+    let library = directory.path().canonicalize().unwrap().join("lib.sh");
     let path = programs.write("s", &shell(&discovery, &format!(". {}; answer", library.display())));
     let blind = source().path(&path).discover().await;
     let reply = call(&blind, "t", json!({})).await;
@@ -143,7 +143,7 @@ async fn a_script_reads_what_the_operator_shows_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_interpreter_is_looked_up_where_the_operator_says() {
+async fn the_interpreter_is_on_the_search_path() {
     let programs = Programs::new();
     let script = programs.path().join("tool.py");
     std::fs::write(&script, "import json,sys\nprint(json.dumps({'name':'p','version':'1','tools':[{'name':'t','schema':{'type':'object'}}]}) if sys.argv[1]=='--discover' else json.dumps({'status':'success','result':sys.argv[1]}))\n").unwrap();
@@ -187,15 +187,15 @@ async fn the_cache_knows_modules_and_the_way_a_program_is_run() {
     let script = programs.path().join("tool.py");
     std::fs::write(&script, WITH_MODULE).unwrap();
     std::fs::write(programs.path().join("helper.py"), "SUMMARY = 'First.'\n").unwrap();
-    let told = async || {
+    let description = async || {
         let tools = source().path(&script).cache(cache.path()).discover().await;
         let list = tools.list().await.unwrap();
         list.first().map(|spec| spec.description.clone()).unwrap_or_default()
     };
-    assert_eq!(told().await, "First.");
+    assert_eq!(description().await, "First.");
     // The file itself is the same.
     std::fs::write(programs.path().join("helper.py"), "SUMMARY = 'The second.'\n").unwrap();
-    assert_eq!(told().await, "The second.");
+    assert_eq!(description().await, "The second.");
     // Nothing that another interpreter told counts for one that does not run it.
     let other = source().path(&script).cache(cache.path()).python("no-such-python").discover().await;
     assert_eq!(super::names(&other).await, Vec::<String>::new());
@@ -224,7 +224,7 @@ async fn a_script_is_run_by_the_interpreter_of_its_first_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_fails_says_how_it_ended_and_what_it_wrote_last() {
+async fn an_error_has_the_exit_status_and_the_end_of_stderr() {
     let programs = Programs::new();
     let script = programs.path().join("tool.py");
     let failing = |code: &str| {
@@ -261,12 +261,12 @@ async fn a_program_that_fails_says_how_it_ended_and_what_it_wrote_last() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_gets_what_is_granted_and_no_value_leaves_it() {
-    if !has_namespaces("a_program_gets_what_is_granted_and_no_value_leaves_it") {
+async fn a_program_gets_grants_and_leaks_no_value() {
+    if !has_namespaces("a_program_gets_grants_and_leaks_no_value") {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let outside = folder.path().canonicalize().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let outside = directory.path().canonicalize().unwrap();
     std::fs::create_dir_all(outside.join("out")).unwrap();
     std::fs::write(outside.join("read"), "outside").unwrap();
     let body = r#"

@@ -87,7 +87,7 @@ fn does(what: &str) -> Call {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_process_serves_many_calls_and_is_replaced_when_it_dies() {
+async fn a_resident_process_is_reused_and_replaced_after_a_crash() {
     let programs = Programs::new();
     let tools = program(&programs, &[]).await;
     for expected in 1..4 {
@@ -121,7 +121,7 @@ async fn one_process_serves_many_calls_and_is_replaced_when_it_dies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_hangs_or_floods_costs_its_call() {
+async fn a_hanging_or_flooding_process_fails_one_call() {
     let programs = Programs::new();
     let tools = program(&programs, &[]).await;
     assert_eq!(count(&tools, does("count")).await, json!(1));
@@ -140,7 +140,7 @@ async fn a_process_that_hangs_or_floods_costs_its_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_stays_is_bounded_in_values_and_lines_read_ahead() {
+async fn a_resident_process_is_bounded_in_values_and_lines() {
     let programs = Programs::new();
     let tools = program(&programs, &[]).await;
     let reply = tools.call(does("values")).await;
@@ -151,7 +151,7 @@ async fn a_process_that_stays_is_bounded_in_values_and_lines_read_ahead() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_sampling_a_process_that_stays_is_refused_too() {
+async fn without_sampling_a_resident_process_is_rejected() {
     let programs = Programs::new();
     let path = programs.write("again.py", PROGRAM);
     let tools = source().path(path).resident(true).sampling(false).discover().await;
@@ -162,7 +162,7 @@ async fn without_sampling_a_process_that_stays_is_refused_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_stays_reaches_the_callers_port() {
+async fn a_resident_process_reaches_the_port() {
     let programs = Programs::new();
     let tools = program(&programs, &[]).await;
     let port = port();

@@ -23,8 +23,8 @@ async fn a_description_grants_paths_and_a_level_and_the_caller_values() {
     if !has_sandbox("a_description_grants_paths_and_a_level_and_the_caller_values") {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let outside = folder.path().canonicalize().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let outside = directory.path().canonicalize().unwrap();
     std::fs::create_dir_all(outside.join("out")).unwrap();
     std::fs::write(outside.join("read"), "outside\n").unwrap();
     let none = Run::of(with("", &outside), "t", json!({})).text().await;

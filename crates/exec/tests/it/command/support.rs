@@ -49,8 +49,8 @@ impl Run {
         Self { tools, call, settings: CommandSettings::default() }
     }
 
-    pub(crate) fn folder(mut self, folder: &Path) -> Self {
-        self.call.options.working_dir = Some(folder.to_owned());
+    pub(crate) fn directory(mut self, directory: &Path) -> Self {
+        self.call.options.working_dir = Some(directory.to_owned());
         self
     }
 
@@ -88,7 +88,7 @@ impl Run {
 /// Whether a program is on this machine; if not, the test that asks is skipped loudly.
 pub(crate) fn is_installed(test: &str, program: &str) -> bool {
     let path = own_search_path();
-    let found = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
     if !found {
         println!("SKIP {test}: `{program}` is not installed");
     }
@@ -107,7 +107,7 @@ pub(crate) fn has_sandbox(test: &str) -> bool {
     let level = host.availability(toolpost_sandbox::Level::Strict);
     let there = level.is_some_and(|level| level.available);
     if !there {
-        println!("SKIP {test}: this host cannot confine a program in a folder of its own");
+        println!("SKIP {test}: this host cannot confine a program in a directory of its own");
     }
     there
 }

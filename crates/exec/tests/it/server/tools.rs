@@ -157,7 +157,7 @@ async fn find(ctx: &Ctx, #[arg(input)] search: Search) -> Result<Output, ToolErr
     let limit = ctx.remaining().map(|left| left.as_secs_f64().ceil());
     let given = (search.working_dir.is_some(), search.timeout, search.dry_run, search.verbose);
     Ok(Output::json(json!({
-        "name": search.name, "folder": ctx.working_dir(), "seconds": limit, "verbose": ctx.is_verbose(),
+        "name": search.name, "directory": ctx.working_dir(), "seconds": limit, "verbose": ctx.is_verbose(),
         "given": [given.0, given.1, given.2, given.3],
     })))
 }
