@@ -60,7 +60,7 @@ impl Programs {
     }
 }
 
-/// A shell program that tells this of itself and does `body` for anything else.
+/// A shell program with this answer to `--discover`, and `body` for other arguments.
 pub(super) fn shell(discovery: &Value, body: &str) -> String {
     format!(
         "#!/bin/sh\nif [ \"$1\" = --discover ]; then\ncat <<'END'\n{discovery:#}\nEND\nexit 0\nfi\n{body}\n"

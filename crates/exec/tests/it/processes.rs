@@ -8,3 +8,14 @@ pub(crate) fn is_running(mark: &str) -> bool {
         entry.file_name().to_string_lossy() != own && String::from_utf8_lossy(&line).contains(mark)
     })
 }
+
+/// Whether this process has a child that it has not reaped.
+#[cfg(feature = "worker")]
+pub(crate) fn has_children() -> bool {
+    let own = std::process::id().to_string();
+    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // After the name in parentheses: state and parent.
+        stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)) == Some(own.as_str())
+    })
+}

@@ -649,13 +649,13 @@ mod tests {
     #[test]
     fn a_concurrently_created_file_is_not_overwritten_and_no_temporary_file_remains() {
         let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("a"), "of somebody else").unwrap();
+        std::fs::write(directory.path().join("a"), "of another process").unwrap();
         let error = replace(&open(directory.path()), "a", None, "a", b"mine").unwrap_err();
         assert_eq!(error.code(), toolpost::Code::Conflict);
         let names: Vec<_> =
             std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["a"]);
-        assert_eq!(std::fs::read(directory.path().join("a")).unwrap(), b"of somebody else");
+        assert_eq!(std::fs::read(directory.path().join("a")).unwrap(), b"of another process");
     }
 
     #[test]

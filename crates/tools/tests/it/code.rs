@@ -10,7 +10,7 @@ use toolpost_tools::{CodeSettings, FileRoot, Level};
 
 use crate::support::{Bench, is_sleeping};
 
-/// A bench, if this host can run code with this program; else the test says what is missing.
+/// A bench; `None`, with a message, on a host that cannot run the program.
 fn bench_for(test: &str, program: &str) -> Option<Bench> {
     let level = Host::probe().best();
     let found =

@@ -13,7 +13,7 @@ async fn run(bench: &Bench, scope: &Scope, code: &str) -> Result<Output, ToolErr
     bench.toolbox.call(call).await.result
 }
 
-/// A bench with the tool, if this host has sessions; else the test says why not.
+/// A bench with the tool; `None`, with a message, on a host without sessions.
 async fn bench(test: &str, settings: CodeSettings) -> Option<(Bench, Scope)> {
     let bench = Bench::with(|builder| builder.tool(code_execution()).provide(settings));
     let scope = Scope::new("ada").with_working_dir(bench.path(""));

@@ -21,7 +21,7 @@ async fn run(bench: &Bench, scope: &Scope, arguments: Value) -> Result<Value, to
     bench.toolbox.call(call).await.result.map(|output| output.structured.unwrap())
 }
 
-/// A bench, if this host has sessions; else the test says why not.
+/// A bench; `None`, with a message, on a host without sessions.
 async fn bench(test: &str, settings: CodeSettings) -> Option<Bench> {
     let bench = Bench::with(|builder| builder.provide(settings));
     match run(&bench, &scope_of(&bench), cell(&json!({ "id": "try" }), "1")).await {

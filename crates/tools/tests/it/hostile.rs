@@ -10,7 +10,7 @@ use toolpost_core::Code;
 
 use crate::support::{Bench, names_in};
 
-/// A directory outside with a file that nobody may see or change.
+/// A directory outside of the root with a secret file.
 fn outside() -> tempfile::TempDir {
     let outside = tempfile::tempdir().unwrap();
     std::fs::write(outside.path().join("secret"), "secret").unwrap();

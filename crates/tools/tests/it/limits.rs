@@ -1,4 +1,4 @@
-//! Limits that a call brings in the vocabulary of another framework.
+//! Imported limits of a call.
 
 use serde_json::{Value, json};
 use toolpost_compat::{ImportedTool, ResourceLimits, SecurityLevel};
@@ -11,7 +11,7 @@ async fn reply(bench: &Bench, limits: Value, tool: &str, arguments: Value) -> Re
     bench.toolbox.call(limits.apply(bench.call(tool, arguments))).await
 }
 
-/// What `run_code` says of some Python; `None` where no code runs.
+/// The result of `run_code`; `None` on a host that runs no code.
 async fn python(bench: &Bench, limits: Value, code: &str) -> Option<Value> {
     match reply(bench, limits, "run_code", json!({ "language": "python", "code": code })).await.result {
         Ok(output) => output.structured,
@@ -39,7 +39,7 @@ async fn code_gets_the_smaller_limits() {
             json!(0),
         ),
     ] {
-        // Everything else is left to the settings.
+        // All other limits come from the settings.
         let mut limits = json!({
             "max_memory_mb": null, "max_cpu_percent": null, "max_execution_time_seconds": null,
             "max_file_size_mb": null, "max_subprocess_count": null,
@@ -65,7 +65,7 @@ async fn the_cpu_quota_reaches_the_sandbox() {
             let sandbox = reply.record.sandbox.as_ref().unwrap().to_string();
             assert!(sandbox.contains("cpu") && limits.cpu == Some(0.25), "{sandbox}");
         }
-        // A share needs a cgroup: where there is none, it is refused and not forgotten.
+        // A quota needs a cgroup; without one the call is denied.
         Err(error) => {
             assert!(error.to_string().contains("cpu") || error.to_string().contains("cgroup"), "{error}");
         }

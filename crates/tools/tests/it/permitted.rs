@@ -72,7 +72,7 @@ async fn the_last_matching_rule_decides() {
     let nothing = Files::new(&[]);
     assert!(nothing.listed().await.is_empty());
     assert_eq!(nothing.code("read", json!({ "path": "a.txt" })).await, Code::Permission);
-    // What may not be read is not told from what is not there.
+    // A denied file and a missing file have the same error.
     assert_eq!(nothing.code("read", json!({ "path": "no such file" })).await, Code::Permission);
 }
 

@@ -132,7 +132,7 @@ async fn a_root_confines_the_working_directory() {
     let bench = Bench::with(|builder| builder.provide(FileRoot::new(root.path())));
     let output = bench.toolbox.run("read_file", json!({"path": "run/a"})).await.unwrap();
     assert_eq!(output.to_text(), "in the run");
-    // The bench's own working directory lies elsewhere.
+    // The bench has another working directory.
     assert_eq!(bench.error("read_file", json!({"path": "a"})).await.code(), Code::Permission);
     let mut call = bench.call("read_file", json!({"path": "a"}));
     call.options.working_dir = Some(root.path().join("run"));

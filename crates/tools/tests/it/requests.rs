@@ -20,16 +20,16 @@ fn bench(settings: HttpSettings) -> Bench {
     Bench::with(|builder| builder.provide(settings))
 }
 
-/// A server that tells what it was asked.
+/// A server that returns the request.
 fn echo() -> LoopbackProvider {
     LoopbackProvider::start_with(|request: &ReceivedRequest| {
         let headers: serde_json::Map<String, Value> =
             request.headers.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
-        let told = json!({
+        let request = json!({
             "method": request.method, "path": request.path, "headers": headers,
             "body": String::from_utf8_lossy(&request.body),
         });
-        Reply::json(200, told.to_string())
+        Reply::json(200, request.to_string())
     })
     .unwrap()
 }
@@ -74,19 +74,19 @@ async fn a_request_is_a_get_and_its_answer_is_whole() {
 
 #[tokio::test]
 async fn each_parameter_reaches_the_server() {
-    let told = asked(json!({ "url": "/x", "method": "PUT", "data": "plain body" })).await;
-    assert_eq!((&told["method"], &told["body"]), (&json!("PUT"), &json!("plain body")));
-    let told = asked(json!({ "url": "/x", "method": "POST", "json_data": { "a": [1, null] } })).await;
-    assert_eq!(told["body"], r#"{"a":[1,null]}"#);
-    assert_eq!(told["headers"]["content-type"], "application/json");
-    let told = asked(json!({
+    let request = asked(json!({ "url": "/x", "method": "PUT", "data": "plain body" })).await;
+    assert_eq!((&request["method"], &request["body"]), (&json!("PUT"), &json!("plain body")));
+    let request = asked(json!({ "url": "/x", "method": "POST", "json_data": { "a": [1, null] } })).await;
+    assert_eq!(request["body"], r#"{"a":[1,null]}"#);
+    assert_eq!(request["headers"]["content-type"], "application/json");
+    let request = asked(json!({
         "url": "/x?q=1", "headers": { "X-Trace": "7", "Content-Type": "application/x" }, "json_data": 1,
         "params": { "tag": ["a b", 2, true], "text": "ü&=" },
     }))
     .await;
-    assert_eq!(told["path"], "/x?q=1&tag=a+b&tag=2&tag=true&text=%C3%BC%26%3D");
+    assert_eq!(request["path"], "/x?q=1&tag=a+b&tag=2&tag=true&text=%C3%BC%26%3D");
     assert_eq!(
-        (&told["headers"]["x-trace"], &told["headers"]["content-type"]),
+        (&request["headers"]["x-trace"], &request["headers"]["content-type"]),
         (&json!("7"), &json!("application/x"))
     );
 }

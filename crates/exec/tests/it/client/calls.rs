@@ -116,7 +116,7 @@ async fn a_declined_session_gets_quit() {
     port.answer(Answer::Declined);
     let reply = tools.call(Call::new("t", json!({})).with_port(port)).await;
     assert_eq!(error(&reply).code(), Code::Cancelled);
-    // Nobody is there to be asked.
+    // The port answers no questions.
     assert_eq!(error(&call(&tools, "t", json!({})).await).code(), Code::Precondition);
     // A session has more time than a call, and no more than that.
     let programs = Programs::new();

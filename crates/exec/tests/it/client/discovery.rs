@@ -1,4 +1,4 @@
-//! How programs are found, asked, remembered and told apart.
+//! Discovery of programs, its cache, and colliding names.
 
 use std::path::Path;
 
@@ -49,8 +49,7 @@ async fn invalid_tool_names_are_mapped() {
     }
 }
 
-/// A program that writes down each of its starts, in a directory that it is shown for writing by nobody: it cannot. So the
-/// count is taken from what it prints, the time of its start.
+/// A program whose version has the time of its start: it cannot write a file to count its starts.
 fn counting(version: &str) -> String {
     format!(
         "#!/bin/sh\ncase \"$1\" in\n--discover) echo \"{{\\\"name\\\":\\\"c\\\",\\\"version\\\":\\\"{version} $(date +%N)\\\",\\\"tools\\\":[{{\\\"name\\\":\\\"t\\\"}}]}}\";;\nt) case \"$2\" in --manifest) echo '{{\"name\":\"inner\",\"summary\":\"S.\",\"description\":\"More.\",\"schema\":{{\"type\":\"object\",\"properties\":{{\"{version}\":{{\"type\":\"string\"}}}}}}}}';; *) echo '{{\"status\":\"success\",\"result\":\"{version}\"}}';; esac;;\nesac\n"
@@ -93,7 +92,7 @@ async fn discovery_is_cached_by_time_and_size() {
         last = again;
     }
     assert_eq!(serde_json::from_slice::<Value>(&std::fs::read(&file).unwrap()).unwrap()["v"], 1);
-    // Where nothing can be written, it works and says so.
+    // Without a writable cache, discovery works and reports it.
     std::fs::write(cache.path().join("file"), "").unwrap();
     let tools =
         source().path(programs.path().join("c")).cache(cache.path().join("file/sub")).discover().await;

@@ -155,7 +155,7 @@ async fn the_interpreter_is_on_the_search_path() {
     assert!(other.diagnostics()[0].error.message().contains("no-such-python"), "{:?}", other.diagnostics());
 }
 
-/// A script of Python with a module beside it, which says what it is.
+/// A Python script whose description is in a module beside it.
 const WITH_MODULE: &str = "import json, sys, helper\nif sys.argv[1] == '--discover':\n    tool = {'name': 't', 'summary': helper.SUMMARY, 'schema': {'type': 'object'}}\n    print(json.dumps({'name': 'p', 'version': '1', 'tools': [tool]}))\nelse:\n    print(json.dumps({'status': 'success', 'result': [helper.SUMMARY, getattr(sys, 'flags').no_site]}))\n";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -196,7 +196,7 @@ async fn the_cache_knows_modules_and_the_way_a_program_is_run() {
     // The file itself is the same.
     std::fs::write(programs.path().join("helper.py"), "SUMMARY = 'The second.'\n").unwrap();
     assert_eq!(description().await, "The second.");
-    // Nothing that another interpreter told counts for one that does not run it.
+    // A manifest of another interpreter is not used.
     let other = source().path(&script).cache(cache.path()).python("no-such-python").discover().await;
     assert_eq!(super::names(&other).await, Vec::<String>::new());
     let nowhere = source().path(&script).cache(cache.path()).search_path("/nowhere").discover().await;
@@ -245,7 +245,7 @@ async fn an_error_has_the_exit_status_and_the_end_of_stderr() {
         assert_eq!(error.context()[fact], ended, "{error:?}");
         assert!(error.context()["stderr"].as_str().unwrap().ends_with(stderr), "{error:?}");
     }
-    // A program that says itself that something was unreachable has not failed.
+    // A program that reports an unreachable dependency has not crashed.
     let code = "print(json.dumps({'status': 'error', 'error': {'code': 'DEPENDENCY', 'message': 'down'}}))";
     std::fs::write(&script, failing(code)).unwrap();
     let tools = source().path(&script).discover().await;

@@ -48,7 +48,7 @@ async fn a_description_grants_paths_and_a_level_and_the_caller_values() {
     assert_eq!(output.to_text(), "/workspace\n[secret]\n");
     assert!(!format!("{output:?} {:?}", reply.record).contains("canary"));
 
-    // What the caller grants stands in the place of what the file says.
+    // Grants of the caller replace those of the file.
     let nothing = Grants::default().resolve(&mut |_| None).unwrap();
     let replaced = Run::of(with(grants, &outside).granted(nothing), "t", json!({})).text().await;
     assert_eq!(replaced, "/workspace\n\n");
@@ -56,7 +56,7 @@ async fn a_description_grants_paths_and_a_level_and_the_caller_values() {
 
 #[test]
 fn a_wrong_grant_names_its_line() {
-    for (grants, said) in [
+    for (grants, message) in [
         ("[grants]\nreadble = []", "readble"),
         ("[grants]\nenv = [1]", "the name of a variable"),
         ("grants = 1", "expected a table"),
@@ -64,6 +64,6 @@ fn a_wrong_grant_names_its_line() {
     ] {
         let error =
             CommandTools::from_toml(&description("sh", grants, ""), "t.toml").unwrap_err().to_string();
-        assert!(error.starts_with("t.toml:4: grants") && error.contains(said), "{error}");
+        assert!(error.starts_with("t.toml:4: grants") && error.contains(message), "{error}");
     }
 }

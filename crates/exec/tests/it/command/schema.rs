@@ -1,4 +1,4 @@
-//! The JSON Schema for editors says what the reader takes.
+//! The JSON Schema for editors matches the reader.
 
 use std::collections::BTreeSet;
 

@@ -291,7 +291,7 @@ fn documents_stay_in_the_store_of_the_caller() {
     let expected = json!({"do": "commit", "...": 1,
         "writes": [{"id": "tallies/sum", "base": 7, "patch": [{"op": "replace", "path": "", "value": 105}], "value": 105}]});
     assert!(fits(&expected, &commit["state"]), "{commit}");
-    // Somebody else was faster: the tool runs again on what is there now.
+    // After a conflict the tool runs again on the latest version.
     let newer = json!({"conflict": [{"id": "tallies/sum", "version": 8, "value": 200}]});
     program.write(answer(&commit["request"], newer));
     let mut commit = program.read();

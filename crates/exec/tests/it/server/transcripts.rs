@@ -124,7 +124,7 @@ fn prompts_are_completed_over_http() {
         assert_eq!(ended.status, 4);
         thread.join().unwrap();
     }
-    // Nobody listens there any more.
+    // The listener is closed.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let address = format!("http://{closed}/");
     let ended = run(toolbox(), &["summarize", "--text", "x", "--sample-via", &address], std::io::empty());
