@@ -15,7 +15,7 @@ mod client;
 #[cfg(feature = "command")]
 mod command;
 #[cfg(any(feature = "client", feature = "command", feature = "worker"))]
-mod processes;
+mod host;
 #[cfg(feature = "scaffold")]
 mod scaffold;
 mod server;

@@ -16,7 +16,7 @@ use toolpost_exec::worker::{MARKER, WorkerSettings, WorkerTools, Workers, serve}
 use toolpost_testkit::{MemoryPort, eventually};
 use toolpost_toolbox::{Toolbox, ToolboxBuilder};
 
-use crate::processes::{has_children, is_running};
+use crate::host::{has_children, is_running};
 
 /// Add.
 #[tool(cpu_bound)]

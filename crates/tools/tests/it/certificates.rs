@@ -11,7 +11,7 @@ use serde_json::json;
 use toolpost_core::Code;
 use toolpost_tools::HttpSettings;
 
-use crate::support::Bench;
+use crate::support::{Bench, skip};
 
 #[expect(clippy::disallowed_methods, reason = "the certificates of a test are made by a program of the host")]
 /// An authority and a certificate of `localhost` from it; `None` where there is no `openssl`.
@@ -65,7 +65,7 @@ fn serve(directory: &Path) -> u16 {
 async fn a_certificate_is_checked_unless_the_operator_and_the_call_agree() {
     let directory = tempfile::tempdir().unwrap();
     if certificates(directory.path()).is_none() {
-        println!("SKIP a_certificate_is_checked: there is no `openssl` to make certificates with");
+        skip("there is no `openssl` to make certificates with");
         return;
     }
     let port = serve(directory.path());

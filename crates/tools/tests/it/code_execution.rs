@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use toolpost_core::{Call, Output, Scope, ToolError};
 use toolpost_tools::{CodeSettings, Limits, code_execution};
 
-use crate::support::Bench;
+use crate::support::{Bench, skip};
 
 async fn run(bench: &Bench, scope: &Scope, code: &str) -> Result<Output, ToolError> {
     let call = Call::new("code_execution", json!({ "code": code })).with_scope(scope.clone());
@@ -14,13 +14,13 @@ async fn run(bench: &Bench, scope: &Scope, code: &str) -> Result<Output, ToolErr
 }
 
 /// A bench with the tool; `None`, with a message, on a host without sessions.
-async fn bench(test: &str, settings: CodeSettings) -> Option<(Bench, Scope)> {
+async fn bench(settings: CodeSettings) -> Option<(Bench, Scope)> {
     let bench = Bench::with(|builder| builder.tool(code_execution()).provide(settings));
     let scope = Scope::new("ada").with_working_dir(bench.path(""));
     match run(&bench, &scope, "1").await {
         Ok(_) => Some((bench, scope)),
         Err(error) => {
-            println!("SKIP {test}: {}", error.message());
+            skip(error.message());
             None
         }
     }
@@ -32,7 +32,7 @@ async fn value(bench: &Bench, scope: &Scope, code: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_persists_variables_and_returns_hosted_blocks() {
-    let Some((bench, _)) = bench("code_execution", CodeSettings::default()).await else { return };
+    let Some((bench, _)) = bench(CodeSettings::default()).await else { return };
     bench.put("data.csv", "item,value\napple,30\nbanana,70\n");
     // Another conversation, which begins with the file.
     let scope = Scope::new("ada").with_working_dir(bench.path(""));
@@ -70,7 +70,7 @@ async fn a_conversation_persists_variables_and_returns_hosted_blocks() {
 async fn limits_have_the_hosted_error_codes() {
     let mut settings = CodeSettings::default();
     settings.limits = Limits::default().with_wall(Duration::from_secs(2));
-    let Some((bench, scope)) = bench("limits of code_execution", settings).await else { return };
+    let Some((bench, scope)) = bench(settings).await else { return };
     assert_eq!(
         value(&bench, &scope, "while True: pass").await,
         json!({"type": "code_execution_tool_result_error", "error_code": "execution_time_exceeded"})
@@ -85,7 +85,7 @@ async fn limits_have_the_hosted_error_codes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_separate_call_works_in_the_directory_itself() {
-    let Some((bench, _)) = bench("code_execution without a scope", CodeSettings::default()).await else {
+    let Some((bench, _)) = bench(CodeSettings::default()).await else {
         return;
     };
     let block = bench.value("code_execution", json!({ "code": "open('made.txt', 'w').write('x')" })).await;

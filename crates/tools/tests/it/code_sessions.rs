@@ -5,7 +5,7 @@ use toolpost_core::{Call, Code, Scope};
 use toolpost_testkit::eventually;
 use toolpost_tools::CodeSettings;
 
-use crate::support::{Bench, is_sleeping};
+use crate::support::{Bench, is_sleeping, skip};
 
 fn cell(session: &Value, code: &str) -> Value {
     json!({ "language": "python", "code": code, "session": session })
@@ -22,12 +22,12 @@ async fn run(bench: &Bench, scope: &Scope, arguments: Value) -> Result<Value, to
 }
 
 /// A bench; `None`, with a message, on a host without sessions.
-async fn bench(test: &str, settings: CodeSettings) -> Option<Bench> {
+async fn bench(settings: CodeSettings) -> Option<Bench> {
     let bench = Bench::with(|builder| builder.provide(settings));
     match run(&bench, &scope_of(&bench), cell(&json!({ "id": "try" }), "1")).await {
         Ok(_) => Some(bench),
         Err(error) => {
-            println!("SKIP {test}: {}", error.message());
+            skip(error.message());
             None
         }
     }
@@ -35,7 +35,7 @@ async fn bench(test: &str, settings: CodeSettings) -> Option<Bench> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_persists_variables_and_forks() {
-    let Some(bench) = bench("run_code sessions", CodeSettings::default()).await else { return };
+    let Some(bench) = bench(CodeSettings::default()).await else { return };
     let scope = scope_of(&bench);
     std::fs::write(bench.path("table.csv"), "a\n1\n").unwrap();
     let begun =
@@ -59,7 +59,7 @@ async fn a_session_persists_variables_and_forks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_id_belongs_to_one_scope() {
-    let Some(bench) = bench("sessions of scopes", CodeSettings::default()).await else { return };
+    let Some(bench) = bench(CodeSettings::default()).await else { return };
     let (own, other) = (scope_of(&bench), scope_of(&bench));
     let session = json!({ "id": "a" });
     run(&bench, &own, cell(&session, "secret = 42")).await.unwrap();
@@ -73,7 +73,7 @@ async fn a_session_id_belongs_to_one_scope() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_scope_ends_its_sessions() {
-    let Some(bench) = bench("end of a scope", CodeSettings::default()).await else { return };
+    let Some(bench) = bench(CodeSettings::default()).await else { return };
     let scope = scope_of(&bench);
     let code = "import subprocess\np = subprocess.Popen(['sleep', '98761'])\np.pid > 0";
     assert_eq!(run(&bench, &scope, cell(&json!({ "id": "a" }), code)).await.unwrap()["value"], true);
@@ -86,7 +86,7 @@ async fn the_end_of_a_scope_ends_its_sessions() {
 async fn the_operator_bounds_the_sessions_of_a_scope() {
     let mut settings = CodeSettings::default();
     settings.sessions = 2;
-    let Some(bench) = bench("number of sessions", settings).await else { return };
+    let Some(bench) = bench(settings).await else { return };
     let scope = scope_of(&bench);
     for id in ["a", "b", "a"] {
         run(&bench, &scope, cell(&json!({ "id": id }), "1")).await.unwrap();
@@ -100,7 +100,7 @@ async fn the_operator_bounds_the_sessions_of_a_scope() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unsupported_session_arguments_are_errors() {
-    let Some(bench) = bench("refusals of sessions", CodeSettings::default()).await else { return };
+    let Some(bench) = bench(CodeSettings::default()).await else { return };
     let scope = scope_of(&bench);
     run(&bench, &scope, cell(&json!({ "id": "a" }), "1")).await.unwrap();
     let mut with_stdin = cell(&json!({ "id": "a" }), "1");
@@ -121,7 +121,7 @@ async fn unsupported_session_arguments_are_errors() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_cell_is_interrupted_and_its_session_stays() {
-    let Some(bench) = bench("slow cells", CodeSettings::default()).await else { return };
+    let Some(bench) = bench(CodeSettings::default()).await else { return };
     let scope = scope_of(&bench);
     run(&bench, &scope, cell(&json!({ "id": "a" }), "x = 1")).await.unwrap();
     let mut slow = cell(&json!({ "id": "a" }), "import time\ntime.sleep(100)");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use toolpost_core::Code;
 
-use crate::support::{Bench, names_in};
+use crate::support::{Bench, names_in, skip};
 
 /// A directory outside of the root with a secret file.
 fn outside() -> tempfile::TempDir {
@@ -117,7 +117,7 @@ async fn pipes_sockets_and_directories_are_rejected() {
         rustix::fs::makedev(1, 3),
     ) {
         Err(errno) => {
-            println!("SKIP pipes_sockets_and_directories_are_rejected (device): mknod: {errno}");
+            skip(format!("mknod: {errno}"));
         }
         Ok(()) => {
             let mut call = bench.call("read_file", json!({"path": "null"}));

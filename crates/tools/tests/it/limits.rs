@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use toolpost_compat::{ImportedTool, ResourceLimits, SecurityLevel};
 use toolpost_core::{Call, Code, Reply};
 
-use crate::support::Bench;
+use crate::support::{Bench, skip};
 
 async fn reply(bench: &Bench, limits: Value, tool: &str, arguments: Value) -> Reply {
     let limits = ResourceLimits::from_json(&limits).unwrap();
@@ -17,7 +17,7 @@ async fn python(bench: &Bench, limits: Value, code: &str) -> Option<Value> {
         Ok(output) => output.structured,
         Err(error) if error.code() == Code::Timeout => Some(json!({ "verdict": { "kind": "timeout" } })),
         Err(error) => {
-            println!("SKIP limits of code: {error}");
+            skip(error);
             None
         }
     }

@@ -8,6 +8,11 @@ use toolpost_core::{Call, Output, Reply, ToolError};
 use toolpost_toolbox::{Toolbox, ToolboxBuilder};
 use toolpost_tools::builtin;
 
+/// Reports that the running test is skipped.
+pub(crate) fn skip(reason: impl std::fmt::Display) {
+    println!("SKIP {}: {reason}", std::thread::current().name().unwrap_or_default());
+}
+
 /// Whether a process of the host sleeps for so many seconds.
 pub(crate) fn is_sleeping(seconds: &str) -> bool {
     std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {

@@ -6,7 +6,7 @@ use serde_json::json;
 use toolpost_core::{Code, ToolError};
 use toolpost_tools::FileRoot;
 
-use crate::support::{Bench, names_in};
+use crate::support::{Bench, names_in, skip};
 
 #[tokio::test]
 async fn the_result_says_whether_the_file_is_new() {
@@ -227,7 +227,7 @@ async fn git_executes_nothing_that_write_file_has_written() {
         let parent = place.parent().unwrap();
         match git.args(words).current_dir(place).env("GIT_CEILING_DIRECTORIES", parent).output() {
             Ok(output) => assert!(!output.status.success() && !canary.exists(), "{words:?} {output:?}"),
-            Err(error) => println!("SKIP git_executes_nothing_that_write_file_has_written: {error}"),
+            Err(error) => skip(error),
         }
     }
 }

@@ -8,7 +8,7 @@ use toolpost_sandbox::Limits;
 use toolpost_testkit::eventually;
 
 use super::{Programs, call, error, names, only, outcome, port, shell, shown, source, value, with};
-use crate::processes::is_running;
+use crate::host::is_running;
 
 /// The body of a tool, and the code and a part of the message that its call ends with.
 const ROWS: &[(&str, &str, Code, &str)] = &[

@@ -4,17 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use toolpost_core::{Call, Code, Scope, ToolSource as _};
-use toolpost_sandbox::{Host, Level};
+use toolpost_sandbox::Level;
 
 use super::{Programs, call, error, outcome, port, shell, source, value};
-
-fn has_namespaces(test: &str) -> bool {
-    let entry = Host::probe().availability(Level::Strict).unwrap();
-    if !entry.available {
-        println!("SKIP {test}: {}", entry.reason.clone().unwrap_or_default());
-    }
-    entry.available
-}
+use crate::host::sandbox_or_skip;
 
 const LOOK: &str = r#"
 echo made > made 2>/dev/null
@@ -23,9 +16,7 @@ printf '{"status":"success","result":{"here":"%s","file":"%s","given":"%s","secr
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_sees_only_the_directory_of_its_scope() {
-    if !has_namespaces("a_program_sees_only_the_directory_of_its_scope") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let programs = Programs::new();
     let path = programs.tool("looks", &json!({}), LOOK);
     let work = tempfile::tempdir().unwrap();
@@ -64,9 +55,7 @@ async fn a_program_sees_only_the_directory_of_its_scope() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_of_the_working_directory_are_handed_over_and_no_others() {
-    if !has_namespaces("files_of_the_working_directory_are_handed_over_and_no_others") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let body = r#"
 echo text > made.txt; ln -s /etc/passwd link; mkfifo pipe; mkdir sub
 for uri in "file://$PWD/made.txt" made.txt file:///etc/passwd link pipe sub ../../../etc/passwd http://x/y; do
@@ -160,7 +149,7 @@ const WITH_MODULE: &str = "import json, sys, helper\nif sys.argv[1] == '--discov
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_reads_its_own_directory_at_every_level() {
-    let available = has_namespaces("a_program_reads_its_own_directory_at_every_level");
+    let available = sandbox_or_skip().is_some();
     let programs = Programs::new();
     let script = programs.path().join("tool.py");
     std::fs::write(&script, WITH_MODULE).unwrap();
@@ -262,9 +251,7 @@ async fn an_error_has_the_exit_status_and_the_end_of_stderr() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_gets_grants_and_leaks_no_value() {
-    if !has_namespaces("a_program_gets_grants_and_leaks_no_value") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let outside = directory.path().canonicalize().unwrap();
     std::fs::create_dir_all(outside.join("out")).unwrap();

@@ -7,7 +7,8 @@ use toolpost_core::Code;
 use toolpost_exec::command::CommandTools;
 use toolpost_sandbox::Grants;
 
-use super::support::{Run, description, has_sandbox};
+use super::support::{Run, description};
+use crate::host::sandbox_or_skip;
 
 const SHOW: &str = r#"args = ["-c", "pwd; cat /outside/read 2>/dev/null; echo $KEY; echo $KEY >&2; echo made > /outside/out/made || true"]"#;
 
@@ -20,9 +21,7 @@ fn with(grants: &str, outside: &Path) -> CommandTools {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_description_grants_paths_and_a_level_and_the_caller_values() {
-    if !has_sandbox("a_description_grants_paths_and_a_level_and_the_caller_values") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let outside = directory.path().canonicalize().unwrap();
     std::fs::create_dir_all(outside.join("out")).unwrap();

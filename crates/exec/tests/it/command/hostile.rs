@@ -6,16 +6,14 @@ use serde_json::json;
 use toolpost_core::{Cancellation, Code, LogLevel};
 use toolpost_testkit::{MemoryPort, eventually};
 
-use crate::command::support::{Run, description, has_sandbox};
-use crate::processes::is_running;
+use crate::command::support::{Run, description};
+use crate::host::{is_running, sandbox_or_skip};
 
 const X: &str = "[tool.parameters.x]\ntype = \"string\"\noptional = true\ndescription = \"X.\"\n";
 
 #[tokio::test]
 async fn arguments_arrive_as_they_are() {
-    if !has_sandbox("arguments_arrive_as_they_are") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let text = description("printf", "", &format!("args = [\"[%s]\", \"--x={{x}}\"]\n{X}"));
     for value in ["$(touch made)", "a\nb", "`id`; rm -rf / #", "*", "\u{1b}[2J", "'\"\\", "--help"] {
         assert_eq!(Run::new(&text, json!({ "x": value })).text().await, format!("[--x={value}]"));
@@ -24,9 +22,7 @@ async fn arguments_arrive_as_they_are() {
 
 #[tokio::test]
 async fn arguments_that_cannot_be_passed_are_rejected() {
-    if !has_sandbox("arguments_that_cannot_be_passed_are_rejected") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let text = description("printf", "", &format!("args = [\"%s\", \"--x={{x}}\"]\n{X}"));
     let error = Run::new(&text, json!({ "x": "a\0b" })).error().await;
     assert_eq!((error.code(), &error.context()["pointer"]), (Code::InvalidInput, &json!("/x")), "{error}");
@@ -47,9 +43,7 @@ async fn arguments_that_cannot_be_passed_are_rejected() {
 #[tokio::test]
 async fn a_path_stays_beneath_the_working_directory() {
     use std::os::unix::fs::symlink;
-    if !has_sandbox("a_path_stays_beneath_the_working_directory") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     std::fs::create_dir_all(root.join("a/b")).unwrap();
@@ -130,9 +124,7 @@ async fn a_path_stays_beneath_the_working_directory() {
 
 #[tokio::test]
 async fn large_input_to_a_program_that_does_not_read_is_no_error() {
-    if !has_sandbox("large_input_to_a_program_that_does_not_read_is_no_error") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let text = |program: &str| description(program, "", &format!("stdin = \"{{x}}\"\n{X}"));
     let large = "0123456789abcdef".repeat(1 << 16);
     assert_eq!(
@@ -149,9 +141,7 @@ async fn large_input_to_a_program_that_does_not_read_is_no_error() {
 
 #[tokio::test]
 async fn binary_output_is_shown_lossily() {
-    if !has_sandbox("binary_output_is_shown_lossily") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let text = |format: &str| {
         description(
             "printf",
@@ -168,9 +158,7 @@ async fn binary_output_is_shown_lossily() {
 
 #[tokio::test]
 async fn a_read_only_tool_stops_at_its_output_limit() {
-    if !has_sandbox("a_read_only_tool_stops_at_its_output_limit") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let text = |output: &str| {
         description("yes", "", &format!("read_only = true\nargs = [\"line\"]\n[tool.output]\n{output}"))
     };
@@ -185,9 +173,7 @@ async fn a_read_only_tool_stops_at_its_output_limit() {
 
 #[tokio::test]
 async fn endless_output_is_truncated() {
-    if !has_sandbox("endless_output_is_truncated") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let run = |size: &str, format: &str| {
         let tool = format!(
             "args = [\"-c\", \"{size}\", \"/dev/zero\"]\n[tool.output]\nformat = \"{format}\"\nlimit_bytes = 1000"
@@ -207,9 +193,7 @@ async fn endless_output_is_truncated() {
 
 #[tokio::test]
 async fn a_timeout_kills_the_program_and_its_children() {
-    if !has_sandbox("a_timeout_kills_the_program_and_its_children") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let mark = format!("99{}", std::process::id());
     let tool = format!(
         "args = [\"-c\", \"trap '' TERM INT; sleep {mark} & sleep {mark}\"]\n[tool.policy]\ntimeout = \"1s\""
@@ -235,9 +219,7 @@ async fn a_timeout_kills_the_program_and_its_children() {
 
 #[tokio::test]
 async fn a_missing_program_has_an_install_hint() {
-    if !has_sandbox("a_missing_program_has_an_install_hint") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let error =
         Run::new(&description("no-such-program", "install = \"ask for it\"", ""), json!({})).error().await;
     assert_eq!((error.code(), error.suggestion()), (Code::Dependency, Some("Install it: ask for it.")));
@@ -265,9 +247,7 @@ async fn invalid_arguments_are_rejected_before_the_start() {
 
 #[tokio::test]
 async fn output_is_logged_while_the_program_runs() {
-    if !has_sandbox("output_is_logged_while_the_program_runs") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let tool = "args = [\"-c\", \"echo one; echo bad >&2; printf two; head -c 100000 /dev/zero | tr '\\\\0' x; echo $TOKEN >&2\"]\nenv = { TOKEN = \"{token}\" }\n[tool.parameters.token]\ntype = \"string\"\nsensitive = true\ndescription = \"T.\"";
     let mut run = Run::new(&description("bash", "", tool), json!({ "token": "canary-11" }));
     let port = MemoryPort::new(100, 0);

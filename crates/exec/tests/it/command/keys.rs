@@ -7,7 +7,8 @@ use toolpost_core::{Approval, Code, Placement, StartCheck, Timeout, ToolError};
 use toolpost_exec::command::CommandTools;
 use toolpost_sandbox::Level;
 
-use crate::command::support::{Run, description, has_sandbox, read, spec};
+use crate::command::support::{Run, description, read, spec};
+use crate::host::sandbox_or_skip;
 
 /// A tool that runs a script of bash, whose braces are doubled.
 fn bash(script: &str, file: &str, tool: &str) -> String {
@@ -151,9 +152,7 @@ fn the_policy_of_a_tool_overrides_the_file() {
 
 #[tokio::test]
 async fn standard_input_environment_and_directory_are_set() {
-    if !has_sandbox("standard_input_environment_and_directory_are_set") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(directory.path().join("a/b")).unwrap();
     std::fs::write(directory.path().join("a/b/here"), "").unwrap();
@@ -192,9 +191,7 @@ description = "W."
 
 #[tokio::test]
 async fn a_working_directory_is_required_optional_or_never_shown() {
-    if !has_sandbox("a_working_directory_is_required_optional_or_never_shown") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("here"), "").unwrap();
     let text = |key: &str| bash("ls", "", &format!("read_only = true\n{key}"));
@@ -215,9 +212,7 @@ async fn a_working_directory_is_required_optional_or_never_shown() {
 
 #[tokio::test]
 async fn a_read_only_tool_cannot_write_and_others_return_files() {
-    if !has_sandbox("a_read_only_tool_cannot_write_and_others_return_files") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let script = "echo text > made 2>/dev/null && echo written || echo refused";
     let run = |tool: &str| Run::new(&bash(script, "", tool), json!({})).directory(directory.path());
@@ -254,9 +249,7 @@ fn items(items: &Value, truncated: bool) -> Value {
 
 #[tokio::test]
 async fn output_becomes_what_its_format_says() {
-    if !has_sandbox("output_becomes_what_its_format_says") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let rows = [
         ("format = \"text\"", "a\nb\n", json!("a\nb\n")),
         ("format = \"lines\"", "a\r\n\nb", items(&json!(["a", "b"]), false)),
@@ -353,9 +346,7 @@ fn the_format_gives_the_schema_of_the_result() {
 
 #[tokio::test]
 async fn the_other_stream_can_be_read() {
-    if !has_sandbox("the_other_stream_can_be_read") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let script = "echo out; echo err >&2";
     assert_eq!(
         Run::new(&bash(script, "", "[tool.output]\nformat = \"text\""), json!({})).text().await,
@@ -367,9 +358,7 @@ async fn the_other_stream_can_be_read() {
 
 #[tokio::test]
 async fn an_exit_status_means_what_the_first_rule_says() {
-    if !has_sandbox("an_exit_status_means_what_the_first_rule_says") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let rules = r#"
 [[tool.exit]]
 code = 1
@@ -414,9 +403,7 @@ means = "PERMISSION"
 
 #[tokio::test]
 async fn an_old_program_is_rejected_with_a_hint() {
-    if !has_sandbox("an_old_program_is_rejected_with_a_hint") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let text = |minimum: &str, pattern: &str| {
         bash(
             "echo hi",
@@ -443,9 +430,7 @@ async fn an_old_program_is_rejected_with_a_hint() {
 
 #[tokio::test]
 async fn description_and_operator_configure_the_sandbox() {
-    if !has_sandbox("description_and_operator_configure_the_sandbox") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let secret = tempfile::tempdir().unwrap();
     std::fs::write(secret.path().join("data"), "data\n").unwrap();
     let script = format!("cat {}/data || echo hidden", secret.path().display());
@@ -520,9 +505,7 @@ async fn a_program_that_needs_the_network_is_denied() {
 
 #[tokio::test]
 async fn secrets_avoid_the_command_line_and_are_masked() {
-    if !has_sandbox("secrets_avoid_the_command_line_and_are_masked") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let parameter = "[tool.parameters.token]\ntype = \"string\"\nsensitive = true\ndescription = \"T.\"\n";
     let script =
         "test \"$TOKEN\" = canary-7c1f && echo same; echo \"$TOKEN\"; echo \"$TOKEN\" >&2; exit $CODE";
@@ -547,9 +530,7 @@ async fn secrets_avoid_the_command_line_and_are_masked() {
 
 #[tokio::test]
 async fn secrets_of_several_lines_are_masked_line_by_line() {
-    if !has_sandbox("secrets_of_several_lines_are_masked_line_by_line") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let parameter = "[tool.parameters.token]\ntype = \"string\"\nsensitive = true\ndescription = \"T.\"\n";
     let text =
         bash("echo \"$TOKEN\"; exit 3", "", &format!("env = {{ TOKEN = \"{{token}}\" }}\n{parameter}"));
@@ -563,9 +544,7 @@ async fn secrets_of_several_lines_are_masked_line_by_line() {
 
 #[tokio::test]
 async fn a_working_directory_reveals_nothing_of_the_host() {
-    if !has_sandbox("a_working_directory_reveals_nothing_of_the_host") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("a")).unwrap();
     std::os::unix::fs::symlink("/usr", directory.path().join("link")).unwrap();
@@ -584,9 +563,7 @@ async fn a_working_directory_reveals_nothing_of_the_host() {
 
 #[tokio::test]
 async fn a_start_check_runs_before_each_start() {
-    if !has_sandbox("a_start_check_runs_before_each_start") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let version = "[version]\nminimum = \"1\"\npattern = 'version (\\d+)'\n";
     let asked = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
     let count = std::sync::Arc::clone(&asked);

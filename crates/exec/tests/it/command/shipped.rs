@@ -9,7 +9,8 @@ use tempfile::TempDir;
 use toolpost_core::{Args, Code, ToolError};
 use toolpost_exec::command::{CommandTools, SHIPPED};
 
-use crate::command::support::{Run, has_sandbox, is_installed, own_search_path};
+use crate::command::support::{Run, is_installed, own_search_path};
+use crate::host::sandbox_or_skip;
 
 /// A directory with files, and calls of the tools of one shipped description in it.
 struct Bench {
@@ -18,10 +19,9 @@ struct Bench {
 }
 
 impl Bench {
-    /// None where the program or the sandbox is not there.
+    /// A bench; `None` without the program or the sandbox.
     fn new(program: &'static str) -> Option<Self> {
-        let test = format!("the description of `{program}`");
-        (is_installed(&test, program) && has_sandbox(&test))
+        (is_installed(program) && sandbox_or_skip().is_some())
             .then(|| Self { program, directory: tempfile::tempdir().unwrap() })
     }
 

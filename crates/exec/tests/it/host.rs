@@ -1,4 +1,19 @@
-//! Processes of the host.
+//! The host: its processes and its sandbox.
+
+/// Reports that the running test is skipped.
+pub(crate) fn skip(reason: impl std::fmt::Display) {
+    println!("SKIP {}: {reason}", std::thread::current().name().unwrap_or_default());
+}
+
+/// Whether this host confines programs at level strict; `None` skips the test.
+#[cfg(any(feature = "client", feature = "command"))]
+pub(crate) fn sandbox_or_skip() -> Option<()> {
+    let entry = toolpost_sandbox::Host::probe().availability(toolpost_sandbox::Level::Strict).cloned()?;
+    if !entry.available {
+        skip(entry.reason.unwrap_or_default());
+    }
+    entry.available.then_some(())
+}
 
 /// Whether another process has this text on its command line.
 pub(crate) fn is_running(mark: &str) -> bool {
