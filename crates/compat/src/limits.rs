@@ -59,6 +59,11 @@ fn tighter<T: PartialOrd>(one: Option<T>, other: Option<T>) -> Option<T> {
     }
 }
 
+/// A limit from JSON, or its default if the field is missing.
+fn given_or<T>(value: &Value, name: &str, given: Option<T>, default: Option<T>) -> Option<T> {
+    if value.get(name).is_some() { given } else { default }
+}
+
 impl ResourceLimits {
     /// Reads `ResourceLimits`. A missing field has its default; `null` is no limit.
     ///
@@ -70,7 +75,6 @@ impl ResourceLimits {
 
     pub(super) fn read(value: &Value, place: &str, default: Self) -> Result<Self, ToolError> {
         let mut fields = Fields::of(value, place)?;
-        let given = |name: &str| value.get(name).is_some();
         let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let size = |number: u64| number.saturating_mul(MEBIBYTE);
         let memory = fields.whole("max_memory_mb")?.map(size);
@@ -90,16 +94,17 @@ impl ResourceLimits {
             return Err(Fields::of(value, place)?.wrong("max_memory_mb", "expected at least 1"));
         }
         Ok(Self {
-            memory: if given("max_memory_mb") { memory } else { default.memory },
-            cpu: if given("max_cpu_percent") { cpu } else { default.cpu },
-            time: if given("max_execution_time_seconds") { time } else { default.time },
-            file_size: if given("max_file_size_mb") { file_size } else { default.file_size },
-            network_requests: if given("max_network_requests") {
-                network_requests
-            } else {
-                default.network_requests
-            },
-            subprocesses: if given("max_subprocess_count") { subprocesses } else { default.subprocesses },
+            memory: given_or(value, "max_memory_mb", memory, default.memory),
+            cpu: given_or(value, "max_cpu_percent", cpu, default.cpu),
+            time: given_or(value, "max_execution_time_seconds", time, default.time),
+            file_size: given_or(value, "max_file_size_mb", file_size, default.file_size),
+            network_requests: given_or(
+                value,
+                "max_network_requests",
+                network_requests,
+                default.network_requests,
+            ),
+            subprocesses: given_or(value, "max_subprocess_count", subprocesses, default.subprocesses),
             requests_made: default.requests_made,
         })
     }

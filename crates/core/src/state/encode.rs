@@ -48,6 +48,11 @@ impl EncodeError {
         self.names.push(name.to_string());
         self
     }
+
+    /// Adds a name, and the variant that contains it.
+    fn within_variant(self, name: impl Display, variant: Option<&'static str>) -> Self {
+        variant.into_iter().fold(self.within(name), Self::within)
+    }
 }
 
 impl Display for EncodeError {
@@ -78,9 +83,12 @@ fn too_large(value: impl Display) -> EncodeError {
     EncodeError::new(format!("expected an integer of at most 64 bits, found {value}"))
 }
 
-/// A value under its variant's name.
-fn tagged(variant: &'static str, value: Value) -> Value {
-    Value::Object(Map::from_iter([(variant.to_owned(), value)]))
+/// A value, under its variant's name if it has one.
+fn tagged(variant: Option<&'static str>, value: Value) -> Value {
+    match variant {
+        Some(variant) => Map::from_iter([(variant.to_owned(), value)]).into(),
+        None => value,
+    }
 }
 
 macro_rules! values {
@@ -159,7 +167,7 @@ impl Serializer for Encoder {
         variant: &'static str,
         value: &T,
     ) -> Encoded {
-        Ok(tagged(variant, value.serialize(self).map_err(|error| error.within(variant))?))
+        Ok(tagged(Some(variant), value.serialize(self).map_err(|error| error.within(variant))?))
     }
 
     fn serialize_seq(self, length: Option<usize>) -> Result<List, EncodeError> {
@@ -211,22 +219,10 @@ struct List {
 
 impl List {
     fn push<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
-        let item = value.serialize(Encoder).map_err(|error| {
-            let error = error.within(self.items.len());
-            match self.variant {
-                Some(variant) => error.within(variant),
-                None => error,
-            }
-        })?;
+        let located = |error: EncodeError| error.within_variant(self.items.len(), self.variant);
+        let item = value.serialize(Encoder).map_err(located)?;
         self.items.push(item);
         Ok(())
-    }
-
-    fn finish(self) -> Value {
-        match self.variant {
-            Some(variant) => tagged(variant, self.items.into()),
-            None => self.items.into(),
-        }
     }
 }
 
@@ -241,7 +237,7 @@ macro_rules! sequences {
             }
 
             fn end(self) -> Encoded {
-                Ok(self.finish())
+                Ok(tagged(self.variant, self.items.into()))
             }
         })*
     };
@@ -292,13 +288,7 @@ struct Fields {
 
 impl Fields {
     fn insert<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), EncodeError> {
-        let value = value.serialize(Encoder).map_err(|error| {
-            let error = error.within(key);
-            match self.variant {
-                Some(variant) => error.within(variant),
-                None => error,
-            }
-        })?;
+        let value = value.serialize(Encoder).map_err(|error| error.within_variant(key, self.variant))?;
         self.map.insert(key.to_owned(), value);
         Ok(())
     }
@@ -308,10 +298,7 @@ impl Fields {
             let text = self.map.get(RAW).and_then(Value::as_str).unwrap_or_default();
             return serde_json::from_str(text).map_err(ser::Error::custom);
         }
-        Ok(match self.variant {
-            Some(variant) => tagged(variant, self.map.into()),
-            None => self.map.into(),
-        })
+        Ok(tagged(self.variant, self.map.into()))
     }
 }
 
