@@ -180,13 +180,6 @@ impl Call {
         self
     }
 
-    /// Sends the events of this call and of its nested calls to a sink, which must return at once.
-    #[must_use]
-    pub fn with_events(mut self, sink: EventSink) -> Self {
-        self.events = Some(sink);
-        self
-    }
-
     /// Sets the run or conversation.
     #[must_use]
     pub fn with_scope(mut self, scope: Scope) -> Self {

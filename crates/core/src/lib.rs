@@ -29,9 +29,9 @@ mod error;
 mod event;
 mod hex;
 mod id;
-pub mod import;
 mod inject;
 mod output;
+mod output_log;
 mod parameter;
 mod policy;
 mod port;
@@ -69,6 +69,7 @@ pub use self::hex::hex;
 pub use self::id::{CallId, RunId, ScopeId};
 pub use self::inject::{Inject, Values};
 pub use self::output::{Artifact, ArtifactData, Content, Evidence, IntoOutput, Output, Partial, Payload};
+pub use self::output_log::OutputLog;
 pub use self::parameter::{ParameterType, object_schema};
 pub use self::policy::{Approval, Placement, Policy, Rate, Retry, Timeout};
 pub use self::port::{

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::values::is_default;
 use crate::{Artifact, CallId, Caller, RunId, ScopeId, Status, Timestamp, ToolError};
 
 /// The version of the record format.
@@ -29,7 +30,7 @@ pub struct Usage {
     /// Billed seconds of a provider's code containers, with the minimum charge of each.
     ///
     /// An estimate: the provider does not report it, and an account's free hours are not subtracted.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub hosted_code_seconds: u64,
 }
 
@@ -66,11 +67,6 @@ mod milliseconds {
         let seconds = f64::deserialize(deserializer)? / 1000.0;
         Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 /// Versions of a document before and after a call.
@@ -118,7 +114,7 @@ pub struct CallRecord {
     /// Bytes of text sent to the model.
     pub content_bytes: usize,
     /// Whether there was a value for the application only.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub payload: bool,
     /// Files that the call created.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -134,16 +130,16 @@ pub struct CallRecord {
     /// Number of attempts.
     pub attempts: u32,
     /// Whether the answer came from the cache.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub cached: bool,
     /// Whether the answer is a mock.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub mock: bool,
     /// Whether a blocking tool still ran when the caller got the answer.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub still_running: bool,
     /// Number of dropped progress and log lines.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub dropped_notices: u64,
     /// Documents that the call read or changed, and their versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -163,11 +159,6 @@ pub struct CallRecord {
     /// Nested calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<Arc<CallRecord>>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
-fn is_zero(value: &u64) -> bool {
-    *value == 0
 }
 
 impl CallRecord {
@@ -226,7 +217,7 @@ pub struct RunRecord {
     /// The answer; without one, the model's last text.
     pub response: String,
     /// Whether the response is a summary, written after the run reached a limit.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub wrapped_up: bool,
     /// The error.
     #[serde(skip_serializing_if = "Option::is_none")]

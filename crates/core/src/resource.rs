@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use regex::Regex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -12,15 +13,6 @@ use crate::{SpecError, Tool, ToolSpec};
 const MAX_URI: usize = 8 << 10;
 /// Maximum number of parameters in a pattern.
 const MAX_PARAMETERS: usize = 32;
-
-/// A part of a pattern.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
-    /// Literal text.
-    Literal(String),
-    /// A named placeholder for one or more characters other than `/`.
-    Parameter(String),
-}
 
 /// A URI pattern, such as `file:///{name}`, in which `{name}` matches one or more characters other than `/`.
 ///
@@ -33,12 +25,21 @@ enum Piece {
 /// assert_eq!((found["user"].as_str(), found["page"].as_str()), (Some("ada"), Some("a.b")));
 /// assert_eq!(pattern.matches("notes://ada/deep/page.md"), None);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct UriPattern {
     text: String,
-    pieces: Vec<Piece>,
+    names: Vec<String>,
+    regex: Regex,
 }
+
+impl PartialEq for UriPattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for UriPattern {}
 
 impl UriPattern {
     /// The text of the pattern.
@@ -48,73 +49,16 @@ impl UriPattern {
 
     /// The parameter names, in order.
     pub fn parameters(&self) -> impl Iterator<Item = &str> {
-        self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Parameter(name) => Some(name.as_str()),
-            Piece::Literal(_) => None,
-        })
+        self.names.iter().map(String::as_str)
     }
 
     /// The values of the parameters, if the URI matches. URIs above 8 KiB never match.
     pub fn matches(&self, uri: &str) -> Option<Map<String, Value>> {
-        const NONE: usize = usize::MAX;
         if uri.len() > MAX_URI {
             return None;
         }
-        // From the last piece backwards: for each position, the furthest end of the piece at which the rest still matches.
-        // The cost is bounded by the pattern's length times the URI's length.
-        let places = uri.len() + 1;
-        let mut fits: Vec<bool> = (0..places).map(|place| place == uri.len()).collect();
-        let mut ends: Vec<Vec<usize>> = Vec::with_capacity(self.pieces.len());
-        for piece in self.pieces.iter().rev() {
-            let mut end = vec![NONE; places];
-            match piece {
-                Piece::Literal(text) => {
-                    for (place, slot) in end.iter_mut().enumerate() {
-                        let after = place + text.len();
-                        if fits.get(after) == Some(&true)
-                            && uri
-                                .as_bytes()
-                                .get(place..)
-                                .is_some_and(|rest| rest.starts_with(text.as_bytes()))
-                        {
-                            *slot = after;
-                        }
-                    }
-                }
-                Piece::Parameter(_) => {
-                    let mut furthest = NONE;
-                    for (place, byte) in uri.bytes().enumerate().rev() {
-                        if byte == b'/' {
-                            furthest = NONE;
-                            continue;
-                        }
-                        if furthest == NONE
-                            && fits.get(place + 1) == Some(&true)
-                            && uri.is_char_boundary(place + 1)
-                        {
-                            furthest = place + 1;
-                        }
-                        if uri.is_char_boundary(place)
-                            && let Some(slot) = end.get_mut(place)
-                        {
-                            *slot = furthest;
-                        }
-                    }
-                }
-            }
-            fits = end.iter().map(|end| *end != NONE).collect();
-            ends.push(end);
-        }
-        let mut place = 0;
-        let mut found = Map::new();
-        for (piece, ends) in self.pieces.iter().zip(ends.iter().rev()) {
-            let end = ends.get(place).copied().filter(|end| *end != NONE)?;
-            if let Piece::Parameter(name) = piece {
-                found.insert(name.clone(), uri.get(place..end)?.into());
-            }
-            place = end;
-        }
-        (place == uri.len()).then_some(found)
+        let found = self.regex.captures(uri)?;
+        self.names.iter().map(|name| Some((name.clone(), found.name(name)?.as_str().into()))).collect()
     }
 }
 
@@ -126,8 +70,8 @@ impl std::str::FromStr for UriPattern {
         if text.is_empty() || text.len() > MAX_URI {
             return invalid("expected 1 to 8192 bytes");
         }
-        let mut pieces: Vec<Piece> = Vec::new();
-        let mut names: Vec<&str> = Vec::new();
+        let mut regex = "^".to_owned();
+        let mut names: Vec<String> = Vec::new();
         let mut rest = text;
         while let Some(open) = rest.find('{') {
             let (literal, parameter) = rest.split_at(open);
@@ -135,31 +79,25 @@ impl std::str::FromStr for UriPattern {
             let name = parameter.get(1..).and_then(|inside| inside.split_once('}')).map(|(name, _)| name);
             let Some(name) = name.filter(|name| is_name(name)) else {
                 let (all, after) = rest.split_at(open + 1);
-                push_literal(&mut pieces, all);
+                regex.push_str(&regex::escape(all));
                 rest = after;
                 continue;
             };
-            if names.contains(&name) {
+            if names.iter().any(|known| known == name) {
                 return invalid(&format!("the parameter `{name}` occurs twice"));
             }
             if names.len() == MAX_PARAMETERS {
                 return invalid("expected at most 32 parameters");
             }
-            names.push(name);
-            push_literal(&mut pieces, literal);
-            pieces.push(Piece::Parameter(name.to_owned()));
+            names.push(name.to_owned());
+            regex += &regex::escape(literal);
+            regex.extend(["(?<", name, ">[^/]+)"]);
             rest = parameter.get(name.len() + 2..).unwrap_or_default();
         }
-        push_literal(&mut pieces, rest);
-        Ok(Self { text: text.to_owned(), pieces })
-    }
-}
-
-fn push_literal(pieces: &mut Vec<Piece>, text: &str) {
-    match pieces.last_mut() {
-        _ if text.is_empty() => {}
-        Some(Piece::Literal(before)) => before.push_str(text),
-        _ => pieces.push(Piece::Literal(text.to_owned())),
+        regex += &regex::escape(rest);
+        regex.push('$');
+        let Ok(regex) = Regex::new(&regex) else { return invalid("expected a shorter pattern") };
+        Ok(Self { text: text.to_owned(), names, regex })
     }
 }
 

@@ -293,7 +293,7 @@ where
 /// }
 ///
 /// # fn main() {
-/// let greet = typed_tool_fn(ToolSpec::new("greet", "Greet somebody."), async |greeting: Greeting, _ctx| {
+/// let greet = typed_tool_fn(ToolSpec::new("greet", "Greet a person."), async |greeting: Greeting, _ctx| {
 ///     Ok::<_, ToolError>(format!("Hello, {}", greeting.name))
 /// });
 /// # }

@@ -1,4 +1,4 @@
-//! Estimates of JSON size before parsing.
+//! Checks of values before parsing and writing.
 
 /// Whether a JSON text may contain more than `max` values, by a count of its commas and opening brackets.
 ///
@@ -20,6 +20,11 @@ pub fn has_more_values_than(text: &[u8], max: usize) -> bool {
     }
     // The outermost value has no mark before it.
     marks >= max
+}
+
+/// Whether a field has its default, so that JSON omits it.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 #[cfg(test)]

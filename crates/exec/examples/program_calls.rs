@@ -1,6 +1,6 @@
-//! What executables cost: twenty programs discovered at the same time, with and without what is kept of them, and calls
-//! of a shell script that speaks the protocol, in one process each and in one for all, beside a plain start of the same
-//! script in the same sandbox.
+//! Benchmark of executables: discovery of twenty programs with and without the cache, and calls of a shell script.
+//!
+//! Calls run in one process each and in one resident process, compared with a plain start of the script in the sandbox.
 //!
 //! Prints the tenth percentile as one object for `cargo xtask bench`.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program for the bench")]
@@ -17,9 +17,9 @@ const PROGRAMS: usize = 20;
 const SAMPLES: usize = 200;
 const DISCOVERIES: usize = 40;
 
-fn write(folder: &Path, index: usize) -> std::path::PathBuf {
+fn write(directory: &Path, index: usize) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
-    let path = folder.join(format!("program{index}"));
+    let path = directory.join(format!("program{index}"));
     let script = format!(
         "#!/bin/sh\nif [ \"$1\" = --discover ]; then\necho '{{\"name\":\"p\",\"version\":\"1\",\"tools\":[{{\"name\":\"t{index}\",\"summary\":\"S.\",\"schema\":{{\"type\":\"object\"}}}}]}}'\nelse\necho '{{\"status\":\"success\",\"result\":{{\"n\":{index}}}}}'\nfi\n"
     );
@@ -52,9 +52,9 @@ fn builder(paths: &[std::path::PathBuf]) -> ExecutablesBuilder {
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let paths: Vec<_> = (0..PROGRAMS).map(|index| write(folder.path(), index)).collect();
-    let cache = folder.path().join("cache");
+    let directory = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = (0..PROGRAMS).map(|index| write(directory.path(), index)).collect();
+    let cache = directory.path().join("cache");
     runtime.block_on(builder(&paths).cache(&cache).discover());
     let timed = |work: &mut dyn FnMut()| {
         let start = Instant::now();
@@ -68,12 +68,12 @@ fn main() {
         })
     });
     let asked = p10(asked.collect());
-    let kept = (0..SAMPLES).map(|_| {
+    let cached = (0..SAMPLES).map(|_| {
         timed(&mut || {
             runtime.block_on(builder(&paths).cache(&cache).discover());
         })
     });
-    let kept = p10(kept.collect());
+    let cached = p10(cached.collect());
     let tools = runtime.block_on(builder(&paths).cache(&cache).discover());
     let called = (0..SAMPLES).map(|_| {
         timed(&mut || {
@@ -90,7 +90,7 @@ fn main() {
         })
     });
     let plain = p10(plain.collect());
-    let path = folder.path().join("stays");
+    let path = directory.path().join("stays");
     std::fs::write(&path, RESIDENT).unwrap();
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let stays = runtime.block_on(builder(&[path]).resident(true).discover());
@@ -103,7 +103,7 @@ fn main() {
     let stayed = p10(stayed.collect());
     let rows = json!({"rows": [
         {"name": "20 executables discovered at the same time", "value": asked, "unit": "ms"},
-        {"name": "20 executables known from the cache", "value": kept, "unit": "ms"},
+        {"name": "20 executables known from the cache", "value": cached, "unit": "ms"},
         {"name": "call of a shell script that speaks the protocol", "value": called, "unit": "ms", "promise": "≤ 5 ms", "promise_max": 5.0},
         {"name": "call of a program that stays", "value": stayed, "unit": "µs", "promise": "≤ 100 µs", "promise_max": 100.0},
         {"name": "the same script in the same sandbox, plain", "value": plain, "unit": "ms"},

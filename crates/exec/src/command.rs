@@ -47,7 +47,6 @@
 
 mod description;
 mod exit;
-mod line_log;
 mod output;
 mod parameter;
 mod paths;

@@ -13,3 +13,8 @@ pub(crate) mod explained;
 pub mod frame;
 pub mod line;
 pub mod outcome;
+
+/// Whether a field has its default, so that the line omits it.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

@@ -55,9 +55,7 @@ pub struct WorkerSettings {
     /// because it may wait for itself: for nested calls the maximum is four times as high, and a further one fails
     /// with `OVERLOADED` immediately.
     pub max: usize,
-    /// Minimum number of idle workers. Default: 0.
-    pub min_idle: usize,
-    /// After how long other idle workers are stopped. Default: 60 s.
+    /// After how long idle workers are stopped. Default: 60 s.
     pub idle_timeout: Duration,
     /// Timeout of a start. Default: 5 s.
     pub start_timeout: Duration,
@@ -74,7 +72,6 @@ impl WorkerSettings {
             environment: Vec::new(),
             directory: PathBuf::from("/"),
             max: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-            min_idle: 0,
             idle_timeout: Duration::from_mins(1),
             start_timeout: Duration::from_secs(5),
             memory: 1 << 30,

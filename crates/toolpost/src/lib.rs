@@ -37,7 +37,7 @@
 //! - [`main`] turns a toolbox into an executable; `worker_entry` runs tools in worker processes (feature `workers`).
 //! - One module per topic: [`call`], [`error`], [`output`], [`policy`], [`port`], [`record`], [`resources`], [`schema`],
 //!   [`spec`], [`state`], [`time`], [`toolbox`], [`gateway`]; [`extend`] has the traits for custom tools and sources.
-//! - One module per feature: `agent`, `builtin` (feature `tools`), `claude_code`, `exec`, `mcp`, `model` (feature `llm`), `sandbox`;
+//! - One module per feature: `agent`, `builtin` (feature `tools`), `claude_code`, `compat`, `exec`, `mcp`, `model` (feature `llm`), `sandbox`;
 //!   `full` enables all of them.
 //!
 //! # Invariants
@@ -167,13 +167,14 @@ pub mod time {
 /// Traits and types for custom tools, sources of tools, hosts and runners.
 pub mod extend {
     pub use toolpost_core::{
-        Args, BoxFuture, HiddenDefinition, Host, IntoTool, IntoTools, Runner, SourceState, SourceStatus,
-        StartCheck, ToolGroup, ToolSource, marker, typed_tool_fn,
+        Args, BoxFuture, HiddenDefinition, Host, IntoTool, IntoTools, OutputLog, Runner, SourceState,
+        SourceStatus, StartCheck, ToolGroup, ToolSource, marker, typed_tool_fn,
     };
 }
 
 /// Imports tools, calls and limits from another tool framework's JSON.
-pub use toolpost_core::import;
+#[cfg(feature = "compat")]
+pub use toolpost_compat as compat;
 
 /// The builder and settings of a toolbox, the catalog and dynamic loading.
 #[cfg(feature = "toolbox")]

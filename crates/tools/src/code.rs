@@ -3,7 +3,6 @@
 mod describe;
 mod execution;
 mod failure;
-mod output_log;
 mod pool;
 mod run;
 mod session;

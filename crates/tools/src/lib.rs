@@ -4,8 +4,7 @@
 //! [`builtin`] returns all of them. The operator's settings are injected by type, on the toolbox or on a call:
 //! [`FileRoot`] sets the root directory, [`CodeSettings`] what code may do. Without them the call's working directory is
 //! the root, and code runs at the best level of the host. With `http`, `HttpSettings` allows non-public addresses, and
-//! `SearchSettings` sets the search engines. A call can tighten limits with
-//! [`ResourceLimits`](toolpost::import::ResourceLimits).
+//! `SearchSettings` sets the search engines. With the feature `compat`, a call can carry tighter `ResourceLimits`.
 //!
 //! [`code_execution()`] is not built in: it replaces the hosted tool with this name of some providers.
 //!
@@ -33,6 +32,7 @@
 extern crate toolpost_core as toolpost;
 
 mod arithmetic;
+mod call_limits;
 mod code;
 mod files;
 mod hash;

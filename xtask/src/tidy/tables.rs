@@ -39,6 +39,12 @@ pub const LAYERS: &[Layer] = &[
         reason: "the contracts: everything rests on it, so it rests on nothing",
     },
     Layer {
+        package: "toolpost-compat",
+        folder: "crates/compat",
+        may_use: Only(&["toolpost-core"]),
+        reason: "hides the vocabulary of another tool framework",
+    },
+    Layer {
         package: "toolpost-egress",
         folder: "crates/egress",
         may_use: Only(&[]),
@@ -83,7 +89,7 @@ pub const LAYERS: &[Layer] = &[
     Layer {
         package: "toolpost-tools",
         folder: "crates/tools",
-        may_use: Only(&["toolpost-core", "toolpost-sandbox"]),
+        may_use: Only(&["toolpost-core", "toolpost-compat", "toolpost-sandbox"]),
         reason: "tools as anyone could write them, without the toolbox that calls them",
     },
     Layer {

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 
 use serde::Serialize;
-use serde::ser::{self, Impossible, Serializer};
+use serde::ser::{self, Serializer};
 use serde_json::{Map, Number, Value};
 
 use super::pointer::escape_pointer;
@@ -48,6 +48,11 @@ impl EncodeError {
         self.names.push(name.to_string());
         self
     }
+
+    /// Adds a name, and the variant that contains it.
+    fn within_variant(self, name: impl Display, variant: Option<&'static str>) -> Self {
+        variant.into_iter().fold(self.within(name), Self::within)
+    }
 }
 
 impl Display for EncodeError {
@@ -78,9 +83,12 @@ fn too_large(value: impl Display) -> EncodeError {
     EncodeError::new(format!("expected an integer of at most 64 bits, found {value}"))
 }
 
-/// A value under its variant's name.
-fn tagged(variant: &'static str, value: Value) -> Value {
-    Value::Object(Map::from_iter([(variant.to_owned(), value)]))
+/// A value, under its variant's name if it has one.
+fn tagged(variant: Option<&'static str>, value: Value) -> Value {
+    match variant {
+        Some(variant) => Map::from_iter([(variant.to_owned(), value)]).into(),
+        None => value,
+    }
 }
 
 macro_rules! values {
@@ -159,7 +167,7 @@ impl Serializer for Encoder {
         variant: &'static str,
         value: &T,
     ) -> Encoded {
-        Ok(tagged(variant, value.serialize(self).map_err(|error| error.within(variant))?))
+        Ok(tagged(Some(variant), value.serialize(self).map_err(|error| error.within(variant))?))
     }
 
     fn serialize_seq(self, length: Option<usize>) -> Result<List, EncodeError> {
@@ -211,22 +219,10 @@ struct List {
 
 impl List {
     fn push<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
-        let item = value.serialize(Encoder).map_err(|error| {
-            let error = error.within(self.items.len());
-            match self.variant {
-                Some(variant) => error.within(variant),
-                None => error,
-            }
-        })?;
+        let located = |error: EncodeError| error.within_variant(self.items.len(), self.variant);
+        let item = value.serialize(Encoder).map_err(located)?;
         self.items.push(item);
         Ok(())
-    }
-
-    fn finish(self) -> Value {
-        match self.variant {
-            Some(variant) => tagged(variant, self.items.into()),
-            None => self.items.into(),
-        }
     }
 }
 
@@ -241,7 +237,7 @@ macro_rules! sequences {
             }
 
             fn end(self) -> Encoded {
-                Ok(self.finish())
+                Ok(tagged(self.variant, self.items.into()))
             }
         })*
     };
@@ -262,7 +258,10 @@ impl ser::SerializeMap for Entries {
     type Error = EncodeError;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), EncodeError> {
-        self.key = key.serialize(KeyEncoder)?;
+        self.key = match serde_json::to_value(key).map_err(ser::Error::custom)? {
+            Value::String(key) => key,
+            found => return Err(EncodeError::new(format!("expected a string as a key, found {found}"))),
+        };
         Ok(())
     }
 
@@ -289,13 +288,7 @@ struct Fields {
 
 impl Fields {
     fn insert<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), EncodeError> {
-        let value = value.serialize(Encoder).map_err(|error| {
-            let error = error.within(key);
-            match self.variant {
-                Some(variant) => error.within(variant),
-                None => error,
-            }
-        })?;
+        let value = value.serialize(Encoder).map_err(|error| error.within_variant(key, self.variant))?;
         self.map.insert(key.to_owned(), value);
         Ok(())
     }
@@ -305,10 +298,7 @@ impl Fields {
             let text = self.map.get(RAW).and_then(Value::as_str).unwrap_or_default();
             return serde_json::from_str(text).map_err(ser::Error::custom);
         }
-        Ok(match self.variant {
-            Some(variant) => tagged(variant, self.map.into()),
-            None => self.map.into(),
-        })
+        Ok(tagged(self.variant, self.map.into()))
     }
 }
 
@@ -334,142 +324,6 @@ macro_rules! structs {
 }
 
 structs!(SerializeStruct, SerializeStructVariant);
-
-/// Encodes keys: strings and unit variants.
-struct KeyEncoder;
-
-fn invalid_key(found: impl Display) -> EncodeError {
-    EncodeError::new(format!("expected a string as a key, found {found}"))
-}
-
-macro_rules! invalid_keys {
-    ($($method:ident: $kind:ty),* $(,)?) => {
-        $(fn $method(self, value: $kind) -> Result<String, EncodeError> {
-            Err(invalid_key(value))
-        })*
-    };
-}
-
-impl Serializer for KeyEncoder {
-    type Ok = String;
-    type Error = EncodeError;
-    type SerializeSeq = Impossible<String, EncodeError>;
-    type SerializeTuple = Impossible<String, EncodeError>;
-    type SerializeTupleStruct = Impossible<String, EncodeError>;
-    type SerializeTupleVariant = Impossible<String, EncodeError>;
-    type SerializeMap = Impossible<String, EncodeError>;
-    type SerializeStruct = Impossible<String, EncodeError>;
-    type SerializeStructVariant = Impossible<String, EncodeError>;
-
-    invalid_keys! {
-        serialize_bool: bool, serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64,
-        serialize_i128: i128, serialize_u8: u8, serialize_u16: u16, serialize_u32: u32, serialize_u64: u64,
-        serialize_u128: u128, serialize_f32: f32, serialize_f64: f64,
-    }
-
-    fn serialize_char(self, value: char) -> Result<String, EncodeError> {
-        Ok(value.to_string())
-    }
-
-    fn serialize_str(self, value: &str) -> Result<String, EncodeError> {
-        Ok(value.to_owned())
-    }
-
-    fn serialize_bytes(self, _value: &[u8]) -> Result<String, EncodeError> {
-        Err(invalid_key("bytes"))
-    }
-
-    fn serialize_none(self) -> Result<String, EncodeError> {
-        Err(invalid_key("nothing"))
-    }
-
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<String, EncodeError> {
-        value.serialize(self)
-    }
-
-    fn serialize_unit(self) -> Result<String, EncodeError> {
-        Err(invalid_key("nothing"))
-    }
-
-    fn serialize_unit_struct(self, name: &'static str) -> Result<String, EncodeError> {
-        Err(invalid_key(name))
-    }
-
-    fn serialize_unit_variant(
-        self,
-        _name: &'static str,
-        _index: u32,
-        variant: &'static str,
-    ) -> Result<String, EncodeError> {
-        Ok(variant.to_owned())
-    }
-
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(
-        self,
-        _name: &'static str,
-        value: &T,
-    ) -> Result<String, EncodeError> {
-        value.serialize(self)
-    }
-
-    fn serialize_newtype_variant<T: Serialize + ?Sized>(
-        self,
-        _name: &'static str,
-        _index: u32,
-        variant: &'static str,
-        _value: &T,
-    ) -> Result<String, EncodeError> {
-        Err(invalid_key(variant))
-    }
-
-    fn serialize_seq(self, _length: Option<usize>) -> Result<Self::SerializeSeq, EncodeError> {
-        Err(invalid_key("a list"))
-    }
-
-    fn serialize_tuple(self, _length: usize) -> Result<Self::SerializeTuple, EncodeError> {
-        Err(invalid_key("a list"))
-    }
-
-    fn serialize_tuple_struct(
-        self,
-        name: &'static str,
-        _length: usize,
-    ) -> Result<Self::SerializeTupleStruct, EncodeError> {
-        Err(invalid_key(name))
-    }
-
-    fn serialize_tuple_variant(
-        self,
-        _name: &'static str,
-        _index: u32,
-        variant: &'static str,
-        _length: usize,
-    ) -> Result<Self::SerializeTupleVariant, EncodeError> {
-        Err(invalid_key(variant))
-    }
-
-    fn serialize_map(self, _length: Option<usize>) -> Result<Self::SerializeMap, EncodeError> {
-        Err(invalid_key("a map"))
-    }
-
-    fn serialize_struct(
-        self,
-        name: &'static str,
-        _length: usize,
-    ) -> Result<Self::SerializeStruct, EncodeError> {
-        Err(invalid_key(name))
-    }
-
-    fn serialize_struct_variant(
-        self,
-        _name: &'static str,
-        _index: u32,
-        variant: &'static str,
-        _length: usize,
-    ) -> Result<Self::SerializeStructVariant, EncodeError> {
-        Err(invalid_key(variant))
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -530,7 +384,7 @@ mod tests {
                 "/by_name/a~1b",
                 "expected a string as a key, found 7",
             ),
-            (to_json(&BTreeMap::from([((1, 2), 3)])), "", "expected a string as a key, found a list"),
+            (to_json(&BTreeMap::from([((1, 2), 3)])), "", "expected a string as a key, found [1,2]"),
             (to_json(&[u128::MAX]), "/0", "at most 64 bits"),
         ] {
             let error = result.unwrap_err();

@@ -172,14 +172,12 @@ fn python(settings: &Settings, path: &Path) -> Vec<OsString> {
 /// The sandbox for one process of a program.
 pub(super) fn sandbox(settings: &Settings, path: &Path, wall: Duration, workspace: Workspace) -> Sandbox {
     let limits: Limits = settings.limits.clone().with_wall(wall.max(Duration::from_millis(1)));
-    let mut sandbox = Sandbox::new()
-        .level(settings.level)
-        .allow_degraded(settings.allow_degraded)
-        .limits(limits)
-        .workspace(match &settings.granted.grants().workdir {
+    let mut sandbox = Sandbox::new().level(settings.level).limits(limits).workspace(
+        match &settings.granted.grants().workdir {
             Some(directory) => Workspace::Host(directory.clone()),
             None => workspace,
-        });
+        },
+    );
     if let Some(search) = &settings.search_path {
         sandbox = sandbox.search_path(search.clone());
     }

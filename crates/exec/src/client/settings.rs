@@ -17,7 +17,6 @@ pub(super) struct Settings {
     pub(super) origins: Vec<PathBuf>,
     pub(super) directories: Vec<PathBuf>,
     pub(super) level: Level,
-    pub(super) allow_degraded: bool,
     pub(super) limits: Limits,
     pub(super) timeout: Duration,
     pub(super) session_timeout: Duration,
@@ -69,7 +68,6 @@ impl ExecutablesBuilder {
             origins: Vec::new(),
             directories: Vec::new(),
             level: Level::Standard,
-            allow_degraded: false,
             limits: Limits::default(),
             timeout: Duration::from_mins(1),
             session_timeout: Duration::from_mins(30),
@@ -115,13 +113,6 @@ impl ExecutablesBuilder {
     #[must_use]
     pub fn level(mut self, level: Level) -> Self {
         self.0.level = level;
-        self
-    }
-
-    /// Whether to accept a lower level than requested. Default: no, the program does not run.
-    #[must_use]
-    pub fn allow_degraded(mut self, allow: bool) -> Self {
-        self.0.allow_degraded = allow;
         self
     }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_core::{
-    Args, Artifact, BoxFuture, Ctx, Evidence, Output, Secret, StartCheck, Timeout, Tool, ToolError, ToolSpec,
+    Args, Artifact, BoxFuture, Ctx, Evidence, LogLevel, Output, OutputLog, Secret, StartCheck, Timeout, Tool,
+    ToolError, ToolSpec,
 };
 use toolpost_sandbox::{
     Cancel, EgressLog, Error, Event, Granted, Level, Outcome, Sandbox, Stdin, Verdict, Workspace,
@@ -16,7 +17,6 @@ use toolpost_sandbox::{
 
 use super::description::{Command, Program, VersionNeed, WorkingDirectory};
 use super::exit::{self, Meaning};
-use super::line_log::LineLog;
 use super::output::{ParseError, Parsed, Printed, Stream};
 use super::paths;
 use super::settings::CommandSettings;
@@ -81,12 +81,16 @@ impl Command {
             return Err(ToolError::cancelled(format!("the caller cancelled before `{name}` started")));
         }
         let secrets = self.secrets(args, &granted);
-        let mut log = LineLog::new(ctx, &secrets);
+        let mut log = OutputLog::new(ctx, &secrets);
         let (mut bytes, mut records, mut has_enough) = (0, 0, false);
         self.program.check_start()?;
         let outcome = sandbox
             .run(&toolpost_sandbox::Program::argv(line), &cancel, &mut |event| {
-                log.take(event);
+                match event {
+                    Event::Stdout(bytes) => log.write(LogLevel::Info, bytes),
+                    Event::Stderr(bytes) => log.write(LogLevel::Warn, bytes),
+                    _ => {}
+                }
                 // A program without effects may be stopped as soon as its retained output is complete.
                 if self.spec.annotations.read_only
                     && let Some(piece) = self.read_piece(event)

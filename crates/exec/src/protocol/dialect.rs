@@ -11,21 +11,13 @@ use toolpost_core::{
     ResourceSpec, Sample, SampleRequest, ToolSpec,
 };
 
+use super::is_default;
+
 /// The `protocol` that our programs report in `--discover`: dialect 0.1, our extensions, and resident mode.
 pub const PROTOCOL: &str = "0.1+toolpost.1";
 
 /// Reserved arguments that control how a tool runs, if the tool declares them.
 pub const RESERVED: [&str; 4] = ["working_dir", "timeout", "dry_run", "verbose"];
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
-fn is_false(value: &bool) -> bool {
-    !value
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
-fn is_plain(annotations: &Annotations) -> bool {
-    *annotations == Annotations::default()
-}
 
 /// The answer to `--discover`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -39,7 +31,7 @@ pub struct Discovery {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// Extension: whether `--resident` serves many calls over one process.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub resident: bool,
     /// Its tools.
     pub tools: Vec<ToolEntry>,
@@ -86,7 +78,7 @@ pub struct ToolEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Extension: hints about effects.
-    #[serde(skip_serializing_if = "is_plain")]
+    #[serde(skip_serializing_if = "is_default")]
     pub annotations: Annotations,
     /// Extension: the tool's policy.
     #[serde(skip_serializing_if = "Option::is_none")]

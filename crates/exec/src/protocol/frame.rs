@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 use toolpost_core::{Call, Code, Commit, LogLine, Priority, Progress, Question, SampleRequest, ToolError};
 
 use super::dialect::Discovery;
+use super::is_default;
 use super::outcome::{Answered, ArtifactFrame, OutputFrame};
 
 /// Version of the frames.
@@ -78,21 +79,6 @@ pub enum Verb {
     State,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
-fn is_false(value: &bool) -> bool {
-    !value
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
-fn is_zero(value: &u8) -> bool {
-    *value == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
-fn is_normal(priority: &Priority) -> bool {
-    *priority == Priority::Normal
-}
-
 /// The facts of a call besides tool and arguments. All are optional.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -104,7 +90,7 @@ pub struct CallFacts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     /// Number of ancestors.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub depth: u8,
     /// The caller.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,7 +105,7 @@ pub struct CallFacts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
     /// Order among queued calls.
-    #[serde(skip_serializing_if = "is_normal")]
+    #[serde(skip_serializing_if = "is_default")]
     pub priority: Priority,
     /// Timeout of one attempt, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,19 +114,19 @@ pub struct CallFacts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,
     /// Neither reads nor writes the cache.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub no_cache: bool,
     /// Validates everything and runs nothing.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub dry_run: bool,
     /// Validates the arguments and runs nothing, not even a tool's own dry run.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub validate: bool,
     /// Answers from examples or the output schema.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub mock: bool,
     /// Asks tools for detailed output.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub verbose: bool,
     /// Sandbox level.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -158,7 +144,7 @@ pub struct CallFacts {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub serves: Vec<Verb>,
     /// Whether the result includes the record.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub record: bool,
 }
 

@@ -210,13 +210,13 @@ impl Pool {
         let surplus: Vec<_> = idle.workers.drain(..excess).collect();
         // The previous reaper may have ended with its runtime.
         if idle.reaper.as_ref().is_none_or(JoinHandle::is_finished) {
-            let (pool, wait, min_idle) = (Arc::downgrade(self), settings.idle_timeout, settings.min_idle);
+            let (pool, wait) = (Arc::downgrade(self), settings.idle_timeout);
             idle.reaper = Some(tokio::spawn(async move {
                 let mut next = wait;
                 loop {
                     tokio::time::sleep(next).await;
                     let Some(pool) = pool.upgrade() else { return };
-                    match pool.reap(wait, min_idle) {
+                    match pool.reap(wait) {
                         Some(wait) => next = wait,
                         None => return,
                     }
@@ -228,18 +228,14 @@ impl Pool {
     }
 
     /// Stops workers that are idle for too long. Returns the time to the next check; `None` if none is needed.
-    fn reap(&self, wait: Duration, min_idle: usize) -> Option<Duration> {
+    fn reap(&self, wait: Duration) -> Option<Duration> {
         let mut idle = lock(&self.idle);
         let over = idle.workers.iter().take_while(|(since, _)| since.elapsed() >= wait).count();
-        let over = over.min(idle.workers.len().saturating_sub(min_idle));
         let ended: Vec<_> = idle.workers.drain(..over).collect();
-        let next = match idle.workers.front() {
-            Some((since, _)) if idle.workers.len() > min_idle => Some(wait.saturating_sub(since.elapsed())),
-            _ => {
-                idle.reaper = None;
-                None
-            }
-        };
+        let next = idle.workers.front().map(|(since, _)| wait.saturating_sub(since.elapsed()));
+        if next.is_none() {
+            idle.reaper = None;
+        }
         drop(idle);
         drop(ended);
         next

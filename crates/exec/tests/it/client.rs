@@ -16,13 +16,13 @@ use tempfile::TempDir;
 use toolpost_core::{Call, Code, Output, Reply, ToolError, ToolSource as _};
 use toolpost_exec::client::{Executables, ExecutablesBuilder};
 
-/// A folder with programs.
+/// A directory with programs.
 pub(super) struct Programs(TempDir);
 
 impl Programs {
     pub(super) fn new() -> Self {
-        let folder = tempfile::Builder::new().prefix("programs-").tempdir().unwrap();
-        Self(folder)
+        let directory = tempfile::Builder::new().prefix("programs-").tempdir().unwrap();
+        Self(directory)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -60,7 +60,7 @@ impl Programs {
     }
 }
 
-/// A shell program that tells this of itself and does `body` for anything else.
+/// A shell program with this answer to `--discover`, and `body` for other arguments.
 pub(super) fn shell(discovery: &Value, body: &str) -> String {
     format!(
         "#!/bin/sh\nif [ \"$1\" = --discover ]; then\ncat <<'END'\n{discovery:#}\nEND\nexit 0\nfi\n{body}\n"
@@ -94,8 +94,8 @@ pub(super) fn error(reply: &Reply) -> &ToolError {
     reply.result.as_ref().err().unwrap_or_else(|| panic!("{:?}", reply.result))
 }
 
-/// What a call comes to: its value, or its code and its message.
-pub(super) fn told(result: &Result<Output, ToolError>) -> Result<Value, (Code, String)> {
+/// The value of a call, or its code and its message.
+pub(super) fn outcome(result: &Result<Output, ToolError>) -> Result<Value, (Code, String)> {
     match result {
         Ok(output) => Ok(output.result_value()),
         Err(error) => Err((error.code(), error.message().to_owned())),

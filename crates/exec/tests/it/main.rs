@@ -14,6 +14,8 @@ extern crate toolpost_core as toolpost;
 mod client;
 #[cfg(feature = "command")]
 mod command;
+#[cfg(any(feature = "client", feature = "command", feature = "worker"))]
+mod host;
 #[cfg(feature = "scaffold")]
 mod scaffold;
 mod server;

@@ -8,8 +8,8 @@ use std::process::{Command, Output};
 use toolpost_core::Code;
 use toolpost_exec::scaffold::{Dependency, ProjectKind, scaffold};
 
-fn run(folder: &Path, line: &[String]) -> Output {
-    Command::new(&line[0]).args(&line[1..]).current_dir(folder).output().unwrap()
+fn run(directory: &Path, line: &[String]) -> Output {
+    Command::new(&line[0]).args(&line[1..]).current_dir(directory).output().unwrap()
 }
 
 fn text(output: &Output) -> String {
@@ -23,19 +23,19 @@ fn words(line: &str) -> Vec<String> {
 #[test]
 fn an_executable_passes_its_own_test() {
     let place = tempfile::tempdir().unwrap();
-    let folder = place.path().join("deep/my-tools");
-    let project = scaffold(&ProjectKind::Executable, "my-tools", &folder).unwrap();
+    let directory = place.path().join("deep/my-tools");
+    let project = scaffold(&ProjectKind::Executable, "my-tools", &directory).unwrap();
     assert_eq!(project.files, [PathBuf::from("my-tools"), PathBuf::from("test_my-tools.py")]);
-    let mode = std::fs::metadata(folder.join("my-tools")).unwrap().permissions().mode();
+    let mode = std::fs::metadata(directory.join("my-tools")).unwrap().permissions().mode();
     assert_eq!(mode & 0o100, 0o100, "it can be started");
-    let tried = run(&folder, &project.try_it);
+    let tried = run(&directory, &project.try_it);
     assert_eq!(text(&tried), "{\"status\": \"success\", \"result\": {\"greeting\": \"Hello, Ada.\"}}\n");
-    let tested = run(&folder, &project.test);
+    let tested = run(&directory, &project.test);
     assert!(tested.status.success() && text(&tested).contains("OK"), "{}", text(&tested));
     // The test tests: a program that does something else fails it.
-    let program = std::fs::read_to_string(folder.join("my-tools")).unwrap();
-    std::fs::write(folder.join("my-tools"), program.replace("Hello, ", "Bye, ")).unwrap();
-    assert!(!run(&folder, &project.test).status.success());
+    let program = std::fs::read_to_string(directory.join("my-tools")).unwrap();
+    std::fs::write(directory.join("my-tools"), program.replace("Hello, ", "Bye, ")).unwrap();
+    assert!(!run(&directory, &project.test).status.success());
 }
 
 /// The project in Rust with the façade of this workspace, and the versions that it is tested with.
@@ -43,30 +43,30 @@ fn an_executable_passes_its_own_test() {
 fn a_rust_project_passes_its_own_test() {
     let place = tempfile::tempdir().unwrap();
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
-    let folder = place.path().join("greeter");
+    let directory = place.path().join("greeter");
     let kind = ProjectKind::Rust(Dependency::Path(workspace.join("crates/toolpost")));
-    let project = scaffold(&kind, "greeter", &folder).unwrap();
+    let project = scaffold(&kind, "greeter", &directory).unwrap();
     assert_eq!(project.files.len(), 4);
     assert_eq!((project.test, project.try_it), (words("cargo test"), words("cargo run -- greet --name Ada")));
-    std::fs::copy(workspace.join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
+    std::fs::copy(workspace.join("Cargo.lock"), directory.join("Cargo.lock")).unwrap();
     // The workspace's own, with its profile, so that what is built there already is not built again.
     let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("..");
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["test", "--offline", "--quiet", "--config", "profile.dev.debug='line-tables-only'"]);
     cargo.args(["--config", "profile.dev.package.'*'.debug=false", "--target-dir"]).arg(target);
-    cargo.current_dir(&folder);
+    cargo.current_dir(&directory);
     let tested = cargo.output().unwrap();
     assert!(tested.status.success(), "{}", text(&tested));
     assert!(text(&tested).contains("3 passed") && !text(&tested).contains("warning"), "{}", text(&tested));
 }
 
 #[test]
-fn the_dependency_is_as_the_caller_says() {
+fn the_generated_dependency_follows_the_setting() {
     let place = tempfile::tempdir().unwrap();
     let manifest = |name: &str, dependency: Dependency| {
-        let folder = place.path().join(name);
-        scaffold(&ProjectKind::Rust(dependency), name, &folder).unwrap();
-        let text = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        let directory = place.path().join(name);
+        scaffold(&ProjectKind::Rust(dependency), name, &directory).unwrap();
+        let text = std::fs::read_to_string(directory.join("Cargo.toml")).unwrap();
         let manifest: serde_json::Value = toml::from_str(&text).unwrap();
         assert_eq!(manifest["package"]["name"], name);
         manifest["dependencies"]["toolpost"].clone()
@@ -77,7 +77,7 @@ fn the_dependency_is_as_the_caller_says() {
 }
 
 #[test]
-fn nothing_is_overwritten_and_errors_say_what_to_do() {
+fn existing_files_are_not_overwritten() {
     let place = tempfile::tempdir().unwrap();
     let full = place.path().join("full");
     std::fs::create_dir(&full).unwrap();

@@ -1,4 +1,5 @@
 //! Worker processes: this test program once more, and what its tools do to it.
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +13,10 @@ use toolpost::{
 };
 use toolpost_exec::server::{own_input, own_output};
 use toolpost_exec::worker::{MARKER, WorkerSettings, WorkerTools, Workers, serve};
-use toolpost_testkit::MemoryPort;
+use toolpost_testkit::{MemoryPort, eventually};
 use toolpost_toolbox::{Toolbox, ToolboxBuilder};
+
+use crate::host::{has_children, is_running};
 
 /// Add.
 #[tool(cpu_bound)]
@@ -25,7 +28,7 @@ fn add(a: i64, b: i64) -> i64 {
 /// The process and the thread of an async tool.
 #[tool(cpu_bound)]
 async fn process_id() -> u32 {
-    tokio::time::sleep(Duration::from_millis(1)).await;
+    tokio::task::yield_now().await;
     std::process::id()
 }
 
@@ -44,7 +47,7 @@ fn hang(file: String, mark: String) -> u32 {
         assert!(started.try_wait().unwrap().is_none());
     }
     loop {
-        std::thread::sleep(Duration::from_secs(1));
+        std::thread::park();
     }
 }
 
@@ -102,7 +105,7 @@ fn verbs(ctx: &Ctx, prefix: Inject<String>, #[arg(inject)] tenant: String) -> Va
         "owner": ctx.scope().map(|scope| scope.owner().to_owned()),
         "front": ctx.caller().front, "id": ctx.id().to_string(), "key": ctx.idempotency_key(),
         "attempt": ctx.attempt(), "left": ctx.remaining().is_some_and(|left| left < Duration::from_secs(61)),
-        "folder": ctx.working_dir(), "meta": ctx.metadata(),
+        "directory": ctx.working_dir(), "meta": ctx.metadata(),
     })
 }
 
@@ -118,17 +121,24 @@ fn count(
     if by == 0 { Err(ToolError::precondition("by nothing")) } else { Ok(*count) }
 }
 
-/// Wait for a file; tell the process.
+async fn exists(file: &str) {
+    let mut interval = tokio::time::interval(Duration::from_millis(10));
+    while !Path::new(file).exists() {
+        interval.tick().await;
+    }
+}
+
+/// Wait for a file; return the process id.
 #[tool(cpu_bound, timeout_s = 30)]
 async fn wait_for(file: String) -> u32 {
-    until(|| Path::new(&file).exists()).await;
+    exists(&file).await;
     std::process::id()
 }
 
 /// The same, with little time.
 #[tool(cpu_bound, timeout_s = 0.3)]
 async fn wait_a_moment(file: String) -> u32 {
-    until(|| Path::new(&file).exists()).await;
+    exists(&file).await;
     std::process::id()
 }
 
@@ -149,13 +159,13 @@ async fn fan_out(ctx: &Ctx, file: String, calls: usize, places: usize) -> Value 
     json!(errors)
 }
 
-/// Answer, and die when nobody waits for anything.
+/// Answer, and crash on a byte from the address.
 #[tool(cpu_bound)]
 async fn die_later(address: String) -> u32 {
-    let open = std::net::TcpStream::connect(address).unwrap();
+    let mut open = std::net::TcpStream::connect(address).unwrap();
     std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(100));
-        // Who is at the other end sees that this process is no more.
+        open.read_exact(&mut [0]).unwrap();
+        // The test sees the end of the stream when the process has exited.
         std::mem::forget(open);
         std::process::abort();
     });
@@ -224,7 +234,7 @@ async fn add_works(toolbox: &Toolbox) {
 }
 
 #[tokio::test]
-async fn a_tool_runs_in_another_process_that_is_used_again() {
+async fn a_worker_process_is_reused() {
     let (toolbox, workers) = toolbox(settings());
     assert_eq!(workers.count(), 0);
     add_works(&toolbox).await;
@@ -240,86 +250,58 @@ async fn a_tool_runs_in_another_process_that_is_used_again() {
     assert_eq!(run(&toolbox, "process_id", json!({})).await.unwrap(), first);
 }
 
-/// Whether a process with this word on its command line lives.
-fn lives(mark: &str) -> bool {
-    std::fs::read_dir("/proc").unwrap().any(|entry| {
-        let file = entry.unwrap().path().join("cmdline");
-        std::fs::read(file).is_ok_and(|line| String::from_utf8_lossy(&line).contains(mark))
-    })
-}
-
-/// Whether nothing writes to the file any more.
-async fn is_still(file: &Path) -> bool {
-    let size = || std::fs::metadata(file).unwrap().len();
-    let before = size();
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    before > 0 && size() == before
-}
-
-async fn until(mut condition: impl FnMut() -> bool) {
-    for _ in 0..3000 {
-        if condition() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("it never came");
-}
-
 #[tokio::test]
-async fn at_the_timeout_the_process_and_all_that_it_started_is_dead() {
+async fn a_timeout_kills_the_worker_and_its_children() {
     let (toolbox, workers) = toolbox(settings());
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("beats");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("beats");
     let arguments = json!({"file": file, "mark": "toolpost-mark-timeout"});
     // Starting the process is part of the time that the call has: not of the test.
     add_works(&toolbox).await;
     let error = run(&toolbox, "hang", arguments).await.unwrap_err();
     assert_eq!(error.code(), Code::Timeout, "{error}");
-    assert!(!lives("toolpost-mark-timeout"));
+    assert!(!is_running("toolpost-mark-timeout"));
     assert!(error.context().get("still_running").is_none(), "{error:#?}");
-    assert!(is_still(&file).await);
     assert_eq!(workers.count(), 0);
     add_works(&toolbox).await;
 }
 
 #[tokio::test]
-async fn a_call_that_is_cancelled_or_dropped_leaves_nothing() {
+async fn cancelled_and_dropped_calls_leave_no_process() {
     let (toolbox, workers) = toolbox(settings());
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let call = |mark: &str, file: &Path| {
         let mut call = Call::new("hang", json!({"file": file, "mark": mark}));
         call.cancellation = Cancellation::new();
         call
     };
     add_works(&toolbox).await;
-    let file = folder.path().join("cancelled");
+    let file = directory.path().join("cancelled");
     let cancelled = call("toolpost-mark-cancelled", &file);
     let stop = cancelled.cancellation.clone();
     let (reply, ()) = tokio::join!(toolbox.call(cancelled), async {
-        until(|| file.exists()).await;
+        eventually("the tool runs", async || file.exists()).await;
         stop.cancel();
     });
     assert_eq!(reply.result.unwrap_err().code(), Code::Cancelled);
-    assert!(!lives("toolpost-mark-cancelled"));
-    assert!(is_still(&file).await);
+    assert!(!is_running("toolpost-mark-cancelled"));
 
-    let file = folder.path().join("dropped");
+    let file = directory.path().join("dropped");
     {
         let dropped = toolbox.call(call("toolpost-mark-dropped", &file));
         tokio::pin!(dropped);
         tokio::select! {
             _ = &mut dropped => panic!("it never answers"),
-            () = until(|| file.exists()) => {}
+            () = eventually("the tool runs", async || file.exists()) => {}
         }
     }
-    until(|| !lives("toolpost-mark-dropped")).await;
-    until(|| workers.count() == 0).await;
+    eventually("the worker is killed", async || !is_running("toolpost-mark-dropped")).await;
+    eventually("workers.count() == 0", async || workers.count() == 0).await;
     add_works(&toolbox).await;
 }
 
 #[tokio::test]
-async fn a_death_costs_one_call() {
+async fn a_crash_fails_one_call() {
     let (toolbox, workers) = toolbox(settings());
     add_works(&toolbox).await;
     for (how, codes, words) in [
@@ -355,7 +337,7 @@ async fn memory_is_what_the_policy_says() {
 }
 
 #[tokio::test]
-async fn a_worker_can_do_what_any_tool_can() {
+async fn a_worker_has_the_whole_context() {
     let (toolbox, _) = toolbox(settings());
     let port = MemoryPort::new(10, 10);
     port.answer(Answer::Given { value: json!("yes") });
@@ -371,7 +353,7 @@ async fn a_worker_can_do_what_any_tool_can() {
         "taken": true, "asked": Answer::Given { value: json!("yes") }, "sampled": "echo: Say so.",
         "nested": 5, "unknown": "NOT_FOUND", "injected": "of this call",
         "owner": "ada", "front": "library", "id": id, "key": "key",
-        "attempt": 1, "left": true, "folder": "/tmp", "meta": {"a": 1},
+        "attempt": 1, "left": true, "directory": "/tmp", "meta": {"a": 1},
     });
     assert_eq!(result.unwrap().result_value(), expected);
     let heard = port.heard();
@@ -385,7 +367,7 @@ async fn a_worker_can_do_what_any_tool_can() {
 }
 
 #[tokio::test]
-async fn state_is_kept_by_the_process_that_calls() {
+async fn state_stays_in_the_calling_process() {
     let (toolbox, _) = toolbox(settings());
     let calls =
         (0..24).map(|n| run(&toolbox, "count", json!({"name": if n % 2 == 0 { "a" } else { "b" }, "by": 1})));
@@ -402,7 +384,7 @@ async fn state_is_kept_by_the_process_that_calls() {
 }
 
 #[tokio::test]
-async fn a_program_that_knows_nothing_of_workers_is_one_error() {
+async fn a_program_without_a_worker_entry_is_an_error() {
     for (program, arguments, words) in [
         ("/bin/true", vec![], "exited before it was ready"),
         ("/bin/sleep", vec!["1000"], "not ready within 300 ms"),
@@ -416,18 +398,18 @@ async fn a_program_that_knows_nothing_of_workers_is_one_error() {
         let error = run(&toolbox, "add", json!({"a": 1, "b": 2})).await.unwrap_err();
         assert!(matches!(error.code(), Code::Precondition | Code::Dependency), "{error}");
         assert!(error.message().contains(words), "{error}");
-        until(|| workers.count() == 0).await;
+        eventually("workers.count() == 0", async || workers.count() == 0).await;
     }
     let refused = Toolbox::builder().tool(add).build().unwrap_err();
     assert!(refused.message.contains("worker_entry"), "{refused}");
 }
 
 #[tokio::test]
-async fn there_are_as_many_as_are_allowed() {
+async fn the_number_of_workers_is_bounded() {
     let mut one = settings();
     one.max = 1;
     one.idle_timeout = Duration::from_millis(50);
-    let (toolbox, workers) = toolbox(one.clone());
+    let (toolbox, workers) = toolbox(one);
     // They wait for each other, and all of them have their turn.
     let calls = (0..8).map(|_| run(&toolbox, "process_id", json!({})));
     let all: Vec<Value> =
@@ -438,27 +420,19 @@ async fn there_are_as_many_as_are_allowed() {
     port.answer(Answer::Given { value: json!("yes") });
     let call = Call::new("verbs", json!({})).with_port(port).with_scope(Scope::new("ada"));
     assert_eq!(toolbox.call(call).await.result.unwrap().result_value()["nested"], 5);
-    until(|| workers.count() == 0).await;
-
-    one.min_idle = 1;
-    let (toolbox, workers) = self::toolbox(one);
-    add_works(&toolbox).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(workers.count(), 1);
-    drop(toolbox);
-    drop(workers);
+    eventually("workers.count() == 0", async || workers.count() == 0).await;
 }
 
 #[tokio::test]
-async fn nested_calls_are_at_most_four_times_as_many() {
+async fn nested_calls_have_four_times_the_workers() {
     let mut one = settings();
     one.max = 1;
     let (toolbox, workers) = toolbox(one);
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("go");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("go");
     let errors = run(&toolbox, "fan_out", json!({"file": file, "calls": 10, "places": 3})).await.unwrap();
     assert_eq!(errors, json!(vec!["OVERLOADED"; 7]));
-    until(|| workers.count() <= 1).await;
+    eventually("workers.count() <= 1", async || workers.count() <= 1).await;
     // Their places are free again.
     std::fs::remove_file(&file).unwrap();
     let errors = run(&toolbox, "fan_out", json!({"file": file, "calls": 5, "places": 3})).await.unwrap();
@@ -466,7 +440,7 @@ async fn nested_calls_are_at_most_four_times_as_many() {
 }
 
 #[tokio::test]
-async fn a_depth_from_outside_is_no_reason_not_to_wait() {
+async fn a_depth_from_the_wire_does_not_skip_the_queue() {
     let mut one = settings();
     one.max = 1;
     let (toolbox, workers) = toolbox(one);
@@ -485,20 +459,21 @@ async fn a_depth_from_outside_is_no_reason_not_to_wait() {
 }
 
 #[tokio::test]
-async fn a_process_that_dies_with_nothing_to_do_costs_no_call() {
+async fn a_crashed_idle_worker_fails_no_call() {
     let (toolbox, workers) = toolbox(settings());
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     run(&toolbox, "die_later", json!({"address": address})).await.unwrap();
     let dead = tokio::task::spawn_blocking(move || {
         let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(&[0]).unwrap();
         std::io::copy(&mut stream, &mut std::io::sink())
     });
-    // However it ends, it has ended; its streams end with it.
+    // The connection may end with an error; either way the process exits.
     let _ = dead.await.unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    eventually("the worker is reaped", async || !has_children()).await;
     add_works(&toolbox).await;
-    until(|| workers.count() == 1).await;
+    eventually("workers.count() == 1", async || workers.count() == 1).await;
 }
 
 #[tokio::test]
@@ -512,12 +487,12 @@ async fn a_call_leaves_no_task_behind() {
 }
 
 #[tokio::test]
-async fn a_call_that_never_got_a_process_has_not_begun() {
+async fn a_call_without_a_worker_is_overloaded() {
     let mut one = settings();
     one.max = 1;
     let (toolbox, _) = toolbox(one);
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("go");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("go");
     add_works(&toolbox).await;
     let (busy, ()) = tokio::join!(run(&toolbox, "wait_for", json!({"file": file})), async {
         let error = run(&toolbox, "wait_a_moment", json!({"file": file})).await.unwrap_err();

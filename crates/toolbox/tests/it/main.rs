@@ -9,7 +9,6 @@ mod aliases;
 mod authoring;
 mod catalog;
 mod framework;
-mod importing;
 mod limits;
 mod shapes;
 mod sources;

@@ -4,10 +4,9 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 
 use serde_json::{Value, json};
-use toolpost::{Artifact, Ctx, Evidence, ToolError, data, tool};
+use toolpost::{Artifact, Ctx, Evidence, LogLevel, OutputLog, ToolError, data, tool};
 use toolpost_sandbox::{Cancel, Error, Event, Language, Outcome, Pool, Program, Stdin, Unmet};
 
-use super::output_log::OutputLog;
 use super::session::{CodeSession, SessionHandle};
 use super::{CodeSettings, describe, failure};
 use crate::WithText;
@@ -183,8 +182,13 @@ pub(super) fn watched(
     if cancelled.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Ready(()) {
         return Err(ToolError::cancelled("the caller cancelled before the program started"));
     }
-    let mut log = OutputLog::new(ctx);
-    let outcome = run(&cancel, &mut |event| log.take(event)).map_err(failure::of_sandbox)?;
+    let mut log = OutputLog::new(ctx, &[]);
+    let mut write = |event: Event<'_>| match event {
+        Event::Stdout(bytes) => log.write(LogLevel::Info, bytes),
+        Event::Stderr(bytes) => log.write(LogLevel::Warn, bytes),
+        _ => {}
+    };
+    let outcome = run(&cancel, &mut write).map_err(failure::of_sandbox)?;
     log.finish();
     Ok(outcome)
 }

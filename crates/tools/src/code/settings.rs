@@ -1,15 +1,17 @@
 //! The operator's settings for code.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolpost::import::{ResourceLimits, SandboxConfig};
 use toolpost::{Ctx, ToolError};
+#[cfg(feature = "compat")]
+use toolpost_compat::SandboxConfig;
 use toolpost_sandbox::{Backend, BuildCache, Egress, Level, Limits, Sandbox, Workspace};
 
 use super::{CodePool, failure};
+use crate::call_limits::CallLimits;
 
 /// The operator's settings for code, injected by type: `Toolbox::builder().provide(CodeSettings::default())`.
 ///
@@ -78,6 +80,7 @@ impl Default for CodeSettings {
 }
 
 /// Directories of the host that every level mounts, and that cannot be blocked.
+#[cfg(feature = "compat")]
 const ALWAYS_MOUNTED: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store"];
 
 impl CodeSettings {
@@ -86,11 +89,12 @@ impl CodeSettings {
     ///
     /// # Errors
     /// `INVALID_INPUT` for a blocked path that contains, or is in, a directory that every level mounts.
+    #[cfg(feature = "compat")]
     pub fn from_config(config: &SandboxConfig) -> Result<Self, ToolError> {
         for path in &config.blocked {
             let mounted = ALWAYS_MOUNTED
                 .iter()
-                .find(|mounted| path.starts_with(mounted) || Path::new(mounted).starts_with(path));
+                .find(|mounted| path.starts_with(mounted) || std::path::Path::new(mounted).starts_with(path));
             if let Some(mounted) = mounted {
                 return Err(ToolError::invalid_input(format!(
                     "`blocked_paths`: cannot block `{}`, because interpreters need `{mounted}`",
@@ -123,10 +127,8 @@ impl CodeSettings {
     /// The sandbox of a call: its level, its limits and the operator's settings.
     pub(super) fn sandbox(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Sandbox, ToolError> {
         let mut sandbox = self.plain(self.call_limits(ctx, timeout)?, self.requested_level(ctx)?);
-        let no_requests =
-            ctx.inject::<ResourceLimits>().is_ok_and(|limits| limits.network_requests == Some(0));
         if let Some(egress) = &self.egress
-            && !no_requests
+            && CallLimits::of(ctx).allow_network()
         {
             sandbox = sandbox.egress(egress.clone());
         }
@@ -179,7 +181,8 @@ impl CodeSettings {
 
     /// The limits of a call.
     pub(super) fn call_limits(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Limits, ToolError> {
-        let mut limits = self.tightened(ctx).with_wall(self.wall(ctx, timeout)?);
+        let mut limits = CallLimits::of(ctx).tighten(self.limits.clone());
+        limits.wall = self.wall(ctx, limits.wall, timeout)?;
         if self.requested_level(ctx)? == Some(Level::Maximum) && self.limits == Limits::default() {
             let wall = limits.wall;
             limits = limits.tightened(&Limits::for_level(Level::Maximum));
@@ -190,32 +193,10 @@ impl CodeSettings {
         Ok(limits)
     }
 
-    /// The operator's limits, tightened by the call's.
-    fn tightened(&self, ctx: &Ctx) -> Limits {
-        let mut limits = self.limits.clone();
-        let Ok(call) = ctx.inject::<ResourceLimits>() else { return limits };
-        limits.memory = call.memory.map_or(limits.memory, |memory| memory.min(limits.memory));
-        limits.file_size = call.file_size.map_or(limits.file_size, |size| size.min(limits.file_size));
-        limits.cpu_quota = match (call.cpu, limits.cpu_quota) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
-        let processes = call.subprocesses.map(|others| others.saturating_add(1));
-        limits.processes = processes.map_or(limits.processes, |processes| processes.min(limits.processes));
-        if let Some(requests) = call.network_requests {
-            // With a limit of 0 the sandbox has no network at all.
-            let requests = requests.max(1);
-            limits.requests = Some(limits.requests.map_or(requests, |own| own.min(requests)));
-            limits.connections = Some(limits.connections.map_or(requests, |own| own.min(requests)));
-        }
-        limits
-    }
-
     /// The wall time of a run, at most the time to the call's deadline.
-    fn wall(&self, ctx: &Ctx, timeout: Option<f64>) -> Result<Duration, ToolError> {
-        let call = ctx.inject::<ResourceLimits>().ok().and_then(|limits| limits.time);
+    fn wall(&self, ctx: &Ctx, default: Duration, timeout: Option<f64>) -> Result<Duration, ToolError> {
         let wall = match timeout {
-            None => self.limits.wall.min(call.unwrap_or(Duration::MAX)),
+            None => default,
             Some(seconds) => match Duration::try_from_secs_f64(seconds) {
                 Ok(wall) if wall <= self.max_timeout => wall,
                 _ => {
@@ -249,7 +230,7 @@ mod tests {
     use toolpost_toolbox::Toolbox;
 
     /// The sandbox of a call, as text.
-    async fn sandbox(settings: CodeSettings, timeout: Option<f64>, call_timeout: Duration) -> String {
+    async fn sandbox_of(settings: CodeSettings, timeout: Option<f64>, call: Call) -> String {
         let tool = tool_fn(ToolSpec::new("look", "Look."), move |_, ctx| {
             let text = settings
                 .sandbox(&ctx, timeout)
@@ -258,9 +239,13 @@ mod tests {
             async move { Ok(Output::text(text?)) }
         });
         let toolbox = Toolbox::builder().tool(tool).build().unwrap();
+        toolbox.call(call).await.result.unwrap().to_text().into_owned()
+    }
+
+    async fn sandbox(settings: CodeSettings, timeout: Option<f64>, call_timeout: Duration) -> String {
         let mut call = Call::new("look", json!({}));
         call.options.timeout = Some(call_timeout);
-        toolbox.call(call).await.result.unwrap().to_text().into_owned()
+        sandbox_of(settings, timeout, call).await
     }
 
     #[tokio::test]
@@ -314,21 +299,11 @@ mod tests {
         assert!(text.contains("wall: 3.5") || text.contains("wall: 3.4"), "{text}");
     }
 
-    /// The sandbox of a call with imported limits and an imported level, as text.
-    async fn asked(settings: CodeSettings, security: serde_json::Value) -> String {
-        let tool = tool_fn(ToolSpec::new("look", "Look."), move |_, ctx| {
-            let text = settings.sandbox(&ctx, None).map(|sandbox| format!("{sandbox:?}"));
-            async move { Ok(Output::text(text?)) }
-        });
-        let toolbox = Toolbox::builder().tool(tool).build().unwrap();
-        let security = toolpost::import::SecurityLevel::from_json(&security).unwrap();
-        toolbox
-            .call(security.apply(Call::new("look", json!({}))))
-            .await
-            .result
-            .unwrap()
-            .to_text()
-            .into_owned()
+    /// The sandbox of a call that requests a level, as text.
+    async fn at_level(settings: CodeSettings, level: &str) -> String {
+        let mut call = Call::new("look", json!({}));
+        call.options.level = Some(level.to_owned());
+        sandbox_of(settings, None, call).await
     }
 
     #[tokio::test]
@@ -343,27 +318,30 @@ mod tests {
             (own(Some(Level::Minimal)), "minimal", "level: Some(Minimal)"),
             (own(Some(Level::Minimal)), "strict", "level: Some(Strict)"),
         ] {
-            let text = asked(settings, json!({ "level": name })).await;
+            let text = at_level(settings, name).await;
             assert!(text.contains(expected), "{name}: {text}");
         }
         let small = format!("memory: {}", Limits::for_level(Level::Maximum).memory);
-        assert!(asked(own(None), json!({ "level": "maximum" })).await.contains(&small));
-        assert!(!asked(own(None), json!({ "level": "strict" })).await.contains(&small));
+        assert!(at_level(own(None), "maximum").await.contains(&small));
+        assert!(!at_level(own(None), "strict").await.contains(&small));
         let chosen =
             CodeSettings { limits: Limits::default().with_memory(300 << 20), ..CodeSettings::default() };
-        let text = asked(chosen, json!({ "level": "maximum" })).await;
+        let text = at_level(chosen, "maximum").await;
         assert!(text.contains("memory: 314572800"), "what the operator set holds: {text}");
     }
 
+    #[cfg(feature = "compat")]
     #[tokio::test]
     async fn every_limit_of_a_call_reaches_the_sandbox() {
         let limits = json!({
             "max_memory_mb": 7, "max_cpu_percent": 30, "max_execution_time_seconds": 9, "max_file_size_mb": 3,
             "max_network_requests": 5, "max_subprocess_count": 2,
         });
-        let plain = asked(CodeSettings::default(), json!({ "level": "strict" })).await;
-        let text =
-            asked(CodeSettings::default(), json!({ "level": "strict", "resource_limits": limits })).await;
+        let call = Call::new("look", json!({}));
+        let security = json!({ "level": "strict", "resource_limits": limits });
+        let security = toolpost_compat::SecurityLevel::from_json(&security).unwrap();
+        let plain = at_level(CodeSettings::default(), "strict").await;
+        let text = sandbox_of(CodeSettings::default(), None, security.apply(call)).await;
         for part in [
             "memory: 7340032",
             "cpu_quota: Some(0.3)",
@@ -377,6 +355,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "compat")]
     #[tokio::test]
     async fn every_field_of_a_sandbox_configuration_reaches_the_sandbox() {
         let settings = |value| CodeSettings::from_config(&SandboxConfig::from_json(&value).unwrap());

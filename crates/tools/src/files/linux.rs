@@ -39,7 +39,7 @@ const MAX_ATTRIBUTES: u64 = 1 << 20;
 static CREATION: Mutex<()> = Mutex::new(());
 
 fn openat2(
-    folder: impl AsFd,
+    directory: impl AsFd,
     path: &str,
     flags: OFlags,
     mode: u32,
@@ -47,7 +47,7 @@ fn openat2(
 ) -> Result<OwnedFd, Errno> {
     let mode = Mode::from_raw_mode(mode);
     for _ in 0..MAX_ATTEMPTS {
-        match rustix::fs::openat2(&folder, path, flags | OFlags::CLOEXEC, mode, resolve) {
+        match rustix::fs::openat2(&directory, path, flags | OFlags::CLOEXEC, mode, resolve) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             result => return result,
         }
@@ -56,19 +56,20 @@ fn openat2(
 }
 
 /// Opens the directory of a call.
-fn open_directory(folder: &Directory) -> Result<OwnedFd, ToolError> {
+fn open_directory(directory: &Directory) -> Result<OwnedFd, ToolError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened =
-        rustix::fs::open(&folder.root, flags, Mode::empty()).and_then(|root| match folder.beneath.to_str() {
+    let opened = rustix::fs::open(&directory.root, flags, Mode::empty()).and_then(|root| {
+        match directory.beneath.to_str() {
             Some("") => Ok(root),
             Some(below) => openat2(&root, below, OFlags::PATH | OFlags::DIRECTORY, 0, WRITING),
             None => Err(Errno::ILSEQ),
-        });
+        }
+    });
     opened.map_err(|errno| match errno {
         Errno::NOSYS | Errno::PERM => no_openat2(errno),
         errno => ToolError::precondition(format!(
             "cannot open the working directory `{}`: {errno}",
-            folder.shown().display()
+            directory.shown().display()
         ))
         .suggest("Create the directory, or use another working directory."),
     })
@@ -122,10 +123,10 @@ fn explain_missing(root: &OwnedFd, errno: Errno, relative: &str, given: &str) ->
     let parts: Vec<&str> = relative.split('/').collect();
     for kept in (0..parts.len()).rev() {
         let parent = if kept == 0 { ".".to_owned() } else { parts[..kept].join("/") };
-        let Ok(folder) = openat2(root, &parent, OFlags::RDONLY | OFlags::DIRECTORY, 0, READING) else {
+        let Ok(directory) = openat2(root, &parent, OFlags::RDONLY | OFlags::DIRECTORY, 0, READING) else {
             continue;
         };
-        let names = names_in(&folder, true, MAX_COMPARED).map(|(names, _)| names).unwrap_or_default();
+        let names = names_in(&directory, true, MAX_COMPARED).map(|(names, _)| names).unwrap_or_default();
         let names: Vec<String> =
             names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
         let hint = did_you_mean(parts[kept], names.iter().map(String::as_str));
@@ -158,13 +159,13 @@ fn check_regular(stat: &Stat, given: &str) -> Result<(), ToolError> {
 
 /// Reads a file of at most `max` bytes.
 pub(super) fn read(
-    folder: &Directory,
+    directory: &Directory,
     relative: &str,
     given: &str,
     max: u64,
 ) -> Result<FileContent, ToolError> {
-    let root = open_directory(folder)?;
-    let links = if folder.follows_links { READING } else { WRITING };
+    let root = open_directory(directory)?;
+    let links = if directory.follows_links { READING } else { WRITING };
     // Check before opening: opening a pipe blocks, and opening a device may have effects.
     let look = openat2(&root, relative, OFlags::PATH, 0, links)
         .map_err(|errno| explain_missing(&root, errno, relative, given))?;
@@ -200,24 +201,24 @@ fn too_large(given: &str, size: u64, max: u64) -> ToolError {
 
 /// Writes a file.
 pub(super) fn write(
-    folder: &Directory,
+    directory: &Directory,
     relative: &str,
     given: &str,
     writing: &Write<'_>,
 ) -> Result<Written, ToolError> {
-    let root = open_directory(folder)?;
+    let root = open_directory(directory)?;
     let lookup = |path: &Path| lookup(&root, path);
     // Creations are serialized, so that the parts of a Git repository cannot be created concurrently.
     let is_new = lookup(Path::new(relative)).is_none();
     let _guard = is_new.then(|| CREATION.lock().unwrap_or_else(PoisonError::into_inner));
-    folder.check_writable(relative, given, &lookup)?;
+    directory.check_writable(relative, given, &lookup)?;
     let path = Path::new(relative);
-    if adds_git_driver(path, || attributes(&root, relative), writing.bytes) && !folder.admits(path) {
+    if adds_git_driver(path, || attributes(&root, relative), writing.bytes) && !directory.admits(path) {
         return Err(Directory::rejected(Rejection::GitDriver, given));
     }
     let (parent, name) = relative.rsplit_once('/').unwrap_or((".", relative));
     if writing.create_directories && parent != "." {
-        create_directories(folder, &root, parent, given)?;
+        create_directories(directory, &root, parent, given)?;
     }
     let parent = openat2(&root, parent, OFlags::RDONLY | OFlags::DIRECTORY, 0, WRITING).map_err(|errno| {
         let error = explain_missing(&root, errno, parent, given);
@@ -230,7 +231,7 @@ pub(super) fn write(
             .suggest(format!("Set `create_directories` to create it. {hint}").trim().to_owned())
     })?;
     let fail = |errno| explain(errno, given);
-    if is_protected(&folder.host, &parent, name).map_err(fail)? {
+    if is_protected(&directory.host, &parent, name).map_err(fail)? {
         return Err(is_trusted(given));
     }
     let existing = match rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -243,7 +244,7 @@ pub(super) fn write(
     }
     let copied = existing.as_ref().filter(|_| writing.backup).map_or(0, |stat| stat.st_size as u64);
     let created = u64::from(existing.is_none() || writing.backup);
-    folder.take_room(given, copied.saturating_add(writing.bytes.len() as u64), created)?;
+    directory.take_room(given, copied.saturating_add(writing.bytes.len() as u64), created)?;
     let backup = match existing {
         Some(_) if writing.backup => Some(back_up(&parent, name, given)?),
         _ => None,
@@ -327,17 +328,17 @@ fn is_protected(protected: &[PathBuf], parent: &OwnedFd, name: &str) -> Result<b
 fn create_directories(work: &Directory, root: &OwnedFd, path: &str, given: &str) -> Result<(), ToolError> {
     let fail = |errno| explain(errno, given);
     let flags = OFlags::PATH | OFlags::DIRECTORY;
-    let mut folder = openat2(root, ".", flags, 0, WRITING).map_err(fail)?;
+    let mut directory = openat2(root, ".", flags, 0, WRITING).map_err(fail)?;
     for part in path.split('/') {
-        folder = match openat2(&folder, part, flags, 0, WRITING) {
+        directory = match openat2(&directory, part, flags, 0, WRITING) {
             Ok(next) => next,
             Err(Errno::NOENT) => {
                 work.take_room(given, 0, 1)?;
-                match rustix::fs::mkdirat(&folder, part, Mode::from_raw_mode(0o777)) {
+                match rustix::fs::mkdirat(&directory, part, Mode::from_raw_mode(0o777)) {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(errno) => return Err(fail(errno)),
                 }
-                openat2(&folder, part, flags, 0, WRITING).map_err(fail)?
+                openat2(&directory, part, flags, 0, WRITING).map_err(fail)?
             }
             Err(errno) => return Err(fail(errno)),
         };
@@ -491,9 +492,9 @@ fn overwrite(parent: &OwnedFd, name: &str, exists: bool, given: &str, bytes: &[u
 }
 
 /// The sorted names in a directory, and whether there are more than `max`.
-fn names_in(folder: &OwnedFd, include_hidden: bool, max: usize) -> Result<(Vec<Vec<u8>>, bool), Errno> {
+fn names_in(directory: &OwnedFd, include_hidden: bool, max: usize) -> Result<(Vec<Vec<u8>>, bool), Errno> {
     let mut names = Vec::new();
-    for entry in Dir::read_from(folder)? {
+    for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name == b"." || name == b".." || (name.starts_with(b".") && !include_hidden) {
@@ -511,12 +512,12 @@ fn names_in(folder: &OwnedFd, include_hidden: bool, max: usize) -> Result<(Vec<V
 
 /// Lists a directory: the entries, and whether the list is truncated.
 pub(super) fn list(
-    folder: &Directory,
+    directory: &Directory,
     relative: &str,
     given: &str,
     options: &ListOptions<'_>,
 ) -> Result<(Vec<ListingEntry>, bool), ToolError> {
-    let root = open_directory(folder)?;
+    let root = open_directory(directory)?;
     let look = openat2(&root, relative, OFlags::PATH, 0, READING)
         .map_err(|errno| explain_missing(&root, errno, relative, given))?;
     let fail = |errno| explain(errno, given);
@@ -529,7 +530,7 @@ pub(super) fn list(
     let prefix = if relative == "." { String::new() } else { format!("{relative}/") };
     let mut walk =
         Walk { options, base: prefix.len(), entries: Vec::new(), names_left: MAX_NAMES, truncated: false };
-    walk.folder(&opened, &prefix, 1).map_err(|stop| match stop {
+    walk.directory(&opened, &prefix, 1).map_err(|stop| match stop {
         Stop::Failed(errno) => fail(errno),
         Stop::Cancelled => ToolError::cancelled("the caller cancelled the listing"),
     })?;
@@ -551,16 +552,16 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn folder(&mut self, folder: &OwnedFd, prefix: &str, depth: u32) -> Result<(), Stop> {
+    fn directory(&mut self, directory: &OwnedFd, prefix: &str, depth: u32) -> Result<(), Stop> {
         let (names, more) =
-            names_in(folder, self.options.include_hidden, self.names_left).map_err(Stop::Failed)?;
+            names_in(directory, self.options.include_hidden, self.names_left).map_err(Stop::Failed)?;
         self.names_left -= names.len();
         self.truncated |= more;
         for name in names {
             if (self.options.is_cancelled)() {
                 return Err(Stop::Cancelled);
             }
-            let stat = match rustix::fs::statat(folder, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
+            let stat = match rustix::fs::statat(directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
                 // It was removed after its name was read.
                 Err(Errno::NOENT) => continue,
@@ -586,12 +587,12 @@ impl Walk<'_> {
                     kind,
                     size: if kind == EntryKind::File { stat.st_size as u64 } else { 0 },
                     modified: modified(&stat),
-                    target: (kind == EntryKind::Symlink).then(|| target_of(folder, &name)),
+                    target: (kind == EntryKind::Symlink).then(|| target_of(directory, &name)),
                     note: None,
                 });
             }
             if kind == EntryKind::Directory && depth < self.options.max_depth {
-                let note = self.below(folder, &name, &path, depth)?;
+                let note = self.below(directory, &name, &path, depth)?;
                 if let (Some(note), Some(entry)) = (note, position.and_then(|at| self.entries.get_mut(at))) {
                     entry.note = Some(note);
                 }
@@ -606,15 +607,15 @@ impl Walk<'_> {
     /// Lists a subdirectory; returns the reason if it cannot be listed.
     fn below(
         &mut self,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         name: &[u8],
         path: &str,
         depth: u32,
     ) -> Result<Option<String>, Stop> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // Safe with `openat`: a single name without following links.
-        match rustix::fs::openat(folder, name, flags, Mode::empty()) {
-            Ok(next) => self.folder(&next, &format!("{path}/"), depth + 1).map(|()| None),
+        match rustix::fs::openat(directory, name, flags, Mode::empty()) {
+            Ok(next) => self.directory(&next, &format!("{path}/"), depth + 1).map(|()| None),
             Err(Errno::ACCESS | Errno::PERM) => Ok(Some("not listed: the file system denies access".into())),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 Ok(Some("not listed: it was replaced concurrently".into()))
@@ -624,8 +625,8 @@ impl Walk<'_> {
     }
 }
 
-fn target_of(folder: &OwnedFd, name: &[u8]) -> String {
-    match rustix::fs::readlinkat(folder, name, Vec::new()) {
+fn target_of(directory: &OwnedFd, name: &[u8]) -> String {
+    match rustix::fs::readlinkat(directory, name, Vec::new()) {
         Ok(target) => target.to_string_lossy().into_owned(),
         Err(errno) => format!("[unreadable: {errno}]"),
     }
@@ -641,29 +642,29 @@ fn modified(stat: &Stat) -> String {
 mod tests {
     use super::*;
 
-    fn open(folder: &std::path::Path) -> OwnedFd {
-        rustix::fs::open(folder, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap()
+    fn open(directory: &std::path::Path) -> OwnedFd {
+        rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap()
     }
 
     #[test]
     fn a_concurrently_created_file_is_not_overwritten_and_no_temporary_file_remains() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("a"), "of somebody else").unwrap();
-        let error = replace(&open(folder.path()), "a", None, "a", b"mine").unwrap_err();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a"), "of another process").unwrap();
+        let error = replace(&open(directory.path()), "a", None, "a", b"mine").unwrap_err();
         assert_eq!(error.code(), toolpost::Code::Conflict);
         let names: Vec<_> =
-            std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["a"]);
-        assert_eq!(std::fs::read(folder.path().join("a")).unwrap(), b"of somebody else");
+        assert_eq!(std::fs::read(directory.path().join("a")).unwrap(), b"of another process");
     }
 
     #[test]
     fn truncated_names_are_reported() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for name in ["c", "a", "b", ".h"] {
-            std::fs::write(folder.path().join(name), "").unwrap();
+            std::fs::write(directory.path().join(name), "").unwrap();
         }
-        let names = |hidden, maximum| names_in(&open(folder.path()), hidden, maximum).unwrap();
+        let names = |hidden, maximum| names_in(&open(directory.path()), hidden, maximum).unwrap();
         assert_eq!(names(false, 3), (vec![b"a".to_vec(), b"b".to_vec(), b"c".to_vec()], false));
         let (some, more) = names(true, 3);
         assert_eq!((some.len(), more), (3, true));

@@ -61,7 +61,7 @@ pub struct Listing {
 /// Symbolic links are listed but not followed.
 #[tool(
     summary = "List directory",
-    tags("file", "folder", "directory", "list", "find", "glob"),
+    tags("file", "directory", "directory", "list", "find", "glob"),
     max_retries = 0,
     examples(r#"{"path": ".", "recursive": true, "pattern": "*.csv"}"#),
     policy(category = "file_system", group = "files", read_only, idempotent)
@@ -84,8 +84,8 @@ pub fn list_directory(
     ctx: &Ctx,
 ) -> Result<WithText<Listing>, ToolError> {
     let pattern = pattern.as_deref().map(Pattern::new).transpose()?;
-    let folder = Directory::of(ctx)?;
-    let relative = folder.relative(&path)?;
+    let directory = Directory::of(ctx)?;
+    let relative = directory.relative(&path)?;
     let options = ListOptions {
         max_depth: if recursive { max_depth } else { 1 },
         include_hidden,
@@ -93,7 +93,7 @@ pub fn list_directory(
         max_entries: MAX_ENTRIES,
         is_cancelled: &|| ctx.is_cancelled(),
     };
-    let (entries, truncated) = platform::list(&folder, &relative, &path, &options)?;
+    let (entries, truncated) = platform::list(&directory, &relative, &path, &options)?;
     let listing = Listing { path, entries, truncated };
     let text = describe(&listing);
     Ok(WithText::new(listing, text))

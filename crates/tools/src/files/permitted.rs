@@ -141,8 +141,13 @@ impl FileSystemTool {
     }
 
     /// The relative path, if the rules permit the access. Checked before the file is touched.
-    fn permitted(&self, folder: &Directory, path: &str, needed: FilePermission) -> Result<String, ToolError> {
-        let relative = folder.relative(path)?;
+    fn permitted(
+        &self,
+        directory: &Directory,
+        path: &str,
+        needed: FilePermission,
+    ) -> Result<String, ToolError> {
+        let relative = directory.relative(path)?;
         let (permission, rule) = self.permission(&relative);
         if permission >= needed {
             return Ok(relative);
@@ -156,8 +161,8 @@ impl FileSystemTool {
         Err(at_path(error, path).suggest("List the files to see the permitted ones."))
     }
 
-    fn text(folder: &Directory, relative: &str, path: &str) -> Result<String, ToolError> {
-        let found = platform::read(folder, relative, path, MAX_FILE)?;
+    fn text(directory: &Directory, relative: &str, path: &str) -> Result<String, ToolError> {
+        let found = platform::read(directory, relative, path, MAX_FILE)?;
         let decoded = decode(&found.bytes, Some(TextEncoding::named("utf-8")?)).map_err(|reason| {
             let message =
                 format!("`{}` ({}) is not a text file: {reason}", shown(path), megabytes(found.size));
@@ -170,7 +175,7 @@ impl FileSystemTool {
         Ok(decoded.text)
     }
 
-    fn put(folder: &Directory, relative: &str, path: &str, content: &str) -> Result<bool, ToolError> {
+    fn put(directory: &Directory, relative: &str, path: &str, content: &str) -> Result<bool, ToolError> {
         if content.len() as u64 > MAX_FILE {
             return Err(ToolError::limit(format!("`{}` would be larger than 10 MiB", shown(path))));
         }
@@ -180,7 +185,7 @@ impl FileSystemTool {
         }
         let write =
             Write { bytes: content.as_bytes(), backup: false, atomic: true, create_directories: true };
-        Ok(platform::write(folder, relative, path, &write)?.created)
+        Ok(platform::write(directory, relative, path, &write)?.created)
     }
 }
 
@@ -227,9 +232,9 @@ impl FileSystemTool {
         /// Path of the file, relative to the root.
         path: String,
     ) -> Result<String, ToolError> {
-        let folder = self.directory()?;
-        let relative = self.permitted(&folder, &path, FilePermission::Read)?;
-        Self::text(&folder, &relative, &path)
+        let directory = self.directory()?;
+        let relative = self.permitted(&directory, &path, FilePermission::Read)?;
+        Self::text(&directory, &relative, &path)
     }
 
     /// Write a text file, replacing its content. Creates missing directories.
@@ -241,9 +246,9 @@ impl FileSystemTool {
         /// The whole text of the file.
         content: String,
     ) -> Result<String, ToolError> {
-        let folder = self.directory()?;
-        let relative = self.permitted(&folder, &path, FilePermission::Write)?;
-        let created = Self::put(&folder, &relative, &path, &content)?;
+        let directory = self.directory()?;
+        let relative = self.permitted(&directory, &path, FilePermission::Write)?;
+        let created = Self::put(&directory, &relative, &path, &content)?;
         let done = if created { "Created" } else { "Replaced" };
         Ok(format!("{done} {} ({} bytes)", shown(&path), content.len()))
     }
@@ -259,9 +264,9 @@ impl FileSystemTool {
         /// The replacement.
         new_text: String,
     ) -> Result<String, ToolError> {
-        let folder = self.directory()?;
-        let relative = self.permitted(&folder, &path, FilePermission::Write)?;
-        let text = Self::text(&folder, &relative, &path)?;
+        let directory = self.directory()?;
+        let relative = self.permitted(&directory, &path, FilePermission::Write)?;
+        let text = Self::text(&directory, &relative, &path)?;
         let found = if old_text.is_empty() { 0 } else { text.matches(old_text.as_str()).take(2).count() };
         if found != 1 {
             let message = match found {
@@ -273,7 +278,7 @@ impl FileSystemTool {
                 .suggest("Read the file, and pass its exact text with more context."));
         }
         let changed = text.replacen(&old_text, &new_text, 1);
-        Self::put(&folder, &relative, &path, &changed)?;
+        Self::put(&directory, &relative, &path, &changed)?;
         Ok(format!("Updated {} ({} bytes)", shown(&path), changed.len()))
     }
 }

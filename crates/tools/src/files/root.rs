@@ -328,7 +328,7 @@ pub(crate) fn shown(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn folder() -> Directory {
+    fn directory() -> Directory {
         Directory {
             root: "/srv/data".into(),
             original: None,
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn paths_become_relative_or_are_rejected() {
-        let folder = folder();
+        let directory = directory();
         for (given, relative) in [
             ("a.txt", "a.txt"),
             ("./a//b/", "a/b"),
@@ -351,7 +351,7 @@ mod tests {
             ("/srv/data/run", "."),
             ("..a", "..a"),
         ] {
-            assert_eq!(folder.relative(given).unwrap(), relative, "{given}");
+            assert_eq!(directory.relative(given).unwrap(), relative, "{given}");
         }
         let long_name = "n".repeat(256);
         let long_path = "a/".repeat(3000);
@@ -366,11 +366,11 @@ mod tests {
             &long_name,
             &long_path,
         ] {
-            let error = folder.relative(given).unwrap_err();
+            let error = directory.relative(given).unwrap_err();
             assert_eq!(error.code(), toolpost::Code::InvalidPath, "{given}");
             assert!(error.message().len() < 400, "{error}");
         }
-        let error = folder.relative("/workspace/plots/a.png").unwrap_err();
+        let error = directory.relative("/workspace/plots/a.png").unwrap_err();
         assert!(error.suggestion().unwrap().contains("`plots/a.png`"), "{error}");
     }
 }

@@ -50,14 +50,14 @@ pub fn write_file(
     ctx: &Ctx,
 ) -> Result<WithText<WrittenFile>, ToolError> {
     let bytes = TextEncoding::named(&encoding)?.encode(&content)?;
-    let folder = Directory::of(ctx)?;
-    let relative = folder.relative(&path)?;
+    let directory = Directory::of(ctx)?;
+    let relative = directory.relative(&path)?;
     if relative == "." || path.ends_with('/') {
         let message = format!("`{}` is a directory; expected the path of a file", shown(&path));
         return Err(at_path(ToolError::invalid_path(message), &path).suggest("Append the file's name."));
     }
     let write = Write { bytes: &bytes, backup: create_backup, atomic, create_directories };
-    let written = platform::write(&folder, &relative, &path, &write)?;
+    let written = platform::write(&directory, &relative, &path, &write)?;
     let backup = written.backup.map(|name| match relative.rsplit_once('/') {
         Some((parent, _)) => format!("{parent}/{name}"),
         None => name,

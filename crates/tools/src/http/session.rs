@@ -16,12 +16,12 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use toolpost::import::ResourceLimits;
-use toolpost::{Ctx, Inject, ToolError};
+use toolpost::{Ctx, ToolError};
 use toolpost_sandbox::{AddressRule, address_rule};
 
 use super::HttpSettings;
 use super::secrets::without_credentials;
+use crate::call_limits::CallLimits;
 
 /// Maximum number of addresses per host name.
 const MAX_ADDRESSES: usize = 64;
@@ -54,7 +54,7 @@ pub(crate) struct Session<'a> {
     settings: &'a HttpSettings,
     client: reqwest::Client,
     pinned: Arc<Pinned>,
-    limits: Option<Inject<ResourceLimits>>,
+    limits: CallLimits,
 }
 
 /// A resolver that knows only checked addresses.
@@ -154,12 +154,12 @@ impl<'a> Session<'a> {
             .dns_resolver(Arc::clone(&pinned))
             .build()
             .map_err(|error| unusable(&error))?;
-        Ok(Self { settings, client, pinned, limits: None })
+        Ok(Self { settings, client, pinned, limits: CallLimits::default() })
     }
 
     /// Counts its requests against the limits of a call.
     pub(crate) fn counted(self, ctx: &Ctx) -> Self {
-        Self { limits: ctx.inject().ok(), ..self }
+        Self { limits: CallLimits::of(ctx), ..self }
     }
 
     /// Sends a request, optionally follows its redirects, and reads the body up to the limit.
@@ -170,9 +170,7 @@ impl<'a> Session<'a> {
                 Some(from) => error.with("redirected_from", without_credentials(from)),
                 None => error,
             })?;
-            if let Some(limits) = &self.limits {
-                limits.count_request()?;
-            }
+            self.limits.count_request()?;
             let mut sent = self.client.request(request.method.clone(), request.url.clone());
             sent = sent.headers(request.headers.clone());
             if let Some(body) = &request.body {

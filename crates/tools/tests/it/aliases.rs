@@ -3,7 +3,7 @@
 use serde_json::json;
 use toolpost_core::Code;
 
-use crate::support::Bench;
+use crate::support::{Bench, skip};
 
 #[tokio::test]
 async fn other_names_are_the_same_tools() {
@@ -28,6 +28,6 @@ async fn python_code_executor_runs_python() {
     assert_eq!(reply.record.arguments.as_deref(), Some(&json!({ "code": "6 * 7", "language": "python" })));
     match reply.result {
         Ok(output) => assert_eq!(output.structured.unwrap()["value"], 42),
-        Err(error) => println!("SKIP python_code_executor_runs_python: {error}"),
+        Err(error) => skip(error),
     }
 }

@@ -173,7 +173,7 @@ async fn the_place_is_marked() {
 }
 
 #[tokio::test]
-async fn a_long_expression_is_refused_and_a_wide_one_is_not_deep() {
+async fn a_long_expression_is_rejected_and_a_wide_one_is_not_deep() {
     let bench = Bench::new();
     let wide = "1+".repeat(2000) + "1";
     assert_eq!(bench.value("calculate", json!({ "expression": wide })).await["text"], "2001");

@@ -11,17 +11,17 @@ use serde_json::json;
 use toolpost_core::Code;
 use toolpost_tools::HttpSettings;
 
-use crate::support::Bench;
+use crate::support::{Bench, skip};
 
 #[expect(clippy::disallowed_methods, reason = "the certificates of a test are made by a program of the host")]
 /// An authority and a certificate of `localhost` from it; `None` where there is no `openssl`.
-fn certificates(folder: &Path) -> Option<()> {
+fn certificates(directory: &Path) -> Option<()> {
     let run = |arguments: &str| {
-        let done = Command::new("openssl").current_dir(folder).args(arguments.split(' ')).output().ok()?;
+        let done = Command::new("openssl").current_dir(directory).args(arguments.split(' ')).output().ok()?;
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         Some(())
     };
-    std::fs::write(folder.join("names"), "subjectAltName=DNS:localhost").unwrap();
+    std::fs::write(directory.join("names"), "subjectAltName=DNS:localhost").unwrap();
     let curve = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
     run(&format!("req -x509 {curve} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority"))?;
     run(&format!("req {curve} -keyout server.key -out server.csr -subj /CN=localhost"))?;
@@ -31,9 +31,9 @@ fn certificates(folder: &Path) -> Option<()> {
 }
 
 /// A server that gives each connection one answer.
-fn serve(folder: &Path) -> u16 {
-    let chain = vec![CertificateDer::from_pem_file(folder.join("server.pem")).unwrap()];
-    let key = PrivateKeyDer::from_pem_file(folder.join("server.key")).unwrap();
+fn serve(directory: &Path) -> u16 {
+    let chain = vec![CertificateDer::from_pem_file(directory.join("server.pem")).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(directory.join("server.key")).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -63,19 +63,19 @@ fn serve(folder: &Path) -> u16 {
 
 #[tokio::test]
 async fn a_certificate_is_checked_unless_the_operator_and_the_call_agree() {
-    let folder = tempfile::tempdir().unwrap();
-    if certificates(folder.path()).is_none() {
-        println!("SKIP a_certificate_is_checked: there is no `openssl` to make certificates with");
+    let directory = tempfile::tempdir().unwrap();
+    if certificates(directory.path()).is_none() {
+        skip("there is no `openssl` to make certificates with");
         return;
     }
-    let port = serve(folder.path());
+    let port = serve(directory.path());
     let named = format!("https://localhost:{port}/");
     let other_name = format!("https://other.example:{port}/");
     let mut settings = HttpSettings::default();
     settings.addresses.insert("localhost".into(), vec!["127.0.0.1".parse().unwrap()]);
     settings.addresses.insert("other.example".into(), vec!["127.0.0.1".parse().unwrap()]);
     settings.allowed_hosts = vec!["localhost".into(), "other.example".into()];
-    let authority = CertificateDer::from_pem_file(folder.path().join("ca.pem")).unwrap().to_vec();
+    let authority = CertificateDer::from_pem_file(directory.path().join("ca.pem")).unwrap().to_vec();
     for (trusted, permitted, url, verify, expected) in [
         (false, false, &named, true, Err(Code::Dependency)),
         (true, false, &named, true, Ok(())),

@@ -1,23 +1,23 @@
-//! `run_code` and `run_command`: what comes back, what is told while they run, and what cannot be run.
+//! `run_code` and `run_command`: results, live output and errors.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toolpost_core::{Cancellation, Code, LogLevel};
 use toolpost_sandbox::{Host, SYSTEM_SEARCH_PATH};
-use toolpost_testkit::MemoryPort;
+use toolpost_testkit::{MemoryPort, eventually};
 use toolpost_tools::{CodeSettings, FileRoot, Level};
 
-use crate::support::Bench;
+use crate::support::{Bench, is_sleeping, skip};
 
-/// A bench, if this host can run code with this program; else the test says what is missing.
-fn bench_for(test: &str, program: &str) -> Option<Bench> {
+/// A bench; `None`, with a message, on a host that cannot run the program.
+fn bench_for(program: &str) -> Option<Bench> {
     let level = Host::probe().best();
     let found =
-        SYSTEM_SEARCH_PATH.split(':').any(|folder| std::path::Path::new(folder).join(program).exists());
+        SYSTEM_SEARCH_PATH.split(':').any(|directory| std::path::Path::new(directory).join(program).exists());
     match (level, found) {
-        (None, _) => println!("SKIP {test}: this host can give no level of the sandbox"),
-        (_, false) => println!("SKIP {test}: there is no `{program}` in {SYSTEM_SEARCH_PATH}"),
+        (None, _) => skip("this host can give no level of the sandbox"),
+        (_, false) => skip(format!("there is no `{program}` in {SYSTEM_SEARCH_PATH}")),
         _ => return Some(Bench::new()),
     }
     None
@@ -35,13 +35,13 @@ fn settings(change: impl FnOnce(&mut CodeSettings)) -> CodeSettings {
 }
 
 /// A bench whose operator has settings of their own.
-fn bench_with(test: &str, settings: CodeSettings) -> Option<Bench> {
-    bench_for(test, "python3").map(|_| Bench::with(|builder| builder.provide(settings)))
+fn bench_with(settings: CodeSettings) -> Option<Bench> {
+    bench_for("python3").map(|_| Bench::with(|builder| builder.provide(settings)))
 }
 
 #[tokio::test]
 async fn value_output_and_exit_code_come_back() {
-    let Some(bench) = bench_for("value_output_and_exit_code_come_back", "python3") else { return };
+    let Some(bench) = bench_for("python3") else { return };
     let output = bench
         .run("run_code", python("import sys\nprint('out')\nprint('err', file=sys.stderr)\n{'n': 42}"))
         .await;
@@ -62,7 +62,7 @@ async fn value_output_and_exit_code_come_back() {
 
 #[tokio::test]
 async fn a_table_is_text_for_the_model_and_rows_for_programs() {
-    let Some(bench) = bench_for("a_table_is_text_for_the_model_and_rows_for_programs", "python3") else {
+    let Some(bench) = bench_for("python3") else {
         return;
     };
     let code = "{'type': 'DataFrame', 'shape': [1, 1], 'text': '   a\\n0  1', 'data': [[1]]}";
@@ -72,8 +72,8 @@ async fn a_table_is_text_for_the_model_and_rows_for_programs() {
 }
 
 #[tokio::test]
-async fn what_the_code_lacked_is_said_with_what_helps() {
-    let Some(bench) = bench_for("what_the_code_lacked_is_said_with_what_helps", "python3") else { return };
+async fn a_missing_package_or_host_has_a_hint() {
+    let Some(bench) = bench_for("python3") else { return };
     for (language, code, expected) in [
         ("python", "import pandas", "`pandas` is not installed: write the code without it."),
         ("bash", "no-such-command", "The command `no-such-command` is not available"),
@@ -91,7 +91,7 @@ async fn what_the_code_lacked_is_said_with_what_helps() {
 
 #[tokio::test]
 async fn code_that_fails_is_a_result() {
-    let Some(bench) = bench_for("code_that_fails_is_a_result", "python3") else { return };
+    let Some(bench) = bench_for("python3") else { return };
     let value = bench.value("run_code", python("import sys; sys.exit(3)")).await;
     assert_eq!((&value["exit_code"], &value["verdict"]), (&json!(3), &json!({"kind": "exit", "code": 3})));
     let output = bench.run("run_code", python("1 / 0")).await.unwrap();
@@ -102,8 +102,8 @@ async fn code_that_fails_is_a_result() {
 }
 
 #[tokio::test]
-async fn standard_input_is_given() {
-    let Some(bench) = bench_for("standard_input_is_given", "python3") else { return };
+async fn standard_input_is_passed() {
+    let Some(bench) = bench_for("python3") else { return };
     let mut arguments = python("import sys; sys.stdin.read()");
     assert_eq!(bench.value("run_code", arguments.clone()).await["value"], "");
     arguments["stdin"] = "hello\n".into();
@@ -114,7 +114,7 @@ async fn standard_input_is_given() {
 
 #[tokio::test]
 async fn timeout_stops_the_code() {
-    let Some(bench) = bench_for("timeout_stops_the_code", "python3") else { return };
+    let Some(bench) = bench_for("python3") else { return };
     let start = Instant::now();
     let mut arguments = python("print('begun', flush=True)\nwhile True: pass");
     arguments["timeout"] = 0.5.into();
@@ -132,7 +132,7 @@ async fn timeout_stops_the_code() {
 
 #[tokio::test]
 async fn the_time_of_the_call_is_a_limit_too() {
-    let Some(bench) = bench_for("the_time_of_the_call_is_a_limit_too", "python3") else { return };
+    let Some(bench) = bench_for("python3") else { return };
     let mut call = bench.call("run_code", python("print('begun', flush=True)\nimport time; time.sleep(60)"));
     call.options.timeout = Some(Duration::from_secs(3));
     let output = bench.toolbox.call(call).await.result.unwrap();
@@ -141,8 +141,8 @@ async fn the_time_of_the_call_is_a_limit_too() {
 }
 
 #[tokio::test]
-async fn files_of_the_working_folder_are_there_and_new_ones_stay() {
-    let Some(bench) = bench_for("files_of_the_working_folder_are_there_and_new_ones_stay", "python3") else {
+async fn files_of_the_working_directory_persist() {
+    let Some(bench) = bench_for("python3") else {
         return;
     };
     bench.put("in.txt", "from before");
@@ -150,7 +150,7 @@ async fn files_of_the_working_folder_are_there_and_new_ones_stay() {
     let output = bench.run("run_code", python(code)).await;
     let output = match output {
         Err(error) if error.code() == Code::Precondition => {
-            println!("SKIP files_of_the_working_folder_are_there_and_new_ones_stay: {error}");
+            skip(error);
             return;
         }
         output => output.unwrap(),
@@ -167,9 +167,8 @@ async fn files_of_the_working_folder_are_there_and_new_ones_stay() {
 }
 
 #[tokio::test]
-async fn without_a_folder_a_fresh_one_is_used_and_its_files_come_back() {
-    let Some(bench) = bench_for("without_a_folder_a_fresh_one_is_used_and_its_files_come_back", "python3")
-    else {
+async fn without_a_directory_code_gets_a_fresh_one() {
+    let Some(bench) = bench_for("python3") else {
         return;
     };
     let output = bench.toolbox.run("run_code", python("open('a.txt', 'w').write('kept')")).await.unwrap();
@@ -180,18 +179,15 @@ async fn without_a_folder_a_fresh_one_is_used_and_its_files_come_back() {
 }
 
 #[tokio::test]
-async fn lines_are_told_while_the_code_runs() {
-    let Some(bench) = bench_for("lines_are_told_while_the_code_runs", "python3") else { return };
+async fn output_is_logged_while_the_code_runs() {
+    let Some(bench) = bench_for("python3") else { return };
     let port = MemoryPort::new(100, 100);
     let code = "import sys, time\nprint('one', flush=True)\nprint('two', file=sys.stderr, flush=True)\n\
                 print('th', end='', flush=True)\ntime.sleep(1.5)\nprint('ree', flush=True)\nprint('end', end='')";
     let call = bench.call("run_code", python(code)).with_port(port.clone());
     let toolbox = bench.toolbox.clone();
     let running = tokio::spawn(async move { toolbox.call(call).await });
-    let start = Instant::now();
-    while port.heard().log.len() < 2 && start.elapsed() < Duration::from_secs(20) {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually("two lines are logged", async || port.heard().log.len() == 2).await;
     assert!(!running.is_finished(), "the lines come before the end");
     running.await.unwrap().result.unwrap();
     let mut heard: Vec<_> = port.heard().log.into_iter().map(|line| (line.level, line.message)).collect();
@@ -210,8 +206,8 @@ async fn lines_are_told_while_the_code_runs() {
 }
 
 #[tokio::test]
-async fn a_flood_of_output_is_cut_in_the_log_and_in_the_result() {
-    let Some(bench) = bench_for("a_flood_of_output_is_cut_in_the_log_and_in_the_result", "python3") else {
+async fn large_output_is_truncated_in_log_and_result() {
+    let Some(bench) = bench_for("python3") else {
         return;
     };
     let port = MemoryPort::new(1_000_000, 100);
@@ -227,31 +223,21 @@ async fn a_flood_of_output_is_cut_in_the_log_and_in_the_result() {
 
 #[tokio::test]
 async fn cancelling_the_call_ends_the_program() {
-    let Some(bench) = bench_for("cancelling_the_call_ends_the_program", "python3") else { return };
+    let Some(bench) = bench_for("python3") else { return };
     let cancellation = Cancellation::new();
-    let port = MemoryPort::new(10, 10);
-    let code =
-        "print('begun', flush=True)\nimport time\nwhile True: time.sleep(0.1); open('alive', 'a').write('x')";
-    let call =
-        bench.call("run_code", python(code)).with_cancellation(cancellation.clone()).with_port(port.clone());
+    let code = "import subprocess\nsubprocess.run(['sleep', '98762'])";
+    let call = bench.call("run_code", python(code)).with_cancellation(cancellation.clone());
     let toolbox = bench.toolbox.clone();
     let running = tokio::spawn(async move { toolbox.call(call).await });
-    let start = Instant::now();
-    while port.heard().log.is_empty() && start.elapsed() < Duration::from_secs(20) {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually("the program runs", async || is_sleeping("98762")).await;
     cancellation.cancel();
     assert_eq!(running.await.unwrap().result.unwrap_err().code(), Code::Cancelled);
-    let size = || std::fs::metadata(bench.path("alive")).map_or(0, |file| file.len());
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let before = size();
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(size(), before, "the program writes no more");
+    eventually("the program is killed", async || !is_sleeping("98762")).await;
 }
 
 #[tokio::test]
-async fn the_record_says_what_confined_the_run() {
-    let Some(bench) = bench_for("the_record_says_what_confined_the_run", "python3") else { return };
+async fn the_record_has_the_layers_of_the_run() {
+    let Some(bench) = bench_for("python3") else { return };
     let reply = bench.reply("run_code", python("1")).await;
     reply.result.unwrap();
     let record = serde_json::to_value(&*reply.record).unwrap();
@@ -263,8 +249,8 @@ async fn the_record_says_what_confined_the_run() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_run_is_an_error() {
-    let Some(bench) = bench_for("what_cannot_be_run_is_an_error", "python3") else { return };
+async fn code_that_cannot_run_is_an_error() {
+    let Some(bench) = bench_for("python3") else { return };
     for (tool, arguments, code, expected) in [
         ("run_code", json!({"language": "pyhton", "code": "1"}), Code::InvalidInput, "did you mean `python`"),
         ("run_code", json!({"language": "python", "code": "1\u{0}"}), Code::InvalidInput, "code"),
@@ -286,9 +272,8 @@ async fn what_cannot_be_run_is_an_error() {
 }
 
 #[tokio::test]
-async fn the_stricter_level_of_call_and_operator_counts() {
-    let test = "the_stricter_level_of_call_and_operator_counts";
-    let Some(bench) = bench_with(test, settings(|settings| settings.level = Some(Level::Standard))) else {
+async fn the_stricter_level_applies() {
+    let Some(bench) = bench_with(settings(|settings| settings.level = Some(Level::Standard))) else {
         return;
     };
     let mut call = bench.call("run_code", python("1"));
@@ -297,13 +282,13 @@ async fn the_stricter_level_of_call_and_operator_counts() {
     let error = bench.toolbox.call(call.clone()).await.result.unwrap_err();
     assert!(error.message().contains("did you mean `strict`"), "{error}");
     if !Host::probe().availability(Level::Strict).unwrap().available {
-        println!("SKIP {test}: level strict is not available");
+        skip("level strict is not available");
         return;
     }
     call.options.level = Some("strict".into());
     let strict = bench.toolbox.call(call.clone()).await.result.unwrap();
     assert_eq!(strict.structured.unwrap()["level"], "strict");
-    let Some(bench) = bench_with(test, settings(|settings| settings.level = Some(Level::Strict))) else {
+    let Some(bench) = bench_with(settings(|settings| settings.level = Some(Level::Strict))) else {
         return;
     };
     call.options.level = Some("standard".into());
@@ -313,12 +298,11 @@ async fn the_stricter_level_of_call_and_operator_counts() {
 
 #[tokio::test]
 async fn the_limits_of_the_operator_hold() {
-    let test = "the_limits_of_the_operator_hold";
     let few = settings(|settings| {
         settings.limits = settings.limits.clone().with_stdout(100).with_wall(Duration::from_millis(700));
         settings.max_timeout = Duration::from_secs(2);
     });
-    let Some(bench) = bench_with(test, few) else { return };
+    let Some(bench) = bench_with(few) else { return };
     let value = bench.value("run_code", python("print('x' * 10_000)")).await;
     assert!(value["stdout"].as_str().unwrap().len() < 200, "{value}");
     let value = bench.value("run_code", python("import time; time.sleep(9)")).await;
@@ -330,17 +314,16 @@ async fn the_limits_of_the_operator_hold() {
 }
 
 #[tokio::test]
-async fn folders_that_the_operator_shows_can_be_read_and_not_written() {
-    let test = "folders_that_the_operator_shows_can_be_read_and_not_written";
+async fn readable_directories_are_read_only() {
     let shown = tempfile::Builder::new().prefix("shown-").tempdir_in("/var/tmp").unwrap();
     std::fs::write(shown.path().join("data"), "shown").unwrap();
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(shown.path(), permissions).unwrap();
     let code = format!("open({:?}).read()", shown.path().join("data").display().to_string());
-    let Some(bench) = bench_for(test, "python3") else { return };
+    let Some(bench) = bench_for("python3") else { return };
     assert_eq!(bench.value("run_code", python(&code)).await["exit_code"], 1);
     let path = shown.path().to_owned();
-    let Some(bench) = bench_with(test, settings(|settings| settings.read_only.push(path))) else { return };
+    let Some(bench) = bench_with(settings(|settings| settings.read_only.push(path))) else { return };
     assert_eq!(bench.value("run_code", python(&code)).await["value"], "shown");
     let code = format!("open({:?}, 'w')", shown.path().join("data").display().to_string());
     assert_eq!(bench.value("run_code", python(&code)).await["exit_code"], 1);
@@ -348,7 +331,7 @@ async fn folders_that_the_operator_shows_can_be_read_and_not_written() {
 
 #[tokio::test]
 async fn a_command_runs_without_a_shell() {
-    let Some(bench) = bench_for("a_command_runs_without_a_shell", "echo") else { return };
+    let Some(bench) = bench_for("echo") else { return };
     let output = bench.run("run_command", json!({"argv": ["echo", "$HOME", "*", "; ls"]})).await.unwrap();
     assert_eq!(output.to_text(), "stdout:\n$HOME * ; ls");
     let value = bench.value("run_command", json!({"argv": ["sleep", "30"], "timeout": 0.3})).await;
@@ -356,9 +339,8 @@ async fn a_command_runs_without_a_shell() {
 }
 
 #[tokio::test]
-async fn the_root_is_the_workspace_when_there_is_no_working_folder() {
-    let test = "the_root_is_the_workspace_when_there_is_no_working_folder";
-    if bench_for(test, "python3").is_none() {
+async fn the_root_is_the_default_workspace() {
+    if bench_for("python3").is_none() {
         return;
     }
     let root = tempfile::tempdir().unwrap();
@@ -374,7 +356,7 @@ async fn other_languages_run() {
         ("bash", "bash", "echo \"::result $((6 * 7))\"", json!(42)),
         ("javascript", "node", "6 * 7", json!(42)),
     ] {
-        let Some(bench) = bench_for(&format!("other_languages_run ({language})"), program) else { continue };
+        let Some(bench) = bench_for(program) else { continue };
         let value = bench.value("run_code", json!({"language": language, "code": code})).await;
         assert_eq!(value["value"], expected, "{value}");
     }

@@ -6,21 +6,21 @@ use serde_json::{Value, json};
 use toolpost_core::{Call, Output, Scope, ToolError};
 use toolpost_tools::{CodeSettings, Limits, code_execution};
 
-use crate::support::Bench;
+use crate::support::{Bench, skip};
 
 async fn run(bench: &Bench, scope: &Scope, code: &str) -> Result<Output, ToolError> {
     let call = Call::new("code_execution", json!({ "code": code })).with_scope(scope.clone());
     bench.toolbox.call(call).await.result
 }
 
-/// A bench with the tool, if this host has sessions; else the test says why not.
-async fn bench(test: &str, settings: CodeSettings) -> Option<(Bench, Scope)> {
+/// A bench with the tool; `None`, with a message, on a host without sessions.
+async fn bench(settings: CodeSettings) -> Option<(Bench, Scope)> {
     let bench = Bench::with(|builder| builder.tool(code_execution()).provide(settings));
     let scope = Scope::new("ada").with_working_dir(bench.path(""));
     match run(&bench, &scope, "1").await {
         Ok(_) => Some((bench, scope)),
         Err(error) => {
-            println!("SKIP {test}: {}", error.message());
+            skip(error.message());
             None
         }
     }
@@ -31,8 +31,8 @@ async fn value(bench: &Bench, scope: &Scope, code: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_keeps_variables_and_files_and_its_results_are_the_hosted_blocks() {
-    let Some((bench, _)) = bench("code_execution", CodeSettings::default()).await else { return };
+async fn a_conversation_persists_variables_and_returns_hosted_blocks() {
+    let Some((bench, _)) = bench(CodeSettings::default()).await else { return };
     bench.put("data.csv", "item,value\napple,30\nbanana,70\n");
     // Another conversation, which begins with the file.
     let scope = Scope::new("ada").with_working_dir(bench.path(""));
@@ -70,7 +70,7 @@ async fn a_conversation_keeps_variables_and_files_and_its_results_are_the_hosted
 async fn limits_have_the_hosted_error_codes() {
     let mut settings = CodeSettings::default();
     settings.limits = Limits::default().with_wall(Duration::from_secs(2));
-    let Some((bench, scope)) = bench("limits of code_execution", settings).await else { return };
+    let Some((bench, scope)) = bench(settings).await else { return };
     assert_eq!(
         value(&bench, &scope, "while True: pass").await,
         json!({"type": "code_execution_tool_result_error", "error_code": "execution_time_exceeded"})
@@ -84,8 +84,8 @@ async fn limits_have_the_hosted_error_codes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_of_its_own_works_in_the_folder_itself() {
-    let Some((bench, _)) = bench("code_execution without a scope", CodeSettings::default()).await else {
+async fn a_separate_call_works_in_the_directory_itself() {
+    let Some((bench, _)) = bench(CodeSettings::default()).await else {
         return;
     };
     let block = bench.value("code_execution", json!({ "code": "open('made.txt', 'w').write('x')" })).await;

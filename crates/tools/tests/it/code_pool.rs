@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toolpost_sandbox::{Egress, Host, Level};
+use toolpost_testkit::eventually;
 use toolpost_tools::{CodePool, CodeSettings};
 
-use crate::support::Bench;
+use crate::support::{Bench, skip};
 
 fn settings(pool: &CodePool) -> CodeSettings {
     let mut settings = CodeSettings::default();
@@ -16,12 +17,12 @@ fn settings(pool: &CodePool) -> CodeSettings {
 }
 
 /// A toolbox with these settings; none, loudly, where the host has no level strict or no Python.
-fn bench(test: &str, settings: CodeSettings) -> Option<Bench> {
+fn bench(settings: CodeSettings) -> Option<Bench> {
     let host = Host::probe();
     let strict = host.availability(Level::Strict).is_some_and(|entry| entry.available);
     let languages = host.languages(None);
     if !strict || !languages.iter().any(|found| found.language.name() == "python" && found.available) {
-        println!("SKIP {test}: no level strict, or no Python");
+        skip("no level strict, or no Python");
         return None;
     }
     Some(Bench::with(|builder| builder.provide(settings)))
@@ -35,28 +36,22 @@ async fn ran(bench: &Bench, code: &str) -> (String, Value) {
     (report["backend"].as_str().unwrap().to_owned(), value)
 }
 
-/// Waits until the pool has its Pythons; false, loudly, where it can have none.
-async fn ready(test: &str, pool: &CodePool, children: usize) -> bool {
-    let begun = Instant::now();
-    loop {
-        let metrics = pool.metrics().unwrap();
-        if metrics.ready == children {
-            return true;
-        }
-        if let Some(reason) = metrics.unavailable {
-            println!("SKIP {test}: {reason}");
-            return false;
-        }
-        assert!(begun.elapsed() < Duration::from_mins(1), "{metrics:?}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+/// Waits until the workers are ready; false, loudly, where the host supports none.
+async fn ready(pool: &CodePool, children: usize) -> bool {
+    let metrics = || pool.metrics().unwrap();
+    let settled = async || metrics().ready == children || metrics().unavailable.is_some();
+    eventually("the workers are ready", settled).await;
+    let unavailable = metrics().unavailable;
+    if let Some(reason) = &unavailable {
+        skip(reason);
     }
+    unavailable.is_none()
 }
 
 #[tokio::test]
 async fn the_first_run_is_ordinary_and_the_next_ones_are_forked() {
-    let test = "the_first_run_is_ordinary_and_the_next_ones_are_forked";
     let pool = CodePool::new().children(3).preload(["colorsys"]);
-    let Some(bench) = bench(test, settings(&pool)) else { return };
+    let Some(bench) = bench(settings(&pool)) else { return };
     let code = "import os, sys\nopen('made.txt', 'a').write('x')\n['colorsys' in sys.modules, os.getcwd(), sorted(os.listdir('.'))]";
     bench.put("in.txt", "there");
     assert!(pool.metrics().is_none(), "nothing is made before it is needed");
@@ -64,7 +59,7 @@ async fn the_first_run_is_ordinary_and_the_next_ones_are_forked() {
     assert!(pool.metrics().is_none());
     let (backend, cold) = ran(&bench, code).await;
     assert_eq!((backend.as_str(), &cold[0]), ("process", &json!(false)));
-    if !ready(test, &pool, 3).await {
+    if !ready(&pool, 3).await {
         return;
     }
     let (backend, value) = ran(&bench, code).await;
@@ -84,23 +79,22 @@ async fn the_first_run_is_ordinary_and_the_next_ones_are_forked() {
 }
 
 #[tokio::test]
-async fn calls_do_not_wait_for_a_pool_that_is_made() {
-    let test = "calls_do_not_wait_for_a_pool_that_is_made";
-    let Some(plain) = bench(test, CodeSettings::default()) else { return };
+async fn calls_do_not_wait_for_a_starting_pool() {
+    let Some(plain) = bench(CodeSettings::default()) else { return };
     let found = ran(&plain, "import sys\n[*sys.version_info[:2], sys.executable]").await.1;
     // A virtual environment with a module that takes its time.
-    let folder = tempfile::tempdir().unwrap();
-    let packages = folder.path().join(format!("lib/python{}.{}/site-packages", found[0], found[1]));
+    let directory = tempfile::tempdir().unwrap();
+    let packages = directory.path().join(format!("lib/python{}.{}/site-packages", found[0], found[1]));
     std::fs::create_dir_all(&packages).unwrap();
-    std::fs::create_dir(folder.path().join("bin")).unwrap();
+    std::fs::create_dir(directory.path().join("bin")).unwrap();
     std::fs::write(packages.join("slow_to_load.py"), "import time\ntime.sleep(300)\n").unwrap();
     let python = Path::new(found[2].as_str().unwrap());
-    std::os::unix::fs::symlink(python, folder.path().join("bin/python3")).unwrap();
+    std::os::unix::fs::symlink(python, directory.path().join("bin/python3")).unwrap();
     let home = format!("home = {}\n", python.parent().unwrap().display());
-    std::fs::write(folder.path().join("pyvenv.cfg"), home).unwrap();
+    std::fs::write(directory.path().join("pyvenv.cfg"), home).unwrap();
     let pool = CodePool::new().preload(["slow_to_load"]);
     let mut settings = settings(&pool);
-    settings.search_path = Some(format!("{}/bin:/usr/bin:/bin", folder.path().display()).into());
+    settings.search_path = Some(format!("{}/bin:/usr/bin:/bin", directory.path().display()).into());
     let bench = Bench::with(|builder| builder.provide(settings));
     let begun = Instant::now();
     for _ in 0..3 {
@@ -112,15 +106,14 @@ async fn calls_do_not_wait_for_a_pool_that_is_made() {
 }
 
 #[tokio::test]
-async fn what_a_pool_cannot_serve_makes_none() {
-    let test = "what_a_pool_cannot_serve_makes_none";
+async fn an_unsupported_call_creates_no_pool() {
     let pool = CodePool::new();
     let mut standard = settings(&pool);
     standard.level = Some(Level::Standard);
     let mut egress = settings(&pool);
     egress.egress = Some(Egress::new());
     for settings in [standard, egress] {
-        let Some(bench) = bench(test, settings) else { return };
+        let Some(bench) = bench(settings) else { return };
         assert_eq!(ran(&bench, "1").await.0, "process");
         assert!(pool.metrics().is_none());
     }
@@ -128,7 +121,7 @@ async fn what_a_pool_cannot_serve_makes_none() {
         [CodePool::new().children(0), CodePool::new().children(257), CodePool::new().preload(["a b"])]
     {
         wrong.check().unwrap_err();
-        let Some(bench) = bench(test, settings(&wrong)) else { return };
+        let Some(bench) = bench(settings(&wrong)) else { return };
         assert_eq!(ran(&bench, "1").await.0, "process");
         assert!(wrong.unavailable().is_some() && wrong.metrics().is_none());
         assert_eq!(ran(&bench, "2").await.1, json!(2));
@@ -138,11 +131,10 @@ async fn what_a_pool_cannot_serve_makes_none() {
 
 #[tokio::test]
 async fn a_pool_ends_with_its_toolbox() {
-    let test = "a_pool_ends_with_its_toolbox";
     let pool = CodePool::new().preload(["colorsys"]);
-    let Some(bench) = bench(test, settings(&pool)) else { return };
+    let Some(bench) = bench(settings(&pool)) else { return };
     ran(&bench, "1").await;
-    if !ready(test, &pool, CodePool::DEFAULT_CHILDREN).await {
+    if !ready(&pool, CodePool::DEFAULT_CHILDREN).await {
         return;
     }
     let threads = || {

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 use toolpost_core::{Call, Code, Scope};
+use toolpost_testkit::eventually;
 use toolpost_tools::CodeSettings;
 
-use crate::support::Bench;
+use crate::support::{Bench, is_sleeping, skip};
 
 fn cell(session: &Value, code: &str) -> Value {
     json!({ "language": "python", "code": code, "session": session })
@@ -20,21 +21,21 @@ async fn run(bench: &Bench, scope: &Scope, arguments: Value) -> Result<Value, to
     bench.toolbox.call(call).await.result.map(|output| output.structured.unwrap())
 }
 
-/// A bench, if this host has sessions; else the test says why not.
-async fn bench(test: &str, settings: CodeSettings) -> Option<Bench> {
+/// A bench; `None`, with a message, on a host without sessions.
+async fn bench(settings: CodeSettings) -> Option<Bench> {
     let bench = Bench::with(|builder| builder.provide(settings));
     match run(&bench, &scope_of(&bench), cell(&json!({ "id": "try" }), "1")).await {
         Ok(_) => Some(bench),
         Err(error) => {
-            println!("SKIP {test}: {}", error.message());
+            skip(error.message());
             None
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_keeps_variables_and_files_and_can_be_forked() {
-    let Some(bench) = bench("run_code sessions", CodeSettings::default()).await else { return };
+async fn a_session_persists_variables_and_forks() {
+    let Some(bench) = bench(CodeSettings::default()).await else { return };
     let scope = scope_of(&bench);
     std::fs::write(bench.path("table.csv"), "a\n1\n").unwrap();
     let begun =
@@ -57,8 +58,8 @@ async fn a_session_keeps_variables_and_files_and_can_be_forked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_means_nothing_in_another_scope() {
-    let Some(bench) = bench("sessions of scopes", CodeSettings::default()).await else { return };
+async fn a_session_id_belongs_to_one_scope() {
+    let Some(bench) = bench(CodeSettings::default()).await else { return };
     let (own, other) = (scope_of(&bench), scope_of(&bench));
     let session = json!({ "id": "a" });
     run(&bench, &own, cell(&session, "secret = 42")).await.unwrap();
@@ -72,30 +73,20 @@ async fn a_name_means_nothing_in_another_scope() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_scope_ends_its_sessions() {
-    let Some(bench) = bench("end of a scope", CodeSettings::default()).await else { return };
+    let Some(bench) = bench(CodeSettings::default()).await else { return };
     let scope = scope_of(&bench);
     let code = "import subprocess\np = subprocess.Popen(['sleep', '98761'])\np.pid > 0";
     assert_eq!(run(&bench, &scope, cell(&json!({ "id": "a" }), code)).await.unwrap()["value"], true);
-    let sleeping = || {
-        std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
-            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            line == b"sleep\x0098761\0"
-        })
-    };
-    assert!(sleeping());
+    assert!(is_sleeping("98761"));
     drop(scope);
-    let begun = std::time::Instant::now();
-    while sleeping() && begun.elapsed().as_secs() < 20 {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    assert!(!sleeping());
+    eventually("the session is killed", async || !is_sleeping("98761")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_operator_bounds_the_sessions_of_a_scope() {
     let mut settings = CodeSettings::default();
     settings.sessions = 2;
-    let Some(bench) = bench("number of sessions", settings).await else { return };
+    let Some(bench) = bench(settings).await else { return };
     let scope = scope_of(&bench);
     for id in ["a", "b", "a"] {
         run(&bench, &scope, cell(&json!({ "id": id }), "1")).await.unwrap();
@@ -108,8 +99,8 @@ async fn the_operator_bounds_the_sessions_of_a_scope() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_session_cannot_do_is_said() {
-    let Some(bench) = bench("refusals of sessions", CodeSettings::default()).await else { return };
+async fn unsupported_session_arguments_are_errors() {
+    let Some(bench) = bench(CodeSettings::default()).await else { return };
     let scope = scope_of(&bench);
     run(&bench, &scope, cell(&json!({ "id": "a" }), "1")).await.unwrap();
     let mut with_stdin = cell(&json!({ "id": "a" }), "1");
@@ -129,8 +120,8 @@ async fn what_a_session_cannot_do_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cell_that_is_too_slow_is_interrupted_and_its_session_goes_on() {
-    let Some(bench) = bench("slow cells", CodeSettings::default()).await else { return };
+async fn a_slow_cell_is_interrupted_and_its_session_stays() {
+    let Some(bench) = bench(CodeSettings::default()).await else { return };
     let scope = scope_of(&bench);
     run(&bench, &scope, cell(&json!({ "id": "a" }), "x = 1")).await.unwrap();
     let mut slow = cell(&json!({ "id": "a" }), "import time\ntime.sleep(100)");

@@ -53,7 +53,7 @@ async fn a_named_encoding_is_used() {
 }
 
 #[tokio::test]
-async fn a_character_without_a_code_is_refused_before_anything_is_written() {
+async fn an_unencodable_character_is_rejected_before_the_write() {
     let bench = Bench::new();
     bench.put("a", "before");
     let arguments = json!({"path": "a", "content": format!("one\n{JAPANESE}"), "encoding": "latin-1"});

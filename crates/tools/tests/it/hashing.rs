@@ -60,7 +60,7 @@ async fn each_parameter_counts() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_hashed_says_why() {
+async fn invalid_hash_arguments_are_errors() {
     let bench = Bench::new();
     for (arguments, pointer) in [
         (json!({}), "/text"),

@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde_json::json;
 use toolpost_core::Code;
 
-use crate::support::{Bench, names_in};
+use crate::support::{Bench, names_in, skip};
 
-/// A folder outside with a file that nobody may see or change.
+/// A directory outside of the root with a secret file.
 fn outside() -> tempfile::TempDir {
     let outside = tempfile::tempdir().unwrap();
     std::fs::write(outside.path().join("secret"), "secret").unwrap();
@@ -18,11 +18,11 @@ fn outside() -> tempfile::TempDir {
 }
 
 #[tokio::test]
-async fn no_path_leads_out() {
+async fn no_path_escapes_the_root() {
     let (bench, outside) = (Bench::new(), outside());
     let secret = outside.path().join("secret");
     symlink(&secret, bench.path("file_link")).unwrap();
-    symlink(outside.path(), bench.path("folder_link")).unwrap();
+    symlink(outside.path(), bench.path("directory_link")).unwrap();
     symlink("../..", bench.path("up")).unwrap();
     symlink("loop", bench.path("loop")).unwrap();
     symlink("/proc/self/fd/0", bench.path("descriptor")).unwrap();
@@ -40,7 +40,7 @@ async fn no_path_leads_out() {
         "/etc/passwd",
         "//etc/passwd",
         "file_link",
-        "folder_link/secret",
+        "directory_link/secret",
         &format!("up/{outside_name}/secret"),
         "loop",
         "descriptor",
@@ -75,9 +75,9 @@ async fn writing_follows_no_link_even_inside() {
     let bench = Bench::new();
     bench.put("real/a", "kept");
     symlink("real/a", bench.path("link")).unwrap();
-    symlink("real", bench.path("folder")).unwrap();
+    symlink("real", bench.path("directory")).unwrap();
     symlink("nowhere", bench.path("dangling")).unwrap();
-    for path in ["link", "folder/a", "folder/new", "dangling"] {
+    for path in ["link", "directory/a", "directory/new", "dangling"] {
         for atomic in [true, false] {
             let arguments =
                 json!({"path": path, "content": "changed", "atomic": atomic, "create_directories": true});
@@ -85,18 +85,18 @@ async fn writing_follows_no_link_even_inside() {
         }
     }
     assert_eq!(bench.read("real/a").await, "kept");
-    assert_eq!(bench.names(), ["dangling", "folder", "link", "real"]);
+    assert_eq!(bench.names(), ["dangling", "directory", "link", "real"]);
 }
 
 #[tokio::test]
-async fn a_pipe_a_socket_and_a_folder_are_refused_at_once() {
+async fn pipes_sockets_and_directories_are_rejected() {
     let bench = Bench::new();
     let fifo = std::ffi::OsString::from(bench.path("fifo"));
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(bench.path("socket")).unwrap();
-    std::fs::create_dir(bench.path("folder")).unwrap();
-    for path in ["fifo", "socket", "folder"] {
+    std::fs::create_dir(bench.path("directory")).unwrap();
+    for path in ["fifo", "socket", "directory"] {
         for (tool, atomic) in [("read_file", None), ("write_file", Some(true)), ("write_file", Some(false))] {
             let mut arguments = json!({ "path": path });
             if let Some(atomic) = atomic {
@@ -117,7 +117,7 @@ async fn a_pipe_a_socket_and_a_folder_are_refused_at_once() {
         rustix::fs::makedev(1, 3),
     ) {
         Err(errno) => {
-            println!("SKIP a_pipe_a_socket_and_a_folder_are_refused_at_once (device): mknod: {errno}");
+            skip(format!("mknod: {errno}"));
         }
         Ok(()) => {
             let mut call = bench.call("read_file", json!({"path": "null"}));
@@ -129,7 +129,7 @@ async fn a_pipe_a_socket_and_a_folder_are_refused_at_once() {
     std::fs::remove_dir_all(device.parent().unwrap()).unwrap();
 }
 
-/// Swaps a name between a harmless thing and a link out of the folder until the guard goes away.
+/// Swaps a name between a harmless thing and a link out of the directory until the guard goes away.
 struct Swapper(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
 
 impl Swapper {
@@ -162,7 +162,7 @@ impl Drop for Swapper {
 }
 
 #[tokio::test]
-async fn a_file_that_is_swapped_for_a_link_gives_nothing_away() {
+async fn a_file_swapped_for_a_link_leaks_nothing() {
     let (bench, outside) = (Bench::new(), outside());
     let secret = outside.path().join("secret");
     bench.put("a", "harmless");
@@ -192,7 +192,7 @@ async fn a_file_that_is_swapped_for_a_link_gives_nothing_away() {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_swapped_for_a_link_gives_nothing_away() {
+async fn a_directory_swapped_for_a_link_leaks_nothing() {
     let (bench, outside) = (Bench::new(), outside());
     bench.put("d/secret", "harmless");
     let swapper = Swapper::start(&bench, "d", outside.path());

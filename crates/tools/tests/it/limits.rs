@@ -1,23 +1,23 @@
-//! Limits that a call brings in the vocabulary of another framework.
+//! Imported limits of a call.
 
 use serde_json::{Value, json};
-use toolpost_core::import::{ImportedTool, ResourceLimits, SecurityLevel};
+use toolpost_compat::{ImportedTool, ResourceLimits, SecurityLevel};
 use toolpost_core::{Call, Code, Reply};
 
-use crate::support::Bench;
+use crate::support::{Bench, skip};
 
 async fn reply(bench: &Bench, limits: Value, tool: &str, arguments: Value) -> Reply {
     let limits = ResourceLimits::from_json(&limits).unwrap();
     bench.toolbox.call(limits.apply(bench.call(tool, arguments))).await
 }
 
-/// What `run_code` says of some Python; `None` where no code runs.
+/// The result of `run_code`; `None` on a host that runs no code.
 async fn python(bench: &Bench, limits: Value, code: &str) -> Option<Value> {
     match reply(bench, limits, "run_code", json!({ "language": "python", "code": code })).await.result {
         Ok(output) => output.structured,
         Err(error) if error.code() == Code::Timeout => Some(json!({ "verdict": { "kind": "timeout" } })),
         Err(error) => {
-            println!("SKIP limits of code: {error}");
+            skip(error);
             None
         }
     }
@@ -39,7 +39,7 @@ async fn code_gets_the_smaller_limits() {
             json!(0),
         ),
     ] {
-        // Everything else is left to the settings.
+        // All other limits come from the settings.
         let mut limits = json!({
             "max_memory_mb": null, "max_cpu_percent": null, "max_execution_time_seconds": null,
             "max_file_size_mb": null, "max_subprocess_count": null,
@@ -54,7 +54,7 @@ async fn code_gets_the_smaller_limits() {
 }
 
 #[tokio::test]
-async fn the_share_of_a_processor_reaches_the_sandbox() {
+async fn the_cpu_quota_reaches_the_sandbox() {
     let bench = Bench::new();
     let call = bench.call("run_code", json!({ "language": "python", "code": "1" }));
     let limits =
@@ -65,7 +65,7 @@ async fn the_share_of_a_processor_reaches_the_sandbox() {
             let sandbox = reply.record.sandbox.as_ref().unwrap().to_string();
             assert!(sandbox.contains("cpu") && limits.cpu == Some(0.25), "{sandbox}");
         }
-        // A share needs a cgroup: where there is none, it is refused and not forgotten.
+        // A quota needs a cgroup; without one the call is denied.
         Err(error) => {
             assert!(error.to_string().contains("cpu") || error.to_string().contains("cgroup"), "{error}");
         }
@@ -73,7 +73,7 @@ async fn the_share_of_a_processor_reaches_the_sandbox() {
 }
 
 #[tokio::test]
-async fn a_level_that_is_asked_for_is_given_or_refused() {
+async fn a_requested_level_is_applied_or_denied() {
     let bench = Bench::new();
     let security = SecurityLevel::from_json(&json!({ "level": "strict" })).unwrap();
     let call = security.apply(bench.call("run_code", json!({ "language": "python", "code": "1" })));
@@ -84,7 +84,7 @@ async fn a_level_that_is_asked_for_is_given_or_refused() {
 }
 
 #[test]
-fn a_description_tightens_a_call_and_loosens_none() {
+fn an_imported_tool_only_tightens_a_call() {
     let imported = ImportedTool::from_json(&json!({
         "name": "sum_up", "description": "Sum up some numbers.",
         "security": { "level": "strict", "resource_limits": { "max_memory_mb": 64 } },

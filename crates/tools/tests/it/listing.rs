@@ -88,7 +88,7 @@ async fn too_many_entries_are_truncated_with_a_note() {
 }
 
 #[tokio::test]
-async fn what_is_no_folder_is_refused() {
+async fn a_path_that_is_no_directory_is_rejected() {
     let bench = tree();
     for (arguments, pointer) in [
         (json!({"path": "b.txt"}), "/path"),

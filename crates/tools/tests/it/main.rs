@@ -21,6 +21,7 @@ mod code_sessions;
 mod encodings;
 mod hashing;
 mod hostile;
+#[cfg(feature = "compat")]
 mod limits;
 mod listing;
 mod permitted;

@@ -9,13 +9,13 @@ use toolpost_tools::{FilePermission, FileSystemTool};
 use FilePermission::{None, Read, Write};
 
 struct Files {
-    folder: TempDir,
+    directory: TempDir,
     toolbox: Toolbox,
 }
 
 impl Files {
     fn new(rules: &[(&str, FilePermission)]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for (path, content) in [
             ("a.txt", "alpha"),
             ("notes.md", "one two one"),
@@ -25,12 +25,12 @@ impl Files {
             (".env", "SECRET=1"),
             ("sub/.env", "SECRET=2"),
         ] {
-            let path = folder.path().join(path);
+            let path = directory.path().join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, content).unwrap();
         }
-        let tool = FileSystemTool::new(folder.path(), rules.iter().copied()).unwrap();
-        Self { toolbox: Toolbox::builder().tools(tool).build().unwrap(), folder }
+        let tool = FileSystemTool::new(directory.path(), rules.iter().copied()).unwrap();
+        Self { toolbox: Toolbox::builder().tools(tool).build().unwrap(), directory }
     }
 
     async fn run(&self, tool: &str, arguments: Value) -> Result<Output, ToolError> {
@@ -57,7 +57,7 @@ impl Files {
 }
 
 #[tokio::test]
-async fn the_last_rule_that_fits_decides_alone() {
+async fn the_last_matching_rule_decides() {
     let files = Files::new(&[("**", Read), ("out/**", Write), ("**/.env", None), ("sub/.env", Read)]);
     assert_eq!(
         files.listed().await,
@@ -72,7 +72,7 @@ async fn the_last_rule_that_fits_decides_alone() {
     let nothing = Files::new(&[]);
     assert!(nothing.listed().await.is_empty());
     assert_eq!(nothing.code("read", json!({ "path": "a.txt" })).await, Code::Permission);
-    // What may not be read is not told from what is not there.
+    // A denied file and a missing file have the same error.
     assert_eq!(nothing.code("read", json!({ "path": "no such file" })).await, Code::Permission);
 }
 
@@ -90,37 +90,44 @@ async fn a_pattern_means_the_whole_path() {
 }
 
 #[tokio::test]
-async fn files_are_made_and_changed_where_that_is_permitted() {
+async fn files_are_written_where_permitted() {
     let files = Files::new(&[("**", Read), ("out/**", Write), ("notes.md", Write)]);
     let made = files.run("write", json!({ "path": "out/new/x.txt", "content": "hi" })).await.unwrap();
     assert_eq!(made.to_text(), "Created out/new/x.txt (2 bytes)");
     assert_eq!(files.code("write", json!({ "path": "a.txt", "content": "x" })).await, Code::Permission);
     files.run("update", json!({ "path": "notes.md", "old_text": "two", "new_text": "2" })).await.unwrap();
-    assert_eq!(std::fs::read_to_string(files.folder.path().join("notes.md")).unwrap(), "one 2 one");
+    assert_eq!(std::fs::read_to_string(files.directory.path().join("notes.md")).unwrap(), "one 2 one");
     for old in ["one", "", "three"] {
         let arguments = json!({ "path": "notes.md", "old_text": old, "new_text": "x" });
         assert_eq!(files.code("update", arguments).await, Code::InvalidInput, "{old:?}");
     }
-    assert_eq!(std::fs::read_to_string(files.folder.path().join("notes.md")).unwrap(), "one 2 one");
+    assert_eq!(std::fs::read_to_string(files.directory.path().join("notes.md")).unwrap(), "one 2 one");
     let arguments = json!({ "path": "a.txt", "old_text": "alpha", "new_text": "x" });
     assert_eq!(files.code("update", arguments).await, Code::Permission);
 }
 
 #[tokio::test]
-async fn nothing_leads_out_or_round() {
+async fn no_pattern_escapes_or_bypasses_a_rule() {
     let files = Files::new(&[("**", Write), ("**/.env", None)]);
     let outside = tempfile::tempdir().unwrap();
     std::fs::write(outside.path().join("secret"), "SECRET=3").unwrap();
     let link = |to: &std::path::Path, name: &str| {
-        std::os::unix::fs::symlink(to, files.folder.path().join(name)).unwrap();
+        std::os::unix::fs::symlink(to, files.directory.path().join(name)).unwrap();
     };
     link(&outside.path().join("secret"), "out.txt");
     link(outside.path(), "outside");
     link(std::path::Path::new(".env"), "inside.txt");
-    link(std::path::Path::new("sub"), "folder");
-    for path in
-        ["out.txt", "outside/secret", "inside.txt", "folder/b.txt", "../x", "/etc/passwd", ".env", "sub/.env"]
-    {
+    link(std::path::Path::new("sub"), "directory");
+    for path in [
+        "out.txt",
+        "outside/secret",
+        "inside.txt",
+        "directory/b.txt",
+        "../x",
+        "/etc/passwd",
+        ".env",
+        "sub/.env",
+    ] {
         let read = files.run("read", json!({ "path": path })).await;
         assert!(read.is_err(), "{path}: {}", read.unwrap().to_text());
         let written = files.run("write", json!({ "path": path, "content": "x" })).await;
@@ -128,8 +135,8 @@ async fn nothing_leads_out_or_round() {
         assert!(written.is_err() || ["out.txt", "inside.txt"].contains(&path), "{path}");
     }
     assert_eq!(std::fs::read_to_string(outside.path().join("secret")).unwrap(), "SECRET=3");
-    assert_eq!(std::fs::read_to_string(files.folder.path().join(".env")).unwrap(), "SECRET=1");
-    assert!(!files.listed().await.iter().any(|path| path.contains("folder/") || path.contains("outside")));
+    assert_eq!(std::fs::read_to_string(files.directory.path().join(".env")).unwrap(), "SECRET=1");
+    assert!(!files.listed().await.iter().any(|path| path.contains("directory/") || path.contains("outside")));
     // What other programs obey stays as it is, whatever the rules say.
     assert_eq!(files.code("write", json!({ "path": ".bashrc", "content": "x" })).await, Code::Permission);
 }

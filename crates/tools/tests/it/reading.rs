@@ -22,7 +22,7 @@ async fn a_file_comes_back_with_its_facts() {
 }
 
 #[tokio::test]
-async fn offset_and_limit_choose_lines() {
+async fn offset_and_limit_select_lines() {
     let bench = Bench::new();
     bench.put("a", "1\n2\n3\n4\n");
     for (arguments, content, truncated) in [
@@ -56,7 +56,7 @@ async fn max_size_mb_is_a_limit() {
 }
 
 #[tokio::test]
-async fn what_is_no_text_is_refused_by_name() {
+async fn binary_files_are_rejected() {
     let bench = Bench::new();
     bench.put("plot.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR");
     let error = bench.error("read_file", json!({"path": "plot.png"})).await;
@@ -79,14 +79,14 @@ async fn a_missing_file_suggests_its_neighbours() {
 }
 
 #[tokio::test]
-async fn an_absolute_path_inside_the_folder_is_taken() {
+async fn an_absolute_path_inside_the_directory_is_accepted() {
     let bench = Bench::new();
     let path = bench.put("a.txt", "a").canonicalize().unwrap();
     assert_eq!(bench.read(path.to_str().unwrap()).await, "a");
 }
 
 #[tokio::test]
-async fn a_copy_goes_by_the_paths_of_its_original() {
+async fn a_copy_resolves_paths_of_its_original() {
     let copy = tempfile::tempdir().unwrap();
     std::fs::write(copy.path().join("a.txt"), "a").unwrap();
     let root = FileRoot::new(copy.path()).copy_of("/srv/project");
@@ -102,17 +102,17 @@ async fn a_copy_goes_by_the_paths_of_its_original() {
 }
 
 #[tokio::test]
-async fn a_link_that_stays_inside_is_followed_for_reading() {
+async fn reads_follow_links_inside_the_root() {
     let bench = Bench::new();
     bench.put("data/a.txt", "inside");
     std::os::unix::fs::symlink("data/a.txt", bench.path("link")).unwrap();
-    std::os::unix::fs::symlink("data", bench.path("folder")).unwrap();
+    std::os::unix::fs::symlink("data", bench.path("directory")).unwrap();
     assert_eq!(bench.read("link").await, "inside");
-    assert_eq!(bench.read("folder/a.txt").await, "inside");
+    assert_eq!(bench.read("directory/a.txt").await, "inside");
 }
 
 #[tokio::test]
-async fn without_a_folder_it_says_what_to_set() {
+async fn a_missing_working_directory_is_an_error() {
     let bench = Bench::new();
     let error = bench.toolbox.run("read_file", json!({"path": "a"})).await.unwrap_err();
     assert_eq!(error.code(), Code::Precondition);
@@ -124,7 +124,7 @@ async fn without_a_folder_it_says_what_to_set() {
 }
 
 #[tokio::test]
-async fn a_root_confines_also_the_working_folder() {
+async fn a_root_confines_the_working_directory() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("run")).unwrap();
     std::fs::write(root.path().join("run/a"), "in the run").unwrap();
@@ -132,7 +132,7 @@ async fn a_root_confines_also_the_working_folder() {
     let bench = Bench::with(|builder| builder.provide(FileRoot::new(root.path())));
     let output = bench.toolbox.run("read_file", json!({"path": "run/a"})).await.unwrap();
     assert_eq!(output.to_text(), "in the run");
-    // The bench's own working folder lies elsewhere.
+    // The bench has another working directory.
     assert_eq!(bench.error("read_file", json!({"path": "a"})).await.code(), Code::Permission);
     let mut call = bench.call("read_file", json!({"path": "a"}));
     call.options.working_dir = Some(root.path().join("run"));

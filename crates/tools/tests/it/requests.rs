@@ -20,16 +20,16 @@ fn bench(settings: HttpSettings) -> Bench {
     Bench::with(|builder| builder.provide(settings))
 }
 
-/// A server that tells what it was asked.
+/// A server that returns the request.
 fn echo() -> LoopbackProvider {
     LoopbackProvider::start_with(|request: &ReceivedRequest| {
         let headers: serde_json::Map<String, Value> =
             request.headers.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
-        let told = json!({
+        let request = json!({
             "method": request.method, "path": request.path, "headers": headers,
             "body": String::from_utf8_lossy(&request.body),
         });
-        Reply::json(200, told.to_string())
+        Reply::json(200, request.to_string())
     })
     .unwrap()
 }
@@ -74,19 +74,19 @@ async fn a_request_is_a_get_and_its_answer_is_whole() {
 
 #[tokio::test]
 async fn each_parameter_reaches_the_server() {
-    let told = asked(json!({ "url": "/x", "method": "PUT", "data": "plain body" })).await;
-    assert_eq!((&told["method"], &told["body"]), (&json!("PUT"), &json!("plain body")));
-    let told = asked(json!({ "url": "/x", "method": "POST", "json_data": { "a": [1, null] } })).await;
-    assert_eq!(told["body"], r#"{"a":[1,null]}"#);
-    assert_eq!(told["headers"]["content-type"], "application/json");
-    let told = asked(json!({
+    let request = asked(json!({ "url": "/x", "method": "PUT", "data": "plain body" })).await;
+    assert_eq!((&request["method"], &request["body"]), (&json!("PUT"), &json!("plain body")));
+    let request = asked(json!({ "url": "/x", "method": "POST", "json_data": { "a": [1, null] } })).await;
+    assert_eq!(request["body"], r#"{"a":[1,null]}"#);
+    assert_eq!(request["headers"]["content-type"], "application/json");
+    let request = asked(json!({
         "url": "/x?q=1", "headers": { "X-Trace": "7", "Content-Type": "application/x" }, "json_data": 1,
         "params": { "tag": ["a b", 2, true], "text": "ü&=" },
     }))
     .await;
-    assert_eq!(told["path"], "/x?q=1&tag=a+b&tag=2&tag=true&text=%C3%BC%26%3D");
+    assert_eq!(request["path"], "/x?q=1&tag=a+b&tag=2&tag=true&text=%C3%BC%26%3D");
     assert_eq!(
-        (&told["headers"]["x-trace"], &told["headers"]["content-type"]),
+        (&request["headers"]["x-trace"], &request["headers"]["content-type"]),
         (&json!("7"), &json!("application/x"))
     );
 }
@@ -146,7 +146,7 @@ async fn a_long_body_is_truncated_with_a_note() {
 }
 
 #[tokio::test]
-async fn addresses_of_the_inside_are_refused_by_name_of_the_rule() {
+async fn internal_addresses_are_blocked_by_rule() {
     for (url, rule) in [
         ("http://127.0.0.1:1/", "loopback"),
         ("http://localhost:1/", "loopback"),
@@ -180,7 +180,7 @@ async fn addresses_of_the_inside_are_refused_by_name_of_the_rule() {
 }
 
 #[tokio::test]
-async fn a_name_is_checked_by_what_it_stands_for_and_connected_to_nothing_else() {
+async fn a_host_name_is_checked_and_pinned_by_address() {
     let server = echo();
     let port = server.address().port();
     let url = format!("http://service.example:{port}/");
@@ -208,7 +208,7 @@ async fn a_name_is_checked_by_what_it_stands_for_and_connected_to_nothing_else()
 }
 
 #[tokio::test]
-async fn without_network_only_this_machine_is_asked() {
+async fn without_network_only_loopback_is_reachable() {
     let server = echo();
     let mut settings = local();
     settings.no_network = true;
@@ -242,7 +242,7 @@ fn redirecting(status: u16, target: &'static str) -> LoopbackProvider {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_if_asked_to() {
+async fn redirects_are_followed_on_request() {
     let server = redirecting(302, "/end");
     let url = format!("{}/start", server.base_url());
     let value = bench(local()).value("http_request", json!({ "url": url })).await;
@@ -307,7 +307,7 @@ async fn a_redirect_changes_the_method_as_browsers_do() {
 }
 
 #[tokio::test]
-async fn secrets_are_not_carried_to_another_server() {
+async fn a_redirect_sends_no_secret_to_another_origin() {
     let other = echo();
     let target: &'static str = Box::leak(format!("{}/end", other.base_url()).into_boxed_str());
     let server = redirecting(307, target);
@@ -323,7 +323,7 @@ async fn secrets_are_not_carried_to_another_server() {
 }
 
 #[tokio::test]
-async fn a_silent_or_broken_server_costs_a_bounded_time() {
+async fn a_silent_or_broken_server_times_out() {
     let server = LoopbackProvider::start(vec![Reply::never()]).unwrap();
     let bench = bench(local());
     let error = bench.error("http_request", json!({ "url": server.base_url(), "timeout": 0.2 })).await;
@@ -344,7 +344,7 @@ async fn a_silent_or_broken_server_costs_a_bounded_time() {
 }
 
 #[tokio::test]
-async fn arguments_that_make_no_request_are_named() {
+async fn invalid_request_arguments_are_named() {
     let bench = bench(local());
     let url = "http://127.0.0.1:1/";
     for (arguments, pointer) in [

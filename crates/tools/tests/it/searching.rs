@@ -33,7 +33,7 @@ fn parameters(path: &str) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn without_an_engine_the_setting_is_named() {
+async fn a_missing_engine_names_the_setting() {
     for bench in [Bench::new(), bench([])] {
         let error = bench.error("web_search", json!({ "query": "a" })).await;
         assert_eq!(error.code(), Code::Precondition);
@@ -42,7 +42,7 @@ async fn without_an_engine_the_setting_is_named() {
 }
 
 #[tokio::test]
-async fn searxng_is_asked_for_pages_until_there_are_enough() {
+async fn searxng_pages_are_requested_until_complete() {
     let server = LoopbackProvider::start(vec![page(1, 3), page(3, 3), page(6, 3)]).unwrap();
     let bench = bench([SearchEngine::searxng(format!("{}/", server.base_url()))]);
     let output = bench.run("web_search", json!({ "query": "ä b", "num_results": 4 })).await.unwrap();
@@ -100,7 +100,7 @@ async fn the_engine_is_chosen_by_its_name() {
 }
 
 #[tokio::test]
-async fn an_engine_that_fails_says_how_and_keeps_its_key() {
+async fn a_failed_engine_reports_no_key() {
     let hostile = json!({ "results": [{ "title": "t".repeat(5000), "url": "https://e.example/", "content": "\u{1b}[31mred\u{7}" }] });
     for (reply, code) in [
         (Reply::json(401, "{}"), Some(Code::Precondition)),
@@ -135,7 +135,7 @@ async fn an_engine_that_fails_says_how_and_keeps_its_key() {
 }
 
 #[tokio::test]
-async fn a_slow_engine_and_a_forbidden_network_end_a_search() {
+async fn a_slow_engine_or_blocked_network_fails_a_search() {
     let server = LoopbackProvider::start_with(|_| Reply::never()).unwrap();
     let mut settings = SearchSettings::new([SearchEngine::searxng(server.base_url())]);
     settings.timeout = Duration::from_millis(50);

@@ -43,7 +43,7 @@ async fn the_basic_statistics_are_those_of_numpy() {
 }
 
 #[tokio::test]
-async fn the_descriptive_ones_too() {
+async fn descriptive_statistics_match_numpy() {
     let bench = Bench::new();
     let value = bench.value("analyze_data", json!({ "data": sample(), "analysis": "descriptive" })).await;
     near(&value["population_variance"], 4.527_343_75);
@@ -60,7 +60,7 @@ async fn the_descriptive_ones_too() {
 }
 
 #[tokio::test]
-async fn quantiles_bins_and_other_data_are_heeded_in_every_analysis() {
+async fn quantiles_bins_and_other_data_apply_to_every_analysis() {
     let bench = Bench::new();
     let arguments =
         json!({ "data": sample(), "quantiles": [0.5, 0], "bins": 3, "other_data": [1, 3, 2, 5, 4, 6, 8, 7] });
@@ -123,7 +123,7 @@ async fn header_and_delimiter_are_heeded() {
 }
 
 #[tokio::test]
-async fn numbers_that_are_none_are_counted() {
+async fn non_numbers_are_counted() {
     let bench = Bench::new();
     let value = bench.value("analyze_data", json!({ "data": [1, null, "2", true, [3], 4] })).await;
     assert_eq!(
@@ -139,7 +139,7 @@ async fn numbers_that_are_none_are_counted() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_analysed_says_where() {
+async fn invalid_data_is_reported_with_its_position() {
     let bench = Bench::new();
     bench.put("sales.csv", SALES);
     bench.put("empty.csv", "");

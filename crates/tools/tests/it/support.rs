@@ -1,4 +1,4 @@
-//! A toolbox with all built-in tools over a folder of its own.
+//! A toolbox with all built-in tools over a directory of its own.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,23 @@ use toolpost_core::{Call, Output, Reply, ToolError};
 use toolpost_toolbox::{Toolbox, ToolboxBuilder};
 use toolpost_tools::builtin;
 
-/// A toolbox and the working folder of its calls.
+/// Reports that the running test is skipped.
+pub(crate) fn skip(reason: impl std::fmt::Display) {
+    println!("SKIP {}: {reason}", std::thread::current().name().unwrap_or_default());
+}
+
+/// Whether a process of the host sleeps for so many seconds.
+pub(crate) fn is_sleeping(seconds: &str) -> bool {
+    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        line == format!("sleep\0{seconds}\0").as_bytes()
+    })
+}
+
+/// A toolbox and the working directory of its calls.
 pub(crate) struct Bench {
     pub(crate) toolbox: Toolbox,
-    pub(crate) folder: TempDir,
+    pub(crate) directory: TempDir,
 }
 
 impl Bench {
@@ -21,11 +34,11 @@ impl Bench {
 
     pub(crate) fn with(change: impl FnOnce(ToolboxBuilder) -> ToolboxBuilder) -> Self {
         let builder = builtin().into_iter().fold(Toolbox::builder(), ToolboxBuilder::tool);
-        Self { toolbox: change(builder).build().unwrap(), folder: tempfile::tempdir().unwrap() }
+        Self { toolbox: change(builder).build().unwrap(), directory: tempfile::tempdir().unwrap() }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     pub(crate) fn put(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
@@ -37,7 +50,7 @@ impl Bench {
 
     pub(crate) fn call(&self, tool: &str, arguments: Value) -> Call {
         let mut call = Call::new(tool, arguments);
-        call.options.working_dir = Some(self.folder.path().to_owned());
+        call.options.working_dir = Some(self.directory.path().to_owned());
         call
     }
 
@@ -68,14 +81,14 @@ impl Bench {
         self.value("read_file", json!({ "path": path })).await["content"].as_str().unwrap().to_owned()
     }
 
-    /// The names in the working folder, sorted.
+    /// The names in the working directory, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
-        names_in(self.folder.path())
+        names_in(self.directory.path())
     }
 }
 
-pub(crate) fn names_in(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = std::fs::read_dir(folder)
+pub(crate) fn names_in(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
         .collect();

@@ -25,8 +25,8 @@ async fn the_latest_valid_value_is_returned() {
     assert!(!invoice.has_data());
     assert_eq!(invoice.to_json().unwrap(), json!(null));
     toolbox.run("transfer", json!({ "customer": "Ada", "cents": 1 })).await.unwrap();
-    let said = toolbox.run("transfer", json!({ "customer": "Ada", "cents": 250 })).await.unwrap();
-    assert!(said.to_text().contains("replacing"), "{}", said.to_text());
+    let output = toolbox.run("transfer", json!({ "customer": "Ada", "cents": 250 })).await.unwrap();
+    assert!(output.to_text().contains("replacing"), "{}", output.to_text());
     let refused = toolbox.run("transfer", json!({ "customer": "Bob", "cents": -1 })).await.unwrap_err();
     assert_eq!((refused.code(), &refused.context()["pointer"]), (Code::InvalidInput, &json!("/cents")));
     assert_eq!(invoice.get(), Some(Invoice { customer: "Ada".into(), cents: 250 }));

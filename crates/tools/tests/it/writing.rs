@@ -6,10 +6,10 @@ use serde_json::json;
 use toolpost_core::{Code, ToolError};
 use toolpost_tools::FileRoot;
 
-use crate::support::{Bench, names_in};
+use crate::support::{Bench, names_in, skip};
 
 #[tokio::test]
-async fn a_new_file_and_a_replaced_one_are_told_apart() {
+async fn the_result_says_whether_the_file_is_new() {
     let bench = Bench::new();
     let value = bench.value("write_file", json!({"path": "a.txt", "content": "é"})).await;
     assert_eq!(value, json!({"path": "a.txt", "bytes": 2, "created": true, "backup": null}));
@@ -40,7 +40,7 @@ async fn copies_overwrite_nothing() {
 }
 
 #[tokio::test]
-async fn atomic_gives_a_new_file_and_otherwise_the_file_stays() {
+async fn an_atomic_write_replaces_the_file() {
     let bench = Bench::new();
     let path = bench.put("a", "old and longer");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
@@ -58,9 +58,9 @@ async fn atomic_gives_a_new_file_and_otherwise_the_file_stays() {
 }
 
 #[tokio::test]
-async fn another_name_of_a_file_is_not_changed() {
+async fn a_hard_link_is_not_changed() {
     let bench = Bench::new();
-    let outside = tempfile::NamedTempFile::new_in(bench.folder.path().parent().unwrap()).unwrap();
+    let outside = tempfile::NamedTempFile::new_in(bench.directory.path().parent().unwrap()).unwrap();
     std::fs::write(outside.path(), "outside").unwrap();
     std::fs::hard_link(outside.path(), bench.path("a")).unwrap();
     let in_place = json!({"path": "a", "content": "x", "atomic": false, "create_backup": false});
@@ -70,7 +70,7 @@ async fn another_name_of_a_file_is_not_changed() {
 }
 
 #[tokio::test]
-async fn folders_are_made_only_when_asked() {
+async fn directories_are_created_on_request() {
     let bench = Bench::new();
     let error = bench.error("write_file", json!({"path": "x/y/a", "content": ""})).await;
     assert_eq!(error.code(), Code::InvalidPath);
@@ -105,14 +105,17 @@ async fn readers_see_the_old_file_or_the_new_one() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_leaves_nothing_behind() {
+async fn a_failed_write_leaves_no_file() {
     let bench = Bench::new();
-    std::fs::create_dir(bench.path("folder")).unwrap();
-    for path in ["folder", ".", "folder/", "new\u{7}name"] {
+    std::fs::create_dir(bench.path("directory")).unwrap();
+    for path in ["directory", ".", "directory/", "new\u{7}name"] {
         let error = bench.error("write_file", json!({"path": path, "content": "x"})).await;
         assert_eq!(error.code(), Code::InvalidPath, "{path}");
     }
-    assert_eq!((bench.names(), names_in(&bench.path("folder"))), (vec!["folder".to_owned()], Vec::new()));
+    assert_eq!(
+        (bench.names(), names_in(&bench.path("directory"))),
+        (vec!["directory".to_owned()], Vec::new())
+    );
 }
 
 async fn write(bench: &Bench, path: &str, content: &str) -> Result<(), ToolError> {
@@ -162,7 +165,7 @@ async fn protected_paths_and_shapes_are_rejected() {
 }
 
 #[tokio::test]
-async fn git_drivers_are_rejected_unless_they_stand_there_already() {
+async fn only_existing_git_drivers_are_accepted() {
     let bench = Bench::new();
     bench.put("lfs/.gitattributes", "*.bin filter=lfs\n");
     for (path, content, is_written) in [
@@ -202,7 +205,7 @@ async fn git_executes_nothing_that_write_file_has_written() {
     let canary = bench.path("canary");
     let config = format!(
         "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = {}\n\tfsmonitor = \"touch {}; false\"\n",
-        bench.folder.path().display(),
+        bench.directory.path().display(),
         canary.display()
     );
     for prefix in ["", ".git/"] {
@@ -220,17 +223,17 @@ async fn git_executes_nothing_that_write_file_has_written() {
     for words in [&["status"][..], &["log"], &["diff"]] {
         #[expect(clippy::disallowed_methods, reason = "the host's side of the row")]
         let mut git = std::process::Command::new("git");
-        let place = bench.folder.path();
+        let place = bench.directory.path();
         let parent = place.parent().unwrap();
         match git.args(words).current_dir(place).env("GIT_CEILING_DIRECTORIES", parent).output() {
             Ok(output) => assert!(!output.status.success() && !canary.exists(), "{words:?} {output:?}"),
-            Err(error) => println!("SKIP git_executes_nothing_that_write_file_has_written: {error}"),
+            Err(error) => skip(error),
         }
     }
 }
 
 #[tokio::test]
-async fn what_the_operator_protects_is_not_written_under_any_name() {
+async fn protected_paths_are_not_written_under_any_name() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("root");
     std::fs::create_dir_all(root.join("server/lib")).unwrap();
@@ -242,14 +245,14 @@ async fn what_the_operator_protects_is_not_written_under_any_name() {
     std::os::unix::fs::symlink(&root, place.path().join("again")).unwrap();
     std::fs::hard_link(root.join("way.toml"), root.join("twin.toml")).unwrap();
     let protected = [place.path().join("named"), root.join("server"), root.join("missing/.env")];
-    let write = async |folder: &std::path::Path, path: &str, atomic: bool| {
-        let file_root = FileRoot::new(folder).protect(protected.clone());
+    let write = async |directory: &std::path::Path, path: &str, atomic: bool| {
+        let file_root = FileRoot::new(directory).protect(protected.clone());
         let bench = Bench::with(|builder| builder.provide(file_root));
         let arguments = json!({"path": path, "content": "x", "atomic": atomic, "create_directories": true, "create_backup": false});
         bench.toolbox.run("write_file", arguments).await
     };
     let again = place.path().join("again");
-    for (folder, path, is_written) in [
+    for (directory, path, is_written) in [
         (&root, "way.toml", false),
         (&root, "./way.toml", false),
         (&root, "WAY.toml", false),
@@ -270,8 +273,8 @@ async fn what_the_operator_protects_is_not_written_under_any_name() {
         (&root, "outside.toml", true),
     ] {
         for atomic in [true, false] {
-            let done = write(folder, path, atomic).await;
-            assert_eq!(done.is_ok(), is_written, "{}: {path}: {done:?}", folder.display());
+            let done = write(directory, path, atomic).await;
+            assert_eq!(done.is_ok(), is_written, "{}: {path}: {done:?}", directory.display());
             if let Err(error) = done {
                 assert_eq!(error.code(), Code::Permission, "{path}: {error}");
             }
@@ -296,7 +299,7 @@ fn row(path: &'static str, kib: usize, backup: bool, fits: bool) -> Row {
 }
 
 #[tokio::test]
-async fn files_take_room_of_a_budget_that_is_measured_when_it_is_used_up() {
+async fn a_disk_budget_is_measured_when_used_up() {
     let root = tempfile::tempdir().unwrap();
     let sparse = std::fs::File::create(root.path().join("sparse")).unwrap();
     sparse.set_len(1 << 33).unwrap();
@@ -332,7 +335,7 @@ async fn files_take_room_of_a_budget_that_is_measured_when_it_is_used_up() {
     assert_eq!(names_in(root.path()), ["a", "b", "sparse"]);
     std::fs::remove_file(root.path().join("b")).unwrap();
     assert!(write(&row("c", 400, false, true)).await, "removed files free their room");
-    // Three files are there: they count as soon as the folder is measured.
+    // Three files are there: they count as soon as the directory is measured.
     let write = provide(1 << 30, 5);
     for row in [
         row("d/e/f", 0, false, true),

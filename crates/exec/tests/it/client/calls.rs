@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use toolpost_core::{Answer, Call, Code, Output, Status, ToolSource as _};
 
-use super::{Programs, call, error, only, port, shell, shown, source, told, value, with};
+use super::{Programs, call, error, only, outcome, port, shell, shown, source, value, with};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn envelopes_are_read_as_they_are_meant() {
+async fn envelopes_are_parsed() {
     let programs = Programs::new();
     for (name, line, expected) in [
         ("object", r#"{"status":"success","result":{"a":1}}"#, json!({"a": 1})),
@@ -28,7 +28,7 @@ async fn envelopes_are_read_as_they_are_meant() {
         let end = if name == "no_end" { "printf %s" } else { "printf '%s\\n'" };
         let path = programs.tool(name, &json!({}), &format!("{end} '{line}'"));
         let tools = source().path(path).discover().await;
-        assert_eq!(told(&call(&tools, "t", json!({})).await.result), Ok(expected), "{name}");
+        assert_eq!(outcome(&call(&tools, "t", json!({})).await.result), Ok(expected), "{name}");
     }
 }
 
@@ -109,14 +109,14 @@ async fn sessions_ask_the_caller() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_is_declined_is_told_to_quit() {
+async fn a_declined_session_gets_quit() {
     let (_programs, tools) = with(&json!({"session_mode": true}), SESSION).await;
     let port = port();
     port.answer(Answer::Declined);
     port.answer(Answer::Declined);
     let reply = tools.call(Call::new("t", json!({})).with_port(port)).await;
     assert_eq!(error(&reply).code(), Code::Cancelled);
-    // Nobody is there to be asked.
+    // The port answers no questions.
     assert_eq!(error(&call(&tools, "t", json!({})).await).code(), Code::Precondition);
     // A session has more time than a call, and no more than that.
     let programs = Programs::new();
@@ -154,7 +154,7 @@ echo "{\"status\":\"success\",\"result\":$line}""#;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_sampling_a_program_that_asks_all_the_same_is_refused() {
+async fn without_sampling_a_sampling_program_is_rejected() {
     let programs = Programs::new();
     let body = "echo '{\"type\":\"sample_request\",\"id\":\"1\",\"prompt\":\"p\",\"max_tokens\":1}'; echo '{\"status\":\"success\",\"result\":1}'";
     let tools = source().path(programs.tool("asks", &json!({}), body)).sampling(false).discover().await;
@@ -179,7 +179,7 @@ echo "{\"status\":\"success\",\"result\":{\"how\":\"$how\"}}""#;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sensitive_arguments_go_round_the_command_line_where_the_program_can() {
+async fn sensitive_arguments_use_standard_input_where_possible() {
     let programs = super::Programs::new();
     let tools = leaking(&programs, "0.1+toolpost.1").await;
     assert_eq!(tools.list().await.unwrap()[0].sensitive, ["pw"], "{:?}", super::shown(&tools));
@@ -297,7 +297,7 @@ esac"#;
     let resources = tools.resources().await.unwrap();
     assert_eq!((resources.len(), resources[0].uri_pattern.as_str()), (1, "notes://{id}"));
     assert_eq!(tools.prompts().await.unwrap()[0].arguments[0].name, "who");
-    let read = |result: Result<Output, _>| told(&result);
+    let read = |result: Result<Output, _>| outcome(&result);
     assert_eq!(read(tools.read_resource("notes://1").await), Ok(json!({"id": 1})));
     assert_eq!(read(tools.read_resource("notes://2").await), Ok(json!("text")));
     assert_eq!(read(tools.read_resource("notes://3").await), Err((Code::NotFound, "no note".into())));

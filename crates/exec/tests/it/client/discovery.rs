@@ -1,4 +1,4 @@
-//! How programs are found, asked, remembered and told apart.
+//! Discovery of programs, its cache, and colliding names.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ async fn colliding_names_are_rejected_and_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_that_do_not_fit_are_mapped_and_still_reach_their_tool() {
+async fn invalid_tool_names_are_mapped() {
     let programs = Programs::new();
     let path = programs.write("odd", &shell(&tools(&["get weather", "9lives", "ok"]), WHO));
     let tools = source().path(path).discover().await;
@@ -49,8 +49,7 @@ async fn names_that_do_not_fit_are_mapped_and_still_reach_their_tool() {
     }
 }
 
-/// A program that writes down each of its starts, in a folder that it is shown for writing by nobody: it cannot. So the
-/// count is taken from what it prints, the time of its start.
+/// A program whose version has the time of its start: it cannot write a file to count its starts.
 fn counting(version: &str) -> String {
     format!(
         "#!/bin/sh\ncase \"$1\" in\n--discover) echo \"{{\\\"name\\\":\\\"c\\\",\\\"version\\\":\\\"{version} $(date +%N)\\\",\\\"tools\\\":[{{\\\"name\\\":\\\"t\\\"}}]}}\";;\nt) case \"$2\" in --manifest) echo '{{\"name\":\"inner\",\"summary\":\"S.\",\"description\":\"More.\",\"schema\":{{\"type\":\"object\",\"properties\":{{\"{version}\":{{\"type\":\"string\"}}}}}}}}';; *) echo '{{\"status\":\"success\",\"result\":\"{version}\"}}';; esac;;\nesac\n"
@@ -66,34 +65,34 @@ async fn asked_at(cache: &Path, programs: &Programs) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_programs_tell_is_kept_by_time_and_size() {
+async fn discovery_is_cached_by_time_and_size() {
     let programs = Programs::new();
     let cache = tempfile::tempdir().unwrap();
-    let folder = cache.path().join("made/for/it");
-    let file = folder.join("executables-v1.json");
+    let directory = cache.path().join("made/for/it");
+    let file = directory.join("executables-v1.json");
     let path = programs.write("c", &counting("one"));
-    let first = asked_at(&folder, &programs).await;
-    assert_eq!(asked_at(&folder, &programs).await, first, "it is not asked again");
+    let first = asked_at(&directory, &programs).await;
+    assert_eq!(asked_at(&directory, &programs).await, first, "it is not asked again");
     // A new time alone is no change.
     let file_of = std::fs::File::options().append(true).open(&path).unwrap();
     file_of.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
     drop(file_of);
-    assert_eq!(asked_at(&folder, &programs).await, first);
+    assert_eq!(asked_at(&directory, &programs).await, first);
     programs.write("c", &counting("two"));
-    let second = asked_at(&folder, &programs).await;
+    let second = asked_at(&directory, &programs).await;
     assert_ne!(second, first, "it changed");
-    assert_eq!(asked_at(&folder, &programs).await, second);
+    assert_eq!(asked_at(&directory, &programs).await, second);
     // A file that cannot be used is ignored and replaced.
     let mut last = second;
     for bad in ["", "garbage", "{\"v\":2,\"programs\":{}}", "{\"v\":1,\"programs\":{\"/x\":7}}", "[[["] {
         std::fs::write(&file, bad).unwrap();
-        let again = asked_at(&folder, &programs).await;
+        let again = asked_at(&directory, &programs).await;
         assert_ne!(again, last, "{bad}");
-        assert_eq!(asked_at(&folder, &programs).await, again, "{bad}");
+        assert_eq!(asked_at(&directory, &programs).await, again, "{bad}");
         last = again;
     }
     assert_eq!(serde_json::from_slice::<Value>(&std::fs::read(&file).unwrap()).unwrap()["v"], 1);
-    // Where nothing can be written, it works and says so.
+    // Without a writable cache, discovery works and reports it.
     std::fs::write(cache.path().join("file"), "").unwrap();
     let tools =
         source().path(programs.path().join("c")).cache(cache.path().join("file/sub")).discover().await;
@@ -102,7 +101,7 @@ async fn what_programs_tell_is_kept_by_time_and_size() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_changes_is_asked_again_or_refused() {
+async fn a_changed_program_is_discovered_again_or_rejected() {
     let programs = Programs::new();
     let path = programs.write("c", &shell(&tools(&["t"]), WHO));
     let source = source().path(&path).discover().await;
@@ -129,7 +128,7 @@ async fn a_program_that_changes_is_asked_again_or_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_gives_its_programs_in_the_order_of_their_names() {
+async fn programs_of_a_directory_are_sorted_by_name() {
     let programs = Programs::new();
     programs.write("b", &shell(&tools(&["b"]), WHO));
     programs.write("a", &shell(&tools(&["a"]), WHO));
@@ -145,7 +144,7 @@ async fn a_folder_gives_its_programs_in_the_order_of_their_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_manifest_that_fails_leaves_a_tool_that_takes_anything() {
+async fn a_failed_manifest_leaves_a_tool_without_schema() {
     let programs = Programs::new();
     let discovery = json!({"name": "p", "version": "1", "tools": [{"name": "t", "summary": "S."}]});
     let body = r#"[ "$2" = --manifest ] && { echo Traceback >&2; exit 1; }

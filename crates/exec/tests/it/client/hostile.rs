@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use toolpost_core::{Call, Cancellation, Code, ToolSource as _};
 use toolpost_sandbox::Limits;
+use toolpost_testkit::eventually;
 
-use super::{Programs, call, error, names, only, port, shell, shown, source, told, value, with};
+use super::{Programs, call, error, names, only, outcome, port, shell, shown, source, value, with};
+use crate::host::is_running;
 
 /// The body of a tool, and the code and a part of the message that its call ends with.
 const ROWS: &[(&str, &str, Code, &str)] = &[
@@ -102,7 +104,7 @@ async fn each_bad_program_is_a_clear_error() {
         let tools = source().path(path).discover().await;
         assert_eq!(shown(&tools), Vec::<String>::new(), "{name}");
         let reply = call(&tools, "t", json!({})).await;
-        let (found, message) = told(&reply.result).unwrap_err();
+        let (found, message) = outcome(&reply.result).unwrap_err();
         assert_eq!(found, *code, "{name}: {message}");
         assert!(message.contains(part), "{name}: {message}");
         assert!(message.len() < 2_000 && !message.contains('\0'), "{name}: {message}");
@@ -110,7 +112,7 @@ async fn each_bad_program_is_a_clear_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn standard_error_helps_to_find_the_reason() {
+async fn stderr_is_part_of_the_error() {
     let (_programs, tools) =
         only("seq 100000 >&2; printf 'Trace\\033[31m: no module `x`\\n' >&2; exit 1").await;
     let reply = call(&tools, "t", json!({})).await;
@@ -119,7 +121,7 @@ async fn standard_error_helps_to_find_the_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_hangs_is_ended_in_time() {
+async fn a_hanging_program_is_killed_at_the_timeout() {
     let programs = Programs::new();
     for (name, body) in [
         ("sleeps", "sleep 91001"),
@@ -131,16 +133,16 @@ async fn a_program_that_hangs_is_ended_in_time() {
         let tools = source().path(path).timeout(Duration::from_millis(400)).discover().await;
         let begun = Instant::now();
         let reply = call(&tools, "t", json!({})).await;
-        let (code, message) = told(&reply.result).unwrap_err();
+        let (code, message) = outcome(&reply.result).unwrap_err();
         assert_eq!(code, Code::Timeout, "{name}: {message}");
         assert!(message.contains("timed out after 400 ms"), "{name}: {message}");
         assert!(begun.elapsed() < Duration::from_secs(4), "{name}");
     }
-    assert!(!is_running("91001"));
+    assert!(!is_running("sleep\091001"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_result_counts_though_the_program_does_not_end() {
+async fn a_result_is_returned_before_the_program_exits() {
     let body = "echo '{\"status\":\"success\",\"result\":{\"a\":1}}'; sleep 91002";
     let (_programs, tools) = only(body).await;
     let port = port();
@@ -151,34 +153,36 @@ async fn a_result_counts_though_the_program_does_not_end() {
     let (_programs, tools) =
         only("(setsid sleep 91002 &); echo '{\"status\":\"success\",\"result\":2}'").await;
     assert_eq!(value(&call(&tools, "t", json!({})).await), json!(2));
-    assert!(!is_running("91002"));
+    assert!(!is_running("sleep\091002"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_that_stops_ends_the_program() {
+async fn cancellation_and_drop_kill_the_program() {
     let (_programs, tools) = only("sleep 91003").await;
     let cancellation = Cancellation::new();
     let stop = cancellation.clone();
     let begun = Instant::now();
     let (reply, ()) =
         tokio::join!(tools.call(Call::new("t", json!({})).with_cancellation(cancellation)), async move {
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            eventually("the program runs", async || is_running("sleep\091003")).await;
             stop.cancel();
         });
     assert_eq!(error(&reply).code(), Code::Cancelled);
     assert!(begun.elapsed() < Duration::from_secs(4));
     // A future that is dropped ends it too.
-    let dropped = tokio::time::timeout(Duration::from_millis(200), call(&tools, "t", json!({}))).await;
-    assert!(dropped.is_err());
-    eventually(|| !is_running("91003")).await;
+    tokio::select! {
+        reply = call(&tools, "t", json!({})) => panic!("{reply:?}"),
+        () = eventually("the program runs", async || is_running("sleep\091003")) => {}
+    }
+    eventually("the program is killed", async || !is_running("sleep\091003")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_breaks_off_has_no_result() {
+async fn a_truncated_stream_is_an_error() {
     let (_programs, tools) =
         with(&json!({"streaming": true}), "echo '{\"type\":\"progress\",\"message\":\"a\"}'; exit 0").await;
     let reply = call(&tools, "t", json!({})).await;
-    assert_eq!(told(&reply.result), Err((Code::Dependency, "`t` ended before its result".to_owned())));
+    assert_eq!(outcome(&reply.result), Err((Code::Dependency, "`t` ended before its result".to_owned())));
     let (_programs, tools) =
         with(&json!({"streaming": true}), "echo '{\"type\":\"progress\",\"message\":\"a\"}'; kill -9 $$")
             .await;
@@ -201,7 +205,7 @@ async fn limits_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lies_in_discovery_cost_what_they_are_about() {
+async fn a_wrong_discovery_entry_fails_alone() {
     let programs = Programs::new();
     let good = json!({"name": "good", "summary": "Fine.", "schema": {"type": "object"}});
     let many: Vec<_> = (0..100_000).map(|index| json!({"name": format!("t{index}"), "schema": {}})).collect();
@@ -264,7 +268,7 @@ async fn lies_in_discovery_cost_what_they_are_about() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_cannot_tell_of_itself_costs_only_itself() {
+async fn a_program_without_discovery_fails_alone() {
     let programs = Programs::new();
     let rows: &[(&str, &str, Code, &str)] = &[
         ("silent", "#!/bin/sh\nexit 0\n", Code::Dependency, "printed nothing"),
@@ -308,23 +312,5 @@ async fn a_program_that_cannot_tell_of_itself_costs_only_itself() {
     }
     assert_eq!(diagnostics.len(), rows.len() + 2, "{diagnostics:?}");
     assert_eq!(value(&call(&tools, "good", json!({})).await), json!(1));
-    eventually(|| !is_running("91004")).await;
-}
-
-/// Whether a process of the host sleeps for so many seconds.
-fn is_running(seconds: &str) -> bool {
-    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
-        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        line.strip_prefix(b"sleep\0").is_some_and(|rest| rest.starts_with(seconds.as_bytes()))
-    })
-}
-
-async fn eventually(condition: impl Fn() -> bool) {
-    for _ in 0..500 {
-        if condition() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("not within 5 s");
+    eventually("the program is killed", async || !is_running("sleep\091004")).await;
 }

@@ -9,14 +9,16 @@ use super::{call, names, source};
 async fn the_fixtures_of_the_original_are_loaded() {
     let test = "the_fixtures_of_the_original_are_loaded";
     let Some(checkout) = toolpost_testkit::recordings::toolable() else {
-        println!("SKIP {test}: toolable is not beside the checkout, and TOOLPOST_TOOLABLE names no folder");
+        println!(
+            "SKIP {test}: toolable is not beside the checkout, and TOOLPOST_TOOLABLE names no directory"
+        );
         return;
     };
     #[expect(clippy::disallowed_methods, reason = "the Python of this machine, which needs pydantic")]
     let path = std::env::var_os("PATH").unwrap_or_default();
     let packages = checkout.join("src");
-    // The sandbox takes no `PYTHONPATH`: each program is started by a line that adds the package's folder.
-    let folder = tempfile::tempdir().unwrap();
+    // The sandbox takes no `PYTHONPATH`: each program is started by a line that adds the package's directory.
+    let directory = tempfile::tempdir().unwrap();
     let mut builder = source().readable(&checkout).search_path(path);
     let fixtures = checkout.join("tests/fixtures");
     let mut programs: Vec<_> =
@@ -24,7 +26,7 @@ async fn the_fixtures_of_the_original_are_loaded() {
     programs.push(checkout.join("example_tool.py"));
     programs.sort();
     for program in programs.iter().filter(|path| path.extension().is_some_and(|kind| kind == "py")) {
-        let started = folder.path().join(program.file_name().unwrap());
+        let started = directory.path().join(program.file_name().unwrap());
         let script = format!(
             "import runpy, sys\nsys.path.insert(0, {:?})\nrunpy.run_path({:?}, run_name='__main__')\n",
             packages.to_str().unwrap(),

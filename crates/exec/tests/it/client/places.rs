@@ -4,17 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use toolpost_core::{Call, Code, Scope, ToolSource as _};
-use toolpost_sandbox::{Host, Level};
+use toolpost_sandbox::Level;
 
-use super::{Programs, call, error, port, shell, source, told, value};
-
-fn has_namespaces(test: &str) -> bool {
-    let entry = Host::probe().availability(Level::Strict).unwrap();
-    if !entry.available {
-        println!("SKIP {test}: {}", entry.reason.clone().unwrap_or_default());
-    }
-    entry.available
-}
+use super::{Programs, call, error, outcome, port, shell, source, value};
+use crate::host::sandbox_or_skip;
 
 const LOOK: &str = r#"
 echo made > made 2>/dev/null
@@ -22,23 +15,21 @@ printf '{"status":"success","result":{"here":"%s","file":"%s","given":"%s","secr
     "$PWD" "$(cat input 2>/dev/null)" "$GIVEN" "$HOST_SECRET" "$(head -c 1 /etc/shadow 2>/dev/null)""#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_works_in_the_folder_of_the_scope_and_sees_no_more() {
-    if !has_namespaces("a_program_works_in_the_folder_of_the_scope_and_sees_no_more") {
-        return;
-    }
+async fn a_program_sees_only_the_directory_of_its_scope() {
+    let Some(()) = sandbox_or_skip() else { return };
     let programs = Programs::new();
     let path = programs.tool("looks", &json!({}), LOOK);
     let work = tempfile::tempdir().unwrap();
-    let folder = work.path().canonicalize().unwrap();
-    std::fs::write(folder.join("input"), "seen").unwrap();
+    let directory = work.path().canonicalize().unwrap();
+    std::fs::write(directory.join("input"), "seen").unwrap();
     let tools = source().path(&path).env("GIVEN", "1").discover().await;
-    let scope = Scope::new("ada").with_working_dir(&folder);
+    let scope = Scope::new("ada").with_working_dir(&directory);
     let reply = tools.call(Call::new("t", json!({})).with_scope(scope.clone())).await;
     let expected = |here: &str, file: &str| json!({"here": here, "file": file, "given": "1", "secret": "", "shadow": ""});
-    assert_eq!(value(&reply), expected(folder.to_str().unwrap(), "seen"));
-    assert_eq!(std::fs::read_to_string(folder.join("made")).unwrap(), "made\n");
+    assert_eq!(value(&reply), expected(directory.to_str().unwrap(), "seen"));
+    assert_eq!(std::fs::read_to_string(directory.join("made")).unwrap(), "made\n");
     assert_eq!(reply.record.sandbox.as_ref().unwrap()["report"]["effective"], "standard");
-    // Without a folder it has one of its own.
+    // Without a directory it has one of its own.
     assert_eq!(value(&call(&tools, "t", json!({})).await), expected("/workspace", ""));
     // The stricter of the operator's level and the call's.
     let mut strict = Call::new("t", json!({})).with_scope(scope.clone());
@@ -54,7 +45,7 @@ async fn a_program_works_in_the_folder_of_the_scope_and_sees_no_more() {
     let mut unknown = Call::new("t", json!({}));
     unknown.options.level = Some("unconfined".to_owned());
     assert!(error(&tools.call(unknown).await).message().contains("unknown level"));
-    // The call's own folder goes before the scope's.
+    // The call's own directory goes before the scope's.
     let other = tempfile::tempdir().unwrap();
     let mut own = Call::new("t", json!({})).with_scope(scope);
     own.options.working_dir = Some(other.path().to_owned());
@@ -64,9 +55,7 @@ async fn a_program_works_in_the_folder_of_the_scope_and_sees_no_more() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_of_the_working_directory_are_handed_over_and_no_others() {
-    if !has_namespaces("files_of_the_working_directory_are_handed_over_and_no_others") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let body = r#"
 echo text > made.txt; ln -s /etc/passwd link; mkfifo pipe; mkdir sub
 for uri in "file://$PWD/made.txt" made.txt file:///etc/passwd link pipe sub ../../../etc/passwd http://x/y; do
@@ -91,7 +80,7 @@ echo '{"status":"success","result":1}'"#;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_port_that_takes_no_files_leaves_them_in_the_output() {
+async fn artifacts_stay_in_the_output_without_a_port() {
     let programs = Programs::new();
     let body = "echo '{\"type\":\"artifact\",\"name\":\"a\",\"uri\":\"data:,hi\"}'; echo '{\"status\":\"success\",\"result\":1}'";
     let tools = source().path(programs.tool("p", &json!({}), body)).discover().await;
@@ -102,7 +91,7 @@ async fn a_port_that_takes_no_files_leaves_them_in_the_output() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_shortest_time_counts() {
+async fn the_shortest_timeout_applies() {
     let programs = Programs::new();
     let slow = "sleep 20; echo '{\"status\":\"success\",\"result\":1}'";
     let policy = json!({"policy": {"timeout": {"after": "300ms"}}});
@@ -116,23 +105,23 @@ async fn the_shortest_time_counts() {
     assert_eq!(error(&tools.call(deadline).await).code(), Code::Timeout);
     let over = Call::new("t", json!({})).with_deadline(Instant::now());
     assert_eq!(
-        told(&tools.call(over).await.result),
+        outcome(&tools.call(over).await.result),
         Err((Code::Timeout, "the call has no time left".into()))
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_script_reads_what_the_operator_shows_it() {
+async fn a_script_reads_readable_paths() {
     let programs = Programs::new();
     let discovery =
         json!({"name": "s", "version": "1", "tools": [{"name": "t", "schema": {"type": "object"}}]});
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     std::fs::write(
-        folder.path().join("lib.sh"),
+        directory.path().join("lib.sh"),
         "answer() { echo '{\"status\":\"success\",\"result\":42}'; }\n",
     )
     .unwrap();
-    let library = folder.path().canonicalize().unwrap().join("lib.sh");
+    let library = directory.path().canonicalize().unwrap().join("lib.sh");
     let path = programs.write("s", &shell(&discovery, &format!(". {}; answer", library.display())));
     let blind = source().path(&path).discover().await;
     let reply = call(&blind, "t", json!({})).await;
@@ -143,7 +132,7 @@ async fn a_script_reads_what_the_operator_shows_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_interpreter_is_looked_up_where_the_operator_says() {
+async fn the_interpreter_is_on_the_search_path() {
     let programs = Programs::new();
     let script = programs.path().join("tool.py");
     std::fs::write(&script, "import json,sys\nprint(json.dumps({'name':'p','version':'1','tools':[{'name':'t','schema':{'type':'object'}}]}) if sys.argv[1]=='--discover' else json.dumps({'status':'success','result':sys.argv[1]}))\n").unwrap();
@@ -155,12 +144,12 @@ async fn the_interpreter_is_looked_up_where_the_operator_says() {
     assert!(other.diagnostics()[0].error.message().contains("no-such-python"), "{:?}", other.diagnostics());
 }
 
-/// A script of Python with a module beside it, which says what it is.
+/// A Python script whose description is in a module beside it.
 const WITH_MODULE: &str = "import json, sys, helper\nif sys.argv[1] == '--discover':\n    tool = {'name': 't', 'summary': helper.SUMMARY, 'schema': {'type': 'object'}}\n    print(json.dumps({'name': 'p', 'version': '1', 'tools': [tool]}))\nelse:\n    print(json.dumps({'status': 'success', 'result': [helper.SUMMARY, getattr(sys, 'flags').no_site]}))\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_reads_its_own_directory_at_every_level() {
-    let available = has_namespaces("a_program_reads_its_own_directory_at_every_level");
+    let available = sandbox_or_skip().is_some();
     let programs = Programs::new();
     let script = programs.path().join("tool.py");
     std::fs::write(&script, WITH_MODULE).unwrap();
@@ -187,16 +176,16 @@ async fn the_cache_knows_modules_and_the_way_a_program_is_run() {
     let script = programs.path().join("tool.py");
     std::fs::write(&script, WITH_MODULE).unwrap();
     std::fs::write(programs.path().join("helper.py"), "SUMMARY = 'First.'\n").unwrap();
-    let told = async || {
+    let description = async || {
         let tools = source().path(&script).cache(cache.path()).discover().await;
         let list = tools.list().await.unwrap();
         list.first().map(|spec| spec.description.clone()).unwrap_or_default()
     };
-    assert_eq!(told().await, "First.");
+    assert_eq!(description().await, "First.");
     // The file itself is the same.
     std::fs::write(programs.path().join("helper.py"), "SUMMARY = 'The second.'\n").unwrap();
-    assert_eq!(told().await, "The second.");
-    // Nothing that another interpreter told counts for one that does not run it.
+    assert_eq!(description().await, "The second.");
+    // A manifest of another interpreter is not used.
     let other = source().path(&script).cache(cache.path()).python("no-such-python").discover().await;
     assert_eq!(super::names(&other).await, Vec::<String>::new());
     let nowhere = source().path(&script).cache(cache.path()).search_path("/nowhere").discover().await;
@@ -224,7 +213,7 @@ async fn a_script_is_run_by_the_interpreter_of_its_first_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_fails_says_how_it_ended_and_what_it_wrote_last() {
+async fn an_error_has_the_exit_status_and_the_end_of_stderr() {
     let programs = Programs::new();
     let script = programs.path().join("tool.py");
     let failing = |code: &str| {
@@ -245,7 +234,7 @@ async fn a_program_that_fails_says_how_it_ended_and_what_it_wrote_last() {
         assert_eq!(error.context()[fact], ended, "{error:?}");
         assert!(error.context()["stderr"].as_str().unwrap().ends_with(stderr), "{error:?}");
     }
-    // A program that says itself that something was unreachable has not failed.
+    // A program that reports an unreachable dependency has not crashed.
     let code = "print(json.dumps({'status': 'error', 'error': {'code': 'DEPENDENCY', 'message': 'down'}}))";
     std::fs::write(&script, failing(code)).unwrap();
     let tools = source().path(&script).discover().await;
@@ -261,12 +250,10 @@ async fn a_program_that_fails_says_how_it_ended_and_what_it_wrote_last() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_gets_what_is_granted_and_no_value_leaves_it() {
-    if !has_namespaces("a_program_gets_what_is_granted_and_no_value_leaves_it") {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let outside = folder.path().canonicalize().unwrap();
+async fn a_program_gets_grants_and_leaks_no_value() {
+    let Some(()) = sandbox_or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let outside = directory.path().canonicalize().unwrap();
     std::fs::create_dir_all(outside.join("out")).unwrap();
     std::fs::write(outside.join("read"), "outside").unwrap();
     let body = r#"

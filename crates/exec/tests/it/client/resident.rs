@@ -8,7 +8,7 @@ use toolpost_exec::client::Executables;
 
 use super::{Programs, call, error, port, source, value};
 
-/// Counts its calls, and does what it is told.
+/// Counts its calls, and acts by the argument `do`.
 const PROGRAM: &str = r#"
 import base64, json, os, sys, time
 if sys.argv[1:] == ["--discover"]:
@@ -18,12 +18,12 @@ if sys.argv[1:] == ["--discover"]:
 if sys.argv[1:] != ["--resident"]:
     print(json.dumps({"status": "success", "result": {"one_shot": True}}))
     sys.exit()
-def tell(id, type, **fields):
+def send(id, type, **fields):
     print(json.dumps({"v": 1, "id": id, "type": type, **fields}), flush=True)
 if os.environ.get("GREETING"):
     print(os.environ["GREETING"], flush=True)
     time.sleep(60)
-tell(0, "hello", name="r", version="1", protocol="0.1+toolpost.1")
+send(0, "hello", name="r", version="1", protocol="0.1+toolpost.1")
 count = 0
 for line in sys.stdin:
     frame = json.loads(line)
@@ -39,21 +39,21 @@ for line in sys.stdin:
         time.sleep(1)
     if do == "flood":
         while True:
-            tell(id, "log", level="info", message="x")
+            send(id, "log", level="info", message="x")
     if do == "values":
         print("[" + "0," * 600000 + "0]", flush=True)
     if do == "ahead":
         for index in range(12):
             print("x" * 3000000, flush=True)
     if do == "usage":
-        tell(id, "result", ok={"structured": 1, "usage": {"input_tokens": 10**9, "output_tokens": 10**9}})
+        send(id, "result", ok={"structured": 1, "usage": {"input_tokens": 10**9, "output_tokens": 10**9}})
         continue
     if do == "stray":
         print("a print")
-        tell(id + 100, "result", ok={"structured": "of another call"})
-        tell(id, "progress", message="half")
+        send(id + 100, "result", ok={"structured": "of another call"})
+        send(id, "progress", message="half")
     if do == "fail":
-        tell(id, "result", error={"code": "NOT_FOUND", "message": "no such thing"})
+        send(id, "result", error={"code": "NOT_FOUND", "message": "no such thing"})
         continue
     if do in ("ask", "sample", "nested", "state", "artifact"):
         asked = {
@@ -63,12 +63,12 @@ for line in sys.stdin:
             "state": {"state": {"do": "load", "document": "d"}},
             "artifact": {"artifact": {"name": "a.txt", "media_type": "text/plain", "size": 2, "data": "aGk="}},
         }[do]
-        tell(id, do, request=1, **asked)
+        send(id, do, request=1, **asked)
         answer = json.loads(sys.stdin.readline())
         answered = answer.get("ok", answer.get("error"))
-        tell(id, "result", ok={"structured": {"answered": answered, "id": answer["id"] == id}})
+        send(id, "result", ok={"structured": {"answered": answered, "id": answer["id"] == id}})
         continue
-    tell(id, "result", ok={"structured": {"count": count, "facts": sorted(key for key in frame if key not in ("v", "id", "type", "tool", "arguments"))}})
+    send(id, "result", ok={"structured": {"count": count, "facts": sorted(key for key in frame if key not in ("v", "id", "type", "tool", "arguments"))}})
 "#;
 
 async fn program(programs: &Programs, environment: &[(&str, &str)]) -> Executables {
@@ -87,7 +87,7 @@ fn does(what: &str) -> Call {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_process_serves_many_calls_and_is_replaced_when_it_dies() {
+async fn a_resident_process_is_reused_and_replaced_after_a_crash() {
     let programs = Programs::new();
     let tools = program(&programs, &[]).await;
     for expected in 1..4 {
@@ -98,7 +98,7 @@ async fn one_process_serves_many_calls_and_is_replaced_when_it_dies() {
     assert!(error(&died).message().contains("status 4"), "{died:?}");
     assert_eq!(error(&died).context()["stderr"], "it hurts");
     assert_eq!(count(&tools, does("count")).await, json!(1));
-    // What a program says of its own use of models counts for nobody.
+    // Reported model usage of a program is ignored.
     let boasts = tools.call(does("usage")).await;
     assert_eq!(value(&boasts), json!(1));
     assert!(
@@ -121,7 +121,7 @@ async fn one_process_serves_many_calls_and_is_replaced_when_it_dies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_hangs_or_floods_costs_its_call() {
+async fn a_hanging_or_flooding_process_fails_one_call() {
     let programs = Programs::new();
     let tools = program(&programs, &[]).await;
     assert_eq!(count(&tools, does("count")).await, json!(1));
@@ -140,7 +140,7 @@ async fn a_process_that_hangs_or_floods_costs_its_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_stays_is_bounded_in_values_and_lines_read_ahead() {
+async fn a_resident_process_is_bounded_in_values_and_lines() {
     let programs = Programs::new();
     let tools = program(&programs, &[]).await;
     let reply = tools.call(does("values")).await;
@@ -151,7 +151,7 @@ async fn a_process_that_stays_is_bounded_in_values_and_lines_read_ahead() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_sampling_a_process_that_stays_is_refused_too() {
+async fn without_sampling_a_resident_process_is_rejected() {
     let programs = Programs::new();
     let path = programs.write("again.py", PROGRAM);
     let tools = source().path(path).resident(true).sampling(false).discover().await;
@@ -162,7 +162,7 @@ async fn without_sampling_a_process_that_stays_is_refused_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_stays_reaches_the_callers_port() {
+async fn a_resident_process_reaches_the_port() {
     let programs = Programs::new();
     let tools = program(&programs, &[]).await;
     let port = port();

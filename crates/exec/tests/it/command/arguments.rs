@@ -30,7 +30,7 @@ fn an_item_is_one_argument_whatever_is_in_it() {
 }
 
 #[test]
-fn an_item_with_an_absent_parameter_is_left_out_and_a_default_stands_in() {
+fn an_item_with_a_missing_parameter_is_dropped_or_defaulted() {
     let text = with(
         r#"["a", "--x={x}", "{y}-{x}", "b"]"#,
         &format!(
@@ -149,7 +149,7 @@ fn arguments_of_the_file_stand_before_those_of_the_tool() {
 }
 
 #[test]
-fn a_tool_that_is_not_there_is_named_with_the_nearest() {
+fn an_unknown_tool_suggests_the_nearest() {
     let tools = toolpost_exec::command::CommandTools::shipped("git").unwrap();
     let error = tools.command_line("git_lgo", &json!({}).into()).unwrap_err();
     assert_eq!((error.code(), error.suggestion()), (Code::NotFound, Some("Did you mean `git_log`?")));

@@ -7,7 +7,8 @@ use toolpost_core::Code;
 use toolpost_exec::command::CommandTools;
 use toolpost_sandbox::Grants;
 
-use super::support::{Run, description, has_sandbox};
+use super::support::{Run, description};
+use crate::host::sandbox_or_skip;
 
 const SHOW: &str = r#"args = ["-c", "pwd; cat /outside/read 2>/dev/null; echo $KEY; echo $KEY >&2; echo made > /outside/out/made || true"]"#;
 
@@ -20,11 +21,9 @@ fn with(grants: &str, outside: &Path) -> CommandTools {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_description_grants_paths_and_a_level_and_the_caller_values() {
-    if !has_sandbox("a_description_grants_paths_and_a_level_and_the_caller_values") {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let outside = folder.path().canonicalize().unwrap();
+    let Some(()) = sandbox_or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let outside = directory.path().canonicalize().unwrap();
     std::fs::create_dir_all(outside.join("out")).unwrap();
     std::fs::write(outside.join("read"), "outside\n").unwrap();
     let none = Run::of(with("", &outside), "t", json!({})).text().await;
@@ -48,7 +47,7 @@ async fn a_description_grants_paths_and_a_level_and_the_caller_values() {
     assert_eq!(output.to_text(), "/workspace\n[secret]\n");
     assert!(!format!("{output:?} {:?}", reply.record).contains("canary"));
 
-    // What the caller grants stands in the place of what the file says.
+    // Grants of the caller replace those of the file.
     let nothing = Grants::default().resolve(&mut |_| None).unwrap();
     let replaced = Run::of(with(grants, &outside).granted(nothing), "t", json!({})).text().await;
     assert_eq!(replaced, "/workspace\n\n");
@@ -56,7 +55,7 @@ async fn a_description_grants_paths_and_a_level_and_the_caller_values() {
 
 #[test]
 fn a_wrong_grant_names_its_line() {
-    for (grants, said) in [
+    for (grants, message) in [
         ("[grants]\nreadble = []", "readble"),
         ("[grants]\nenv = [1]", "the name of a variable"),
         ("grants = 1", "expected a table"),
@@ -64,6 +63,6 @@ fn a_wrong_grant_names_its_line() {
     ] {
         let error =
             CommandTools::from_toml(&description("sh", grants, ""), "t.toml").unwrap_err().to_string();
-        assert!(error.starts_with("t.toml:4: grants") && error.contains(said), "{error}");
+        assert!(error.starts_with("t.toml:4: grants") && error.contains(message), "{error}");
     }
 }

@@ -4,17 +4,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use toolpost_core::{Cancellation, Code, LogLevel};
-use toolpost_testkit::MemoryPort;
+use toolpost_testkit::{MemoryPort, eventually};
 
-use crate::command::support::{Run, description, has_sandbox};
+use crate::command::support::{Run, description};
+use crate::host::{is_running, sandbox_or_skip};
 
 const X: &str = "[tool.parameters.x]\ntype = \"string\"\noptional = true\ndescription = \"X.\"\n";
 
 #[tokio::test]
 async fn arguments_arrive_as_they_are() {
-    if !has_sandbox("arguments_arrive_as_they_are") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let text = description("printf", "", &format!("args = [\"[%s]\", \"--x={{x}}\"]\n{X}"));
     for value in ["$(touch made)", "a\nb", "`id`; rm -rf / #", "*", "\u{1b}[2J", "'\"\\", "--help"] {
         assert_eq!(Run::new(&text, json!({ "x": value })).text().await, format!("[--x={value}]"));
@@ -22,10 +21,8 @@ async fn arguments_arrive_as_they_are() {
 }
 
 #[tokio::test]
-async fn arguments_that_cannot_be_handed_over_are_refused() {
-    if !has_sandbox("arguments_that_cannot_be_handed_over_are_refused") {
-        return;
-    }
+async fn arguments_that_cannot_be_passed_are_rejected() {
+    let Some(()) = sandbox_or_skip() else { return };
     let text = description("printf", "", &format!("args = [\"%s\", \"--x={{x}}\"]\n{X}"));
     let error = Run::new(&text, json!({ "x": "a\0b" })).error().await;
     assert_eq!((error.code(), &error.context()["pointer"]), (Code::InvalidInput, &json!("/x")), "{error}");
@@ -46,11 +43,9 @@ async fn arguments_that_cannot_be_handed_over_are_refused() {
 #[tokio::test]
 async fn a_path_stays_beneath_the_working_directory() {
     use std::os::unix::fs::symlink;
-    if !has_sandbox("a_path_stays_beneath_the_working_directory") {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path().canonicalize().unwrap();
+    let Some(()) = sandbox_or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().canonicalize().unwrap();
     std::fs::create_dir_all(root.join("a/b")).unwrap();
     std::fs::write(root.join("a/file"), "in\n").unwrap();
     for (target, link) in [
@@ -74,18 +69,18 @@ async fn a_path_stays_beneath_the_working_directory() {
     let file = text("type = \"file\"", "");
     let absolute = root.join("a/file").display().to_string();
     for path in ["a/file", "./a//file", &absolute, "absolute/file", "inner", "a/back/file"] {
-        let run = Run::new(&file, json!({ "x": path })).folder(&root);
+        let run = Run::new(&file, json!({ "x": path })).directory(&root);
         assert_eq!(run.text().await, "in\n", "{path}");
     }
     // The program reports a missing file.
     for path in ["missing", "a/missing/more", "a/file/more"] {
-        let error = Run::new(&file, json!({ "x": path })).folder(&root).error().await;
+        let error = Run::new(&file, json!({ "x": path })).directory(&root).error().await;
         assert_eq!(error.code(), Code::Dependency, "{path}: {error}");
     }
     let beside = format!("{absolute}/../../../secret");
     let sibling = format!("{}x/a", root.display());
     for path in ["/etc/hostname", "elsewhere/file", "a/../a/file", &beside, &sibling, "../\u{1b}[2J"] {
-        let error = Run::new(&file, json!({ "x": path })).folder(&root).error().await;
+        let error = Run::new(&file, json!({ "x": path })).directory(&root).error().await;
         let found = (error.code(), error.context()["pointer"].as_str());
         assert_eq!(found, (Code::InvalidPath, Some("/x")), "{path}: {error}");
         assert!(error.message().starts_with("/x: expected a path beneath the working directory"), "{error}");
@@ -96,12 +91,12 @@ async fn a_path_stays_beneath_the_working_directory() {
     let list = text(list, "").replace("\"/etc/hostname\"", "[\"a\", \"/etc/hostname\"]");
     let none = text("type = \"file\"", "working_directory = \"none\"\n");
     for (run, pointer) in [
-        (Run::new(&file, json!({})).folder(&root), "/x"),
+        (Run::new(&file, json!({})).directory(&root), "/x"),
         (Run::new(&file, json!({})), "/x"),
         (Run::new(&file, json!({ "x": "../x" })), "/x"),
-        (Run::new(&none, json!({ "x": absolute })).folder(&root), "/x"),
-        (Run::new(&text("type = \"string\"\nformat = \"file\"", ""), json!({})).folder(&root), "/x"),
-        (Run::new(&list, json!({})).folder(&root), "/x/1"),
+        (Run::new(&none, json!({ "x": absolute })).directory(&root), "/x"),
+        (Run::new(&text("type = \"string\"\nformat = \"file\"", ""), json!({})).directory(&root), "/x"),
+        (Run::new(&list, json!({})).directory(&root), "/x/1"),
     ] {
         let error = run.error().await;
         let found = (error.code(), error.context()["pointer"].as_str());
@@ -111,27 +106,25 @@ async fn a_path_stays_beneath_the_working_directory() {
     symlink("/etc/hostname", root.join("a/b/out")).unwrap();
     let start = text("type = \"file\"", "directory = \"{where}\"\n")
         + "[tool.parameters.where]\ntype = \"file\"\ndescription = \"W.\"\n";
-    let inside = Run::new(&start, json!({ "x": "file", "where": "a" })).folder(&root);
+    let inside = Run::new(&start, json!({ "x": "file", "where": "a" })).directory(&root);
     assert_eq!(inside.text().await, "in\n");
     for (args, pointer) in [
         (json!({ "x": "out", "where": "a/b" }), "/x"),
         (json!({ "x": "file", "where": "../a" }), "/where"),
         (json!({ "x": "file", "where": "elsewhere" }), "/where"),
     ] {
-        let error = Run::new(&start, args.clone()).folder(&root).error().await;
+        let error = Run::new(&start, args.clone()).directory(&root).error().await;
         let found = (error.code(), error.context()["pointer"].as_str());
         assert_eq!(found, (Code::InvalidPath, Some(pointer)), "{args}: {error}");
     }
     // A plain string is not checked.
     let string = text("type = \"string\"", "").replace("/etc/hostname", "/usr/bin/../share/x");
-    assert_eq!(Run::new(&string, json!({})).folder(&root).error().await.code(), Code::Dependency);
+    assert_eq!(Run::new(&string, json!({})).directory(&root).error().await.code(), Code::Dependency);
 }
 
 #[tokio::test]
-async fn large_input_goes_through_standard_input_also_to_a_program_that_does_not_read_it() {
-    if !has_sandbox("large_input_goes_through_standard_input_also_to_a_program_that_does_not_read_it") {
-        return;
-    }
+async fn large_input_to_a_program_that_does_not_read_is_no_error() {
+    let Some(()) = sandbox_or_skip() else { return };
     let text = |program: &str| description(program, "", &format!("stdin = \"{{x}}\"\n{X}"));
     let large = "0123456789abcdef".repeat(1 << 16);
     assert_eq!(
@@ -147,10 +140,8 @@ async fn large_input_goes_through_standard_input_also_to_a_program_that_does_not
 }
 
 #[tokio::test]
-async fn output_that_is_no_text_is_shown_as_far_as_it_is() {
-    if !has_sandbox("output_that_is_no_text_is_shown_as_far_as_it_is") {
-        return;
-    }
+async fn binary_output_is_shown_lossily() {
+    let Some(()) = sandbox_or_skip() else { return };
     let text = |format: &str| {
         description(
             "printf",
@@ -166,10 +157,8 @@ async fn output_that_is_no_text_is_shown_as_far_as_it_is() {
 }
 
 #[tokio::test]
-async fn endless_output_of_a_tool_that_only_reads_ends_when_there_is_enough() {
-    if !has_sandbox("endless_output_of_a_tool_that_only_reads_ends_when_there_is_enough") {
-        return;
-    }
+async fn a_read_only_tool_stops_at_its_output_limit() {
+    let Some(()) = sandbox_or_skip() else { return };
     let text = |output: &str| {
         description("yes", "", &format!("read_only = true\nargs = [\"line\"]\n[tool.output]\n{output}"))
     };
@@ -183,10 +172,8 @@ async fn endless_output_of_a_tool_that_only_reads_ends_when_there_is_enough() {
 }
 
 #[tokio::test]
-async fn output_without_end_is_cut_and_never_kept() {
-    if !has_sandbox("output_without_end_is_cut_and_never_kept") {
-        return;
-    }
+async fn endless_output_is_truncated() {
+    let Some(()) = sandbox_or_skip() else { return };
     let run = |size: &str, format: &str| {
         let tool = format!(
             "args = [\"-c\", \"{size}\", \"/dev/zero\"]\n[tool.output]\nformat = \"{format}\"\nlimit_bytes = 1000"
@@ -205,10 +192,8 @@ async fn output_without_end_is_cut_and_never_kept() {
 }
 
 #[tokio::test]
-async fn a_program_that_never_ends_is_ended_with_what_it_started() {
-    if !has_sandbox("a_program_that_never_ends_is_ended_with_what_it_started") {
-        return;
-    }
+async fn a_timeout_kills_the_program_and_its_children() {
+    let Some(()) = sandbox_or_skip() else { return };
     let mark = format!("99{}", std::process::id());
     let tool = format!(
         "args = [\"-c\", \"trap '' TERM INT; sleep {mark} & sleep {mark}\"]\n[tool.policy]\ntimeout = \"1s\""
@@ -224,7 +209,7 @@ async fn a_program_that_never_ends_is_ended_with_what_it_started() {
     let cancellation = Cancellation::new();
     run.call.cancellation = cancellation.clone();
     let stop = async {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        eventually("the program runs", async || is_running(&mark)).await;
         cancellation.cancel();
     };
     let (error, ()) = tokio::join!(run.error(), stop);
@@ -232,20 +217,9 @@ async fn a_program_that_never_ends_is_ended_with_what_it_started() {
     assert!(!is_running(&mark));
 }
 
-/// Whether a process of this machine has this in its command line.
-fn is_running(mark: &str) -> bool {
-    let own = std::process::id().to_string();
-    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
-        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        entry.file_name().to_string_lossy() != own && String::from_utf8_lossy(&line).contains(mark)
-    })
-}
-
 #[tokio::test]
-async fn a_program_that_is_not_there_is_named_with_how_to_get_it() {
-    if !has_sandbox("a_program_that_is_not_there_is_named_with_how_to_get_it") {
-        return;
-    }
+async fn a_missing_program_has_an_install_hint() {
+    let Some(()) = sandbox_or_skip() else { return };
     let error =
         Run::new(&description("no-such-program", "install = \"ask for it\"", ""), json!({})).error().await;
     assert_eq!((error.code(), error.suggestion()), (Code::Dependency, Some("Install it: ask for it.")));
@@ -256,7 +230,7 @@ async fn a_program_that_is_not_there_is_named_with_how_to_get_it() {
 }
 
 #[tokio::test]
-async fn arguments_that_do_not_fit_are_refused_before_anything_starts() {
+async fn invalid_arguments_are_rejected_before_the_start() {
     let text = description(
         "no-such-program",
         "",
@@ -272,10 +246,8 @@ async fn arguments_that_do_not_fit_are_refused_before_anything_starts() {
 }
 
 #[tokio::test]
-async fn output_is_told_while_the_program_runs() {
-    if !has_sandbox("output_is_told_while_the_program_runs") {
-        return;
-    }
+async fn output_is_logged_while_the_program_runs() {
+    let Some(()) = sandbox_or_skip() else { return };
     let tool = "args = [\"-c\", \"echo one; echo bad >&2; printf two; head -c 100000 /dev/zero | tr '\\\\0' x; echo $TOKEN >&2\"]\nenv = { TOKEN = \"{token}\" }\n[tool.parameters.token]\ntype = \"string\"\nsensitive = true\ndescription = \"T.\"";
     let mut run = Run::new(&description("bash", "", tool), json!({ "token": "canary-11" }));
     let port = MemoryPort::new(100, 0);

@@ -7,7 +7,8 @@ use toolpost_core::{Approval, Code, Placement, StartCheck, Timeout, ToolError};
 use toolpost_exec::command::CommandTools;
 use toolpost_sandbox::Level;
 
-use crate::command::support::{Run, description, has_sandbox, read, spec};
+use crate::command::support::{Run, description, read, spec};
+use crate::host::sandbox_or_skip;
 
 /// A tool that runs a script of bash, whose braces are doubled.
 fn bash(script: &str, file: &str, tool: &str) -> String {
@@ -15,7 +16,7 @@ fn bash(script: &str, file: &str, tool: &str) -> String {
 }
 
 #[test]
-fn what_is_said_of_a_tool_is_in_its_spec() {
+fn the_description_is_in_the_spec() {
     let text = description(
         "p",
         "category = \"c\"\ngroup = \"g.h\"\ntags = [\"one\"]\n",
@@ -123,7 +124,7 @@ fn every_keyword_of_a_parameter_reaches_the_schema() {
 }
 
 #[test]
-fn the_policy_of_the_tool_goes_before_that_of_the_file() {
+fn the_policy_of_a_tool_overrides_the_file() {
     let policy = "timeout = \"5s\"\nretries = 4\nconcurrency = 3\nrate = \"2/s\"\ncache = \"1m\"\napproval = \"deny\"\noutput_limit_bytes = 99\n";
     let of = |file: &str, tool: &str| {
         spec(&description("p", file, &format!("idempotent = true\n{tool}"))).policy.clone()
@@ -150,13 +151,11 @@ fn the_policy_of_the_tool_goes_before_that_of_the_file() {
 }
 
 #[tokio::test]
-async fn standard_input_environment_and_folder_are_given() {
-    if !has_sandbox("standard_input_environment_and_folder_are_given") {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir_all(folder.path().join("a/b")).unwrap();
-    std::fs::write(folder.path().join("a/b/here"), "").unwrap();
+async fn standard_input_environment_and_directory_are_set() {
+    let Some(()) = sandbox_or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(directory.path().join("a/b")).unwrap();
+    std::fs::write(directory.path().join("a/b/here"), "").unwrap();
     let text = bash(
         "cat; echo \"$FIXED $GIVEN ${{ABSENT-absent}} $OVER\"; ls",
         "env = { FIXED = \"f\", OVER = \"file\" }",
@@ -178,7 +177,7 @@ default = "."
 description = "W."
 "#,
     );
-    let run = |args: Value| Run::new(&text, args).folder(folder.path());
+    let run = |args: Value| Run::new(&text, args).directory(directory.path());
     assert_eq!(
         run(json!({ "input": "in\n", "where": "a/b" })).text().await,
         "<in\n>f g=in\n absent tool\nhere\n"
@@ -192,16 +191,18 @@ description = "W."
 
 #[tokio::test]
 async fn a_working_directory_is_required_optional_or_never_shown() {
-    if !has_sandbox("a_working_directory_is_required_optional_or_never_shown") {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("here"), "").unwrap();
+    let Some(()) = sandbox_or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("here"), "").unwrap();
     let text = |key: &str| bash("ls", "", &format!("read_only = true\n{key}"));
     for (key, expected) in
         [("", "here\n"), ("working_directory = \"required\"", "here\n"), ("working_directory = \"none\"", "")]
     {
-        assert_eq!(Run::new(&text(key), json!({})).folder(folder.path()).text().await, expected, "{key}");
+        assert_eq!(
+            Run::new(&text(key), json!({})).directory(directory.path()).text().await,
+            expected,
+            "{key}"
+        );
     }
     assert_eq!(Run::new(&text(""), json!({})).text().await, "");
     let error = Run::new(&text("working_directory = \"required\""), json!({})).error().await;
@@ -210,20 +211,18 @@ async fn a_working_directory_is_required_optional_or_never_shown() {
 }
 
 #[tokio::test]
-async fn a_tool_that_only_reads_cannot_write_and_another_hands_over_its_files() {
-    if !has_sandbox("a_tool_that_only_reads_cannot_write_and_another_hands_over_its_files") {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
+async fn a_read_only_tool_cannot_write_and_others_return_files() {
+    let Some(()) = sandbox_or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
     let script = "echo text > made 2>/dev/null && echo written || echo refused";
-    let run = |tool: &str| Run::new(&bash(script, "", tool), json!({})).folder(folder.path());
+    let run = |tool: &str| Run::new(&bash(script, "", tool), json!({})).directory(directory.path());
     assert_eq!(run("read_only = true").text().await, "refused\n");
-    assert!(!folder.path().join("made").exists());
+    assert!(!directory.path().join("made").exists());
     let output = run("").output().await;
     assert_eq!(output.to_text(), "written\n");
     assert_eq!(output.artifacts.len(), 1);
     assert_eq!((output.artifacts[0].name.as_str(), output.artifacts[0].size), ("made", 5));
-    assert_eq!(std::fs::read(folder.path().join("made")).unwrap(), b"text\n");
+    assert_eq!(std::fs::read(directory.path().join("made")).unwrap(), b"text\n");
     let report = &output.evidence.unwrap().sandbox.unwrap()["report"];
     assert_eq!(report["effective"], "standard");
 }
@@ -250,9 +249,7 @@ fn items(items: &Value, truncated: bool) -> Value {
 
 #[tokio::test]
 async fn output_becomes_what_its_format_says() {
-    if !has_sandbox("output_becomes_what_its_format_says") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let rows = [
         ("format = \"text\"", "a\nb\n", json!("a\nb\n")),
         ("format = \"lines\"", "a\r\n\nb", items(&json!(["a", "b"]), false)),
@@ -349,9 +346,7 @@ fn the_format_gives_the_schema_of_the_result() {
 
 #[tokio::test]
 async fn the_other_stream_can_be_read() {
-    if !has_sandbox("the_other_stream_can_be_read") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let script = "echo out; echo err >&2";
     assert_eq!(
         Run::new(&bash(script, "", "[tool.output]\nformat = \"text\""), json!({})).text().await,
@@ -363,9 +358,7 @@ async fn the_other_stream_can_be_read() {
 
 #[tokio::test]
 async fn an_exit_status_means_what_the_first_rule_says() {
-    if !has_sandbox("an_exit_status_means_what_the_first_rule_says") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let rules = r#"
 [[tool.exit]]
 code = 1
@@ -409,10 +402,8 @@ means = "PERMISSION"
 }
 
 #[tokio::test]
-async fn a_program_that_is_too_old_is_refused_with_what_to_do() {
-    if !has_sandbox("a_program_that_is_too_old_is_refused_with_what_to_do") {
-        return;
-    }
+async fn an_old_program_is_rejected_with_a_hint() {
+    let Some(()) = sandbox_or_skip() else { return };
     let text = |minimum: &str, pattern: &str| {
         bash(
             "echo hi",
@@ -438,10 +429,8 @@ async fn a_program_that_is_too_old_is_refused_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn the_sandbox_is_as_the_description_and_the_operator_say() {
-    if !has_sandbox("the_sandbox_is_as_the_description_and_the_operator_say") {
-        return;
-    }
+async fn description_and_operator_configure_the_sandbox() {
+    let Some(()) = sandbox_or_skip() else { return };
     let secret = tempfile::tempdir().unwrap();
     std::fs::write(secret.path().join("data"), "data\n").unwrap();
     let script = format!("cat {}/data || echo hidden", secret.path().display());
@@ -486,15 +475,15 @@ async fn the_sandbox_is_as_the_description_and_the_operator_say() {
         "734003200\n"
     );
 
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("bin/own-program");
-    std::fs::create_dir(folder.path().join("bin")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("bin/own-program");
+    std::fs::create_dir(directory.path().join("bin")).unwrap();
     std::fs::write(&program, "#!/bin/sh\necho own\n").unwrap();
-    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let own = description("own-program", "", "");
     assert_eq!(Run::new(&own, json!({})).error().await.code(), Code::Dependency);
-    let search = folder.path().join("bin").into_os_string();
+    let search = directory.path().join("bin").into_os_string();
     assert_eq!(
         Run::new(&own, json!({})).settings(|settings| settings.search_path = Some(search)).text().await,
         "own\n"
@@ -502,7 +491,7 @@ async fn the_sandbox_is_as_the_description_and_the_operator_say() {
 }
 
 #[tokio::test]
-async fn a_program_that_needs_the_network_is_refused_and_says_why() {
+async fn a_program_that_needs_the_network_is_denied() {
     let text = bash("true", "[sandbox]\nnetwork = true", "");
     assert_eq!(spec(&text).meta["needs_network"], true);
     let error = Run::new(&text, json!({})).error().await;
@@ -515,10 +504,8 @@ async fn a_program_that_needs_the_network_is_refused_and_says_why() {
 }
 
 #[tokio::test]
-async fn secrets_go_round_the_command_line_and_are_masked_in_output_and_record() {
-    if !has_sandbox("secrets_go_round_the_command_line_and_are_masked_in_output_and_record") {
-        return;
-    }
+async fn secrets_avoid_the_command_line_and_are_masked() {
+    let Some(()) = sandbox_or_skip() else { return };
     let parameter = "[tool.parameters.token]\ntype = \"string\"\nsensitive = true\ndescription = \"T.\"\n";
     let script =
         "test \"$TOKEN\" = canary-7c1f && echo same; echo \"$TOKEN\"; echo \"$TOKEN\" >&2; exit $CODE";
@@ -543,9 +530,7 @@ async fn secrets_go_round_the_command_line_and_are_masked_in_output_and_record()
 
 #[tokio::test]
 async fn secrets_of_several_lines_are_masked_line_by_line() {
-    if !has_sandbox("secrets_of_several_lines_are_masked_line_by_line") {
-        return;
-    }
+    let Some(()) = sandbox_or_skip() else { return };
     let parameter = "[tool.parameters.token]\ntype = \"string\"\nsensitive = true\ndescription = \"T.\"\n";
     let text =
         bash("echo \"$TOKEN\"; exit 3", "", &format!("env = {{ TOKEN = \"{{token}}\" }}\n{parameter}"));
@@ -558,19 +543,17 @@ async fn secrets_of_several_lines_are_masked_line_by_line() {
 }
 
 #[tokio::test]
-async fn the_folder_of_a_call_tells_nothing_of_the_host() {
-    if !has_sandbox("the_folder_of_a_call_tells_nothing_of_the_host") {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("a")).unwrap();
-    std::os::unix::fs::symlink("/usr", folder.path().join("link")).unwrap();
+async fn a_working_directory_reveals_nothing_of_the_host() {
+    let Some(()) = sandbox_or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("a")).unwrap();
+    std::os::unix::fs::symlink("/usr", directory.path().join("link")).unwrap();
     let parameter = "[tool.parameters.where]\ntype = \"string\"\ndescription = \"W.\"\n";
     let text = bash("pwd", "", &format!("read_only = true\ndirectory = \"{{where}}\"\n{parameter}"));
-    let run = |place: &str| Run::new(&text, json!({ "where": place })).folder(folder.path());
+    let run = |place: &str| Run::new(&text, json!({ "where": place })).directory(directory.path());
     assert!(run("a").text().await.ends_with("/a\n"));
     for place in
-        ["/usr", "/no-such-folder", "../../usr", "../../no-such-folder", "link", "a/../../..", "none"]
+        ["/usr", "/no-such-directory", "../../usr", "../../no-such-directory", "link", "a/../../..", "none"]
     {
         let error = run(place).error().await;
         assert_eq!(error.code(), Code::InvalidPath, "{place}: {error}");
@@ -579,10 +562,8 @@ async fn the_folder_of_a_call_tells_nothing_of_the_host() {
 }
 
 #[tokio::test]
-async fn a_check_runs_before_each_start_and_can_reject_it() {
-    if !has_sandbox("a_check_runs_before_each_start_and_can_reject_it") {
-        return;
-    }
+async fn a_start_check_runs_before_each_start() {
+    let Some(()) = sandbox_or_skip() else { return };
     let version = "[version]\nminimum = \"1\"\npattern = 'version (\\d+)'\n";
     let asked = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
     let count = std::sync::Arc::clone(&asked);

@@ -1,4 +1,4 @@
-//! The JSON Schema for editors says what the reader takes.
+//! The JSON Schema for editors matches the reader.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ fn known_keys(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_schema_has_the_keys_that_the_reader_knows() {
+fn the_schema_has_the_keys_of_the_reader() {
     let schema = schema();
     let with = |file: &str, tool: &str| description("p", file, tool);
     let x = "args = [\"{x}\"]\n[tool.parameters.x]\ntype = \"array\"\ndescription = \"X.\"\n";

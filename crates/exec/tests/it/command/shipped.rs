@@ -9,24 +9,24 @@ use tempfile::TempDir;
 use toolpost_core::{Args, Code, ToolError};
 use toolpost_exec::command::{CommandTools, SHIPPED};
 
-use crate::command::support::{Run, has_sandbox, is_installed, own_search_path};
+use crate::command::support::{Run, is_installed, own_search_path};
+use crate::host::sandbox_or_skip;
 
-/// A folder with files, and calls of the tools of one shipped description in it.
+/// A directory with files, and calls of the tools of one shipped description in it.
 struct Bench {
     program: &'static str,
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Bench {
-    /// None where the program or the sandbox is not there.
+    /// A bench; `None` without the program or the sandbox.
     fn new(program: &'static str) -> Option<Self> {
-        let test = format!("the description of `{program}`");
-        (is_installed(&test, program) && has_sandbox(&test))
-            .then(|| Self { program, folder: tempfile::tempdir().unwrap() })
+        (is_installed(program) && sandbox_or_skip().is_some())
+            .then(|| Self { program, directory: tempfile::tempdir().unwrap() })
     }
 
     fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     fn put(&self, name: &str, content: impl AsRef<[u8]>) {
@@ -37,7 +37,7 @@ impl Bench {
 
     /// Runs a program on the host to prepare something.
     fn host(&self, program: &str, arguments: &[&str]) {
-        #[expect(clippy::disallowed_methods, reason = "prepares a folder on the host")]
+        #[expect(clippy::disallowed_methods, reason = "prepares a directory on the host")]
         let output = std::process::Command::new(program)
             .args(arguments)
             .current_dir(self.path())
@@ -49,7 +49,7 @@ impl Bench {
     }
 
     fn run(&self, tool: &str, args: Value) -> Run {
-        Run::of(CommandTools::shipped(self.program).unwrap(), tool, args).folder(self.path()).settings(
+        Run::of(CommandTools::shipped(self.program).unwrap(), tool, args).directory(self.path()).settings(
             |settings| {
                 settings.search_path = search_path(self.program);
             },
@@ -76,10 +76,10 @@ impl Bench {
     }
 }
 
-/// Where the program is when it is not in a system folder.
+/// Where the program is when it is not in a system directory.
 fn search_path(program: &str) -> Option<OsString> {
     let system = toolpost_sandbox::SYSTEM_SEARCH_PATH.split(':');
-    let in_system = system.into_iter().any(|folder| Path::new(folder).join(program).is_file());
+    let in_system = system.into_iter().any(|directory| Path::new(directory).join(program).is_file());
     (!in_system).then(own_search_path)
 }
 
@@ -144,7 +144,7 @@ const OUTSIDE: [&str; 12] = [
     "in/../../secret",
     "./in/..",
     "file_out",
-    "folder_out/secret",
+    "directory_out/secret",
     "in/up/secret",
     "dangling_out",
     "loop",
@@ -154,14 +154,14 @@ const OUTSIDE: [&str; 12] = [
 async fn a_path_of_a_shipped_tool_stays_in_the_working_directory() {
     use std::os::unix::fs::symlink;
     let host = tempfile::tempdir().unwrap();
-    let folder = host.path().join("work");
-    std::fs::create_dir_all(folder.join("in")).unwrap();
+    let directory = host.path().join("work");
+    std::fs::create_dir_all(directory.join("in")).unwrap();
     std::fs::write(host.path().join("secret"), "canary").unwrap();
-    symlink("/etc/passwd", folder.join("file_out")).unwrap();
-    symlink(host.path(), folder.join("folder_out")).unwrap();
-    symlink("../..", folder.join("in/up")).unwrap();
-    symlink("missing/../../secret", folder.join("dangling_out")).unwrap();
-    symlink("loop", folder.join("loop")).unwrap();
+    symlink("/etc/passwd", directory.join("file_out")).unwrap();
+    symlink(host.path(), directory.join("directory_out")).unwrap();
+    symlink("../..", directory.join("in/up")).unwrap();
+    symlink("missing/../../secret", directory.join("dangling_out")).unwrap();
+    symlink("loop", directory.join("loop")).unwrap();
 
     let mut checked = 0;
     for (program, _) in SHIPPED {
@@ -175,7 +175,7 @@ async fn a_path_of_a_shipped_tool_stays_in_the_working_directory() {
                 for path in OUTSIDE {
                     let mut args = spec.examples[0].args.clone();
                     args[name] = if is_list { json!(["in", path]) } else { json!(path) };
-                    let run = Run::of(tools.clone(), &spec.name, args).folder(&folder);
+                    let run = Run::of(tools.clone(), &spec.name, args).directory(&directory);
                     let error = run.error().await;
                     let pointer = if is_list { format!("/{name}/1") } else { format!("/{name}") };
                     let found = (error.code(), error.context()["pointer"].as_str());
@@ -392,11 +392,11 @@ async fn find() {
     assert_eq!(paths(json!({ "name": "c*" })).await, ["./deep/c\nd.txt"]);
     assert_eq!(paths(json!({ "changed_within_days": 1, "kind": "file" })).await.len(), 3);
     assert_eq!(paths(json!({ "name": "-delete" })).await, Vec::<String>::new());
-    for folder in ["-delete", "(", "!"] {
+    for directory in ["-delete", "(", "!"] {
         assert_eq!(
-            bench.error("find", json!({ "directory": folder })).await.code(),
+            bench.error("find", json!({ "directory": directory })).await.code(),
             Code::InvalidInput,
-            "{folder}"
+            "{directory}"
         );
     }
     assert_eq!(bench.error("find", json!({ "directory": "none" })).await.code(), Code::InvalidPath);

@@ -8,6 +8,8 @@ use toolpost_core::{Args, Call, Output, Reply, ToolError, ToolSpec};
 use toolpost_exec::command::{CommandSettings, CommandTools};
 use toolpost_toolbox::Toolbox;
 
+use crate::host::skip;
+
 /// A description of one tool `t` of a program, with lines for the file and lines for the tool.
 pub(crate) fn description(program: &str, file: &str, tool: &str) -> String {
     format!(
@@ -49,8 +51,8 @@ impl Run {
         Self { tools, call, settings: CommandSettings::default() }
     }
 
-    pub(crate) fn folder(mut self, folder: &Path) -> Self {
-        self.call.options.working_dir = Some(folder.to_owned());
+    pub(crate) fn directory(mut self, directory: &Path) -> Self {
+        self.call.options.working_dir = Some(directory.to_owned());
         self
     }
 
@@ -85,29 +87,18 @@ impl Run {
     }
 }
 
-/// Whether a program is on this machine; if not, the test that asks is skipped loudly.
-pub(crate) fn is_installed(test: &str, program: &str) -> bool {
+/// Whether a program is installed; if not, the test is skipped.
+pub(crate) fn is_installed(program: &str) -> bool {
     let path = own_search_path();
-    let found = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
     if !found {
-        println!("SKIP {test}: `{program}` is not installed");
+        skip(format!("`{program}` is not installed"));
     }
     found
 }
 
-/// Where this machine has its programs.
+/// The search path of this machine.
 pub(crate) fn own_search_path() -> std::ffi::OsString {
     #[expect(clippy::disallowed_methods, reason = "tests run the programs that are installed")]
     std::env::var_os("PATH").unwrap_or_default()
-}
-
-/// Whether this host can confine programs; if not, the test that asks is skipped loudly.
-pub(crate) fn has_sandbox(test: &str) -> bool {
-    let host = toolpost_sandbox::Host::probe();
-    let level = host.availability(toolpost_sandbox::Level::Strict);
-    let there = level.is_some_and(|level| level.available);
-    if !there {
-        println!("SKIP {test}: this host cannot confine a program in a folder of its own");
-    }
-    there
 }

@@ -168,7 +168,7 @@ fn parameters_are_checked() {
 }
 
 #[test]
-fn what_would_make_an_option_of_a_value_is_refused() {
+fn a_value_that_reads_as_an_option_is_rejected() {
     for template in ["--{x}", "-{x}", "-o{x}", "--name{x}", "--{x}=1"] {
         let found = error(&description("p", "", &format!("args = [\"{template}\"]\n{X}")));
         assert!(

@@ -110,7 +110,7 @@ fn a_bad_line_costs_one_request() {
 }
 
 #[test]
-fn the_id_of_a_running_request_is_taken() {
+fn a_duplicate_request_id_is_rejected() {
     let mut program = start();
     program.write(call(1, "sleep", &json!({"milliseconds": 600_000})));
     let problem = json!({"id": 0, "type": "problem", "...": 1});
@@ -189,7 +189,7 @@ fn every_verb_of_the_port_is_a_frame() {
 }
 
 #[test]
-fn what_travels_with_a_call_arrives() {
+fn options_of_a_call_reach_the_program() {
     let mut program = start();
     let scope = "01m80epppc6g55za8phnhpvn12";
     let facts = json!({"v": 1, "id": 1, "type": "call", "tool": "give", "arguments": {}, "call": scope, "depth": 1,
@@ -218,7 +218,7 @@ fn what_travels_with_a_call_arrives() {
     program.write(json!({"v": 1, "id": 7, "type": "call", "tool": "find", "arguments": {"name": "x", "working_dir": "/tmp", "timeout": 5}, "verbose": true}));
     assert_eq!(program.read()["type"], "log");
     let found = program.read();
-    assert_eq!(found["ok"]["structured"]["folder"], "/tmp", "{found}");
+    assert_eq!(found["ok"]["structured"]["directory"], "/tmp", "{found}");
     assert_eq!(found["ok"]["structured"]["verbose"], true);
     assert_eq!(found["ok"]["structured"]["seconds"], 5.0);
     program.end();
@@ -242,7 +242,7 @@ fn a_hundred_calls_at_once_are_all_answered() {
 }
 
 #[test]
-fn a_tool_calls_what_only_its_caller_has() {
+fn a_tool_calls_tools_of_its_caller() {
     let mut program = start();
     let nested = json!({"tool": "weather", "arguments": {"city": "Oslo"}});
     program.write(
@@ -269,7 +269,7 @@ fn a_tool_calls_what_only_its_caller_has() {
 }
 
 #[test]
-fn documents_stay_with_the_caller_that_keeps_them() {
+fn documents_stay_in_the_store_of_the_caller() {
     let mut program = start();
     // Without that, the program keeps its own.
     turn(
@@ -291,7 +291,7 @@ fn documents_stay_with_the_caller_that_keeps_them() {
     let expected = json!({"do": "commit", "...": 1,
         "writes": [{"id": "tallies/sum", "base": 7, "patch": [{"op": "replace", "path": "", "value": 105}], "value": 105}]});
     assert!(fits(&expected, &commit["state"]), "{commit}");
-    // Somebody else was faster: the tool runs again on what is there now.
+    // After a conflict the tool runs again on the latest version.
     let newer = json!({"conflict": [{"id": "tallies/sum", "version": 8, "value": 200}]});
     program.write(answer(&commit["request"], newer));
     let mut commit = program.read();

@@ -117,7 +117,7 @@ fn arguments_come_from_a_file() {
 }
 
 #[test]
-fn deep_and_odd_input_is_refused() {
+fn deep_and_odd_input_is_rejected() {
     let deep = format!("{{\"a\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
     for text in [deep.as_str(), "{\"a\":1", "{\"a\":1}x", "{'a':1}"] {
         let ended = run(toolbox(), &["add", text], std::io::empty());
@@ -134,7 +134,7 @@ fn deep_and_odd_input_is_refused() {
 }
 
 #[test]
-fn what_is_inside_stays_inside() {
+fn patterns_match_inside_the_root() {
     for tool in ["explode", "fail"] {
         let words: &[&str] = if tool == "fail" { &["fail", "--code", "INTERNAL"] } else { &["explode"] };
         let ended = run(toolbox(), words, std::io::empty());

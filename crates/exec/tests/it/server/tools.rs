@@ -21,7 +21,7 @@ async fn add(
     a + b
 }
 
-/// Greet somebody.
+/// Greet a person.
 ///
 /// With titles.
 #[tool]
@@ -50,7 +50,7 @@ async fn order() -> Output {
     Output::json(json!({ "status": "shipped", "id": 7 }))
 }
 
-/// Count, and tell how far it is.
+/// Count, and report progress.
 #[tool(streaming)]
 async fn count(
     ctx: &Ctx,
@@ -99,7 +99,7 @@ async fn form(ctx: &Ctx) -> Result<Output, ToolError> {
     let schema = json!({"type": "object", "properties": {"value": {"type": "string"}}});
     match ctx.ask(Question::with_schema("Fill in.", schema)).await? {
         Answer::Given { value } => Ok(Output::json(value)),
-        Answer::Declined => Err(ToolError::precondition("nobody filled the form in")),
+        Answer::Declined => Err(ToolError::precondition("the form was declined")),
     }
 }
 
@@ -157,7 +157,7 @@ async fn find(ctx: &Ctx, #[arg(input)] search: Search) -> Result<Output, ToolErr
     let limit = ctx.remaining().map(|left| left.as_secs_f64().ceil());
     let given = (search.working_dir.is_some(), search.timeout, search.dry_run, search.verbose);
     Ok(Output::json(json!({
-        "name": search.name, "folder": ctx.working_dir(), "seconds": limit, "verbose": ctx.is_verbose(),
+        "name": search.name, "directory": ctx.working_dir(), "seconds": limit, "verbose": ctx.is_verbose(),
         "given": [given.0, given.1, given.2, given.3],
     })))
 }
@@ -206,7 +206,7 @@ async fn nested(ctx: &Ctx, tool: String, arguments: serde_json::Value) -> Result
     ctx.call(tool, arguments).await
 }
 
-/// Hand a file over, and tell what the caller is.
+/// Return a file and facts of the caller.
 #[tool]
 async fn give(ctx: &Ctx) -> Result<Output, ToolError> {
     ctx.artifact(Artifact::from_bytes("a.bin", "application/octet-stream", vec![0_u8, 255])).await?;

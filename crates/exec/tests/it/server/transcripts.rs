@@ -41,7 +41,7 @@ fn sessions_are_lines_both_ways() {
 }
 
 #[test]
-fn a_session_ends_with_its_input_also_when_the_tool_does_not() {
+fn a_session_ends_with_its_input() {
     let ended = run(toolbox(), &["stubborn", "--session"], std::io::empty());
     let lines = ended.lines();
     assert!(lines.len() <= 4, "{lines:?}");
@@ -50,7 +50,7 @@ fn a_session_ends_with_its_input_also_when_the_tool_does_not() {
 }
 
 #[test]
-fn a_form_tells_its_schema_and_takes_a_whole_object() {
+fn a_form_has_a_schema_and_takes_an_object() {
     let start = json!({"type": "session_start", "message": "Fill in.", "prompt": "> ",
         "schema": {"type": "object", "properties": {"value": {"type": "string"}}}});
     let end = json!({"type": "session_end", "status": "success"});
@@ -124,7 +124,7 @@ fn prompts_are_completed_over_http() {
         assert_eq!(ended.status, 4);
         thread.join().unwrap();
     }
-    // Nobody listens there any more.
+    // The listener is closed.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let address = format!("http://{closed}/");
     let ended = run(toolbox(), &["summarize", "--text", "x", "--sample-via", &address], std::io::empty());
@@ -132,7 +132,7 @@ fn prompts_are_completed_over_http() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_the_program() {
+fn a_closed_reader_ends_the_program() {
     struct Closed;
     impl Write for Closed {
         fn write(&mut self, _bytes: &[u8]) -> std::io::Result<usize> {

@@ -1,15 +1,15 @@
-//! Tools and calls that were described in another framework's vocabulary.
+//! Imported tools, calls and contexts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use toolpost_core::import::{ImportedTool, ResourceLimits, SecurityLevel, call_of_context};
+use toolpost_compat::{ImportedTool, ResourceLimits, SecurityLevel, call_of_context};
 use toolpost_core::{Call, Code, Output, Placement, Timeout, Tool};
 use toolpost_toolbox::Toolbox;
 
-/// A description that is complete, with these fields changed; `null` takes one out.
+/// A complete description with changed fields; `null` removes one.
 fn described(changes: &Value) -> Value {
     let mut value = json!({ "name": "lookup", "description": "Look something up.", "category": "custom", "type": "custom" });
     for (name, change) in changes.as_object().unwrap() {
@@ -38,7 +38,7 @@ fn echo(imported: ImportedTool) -> impl Tool {
 }
 
 #[test]
-fn the_example_of_the_other_framework_is_read() {
+fn the_example_of_the_other_framework_is_imported() {
     let imported = ImportedTool::from_json(&json!({
         "name": "calculator",
         "description": "Perform basic arithmetic operations",
@@ -119,7 +119,7 @@ fn every_field_of_a_parameter_is_in_its_schema() {
 }
 
 #[test]
-fn every_field_of_a_tool_has_its_place() {
+fn every_field_of_a_tool_is_imported() {
     let imported = ImportedTool::from_json(&described(&json!({
         "display_name": "Look up", "long_description": "More of it.", "category": "database", "type": "composite",
         "deprecated": true, "deprecation_message": "Use find.", "async_capable": false, "stateful": true,
@@ -159,7 +159,7 @@ fn every_field_of_a_tool_has_its_place() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_where_it_stands() {
+fn invalid_descriptions_are_rejected_with_a_pointer() {
     let rule = |kind: &str, sort: &str, constraint: &str| {
         parameter(
             &json!({ "type": kind, "validation_rules": [{ "type": sort, "constraint": constraint, "message": "m" }] }),
@@ -251,13 +251,13 @@ fn what_cannot_be_is_refused_where_it_stands() {
     assert_eq!(error.context()["pointer"], "/parameters/1/name");
     let error = ImportedTool::from_json(&described(&json!({ "idempotant": true }))).unwrap_err();
     assert_eq!(error.suggestion(), Some("Did you mean `idempotent`?"));
-    // A pattern that is none, and a default that does not fit, are found when the spec is checked.
+    // An invalid pattern and an invalid default fail the check of the spec.
     assert!(ImportedTool::from_json(&parameter(&json!({ "pattern": "(" }))).is_err());
     assert!(ImportedTool::from_json(&parameter(&json!({ "default": 5 }))).is_err());
 }
 
 #[tokio::test]
-async fn an_imported_tool_runs_as_it_was_described() {
+async fn an_imported_tool_applies_its_description() {
     let imported = ImportedTool::from_json(&described(&json!({
         "parameters": [
             { "name": "key", "type": "string", "description": "K", "sensitive": true },
@@ -286,13 +286,13 @@ async fn an_imported_tool_runs_as_it_was_described() {
 }
 
 #[tokio::test]
-async fn time_and_cache_of_an_imported_tool_hold() {
+async fn timeout_and_cache_of_an_imported_tool_apply() {
     let imported = ImportedTool::from_json(&described(
         &json!({ "resource_limits": { "max_execution_time_seconds": 0.05 } }),
     ))
     .unwrap();
     let slow = imported.into_tool(async |_, _| {
-        tokio::time::sleep(Duration::from_secs(30)).await;
+        std::future::pending::<()>().await;
         Ok(Output::default())
     });
     let toolbox = Toolbox::builder().tool(slow).build().unwrap();

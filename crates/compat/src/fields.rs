@@ -1,9 +1,7 @@
-//! Reads the fields of an object, each once, and refuses those that nobody has asked for.
+//! Reads the fields of an object and rejects unknown ones.
 
 use serde_json::{Map, Value};
-
-use crate::parameter::kind;
-use crate::{ToolError, did_you_mean};
+use toolpost_core::{ToolError, did_you_mean};
 
 /// The fields of one object.
 pub(super) struct Fields<'a> {
@@ -38,7 +36,7 @@ impl<'a> Fields<'a> {
         ToolError::invalid_input(format!("{place}: {message}")).with("pointer", place)
     }
 
-    /// A field that is there and not `null`.
+    /// A field, unless it is missing or `null`.
     pub(super) fn any(&mut self, name: &'static str) -> Option<&'a Value> {
         self.known.push(name);
         self.map.get(name).filter(|value| !value.is_null())
@@ -56,7 +54,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn text(&mut self, name: &'static str) -> Result<Option<&'a str>, ToolError> {
-        self.typed(name, "a text", Value::as_str)
+        self.typed(name, "a string", Value::as_str)
     }
 
     pub(super) fn required_text(&mut self, name: &'static str) -> Result<&'a str, ToolError> {
@@ -67,7 +65,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A text that is one of these, or the default.
+    /// A string that is one of these choices, or the default.
     pub(super) fn choice(
         &mut self,
         name: &'static str,
@@ -83,11 +81,11 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn flag(&mut self, name: &'static str, default: bool) -> Result<bool, ToolError> {
-        Ok(self.typed(name, "true or false", Value::as_bool)?.unwrap_or(default))
+        Ok(self.typed(name, "a boolean", Value::as_bool)?.unwrap_or(default))
     }
 
     pub(super) fn whole(&mut self, name: &'static str) -> Result<Option<u64>, ToolError> {
-        self.typed(name, "a whole number from 0", Value::as_u64)
+        self.typed(name, "an integer of at least 0", Value::as_u64)
     }
 
     pub(super) fn number(&mut self, name: &'static str) -> Result<Option<&'a Value>, ToolError> {
@@ -100,7 +98,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn list(&mut self, name: &'static str) -> Result<&'a [Value], ToolError> {
-        let found = self.typed(name, "a list", Value::as_array)?;
+        let found = self.typed(name, "an array", Value::as_array)?;
         Ok(found.map(Vec::as_slice).unwrap_or_default())
     }
 
@@ -108,26 +106,38 @@ impl<'a> Fields<'a> {
         self.typed(name, "an object", Value::as_object)
     }
 
-    /// A list of texts.
+    /// A list of strings.
     pub(super) fn texts(&mut self, name: &'static str) -> Result<Vec<String>, ToolError> {
         let items = self.list(name)?.iter().enumerate();
         items
             .map(|(index, item)| {
                 item.as_str().map(ToOwned::to_owned).ok_or_else(|| {
-                    self.wrong(&format!("{name}/{index}"), format!("expected a text, found {}", kind(item)))
+                    self.wrong(&format!("{name}/{index}"), format!("expected a string, found {}", kind(item)))
                 })
             })
             .collect()
     }
 
-    /// Refuses the fields that were not asked for.
+    /// Rejects the fields that were not read.
     pub(super) fn finish(self) -> Result<(), ToolError> {
         let Some(unknown) = self.map.keys().find(|name| !self.known.contains(&name.as_str())) else {
             return Ok(());
         };
         let shown: String = unknown.chars().take(80).collect();
         let hint = did_you_mean(unknown, self.known.iter().copied());
-        let error = self.wrong(&shown, "there is no such field");
-        Err(error.suggest(hint.unwrap_or_else(|| format!("There are: {}.", self.known.join(", ")))))
+        let error = self.wrong(&shown, "unknown field");
+        Err(error.suggest(hint.unwrap_or_else(|| format!("Known fields: {}.", self.known.join(", ")))))
+    }
+}
+
+/// The JSON type of a value, with its article.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
     }
 }

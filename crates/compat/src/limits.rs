@@ -5,33 +5,34 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
+use toolpost_core::{Call, ToolError};
 
-use super::fields::Fields;
-use crate::{Call, ToolError};
+use crate::fields::Fields;
 
-/// The levels, the loosest first.
+/// The levels from loose to strict.
 pub(super) const LEVELS: [&str; 4] = ["minimal", "standard", "strict", "maximum"];
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// How much a call may use. Given to a call by type ([`apply`](Self::apply)), it tightens what the built-in tools take
-/// from their own settings: code gets the smaller limits, and requests are counted for the call and all that it makes.
+/// Limits of a call's resources.
 ///
-/// `None` is no limit beyond those that hold anyway. Clones count together.
+/// [`apply`](Self::apply) injects them into a call by type. Built-in tools then use the smaller of these limits and their
+/// own settings. Network requests of the call and of its nested calls count together, as do those of clones. `None` adds
+/// no limit.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ResourceLimits {
     /// Memory in bytes. Default: 512 MiB.
     pub memory: Option<u64>,
-    /// Processors that may be busy at once. Default: 0.5.
+    /// Maximum number of busy processors. Default: 0.5.
     pub cpu: Option<f32>,
-    /// How long a call may take, and what it starts. Default: 30 s.
+    /// Timeout of the call. Default: 30 s.
     pub time: Option<Duration>,
-    /// Bytes in one file. Default: 100 MiB.
+    /// Maximum size of a file in bytes. Default: 100 MiB.
     pub file_size: Option<u64>,
-    /// How many requests may be made over the network. Default: 10.
+    /// Maximum number of network requests. Default: 10.
     pub network_requests: Option<u32>,
-    /// How many processes code may have at one time beside its first. Default: 1.
+    /// Maximum number of subprocesses at one time. Default: 1.
     pub subprocesses: Option<u32>,
     requests_made: Arc<AtomicU32>,
 }
@@ -58,6 +59,11 @@ fn tighter<T: PartialOrd>(one: Option<T>, other: Option<T>) -> Option<T> {
     }
 }
 
+/// A limit from JSON, or its default if the field is missing.
+fn given_or<T>(value: &Value, name: &str, given: Option<T>, default: Option<T>) -> Option<T> {
+    if value.get(name).is_some() { given } else { default }
+}
+
 impl ResourceLimits {
     /// Reads `ResourceLimits`. A missing field has its default; `null` is no limit.
     ///
@@ -69,7 +75,6 @@ impl ResourceLimits {
 
     pub(super) fn read(value: &Value, place: &str, default: Self) -> Result<Self, ToolError> {
         let mut fields = Fields::of(value, place)?;
-        let given = |name: &str| value.get(name).is_some();
         let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let size = |number: u64| number.saturating_mul(MEBIBYTE);
         let memory = fields.whole("max_memory_mb")?.map(size);
@@ -86,24 +91,25 @@ impl ResourceLimits {
         let subprocesses = fields.whole("max_subprocess_count")?.map(count);
         fields.finish()?;
         if memory == Some(0) {
-            return Err(Fields::of(value, place)?.wrong("max_memory_mb", "nothing runs without memory"));
+            return Err(Fields::of(value, place)?.wrong("max_memory_mb", "expected at least 1"));
         }
         Ok(Self {
-            memory: if given("max_memory_mb") { memory } else { default.memory },
-            cpu: if given("max_cpu_percent") { cpu } else { default.cpu },
-            time: if given("max_execution_time_seconds") { time } else { default.time },
-            file_size: if given("max_file_size_mb") { file_size } else { default.file_size },
-            network_requests: if given("max_network_requests") {
-                network_requests
-            } else {
-                default.network_requests
-            },
-            subprocesses: if given("max_subprocess_count") { subprocesses } else { default.subprocesses },
+            memory: given_or(value, "max_memory_mb", memory, default.memory),
+            cpu: given_or(value, "max_cpu_percent", cpu, default.cpu),
+            time: given_or(value, "max_execution_time_seconds", time, default.time),
+            file_size: given_or(value, "max_file_size_mb", file_size, default.file_size),
+            network_requests: given_or(
+                value,
+                "max_network_requests",
+                network_requests,
+                default.network_requests,
+            ),
+            subprocesses: given_or(value, "max_subprocess_count", subprocesses, default.subprocesses),
             requests_made: default.requests_made,
         })
     }
 
-    /// No limits beyond those that hold anyway.
+    /// Adds no limits.
     pub fn none() -> Self {
         Self {
             memory: None,
@@ -130,7 +136,7 @@ impl ResourceLimits {
         }
     }
 
-    /// Gives a call these limits, or the smaller ones of these and those that it has.
+    /// Sets these limits on a call; of two limits the smaller one applies.
     #[must_use]
     pub fn apply(&self, mut call: Call) -> Call {
         let limits = match call.values.get::<Self>() {
@@ -141,10 +147,10 @@ impl ResourceLimits {
         call.provide(limits)
     }
 
-    /// Counts a request over the network.
+    /// Counts a network request.
     ///
     /// # Errors
-    /// `LIMIT` when as many were made as may be.
+    /// `LIMIT` when the maximum is reached.
     pub fn count_request(&self) -> Result<(), ToolError> {
         let Some(limit) = self.network_requests else { return Ok(()) };
         let before = self.requests_made.fetch_add(1, Ordering::Relaxed);
@@ -152,30 +158,30 @@ impl ResourceLimits {
             return Ok(());
         }
         self.requests_made.fetch_sub(1, Ordering::Relaxed);
-        Err(ToolError::limit(format!("{limit} requests over the network may be made, and all are made"))
+        Err(ToolError::limit(format!("the limit of {limit} network requests is reached"))
             .with("limit", "max_network_requests")
-            .suggest("Answer with what there is, or raise `max_network_requests`."))
+            .suggest("Continue without further requests, or raise `max_network_requests`."))
     }
 }
 
-/// How code is confined, as another framework says it.
+/// The confinement of code in the vocabulary of another framework.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SecurityLevel {
-    /// The name of the sandbox level; `None` if no sandbox is asked for. The tools' own settings hold in any case.
+    /// Name of the sandbox level; `None` requests no sandbox. The settings of the tools apply in any case.
     pub level: Option<String>,
-    /// Its limits, where it has some.
+    /// Its limits.
     pub limits: ResourceLimits,
 }
 
 impl SecurityLevel {
     /// Reads a `SecurityLevel`.
     ///
-    /// `level` is asked for if `sandbox_required` or `process_isolation` is true, as both are by default.
+    /// `level` applies if `sandbox_required` or `process_isolation` is true, which both default to.
     ///
     /// # Errors
-    /// `INVALID_INPUT` with the JSON pointer of the field. What would widen what code may do (`network_access`,
-    /// `file_system_access`) is refused by its name: a description is no permission.
+    /// `INVALID_INPUT` with the JSON pointer of the field. `network_access` and `file_system_access` are
+    /// rejected: a description grants no permission.
     pub fn from_json(value: &Value) -> Result<Self, ToolError> {
         Self::read(value, "")
     }
@@ -192,18 +198,18 @@ impl SecurityLevel {
         let process_isolation = fields.flag("process_isolation", true)?;
         if sandbox_required && !process_isolation {
             return Err(fields
-                .wrong("process_isolation", "every sandbox isolates its processes")
-                .suggest("Leave `process_isolation` out, or set `sandbox_required` to false as well."));
+                .wrong("process_isolation", "a sandbox always isolates its processes")
+                .suggest("Omit `process_isolation`, or set `sandbox_required` to false as well."));
         }
         if fields.flag("network_access", false)? {
-            return Err(fields.wrong("network_access", "a description cannot give code a network").suggest(
-                "Leave it out; the operator allows hosts by name, as `HttpSettings::allowed_hosts` does for requests.",
+            return Err(fields.wrong("network_access", "a description cannot grant network access").suggest(
+                "Omit it; the operator allows hosts by name, as `HttpSettings::allowed_hosts` does for requests.",
             ));
         }
         if fields.flag("file_system_access", false)? {
             return Err(fields
-                .wrong("file_system_access", "a description cannot give code a folder")
-                .suggest("Leave it out, and give the call a working folder (`options.working_dir`)."));
+                .wrong("file_system_access", "a description cannot grant a directory")
+                .suggest("Omit it, and set the working directory of the call (`options.working_dir`)."));
         }
         let limits = match fields.object("resource_limits")? {
             Some(_) => {
@@ -213,11 +219,11 @@ impl SecurityLevel {
             None => ResourceLimits::none(),
         };
         fields.finish()?;
-        let asked = sandbox_required || process_isolation;
-        Ok(Self { level: asked.then(|| level.to_owned()), limits })
+        let requested = sandbox_required || process_isolation;
+        Ok(Self { level: requested.then(|| level.to_owned()), limits })
     }
 
-    /// Gives a call this level, or keeps a stricter one that it has, and the limits.
+    /// Sets this level and these limits on a call; a stricter level of the call stays.
     #[must_use]
     pub fn apply(&self, mut call: Call) -> Call {
         let rank = |level: &Option<String>| {

@@ -1,11 +1,11 @@
-//! `ParameterSchema`: one parameter, and what its rules mean in JSON Schema.
+//! `ParameterSchema` and its validation rules as JSON Schema.
 
 use serde_json::{Map, Value, json};
+use toolpost_core::{ParameterType, ToolError, object_schema};
 
-use super::fields::Fields;
-use crate::{ParameterType, ToolError, object_schema};
+use crate::fields::Fields;
 
-/// A parameter as JSON Schema says it.
+/// A parameter with its JSON Schema.
 pub(super) struct Parameter {
     pub(super) name: String,
     pub(super) schema: Value,
@@ -13,8 +13,8 @@ pub(super) struct Parameter {
     pub(super) is_sensitive: bool,
 }
 
-/// A regular expression that must fit from the beginning of a text on, as one that also says so.
-fn from_the_beginning(pattern: &str) -> String {
+/// Anchors a regular expression at the start of the text.
+fn anchored(pattern: &str) -> String {
     if pattern.starts_with('^') && !pattern.contains('|') {
         pattern.to_owned()
     } else {
@@ -25,7 +25,7 @@ fn from_the_beginning(pattern: &str) -> String {
 /// The two ends of a range such as `0-100` or `-5--1`.
 fn range(text: &str) -> Option<(Value, Value)> {
     let text = text.trim();
-    // The minus between the two follows a digit; one that follows nothing or another minus belongs to a number.
+    // The separator follows a digit; any other minus is a sign.
     let between = text.char_indices().find(|(index, letter)| {
         *letter == '-'
             && text
@@ -66,48 +66,43 @@ fn is_number(kind: ParameterType) -> bool {
     matches!(kind, ParameterType::Integer | ParameterType::Number)
 }
 
-/// One entry of `validation_rules` as a schema, and what it says.
+/// The schema and the message of one entry of `validation_rules`.
 fn rule(value: &Value, place: String, kind: ParameterType) -> Result<(Value, String), ToolError> {
     let mut fields = Fields::of(value, place)?;
     let sort = fields.required_text("type")?;
     let constraint = fields.required_text("constraint")?;
     let message = fields.required_text("message")?.trim().to_owned();
     let misplaced = |fields: &Fields<'_>, what: &str| {
-        Err(fields.wrong(
-            "type",
-            format!("a rule `{sort}` goes with {what}, and the parameter is `{}`", kind.name()),
-        ))
+        Err(fields
+            .wrong("type", format!("a rule `{sort}` applies to {what}; the parameter is `{}`", kind.name())))
     };
     let schema = match sort {
-        "regex" if is_text(kind) => json!({ "pattern": from_the_beginning(constraint) }),
-        "regex" => return misplaced(&fields, "texts"),
+        "regex" if is_text(kind) => json!({ "pattern": anchored(constraint) }),
+        "regex" => return misplaced(&fields, "strings"),
         "range" if is_number(kind) => match range(constraint) {
             Some((low, high)) => json!({ "minimum": low, "maximum": high }),
             None => {
-                return Err(
-                    fields.wrong("constraint", "expected two numbers in order, such as 0-100 or -5-10")
-                );
+                return Err(fields.wrong("constraint", "expected an ascending range, such as 0-100 or -5-10"));
             }
         },
         "range" => return misplaced(&fields, "numbers"),
         "length" => {
             let Some([least, most]) = length_keywords(kind) else {
-                return misplaced(&fields, "texts, lists and objects");
+                return misplaced(&fields, "strings, arrays and objects");
             };
             let (low, high) = constraint.split_once('-').unwrap_or((constraint, constraint));
             match (low.trim().parse::<u64>(), high.trim().parse::<u64>()) {
                 (Ok(low), Ok(high)) if low <= high => json!({ least: low, most: high }),
                 _ => {
-                    return Err(
-                        fields.wrong("constraint", "expected a length or two in order, such as 8 or 5-20")
-                    );
+                    return Err(fields
+                        .wrong("constraint", "expected a length or an ascending range, such as 8 or 5-20"));
                 }
             }
         }
         "custom" => {
             return Err(fields
-                .wrong("type", "a custom rule names code, which cannot be imported")
-                .suggest("Say it as a regex, a range or a length, or check it in the tool."));
+                .wrong("type", "a custom rule refers to code, which cannot be imported")
+                .suggest("Use a regex, a range or a length, or check the value in the tool."));
         }
         _ => {
             fields.choice("type", &["regex", "range", "length", "custom"], "regex")?;
@@ -123,7 +118,7 @@ impl Parameter {
         let mut fields = Fields::of(value, place)?;
         let name = fields.required_text("name")?.to_owned();
         if name.trim().is_empty() {
-            return Err(fields.wrong("name", "a parameter needs a name"));
+            return Err(fields.wrong("name", "expected a name that is not empty"));
         }
         let kind: ParameterType = fields
             .required_text("type")?
@@ -137,7 +132,7 @@ impl Parameter {
             let Some(limit) = fields.number(name)? else { continue };
             if !is_number(kind) && kind != ParameterType::Any {
                 return Err(
-                    fields.wrong(name, format!("goes with numbers, and the parameter is `{}`", kind.name()))
+                    fields.wrong(name, format!("applies to numbers; the parameter is `{}`", kind.name()))
                 );
             }
             schema.insert(keyword.into(), limit.clone());
@@ -146,7 +141,7 @@ impl Parameter {
             let Some(length) = fields.whole(name)? else { continue };
             let Some(keywords) = length_keywords(kind) else {
                 let message =
-                    format!("goes with texts, lists and objects, and the parameter is `{}`", kind.name());
+                    format!("applies to strings, arrays and objects; the parameter is `{}`", kind.name());
                 return Err(fields.wrong(name, message));
             };
             schema.insert(keywords[index].into(), length.into());
@@ -154,18 +149,16 @@ impl Parameter {
         if let Some(pattern) = fields.text("pattern")? {
             if !is_text(kind) {
                 return Err(fields
-                    .wrong("pattern", format!("goes with texts, and the parameter is `{}`", kind.name())));
+                    .wrong("pattern", format!("applies to strings; the parameter is `{}`", kind.name())));
             }
-            schema.insert("pattern".into(), from_the_beginning(pattern).into());
+            schema.insert("pattern".into(), anchored(pattern).into());
         }
         if let Some(format) = fields.text("format")? {
             let format = ParameterType::format_for(format);
             match schema.get("format").and_then(Value::as_str) {
                 _ if !is_text(kind) => {
-                    return Err(fields.wrong(
-                        "format",
-                        format!("goes with texts, and the parameter is `{}`", kind.name()),
-                    ));
+                    return Err(fields
+                        .wrong("format", format!("applies to strings; the parameter is `{}`", kind.name())));
                 }
                 Some(own) if own != format => {
                     return Err(
@@ -201,7 +194,7 @@ impl Parameter {
             schema.insert("default".into(), default.clone());
         }
         schema.insert("description".into(), description.into());
-        // Whoever gives a default means that the argument may be left out.
+        // A default makes the parameter optional.
         let is_required = fields.flag("required", true)? && default.is_none();
         let is_sensitive = fields.flag("sensitive", false)?;
         fields.finish()?;
@@ -222,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_have_two_ends_whatever_their_signs() {
+    fn ranges_have_two_ends_of_any_sign() {
         for (text, expected) in [
             ("0-100", Some((json!(0), json!(100)))),
             ("-5-10", Some((json!(-5), json!(10)))),
@@ -240,9 +233,9 @@ mod tests {
     }
 
     #[test]
-    fn patterns_fit_from_the_beginning() {
-        assert_eq!(from_the_beginning("^a$"), "^a$");
-        assert_eq!(from_the_beginning("a"), "^(?:a)");
-        assert_eq!(from_the_beginning("^a|b"), "^(?:^a|b)");
+    fn patterns_match_from_the_start() {
+        assert_eq!(anchored("^a$"), "^a$");
+        assert_eq!(anchored("a"), "^(?:a)");
+        assert_eq!(anchored("^a|b"), "^(?:^a|b)");
     }
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-
-use super::fields::Fields;
-use super::limits::{ResourceLimits, SecurityLevel};
-use super::parameter::{Parameter, object_of};
-use crate::{
+use toolpost_core::{
     Args, Call, Ctx, Example, Output, ParameterType, Placement, Schema, Timeout, Tool, ToolError, ToolSpec,
-    tool_fn,
+    check_tool_name, tool_fn,
 };
+
+use crate::fields::Fields;
+use crate::limits::{ResourceLimits, SecurityLevel};
+use crate::parameter::{Parameter, object_of};
 
 const CATEGORIES: [&str; 10] = [
     "file_system",
@@ -27,32 +27,32 @@ const CATEGORIES: [&str; 10] = [
 ];
 const TYPES: [&str; 4] = ["builtin", "custom", "mcp", "composite"];
 
-/// A tool that was described by an `EnhancedToolSchema`.
+/// A tool imported from an `EnhancedToolSchema`.
 ///
 /// | field | here |
 /// |---|---|
 /// | `name` (3 to 64 characters), `display_name`, `category`, `idempotent` | the same |
-/// | `description` (10 to 500 characters), `long_description` | the description, one after the other |
+/// | `description` (10 to 500 characters), `long_description` | the description, concatenated |
 /// | `parameters`, `returns` | input and output schema; defaults are filled in before the tool runs |
 /// | `parameters[].sensitive` | masked in records |
-/// | `examples` | `parameters` and `expected_result`, which mock mode answers with |
+/// | `examples` | arguments and `expected_result`, which mock mode returns |
 /// | `resource_limits.max_execution_time_seconds` (30) | the timeout |
-/// | `cacheable`, `cache_ttl` | how long a success of an idempotent tool is kept, in seconds |
-/// | `async_capable` | false: it runs on a thread for blocking work |
-/// | `metadata.tags`, `metadata.keywords` | words to find it by |
-/// | `deprecated`, `deprecation_message` | said in the description, where a model reads it |
-/// | `security`, `resource_limits` | what [`tighten`](Self::tighten) gives to a call |
+/// | `cacheable`, `cache_ttl` | time that a result of an idempotent tool is cached, in seconds |
+/// | `async_capable` | false: the tool runs on a thread for blocking work |
+/// | `metadata.tags`, `metadata.keywords` | search tags |
+/// | `deprecated`, `deprecation_message` | part of the description |
+/// | `security`, `resource_limits` | limits that [`tighten`](Self::tighten) sets on a call |
 /// | `type`, `stateful`, the rest of `metadata`, names and notes of examples | facts in `meta` |
 ///
-/// `category` and `type` may be left out, and are `custom` then.
+/// `category` and `type` default to `custom`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ImportedTool {
-    /// What is known of it.
+    /// The spec of the tool.
     pub spec: ToolSpec,
-    /// How code that it starts is confined.
+    /// Confinement of code that the tool starts.
     pub security: SecurityLevel,
-    /// How much a call of it may use.
+    /// Limits of a call.
     pub limits: ResourceLimits,
 }
 
@@ -60,15 +60,15 @@ impl ImportedTool {
     /// Reads an `EnhancedToolSchema`.
     ///
     /// # Errors
-    /// `MISSING_PARAM` and `INVALID_INPUT` with the JSON pointer of the field: it is missing, of another type, not
-    /// known, contradicts another one, or asks for something that a description cannot give.
+    /// `MISSING_PARAM` and `INVALID_INPUT` with the JSON pointer of a field that is missing, unknown, of another type, in
+    /// conflict with another field, or beyond what a description can grant.
     pub fn from_json(value: &Value) -> Result<Self, ToolError> {
         let mut fields = Fields::of(value, "")?;
         let name = fields.required_text("name")?;
         if name.len() < 3 {
             return Err(fields.wrong("name", "expected 3 to 64 characters"));
         }
-        crate::check_tool_name(name).map_err(|message| fields.wrong("name", message))?;
+        check_tool_name(name).map_err(|message| fields.wrong("name", message))?;
         let description = description(&mut fields)?;
         let mut spec = ToolSpec::new(name, description);
         spec.title = fields.text("display_name")?.map(ToOwned::to_owned);
@@ -80,9 +80,7 @@ impl ImportedTool {
             let place = format!("parameters/{index}");
             let parameter = Parameter::read(value, fields.place(&place))?;
             if parameters.iter().any(|known| known.name == parameter.name) {
-                return Err(
-                    fields.wrong(&format!("{place}/name"), "there is a parameter of this name already")
-                );
+                return Err(fields.wrong(&format!("{place}/name"), "duplicate parameter"));
             }
             parameters.push(parameter);
         }
@@ -93,14 +91,14 @@ impl ImportedTool {
             spec.output_schema =
                 Some(Arc::new(Schema::new(returns_schema(returns, fields.place("returns"))?)));
         }
-        let mut told = Vec::new();
+        let mut descriptions = Vec::new();
         for (index, value) in fields.list("examples")?.iter().enumerate() {
             let (example, about) = example(value, fields.place(&format!("examples/{index}")))?;
             spec.examples.push(example);
-            told.push(about);
+            descriptions.push(about);
         }
-        if !told.is_empty() {
-            spec.meta.insert("examples".into(), told.into());
+        if !descriptions.is_empty() {
+            spec.meta.insert("examples".into(), descriptions.into());
         }
         let security = match fields.any("security") {
             Some(value) => SecurityLevel::read(value, &fields.place("security"))?,
@@ -121,15 +119,15 @@ impl ImportedTool {
         let is_stateful = fields.flag("stateful", false)?;
         let is_cacheable = fields.flag("cacheable", true)?;
         if let Some(seconds) = fields.whole("cache_ttl")?.filter(|seconds| *seconds > 0) {
-            let against = [
+            let conflicts = [
                 (!is_cacheable, "`cacheable` is false"),
                 (is_stateful, "the tool is stateful"),
                 (!spec.annotations.idempotent, "only an idempotent tool can be cached"),
             ];
-            if let Some((_, reason)) = against.into_iter().find(|(holds, _)| *holds) {
+            if let Some((_, reason)) = conflicts.into_iter().find(|(holds, _)| *holds) {
                 return Err(fields
                     .wrong("cache_ttl", reason)
-                    .suggest("Leave `cache_ttl` out, or set `idempotent`."));
+                    .suggest("Omit `cache_ttl`, or set `idempotent`."));
             }
             spec.policy.cache = Some(Duration::from_secs(seconds));
         }
@@ -146,14 +144,13 @@ impl ImportedTool {
         Ok(Self { spec, security, limits })
     }
 
-    /// The call, with the level and the limits that the description asks for where they are tighter than its own.
+    /// Applies the level and the limits of the description to a call; stricter values of the call stay.
     #[must_use]
     pub fn tighten(&self, call: Call) -> Call {
         self.limits.apply(self.security.apply(call))
     }
 
-    /// The tool, with the code that was not part of the description. It gets the defaults of arguments that were left
-    /// out.
+    /// Creates the tool with its code, which gets the defaults of missing arguments.
     pub fn into_tool<F, Answer>(self, run: F) -> impl Tool + use<F, Answer>
     where
         F: Fn(Args, Ctx) -> Answer + Send + Sync,
@@ -188,7 +185,7 @@ fn description(fields: &mut Fields<'_>) -> Result<String, ToolError> {
         let found = description.chars().count();
         return Err(fields
             .wrong("description", format!("expected 10 to 500 characters, found {found}"))
-            .suggest("Say what it does and when to use it; put more into `long_description`."));
+            .suggest("Describe its purpose and use; move details into `long_description`."));
     }
     if let Some(long) = fields.text("long_description")? {
         description = format!("{description}\n\n{}", long.trim());
@@ -197,7 +194,7 @@ fn description(fields: &mut Fields<'_>) -> Result<String, ToolError> {
     match (fields.flag("deprecated", false)?, message) {
         (true, Some(message)) => description = format!("{description}\n\nDeprecated: {}", message.trim()),
         (true, None) => {
-            return Err(fields.wrong("deprecation_message", "a deprecated tool says what to use instead"));
+            return Err(fields.wrong("deprecation_message", "a deprecated tool needs a message"));
         }
         (false, Some(_)) => return Err(fields.wrong("deprecation_message", "the tool is not `deprecated`")),
         (false, None) => {}
@@ -215,17 +212,17 @@ fn returns_schema(value: &Value, place: String) -> Result<Value, ToolError> {
     let mut schema = kind.schema();
     if let Some(properties) = fields.object("properties")? {
         if kind != ParameterType::Object {
-            return Err(fields
-                .wrong("properties", format!("only an object has them, and it returns `{}`", kind.name())));
+            return Err(fields.wrong(
+                "properties",
+                format!("only objects have properties; the tool returns `{}`", kind.name()),
+            ));
         }
         let mut parameters = Vec::new();
         for (name, value) in properties {
             let place = format!("properties/{name}");
             let parameter = Parameter::read(value, fields.place(&place))?;
             if parameter.name != *name {
-                return Err(
-                    fields.wrong(&format!("{place}/name"), format!("expected `{name}`, as its key says"))
-                );
+                return Err(fields.wrong(&format!("{place}/name"), format!("expected `{name}`, its key")));
             }
             parameters.push(parameter);
         }
@@ -240,7 +237,7 @@ fn returns_schema(value: &Value, place: String) -> Result<Value, ToolError> {
     Ok(schema)
 }
 
-/// An example, and what is told of it.
+/// An example and its description.
 fn example(value: &Value, place: String) -> Result<(Example, Value), ToolError> {
     let mut fields = Fields::of(value, place)?;
     let name = fields.required_text("name")?;
@@ -255,7 +252,7 @@ fn example(value: &Value, place: String) -> Result<(Example, Value), ToolError> 
     Ok((Example { args: args.into(), output }, about))
 }
 
-/// The words to find a tool by, and the other facts.
+/// The search tags and the other facts.
 fn metadata_of(value: &Value, place: String) -> Result<(Vec<String>, Map<String, Value>), ToolError> {
     let mut fields = Fields::of(value, place)?;
     let mut facts = Map::new();

@@ -4,24 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use toolpost_core::{Call, Caller, ToolError};
 
-use super::fields::Fields;
-use super::limits::LEVELS;
-use crate::{Call, Caller, ToolError};
+use crate::fields::Fields;
+use crate::limits::LEVELS;
 
-/// How many further attempts are made when the context does not say.
-const MAX_RETRIES: u64 = 3;
+/// Default of `max_retries`.
+const DEFAULT_MAX_RETRIES: u64 = 3;
 
 /// A call with the options of a `ToolExecutionContext`.
 ///
 /// | field | here |
 /// |---|---|
-/// | `timeout` | how long one attempt may run, in seconds |
-/// | `max_retries` (3) less `retry_count` (0) | how many further attempts are made at most |
-/// | `cache_enabled` (true) | false: neither read from the cache nor write to it |
-/// | `sandbox_mode` (true), `security_level` (`standard`) | the level that code gets at least; none without the mode |
-/// | `user_id` | whom the caller speaks for |
-/// | `execution_id`, `agent_id`, `session_id`, `timestamp`, `metadata` | facts that the record keeps |
+/// | `timeout` | timeout of one attempt, in seconds |
+/// | `max_retries` (3) less `retry_count` (0) | maximum number of retries |
+/// | `cache_enabled` (true) | false: the call neither reads nor writes the cache |
+/// | `sandbox_mode` (true), `security_level` (`standard`) | the minimum sandbox level; none without `sandbox_mode` |
+/// | `user_id` | identity of the caller |
+/// | `execution_id`, `agent_id`, `session_id`, `timestamp`, `metadata` | facts that the record stores |
 ///
 /// # Errors
 /// `INVALID_INPUT` with the JSON pointer of the field.
@@ -37,9 +37,9 @@ pub fn call_of_context(
         let timeout = Duration::try_from_secs_f64(seconds).map_err(|error| fields.wrong("timeout", error))?;
         options.timeout = Some(timeout);
     }
-    let done = fields.whole("retry_count")?.unwrap_or(0);
-    let most = fields.whole("max_retries")?.unwrap_or(MAX_RETRIES);
-    options.retries = Some(u32::try_from(most.saturating_sub(done)).unwrap_or(u32::MAX));
+    let attempts = fields.whole("retry_count")?.unwrap_or(0);
+    let max = fields.whole("max_retries")?.unwrap_or(DEFAULT_MAX_RETRIES);
+    options.retries = Some(u32::try_from(max.saturating_sub(attempts)).unwrap_or(u32::MAX));
     options.no_cache = !fields.flag("cache_enabled", true)?;
     let level = fields.choice("security_level", &LEVELS, "standard")?;
     options.level = fields.flag("sandbox_mode", true)?.then(|| level.to_owned());
@@ -49,7 +49,7 @@ pub fn call_of_context(
     for name in ["execution_id", "agent_id", "session_id", "timestamp"] {
         let Some(text) = fields.text(name)? else { continue };
         if options.metadata.insert(name.to_owned(), text.into()).is_some() {
-            return Err(fields.wrong(&format!("metadata/{name}"), "the context has a field of this name"));
+            return Err(fields.wrong(&format!("metadata/{name}"), "the context has a field with this name"));
         }
     }
     if let Some(user) = fields.text("user_id")? {

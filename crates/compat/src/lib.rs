@@ -1,15 +1,14 @@
-//! Tools, calls and limits that were described in another vocabulary.
+//! Tools, calls and limits that another tool framework described in JSON.
 //!
-//! What is read is the JSON of the tool framework whose schemas are called `EnhancedToolSchema` and `ParameterSchema`,
-//! whose calls carry a `ToolExecutionContext`, and whose rules are a `SecurityLevel` and `ResourceLimits`. Every field
-//! acts here, is kept in `meta` or `metadata` where it is only a fact, or is refused by its name; a field that is not
-//! known is refused with the nearest that is. `null` is the same as leaving a field out.
+//! The framework calls its tools `EnhancedToolSchema` and `ParameterSchema`, its calls `ToolExecutionContext`, and its
+//! rules `SecurityLevel`, `ResourceLimits` and `ProcessSandboxConfig`. Every field acts here, is stored in `meta` or
+//! `metadata` where it is only a fact, or is rejected by name. An unknown field is rejected with the nearest known one.
+//! `null` means that a field is missing.
 //!
 //! ```
-//! # use toolpost_core as toolpost;
-//! use toolpost::import::{ImportedTool, call_of_context};
-//! use toolpost::{Output, Tool as _};
 //! use serde_json::json;
+//! use toolpost_compat::{ImportedTool, call_of_context};
+//! use toolpost_core::{Output, Tool as _};
 //!
 //! let imported = ImportedTool::from_json(&json!({
 //!     "name": "calculator",
@@ -26,8 +25,15 @@
 //!
 //! let call = call_of_context("calculator", json!({ "a": 1 }), &json!({ "timeout": 5, "security_level": "strict" }))?;
 //! assert_eq!(call.options.level.as_deref(), Some("strict"));
-//! # Ok::<(), toolpost::ToolError>(())
+//! # Ok::<(), toolpost_core::ToolError>(())
 //! ```
+//!
+//! # Invariants
+//!
+//! - Imported limits tighten a call and never loosen it. A description grants no network, no directory and no code.
+//! - Nothing is ignored: a field without a meaning here is an error with its JSON pointer.
+//! - Only the vocabulary is known here, no sandbox and no toolbox.
+#![forbid(unsafe_code)]
 
 mod context;
 mod fields;

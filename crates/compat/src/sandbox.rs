@@ -5,39 +5,39 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
+use toolpost_core::ToolError;
 
-use super::fields::Fields;
-use crate::ToolError;
+use crate::fields::Fields;
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// How an operator confines code, as a `ProcessSandboxConfig` says it.
+/// An imported `ProcessSandboxConfig`.
 ///
 /// | field | here |
 /// |---|---|
 /// | `max_memory_mb` (256), `max_cpu_percent` (25), `max_execution_time` (30), `max_file_descriptors` (64), `max_processes` (1) | limits of a run |
-/// | `allowed_paths` | files and folders of the host that code may read |
-/// | `blocked_paths` | what code must not reach: then only what a private root shows is there |
-/// | `environment_variables` | variables of the otherwise clean environment |
-/// | `enable_network` (false), `temp_dir`, `chroot_dir`, `user_id`, `group_id` | refused if they ask for something: the sandbox has a root, temporary folders and a user of its own, and a network only by the names of hosts |
+/// | `allowed_paths` | readable files and directories of the host |
+/// | `blocked_paths` | unreachable paths of the host |
+/// | `environment_variables` | environment variables; no others are set |
+/// | `enable_network` (false), `temp_dir`, `chroot_dir`, `user_id`, `group_id` | rejected if set: the sandbox has its own root, temporary directories and user, and allows hosts by name |
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SandboxConfig {
     /// Memory of all processes together, in bytes.
     pub memory: u64,
-    /// Processors that may be busy at once.
+    /// Maximum number of busy processors.
     pub cpu: f32,
-    /// How long a run may take.
+    /// Timeout of a run.
     pub time: Duration,
-    /// Open descriptors per process.
+    /// Maximum number of open descriptors per process.
     pub descriptors: u32,
-    /// Processes and threads at one time.
+    /// Maximum number of processes and threads.
     pub processes: u32,
-    /// Absolute paths that code may read.
+    /// Readable absolute paths.
     pub allowed: Vec<PathBuf>,
-    /// Absolute paths that code must not reach.
+    /// Unreachable absolute paths.
     pub blocked: Vec<PathBuf>,
-    /// Variables of the environment.
+    /// Environment variables.
     pub environment: BTreeMap<String, String>,
 }
 
@@ -45,8 +45,7 @@ impl SandboxConfig {
     /// Reads a `ProcessSandboxConfig`. A missing or `null` field has its default.
     ///
     /// # Errors
-    /// `INVALID_INPUT` with the JSON pointer of the field: for a value that means nothing, and for a request that the
-    /// sandbox does not fulfil, which is never left out in silence.
+    /// `INVALID_INPUT` with the JSON pointer of an invalid field or of a request that the sandbox does not support.
     pub fn from_json(value: &Value) -> Result<Self, ToolError> {
         let mut fields = Fields::of(value, "")?;
         let memory = fields.whole("max_memory_mb")?.unwrap_or(256).saturating_mul(MEBIBYTE);
@@ -57,35 +56,35 @@ impl SandboxConfig {
         let descriptors = Self::count(&mut fields, "max_file_descriptors", 64)?;
         let processes = Self::count(&mut fields, "max_processes", 1)?;
         if memory == 0 {
-            return Err(fields.wrong("max_memory_mb", "nothing runs without memory"));
+            return Err(fields.wrong("max_memory_mb", "expected at least 1"));
         }
         if fields.flag("enable_network", false)? {
             return Err(fields
-                .wrong("enable_network", "code gets no network as a whole")
-                .suggest("Leave it out, and allow hosts by name in the operator's settings."));
+                .wrong("enable_network", "unrestricted network access is unsupported")
+                .suggest("Omit it, and allow hosts by name in the operator's settings."));
         }
         for (name, reason) in [
-            ("temp_dir", "every sandbox has temporary folders of its own"),
-            ("chroot_dir", "every sandbox from level `strict` has a root of its own"),
-            ("user_id", "code runs as a user of its own"),
-            ("group_id", "code runs in a group of its own"),
+            ("temp_dir", "every sandbox has its own temporary directories"),
+            ("chroot_dir", "the sandbox has its own root from level `strict`"),
+            ("user_id", "code runs as its own user"),
+            ("group_id", "code runs in its own group"),
         ] {
             if fields.any(name).is_some() {
-                return Err(fields.wrong(name, reason).suggest(format!("Leave `{name}` out.")));
+                return Err(fields.wrong(name, reason).suggest(format!("Omit `{name}`.")));
             }
         }
         let allowed = Self::paths(&mut fields, "allowed_paths")?;
         let blocked = Self::paths(&mut fields, "blocked_paths")?;
         for (index, path) in blocked.iter().enumerate() {
             if let Some(shown) = allowed.iter().find(|shown| path.starts_with(shown)) {
-                let reason = format!("`{}` lies in an allowed path, `{}`", path.display(), shown.display());
+                let reason = format!("`{}` is in the allowed path `{}`", path.display(), shown.display());
                 return Err(fields.wrong(&format!("blocked_paths/{index}"), reason));
             }
         }
         let mut environment = BTreeMap::new();
         for (name, value) in fields.object("environment_variables")?.into_iter().flatten() {
             let Some(text) = value.as_str() else {
-                return Err(fields.wrong(&format!("environment_variables/{name}"), "expected a text"));
+                return Err(fields.wrong(&format!("environment_variables/{name}"), "expected a string"));
             };
             environment.insert(name.clone(), text.to_owned());
         }
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_refused_by_name() {
+    fn unsupported_fields_are_rejected_by_name() {
         for (field, value, pointer) in [
             ("enable_network", json!(true), "/enable_network"),
             ("temp_dir", json!("/tmp"), "/temp_dir"),

@@ -1,0 +1,82 @@
+//! Live output of a process, line by line, in the log of a call.
+
+use crate::{Ctx, LogLevel, Secret};
+
+/// Maximum length of a logged line, in bytes.
+const MAX_LINE: usize = 4 << 10;
+/// Maximum number of logged lines per process.
+const MAX_LINES: u32 = 4096;
+/// Maximum logged output per process, in bytes.
+const MAX_BYTES: usize = 1 << 20;
+
+/// Logs the output of a process line by line, without its secrets.
+///
+/// A line is logged up to 4 KiB, a process up to 1 MiB and 4,096 lines. Each level has its own unfinished line.
+#[derive(Debug)]
+pub struct OutputLog<'a> {
+    ctx: &'a Ctx,
+    secrets: &'a [Secret],
+    open: Vec<(LogLevel, Vec<u8>)>,
+    lines_left: u32,
+    bytes_left: usize,
+}
+
+impl<'a> OutputLog<'a> {
+    /// Creates a log that masks these secrets.
+    pub fn new(ctx: &'a Ctx, secrets: &'a [Secret]) -> Self {
+        Self { ctx, secrets, open: Vec::new(), lines_left: MAX_LINES, bytes_left: MAX_BYTES }
+    }
+
+    /// Logs the complete lines of a piece of output.
+    pub fn write(&mut self, level: LogLevel, bytes: &[u8]) {
+        // Output beyond the maximum is skipped without a scan: a process may print forever.
+        if self.lines_left == 0 {
+            return;
+        }
+        let piece = bytes.get(..self.bytes_left).unwrap_or(bytes);
+        self.bytes_left -= piece.len();
+        for part in piece.split_inclusive(|byte| *byte == b'\n') {
+            let index = self.open.iter().position(|(known, _)| *known == level).unwrap_or_else(|| {
+                self.open.push((level, Vec::new()));
+                self.open.len() - 1
+            });
+            let line = &mut self.open[index].1;
+            let room = MAX_LINE - line.len();
+            line.extend_from_slice(&part[..part.len().min(room)]);
+            if part.ends_with(b"\n") {
+                let line = std::mem::take(line);
+                self.log(level, &line);
+            }
+        }
+        if piece.len() < bytes.len() {
+            self.end();
+        }
+    }
+
+    /// Logs unfinished lines at the end of the process.
+    pub fn finish(mut self) {
+        for (level, line) in std::mem::take(&mut self.open) {
+            self.log(level, &line);
+        }
+    }
+
+    fn log(&mut self, level: LogLevel, line: &[u8]) {
+        let line = String::from_utf8_lossy(line);
+        let line = line.trim_end_matches(['\n', '\r']);
+        if line.is_empty() || self.lines_left == 0 {
+            return;
+        }
+        if self.lines_left == 1 {
+            return self.end();
+        }
+        self.lines_left -= 1;
+        self.ctx.log(level, self.secrets.iter().fold(line.to_owned(), |line, secret| secret.scrub(&line)));
+    }
+
+    fn end(&mut self) {
+        if self.lines_left > 0 {
+            self.lines_left = 0;
+            self.ctx.log(LogLevel::Info, "[further output is only in the result]");
+        }
+    }
+}
