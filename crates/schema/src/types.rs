@@ -9,14 +9,20 @@ const MAX_CANDIDATES: usize = 64;
 
 /// The types that a schema and its branches name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each field is a type of JSON Schema")]
 pub struct Types {
+    /// Strings.
     pub string: bool,
+    /// Whole numbers.
     pub integer: bool,
+    /// Numbers.
     pub number: bool,
+    /// `true` and `false`.
     pub boolean: bool,
+    /// Lists.
     pub array: bool,
+    /// Objects.
     pub object: bool,
+    /// `null`.
     pub null: bool,
 }
 
