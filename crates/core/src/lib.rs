@@ -46,7 +46,6 @@ mod spec;
 mod start_check;
 mod state;
 mod status;
-mod suggest;
 mod task;
 mod tool;
 mod values;
@@ -91,7 +90,6 @@ pub use self::state::{
     pointers_overlap, state_conflict, to_json,
 };
 pub use self::status::{HiddenDefinition, SourceState, SourceStatus};
-pub use self::suggest::{did_you_mean, suggestions};
 pub use self::task::{TaskRecord, TaskStore, TaskUse};
 pub use self::tool::{
     IntoTool, IntoTools, Reply, Tool, ToolGroup, ToolSource, marker, tool_fn, typed_tool_fn,
@@ -99,6 +97,7 @@ pub use self::tool::{
 pub use self::values::has_more_values_than;
 pub use self::wrappers::{exclude_parameters, with_mock};
 pub use schemars::JsonSchema;
+pub use toolpost_schema::{did_you_mean, suggestions};
 
 /// A boxed future that can move between threads, the return type of object-safe async traits.
 pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -10,7 +10,7 @@ use crate::catalog::{CODE_TOOLS, ModelInfo, SessionPrice};
 use crate::foreign_files::without_foreign_files;
 use crate::{HostedTool, ItemView, Part, Provider, Request, Response, Turn};
 
-/// The most containers in a compacted meter.
+/// Maximum number of containers in a compacted meter.
 const MAX_CONTAINERS: usize = 16;
 
 /// One use of hosted code execution.

@@ -119,7 +119,8 @@ impl ErrorKind {
 }
 
 /// The stage of a network error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum NetworkStage {
     /// Resolving the host name.
@@ -133,7 +134,8 @@ pub enum NetworkStage {
 }
 
 /// The stage of a timeout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TimeoutStage {
     /// Connecting.

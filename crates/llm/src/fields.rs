@@ -8,7 +8,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// The most members of an object: lookups are linear, so more would cost quadratic time.
+/// Maximum number of members of an object: lookups are linear, so more would cost quadratic time.
 pub(crate) const MAX_MEMBERS: usize = 1_000;
 
 /// The members of an object in order. Lookups are linear.
@@ -188,7 +188,7 @@ impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for AllOf<K, V>
     }
 }
 
-/// The most values of a list in an answer: a value needs much more memory than its few bytes of text.
+/// Maximum number of values of a list in an answer: a value needs much more memory than its few bytes of text.
 pub(crate) const MAX_VALUES: usize = 20_000;
 
 /// A list of at most [`MAX_VALUES`] values.

@@ -25,7 +25,7 @@ pub use self::inline::{InlineFile, inline_files};
 /// The default limit of a download, in bytes.
 const DEFAULT_MAX_DOWNLOAD: u64 = 512 * 1024 * 1024;
 
-/// The most pages that [`ProviderFiles::list`] requests: a provider may always return another one.
+/// Maximum number of pages that [`ProviderFiles::list`] requests: a provider may always return another one.
 const MAX_PAGES: usize = 1_000;
 
 /// The files of one account at a provider.

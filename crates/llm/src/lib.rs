@@ -83,7 +83,6 @@ pub use model::{Model, ModelId};
 pub use offline::function::FunctionModel;
 pub use offline::replay::{ExchangeSink, Recorder, Recording, ReplayModel};
 pub use offline::reply::ModelReply;
-pub use offline::schema::SchemaDetail;
 pub use offline::script::ScriptModel;
 pub use offline::scrub::{Scrubber, StreamScrubber};
 pub use provider::{PROVIDERS, Provider, ProviderAccess};
@@ -95,4 +94,5 @@ pub use request::{
 pub use response::{Response, StopReason, Usage};
 pub use router::{ModelSpec, Router};
 pub use toolpost_core::{BoxFuture, Secret};
+pub use toolpost_schema::SchemaDetail;
 pub use wires::{Wire, WireFold};

@@ -4,21 +4,14 @@
 //! and reports what the provider does not check. The caller's schema stays unchanged, and answers are validated against
 //! it. [`without_nulls`] reverts what strict providers do to optional parameters.
 
-mod budget;
-mod generate;
 mod keywords;
 mod limits;
 mod lower;
-mod merge;
-mod nulls;
-mod pattern;
-mod reference;
 mod types;
 
 use serde_json::{Value, json};
 
-pub(crate) use self::generate::generate;
-pub use self::nulls::without_nulls;
+pub use toolpost_schema::without_nulls;
 
 /// The schema dialect of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

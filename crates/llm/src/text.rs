@@ -4,13 +4,13 @@
 
 use crate::RawJson;
 
-/// The most JSON values or blocks that are found.
+/// Maximum number of JSON values or blocks that are found.
 const MAX_VALUES: usize = 1_000;
 
-/// The most opening brackets that are tried if no bracket pair is a value.
+/// Maximum number of opening brackets that are tried if no bracket pair is a value.
 const MAX_STARTS: usize = 64;
 
-/// The deepest nesting of a found value.
+/// Maximum nesting of a found value.
 const MAX_DEPTH: usize = 128;
 
 /// The text without an enclosing fence, byte order mark and white space.

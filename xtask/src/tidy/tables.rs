@@ -33,9 +33,15 @@ pub const LAYERS: &[Layer] = &[
         reason: "turns a function into a tool by text alone",
     },
     Layer {
+        package: "toolpost-schema",
+        folder: "crates/schema",
+        may_use: Only(&[]),
+        reason: "knows JSON Schema, nothing of tools and providers",
+    },
+    Layer {
         package: "toolpost-core",
         folder: "crates/core",
-        may_use: Only(&["toolpost-macros"]),
+        may_use: Only(&["toolpost-macros", "toolpost-schema"]),
         reason: "the contracts: everything rests on it, so it rests on nothing",
     },
     Layer {
@@ -65,7 +71,7 @@ pub const LAYERS: &[Layer] = &[
     Layer {
         package: "toolpost-exec",
         folder: "crates/exec",
-        may_use: Only(&["toolpost-core", "toolpost-sandbox"]),
+        may_use: Only(&["toolpost-core", "toolpost-sandbox", "toolpost-schema"]),
         reason: "hides the protocol of executables",
     },
     Layer {
@@ -77,13 +83,13 @@ pub const LAYERS: &[Layer] = &[
     Layer {
         package: "toolpost-llm",
         folder: "crates/llm",
-        may_use: Only(&["toolpost-core"]),
+        may_use: Only(&["toolpost-core", "toolpost-schema"]),
         reason: "hides the providers' wires; executes no tool",
     },
     Layer {
         package: "toolpost-toolbox",
         folder: "crates/toolbox",
-        may_use: Only(&["toolpost-core"]),
+        may_use: Only(&["toolpost-core", "toolpost-schema"]),
         reason: "hides the call path; knows no wire and no process",
     },
     Layer {
@@ -218,9 +224,14 @@ pub const EXCLUSIVE: &[Exclusive] = &[
         reason: "libraries emit, the command decides where it goes",
     },
     Exclusive {
-        crates: &["schemars", "jsonschema"],
+        crates: &["schemars"],
         only: &["toolpost-core"],
-        reason: "schemas are made and compiled in one place; others use the core's types",
+        reason: "schemas of Rust types are made in one place; others use the core's types",
+    },
+    Exclusive {
+        crates: &["jsonschema"],
+        only: &["toolpost-schema"],
+        reason: "schemas are compiled in one place, which bounds the checks",
     },
     Exclusive {
         crates: &["syn", "quote", "proc-macro2", "darling"],

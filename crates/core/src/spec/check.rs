@@ -4,7 +4,6 @@ use serde_json::{Map, Value, json};
 
 use super::ToolSpec;
 use crate::Schema;
-use crate::schema::own_format;
 
 /// Keywords and the types that they constrain.
 const KEYWORDS: [(&[&str], &[&str]); 4] = [
@@ -123,7 +122,10 @@ fn obviously_matches(property: &Map<String, Value>, value: &Value) -> bool {
         "enum" => limit.as_array().is_some_and(|values| values.contains(value)),
         // A format constrains strings only.
         "format" => match value {
-            Value::String(text) => limit.as_str().and_then(|format| own_format(format, text)) == Some(true),
+            Value::String(text) => {
+                limit.as_str().and_then(|format| toolpost_schema::matches_own_format(format, text))
+                    == Some(true)
+            }
             _ => limit.is_string(),
         },
         "items" => value.as_array().into_iter().flatten().all(|item| part_obviously_matches(limit, item)),

@@ -171,18 +171,18 @@ fn tool(spec: &Spec, words: &[String]) -> Result<Command, ToolError> {
                 };
                 let next = || words.get(at).map(String::as_str);
                 if let Some((parameter, schema)) = flags.find(name) {
-                    let kinds = flags.kinds(schema);
+                    let types = flags.types(schema);
                     let follows = next().filter(|_| own.is_none());
                     if let Some(value) = own {
                         flags.give(parameter, schema, value)
-                    } else if kinds.is_switch()
+                    } else if types.is_boolean()
                         && !follows.is_some_and(|word| matches!(word, "true" | "false"))
                     {
                         flags.switch(parameter, true)
                     } else if let Some(value) = follows.filter(|word| !is_flag_of(&flags, word)) {
                         at += 1;
                         flags.give(parameter, schema, value)
-                    } else if kinds.boolean || kinds.is_unknown() {
+                    } else if types.boolean || types.is_unknown() {
                         flags.switch(parameter, true)
                     } else {
                         Err(ToolError::invalid_input(format!("`--{name}` needs a value"))
@@ -224,7 +224,7 @@ fn tool(spec: &Spec, words: &[String]) -> Result<Command, ToolError> {
                         _ => {
                             let opposite = name.strip_prefix("no-").and_then(|name| flags.find(name));
                             match opposite {
-                                Some((parameter, schema)) if own.is_none() && flags.kinds(schema).boolean => {
+                                Some((parameter, schema)) if own.is_none() && flags.types(schema).boolean => {
                                     flags.switch(parameter, false)
                                 }
                                 _ => {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use toolpost_core::{Mode, ToolSpec};
+use toolpost_schema::Types;
 
-use super::{Program, flags, status};
+use super::{Program, status};
 
 /// Maximum width of a list's first column.
 const MAX_COLUMN: usize = 28;
@@ -100,16 +101,16 @@ pub(super) fn program(program: &Program, specs: &[Arc<ToolSpec>]) -> String {
 }
 
 /// A value's placeholder in usage lines.
-fn value_name(kinds: flags::Kinds) -> &'static str {
-    if kinds.is_unknown() {
+fn value_name(types: Types) -> &'static str {
+    if types.is_unknown() {
         "VALUE"
-    } else if kinds.array {
+    } else if types.array {
         "ITEM…"
-    } else if kinds.object {
+    } else if types.object {
         "JSON"
-    } else if kinds.string {
+    } else if types.string {
         "TEXT"
-    } else if kinds.integer {
+    } else if types.integer {
         "INTEGER"
     } else {
         "NUMBER"
@@ -166,9 +167,9 @@ pub(super) fn tool(program: &Program, spec: &ToolSpec, is_only: bool) -> String 
     let mut usage = format!("Usage: {command}");
     let mut parameters = Vec::new();
     for (name, property) in properties.into_iter().flatten() {
-        let kinds = flags::kinds(schema, property);
+        let types = Types::of(property, schema);
         let flag = format!("--{}", name.replace('_', "-"));
-        let flag = if kinds.is_switch() { flag } else { format!("{flag} {}", value_name(kinds)) };
+        let flag = if types.is_boolean() { flag } else { format!("{flag} {}", value_name(types)) };
         let is_required = required.contains(&name.as_str());
         if is_required {
             let _ = write!(usage, " {flag}");

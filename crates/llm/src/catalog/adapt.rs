@@ -10,7 +10,7 @@ use crate::{
     Settings, Thinking, ToolChoice, Turn,
 };
 
-/// The most models that an error names.
+/// Maximum number of models that an error names.
 const MAX_NAMED: usize = 8;
 
 /// Checks that the model supports every feature that the request needs. The error names models that do.

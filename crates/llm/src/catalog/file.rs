@@ -18,7 +18,7 @@ const FILE: &str = include_str!("models.jsonl");
 /// The largest file of a user, in bytes.
 const MAX_FILE: usize = 16 * 1024 * 1024;
 
-/// The most suffixes that are removed from a name.
+/// Maximum number of suffixes that are removed from a name.
 const MAX_SUFFIXES: usize = 4;
 
 /// The data about models: a built-in table, extended by users' rows.

@@ -11,7 +11,7 @@ use crate::http::client::UNRESERVED;
 /// The path where an upload to Gemini starts.
 pub(super) const GEMINI_UPLOAD: &str = "/upload/v1beta/files";
 
-/// The most files on a page.
+/// Maximum number of files on a page.
 const PAGE_SIZE: usize = 100;
 
 const MIB: u64 = 1024 * 1024;

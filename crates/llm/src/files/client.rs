@@ -17,7 +17,7 @@ use crate::{
     ErrorKind, HttpClient, ModelError, ModelId, Provider, ProviderAccess, RawJson, Secret, TimeoutStage,
 };
 
-/// The longest JSON answer, in bytes.
+/// Maximum length of a JSON answer, in bytes.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 
 /// The size of a chunk of a resumable upload, in bytes.

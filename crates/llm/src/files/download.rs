@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest name in bytes, with room for a number.
+/// Maximum length of a name in bytes, with room for a number.
 const MAX_NAME: usize = 200;
 
 /// A downloaded file.

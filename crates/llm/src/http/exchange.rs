@@ -23,7 +23,7 @@ use crate::{
     TimeoutStage, surrogates,
 };
 
-/// The longest body of an unsuccessful answer that is read, in bytes.
+/// Maximum length of a body of an unsuccessful answer that is read, in bytes.
 pub(crate) const MAX_ERROR_BODY: usize = 64 * 1024;
 
 /// The wait for the last bytes after the answer, so that the connection can be reused.

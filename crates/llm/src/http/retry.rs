@@ -9,12 +9,12 @@ use serde::Deserialize;
 /// How often a request is retried, and how long to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// The most retries after the first attempt. Default: 3.
+    /// Maximum number of retries after the first attempt. Default: 3.
     pub max_retries: u32,
     /// The wait after the first failure. It doubles with each failure, minus a random part of up to a quarter.
     /// Default: 1 s.
     pub first_wait: Duration,
-    /// The longest wait. A provider that asks for a longer one is not retried. Default: 60 s.
+    /// Maximum wait. A provider that asks for a longer one is not retried. Default: 60 s.
     pub max_wait: Duration,
 }
 
@@ -60,7 +60,7 @@ pub(crate) enum Advice {
     },
 }
 
-/// The longest wait that is read from a header.
+/// Maximum wait that is read from a header.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(365 * 24);
 
 /// The advice of an unsuccessful answer's status and headers.

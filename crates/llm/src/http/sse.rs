@@ -4,7 +4,7 @@ use std::fmt;
 
 use memchr::memchr2;
 
-/// The longest line or event, in bytes.
+/// Maximum length of a line or event, in bytes.
 const MAX_EVENT: usize = 16 * 1024 * 1024;
 
 /// A decoder of `text/event-stream`. It calls back once per complete event.

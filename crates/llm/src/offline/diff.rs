@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-/// The most differences in the list.
+/// Maximum number of differences in the list.
 const MAX_DIFFERENCES: usize = 10;
 
-/// The longest excerpt of a value, in characters.
+/// Maximum length of an excerpt of a value, in characters.
 const MAX_CHARS: usize = 120;
 
 /// One line per difference: the JSON pointer, the expected and the found value.

@@ -2,36 +2,16 @@
 
 use std::collections::HashSet;
 
+use toolpost_schema::{SchemaDetail, generate};
+
 use crate::offline::events::stream_of;
 use crate::offline::reply::ModelReply;
-use crate::schema::generate;
 use crate::{
     ItemView, Model, ModelError, ModelId, ModelInfo, OutputFormat, Request, ResponseStream, ToolChoice, Turn,
 };
 
 /// The provider's name in the [`ModelId`] of such a model.
 pub(crate) const PROVIDER: &str = "schema";
-
-/// Which properties of a schema a `schema:` model generates.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SchemaDetail {
-    /// All properties.
-    #[default]
-    All,
-    /// Required properties only.
-    Required,
-}
-
-impl SchemaDetail {
-    /// The name in a model's name: `schema:all`, `schema:required`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::All => "all",
-            Self::Required => "required",
-        }
-    }
-}
 
 /// A model that calls every tool once, in parallel, with arguments generated from the tool's schema.
 ///

@@ -3,18 +3,16 @@
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
+use toolpost_schema::{Budget, Merger, resolve, type_names};
 
 use super::SchemaTarget;
-use super::budget::Budget;
 use super::keywords::{Handling, handling};
 use super::limits::{
     ANTHROPIC_MAX_OPTIONAL, ANTHROPIC_MAX_UNIONS, MAX_BYTES, MAX_DEPTH, MAX_ENTRY_CHARS, MAX_UNCHECKED,
     MAX_VALUES, OPENAI_MAX_ENUM_VALUES, OPENAI_MAX_NAME_BYTES, OPENAI_MAX_OBJECT_DEPTH,
     OPENAI_MAX_PROPERTIES,
 };
-use super::merge::Merger;
-use super::reference::{definition_name, resolve};
-use super::types::{are_exclusive, is_plain, or_null, types_of};
+use super::types::{are_exclusive, is_plain, or_null};
 
 type Object = Map<String, Value>;
 
@@ -272,7 +270,7 @@ impl<'a> Lowering<'a> {
             }
             return self.reference(reference, schema);
         }
-        let types = types_of(schema);
+        let types = type_names(schema);
         let is_shaped = ["properties", "items", "prefixItems", "enum", "const"]
             .iter()
             .any(|name| schema.contains_key(*name));
@@ -512,7 +510,7 @@ impl<'a> Lowering<'a> {
             }
             let narrowed = match branch {
                 Value::Object(branch)
-                    if !types.is_empty() && types_of(branch).is_empty() && is_plain(branch) =>
+                    if !types.is_empty() && type_names(branch).is_empty() && is_plain(branch) =>
                 {
                     let mut narrowed = branch.clone();
                     narrowed.insert("type".to_owned(), schema.get("type").cloned().unwrap_or_default());
@@ -619,6 +617,17 @@ impl Definitions {
         }
         removed < self.edges.len()
     }
+}
+
+/// A name for the target of a reference, in characters that every provider accepts.
+fn definition_name(reference: &str) -> String {
+    let last = reference.rsplit('/').next().unwrap_or_default();
+    let name: String = last
+        .chars()
+        .take(60)
+        .map(|letter| if letter.is_ascii_alphanumeric() || letter == '-' { letter } else { '_' })
+        .collect();
+    if name.is_empty() || name == "_" { "root".to_owned() } else { name }
 }
 
 /// Distinct schemas in order.

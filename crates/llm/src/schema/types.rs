@@ -1,63 +1,10 @@
-//! The types and branches of a schema.
+//! The branches of a schema, and schemas that also allow `null`.
 
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
 type Object = Map<String, Value>;
-
-/// The types that a schema names or implies; empty for any type.
-pub(super) fn types_of(schema: &Object) -> Vec<&str> {
-    match schema.get("type") {
-        Some(Value::String(name)) => return vec![plain_type(name)],
-        Some(Value::Array(names)) => {
-            let mut types: Vec<&str> = Vec::new();
-            for name in names.iter().filter_map(Value::as_str).map(plain_type).take(7) {
-                if !types.contains(&name) {
-                    types.push(name);
-                }
-            }
-            return types;
-        }
-        _ => {}
-    }
-    if ["properties", "additionalProperties", "patternProperties"]
-        .iter()
-        .any(|name| schema.contains_key(*name))
-    {
-        return vec!["object"];
-    }
-    if ["items", "prefixItems"].iter().any(|name| schema.contains_key(*name)) {
-        return vec!["array"];
-    }
-    let listed: &[Value] = match (schema.get("const"), schema.get("enum")) {
-        (Some(value), _) => std::slice::from_ref(value),
-        (_, Some(Value::Array(values))) => values,
-        _ => &[],
-    };
-    let mut types = Vec::new();
-    for value in listed {
-        let name = match value {
-            Value::Null => "null",
-            Value::Bool(_) => "boolean",
-            Value::Number(number) if number.is_f64() => "number",
-            Value::Number(_) => "integer",
-            Value::String(_) => "string",
-            Value::Array(_) => "array",
-            Value::Object(_) => "object",
-        };
-        if !types.contains(&name) {
-            types.push(name);
-        }
-    }
-    types
-}
-
-/// A type's name in JSON Schema. Gemini's clients write it in upper case.
-fn plain_type(name: &str) -> &str {
-    const TYPES: [&str; 7] = ["object", "array", "string", "number", "integer", "boolean", "null"];
-    TYPES.into_iter().find(|plain| plain.eq_ignore_ascii_case(name)).unwrap_or(name)
-}
 
 /// Whether a schema has no reference and no branches, so that a type can be added.
 pub(super) fn is_plain(schema: &Object) -> bool {

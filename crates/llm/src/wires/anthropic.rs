@@ -3,7 +3,7 @@
 mod breakpoints;
 mod container;
 mod encode;
-mod error;
+pub(super) mod error;
 mod features;
 mod fold;
 mod tools;

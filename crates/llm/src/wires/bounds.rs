@@ -2,16 +2,16 @@
 
 use serde_json::value::RawValue;
 
-/// The longest tool name of a call, in bytes. Every delta of the call repeats it.
+/// Maximum length of a tool name of a call, in bytes. Every delta of the call repeats it.
 const MAX_NAME: usize = 1024;
 
-/// The longest id of a call, in bytes. Some gateways put a thinking signature into it.
+/// Maximum length of an id of a call, in bytes. Some gateways put a thinking signature into it.
 const MAX_ID: usize = 16 * 1024;
 
-/// The longest usage record, in bytes. Every change delivers it again.
+/// Maximum length of a usage record, in bytes. Every change delivers it again.
 const MAX_USAGE: usize = 64 * 1024;
 
-/// The longest id of an answer, in bytes. Generated call ids contain it.
+/// Maximum length of an id of an answer, in bytes. Generated call ids contain it.
 const MAX_ANSWER_ID: usize = 1024;
 
 /// Checks the id and name of a call.

@@ -10,7 +10,7 @@
 mod body;
 mod chunk;
 mod encode;
-mod error;
+pub(super) mod error;
 mod fold;
 mod message;
 mod parts;

@@ -3,7 +3,7 @@
 mod arguments;
 mod body;
 mod encode;
-mod error;
+pub(super) mod error;
 mod fold;
 mod schemas;
 mod view;

@@ -1,7 +1,7 @@
 //! The Responses API of OpenAI, and xAI's dialect of it.
 
 mod encode;
-mod error;
+pub(super) mod error;
 mod fold;
 mod hosted;
 mod view;

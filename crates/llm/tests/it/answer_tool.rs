@@ -31,7 +31,7 @@ fn city() -> Value {
     json!({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]})
 }
 
-/// An object that no strict provider takes.
+/// An object that no strict provider accepts.
 fn open() -> Value {
     json!({"type": "object", "additionalProperties": {"type": "integer"}})
 }
@@ -40,16 +40,16 @@ fn look() -> ToolDefinition {
     ToolDefinition::new("look", "Looks.", &city())
 }
 
-/// A request, the members of a body that say how it asks, and what they say.
+/// A request with the expected form of its structured output.
 struct Row {
     name: &'static str,
     of: (Wire, &'static str, &'static str),
     request: Request,
-    /// The place of the wire's own form, and whether it is there.
+    /// The member of native structured output, and whether it is present.
     form: (&'static str, bool),
-    /// The place of the choice, and what stands there.
+    /// The member of the tool choice, and its value.
     choice: (&'static str, Value),
-    /// How many tools there are.
+    /// The number of tools.
     tools: usize,
 }
 
@@ -72,7 +72,7 @@ fn native_structured_output_precedes_the_answer_tool() {
         request
     };
     let old = (Wire::Messages, "anthropic", "claude-3-haiku");
-    // It takes no tool that must be called.
+    // The model rejects a forced call.
     let newest = (Wire::Messages, "anthropic", "claude-opus-5-5");
     let form = "/output_config/format";
     let answer = || json!({"type": "tool", "name": "toolpost_answer"});
@@ -214,7 +214,7 @@ fn native_structured_output_precedes_the_answer_tool() {
         assert_eq!(body.pointer(choice.0).unwrap_or(&Value::Null), &choice.1, "{name}");
         assert_eq!(body["tools"].as_array().map_or(0, Vec::len), tools, "{name}");
         assert!(body.get("structured_output").is_none(), "{name}");
-        // What neither form nor tool says, the instructions do.
+        // The instructions contain the schema.
         let told = body.to_string().contains("It must match this JSON Schema");
         assert_eq!(told, !form.1 && body.to_string().matches("toolpost_answer").count() == 0, "{name}");
     }
@@ -238,7 +238,7 @@ fn an_answer_that_is_not_an_object_is_wrapped() {
         },
     });
     assert_eq!(body["tools"], json!([tool]));
-    // What refers to itself cannot stand within another schema: the model is told.
+    // A recursive schema cannot be nested: the instructions contain it.
     let itself = json!({"type": "array", "items": {"$ref": "#"}});
     let body = written(ANTHROPIC, &asking(&itself));
     assert_eq!(body.get("tools"), None);
@@ -264,7 +264,7 @@ fn an_impossible_forced_call_is_an_error() {
     }
 }
 
-/// The answer and the events of a stream, and of a body the answer.
+/// The answer and the events of a stream, and the answer of a body.
 fn answers(of: (Wire, &str, &str), stream: &[Value], body: &Value) -> (Response, Vec<ModelEvent>, Response) {
     let mut fold = of.0.fold(&model(of));
     let mut events = VecDeque::new();
@@ -329,7 +329,7 @@ fn the_arguments_of_the_answer_tool_are_the_text() {
         &message(block("toolpost_answer_value", json!({"answer": [1, 2]}))),
     );
     check_answer(&value, "[1,2]");
-    // On its way back it is what the model said.
+    // The next request contains the answer as text.
     let mut next = Request::new("x");
     next.push_response(&object.0);
     let said = written(ANTHROPIC, &next)["messages"][1].clone();
@@ -394,7 +394,7 @@ fn calls_of_other_tools_stay_calls() {
     let views: Vec<_> =
         response.items.iter().map(|item| matches!(item.view(), ItemView::ToolCall { .. })).collect();
     assert_eq!(views, [false, true]);
-    // Hosted tools are tools to choose from as well.
+    // The tool choice includes hosted tools.
     let mut request = asking(&open());
     request.hosted_tools =
         vec![HostedTool::WebSearch { max_uses: None, allowed_domains: vec![], blocked_domains: vec![] }];

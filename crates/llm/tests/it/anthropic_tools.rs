@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use toolpost_llm::{
-    AssistantTurn, CacheLifetime, ContextEdit, ErrorKind, HostedModel, HostedTool, HttpClient, HttpOptions,
-    ItemView, Model as _, ModelError, ModelEvent, ModelId, OutputFormat, Part, PromptCaching, Provider,
-    ProviderAccess, RawJson, Request, Response, Secret, ToolDefinition, Turn, Wire,
+    AssistantTurn, CacheLifetime, ContextEdit, ErrorKind, HostedTool, ItemView, Model as _, ModelError,
+    ModelEvent, ModelId, OutputFormat, Part, PromptCaching, Provider, RawJson, Request, Response,
+    ToolDefinition, Turn, Wire,
 };
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 use toolpost_testkit::recordings::{self, Answer};
 
 use crate::recorded::{fold, recordings};
+use crate::support;
 
 fn body_of(model: &str, request: &Request) -> Result<Value, ModelError> {
     let body = Wire::Messages.write_body(&ModelId::new("anthropic", model), request, false)?;
@@ -43,11 +44,11 @@ fn hosted_tools_use_the_newest_supported_version() {
         ("claude-unheard-of", vec![code(None)], vec!["code_execution_20250825"]),
         ("claude-sonnet-4-5", vec![code(Some("code_execution_20250522"))], vec!["code_execution_20250522"]),
         ("claude-sonnet-5", vec![code(Some("code_execution_20260120"))], vec!["code_execution_20260120"]),
-        // A version that came later is the provider's to judge.
+        // Later versions are accepted: the provider checks them.
         ("claude-opus-5-5", vec![code(Some("code_execution_20270101"))], vec!["code_execution_20270101"]),
         ("claude-opus-5-5", vec![search(), fetch()], vec!["web_search_20260318", "web_fetch_20260318"]),
         ("claude-haiku-4-5", vec![search(), fetch()], vec!["web_search_20250305", "web_fetch_20250910"]),
-        // The newer web tools run code of their own, which an older code execution is not.
+        // The newer web tools need the newer code execution.
         (
             "claude-opus-4-6",
             vec![search(), code(Some("code_execution_20250825")), fetch()],
@@ -133,15 +134,13 @@ fn unsupported_hosted_tools_name_models_that_support_them() {
     }
 }
 
-/// What a request became on a loopback server: its body, its beta header and the notices of its answer.
+/// The body and the beta header of a sent request, and the notices of its answer.
 async fn sent(model: &str, request: &Request) -> (Value, Option<String>, Vec<String>) {
     let answer = json!({"type": "message", "id": "m", "role": "assistant", "model": model, "content": [],
         "stop_reason": "end_turn", "usage": {"input_tokens": 1, "output_tokens": 1}});
     let server = LoopbackProvider::start(vec![Reply::json(200, answer.to_string())]).unwrap();
-    let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
-    let access =
-        ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("key")) };
-    let model = HostedModel::new(Provider::find("anthropic").unwrap(), model, access, client).unwrap();
+    let provider = Provider::find("anthropic").unwrap();
+    let model = support::hosted(provider, model, server.base_url(), "key", support::options(0));
     let response = model.respond(request).await.unwrap();
     let received = server.requests().remove(0);
     (received.json(), received.header("anthropic-beta").map(str::to_owned), response.notices)
@@ -174,7 +173,7 @@ async fn beta_features_set_the_header() {
             options(json!({"tools": [{"type": "mcp_toolset", "mcp_server_name": "s"}], "mcp_servers": []})),
             Some("mcp-client-2026-09-15"),
         ),
-        // What the caller names stands, also in another version.
+        // The caller's version stays.
         (
             "claude-opus-5-5",
             own(options(json!({"mcp_servers": []})), &["mcp-client-2025-11-20"]),
@@ -229,7 +228,7 @@ async fn an_unsupported_schema_becomes_an_instruction() {
     assert!(body.get("output_config").is_none(), "{body}");
     assert!(body["system"].as_str().unwrap().contains(&open.to_string()), "{body}");
     assert!(notices[0].contains("cannot enforce the answer's schema"), "{notices:?}");
-    // The same of a strict tool, which is then one that is not strict.
+    // A strict tool loses `strict`.
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}});
     let strict = |name: &str, schema: &Value| {
         let mut tool = ToolDefinition::new(name, "T.", schema);
@@ -265,24 +264,24 @@ async fn a_conversation_reuses_its_container_until_it_expires() {
     let saved: Request = serde_json::from_str(&serde_json::to_string(&request).unwrap()).unwrap();
     let (body, _, notices) = sent("claude-opus-5-5", &saved).await;
     assert_eq!((&body["container"], notices.len()), (&json!("c1"), 0));
-    // The caller's own words on the container join the id, or stand instead of it.
+    // The caller's container options extend or replace the id.
     let mut skilled = request.clone();
     skilled.provider_options.insert("container".into(), json!({"skills": [{"skill_id": "pdf"}]}));
     let (body, _, _) = sent("claude-opus-5-5", &skilled).await;
     assert_eq!(body["container"], json!({"id": "c1", "skills": [{"skill_id": "pdf"}]}));
     skilled.provider_options.insert("container".into(), json!("mine"));
     assert_eq!(sent("claude-opus-5-5", &skilled).await.0["container"], "mine");
-    // Without hosted tools there is nothing to run in it.
+    // Without hosted tools no container is sent.
     let mut plain = request.clone();
     plain.hosted_tools.clear();
     assert!(sent("claude-opus-5-5", &plain).await.0.get("container").is_none());
-    // Once it has ended it is not named, and that is said.
+    // An expired container is not sent, with a notice.
     request.turns.push(answered_in(&json!({"id": "c2", "expires_at": "2026-01-01T00:00:00.123456Z"})));
     request.turns.push(Turn::user("and now?"));
     let (body, _, notices) = sent("claude-opus-5-5", &request).await;
     assert!(body.get("container").is_none(), "{body}");
     assert!(notices[0].contains("`c2`") && notices[0].contains("2026-01-01"), "{notices:?}");
-    // A time that cannot be read is the provider's to judge; a container of another provider is none here.
+    // An invalid expiry is ignored, and so is a container of another provider.
     request.turns.push(answered_in(&json!({"id": "c3", "expires_at": "soon"})));
     assert_eq!(sent("claude-opus-5-5", &request).await.0["container"], "c3");
     let Some(Turn::Assistant(turn)) = request.turns.last_mut() else { panic!("not an assistant's turn") };
@@ -298,7 +297,7 @@ fn tool_files_are_uploaded_to_the_container_once() {
     request.turns.push(answered_in(&json!({"id": "c1"})));
     request.turns.push(Turn::User(vec![Part::text("again"), Part::ContainerFile { file_id: "f2".into() }]));
     let body = body_of("claude-opus-5-5", &request).unwrap();
-    // The answer has no items: both turns of the user are one message. What stands in front stays there in later requests.
+    // The answer has no items: both turns of the user are one message. The prefix stays the same in later requests.
     assert_eq!(
         body["messages"][0]["content"],
         json!([
@@ -322,7 +321,7 @@ async fn cache_breakpoints_are_limited_to_four() {
     let request = |own: usize, caching: PromptCaching| {
         let mut request = Request::new("hi");
         request.system = Some("be kind".into());
-        // A schema may name what it likes.
+        // A schema may contain any name.
         let schema = json!({"type": "object", "properties": {"cache_control": {"type": "string"}}});
         request.tools = vec![ToolDefinition::new("t", "T.", &schema)].into();
         request.turns =
@@ -348,7 +347,7 @@ async fn cache_breakpoints_are_limited_to_four() {
             "{own} {caching:?} {notices:?}"
         );
     }
-    // The last turn keeps its mark the longest: it is worth the most.
+    // The breakpoint of the last turn is removed last.
     let (body, _, _) = sent("claude-opus-5-5", &request(3, lasting.clone())).await;
     let last = body["messages"][0]["content"].as_array().unwrap().last().unwrap();
     assert!(last.get("cache_control").is_some() && body["tools"][0].get("cache_control").is_none(), "{body}");
@@ -384,7 +383,7 @@ fn thinking_is_sent_back_in_order() {
     }
 }
 
-/// One of each kind of result, and what is shown of it.
+/// One result of each kind, and its view.
 #[test]
 fn every_kind_of_result_is_shown() {
     let shown = |block: Value| {
@@ -490,7 +489,7 @@ fn every_kind_of_result_is_shown() {
     }
 }
 
-/// The answers of all recordings, streams folded.
+/// The decoded answers of all recordings.
 fn answers() -> Option<Vec<(String, Response)>> {
     let recordings = recordings("hosted tools of Anthropic")?;
     let mut answers = Vec::new();
@@ -523,7 +522,7 @@ fn recorded_results_of_hosted_tools_are_shown() {
             count[2] += usize::from(!output.text.is_empty() || !output.stderr.is_empty());
             count[3] += output.files.len();
             count[4] += output.sources.len();
-            // What the provider says is there, value for value.
+            // The view has the provider's values.
             if let Some(code) = content["error_code"].as_str() {
                 assert!(output.is_error && output.error_code.as_deref() == Some(code), "{path}");
             }
@@ -572,7 +571,7 @@ fn a_recorded_container_is_used_again() {
             };
             let Some(expected) = body["container"].as_str() else { continue };
             let read = Wire::Messages.read_body(&ModelId::new("anthropic", "claude-x"), 200, answer);
-            // An answer without a container, or of another conversation.
+            // An answer without a container, or from another conversation.
             let Some(mut response) = read.ok().filter(|response| {
                 response.provider_state.get("container").is_some_and(|it| it["id"] == expected)
             }) else {
@@ -657,7 +656,7 @@ async fn compaction_has_a_minimum_trigger_and_is_billed() {
         json!({"edits": [{"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 50_000}}]})
     );
     assert!(notices[0].contains("50000"), "{notices:?}");
-    // The sums that the provider gives are those of the answer alone.
+    // The provider's totals exclude compactions.
     let body = json!({"type": "message", "id": "m", "role": "assistant", "model": "m", "stop_reason": "end_turn",
     "content": [{"type": "compaction", "content": "short"}, {"type": "text", "text": "Hello!"}],
     "usage": {"input_tokens": 181, "output_tokens": 8, "cache_read_input_tokens": 1, "iterations": [

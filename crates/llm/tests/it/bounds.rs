@@ -1,12 +1,13 @@
 //! Limits on hostile answers whose small parts would be copied with every event or item.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toolpost_llm::{ErrorKind, ItemView, ModelError, ModelEvent, ModelId, Response, Wire};
 
-/// Longer than any id of a call may be.
+use crate::support;
+
+/// A length above the maximum of a call id.
 const LONG: usize = 17 * 1024;
 
 fn model(wire: Wire) -> ModelId {
@@ -14,16 +15,11 @@ fn model(wire: Wire) -> ModelId {
 }
 
 fn fold(wire: Wire, events: &[Value]) -> Result<(Response, Vec<ModelEvent>), ModelError> {
-    let mut fold = wire.fold(&model(wire));
-    let mut delivered = VecDeque::new();
-    for event in events {
-        fold.feed(format!("data: {event}\n\n").as_bytes(), &mut delivered)?;
-    }
-    let response = fold.finish(&mut delivered)?;
-    Ok((response, delivered.into()))
+    let (response, delivered) = support::fold(wire, &model(wire), events);
+    Ok((response?, delivered))
 }
 
-/// An answer with one call that has this id and this name.
+/// An answer with one call of this id and name.
 fn call(wire: Wire, id: &str, name: &str) -> Vec<Value> {
     match wire {
         Wire::Messages => vec![
@@ -52,7 +48,7 @@ fn chunk(delta: &Value, reason: &str) -> Value {
     json!({"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
 }
 
-/// That the events are no answer, and that the error names what there was too much of.
+/// Asserts that the events are an error that names the exceeded limit.
 fn check_refused(wire: Wire, events: &[Value], what: &str) {
     let error = fold(wire, events).expect_err(what);
     assert_eq!(error.kind, ErrorKind::Protocol, "{wire:?}: {error}");
@@ -65,13 +61,13 @@ fn repeated_parts_of_a_call_are_bounded() {
     for wire in [Wire::Messages, Wire::Responses, Wire::XaiResponses, Wire::ChatCompletions] {
         check_refused(wire, &call(wire, &"i".repeat(LONG), "look"), "the id of a tool call");
         check_refused(wire, &call(wire, "i", &"n".repeat(1025)), "the name of a tool call");
-        // Some gateways keep a signature in the id.
+        // Some gateways put a signature into the id.
         let signed = format!("call_1__thought__{}", "s".repeat(10_000));
         let (response, _) = fold(wire, &call(wire, &signed, "look")).unwrap();
         let ItemView::ToolCall { id, .. } = response.items[0].view() else { panic!("{wire:?}") };
         assert_eq!(*id, signed, "{wire:?}");
     }
-    // A name that comes in pieces, and the id of an answer whose calls have none.
+    // A name in fragments, and the id of an answer whose calls have no id.
     let piece =
         json!({"tool_calls": [{"index": 0, "function": {"name": "n".repeat(600), "arguments": "{}"}}]});
     let other = json!({"tool_calls": [{"index": 0, "function": {"name": "m".repeat(600)}}]});
@@ -113,7 +109,7 @@ fn usage_is_short() {
     let stop = json!({"type": "message_stop"});
     let whole = [message_start(), with_usage("a", 60_000), stop.clone()];
     assert_eq!(fold(Wire::Messages, &whole).unwrap().0.usage.output, 1);
-    // Each is short, and all of them together are not.
+    // Each part is short; their sum exceeds the limit.
     let grown = [message_start(), with_usage("a", 40_000), with_usage("b", 40_000), stop];
     check_refused(Wire::Messages, &grown, "the usage");
     for name in ["usage", "x_groq"] {
@@ -130,7 +126,7 @@ fn call_fragments_and_list_elements_are_bounded() {
         let piece = json!({"index": 0, "id": "i", "function": {"name": "look", "arguments": " "}});
         [chunk(&json!({"tool_calls": vec![piece; count]}), "stop")]
     };
-    // The first says that the call begins, too.
+    // The first event also starts the call.
     let deltas = |events: &[ModelEvent]| {
         events.iter().filter(|event| matches!(event, ModelEvent::ToolCallDelta { .. })).count()
     };
@@ -138,7 +134,7 @@ fn call_fragments_and_list_elements_are_bounded() {
     check_refused(chat, &pieces(1_001), "call fragments");
 
     let ones = |count: usize| json!(vec![1; count]);
-    // What a message is made of counts as its items, and probabilities have a limit of their own.
+    // Parts of a message count as items; log probabilities have a separate limit.
     for members in [["annotations", "annotations"], ["annotations", "reasoning_details"]] {
         let part = |number: usize| {
             let member = (members[number % 2].to_owned(), ones(15_000));
@@ -171,7 +167,7 @@ fn metadata_of_many_events_is_parsed_once() {
     events.push(json!({"candidates": [{"content": {"parts": [{"text": "hi"}]}, "finishReason": "STOP"}]}));
     let began = Instant::now();
     let (response, _) = fold(Wire::GenerateContent, &events).unwrap();
-    // Read and written anew with each event, they are 40 GB.
+    // Copying the members with each event would take 40 GB.
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     let body = response.raw.to_value().unwrap();
     let metadata = &body["candidates"][0]["groundingMetadata"];
@@ -181,7 +177,7 @@ fn metadata_of_many_events_is_parsed_once() {
     );
 }
 
-/// The sizes of all sources that the answer's texts are given: how many, and how many bytes.
+/// The number and the bytes of all sources of the answer's texts.
 fn cited(body: &Value) -> (usize, usize) {
     let response = Wire::GenerateContent.read_body(&model(Wire::GenerateContent), 200, &body.to_string());
     let response = response.unwrap();
@@ -204,7 +200,7 @@ fn sources_are_distinct_and_bounded() {
         }]})
     };
     let web = |number: usize, title: &str| json!({"web": {"uri": format!("u{number}"), "title": title}});
-    // A thousand passages that name the same thousand sources, with titles of 3 KB.
+    // A thousand passages with the same thousand sources, with titles of 3 KB.
     let title = "t".repeat(3_000);
     let chunks: Vec<Value> = (0..1_000).map(|number| web(number, &title)).collect();
     let indices: Vec<usize> = (0..1_000).collect();

@@ -8,16 +8,16 @@ use toolpost_llm::{
 };
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 
+use crate::support;
+
 const BODY: &str = r#"{"type":"message","id":"msg_1","role":"assistant","model":"m","content":[{"type":"text","text":"hi"}],"stop_reason":"end_turn","usage":{"input_tokens":3,"output_tokens":2}}"#;
 
 fn model(name: &str, server: &LoopbackProvider) -> HostedModel {
-    let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
-    let access =
-        ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("k")) };
-    HostedModel::new(Provider::find("anthropic").unwrap(), name, access, client).unwrap()
+    let provider = Provider::find("anthropic").unwrap();
+    support::hosted(provider, name, server.base_url(), "k", support::options(0))
 }
 
-/// What was sent, and what the caller is told.
+/// The sent body and the notices.
 async fn asked(name: &str, settings: Settings) -> (Value, Response) {
     let server = LoopbackProvider::start(vec![Reply::json(200, BODY)]).unwrap();
     let request = Request { settings, ..Request::new("hi") };

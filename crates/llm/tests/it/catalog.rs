@@ -26,7 +26,7 @@ fn usd(model: &str, usage: &Usage, day: &str, service: Option<&str>) -> Option<f
     Some((info(model).cost(usage, at(day), service)?.usd * 1e9).round() / 1e9)
 }
 
-/// The figures of the providers' price pages, not of the file's own maker.
+/// The prices of the providers' pages.
 #[test]
 fn date_length_and_service_tier_set_the_price() {
     let both = million_in_and_out();
@@ -63,7 +63,7 @@ fn date_length_and_service_tier_set_the_price() {
         ("xai/grok-4.7", &short, "2026-11-22", None, Some(6.1)),
         ("xai/grok-4.7", &both, "2026-11-22", None, Some(16.0)),
         ("xai/grok-4.3", &short, "2026-11-22", None, Some(2.5625)),
-        // Nobody has a price for it, and nothing is not a price.
+        // An unknown price is not zero.
         ("openai/gpt-6.2-astra", &both, "2026-11-22", None, None),
         ("ollama/llama-x", &both, "2026-11-22", None, None),
     ] {

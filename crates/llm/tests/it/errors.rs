@@ -4,30 +4,20 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use toolpost_llm::{
-    ErrorKind, HostedModel, HttpClient, HttpOptions, Model as _, ModelError, NetworkStage, PROVIDERS,
-    Provider, ProviderAccess, Request, RetryPolicy, Secret, TimeoutStage, Wire,
+    ErrorKind, HostedModel, HttpOptions, Model as _, ModelError, NetworkStage, PROVIDERS, Provider, Request,
+    RetryPolicy, TimeoutStage, Wire,
 };
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 
+use crate::support;
+
 const KEY: &str = "canary-9f2c41d7";
 
-fn options() -> HttpOptions {
-    HttpOptions {
-        no_network: true,
-        connect_timeout: Duration::from_secs(5),
-        first_byte_timeout: Duration::from_secs(5),
-        event_timeout: Duration::from_secs(5),
-        retry: RetryPolicy { max_retries: 0, first_wait: Duration::from_millis(2), ..RetryPolicy::default() },
-        ..HttpOptions::default()
-    }
-}
-
 fn model(provider: &'static Provider, address: String, options: HttpOptions) -> HostedModel {
-    let access = ProviderAccess { base_url: Some(address), ..ProviderAccess::new(Secret::new(KEY)) };
-    HostedModel::new(provider, "some-model", access, HttpClient::new(options).unwrap()).unwrap()
+    support::hosted(provider, "some-model", address, KEY, options)
 }
 
-/// The errors of both forms of an exchange with every provider.
+/// The errors of every provider, streamed or not.
 async fn errors(reply: &Reply, options: &HttpOptions) -> Vec<(String, ModelError)> {
     let mut errors = Vec::new();
     for provider in PROVIDERS {
@@ -62,7 +52,7 @@ async fn ask(model: &HostedModel, stream: bool) -> ModelError {
     panic!("{}: the stream ended without an error", model.id())
 }
 
-/// A gateway's page, and a body that has the members of every provider's errors.
+/// A gateway's page, and an error body with the members of all providers.
 fn refusals(status: u16) -> [Reply; 2] {
     let body = format!(
         r#"{{"type":"error","error":{{"code":{status},"message":"no: {KEY}","type":"","status":""}}}}"#
@@ -83,7 +73,7 @@ async fn statuses_have_the_same_kind_on_every_wire() {
         (529, ErrorKind::Overloaded),
     ] {
         for reply in refusals(status) {
-            for (form, error) in errors(&reply, &options()).await {
+            for (form, error) in errors(&reply, &support::options(0)).await {
                 assert_eq!((&error.kind, error.details.status), (&kind, Some(status)), "{form}: {error}");
                 assert!(error.hint().is_some(), "{form}: {error}");
             }
@@ -94,7 +84,7 @@ async fn statuses_have_the_same_kind_on_every_wire() {
 #[tokio::test]
 async fn a_wait_in_the_body_counts() {
     let body = r#"{"error":{"code":429,"message":"quota","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"0.05s"}]}}"#;
-    let mut options = options();
+    let mut options = support::options(0);
     options.retry.max_retries = 2;
     for (form, error) in errors(&Reply::json(429, body), &options).await {
         let waits: Vec<_> = error.details.attempts.iter().map(|attempt| attempt.waited).collect();
@@ -115,11 +105,11 @@ async fn a_wait_in_the_body_counts() {
 #[tokio::test]
 async fn an_empty_account_is_not_retried() {
     let body = r#"{"error":{"code":"insufficient_quota","type":"insufficient_quota","message":"no credit"}}"#;
-    let mut options = options();
+    let mut options = support::options(0);
     options.retry.max_retries = 2;
     let mut empty = 0;
     for (form, error) in errors(&Reply::json(429, body), &options).await {
-        // A wire that has no such name takes it for a rate.
+        // A wire without this code reports a rate limit.
         if error.kind == ErrorKind::Billing {
             assert_eq!(error.details.attempts.len(), 1, "{form}: {error}");
             empty += 1;
@@ -141,7 +131,7 @@ async fn invalid_answers_are_protocol_errors() {
         ("deep nesting", Reply::json(200, format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)))),
         ("a cut body", Reply::json(200, "x".repeat(4_000)).cut_after(100)),
     ] {
-        for (form, error) in errors(&reply, &options()).await {
+        for (form, error) in errors(&reply, &support::options(0)).await {
             let is_right =
                 matches!(error.kind, ErrorKind::Protocol | ErrorKind::Network(NetworkStage::Transfer));
             assert!(is_right, "{name}: {form}: {error:?}");
@@ -154,8 +144,8 @@ async fn an_error_inside_a_success_is_an_error() {
     let error = r#"{"type":"error","error":{"type":"overloaded_error","code":503,"status":"UNAVAILABLE","message":"busy"}}"#;
     let body = Reply::json(200, error);
     for (reply, is_stream) in [(body, false), (Reply::events(format!("data: {error}\n\n")), true)] {
-        for (form, error) in errors(&reply, &options()).await {
-            // Events where a body was asked for are not read at all.
+        for (form, error) in errors(&reply, &support::options(0)).await {
+            // Events instead of a body are not read.
             let is_misplaced = is_stream && form.ends_with("whole");
             let kind = if is_misplaced { ErrorKind::Protocol } else { ErrorKind::Overloaded };
             assert_eq!(error.kind, kind, "{form}: {error:?}");
@@ -170,12 +160,12 @@ async fn silent_and_dripping_servers_time_out() {
         first_byte_timeout: Duration::from_millis(200),
         event_timeout: Duration::from_millis(200),
         total_timeout: Duration::from_secs(2),
-        ..options()
+        ..support::options(0)
     };
     for (form, error) in errors(&Reply::never(), &quick).await {
         assert_eq!(error.kind, ErrorKind::Timeout(TimeoutStage::FirstByte), "{form}: {error}");
     }
-    // A byte now and then, and never an event.
+    // Single bytes without an event.
     let drip = Reply::events(": still here\n".repeat(100)).in_pieces(1, Duration::from_millis(20));
     for provider in PROVIDERS {
         let server = LoopbackProvider::start(vec![drip.clone()]).unwrap();
@@ -189,7 +179,7 @@ async fn dripping_and_endless_bodies_time_out() {
     let slow = HttpOptions {
         event_timeout: Duration::from_secs(5),
         total_timeout: Duration::from_millis(400),
-        ..options()
+        ..support::options(0)
     };
     for provider in PROVIDERS {
         for reply in [Reply::json(200, " ".repeat(1_000)), Reply::events(": still here\n".repeat(100))] {
@@ -210,7 +200,7 @@ async fn overflowing_timeouts_mean_no_limit() {
         event_timeout: Duration::MAX,
         total_timeout: Duration::MAX,
         retry: RetryPolicy { max_retries: 1, max_wait: Duration::MAX, first_wait: Duration::from_millis(2) },
-        ..options()
+        ..support::options(0)
     };
     for (form, error) in errors(&Reply::json(503, "{}"), &longest).await {
         assert_eq!(
@@ -219,7 +209,7 @@ async fn overflowing_timeouts_mean_no_limit() {
             "{form}: {error}"
         );
     }
-    // Nor does a provider's wish for a long wait make a time that cannot be told.
+    // A long requested wait does not overflow.
     let body = r#"{"error":{"code":429,"details":[{"retryDelay":"18000000000000000000s"}]}}"#;
     let server = LoopbackProvider::start(vec![Reply::json(429, body)]).unwrap();
     let model = model(Provider::find("gemini").unwrap(), server.base_url(), longest);
@@ -239,14 +229,14 @@ fn the_limits_match_the_documentation() {
 
 #[tokio::test]
 async fn answers_are_bounded_in_size_and_count() {
-    let small = HttpOptions { max_answer_bytes: 1_000, ..options() };
+    let small = HttpOptions { max_answer_bytes: 1_000, ..support::options(0) };
     for reply in [Reply::json(200, " ".repeat(2_000)), Reply::events(": ping\n\n".repeat(500))] {
         for (form, error) in errors(&reply, &small).await {
             assert_eq!(error.kind, ErrorKind::Protocol, "{form}: {error}");
             assert!(error.message.contains("longer than 1000 bytes"), "{form}: {error}");
         }
     }
-    // Items that take a few bytes each on the wire.
+    // Items of a few bytes each.
     let many = |item: &str| vec![item; 30_000].join(",");
     let block = r#"{"type":"content_block_start","index":0,"content_block":{}}"#;
     let item = r#"{"type":"response.output_item.done","output_index":0,"item":{}}"#;
@@ -266,12 +256,12 @@ async fn answers_are_bounded_in_size_and_count() {
     ] {
         let provider = PROVIDERS.iter().find(|provider| provider.wire == wire).unwrap();
         let server = LoopbackProvider::start(vec![Reply::json(200, body)]).unwrap();
-        let error = ask(&model(provider, server.base_url(), options()), false).await;
+        let error = ask(&model(provider, server.base_url(), support::options(0)), false).await;
         assert_eq!(error.kind, ErrorKind::Protocol, "{wire:?}: {error}");
         let stream = format!("data: {first}\n\n").repeat(usize::from(!first.is_empty()))
             + &format!("data: {event}\n\n").repeat(30_000);
         let server = LoopbackProvider::start(vec![Reply::events(stream)]).unwrap();
-        let error = ask(&model(provider, server.base_url(), options()), true).await;
+        let error = ask(&model(provider, server.base_url(), support::options(0)), true).await;
         assert!(error.message.contains("more than 20000 items"), "{wire:?}: {error}");
     }
 }
@@ -284,12 +274,13 @@ async fn connection_errors_have_distinct_kinds() {
     let plain = LoopbackProvider::start(Vec::new()).unwrap();
     for provider in PROVIDERS {
         for stream in [false, true] {
-            let refused = ask(&model(provider, format!("http://{nobody}"), options()), stream).await;
+            let refused =
+                ask(&model(provider, format!("http://{nobody}"), support::options(0)), stream).await;
             assert_eq!(refused.kind, ErrorKind::Network(NetworkStage::Connect), "{}", provider.name);
             let no_tls = plain.base_url().replace("http:", "https:");
-            let insecure = ask(&model(provider, no_tls, options()), stream).await;
+            let insecure = ask(&model(provider, no_tls, support::options(0)), stream).await;
             assert_eq!(insecure.kind, ErrorKind::Network(NetworkStage::Tls), "{}: {insecure}", provider.name);
-            let reachable = HttpOptions { no_network: false, ..options() };
+            let reachable = HttpOptions { no_network: false, ..support::options(0) };
             let unknown = "http://nobody.invalid".to_owned();
             let lost = ask(&model(provider, unknown, reachable), stream).await;
             assert_eq!(lost.kind, ErrorKind::Network(NetworkStage::Dns), "{}: {lost}", provider.name);

@@ -10,6 +10,8 @@ use toolpost_llm::{
 };
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 
+use crate::support;
+
 const KEY: &str = "sk-ant-canary-1f7b0c";
 
 const BODY: &str = r#"{"type":"message","id":"msg_1","role":"assistant","model":"claude-x-1","content":[{"type":"text","text":"hello you"}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":3,"output_tokens":2}}"#;
@@ -29,15 +31,7 @@ const STREAM: &str = concat!(
 );
 
 fn options() -> HttpOptions {
-    HttpOptions {
-        // Whatever these tests do, they stay on this machine.
-        no_network: true,
-        connect_timeout: Duration::from_secs(5),
-        first_byte_timeout: Duration::from_secs(5),
-        event_timeout: Duration::from_secs(5),
-        retry: RetryPolicy { first_wait: Duration::from_millis(2), ..RetryPolicy::default() },
-        ..HttpOptions::default()
-    }
+    support::options(RetryPolicy::default().max_retries)
 }
 
 fn once(mut options: HttpOptions) -> HttpOptions {
@@ -46,10 +40,7 @@ fn once(mut options: HttpOptions) -> HttpOptions {
 }
 
 fn model_at(base_url: &str, options: HttpOptions) -> HostedModel {
-    let client = HttpClient::new(options).unwrap();
-    let options =
-        ProviderAccess { base_url: Some(base_url.to_owned()), ..ProviderAccess::new(Secret::new(KEY)) };
-    HostedModel::new(Provider::find("anthropic").unwrap(), "claude-x", options, client).unwrap()
+    support::hosted(Provider::find("anthropic").unwrap(), "claude-x", base_url.to_owned(), KEY, options)
 }
 
 fn model(server: &LoopbackProvider, options: HttpOptions) -> HostedModel {
@@ -61,7 +52,7 @@ fn error_body(kind: &str, message: &str) -> String {
         .to_string()
 }
 
-/// Runs both forms of the exchange, each against its own server, and gives their errors.
+/// The errors of a request, streamed or not, each from its own server.
 async fn both_errors(replies: &[Reply], options: &HttpOptions) -> [ModelError; 2] {
     let server = LoopbackProvider::start(replies.to_vec()).unwrap();
     let whole = model(&server, options.clone()).respond(&Request::new("hi")).await.unwrap_err();
@@ -77,22 +68,7 @@ async fn both_errors(replies: &[Reply], options: &HttpOptions) -> [ModelError; 2
 }
 
 async fn streamed(model: &HostedModel) -> (Vec<ModelEvent>, Result<Response, ModelError>) {
-    let mut stream = model.stream(&Request::new("hi"));
-    let mut events = Vec::new();
-    while let Some(event) = stream.next().await {
-        match event {
-            Ok(ModelEvent::Done(response)) => {
-                assert!(stream.next().await.is_none(), "an event came after the answer");
-                return (events, Ok(*response));
-            }
-            Ok(event) => events.push(event),
-            Err(error) => {
-                assert!(stream.next().await.is_none(), "an event came after the error");
-                return (events, Err(error));
-            }
-        }
-    }
-    panic!("the stream ended without an answer or an error")
+    support::streamed(model, &Request::new("hi")).await
 }
 
 #[tokio::test]
@@ -272,14 +248,14 @@ async fn a_truncated_stream_is_retried_only_before_the_first_delta() {
         LoopbackProvider::start(vec![Reply::events(STREAM).cut_after(before), Reply::events(STREAM)])
             .unwrap();
     let (events, result) = streamed(&model(&server, options())).await;
-    // The provider had begun: what that attempt consumed is not known.
+    // The provider had started: the usage of this attempt is unknown.
     assert!(matches!(events[..2], [ModelEvent::Lost, ModelEvent::Retrying { .. }]), "{events:?}");
     assert_eq!(result.unwrap().text(), "hello you");
 }
 
 #[tokio::test]
 async fn a_stream_without_an_end_event_is_an_error() {
-    // The transfer ends in order, the message does not: only the fold can tell.
+    // The transfer is complete, the message is not.
     let short = &STREAM[..STREAM.find("data: {\"type\":\"message_delta").unwrap()];
     let server = LoopbackProvider::start(vec![Reply::events(short)]).unwrap();
     let error = streamed(&model(&server, options())).await.1.unwrap_err();
@@ -295,7 +271,7 @@ async fn a_last_event_without_its_line_break_counts() {
 
 #[tokio::test]
 async fn data_after_the_answer_is_ignored() {
-    // In one piece with the answer: events are taken one at a time.
+    // The data arrive in one chunk with the answer.
     let more = [STREAM.as_bytes(), b"data: \xff\xfe\n\ndata: {\n\n"].concat();
     let server = LoopbackProvider::start(vec![Reply::events(more)]).unwrap();
     assert_eq!(streamed(&model(&server, options())).await.1.unwrap().text(), "hello you");
@@ -312,7 +288,7 @@ async fn an_error_event_inside_the_stream_is_the_providers_error() {
     let error = result.unwrap_err();
     assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Overloaded, "Overloaded"));
 
-    // As the first event, nothing is lost by another attempt.
+    // An error as the first event is retried.
     let server = LoopbackProvider::start(vec![Reply::events(error_event), Reply::events(STREAM)]).unwrap();
     assert_eq!(streamed(&model(&server, options())).await.1.unwrap().text(), "hello you");
 }
@@ -449,7 +425,7 @@ async fn a_redirect_is_not_followed() {
 
 #[tokio::test]
 async fn failed_connections_have_distinct_kinds() {
-    // A port that was free a moment ago.
+    // A port without a listener.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error =
         model_at(&format!("http://{closed}"), options()).respond(&Request::new("hi")).await.unwrap_err();
@@ -498,7 +474,7 @@ async fn an_unencrypted_api_key_has_a_notice() {
     for (base_url, is_told) in
         [("http://192.0.2.1", true), ("http://10.1.2.3", false), ("https://192.0.2.1", false)]
     {
-        // Nothing is connected to: these models may not.
+        // These models connect to nothing.
         let events: Vec<_> = model_at(base_url, once(options())).stream(&Request::new("hi")).collect().await;
         let told = events.iter().any(
             |event| matches!(event, Ok(ModelEvent::Notice(notice)) if notice.contains("without encryption")),

@@ -12,7 +12,7 @@ use toolpost_llm::{
     ScriptModel, TimeoutStage, ToolChoice, ToolDefinition,
 };
 
-/// A model that fails, after having said something or before.
+/// A model that fails before or after its first delta.
 #[derive(Debug)]
 struct Failing {
     id: ModelId,
@@ -89,7 +89,7 @@ async fn only_transient_errors_fall_back() {
         let whole = whole.unwrap();
         assert_eq!((whole.text().as_str(), whole.origin.provider.as_str()), ("second", "script"), "{kind:?}");
         assert!(whole.notices[0].starts_with("first/m failed"), "{:?}", whole.notices);
-        // A first model that was late may have been paid all the same.
+        // The provider may charge for a model that timed out.
         let lost = usize::from(matches!(kind, ErrorKind::Timeout(_)));
         assert_eq!(events.iter().filter(|event| **event == ModelEvent::Lost).count(), lost, "{kind:?}");
         assert!(
@@ -135,7 +135,7 @@ async fn unsupported_fallbacks_are_skipped() {
     assert_eq!(none.respond(&request).await.unwrap_err().kind, ErrorKind::Overloaded);
 }
 
-/// A model that answers, and can neither search tools nor do anything with long conversations.
+/// A model without tool search and context editing.
 #[derive(Debug)]
 struct Plain(Arc<dyn Model>);
 
@@ -178,7 +178,7 @@ async fn optional_features_are_removed_for_a_fallback() {
     assert_eq!(model().respond(&request).await.unwrap().text(), "other", "the rest is needed");
 }
 
-/// A scripted model whose answers have a price.
+/// A scripted model with a price.
 #[derive(Debug)]
 struct Priced(ModelId, f64, Arc<dyn Model>);
 
@@ -226,7 +226,7 @@ async fn the_answering_model_sets_the_cost() {
     }
 }
 
-/// A model whose answer takes a while.
+/// A model with a slow answer.
 #[derive(Debug)]
 struct Slow(ModelId, Duration);
 
@@ -300,7 +300,7 @@ async fn usage_counts_streamed_or_not() {
         }
         begun.elapsed()
     };
-    // 600 too many, at 10 in a second.
+    // 600 above the limit, at 10 per second.
     for streamed in [true, false] {
         let took = used(streamed).await;
         assert!((Duration::from_secs(59)..Duration::from_secs(63)).contains(&took), "{streamed}: {took:?}");
@@ -310,7 +310,7 @@ async fn usage_counts_streamed_or_not() {
 #[tokio::test]
 async fn a_cancelled_request_releases_its_permit() {
     let (model, _) = slow(ProviderLimits { concurrency: Some(1), ..ProviderLimits::default() });
-    // One that runs, and one that waits: both are dropped.
+    // A running and a queued request are dropped.
     let mut running = model.stream(&Request::new("hi"));
     let mut waiting = respond(&model);
     let poll = async { futures_util::future::join(running.next(), &mut waiting).await };
@@ -338,7 +338,7 @@ async fn requests_are_spread_over_the_minute_in_order() {
         respond(&model).await.unwrap();
         ends.push((number, begun.elapsed()));
     }
-    // Two at once, and then one every three seconds.
+    // Two at once, then one every three seconds.
     let last = ends.last().unwrap().1;
     assert!((Duration::from_secs(55)..Duration::from_secs(65)).contains(&last), "{last:?}");
 }
@@ -351,7 +351,7 @@ async fn excess_tokens_delay_later_requests() {
     assert!(begun.elapsed() < Duration::from_secs(1));
     limiter.record_tokens(1_200);
     respond(&model).await.unwrap();
-    // 600 too many, at 10 in a second.
+    // 600 above the limit, at 10 per second.
     assert!(
         (Duration::from_secs(59)..Duration::from_secs(63)).contains(&begun.elapsed()),
         "{:?}",

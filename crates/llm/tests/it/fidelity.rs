@@ -1,9 +1,9 @@
-//! All recorded traffic by wire: every answer decodes, is sent back unchanged, is the same for every split of its bytes,
-//! and tolerates unknown content. `docs/fidelity.md` has the counts.
+//! Recorded traffic by wire: every answer decodes, round-trips unchanged, and decodes the same for every split of its
+//! bytes and with unknown content. `docs/fidelity.md` has the counts.
 //!
-//! The recordings are those beside the checkout, or any others of the same kind that `TOOLPOST_RECORDINGS` names; the same
-//! is asserted of both. A wire is one [`Dialect`]. What may differ between a recorded request and ours is listed in
-//! `tests/data/fidelity.json`, each with its reason; [`faults`] plants faults that every check must notice.
+//! The recordings are in a directory next to the checkout, or in the one of `TOOLPOST_RECORDINGS`. A wire is one
+//! [`Dialect`]. `tests/data/fidelity.json` lists the allowed differences of requests with their reasons; [`faults`]
+//! plants faults that every check must detect.
 
 mod chat;
 mod faults;
@@ -22,7 +22,7 @@ use serde_json::Value;
 use toolpost_llm::{ErrorKind, ItemView, ModelError, ModelEvent, ModelId, RawJson, Request, Response, Wire};
 use toolpost_testkit::recordings::{self, Answer, Interaction, RecordedRequest, Recording};
 
-/// What the tests must know of a wire that the library does not say.
+/// The test's knowledge of a wire, independent of the library.
 pub(crate) trait Dialect: Sync {
     /// The wire.
     fn wire(&self) -> Wire;
@@ -30,69 +30,69 @@ pub(crate) trait Dialect: Sync {
     /// The provider's name in model ids.
     fn provider(&self) -> &'static str;
 
-    /// Whether a recorded request went to this wire of this provider. `path` is the file's.
+    /// Whether a recorded request went to this wire of this provider. `path` is the path of the file.
     fn has_request(&self, path: &str, request: &RecordedRequest) -> bool;
 
-    /// Whether an answer without a request is of this wire of this provider.
+    /// Whether an answer without a request belongs to this wire of this provider.
     fn has_answer(&self, path: &str, answer: &Answer) -> bool;
 
-    /// Whether a stream has come to its end, by the wire's own word.
+    /// Whether a stream contains the wire's end marker.
     fn is_whole(&self, stream: &str) -> bool;
 
-    /// What the body of a stream's answer must have, by another way than ours: the terminal event, or a naive fold on
-    /// plain values. Compared with [`Dialect::essence`] of our body.
+    /// The reference for a stream: its terminal event, or a simple fold over plain JSON. Compared with the
+    /// [`Dialect::essence`] of the decoded body.
     fn oracle(&self, stream: &str) -> Value;
 
-    /// The part of a body that [`Dialect::oracle`] speaks of.
+    /// The part of a body that [`Dialect::oracle`] returns.
     fn essence(&self, body: &Value) -> Value;
 
-    /// What the model said, item by item, of such a part.
+    /// The model's items in such a part.
     fn items(&self, essence: &Value) -> Vec<Value>;
 
-    /// What must go back of these items, with the reason for each that is changed on purpose.
+    /// The items that the next request must contain. `changes` gets the reason of each intended change.
     fn expected(&self, essence: &Value, changes: &mut Vec<String>) -> Vec<Value>;
 
-    /// What the model said, item by item, of a request's body, as it stands there.
+    /// The model's items in a request's body, unchanged.
     fn sent(&self, body: &Value) -> Vec<Value>;
 
-    /// The forms of such an item that say the same, brought to one.
+    /// Normalizes equivalent forms of an item.
     fn piece(&self, item: &Value) -> Value {
         item.clone()
     }
 
-    /// A request's body in which the model said these items, between two texts of the user.
+    /// A request's body with these items of the model between two texts of the user.
     fn request_with(&self, items: Vec<Value>) -> Value;
 
-    /// Whether the texts that come piece by piece add up to those of the items: in fixtures they were cut.
+    /// Whether the deltas concatenate to the texts of the items. Some fixtures are truncated.
     fn adds_up(&self, stream: &str) -> bool {
         let _ = stream;
         true
     }
 
-    /// Events of no known kind.
+    /// Unknown events.
     fn noise(&self) -> Vec<String>;
 
-    /// The conversation in a request's body, piece by piece; `None` if it is not all there.
+    /// The conversation in a request's body; `None` if it is incomplete.
     fn units(&self, body: &Value) -> Option<Vec<Unit>>;
 
-    /// The request of our types that means what a recorded body means; `None` if it is of another kind.
+    /// Rebuilds a recorded body with Toolpost's types; `None` for another kind of request.
     fn request(&self, body: &Value) -> Option<Request>;
 
-    /// The forms of a body that mean the same to the provider, brought to one.
+    /// Normalizes equivalent forms of a body.
     fn normal(&self, body: &Value) -> Value;
 
-    /// What a request of ours must say so that an answer goes back as in a recorded conversation.
+    /// Copies the settings that affect the items from the recorded request.
     fn prepare(&self, request: &mut Request, body: &Value) {
         let _ = (request, body);
     }
 }
 
-/// One piece of a conversation in a request.
+/// An element of a conversation in a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Unit {
-    /// Whether the model said it.
+    /// Whether the model wrote it.
     pub(crate) is_models: bool,
-    /// What stands there.
+    /// The JSON of the element.
     pub(crate) value: Value,
 }
 
@@ -105,7 +105,7 @@ pub(crate) const DIALECTS: &[&dyn Dialect] = &[
     &chat::Chat,
 ];
 
-/// Words of which one stands in every file that has traffic of a wire.
+/// Every file with traffic of a wire contains one of these texts.
 const ADDRESSES: &[&str] =
     &["/messages", "/responses", ":generateContent", ":streamGenerateContent", "/chat/completions"];
 
@@ -113,13 +113,13 @@ const ADDRESSES: &[&str] =
 pub(crate) struct OfDialects {
     /// The recordings of each dialect.
     pub(crate) dialects: Vec<(&'static dyn Dialect, Vec<Recording>)>,
-    /// What no wire claims, each with its address.
+    /// Exchanges of no wire, each with its address.
     pub(crate) unclaimed: Vec<String>,
-    /// Files that cannot be read, each with its address.
+    /// Files that do not parse, each with its path.
     pub(crate) unread: Vec<String>,
 }
 
-/// The recordings of each dialect, or `None` after having said that they are not there.
+/// The recordings of each dialect; prints a skip line and returns `None` if there are none.
 pub(crate) fn of_dialects(test: &str) -> Option<OfDialects> {
     let Some(folder) = recordings::folder() else {
         println!(
@@ -129,12 +129,8 @@ pub(crate) fn of_dialects(test: &str) -> Option<OfDialects> {
     };
     let recordings::Found { recordings: all, unread, others: mut unclaimed } =
         recordings::all(&folder, ADDRESSES);
-    // Of files that nobody has looked at, some may be of another kind altogether.
-    assert!(
-        unread.is_empty() || !recordings::is_known(),
-        "files that cannot be read:\n{}",
-        unread.join("\n")
-    );
+    // Another directory may contain files of other kinds.
+    assert!(unread.is_empty() || !recordings::is_known(), "files that do not parse:\n{}", unread.join("\n"));
     assert!(!all.is_empty() || !recordings::is_known(), "{}: no recordings", folder.display());
     let claims = |dialect: &dyn Dialect, path: &str, interaction: &Interaction| match &interaction.request {
         Some(request) => dialect.has_request(path, request),
@@ -170,7 +166,7 @@ pub(crate) fn model(dialect: &dyn Dialect, name: &str) -> ModelId {
 pub(crate) fn model_of(dialect: &dyn Dialect, interaction: &Interaction) -> ModelId {
     let request = interaction.request.as_ref();
     let in_body = request.and_then(|request| request.body.as_ref()?["model"].as_str());
-    // Gemini's stands in the address.
+    // Gemini has the model in the address.
     let in_address = request.and_then(|request| {
         let (_, rest) = request.address.split_once("/models/").or(request.address.split_once("/model/"))?;
         rest.split([':', '/', '?']).next()
@@ -193,7 +189,7 @@ pub(crate) fn fold<'a>(
     Ok((response, events.into()))
 }
 
-/// What was counted of one dialect, and what was found to be wrong.
+/// The counts and defects of one dialect.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) files: usize,
@@ -209,7 +205,7 @@ pub(crate) struct Counts {
     pub(crate) back: round_trip::Counts,
     pub(crate) history: history::Counts,
     pub(crate) requests: requests::Counts,
-    /// One line for each answer that does not do.
+    /// One line for each defect.
     pub(crate) wrong: Vec<String>,
 }
 
@@ -232,7 +228,7 @@ pub(crate) fn check(dialect: &dyn Dialect, recordings: &[Recording]) -> Counts {
     counts
 }
 
-/// What a check found; that it panics is wrong too.
+/// Runs a check; a panic is a defect too.
 pub(crate) fn unharmed(look: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(look)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -241,7 +237,7 @@ pub(crate) fn unharmed(look: impl FnOnce() -> Result<(), String>) -> Result<(), 
     })
 }
 
-/// The part of a body that is compared. A stream may come as one list of its events.
+/// The compared part of a body. A stream may be one list of its events.
 fn essence_of(dialect: &dyn Dialect, body: &Value) -> Value {
     match body {
         Value::Array(events) => {
@@ -252,8 +248,7 @@ fn essence_of(dialect: &dyn Dialect, body: &Value) -> Value {
     }
 }
 
-/// What the provider said in a recorded answer, by the recording alone, and the answer that we make of it. `None` if there
-/// is no answer.
+/// The reference for a recorded answer and the decoded answer; `None` if there is no answer.
 pub(crate) fn answered(dialect: &dyn Dialect, interaction: &Interaction) -> Option<(Value, Response)> {
     let model = model_of(dialect, interaction);
     match &interaction.answer {
@@ -270,7 +265,7 @@ pub(crate) fn answered(dialect: &dyn Dialect, interaction: &Interaction) -> Opti
     }
 }
 
-/// A stream with one line of data for each event, which all that looks at it but our own fold can read.
+/// A stream with one line of data per event, for the simple folds.
 pub(crate) fn in_lines(stream: &str) -> String {
     let text = stream.trim_start_matches('\u{feff}').replace("\r\n", "\n").replace('\r', "\n");
     let joined = text.split("\n\n").map(|event| {
@@ -295,7 +290,7 @@ fn check_answer(dialect: &dyn Dialect, interaction: &Interaction, counts: &mut C
             counts.errors += 1;
         }
         Answer::Body(text) => {
-            // Some recordings lost their bodies, or have an error under a good status.
+            // Some recordings have no body, or an error with a success status.
             let Ok(body) = serde_json::from_str::<Value>(text) else {
                 return dialect.wire().read_body(&model, 200, text).err().map_or(
                     Err("a body that is no JSON has an answer".into()),
@@ -349,7 +344,7 @@ fn check_stream(
     check_noise(dialect, model, text, &response, counts)
 }
 
-/// Whether an answer and its events are what a stream says.
+/// Whether an answer and its events match a stream.
 pub(crate) fn judge(
     dialect: &dyn Dialect,
     model: &ModelId,
@@ -366,7 +361,7 @@ pub(crate) fn judge(
     check_deltas(response, events, dialect.adds_up(lines))
 }
 
-/// An answer can be saved, and each of its items is what the body has.
+/// An answer survives serialization, and each of its items is in the body.
 fn check_response(dialect: &dyn Dialect, response: &Response, counts: &mut Counts) -> Result<(), String> {
     for item in &response.items {
         let raw = item.raw().to_value().map_err(|error| error.to_string())?;
@@ -385,7 +380,7 @@ fn check_response(dialect: &dyn Dialect, response: &Response, counts: &mut Count
     if saved == *response { Ok(()) } else { Err("saving changes the answer".into()) }
 }
 
-/// The provider's name for an item's kind: its type, or the member that says what it is.
+/// The provider's name for an item's kind: its type or its characteristic member.
 pub(crate) fn kind_of(raw: &Value) -> String {
     if let Some(kind) = raw.get("type").and_then(Value::as_str) {
         return kind.to_owned();
@@ -400,7 +395,7 @@ pub(crate) fn kind_of(raw: &Value) -> String {
     }
 }
 
-/// The deltas since the last restart add up to the answer, those of each item in its place.
+/// The deltas since the last restart concatenate to the answer, item by item.
 fn check_deltas(response: &Response, events: &[ModelEvent], adds_up: bool) -> Result<(), String> {
     let start = events.iter().rposition(|event| *event == ModelEvent::Restarted).map_or(0, |index| index + 1);
     let (mut text, mut thinking, mut items) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
@@ -428,7 +423,7 @@ fn check_deltas(response: &Response, events: &[ModelEvent], adds_up: bool) -> Re
     if items == response.items { Ok(()) } else { Err("the items that were delivered are others".into()) }
 }
 
-/// Unknown events change nothing, wherever they come.
+/// Unknown events are delivered and change nothing at any position.
 fn check_noise(
     dialect: &dyn Dialect,
     model: &ModelId,
@@ -438,23 +433,29 @@ fn check_noise(
 ) -> Result<(), String> {
     let events: Vec<&str> = text.split_inclusive("\n\n").collect();
     for noise in dialect.noise() {
+        let mut has_unknown = false;
         // At the beginning, at the end, and in a few places between.
         for place in (0..=events.len()).step_by(events.len().div_ceil(6).max(1)).chain([events.len()]) {
             let mut altered = events.clone();
             let noise = format!(": comment\n\nevent: brand_new\ndata: {noise}\n\n");
             altered.insert(place, &noise);
-            let (response, _) = fold(dialect, model, [altered.concat().as_bytes()])
+            let (response, events) = fold(dialect, model, [altered.concat().as_bytes()])
                 .map_err(|error| format!("an unknown event before event {place}: {error}"))?;
             if response.items != whole.items || response.stop != whole.stop || response.usage != whole.usage {
                 return Err(format!("an unknown event before event {place} changes the answer"));
             }
             counts.injected += 1;
+            has_unknown |= events.iter().any(|event| matches!(event, ModelEvent::Unknown(_)));
+        }
+        // Other noise, such as the progress of a hosted tool, has no event of its own.
+        if !has_unknown && noise.contains("brand_new") {
+            return Err(format!("the unknown event {noise} was never delivered"));
         }
     }
     Ok(())
 }
 
-/// Says where two values differ.
+/// Describes where two values differ.
 fn same(what: &str, expected: &Value, found: &Value) -> Result<(), String> {
     if expected == found {
         return Ok(());
@@ -488,10 +489,10 @@ pub(crate) fn differences(expected: &Value, found: &Value, at: &str, lines: &mut
     }
 }
 
-/// Streams up to this size are cut at every byte; of longer ones a sample.
+/// Streams up to this size are split at every byte, longer ones at a sample.
 const SHORT: usize = 16 * 1024;
 
-/// Every stream is the same however its bytes are cut.
+/// Every stream decodes the same for every split of its bytes.
 fn check_cuts(dialect: &dyn Dialect, recordings: &[Recording]) -> (usize, usize) {
     let (mut streams, mut cuts, mut seed) = (0, 0, 7_u64);
     for recording in recordings {
@@ -507,8 +508,7 @@ fn check_cuts(dialect: &dyn Dialect, recordings: &[Recording]) -> (usize, usize)
             let returns = text.replace("\r\n", "\n").replace('\n', "\r\n");
             let returned = fold(dialect, &model, returns.as_bytes().chunks(3)).unwrap();
             assert!(returned == whole, "{path}: with carriage returns");
-            // A cut matters to the event that it is in: the fold must come out of it in the same state, with the same
-            // events.
+            // A split affects its own event only: the fold must end in the same state with the same events.
             let mut before = dialect.wire().fold(&model);
             for event in text.split_inclusive("\n\n").map(str::as_bytes) {
                 let (mut after, mut events) = (before.clone(), VecDeque::new());
@@ -533,7 +533,7 @@ fn check_cuts(dialect: &dyn Dialect, recordings: &[Recording]) -> (usize, usize)
     (streams, cuts)
 }
 
-/// The cuts of the dialect at a place in [`DIALECTS`].
+/// Splits all streams of a provider.
 fn cut_all(test: &str, provider: &str) {
     let Some(found) = of_dialects(test) else { return };
     let (dialect, recordings) =
@@ -544,38 +544,33 @@ fn cut_all(test: &str, provider: &str) {
 }
 
 #[test]
-fn every_anthropic_stream_is_the_same_however_it_is_cut() {
-    cut_all("every_anthropic_stream_is_the_same_however_it_is_cut", "anthropic");
+fn every_anthropic_stream_decodes_the_same_for_every_split() {
+    cut_all("every_anthropic_stream_decodes_the_same_for_every_split", "anthropic");
 }
 
 #[test]
-fn every_gemini_stream_is_the_same_however_it_is_cut() {
-    cut_all("every_gemini_stream_is_the_same_however_it_is_cut", "gemini");
+fn every_gemini_stream_decodes_the_same_for_every_split() {
+    cut_all("every_gemini_stream_decodes_the_same_for_every_split", "gemini");
 }
 
 #[test]
-fn every_openai_stream_is_the_same_however_it_is_cut() {
-    cut_all("every_openai_stream_is_the_same_however_it_is_cut", "openai");
+fn every_openai_stream_decodes_the_same_for_every_split() {
+    cut_all("every_openai_stream_decodes_the_same_for_every_split", "openai");
 }
 
 #[test]
-fn every_xai_stream_is_the_same_however_it_is_cut() {
-    cut_all("every_xai_stream_is_the_same_however_it_is_cut", "xai");
+fn every_xai_stream_decodes_the_same_for_every_split() {
+    cut_all("every_xai_stream_decodes_the_same_for_every_split", "xai");
 }
 
 #[test]
-fn every_chat_stream_is_the_same_however_it_is_cut() {
-    cut_all("every_chat_stream_is_the_same_however_it_is_cut", "openai-compatible");
+fn every_chat_stream_decodes_the_same_for_every_split() {
+    cut_all("every_chat_stream_decodes_the_same_for_every_split", "openai-compatible");
 }
 
-/// Whether a Messages stream has come to its end.
+/// Whether a Messages stream is complete.
 pub(crate) fn is_whole_message(stream: &str) -> bool {
     messages::Messages.is_whole(stream)
-}
-
-/// The content that a Messages stream adds up to, by a naive fold.
-pub(crate) fn naive_messages(stream: &str) -> Value {
-    messages::Messages.oracle(stream)["content"].clone()
 }
 
 /// An item's JSON as a value.

@@ -7,23 +7,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_llm::{
-    CreateFile, ErrorKind, FileRef, FileUpload, HostedModel, HttpClient, HttpOptions, Item, Model as _,
-    ModelError, ModelId, Provider, ProviderAccess, ProviderFiles, Request, RetryPolicy, SavedFile, Secret,
-    Wire, output_files,
+    CreateFile, ErrorKind, FileRef, FileUpload, HostedModel, HttpClient, Item, Model as _, ModelError,
+    ModelId, Provider, ProviderAccess, ProviderFiles, Request, SavedFile, Secret, Wire, output_files,
 };
 use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 
-const KEY: &str = "sk-canary-files-77";
+use crate::support;
 
-fn options() -> HttpOptions {
-    HttpOptions {
-        no_network: true,
-        first_byte_timeout: Duration::from_secs(5),
-        event_timeout: Duration::from_secs(5),
-        retry: RetryPolicy { first_wait: Duration::from_millis(2), ..RetryPolicy::default() },
-        ..HttpOptions::default()
-    }
-}
+const KEY: &str = "sk-canary-files-77";
 
 /// Creates files in a directory; a taken name gets a number.
 fn create_in(directory: &Path) -> impl Fn(&str) -> io::Result<(File, PathBuf)> + Sync {
@@ -37,7 +28,7 @@ fn create_in(directory: &Path) -> impl Fn(&str) -> io::Result<(File, PathBuf)> +
 
 fn files_at(provider: &str, base_url: String) -> ProviderFiles {
     let access = ProviderAccess { base_url: Some(base_url), ..ProviderAccess::new(Secret::new(KEY)) };
-    let client = HttpClient::new(options()).unwrap();
+    let client = HttpClient::new(support::options(3)).unwrap();
     ProviderFiles::new(Provider::find(provider).unwrap(), access, client).unwrap()
 }
 
@@ -104,7 +95,8 @@ async fn betas_of_the_access_are_sent_with_every_request() {
         betas: vec!["files-api-2025-04-14".into(), "beta-b".into()],
         ..ProviderAccess::new(Secret::new(KEY))
     };
-    let (provider, client) = (Provider::find("anthropic").unwrap(), HttpClient::new(options()).unwrap());
+    let (provider, client) =
+        (Provider::find("anthropic").unwrap(), HttpClient::new(support::options(3)).unwrap());
     ProviderFiles::new(provider, access.clone(), client.clone()).unwrap().get("a").await.unwrap();
     let model = HostedModel::new(provider, "claude-x", access, client).unwrap();
     let request = Request { betas: vec!["beta-c".into(), "beta-b".into()], ..Request::new("hi") };
@@ -132,14 +124,14 @@ async fn pages_are_followed_up_to_a_limit() {
     assert_eq!(all.iter().map(|file| file.id.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
     let paths: Vec<String> = server.requests().iter().map(|request| request.path.clone()).collect();
     assert_eq!(paths, ["/v1/files?limit=100", "/v1/files?limit=100&page=page_x%2F2"]);
-    // The older form goes on behind the last file.
+    // The older form continues after the last file.
     let (server, files) = start(vec![
         page(&["a", "b"], json!({"has_more": true, "last_id": "b"})),
         page(&["c"], json!({"has_more": false})),
     ]);
     assert_eq!(files.list(10).await.unwrap().len(), 3);
     assert!(server.requests()[1].path.ends_with("&after_id=b"));
-    // The same mark for ever, and more files than wanted.
+    // An endless page token, and more files than the limit.
     let server = LoopbackProvider::start_with(move |_| {
         let page = json!({"data": [stored("a")], "next_page": "page_1"});
         Reply::json(200, page.to_string())
@@ -160,7 +152,7 @@ async fn a_download_is_bounded_and_not_retried_after_a_write() {
     assert_eq!(files.download(&file, &mut content).await.unwrap(), 8);
     assert_eq!(content, b"a,b\n1,2\n");
     assert_eq!(server.requests()[1].path, "/v1/files/file_1/content");
-    // Too large, with and without a length that says so.
+    // Too large, with and without `content-length`.
     for reply in [
         Reply::new(200, "text/csv", "x".repeat(100)),
         Reply::events("x".repeat(100)).in_pieces(30, Duration::ZERO),
@@ -171,7 +163,7 @@ async fn a_download_is_bounded_and_not_retried_after_a_write() {
         assert!(error.kind == ErrorKind::Protocol && error.message.contains("the limit is 50"), "{error}");
         assert!(content.len() <= 50);
     }
-    // A cut connection after the first bytes is not tried again: they would stand there twice.
+    // A connection that breaks after the first bytes is not retried: the bytes would be written twice.
     let cut = Reply::new(200, "text/csv", "x".repeat(100_000))
         .in_pieces(1_000, Duration::from_millis(1))
         .cut_after(50_000);
@@ -197,7 +189,7 @@ async fn errors_have_a_kind_and_no_api_key() {
     }
     let (_server, files) = start(vec![Reply::new(200, "text/html", "<html>")]);
     assert_eq!(files.get("a").await.unwrap_err().kind, ErrorKind::Protocol);
-    // No connection leaves this machine when none may.
+    // `no_network` forbids the connection.
     let files = files_at("anthropic", "https://api.anthropic.com".to_owned());
     assert_eq!(files.list(1).await.unwrap_err().kind, ErrorKind::NetworkForbidden);
     let (server, files) = start(vec![Reply::json(200, r#"{"id":"a","type":"file_deleted"}"#)]);
@@ -366,7 +358,7 @@ async fn gemini_files_use_its_api() {
     let requests = server.requests();
     assert_eq!(requests[0].header("x-goog-upload-header-content-type"), Some("text/csv"));
     assert_eq!(requests[0].json()["file"]["display_name"], "data.csv");
-    // The address of the upload is a secret of its own: the key stays at home.
+    // The upload address is a credential, so no API key is sent.
     assert_eq!(requests[1].header("x-goog-api-key"), None);
     assert_eq!(requests[1].header("x-goog-upload-command"), Some("upload, finalize"));
     assert_eq!(requests[1].body, b"a,b\n1,2\n");
@@ -414,7 +406,7 @@ async fn a_cancelled_download_leaves_no_file() {
 
 #[test]
 fn the_error_of_a_provider_without_files_names_others() {
-    let client = HttpClient::new(options()).unwrap();
+    let client = HttpClient::new(support::options(3)).unwrap();
     for provider in toolpost_llm::PROVIDERS {
         let access = ProviderAccess {
             base_url: Some("http://127.0.0.1:1".into()),
@@ -432,7 +424,7 @@ fn the_error_of_a_provider_without_files_names_others() {
     }
 }
 
-/// A form without its boundary and with its headers' names in lower case.
+/// A form without its boundary and with lower-case header names.
 fn plain_form(body: &str) -> String {
     let boundary = body.lines().next().unwrap().trim_start_matches("--").trim_end();
     body.replace(boundary, "B")

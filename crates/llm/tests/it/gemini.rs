@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use toolpost_llm::{
-    AssistantTurn, CacheLifetime, Citation, Effort, ErrorKind, HostedModel, HostedTool, HttpClient,
-    HttpOptions, ItemView, Media, MediaSource, Model as _, ModelError, ModelEvent, ModelId, OutputFormat,
-    Part, PromptCaching, Provider, ProviderAccess, RawJson, Request, Response, Secret, StopReason, Thinking,
-    ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
+    AssistantTurn, CacheLifetime, Citation, Effort, ErrorKind, HostedModel, HostedTool, ItemView, Media,
+    MediaSource, Model as _, ModelError, ModelEvent, ModelId, OutputFormat, Part, PromptCaching, Provider,
+    RawJson, Request, Response, StopReason, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
 };
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
+
+use crate::support::{self, Case, check_bodies};
 
 fn new_model() -> ModelId {
     ModelId::new("gemini", "gemini-3-x")
@@ -29,15 +29,10 @@ fn read(body: &Value) -> Response {
     Wire::GenerateContent.read_body(&new_model(), 200, &body.to_string()).unwrap()
 }
 
-/// Folds events, and gives what they were delivered as.
+/// Folds events.
 fn fold(events: &[Value]) -> Result<(Response, Vec<ModelEvent>), ModelError> {
-    let mut fold = Wire::GenerateContent.fold(&new_model());
-    let mut delivered = VecDeque::new();
-    for event in events {
-        fold.feed(format!("data: {event}\n\n").as_bytes(), &mut delivered)?;
-    }
-    let response = fold.finish(&mut delivered)?;
-    Ok((response, delivered.into()))
+    let (response, delivered) = support::fold(Wire::GenerateContent, &new_model(), events);
+    Ok((response?, delivered))
 }
 
 /// An event of these parts.
@@ -61,20 +56,6 @@ fn tool() -> ToolDefinition {
 fn a_minimal_request_has_a_minimal_body() {
     let expected = json!({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]});
     assert_eq!(body(&new_model(), &Request::new("hi")), expected);
-}
-
-/// A change of a request, the place in the body, and what stands there then.
-type Case = (fn(&mut Request), &'static str, Value);
-
-fn check_cases(model: &ModelId, cases: &[Case]) {
-    let plain = body(model, &Request::new("hi"));
-    for (change, place, expected) in cases {
-        let mut request = Request::new("hi");
-        change(&mut request);
-        let body = body(model, &request);
-        assert_eq!(body.pointer(place).unwrap_or(&Value::Null), expected, "{place}: {body}");
-        assert_ne!(plain.pointer(place).unwrap_or(&Value::Null), expected, "{place} says nothing");
-    }
 }
 
 #[test]
@@ -229,7 +210,7 @@ fn every_setting_reaches_the_body() {
             ]),
         ),
     ];
-    check_cases(&new_model(), &cases);
+    check_bodies(|request| body(&new_model(), request), &cases);
     let old: [Case; 2] = [
         (
             |r| r.settings.thinking = Some(Thinking::Off),
@@ -242,13 +223,13 @@ fn every_setting_reaches_the_body() {
             json!({"thinkingBudget": -1, "includeThoughts": true}),
         ),
     ];
-    check_cases(&old_model(), &old);
+    check_bodies(|request| body(&old_model(), request), &old);
     let mut request = Request::new("hi");
     both(&mut request);
     assert_eq!(body(&old_model(), &request).get("toolConfig"), None);
 }
 
-/// A change of a request, and words of what is said about it.
+/// A change of a request, and a part of its notice.
 type Remark = (fn(&mut Request), &'static str);
 
 #[test]
@@ -345,7 +326,7 @@ fn results_are_grouped_and_media_nested_if_supported() {
     );
 }
 
-/// What another provider said, as its own wire has it.
+/// An answer of another provider.
 fn foreign() -> Turn {
     let content = json!({"type": "message", "content": [
         {"type": "thinking", "thinking": "t", "signature": "s"},
@@ -435,12 +416,12 @@ fn streamed_arguments_become_a_call() {
         piece(json!({"partialArgs": [{"jsonPath": "$.x", "stringValue": "b"}], "willContinue": true})),
         piece(json!({"willContinue": true})),
         piece(json!({})),
-        // Another one that never says that it ends.
+        // Another call without an end.
         piece(
             json!({"name": "see", "partialArgs": [{"jsonPath": "$.y[0]", "numberValue": 1}], "willContinue": true}),
         ),
         parts(&json!([{"text": ""}])),
-        // The end of a call that never began.
+        // The end of a call without a start.
         piece(json!({})),
         end("STOP"),
     ];
@@ -602,33 +583,13 @@ fn unexpected_input_never_panics() {
 
 const KEY: &str = "AIza-test-key";
 
-fn options() -> HttpOptions {
-    let mut options = HttpOptions { no_network: true, ..HttpOptions::default() };
-    options.retry.first_wait = Duration::from_millis(1);
-    options
-}
-
-fn hosted(server: &LoopbackProvider, options: HttpOptions) -> HostedModel {
-    let mut access = ProviderAccess::new(Secret::new(KEY));
-    access.base_url = Some(format!("{}/v1beta/", server.base_url()));
+fn hosted(server: &LoopbackProvider, max_retries: u32) -> HostedModel {
     let provider = Provider::find("gemini").unwrap();
-    HostedModel::new(provider, "gemini-3-x", access, HttpClient::new(options).unwrap()).unwrap()
+    let base_url = format!("{}/v1beta/", server.base_url());
+    support::hosted(provider, "gemini-3-x", base_url, KEY, support::options(max_retries))
 }
 
-/// The events of a stream, and how it ends.
-async fn streamed(model: &HostedModel, request: &Request) -> (Vec<ModelEvent>, Result<Response, ModelError>) {
-    let mut stream = model.stream(request);
-    let mut events = Vec::new();
-    while let Some(event) = stream.next().await {
-        match event {
-            Ok(ModelEvent::Done(response)) => return (events, Ok(*response)),
-            Ok(event) => events.push(event),
-            Err(error) => return (events, Err(error)),
-        }
-    }
-    panic!("the stream ended without an answer or an error")
-}
-
+/// The events and the end of a stream.
 fn stream(events: &[Value]) -> Reply {
     Reply::events(events.iter().map(|event| format!("data: {event}\r\n\r\n")).collect::<Vec<_>>().concat())
 }
@@ -643,9 +604,9 @@ async fn an_answer_is_the_same_streamed_or_not() {
         json!({"candidates": [{"content": {"parts": [{"text": "hello you"}]}, "finishReason": "STOP"}]});
     let pieces = [parts(&json!([{"text": "hello "}])), parts(&json!([{"text": "you"}])), end("STOP")];
     let server = LoopbackProvider::start(vec![Reply::json(200, whole.to_string()), stream(&pieces)]).unwrap();
-    let model = hosted(&server, options());
+    let model = hosted(&server, 3);
     assert_eq!(model.respond(&Request::new("hi")).await.unwrap().text(), "hello you");
-    let (events, response) = streamed(&model, &Request::new("hi")).await;
+    let (events, response) = support::streamed(&model, &Request::new("hi")).await;
     assert_eq!(response.unwrap().text(), "hello you");
     assert_eq!(events.iter().filter(|event| matches!(event, ModelEvent::TextDelta { .. })).count(), 2);
     let requests = server.requests();
@@ -662,7 +623,7 @@ async fn unsent_settings_have_notices() {
         "usageMetadata": {"promptTokenCount": 1}})
     .to_string();
     let server = LoopbackProvider::start_with(move |_| Reply::json(200, whole.clone())).unwrap();
-    let model = hosted(&server, options());
+    let model = hosted(&server, 3);
     let cases: [Remark; 11] = [
         (|r| r.settings.parallel_tool_calls = Some(false), "`parallel_tool_calls` was not sent"),
         (|r| r.settings.effort = Some(Effort::Max), "effort `max` was sent as `high`"),
@@ -721,23 +682,19 @@ async fn the_wait_in_the_body_is_respected() {
     let busy = Reply::json(429, error(429, "RESOURCE_EXHAUSTED", &details).to_string());
     let pieces = [parts(&json!([{"text": "a"}])), end("STOP")];
     let server = LoopbackProvider::start(vec![busy.clone(), stream(&pieces)]).unwrap();
-    let (events, response) = streamed(&hosted(&server, options()), &Request::new("hi")).await;
+    let (events, response) = support::streamed(&hosted(&server, 3), &Request::new("hi")).await;
     assert_eq!(response.unwrap().text(), "a");
     let ModelEvent::Retrying { after, .. } = &events[0] else { panic!("{events:?}") };
     assert_eq!(*after, Duration::from_millis(200));
 
-    let mut once = options();
-    once.retry.max_retries = 0;
     let server = LoopbackProvider::start(vec![busy]).unwrap();
-    let error = hosted(&server, once).respond(&Request::new("hi")).await.unwrap_err();
+    let error = hosted(&server, 0).respond(&Request::new("hi")).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::RateLimited { retry_after: Some(Duration::from_millis(200)) });
 }
 
 #[tokio::test]
 async fn errors_within_a_stream_have_a_kind() {
     let first = parts(&json!([{"text": "a"}]));
-    let mut once = options();
-    once.retry.max_retries = 0;
     let blocked =
         json!({"promptFeedback": {"blockReason": "SAFETY", "blockReasonMessage": "no"}, "responseId": "r"});
     for (events, expected) in [
@@ -751,7 +708,7 @@ async fn errors_within_a_stream_have_a_kind() {
         (vec![first.clone()], ErrorKind::Protocol),
     ] {
         let server = LoopbackProvider::start(vec![stream(&events)]).unwrap();
-        let error = streamed(&hosted(&server, once.clone()), &Request::new("hi")).await.1.unwrap_err();
+        let error = support::streamed(&hosted(&server, 0), &Request::new("hi")).await.1.unwrap_err();
         assert_eq!(error.kind, expected, "{error}");
         assert!(!format!("{error} {error:?}").contains(KEY));
     }
@@ -764,7 +721,7 @@ async fn errors_within_a_stream_have_a_kind() {
 async fn nothing_is_retried_after_a_delivered_event() {
     let pieces = [parts(&json!([{"text": "a"}])), error(503, "UNAVAILABLE", &json!([]))];
     let server = LoopbackProvider::start(vec![stream(&pieces), stream(&[end("STOP")])]).unwrap();
-    let (_, response) = streamed(&hosted(&server, options()), &Request::new("hi")).await;
+    let (_, response) = support::streamed(&hosted(&server, 3), &Request::new("hi")).await;
     assert_eq!(response.unwrap_err().kind, ErrorKind::Overloaded);
     assert_eq!(server.requests().len(), 1);
 }

@@ -24,6 +24,7 @@ mod recorded;
 mod responses;
 mod schema;
 mod server_quirks;
+mod support;
 mod surrogates;
 mod tls;
 mod translated;

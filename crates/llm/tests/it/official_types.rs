@@ -14,14 +14,14 @@ use toolpost_testkit::recordings;
 
 use crate::fidelity::{model_of, of_dialects, value};
 
-/// One request, and where it is from.
+/// A request and its source.
 struct Case {
     name: String,
     wire: &'static str,
     body: Value,
 }
 
-/// What the libraries say of each body: nothing, or what is wrong with it. `None` if they are not installed.
+/// The defect of each body, if any, by the official libraries. `None` if they are not installed.
 fn judged(test: &str, cases: &[Case]) -> Option<Vec<Option<String>>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let python = root.join(".dev/llm-env/bin/python3");
@@ -67,7 +67,7 @@ fn models() -> Vec<(Wire, ModelId)> {
     models
 }
 
-/// Requests of one feature each, as every wire may be asked.
+/// One request per feature.
 fn features() -> Vec<(&'static str, Request)> {
     let look = || {
         let schema = json!({
@@ -188,7 +188,7 @@ fn features() -> Vec<(&'static str, Request)> {
         ),
         ("code execution", hosted(HostedTool::CodeExecution { version: None, file_ids: vec![] })),
         ("results", {
-            // What another provider's model asked for, with a picture in what came of it.
+            // A call of another provider's model, with an image in its result.
             let mut request = tool(&|_| {});
             let script = toolpost_llm::ScriptModel::parse(
                 "s",
@@ -239,7 +239,7 @@ fn every_feature_matches_the_official_types() {
     assert!(cases.len() > 40);
 }
 
-/// Members that the official types no longer have, though the servers take them from older models.
+/// Members that older models accept and the official types lack.
 const GONE: &[&str] = &["temperature", "top_p", "top_k"];
 
 #[test]
@@ -277,7 +277,7 @@ fn recorded_requests_match_the_official_types() {
     let (Some(ours_judged), Some(theirs_judged)) = (judged(test, &ours), judged(test, &theirs)) else {
         return;
     };
-    // What the recorded client already sent wrongly (by today's types) goes through our types unchanged.
+    // A body may be invalid if the recorded client's body is invalid too.
     let mut wrong = Vec::new();
     let (mut fine, mut both) = (0, 0);
     for ((case, answer), theirs) in ours.iter().zip(ours_judged).zip(theirs_judged) {

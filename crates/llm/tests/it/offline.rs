@@ -39,7 +39,7 @@ fn say(request: &mut Request, response: &Response, results: Vec<ToolResult>) {
     request.turns.push(Turn::ToolResults(results));
 }
 
-/// The three turns of the script, with the results that it expects.
+/// The three turns of the script with their expected results.
 async fn play(model: &dyn Model) -> Vec<Response> {
     let mut request = Request::new("Which region grew fastest?");
     let first = model.respond(&request).await.unwrap();
@@ -134,11 +134,11 @@ async fn an_exhausted_script_is_an_error() {
     let error = model.respond(&request).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::ScriptExhausted);
     assert!(error.to_string().contains("script/one.yaml") && error.message.contains("1 turns"), "{error}");
-    // Another conversation begins at the beginning.
+    // Another conversation starts with the first turn.
     assert_eq!(model.respond(&Request::new("again")).await.unwrap().text(), "only");
 }
 
-/// A place to write to that can be looked into.
+/// A writer with a readable buffer.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -184,7 +184,7 @@ async fn streams_and_errors_are_recorded() {
     assert_eq!(written.text().lines().count(), 1);
     let replay = ReplayModel::parse("x", &written.text(), Vec::new()).unwrap();
     assert_eq!(events(&replay, &Request::new("go")).await, streamed);
-    // A stream that is dropped before its end leaves nothing; a request that fails is complete up to the failure.
+    // A dropped stream records nothing; a failed request is recorded with its failure.
     recorder.stream(&Request::new("go")).next().await.unwrap().unwrap();
     let mut request = Request::new("go");
     for _ in 0..3 {
@@ -197,7 +197,7 @@ async fn streams_and_errors_are_recorded() {
     assert_eq!(written.text().lines().count(), 2);
     let replay = ReplayModel::parse("x", &written.text(), Vec::new()).unwrap();
     assert_eq!(replay.respond(&request).await.unwrap_err(), error);
-    // What an earlier version wrote is read; what is neither an answer nor a failure is not.
+    // Recordings of an earlier version parse; a line without answer and failure does not.
     let old = written.text().lines().next().unwrap().replacen("\"v\":2", "\"v\":1", 1);
     assert!(ReplayModel::parse("x", &old, Vec::new()).unwrap().respond(&Request::new("go")).await.is_ok());
     for wrong in [old.replacen("\"v\":1", "\"v\":3", 1), old.replacen("\"response\"", "\"answer\"", 1)] {
@@ -225,7 +225,7 @@ async fn a_different_request_is_reported_with_its_differences() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // The answer is still there for the right request.
+    // The matching request still gets the answer.
     assert!(replay.respond(&Request::new("Which region?")).await.is_ok());
 }
 
@@ -289,7 +289,7 @@ async fn recordings_contain_no_secret() {
     let secrets = vec![Secret::new(KEY)];
     let recorder = Recorder::new(Arc::new(model), written.clone(), secrets.clone());
     recorder.respond(&request).await.unwrap();
-    // And one that fails, whose error has the secret.
+    // A failed request whose error contains the secret.
     let expecting = format!("turns: [{{ expect: {{ result_contains: {:?} }}, text: x }}]", format!("{KEY}!"));
     let failing = ScriptModel::parse("t.yaml", &expecting).unwrap();
     let recorder = Recorder::new(Arc::new(failing), written.clone(), secrets.clone());

@@ -1,14 +1,14 @@
 //! Requests and unusual streams of the Responses wire.
 
-use std::collections::VecDeque;
-
 use serde_json::{Value, json};
 use toolpost_llm::{
-    Effort, ErrorKind, HostedModel, HostedOutput, HostedTool, HttpClient, HttpOptions, ItemView, Media,
-    Model as _, ModelEvent, ModelId, OutputFormat, Part, PromptCaching, Provider, ProviderAccess, Request,
-    Response, Secret, StopReason, Thinking, ToolChoice, ToolDefinition, ToolResult, Turn, Wire,
+    Effort, ErrorKind, HostedOutput, HostedTool, ItemView, Media, Model as _, ModelEvent, ModelId,
+    OutputFormat, Part, PromptCaching, Provider, Request, Response, StopReason, Thinking, ToolChoice,
+    ToolDefinition, ToolResult, Turn, Wire,
 };
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
+
+use crate::support::{self, Case, check_bodies};
 
 fn model() -> ModelId {
     ModelId::new("openai", "model-of-tomorrow")
@@ -61,7 +61,7 @@ fn uncounted_hosted_tools_are_counted_by_type() {
     assert_eq!(counted.into_iter().collect::<Vec<_>>(), expected);
 }
 
-/// The key that says where the beginning of a prompt is kept: one for a conversation, from its first request on.
+/// The cache key of a prompt: one per conversation, from its first request on.
 #[test]
 fn a_conversation_keeps_its_cache_key() {
     let xai = ModelId::new("xai", "grok-x");
@@ -196,12 +196,8 @@ fn xai_searches_have_their_results() {
     assert_eq!(response.usage.hosted.get("x_search_calls"), Some(&1));
 }
 
-/// A change of a request, the place in the body, and what stands there then.
-type Case = (fn(&mut Request), &'static str, Value);
-
 #[test]
 fn every_setting_reaches_the_body() {
-    let plain = body(&Request::new("hi"));
     let cases: [Case; 12] = [
         (|r| r.system = Some("be kind".into()), "/instructions", json!("be kind")),
         (|r| r.settings.max_output_tokens = Some(99), "/max_output_tokens", json!(99)),
@@ -239,13 +235,7 @@ fn every_setting_reaches_the_body() {
             json!("flex"),
         ),
     ];
-    for (change, at, expected) in cases {
-        let mut request = Request::new("hi");
-        change(&mut request);
-        let body = body(&request);
-        assert_eq!(body.pointer(at).cloned().unwrap_or_default(), expected, "{at}");
-        assert_ne!(body, plain, "{at}");
-    }
+    check_bodies(body, &cases);
 }
 
 #[test]
@@ -280,18 +270,17 @@ async fn settings_the_wire_lacks_are_dropped_with_a_notice() {
         "usage": {"input_tokens": 1, "output_tokens": 1}});
     for provider in ["openai", "xai"] {
         let server = LoopbackProvider::start(vec![Reply::json(200, answer.to_string())]).unwrap();
-        let access =
-            ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("key")) };
-        let http = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
-        let model = HostedModel::new(Provider::find(provider).unwrap(), "some-model", access, http).unwrap();
+        let found = Provider::find(provider).unwrap();
+        let model = support::hosted(found, "some-model", server.base_url(), "key", support::options(0));
         let mut request = Request::new("hi");
         request.settings.stop = vec!["END".into()];
         request.settings.seed = Some(7);
         request.settings.top_k = Some(3);
         let notices = model.respond(&request).await.unwrap().notices;
         for name in ["stop", "seed", "top_k"] {
-            let told = notices.iter().any(|notice| notice.starts_with(&format!("`{name}` was not sent")));
-            assert!(told, "{provider} {name}: {notices:?}");
+            let has_notice =
+                notices.iter().any(|notice| notice.starts_with(&format!("`{name}` was not sent")));
+            assert!(has_notice, "{provider} {name}: {notices:?}");
         }
         let body = server.requests()[0].json();
         assert_eq!((body.get("stop"), body.get("seed"), body.get("top_k")), (None, None, None), "{body}");
@@ -395,7 +384,7 @@ fn tool_searches_and_programs_are_sent_back_unchanged() {
         call("c1", "program", json!({"code": "text(1)"}), None),
         result("c1", "program_output", HostedOutput { is_error: true, ..said("1") }),
         call("m", "mcp_list_tools", json!({"server_label": "s"}), Some(failed)),
-        // What the caller is to search, and what is not whole.
+        // A search by the caller, and an incomplete one.
         other("tool_search_call"),
         other("program"),
     ];
@@ -406,15 +395,9 @@ fn tool_searches_and_programs_are_sent_back_unchanged() {
     assert_eq!(body(&next)["input"].as_array().unwrap()[1..], raw);
 }
 
-fn fold(events: &[Value]) -> (Result<Response, ErrorKind>, VecDeque<ModelEvent>) {
-    let mut fold = Wire::Responses.fold(&model());
-    let mut delivered = VecDeque::new();
-    for event in events {
-        if let Err(error) = fold.feed(format!("data: {event}\n\n").as_bytes(), &mut delivered) {
-            return (Err(error.kind), delivered);
-        }
-    }
-    (fold.finish(&mut delivered).map_err(|error| error.kind), delivered)
+fn fold(events: &[Value]) -> (Result<Response, ErrorKind>, Vec<ModelEvent>) {
+    let (response, delivered) = support::fold(Wire::Responses, &model(), events);
+    (response.map_err(|error| error.kind), delivered)
 }
 
 #[test]

@@ -7,13 +7,10 @@ use toolpost_llm::{
     Item, ItemView, ModelEvent, ModelId, Request, Response, StopReason, ToolDefinition, Wire,
 };
 
+use crate::support;
+
 fn fold(wire: Wire, events: &[&str]) -> Response {
-    let mut fold = wire.fold(&ModelId::new(wire.as_str(), "some-model"));
-    let mut delivered = VecDeque::new();
-    for event in events {
-        fold.feed(format!("data: {event}\n\n").as_bytes(), &mut delivered).unwrap();
-    }
-    fold.finish(&mut delivered).unwrap()
+    support::fold(wire, &ModelId::new(wire.as_str(), "some-model"), events).0.unwrap()
 }
 
 #[test]
@@ -110,7 +107,7 @@ fn items_are_delivered_in_order() {
             assert_eq!(items(&events), response.items.iter().collect::<Vec<_>>(), "{order:?} {begun:?}");
             let raws: Vec<Value> = response.items.iter().map(|item| item.raw().to_value().unwrap()).collect();
             assert_eq!(raws, output, "{order:?} {begun:?}");
-            // A search that ends too early is shown at once, and comes again in its place.
+            // A search that ends out of order is delivered at once, and again in order.
             let early = events.iter().filter(|event| matches!(event, ModelEvent::Hosted(_))).count();
             assert_eq!(early, hosted, "{order:?} {begun:?}");
         }
@@ -164,7 +161,7 @@ fn interleaved_blocks_are_delivered_in_order() {
         stop(1),
         stop(0),
         json!({"type": "message_stop"}).to_string(),
-        // A router's own word for the end.
+        // A router's stop reason.
         "[DONE]".to_owned(),
     ];
     let (response, events) = delivered(Wire::Messages, &events);

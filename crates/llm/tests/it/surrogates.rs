@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde_json::json;
 use toolpost_llm::{ItemView, ModelEvent, ModelId, Response, Wire};
 
-/// A stream of each wire whose text is `hi `, one half, the other half, ` there`, and which calls a tool with half a
+/// A stream of each wire with the text `hi `, one half, the other half, ` there`, and a call with half a
 /// character among its arguments.
 const STREAMS: [(Wire, &[&str]); 4] = [
     (
@@ -65,7 +65,7 @@ fn check(wire: Wire, response: &Response) {
         })
         .collect();
     assert_eq!(calls, [("f", json!({"a": "\u{fffd}"}))], "{wire:?}");
-    // What goes back is text for any reader.
+    // The next request is valid text.
     for item in &response.items {
         item.raw().to_value().unwrap();
     }
@@ -103,7 +103,7 @@ const CUT: [(Wire, &str, &str, &str, &str); 4] = [
     ),
 ];
 
-/// What is shown of a stream, and what its answer says.
+/// The delivered text and the text of the answer.
 fn shown_and_said(wire: Wire, events: &[&str]) -> (String, String) {
     let mut fold = wire.fold(&ModelId::new(wire.as_str(), "some-model"));
     let mut delivered = VecDeque::new();
@@ -132,7 +132,7 @@ fn a_surrogate_pair_split_between_events_is_joined() {
 #[test]
 fn an_unpaired_surrogate_is_replaced() {
     for (wire, begin, first, _, end) in CUT {
-        // Its second half never comes: neither before another event nor before the end.
+        // The second half is missing before another event or the end.
         let ending =
             end.replace("[DONE]", r#"{"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#);
         let text = "hi \u{fffd}".to_owned();

@@ -32,7 +32,7 @@ fn options(ca_files: Vec<PathBuf>) -> HttpOptions {
     }
 }
 
-/// An authority for a host, or the word that there is none.
+/// A certificate authority for a host; prints a skip line and returns `None` without `openssl`.
 fn authority(test: &str, host: &str) -> Option<(tempfile::TempDir, TestAuthority)> {
     let folder = tempfile::tempdir().unwrap();
     let Some(made) = TestAuthority::make(folder.path(), host) else {
@@ -55,7 +55,7 @@ async fn a_named_certificate_authority_is_trusted() {
     .unwrap();
     let trusted = options(vec![made.file()]);
     assert_eq!(ask(server.base_url(), trusted.clone()).await.unwrap().text(), "safe");
-    // An authority that nobody knows is no passing failure: it would be unknown the next time too.
+    // An unknown authority is not retried.
     let mut unknown = options(Vec::new());
     unknown.retry.max_retries = 3;
     let error = ask(server.base_url(), unknown).await.unwrap_err();
@@ -63,7 +63,7 @@ async fn a_named_certificate_authority_is_trusted() {
     assert_eq!(error.details.attempts.len(), 1, "{error}");
     assert!(error.message.to_lowercase().contains("certificate"), "{error}");
     assert!(error.to_string().contains("SSL_CERT_FILE"), "{error}");
-    // Nor is a certificate of another host.
+    // A certificate of another host is not retried.
     let other = server.base_url().replace("localhost", "127.0.0.1");
     let error = ask(other, trusted).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Network(NetworkStage::Tls), "{error}");
@@ -85,7 +85,7 @@ async fn a_proxy_tunnels_encrypted_connections() {
     assert!(head.to_lowercase().contains("proxy-authorization: basic "), "{head}");
     assert!(!head.contains("canary-1"), "the proxy has seen the key: {head}");
     assert_eq!(server.requests()[0].header("authorization"), Some("Bearer canary-1"));
-    // Past the proxy nobody has that name.
+    // Without the proxy the name does not resolve.
     let past = HttpOptions { no_network: false, no_proxy: ".example".to_owned(), ..through.clone() };
     let error = ask(provider.clone(), past).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Network(NetworkStage::Dns), "{error}");

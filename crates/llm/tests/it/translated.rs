@@ -12,13 +12,13 @@ use toolpost_llm::{
 };
 use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
 
-/// The server wants a key that is not weak.
+/// The server rejects weak keys.
 const KEY: &str = "sk-loopback-0123456789-abcdef";
 
-/// How long the server may take to start on a busy machine.
+/// Maximum time for the server to start.
 const START: Duration = Duration::from_secs(150);
 
-/// What stands behind the server, by its names for them.
+/// The upstreams by the server's names.
 const UPSTREAMS: &[(&str, &str, &str)] = &[
     ("via-chat", "hosted_vllm/x", "/v1"),
     ("via-openai", "openai/x", "/v1"),
@@ -34,7 +34,7 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It has ended, or it ends now.
+        // The process has exited, or is killed now.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -71,7 +71,7 @@ fn start(upstream: &LoopbackProvider) -> Server {
     Server { child, address: format!("127.0.0.1:{port}"), _folder: folder }
 }
 
-/// Waits until the server takes connections. It takes them once it is ready.
+/// Waits until the server accepts connections, which it does once it is ready.
 fn wait(server: &mut Server) {
     let begun = Instant::now();
     while std::net::TcpStream::connect(&server.address).is_err() {
@@ -81,7 +81,7 @@ fn wait(server: &mut Server) {
     }
 }
 
-/// Answers as the provider would whose path was asked: first with a call, then with an answer.
+/// Answers as the provider of the path: first with a call, then with a text.
 fn upstream(request: &ReceivedRequest) -> Reply {
     let body = request.json();
     let has_result = String::from_utf8_lossy(&request.body).contains("it is sunny");

@@ -1,26 +1,16 @@
 //! Unusual answers of each wire, streamed or not, from a loopback server.
 
-use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use toolpost_llm::{
-    ErrorKind, HostedModel, HttpClient, HttpOptions, ItemView, Model as _, ModelError, ModelEvent, PROVIDERS,
-    Provider, ProviderAccess, Request, Response, RetryPolicy, Secret, StopReason, Wire,
+    ErrorKind, HostedModel, ItemView, Model as _, ModelError, ModelEvent, PROVIDERS, Provider, Request,
+    Response, StopReason, Wire,
 };
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 
+use crate::support;
+
 fn model(provider: &'static Provider, server: &LoopbackProvider, retries: u32) -> HostedModel {
-    let options = HttpOptions {
-        no_network: true,
-        retry: RetryPolicy {
-            max_retries: retries,
-            first_wait: std::time::Duration::from_millis(2),
-            ..RetryPolicy::default()
-        },
-        ..HttpOptions::default()
-    };
-    let access =
-        ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("canary")) };
-    HostedModel::new(provider, "some-model", access, HttpClient::new(options).unwrap()).unwrap()
+    support::hosted(provider, "some-model", server.base_url(), "canary", support::options(retries))
 }
 
 async fn whole(provider: &'static Provider, body: &Value) -> Result<Response, ModelError> {
@@ -35,26 +25,17 @@ async fn streamed(
     retries: u32,
 ) -> (Vec<ModelEvent>, Result<Response, ModelError>) {
     let server = LoopbackProvider::start(replies).unwrap();
-    let mut stream = model(provider, &server, retries).stream(&Request::new("hi"));
-    let mut events = Vec::new();
-    while let Some(event) = stream.next().await {
-        match event {
-            Ok(ModelEvent::Done(response)) => return (events, Ok(*response)),
-            Ok(event) => events.push(event),
-            Err(error) => return (events, Err(error)),
-        }
-    }
-    panic!("{}: the stream ended without an answer or an error", provider.name)
+    support::streamed(&model(provider, &server, retries), &Request::new("hi")).await
 }
 
 fn events(events: &[Value]) -> Reply {
-    Reply::events(events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat())
+    Reply::events(support::sse(events))
 }
 
-/// An answer of a call in the words of a wire: as a body, and as the events of a stream, of which the first only begins
+/// An answer with a call in the format of a wire: as a body, and as the events of a stream, of which the first starts
 /// the answer. `arguments` is the text of the call's arguments, `tokens` what the provider counts.
 fn call(wire: Wire, arguments: &str, tokens: i64) -> (Value, Vec<Value>) {
-    // Wires that have arguments as JSON have text as a string.
+    // Wires with JSON arguments send a text as a string.
     let input: Value = serde_json::from_str(arguments).unwrap_or_else(|_| arguments.into());
     match wire {
         Wire::Messages => {
@@ -126,7 +107,7 @@ fn call(wire: Wire, arguments: &str, tokens: i64) -> (Value, Vec<Value>) {
     }
 }
 
-/// The answer in both forms, which are one answer.
+/// The equal answers, streamed or not.
 async fn both(provider: &'static Provider, arguments: &str, tokens: i64) -> Response {
     let (body, said) = call(provider.wire, arguments, tokens);
     let whole = whole(provider, &body).await.unwrap();
@@ -165,7 +146,7 @@ async fn invalid_arguments_are_passed_to_the_caller() {
             };
             let is_object = arguments.as_ref().is_ok_and(|raw| raw.get().starts_with('{'));
             assert!(!is_object, "{}: {broken}: {arguments:?}", provider.name);
-            // It goes back to the provider, which must see what it said.
+            // The next request contains the arguments unchanged.
             let mut request = Request::new("hi");
             request.push_response(&response);
             provider.wire.write_body(&response.origin, &request, false).unwrap();

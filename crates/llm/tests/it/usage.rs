@@ -4,12 +4,13 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use toolpost_core::Timestamp;
 use toolpost_llm::{
-    Cost, HostedModel, HttpClient, HttpOptions, Model as _, ModelEvent, ModelId, ModelInfo, Provider,
-    ProviderAccess, Request, Response, Secret, Usage, Wire,
+    Cost, Model as _, ModelEvent, ModelId, ModelInfo, Provider, Request, Response, Usage, Wire,
 };
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 
-/// For each wire: a provider, one of its models that has a price, and where the counts of input and output are.
+use crate::support;
+
+/// For each wire: a provider, a model with a price, and the members of the input and output counts.
 const WIRES: [(Wire, &str, &str, &str, &str); 5] = [
     (Wire::Messages, "anthropic", "claude-sonnet-5-5", "input_tokens", "output_tokens"),
     (Wire::GenerateContent, "gemini", "gemini-3.8-flash", "promptTokenCount", "candidatesTokenCount"),
@@ -18,7 +19,7 @@ const WIRES: [(Wire, &str, &str, &str, &str); 5] = [
     (Wire::ChatCompletions, "openai-compatible", "some-model", "prompt_tokens", "completion_tokens"),
 ];
 
-/// A whole answer with this record of usage.
+/// An answer with this usage.
 fn body(wire: Wire, usage: Option<&Value>) -> Value {
     let (mut body, name) = match wire {
         Wire::Messages => (json!({"type": "message", "content": [{"type": "text", "text": "hi"}]}), "usage"),
@@ -68,7 +69,7 @@ fn missing_counts_make_the_cost_unknown() {
             (Some(json!({output: 5})), "no input"),
             (Some(json!({input: 10, output: "5"})), "a text as the output"),
         ];
-        // One wire leaves out what is zero.
+        // One wire omits zero counts.
         if wire != Wire::GenerateContent {
             rows.push((Some(json!({input: 10})), "no output"));
         }
@@ -85,7 +86,7 @@ fn missing_counts_make_the_cost_unknown() {
     }
 }
 
-/// A record in which only a part of the input is odd.
+/// A usage record with an invalid part of the input.
 fn parts_of(wire: Wire, input: &str, output: &str, odd: &Value) -> Value {
     match wire {
         Wire::Messages => json!({input: 10, output: 5, "cache_read_input_tokens": odd}),
@@ -129,10 +130,8 @@ async fn missing_token_counts_have_a_notice() {
         for (usage, notices) in [(json!({input: 1, output: 1}), 0), (json!({input: -1, output: 1}), 1)] {
             let reply = Reply::json(200, body(wire, Some(&usage)).to_string());
             let server = LoopbackProvider::start(vec![reply.clone(), reply]).unwrap();
-            let access =
-                ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("k")) };
-            let http = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
-            let model = HostedModel::new(Provider::find(provider).unwrap(), name, access, http).unwrap();
+            let provider = Provider::find(provider).unwrap();
+            let model = support::hosted(provider, name, server.base_url(), "k", support::options(0));
             let whole = model.respond(&Request::new("hi")).await.unwrap();
             let count = |response: &Response| {
                 response
@@ -153,7 +152,7 @@ async fn missing_token_counts_have_a_notice() {
     }
 }
 
-/// An answer of a wire that says at which level it was served.
+/// An answer of a wire with a service tier.
 fn served(wire: Wire, model: &ModelId, level: &Value) -> Response {
     let usage = json!({"input_tokens": 1_000_000, "output_tokens": 0});
     let mut body = body(wire, Some(&usage));
@@ -194,7 +193,7 @@ fn the_reported_service_tier_sets_the_cost() {
         let differs = dollars(info.cost_of(&response, noon())) != dollars(standard);
         assert_eq!(differs, service.is_some(), "{model} {level}: the levels cost different amounts");
     }
-    // A level whose price nobody knows.
+    // A service tier without a known price.
     let odd = served(Wire::Responses, &gpt, &json!({"service_tier": "platinum"}));
     assert_eq!(ModelInfo::find(&gpt).cost_of(&odd, noon()), None);
 }

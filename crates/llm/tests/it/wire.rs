@@ -10,6 +10,7 @@ use toolpost_llm::{
 };
 
 use crate::recorded::fold;
+use crate::support::{Case, check_bodies};
 
 fn body(request: &Request) -> Value {
     Wire::Messages
@@ -41,17 +42,8 @@ fn a_minimal_request_has_required_members_only() {
     );
 }
 
-/// A change of a request, the place in the body, and what stands there then.
-type Case = (fn(&mut Request), &'static str, Value);
-
 #[test]
 fn every_setting_reaches_the_body() {
-    let plain = body(&Request::new("hi"));
-    let changed = |change: fn(&mut Request)| {
-        let mut request = Request::new("hi");
-        change(&mut request);
-        body(&request)
-    };
     let cases: [Case; 20] = [
         (|r| r.system = Some("be kind".into()), "/system", json!("be kind")),
         (|r| r.settings.max_output_tokens = Some(9), "/max_tokens", json!(9)),
@@ -109,11 +101,7 @@ fn every_setting_reaches_the_body() {
             json!("auto"),
         ),
     ];
-    for (change, at, expected) in cases {
-        let body = changed(change);
-        assert_eq!(body.pointer(at).cloned().unwrap_or_default(), expected, "{at}");
-        assert_ne!(body, plain, "{at}");
-    }
+    check_bodies(body, &cases);
 }
 
 #[test]
@@ -355,7 +343,7 @@ fn pauses_containers_and_compactions_are_decoded() {
 
 #[test]
 fn hostile_streams_end_early_with_errors() {
-    // Every event adds members to the message, up to more than any message has.
+    // Every event adds members to the message, beyond the limit.
     let members = |from: u64| {
         let members = (from..from + 900).map(|number| (format!("k{number}"), json!(0)));
         let mut event: serde_json::Map<String, Value> = members.collect();
@@ -374,7 +362,7 @@ fn hostile_streams_end_early_with_errors() {
     assert!(fold([stream(&[start.clone(), delta(0)], "end_turn").as_bytes()]).is_ok());
     let error = fold([stream(&[start, delta(0), delta(900)], "end_turn").as_bytes()]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Protocol);
-    // Depth is no danger to the stack: the text is kept, and only whoever reads it deeper gets an error.
+    // Deep nesting does not overflow the stack: the JSON text stays, and only parsing it is an error.
     let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
     let block =
         format!(r#"{{"type":"content_block_start","index":0,"content_block":{{"type":"x","deep":{deep}}}}}"#);

@@ -6,27 +6,10 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::{Value, json};
 use toolpost_core::ToolSpec;
+use toolpost_schema::subschemas_mut;
 
 /// About how many characters of a definition are one token.
 const CHARACTERS_PER_TOKEN: f64 = 4.0;
-
-/// Keywords whose values are schemas by name.
-const BY_NAME: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
-/// Keywords whose value is one schema.
-const ONE: [&str; 10] = [
-    "items",
-    "additionalProperties",
-    "unevaluatedProperties",
-    "unevaluatedItems",
-    "contains",
-    "propertyNames",
-    "not",
-    "if",
-    "then",
-    "else",
-];
-/// Keywords whose value is a list of schemas.
-const SEVERAL: [&str; 4] = ["anyOf", "oneOf", "allOf", "prefixItems"];
 
 /// A schema without the descriptions and defaults of its parts. What it accepts stays the same, and so does what it says
 /// of itself as a whole.
@@ -37,16 +20,7 @@ pub fn compact_schema(schema: &Value) -> Value {
 }
 
 fn strip_parts(schema: &mut Value) {
-    let Some(schema) = schema.as_object_mut() else { return };
-    for (keyword, value) in schema {
-        let keyword = keyword.as_str();
-        match value {
-            Value::Object(parts) if BY_NAME.contains(&keyword) => parts.values_mut().for_each(strip),
-            Value::Array(parts) if SEVERAL.contains(&keyword) => parts.iter_mut().for_each(strip),
-            part if ONE.contains(&keyword) => strip(part),
-            _ => {}
-        }
-    }
+    subschemas_mut(schema).into_iter().for_each(strip);
 }
 
 fn strip(part: &mut Value) {

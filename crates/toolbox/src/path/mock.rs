@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use toolpost_core::{Output, ToolSpec};
+use toolpost_schema::resolve;
 
 /// How deep a made-up value goes: schemas may refer to themselves.
 const MAX_DEPTH: usize = 16;
@@ -22,9 +23,7 @@ fn sample(schema: &Value, root: &Value, depth: usize) -> Value {
     if depth > MAX_DEPTH {
         return Value::Null;
     }
-    if let Some(target) =
-        schema.get("$ref").and_then(Value::as_str).and_then(|path| root.pointer(path.strip_prefix('#')?))
-    {
+    if let Some(target) = schema.get("$ref").and_then(Value::as_str).and_then(|path| resolve(root, path)) {
         return sample(target, root, depth + 1);
     }
     for keyword in ["const", "default"] {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
-use crate::{Attempt, ErrorKind, ModelError, ModelId, NetworkStage, TimeoutStage};
+use crate::{Attempt, ErrorKind, ModelError, ModelId};
 
 /// The serialized form of a model's error.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -14,7 +15,7 @@ struct Failure {
     kind: String,
     /// The stage of a network error or timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    stage: Option<String>,
+    stage: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<u64>,
     message: String,
@@ -33,8 +34,8 @@ struct Failure {
 impl From<&ModelError> for Failure {
     fn from(error: &ModelError) -> Self {
         let stage = match &error.kind {
-            ErrorKind::Network(stage) => Some(network(*stage)),
-            ErrorKind::Timeout(stage) => Some(timeout(*stage)),
+            ErrorKind::Network(stage) => serde_json::to_value(stage).ok(),
+            ErrorKind::Timeout(stage) => serde_json::to_value(stage).ok(),
             _ => None,
         };
         let retry_after_ms = match &error.kind {
@@ -46,7 +47,7 @@ impl From<&ModelError> for Failure {
         let details = &error.details;
         Self {
             kind: error.kind.as_str().to_owned(),
-            stage: stage.map(str::to_owned),
+            stage,
             retry_after_ms,
             message: error.message.clone(),
             model: details.model.clone(),
@@ -71,57 +72,37 @@ impl Failure {
     }
 
     fn kind(&self) -> ErrorKind {
-        let stage = self.stage.as_deref();
-        let networks =
-            [NetworkStage::Dns, NetworkStage::Connect, NetworkStage::Tls, NetworkStage::Transfer].into_iter();
-        let timeouts = [
-            TimeoutStage::Connect,
-            TimeoutStage::FirstByte,
-            TimeoutStage::BetweenEvents,
-            TimeoutStage::Total,
-        ]
-        .into_iter();
-        let kinds = [
-            ErrorKind::Auth,
-            ErrorKind::NotFound,
-            ErrorKind::RateLimited { retry_after: self.retry_after_ms.map(Duration::from_millis) },
-            ErrorKind::Overloaded,
-            ErrorKind::InvalidRequest,
-            ErrorKind::ContextTooLong,
-            ErrorKind::Refused,
-            ErrorKind::Billing,
-            ErrorKind::NetworkForbidden,
-            ErrorKind::Unsupported,
-            ErrorKind::Configuration,
-            ErrorKind::Script,
-            ErrorKind::ScriptExpectation,
-            ErrorKind::ScriptExhausted,
-            ErrorKind::ReplayMismatch,
-        ];
-        let networks = networks.filter(|known| Some(network(*known)) == stage).map(ErrorKind::Network);
-        let timeouts = timeouts.filter(|known| Some(timeout(*known)) == stage).map(ErrorKind::Timeout);
-        let mut known = kinds.into_iter().chain(networks).chain(timeouts);
-        known.find(|kind| kind.as_str() == self.kind).unwrap_or(ErrorKind::Protocol)
+        let stage = self.stage.clone().unwrap_or_default();
+        let kind = match self.kind.as_str() {
+            "network" => serde_json::from_value(stage).ok().map(ErrorKind::Network),
+            "timeout" => serde_json::from_value(stage).ok().map(ErrorKind::Timeout),
+            "rate_limited" => {
+                let retry_after = self.retry_after_ms.map(Duration::from_millis);
+                Some(ErrorKind::RateLimited { retry_after })
+            }
+            name => KINDS.iter().find(|kind| kind.as_str() == name).cloned(),
+        };
+        kind.unwrap_or(ErrorKind::Protocol)
     }
 }
 
-fn network(stage: NetworkStage) -> &'static str {
-    match stage {
-        NetworkStage::Dns => "dns",
-        NetworkStage::Connect => "connect",
-        NetworkStage::Tls => "tls",
-        NetworkStage::Transfer => "transfer",
-    }
-}
-
-fn timeout(stage: TimeoutStage) -> &'static str {
-    match stage {
-        TimeoutStage::Connect => "connect",
-        TimeoutStage::FirstByte => "first_byte",
-        TimeoutStage::BetweenEvents => "between_events",
-        TimeoutStage::Total => "total",
-    }
-}
+/// The kinds without data.
+const KINDS: [ErrorKind; 14] = [
+    ErrorKind::Auth,
+    ErrorKind::NotFound,
+    ErrorKind::Overloaded,
+    ErrorKind::InvalidRequest,
+    ErrorKind::ContextTooLong,
+    ErrorKind::Refused,
+    ErrorKind::Billing,
+    ErrorKind::NetworkForbidden,
+    ErrorKind::Unsupported,
+    ErrorKind::Configuration,
+    ErrorKind::Script,
+    ErrorKind::ScriptExpectation,
+    ErrorKind::ScriptExhausted,
+    ErrorKind::ReplayMismatch,
+];
 
 /// The format of recordings: `kind` is the stable name of the kind.
 impl Serialize for ModelError {
@@ -139,6 +120,7 @@ impl<'de> Deserialize<'de> for ModelError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{NetworkStage, TimeoutStage};
 
     #[test]
     fn an_error_survives_serialization() {

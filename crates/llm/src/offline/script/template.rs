@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::ToolResult;
 
-/// The deepest nesting of values with templates.
+/// Maximum nesting of values with templates.
 const MAX_DEPTH: usize = 64;
 
 /// A parsed text with templates.

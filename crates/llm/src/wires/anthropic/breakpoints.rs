@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{ErrorKind, ModelError, ModelId, PromptCaching};
 
-/// The most breakpoints of a request, including the automatic one.
+/// Maximum number of breakpoints of a request, including the automatic one.
 pub(super) const MAX_BREAKPOINTS: usize = 4;
 
 /// The number of our breakpoints that fit besides the request's own; `None` if all fit.

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::wires::failure::{error, error_of_page, kind_of_status};
+use crate::wires::failure::{Kinds, error, error_of_page, kind_of_code, kind_of_message, kind_of_status};
 use crate::{ErrorKind, ModelError};
 
 /// The member `error`.
@@ -15,7 +15,7 @@ pub(super) struct ErrorBody {
 }
 
 /// Decodes the error of an unsuccessful answer.
-pub(super) fn read_error(status: u16, text: &str) -> ModelError {
+pub(in crate::wires) fn read_error(status: u16, text: &str) -> ModelError {
     #[derive(Deserialize)]
     struct Body {
         error: ErrorBody,
@@ -36,24 +36,19 @@ pub(super) fn error_of(status: Option<u16>, body: &ErrorBody) -> ModelError {
     error(kind, status, &body.message, &body.kind)
 }
 
+/// Invalid requests without a code of their own.
+const INVALID_REQUESTS: Kinds = &[
+    (ErrorKind::ContextTooLong, &["prompt is too long", "context limit", "context window"]),
+    (ErrorKind::Billing, &["credit balance"]),
+];
+
 fn kind_of_name(body: &ErrorBody) -> Option<ErrorKind> {
-    let message = body.message.to_lowercase();
-    let mentions = |words: &[&str]| words.iter().any(|word| message.contains(word));
-    Some(match body.kind.as_str() {
-        // A full context window and an empty account have no code of their own, only a message.
-        "invalid_request_error" if mentions(&["prompt is too long", "context limit", "context window"]) => {
-            ErrorKind::ContextTooLong
+    match body.kind.as_str() {
+        "invalid_request_error" => {
+            kind_of_message(&body.message, INVALID_REQUESTS).or(Some(ErrorKind::InvalidRequest))
         }
-        "invalid_request_error" if mentions(&["credit balance"]) => ErrorKind::Billing,
-        "invalid_request_error" => ErrorKind::InvalidRequest,
-        "authentication_error" | "permission_error" => ErrorKind::Auth,
-        "billing_error" => ErrorKind::Billing,
-        "not_found_error" => ErrorKind::NotFound,
-        "request_too_large" => ErrorKind::ContextTooLong,
-        "rate_limit_error" => ErrorKind::RateLimited { retry_after: None },
-        "overloaded_error" | "api_error" | "timeout_error" => ErrorKind::Overloaded,
-        _ => return None,
-    })
+        name => kind_of_code(name),
+    }
 }
 
 #[cfg(test)]
@@ -67,23 +62,16 @@ mod tests {
                 serde_json::json!({"type": "error", "error": {"type": name, "message": message}}).to_string();
             read_error(status, &text).kind
         };
-        assert_eq!(
-            kind(400, "invalid_request_error", "prompt is too long: 9 tokens"),
-            ErrorKind::ContextTooLong
-        );
-        assert_eq!(kind(400, "invalid_request_error", "Your credit balance is too low"), ErrorKind::Billing);
-        assert_eq!(kind(400, "invalid_request_error", "temperature: range"), ErrorKind::InvalidRequest);
-        assert_eq!(kind(403, "permission_error", "no"), ErrorKind::Auth);
-        assert_eq!(kind(529, "overloaded_error", "Overloaded"), ErrorKind::Overloaded);
-        assert_eq!(kind(500, "brand_new_error", "x"), ErrorKind::Overloaded);
-        assert_eq!(kind(418, "brand_new_error", "x"), ErrorKind::InvalidRequest);
-    }
-
-    #[test]
-    fn a_gateway_page_is_excerpted() {
-        let error = read_error(502, &format!("<html>{}", "x".repeat(9_000)));
-        assert_eq!(error.kind, ErrorKind::Overloaded);
-        assert!(error.message.starts_with("<html>x") && error.message.len() == 200);
-        assert_eq!(read_error(401, "").message, "the answer is empty");
+        for (status, name, message, expected) in [
+            (400, "invalid_request_error", "prompt is too long: 9 tokens", ErrorKind::ContextTooLong),
+            (400, "invalid_request_error", "Your credit balance is too low", ErrorKind::Billing),
+            (400, "invalid_request_error", "temperature: range", ErrorKind::InvalidRequest),
+            (403, "permission_error", "no", ErrorKind::Auth),
+            (529, "overloaded_error", "Overloaded", ErrorKind::Overloaded),
+            (500, "brand_new_error", "x", ErrorKind::Overloaded),
+            (418, "brand_new_error", "x", ErrorKind::InvalidRequest),
+        ] {
+            assert_eq!(kind(status, name, message), expected, "{name} {message}");
+        }
     }
 }

@@ -39,7 +39,7 @@ pub(super) const COMPACT: &str = "compact_20260112";
 /// The context edit that clears tool results.
 pub(super) const CLEAR_TOOL_RESULTS: &str = "clear_tool_uses_20250919";
 
-/// The most models that an error names.
+/// Maximum number of models that an error names.
 const MAX_NAMED: usize = 8;
 
 /// The beta header of a feature.

@@ -19,10 +19,10 @@ use crate::{
     PromptCaching, Request, Settings, Thinking, ToolChoice, ToolDefinition, Turn,
 };
 
-/// The longest call id that every server accepts, in bytes.
+/// Maximum length of a call id that every server accepts, in bytes.
 const MAX_CALL_ID: usize = 40;
 
-/// The longest name of an answer's format, in characters.
+/// Maximum length of a name of an answer's format, in characters.
 const MAX_FORMAT_NAME: usize = 64;
 
 /// Encodes the body, with notices for the user.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::wires::failure::{error, error_of_page, kind_of_status};
+use crate::wires::failure::{Kinds, error, error_of_page, kind_of_code, kind_of_message, kind_of_status};
 use crate::{ErrorKind, ModelError};
 
 /// An error of a server.
@@ -16,7 +16,7 @@ struct ServerError {
 }
 
 /// Decodes the error of an unsuccessful answer.
-pub(super) fn read_error(status: u16, text: &str) -> ModelError {
+pub(in crate::wires) fn read_error(status: u16, text: &str) -> ModelError {
     let error = serde_json::from_str::<Value>(text).ok().and_then(|body| read_body(&body));
     error.map_or_else(|| error_of_page(status, text), |error| error_of(Some(status), &error))
 }
@@ -76,49 +76,15 @@ fn error_of(status: Option<u16>, server: &ServerError) -> ModelError {
     error(kind, status, &server.message, &name.unwrap_or_default())
 }
 
+/// Errors that only their message distinguishes.
+const MESSAGES: Kinds = &[(
+    ErrorKind::ContextTooLong,
+    &["context length", "context window", "context size", "maximum context", "prompt is too long"],
+)];
+
 fn kind_of(server: &ServerError) -> Option<ErrorKind> {
-    let message = server.message.to_lowercase();
-    let mentions = |words: &[&str]| words.iter().any(|word| message.contains(word));
-    if mentions(&[
-        "context length",
-        "context window",
-        "context size",
-        "maximum context",
-        "prompt is too long",
-    ]) {
-        return Some(ErrorKind::ContextTooLong);
-    }
-    server.codes.iter().find_map(|name| {
-        Some(match name.to_ascii_lowercase().as_str() {
-            "context_length_exceeded" | "exceed_context_size_error" => ErrorKind::ContextTooLong,
-            "insufficient_quota"
-            | "billing_not_active"
-            | "billing_hard_limit_reached"
-            | "insufficient_balance" => ErrorKind::Billing,
-            "invalid_api_key"
-            | "authentication_error"
-            | "permission_error"
-            | "permission_denied"
-            | "unauthenticated" => ErrorKind::Auth,
-            "model_not_found" | "not_found_error" | "not_found" | "notfounderror" => ErrorKind::NotFound,
-            "rate_limit_exceeded"
-            | "rate_limit_error"
-            | "tokens"
-            | "requests"
-            | "too_many_requests"
-            | "resource_exhausted" => ErrorKind::RateLimited { retry_after: None },
-            "content_filter" | "content_policy_violation" | "moderation_blocked" => ErrorKind::Refused,
-            "server_error"
-            | "internal_server_error"
-            | "internalservererror"
-            | "overloaded_error"
-            | "service_unavailable"
-            | "unavailable_error"
-            | "unavailable"
-            | "api_error" => ErrorKind::Overloaded,
-            _ => return None,
-        })
-    })
+    kind_of_message(&server.message, MESSAGES)
+        .or_else(|| server.codes.iter().find_map(|code| kind_of_code(code)))
 }
 
 #[cfg(test)]
@@ -172,8 +138,6 @@ mod tests {
                 None,
             ),
             (401, r#"{"detail":"who are you"}"#, ErrorKind::Auth, "who are you", None),
-            (503, "<html>busy", ErrorKind::Overloaded, "<html>busy", None),
-            (500, "", ErrorKind::Overloaded, "the answer is empty", None),
             (500, "{}", ErrorKind::Overloaded, "{}", None),
         ] {
             let error = read_error(status, text);

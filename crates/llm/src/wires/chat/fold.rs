@@ -19,10 +19,10 @@ const THINKING_INDEX: u64 = 0;
 const TEXT_INDEX: u64 = 1;
 const FIRST_CALL_INDEX: u64 = 2;
 
-/// The most calls of an answer, and the most call fragments of an event.
+/// Maximum number of calls of an answer, and of call fragments of an event.
 const MAX_CALLS: usize = 1_000;
 
-/// The most elements of all lists of an answer, such as log probabilities.
+/// Maximum number of elements of all lists of an answer, such as log probabilities.
 const MAX_ELEMENTS: usize = 250_000;
 
 /// An incomplete member of the message.

@@ -5,10 +5,10 @@ use serde_json::{Map, Value};
 use crate::RawJson;
 use crate::fields::Members;
 
-/// The most steps of a path.
+/// Maximum number of steps of a path.
 const MAX_DEPTH: usize = 100;
 
-/// The most list elements of a call that are skipped by a higher index.
+/// Maximum number of list elements of a call that are skipped by a higher index.
 const MAX_SKIPPED: usize = 1_000;
 
 /// The arguments so far.

@@ -7,11 +7,11 @@ use serde_json::value::RawValue;
 
 use crate::fields::Members;
 use crate::http::retry::parse_duration;
-use crate::wires::failure::{error, error_of_page, kind_of_status};
+use crate::wires::failure::{Kinds, error, error_of_page, kind_of_code, kind_of_message, kind_of_status};
 use crate::{ErrorKind, ModelError};
 
 /// Decodes the error of an unsuccessful answer.
-pub(super) fn read_error(status: u16, text: &str) -> ModelError {
+pub(in crate::wires) fn read_error(status: u16, text: &str) -> ModelError {
     error_in(Some(status), text).unwrap_or_else(|| error_of_page(status, text))
 }
 
@@ -57,35 +57,37 @@ pub(super) fn error_of(status: Option<u16>, raw: &RawValue) -> ModelError {
     error(kind, status, &message, &name)
 }
 
+/// Invalid arguments of other kinds.
+const INVALID_ARGUMENTS: Kinds = &[
+    (ErrorKind::Auth, &["api key not valid", "api key expired"]),
+    (
+        ErrorKind::ContextTooLong,
+        &["input token count", "exceeds the maximum number of tokens", "context window"],
+    ),
+];
+
+/// Errors of the project's account.
+const ACCOUNT: Kinds =
+    &[(ErrorKind::Billing, &["enable billing", "billing account", "credits are depleted", "prepayment"])];
+
 fn kind_of_name(name: &str, reason: &str, message: &str, retry_after: Option<Duration>) -> Option<ErrorKind> {
-    let message = message.to_lowercase();
-    let mentions = |words: &[&str]| words.iter().any(|word| message.contains(word));
-    Some(match name {
-        // An invalid API key is an invalid argument here; the detail or the message tells.
-        "INVALID_ARGUMENT"
-            if reason.starts_with("API_KEY_") || mentions(&["api key not valid", "api key expired"]) =>
-        {
-            ErrorKind::Auth
+    let other = match name {
+        "INVALID_ARGUMENT" if reason.starts_with("API_KEY_") => Some(ErrorKind::Auth),
+        "INVALID_ARGUMENT" => kind_of_message(message, INVALID_ARGUMENTS),
+        "FAILED_PRECONDITION" | "PERMISSION_DENIED" | "RESOURCE_EXHAUSTED" => {
+            kind_of_message(message, ACCOUNT)
         }
-        "INVALID_ARGUMENT"
-            if mentions(&["input token count", "exceeds the maximum number of tokens", "context window"]) =>
-        {
-            ErrorKind::ContextTooLong
-        }
-        "FAILED_PRECONDITION" | "PERMISSION_DENIED" | "RESOURCE_EXHAUSTED"
-            if mentions(&["enable billing", "billing account", "credits are depleted", "prepayment"]) =>
-        {
-            ErrorKind::Billing
-        }
+        _ => None,
+    };
+    other.or_else(|| match name {
         "INVALID_ARGUMENT" | "FAILED_PRECONDITION" | "OUT_OF_RANGE" | "ALREADY_EXISTS" | "UNIMPLEMENTED" => {
-            ErrorKind::InvalidRequest
+            Some(ErrorKind::InvalidRequest)
         }
-        "UNAUTHENTICATED" | "PERMISSION_DENIED" => ErrorKind::Auth,
-        "NOT_FOUND" => ErrorKind::NotFound,
-        "RESOURCE_EXHAUSTED" => ErrorKind::RateLimited { retry_after },
-        "UNAVAILABLE" | "INTERNAL" | "DEADLINE_EXCEEDED" | "ABORTED" | "CANCELLED" | "UNKNOWN"
-        | "DATA_LOSS" => ErrorKind::Overloaded,
-        _ => return None,
+        "RESOURCE_EXHAUSTED" => Some(ErrorKind::RateLimited { retry_after }),
+        "INTERNAL" | "DEADLINE_EXCEEDED" | "ABORTED" | "CANCELLED" | "UNKNOWN" | "DATA_LOSS" => {
+            Some(ErrorKind::Overloaded)
+        }
+        name => kind_of_code(name),
     })
 }
 
@@ -146,11 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_page_is_excerpted() {
-        let error = read_error(502, &format!("<html>{}", "x".repeat(9_000)));
-        assert_eq!(error.kind, ErrorKind::Overloaded);
-        assert!(error.message.starts_with("<html>x") && error.message.len() == 200);
-        assert_eq!(read_error(401, "").message, "the answer is empty");
+    fn a_text_is_an_error_too() {
         assert_eq!(read_error(400, r#"{"error":"no"}"#).message, "no");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::RawJson;
 use crate::schema::{SchemaTarget, lower};
 
-/// The most cached schemas.
+/// Maximum number of cached schemas.
 const MAX_CACHED: usize = 1_000;
 
 /// A cache of lowered schemas by source text, because every request of a conversation sends the same tools.

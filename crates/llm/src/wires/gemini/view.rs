@@ -11,13 +11,13 @@ use crate::{Citation, FileRef, HostedOutput, Item, ItemView, RawJson};
 /// The prefix of generated call ids. They are never sent, because the provider does not know them.
 const GENERATED_PREFIX: &str = "call-";
 
-/// The longest id that generated ids may contain, in bytes: every item may have a copy.
+/// Maximum length of an id that generated ids may contain, in bytes: every item may have a copy.
 const MAX_ID: usize = 256;
 
-/// The most passages that are looked up, and the most citations of an answer.
+/// Maximum number of passages that are looked up, and of citations of an answer.
 const MAX_PASSAGES: usize = 1_000;
 
-/// The most bytes of an answer's citations.
+/// Maximum size, in bytes, of an answer's citations.
 const MAX_CITATION_BYTES: usize = 4 * 1024 * 1024;
 
 /// The provider's id of a call; `None` if the id was generated.

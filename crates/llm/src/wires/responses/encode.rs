@@ -20,7 +20,7 @@ use crate::{
     ToolResult, Turn,
 };
 
-/// The longest call id of the wire, in characters.
+/// Maximum length of a call id of the wire, in characters.
 const MAX_CALL_ID: usize = 64;
 
 /// The part of each text that counts for the prompt cache key, in bytes.

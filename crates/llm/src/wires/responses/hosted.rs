@@ -7,7 +7,7 @@ use crate::json::JsonWriter;
 use crate::wires::codec::Notices;
 use crate::{HostedTool, Part, Request, Turn};
 
-/// The most accounts in a filter of X search.
+/// Maximum number of accounts in a filter of X search.
 const MAX_HANDLES: usize = 10;
 
 /// The wire's type of a hosted tool.

@@ -1,4 +1,4 @@
-//! Chat Completions, of every server that was recorded.
+//! Chat Completions of every recorded server.
 
 use serde_json::{Map, Value, json};
 use toolpost_llm::{Effort, OutputFormat, Part, Request, ToolChoice, ToolDefinition, Turn, Wire, messages};
@@ -19,7 +19,7 @@ impl Dialect for Chat {
 
     fn has_request(&self, _: &str, request: &RecordedRequest) -> bool {
         let path = request.address.split(['?', '#']).next().unwrap_or_default();
-        // One address belongs to a server that answers anything but a completion, on purpose.
+        // One recorded test server never answers with a completion.
         path.ends_with("/chat/completions") && !path.contains("/bin/content-type/")
     }
 
@@ -32,7 +32,7 @@ impl Dialect for Chat {
     }
 
     fn is_whole(&self, stream: &str) -> bool {
-        // An error ends it, also if the server closes it like an answer.
+        // An error ends the stream, even before the end marker of an answer.
         chunks(stream).all(|chunk| chunk["error"].is_null())
             && (stream.contains("[DONE]")
                 || chunks(stream).any(|chunk| chunk["choices"][0]["finish_reason"].is_string()))
@@ -58,7 +58,7 @@ impl Dialect for Chat {
 
     fn expected(&self, essence: &Value, changes: &mut Vec<String>) -> Vec<Value> {
         let mut items = self.items(essence);
-        // Of the answer's id the last letters and digits.
+        // Generated ids contain the last letters and digits of the answer's id.
         let id = essence["id"].as_str().unwrap_or_default();
         let end: Vec<char> = id.chars().rev().filter(char::is_ascii_alphanumeric).take(12).collect();
         let end: String = end.into_iter().rev().collect();
@@ -66,7 +66,7 @@ impl Dialect for Chat {
             for (number, call) in item["tool_calls"].as_array_mut().into_iter().flatten().enumerate() {
                 if call["id"].as_str().unwrap_or_default().is_empty() && call["function"]["name"].is_string()
                 {
-                    changes.push("a call without an id gets one, which its result must name".into());
+                    changes.push("a call without an id gets a generated id for its result".into());
                     call["id"] = format!("call_{end}_{number}").into();
                 }
             }
@@ -79,7 +79,7 @@ impl Dialect for Chat {
         messages.filter(|message| message["role"] == "assistant").cloned().collect()
     }
 
-    /// Members without a word say nothing.
+    /// Removes empty members.
     fn piece(&self, item: &Value) -> Value {
         let mut item = item.clone();
         if let Some(members) = item.as_object_mut() {
@@ -114,7 +114,7 @@ impl Dialect for Chat {
 
     fn request(&self, body: &Value) -> Option<Request> {
         body["messages"].as_array()?;
-        // Azure has the model in the address, which is another form of the request.
+        // Azure has the model in the address, not in the body.
         body["model"].as_str()?;
         Some(request_of(body))
     }
@@ -124,12 +124,12 @@ impl Dialect for Chat {
     }
 }
 
-/// What the naive fold speaks of.
+/// The compared part of an answer.
 fn essence(id: &Value, message: &Value, reason: &Value, usage: &Value) -> Value {
     json!({"id": id, "message": message, "finish_reason": reason, "usage": usage})
 }
 
-/// Whether a member says nothing.
+/// Whether a member is empty.
 fn is_silent(value: &Value) -> bool {
     value.is_null() || *value == "" || *value == json!([]) || *value == json!({})
 }
@@ -142,7 +142,7 @@ fn chunks(stream: &str) -> impl Iterator<Item = Value> {
         .map(|data| serde_json::from_str(data).expect("a recorded event is JSON"))
 }
 
-/// A second, naive fold on plain values, to hold ours against.
+/// A simple fold over plain JSON, the reference for Toolpost's fold.
 fn naive_fold(stream: &str) -> Value {
     let mut message = json!({"role": "assistant"});
     let mut calls: Vec<(Option<u64>, Value)> = Vec::new();
@@ -154,7 +154,7 @@ fn naive_fold(stream: &str) -> Value {
         if chunk["usage"].is_object() {
             usage = chunk["usage"].clone();
         }
-        // Of several answers to one question the first is the answer.
+        // The first choice is the answer.
         let Some(choices) = chunk["choices"].as_array() else { continue };
         let Some(first) = choices.iter().find(|choice| choice["index"].as_u64().unwrap_or_default() == 0)
         else {
@@ -184,8 +184,8 @@ fn naive_fold(stream: &str) -> Value {
     essence(&id, &message, &reason, &usage)
 }
 
-/// The call that a piece is more of: the latest with its index, unless it has another id; without an index the one with
-/// its id; with neither the last, unless it has a name.
+/// The call that a fragment extends: the latest with its index and no other id, else the one with its id, else the last
+/// one if the fragment has no name.
 fn call_of(calls: &[(Option<u64>, Value)], part: &Value) -> Option<usize> {
     let id_of = |value: &Value| value["id"].as_str().filter(|id| !id.is_empty()).map(str::to_owned);
     let id = id_of(part);
@@ -201,7 +201,7 @@ fn call_of(calls: &[(Option<u64>, Value)], part: &Value) -> Option<usize> {
     })
 }
 
-/// Texts are appended, lists too, objects member by member, `null` changes nothing that is there.
+/// Appends texts and lists, merges objects, and ignores `null`.
 fn grow(ours: &mut Value, delta: &Value) {
     for (name, value) in delta.as_object().expect("a delta is an object") {
         if ["index", "role", "channel"].contains(&name.as_str()) {
@@ -211,7 +211,7 @@ fn grow(ours: &mut Value, delta: &Value) {
             (None, value) => ours[name] = value.clone(),
             (Some(_), Value::Null) => {}
             (Some(Value::String(_)), Value::String(new)) if name == "id" && new.is_empty() => {}
-            // A name comes whole, and some servers repeat it.
+            // A name is complete, and some servers repeat it.
             (Some(Value::String(old)), Value::String(new)) if name == "name" && old == new => {}
             (Some(Value::String(old)), Value::String(new)) if name != "id" && name != "type" => {
                 old.push_str(new);
@@ -221,7 +221,7 @@ fn grow(ours: &mut Value, delta: &Value) {
                     grow_list(old, part);
                 }
             }
-            // Content that is a list stays one.
+            // A content list stays a list.
             (Some(Value::Array(old)), Value::String(text)) if name == "content" => {
                 if !text.is_empty() {
                     grow_list(old, &json!({"type": "text", "text": text}));
@@ -233,7 +233,7 @@ fn grow(ours: &mut Value, delta: &Value) {
     }
 }
 
-/// A part is more of the last one if it has its index, or if both are only text, or only thinking.
+/// A part extends the last one if both have one index, or if both are text or thinking only.
 fn grow_list(parts: &mut Vec<Value>, part: &Value) {
     let only = |value: &Value, names: &[&str]| {
         value.as_object().is_some_and(|members| members.keys().all(|name| names.contains(&name.as_str())))
@@ -271,20 +271,20 @@ fn grow_list(parts: &mut Vec<Value>, part: &Value) {
     }
 }
 
-/// The forms that mean the same to the provider, brought to one.
+/// Normalizes equivalent forms.
 fn normal(body: &Value) -> Value {
     let mut body = body.clone();
     let members = body.as_object_mut().expect("a body is an object");
-    // What is null is absent, and so are tools that are none.
+    // Null and an empty list of tools equal absent.
     members.retain(|name, value| !value.is_null() && (name != "tools" || *value != json!([])));
-    // Without tools there is nothing to choose from.
+    // A tool choice needs tools.
     if !members.contains_key("tools") {
         members.shift_remove("tool_choice");
     }
     if members.get("stream") == Some(&Value::Bool(false)) {
         members.shift_remove("stream");
     }
-    // We always ask a stream for its usage.
+    // Toolpost always requests the usage of a stream.
     members.shift_remove("stream_options");
     if let Some(limit) = members.shift_remove("max_completion_tokens") {
         members.insert("max_tokens".to_owned(), limit);
@@ -310,19 +310,19 @@ fn normal(body: &Value) -> Value {
         if let Some(text) = texts {
             message.insert("content".to_owned(), text.into());
         }
-        // A client may give a refusal back as what was said.
+        // A client may send a refusal back as text.
         if !message.get("content").is_some_and(|content| content.is_string() && content != "")
             && let Some(refusal) = message.shift_remove("refusal")
         {
             message.insert("content".to_owned(), refusal);
         }
-        // Members without a word.
+        // Empty members.
         message.retain(|_, value| !value.is_null() && value != "" && value != &json!([]));
     }
-    // A message without a word says nothing.
+    // Empty messages.
     let messages = body["messages"].as_array_mut().expect("a list of messages");
     messages.retain(|message| message.as_object().is_some_and(|members| members.len() > 1));
-    // A description of nothing is none, and the name of the dialect constrains nothing.
+    // Empty descriptions and `$schema`.
     for tool in body.get_mut("tools").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut)
             && function.get("description") == Some(&json!(""))
@@ -339,7 +339,7 @@ fn normal(body: &Value) -> Value {
     body
 }
 
-/// The order of required properties means nothing.
+/// Sorts `required`.
 fn sort_required(value: &mut Value) {
     match value {
         Value::Array(values) => values.iter_mut().for_each(sort_required),
@@ -353,8 +353,7 @@ fn sort_required(value: &mut Value) {
     }
 }
 
-/// The request of our types that means what a recorded body means. What has no type of its own goes into the
-/// provider's options.
+/// Rebuilds a recorded body with Toolpost's types. Members without a type become provider options.
 fn request_of(body: &Value) -> Request {
     let mut request = Request::default();
     for (name, value) in body.as_object().unwrap().iter().filter(|(_, value)| !value.is_null()) {
@@ -439,7 +438,7 @@ fn conversation(list: &[Value], request: &mut Request) {
         request.system = first["content"].as_str().map(str::to_owned);
         rest = others;
     }
-    // Further instructions at the beginning are messages of their own.
+    // Further leading instructions become messages.
     while let [first, others @ ..] = rest
         && ["system", "developer"].iter().any(|role| first["role"] == *role)
     {
@@ -449,7 +448,7 @@ fn conversation(list: &[Value], request: &mut Request) {
         rest = others;
     }
     request.turns.extend(messages::import(&Value::from(rest)).unwrap().turns);
-    // Pictures stand in the result of a tool where a server takes them there: as parts of its own form.
+    // Some servers accept images in tool results, as parts of their own format.
     let mut recorded = rest.iter().filter(|message| message["role"] == "tool");
     let results = request.turns.iter_mut().filter_map(|turn| match turn {
         Turn::ToolResults(results) => Some(results),

@@ -11,22 +11,22 @@ use super::{
     Dialect, answered, fold, in_lines, judge, kind_of, model_of, of_dialects, requests, round_trip, value,
 };
 
-/// The deepest place at which a fault is planted.
+/// Maximum depth of a planted fault.
 const DEEPEST: usize = 8;
 
-/// How many streams of a dialect get faults in their answers.
+/// Number of streams per dialect with planted faults.
 const STREAMS: usize = 60;
 
 /// Whether an event is of a kind.
 type IsOne = fn(&ModelEvent) -> bool;
 
-/// A fault: where it is, and the value with it.
+/// A fault: its place and the faulty value.
 struct Fault {
     place: String,
     value: Value,
 }
 
-/// One fault for each member and element of a value: left out, or changed.
+/// One fault for each member and element of a value: omitted or changed.
 fn faults(of: &Value, place: &str, depth: usize, found: &mut Vec<Fault>) {
     if depth == DEEPEST {
         return;
@@ -56,7 +56,7 @@ fn faults(of: &Value, place: &str, depth: usize, found: &mut Vec<Fault>) {
             if elements.windows(2).any(|pair| pair[0] != pair[1]) {
                 plant(format!("{place}[] reversed"), elements.iter().rev().cloned().collect());
             }
-            // The first element stands for all of its kind.
+            // The first element represents all of its kind.
             if let Some(first) = elements.first() {
                 let mut inner = Vec::new();
                 faults(first, &format!("{place}[{}]", kind_of(first)), depth + 1, &mut inner);
@@ -76,7 +76,7 @@ fn faults(of: &Value, place: &str, depth: usize, found: &mut Vec<Fault>) {
     }
 }
 
-/// What was planted, and what no check noticed.
+/// The planted faults, and those that no check detected.
 #[derive(Default)]
 struct Planted {
     places: BTreeSet<String>,
@@ -84,13 +84,13 @@ struct Planted {
 }
 
 impl Planted {
-    /// Whether a fault at this place is still to be planted.
+    /// Whether this place has no planted fault yet.
     fn is_new(&mut self, place: &str) -> bool {
         self.places.insert(place.to_owned())
     }
 }
 
-/// Faults in what goes back.
+/// Faults in round trips.
 fn in_what_goes_back(dialect: &dyn Dialect, interaction: &Interaction, planted: &mut Planted) {
     let Some((essence, response)) = answered(dialect, interaction) else { return };
     let expected = dialect.expected(&essence, &mut Vec::new());
@@ -124,7 +124,7 @@ fn in_what_goes_back(dialect: &dyn Dialect, interaction: &Interaction, planted: 
     }
 }
 
-/// Faults that a fold may have: in the answer alone, in its events alone, and in all that it says.
+/// Faults of a fold: in the answer, in the events, and in both.
 fn in_a_stream(dialect: &dyn Dialect, model: &ModelId, text: &str, planted: &mut Planted) {
     let lines = in_lines(text);
     let Ok((response, events)) = fold(dialect, model, [text.as_bytes()]) else { return };
@@ -164,7 +164,7 @@ fn in_a_stream(dialect: &dyn Dialect, model: &ModelId, text: &str, planted: &mut
             check(format!("events: {name} in another order"), &response, &swapped);
         }
     }
-    // What the fold would lose everywhere alike: only the oracle can tell.
+    // Only the reference detects a value that the fold always loses.
     let body = value(&response.raw);
     let mut found = Vec::new();
     faults(&body, "fold", 0, &mut found);
@@ -199,11 +199,11 @@ fn in_a_request(dialect: &dyn Dialect, interaction: &Interaction, planted: &mut 
     let mut found = Vec::new();
     faults(&ours, "request", 0, &mut found);
     for Fault { place, value } in found {
-        // Without these there is no conversation to compare.
+        // A conversation needs these members.
         if dialect.units(&value).is_none() || dialect.normal(&value) == dialect.normal(&ours) {
             continue;
         }
-        // Of what the recorded client does not write, the recording cannot tell.
+        // The recording lacks these members.
         if allowed.is_ours(dialect, &place) {
             continue;
         }

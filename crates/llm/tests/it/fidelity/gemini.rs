@@ -62,7 +62,7 @@ impl Dialect for GenerateContent {
             let is_signed = part["thoughtSignature"].as_str().is_some_and(|signature| !signature.is_empty());
             let is_empty = part["text"] == "" && !is_signed && part["thought"] != true;
             if is_empty {
-                changes.push("a text without text is omitted: the provider refuses it".into());
+                changes.push("an empty text is omitted: the provider rejects it".into());
             }
             !is_empty
         });
@@ -118,7 +118,7 @@ impl Dialect for GenerateContent {
         for content in members["contents"].as_array().unwrap() {
             let role = content["role"].as_str().unwrap_or("user");
             let mut parts = content["parts"].as_array().cloned().unwrap_or_default();
-            // Recorded clients give a text without text back beside others, which we leave out.
+            // Recorded clients send empty texts beside others; Toolpost omits them.
             if role == "model" && parts.len() > 1 {
                 parts.retain(|part| *part != json!({"text": ""}));
             }
@@ -140,8 +140,7 @@ impl Dialect for GenerateContent {
     }
 }
 
-/// Types in capitals or by number are types, and neither the order of required properties nor the dialect's name means anything. An
-/// object without properties may say so or not.
+/// Normalizes schemas: the case and numbers of types, the order of `required`, `$schema`, and empty `properties`.
 fn normal_schema(schema: &mut Value) {
     let Some(members) = schema.as_object_mut() else { return };
     members.shift_remove("$schema");
@@ -167,8 +166,7 @@ fn normal_schema(schema: &mut Value) {
     }
 }
 
-/// Names with underscores are names with capitals, both alphabets of base64 mean the same, and what is absent is false.
-/// What belongs to tools and their schemas stays.
+/// Normalizes snake case to camel case, both alphabets of base64, and absent to false, except in tools and schemas.
 fn rename(value: &mut Value) {
     match value {
         Value::Array(values) => values.iter_mut().for_each(rename),
@@ -180,7 +178,7 @@ fn rename(value: &mut Value) {
                     let next = name[place + 1..].chars().next().unwrap_or_default().to_ascii_uppercase();
                     name.replace_range(place..(place + 2).min(name.len()), &next.to_string());
                 }
-                // Schemas in the form of the older member are JSON Schemas in all but name.
+                // The older member also holds a JSON Schema.
                 if name == "parameters" {
                     name = "parametersJsonSchema".into();
                 }
@@ -209,7 +207,7 @@ fn rename(value: &mut Value) {
     }
 }
 
-/// What the naive fold speaks of.
+/// The compared part of an answer.
 fn essence(parts: &Value, reason: &Value, answer: &Value) -> Value {
     json!({
         "parts": parts,
@@ -220,13 +218,13 @@ fn essence(parts: &Value, reason: &Value, answer: &Value) -> Value {
     })
 }
 
-/// The first of several answers to one question.
+/// The first candidate.
 fn first_of(event: &Value) -> Option<&Value> {
     let mut candidates = event["candidates"].as_array()?.iter();
     candidates.find(|candidate| candidate["index"].as_u64().unwrap_or_default() == 0)
 }
 
-/// A second, naive fold on plain values, to hold ours against.
+/// A simple fold over plain JSON, the reference for Toolpost's fold.
 fn naive_fold(text: &str) -> Value {
     let mut parts: Vec<Value> = Vec::new();
     let mut growing = false;
@@ -310,8 +308,7 @@ fn naive_argument(arguments: &mut Value, piece: &Value) {
     }
 }
 
-/// The request of our types that means what a recorded body means. What has no type of its own goes into the
-/// provider's options.
+/// Rebuilds a recorded body with Toolpost's types. Members without a type become provider options.
 fn request_of(body: &Value) -> Request {
     let mut request = Request::default();
     request.settings.prompt_caching = PromptCaching::Off;
@@ -343,7 +340,7 @@ fn request_of(body: &Value) -> Request {
     request
 }
 
-/// Whether the tools are functions alone, which then become definitions.
+/// Whether all tools are functions, which become definitions.
 fn tools_of(tools: &[Value], request: &mut Request) -> bool {
     let [only] = tools else { return false };
     if only.as_object().unwrap().len() != 1 {
@@ -447,7 +444,7 @@ fn turns_of(content: &Value) -> Vec<Turn> {
     turns
 }
 
-/// A result that our types can say: a text under the documented names.
+/// A result that Toolpost's types can express: a text under the documented names.
 fn result_of(part: &Value) -> Option<ToolResult> {
     let response = part["functionResponse"].as_object()?;
     let members = response["response"].as_object().filter(|members| members.len() == 1)?;

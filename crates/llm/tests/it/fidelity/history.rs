@@ -1,6 +1,6 @@
-//! Compares what recorded clients sent back of an answer with the provider's answer and ours.
+//! Compares the items that recorded clients sent back with the provider's items and Toolpost's.
 //!
-//! Where a client differs from us, the provider's answer decides: any difference on our side is our loss.
+//! Where both differ, Toolpost's item must equal the provider's.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,25 @@ use toolpost_testkit::recordings::{Interaction, Recording};
 
 use super::{Dialect, Unit, answered, differences, kind_of, model_of, value};
 
-/// What was counted of items that went back.
+/// The counts of items in recorded next requests.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Items that stand in a recorded next request.
+    /// Items of recorded next requests.
     pub(crate) items: usize,
-    /// Of them, equal to ours.
+    /// Items that equal Toolpost's.
     pub(crate) equal: usize,
-    /// What the recorded client changed in the others, by place.
+    /// The client's changes by place.
     pub(crate) changes: BTreeMap<String, usize>,
 }
 
-/// Holds each answer that a later request of the file gives back against what we would give back.
+/// Compares each answer in a later request of the file with Toolpost's next request.
 pub(crate) fn check(dialect: &dyn Dialect, recording: &Recording, counts: &mut Counts) -> Result<(), String> {
     let units = |interaction: &Interaction| dialect.units(interaction.request.as_ref()?.body.as_ref()?);
     let mut wrong = Vec::new();
     for (number, interaction) in recording.interactions.iter().enumerate() {
         let Some(sent) = units(interaction) else { continue };
         let Some((essence, response)) = answered(dialect, interaction) else { continue };
-        // An answer in the background is not there yet.
+        // A background response is incomplete.
         if response.items.is_empty() {
             continue;
         }
@@ -43,7 +43,7 @@ pub(crate) fn check(dialect: &dyn Dialect, recording: &Recording, counts: &mut C
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
-/// What we would send back of an answer to this request.
+/// The items of an answer in Toolpost's next request.
 fn given_back(
     dialect: &dyn Dialect,
     interaction: &Interaction,
@@ -59,14 +59,13 @@ fn given_back(
     models(dialect, &value(&body.map_err(|error| error.to_string())?))
 }
 
-/// What the model said in a request.
+/// The model's items in a request.
 fn models(dialect: &dyn Dialect, body: &Value) -> Result<Vec<Value>, String> {
-    let units =
-        dialect.units(body).ok_or("the conversation of a request that was made here is not all there")?;
+    let units = dialect.units(body).ok_or("the conversation of Toolpost's request is incomplete")?;
     Ok(units.into_iter().filter(|unit| unit.is_models).map(|unit| unit.value).collect())
 }
 
-/// What the model said at the end of one conversation, if the other one goes on from it.
+/// The model's last items of one conversation, if the other conversation continues it.
 fn continuation(sent: &[Unit], next: Vec<Unit>) -> Option<Vec<Value>> {
     if next.len() <= sent.len() || next[..sent.len()] != *sent {
         return None;
@@ -76,8 +75,7 @@ fn continuation(sent: &[Unit], next: Vec<Unit>) -> Option<Vec<Value>> {
     (!said.is_empty()).then_some(said)
 }
 
-/// Counts what the recorded client changed, and gives a line for each item that is neither the client's nor the
-/// provider's.
+/// Counts the client's changes, and returns a line for each item that equals neither the client's nor the provider's.
 fn compare(
     place: &str,
     recorded: &[Value],
@@ -95,9 +93,9 @@ fn compare(
         let changes = match (recorded, ours) {
             (Some(recorded), Some(ours)) if said.contains(ours) => changed(recorded, ours),
             (None, Some(ours)) if said.contains(ours) => {
-                vec![format!("`{}`: leaves the item out", kind_of(ours))]
+                vec![format!("`{}`: omits the item", kind_of(ours))]
             }
-            // What we leave out of what the provider said, another check holds against what is allowed.
+            // The round-trip check covers the items that Toolpost omits.
             (Some(recorded), None) => vec![format!("`{}`: sends an item that we do not", kind_of(recorded))],
             (recorded, ours) => {
                 let mut lines =
@@ -115,7 +113,7 @@ fn compare(
     wrong
 }
 
-/// The places at which a client changed an item, each with how.
+/// The changed places of an item, each with the kind of change.
 fn changed(recorded: &Value, ours: &Value) -> Vec<String> {
     fn walk(recorded: &Value, ours: &Value, at: &str, found: &mut Vec<String>) {
         match (recorded, ours) {
@@ -145,7 +143,7 @@ fn changed(recorded: &Value, ours: &Value) -> Vec<String> {
     found.into_iter().map(|change| format!("`{}`: {change}", kind_of(ours))).collect()
 }
 
-/// Both lists side by side, of which one may lack items of the other.
+/// Aligns both lists, where one may lack items of the other.
 fn aligned<'a>(recorded: &'a [Value], ours: &'a [Value]) -> Vec<(Option<&'a Value>, Option<&'a Value>)> {
     let (mut recorded, mut ours, mut pairs) =
         (recorded.iter().peekable(), ours.iter().peekable(), Vec::new());

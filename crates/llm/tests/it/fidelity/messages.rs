@@ -24,7 +24,7 @@ impl Dialect for Messages {
 
     fn has_request(&self, _: &str, request: &RecordedRequest) -> bool {
         let path = request.address.split('?').next().unwrap_or_default();
-        // Of Bedrock, models of other makers and older ones have other bodies at the same address.
+        // Other and older models of Bedrock have other bodies at the same address.
         let is_message = request.body.as_ref().is_some_and(|body| body["messages"].is_array());
         path.ends_with("/v1/messages")
             || is_message && path.contains("anthropic.") && path.ends_with("/invoke")
@@ -63,7 +63,7 @@ impl Dialect for Messages {
                     .as_str()
                     .is_some_and(|text| text.is_empty() || is_alone && text.trim().is_empty());
             if is_blank {
-                changes.push("a text without text is omitted: the provider refuses it".into());
+                changes.push("an empty text is omitted: the provider rejects it".into());
             }
             !is_blank
         });
@@ -103,7 +103,7 @@ impl Dialect for Messages {
 
     fn request(&self, body: &Value) -> Option<Request> {
         body["messages"].as_array()?;
-        // Bedrock has the model in the address, which is another form of the request.
+        // Bedrock has the model in the address, not in the body.
         body["model"].as_str()?;
         Some(request_of(body))
     }
@@ -113,7 +113,7 @@ impl Dialect for Messages {
     }
 }
 
-/// Removes the marks for the cache, which move from request to request.
+/// Removes cache breakpoints, which move from request to request.
 fn remove_marks(value: &mut Value) {
     match value {
         Value::Array(values) => values.iter_mut().for_each(remove_marks),
@@ -128,15 +128,15 @@ fn remove_marks(value: &mut Value) {
     }
 }
 
-/// A second, naive fold on plain values, to hold ours against.
+/// A simple fold over plain JSON, the reference for Toolpost's fold.
 fn naive_fold(text: &str) -> Value {
     let mut message = Value::Null;
     let mut blocks: Vec<Value> = Vec::new();
     let mut inputs: Vec<String> = Vec::new();
-    // What an index of the provider names last.
+    // The last item of each provider index.
     let mut places: BTreeMap<u64, usize> = BTreeMap::new();
     let data = text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
-    // A router writes the end of another wire behind its own.
+    // A router appends the end marker of another wire.
     for event in data.filter(|data| *data != "[DONE]") {
         let event: Value = serde_json::from_str(event).expect("a recorded event is JSON");
         let index = event["index"].as_u64().unwrap_or_default();
@@ -196,7 +196,7 @@ fn naive_fold(text: &str) -> Value {
     for (block, input) in blocks.iter_mut().zip(inputs).filter(|(_, input)| !input.is_empty()) {
         let input = match serde_json::from_str::<Value>(&input) {
             Ok(input @ Value::Object(_)) => input,
-            // The form that the provider's documentation has for arguments that are no object.
+            // The documented form of arguments that are not an object.
             _ => json!({"INVALID_JSON": input}),
         };
         block["input"] = input;
@@ -205,7 +205,7 @@ fn naive_fold(text: &str) -> Value {
     message
 }
 
-/// The forms that mean the same to the provider, brought to one.
+/// Normalizes equivalent forms.
 fn normal(body: &Value) -> Value {
     let mut body = body.clone();
     if body.get("stream") == Some(&Value::Bool(false)) {
@@ -214,7 +214,7 @@ fn normal(body: &Value) -> Value {
     if let Some(system) = body.get_mut("system") {
         *system = blocks(system);
     }
-    // Instructions without a word are none, and 1 is the number 1.0.
+    // Empty instructions equal none, and 1 equals 1.0.
     if body.get("system").is_some_and(|system| *system == json!([{"type": "text", "text": ""}])) {
         body.as_object_mut().unwrap().shift_remove("system");
     }
@@ -226,8 +226,8 @@ fn normal(body: &Value) -> Value {
     if let Some(schema) = body.pointer_mut("/output_config/format/schema") {
         normal_schema(schema);
     }
-    // The order of tools means nothing, and a member that is null is one that is absent. The version of a web tool is the
-    // newest that the model takes: the recorded clients knew no newer ones.
+    // The order of tools is irrelevant, and null equals absent. Toolpost sends the newest version of a web tool that the
+    // model supports; the recorded clients sent older ones.
     if let Some(tools) = body.get_mut("tools").and_then(Value::as_array_mut) {
         tools.sort_by_key(|tool| !is_hosted(tool));
         for tool in tools.iter_mut().filter(|tool| is_hosted(tool)) {
@@ -262,7 +262,7 @@ fn normal(body: &Value) -> Value {
     body
 }
 
-/// A schema's version says nothing to the provider, and the order in which members are required means nothing.
+/// Removes `$schema` and sorts `required`.
 fn normal_schema(schema: &mut Value) {
     let Some(members) = schema.as_object_mut() else { return };
     members.shift_remove("$schema");
@@ -275,7 +275,7 @@ fn normal_schema(schema: &mut Value) {
     }
 }
 
-/// A text is a list of one text block.
+/// Converts a text into a list of one text block.
 fn blocks(content: &Value) -> Value {
     match content {
         Value::String(text) => json!([{"type": "text", "text": text}]),
@@ -284,8 +284,7 @@ fn blocks(content: &Value) -> Value {
     }
 }
 
-/// The request of our types that means what a recorded body means. What has no type of its own goes into the
-/// provider's options.
+/// Rebuilds a recorded body with Toolpost's types. Members without a type become provider options.
 fn request_of(body: &Value) -> Request {
     let mut request = Request::default();
     request.settings.prompt_caching = PromptCaching::Off;
@@ -370,7 +369,7 @@ fn is_hosted(tool: &Value) -> bool {
     tool.get("type").is_some_and(|kind| kind != "custom")
 }
 
-/// Functions become definitions, tools of the provider become typed ones where all of their members have a place.
+/// Converts functions into definitions, and hosted tools into typed ones if the type has all their members.
 fn tools_of(tools: &[Value], request: &mut Request) {
     let definition = |tool: &Value| {
         let mut options: Map<String, Value> = tool.as_object().unwrap().clone();

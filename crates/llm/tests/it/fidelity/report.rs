@@ -42,35 +42,38 @@ fn every_recorded_answer_survives() {
         );
         wrong.extend(counts.wrong.iter().cloned());
     }
-    assert!(wrong.is_empty(), "{} things are wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "{} defects:\n{}", wrong.len(), wrong.join("\n"));
     if recordings::is_known() {
         check_document(&document(&counted, &unclaimed));
     }
 }
 
-/// The document must be what was counted. `TOOLPOST_UPDATE=1` writes it.
+/// Compares the document with the counts. `TOOLPOST_UPDATE=1` writes it.
 fn check_document(text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fidelity.md");
-    #[expect(clippy::disallowed_methods, reason = "for whoever changes what is counted")]
+    #[expect(clippy::disallowed_methods, reason = "the developer regenerates the page with it")]
     let update = std::env::var_os("TOOLPOST_UPDATE").is_some();
     if update {
         std::fs::write(&path, text).expect("the document can be written");
     }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == text, "docs/fidelity.md is not what was counted: run this test with TOOLPOST_UPDATE=1");
+    assert!(found == text, "docs/fidelity.md is outdated: run this test with TOOLPOST_UPDATE=1");
 }
 
 fn document(counted: &[(&dyn Dialect, Counts)], unclaimed: &[String]) -> String {
     let mut text = String::from(
-        "# What recorded traffic survives\n\n\
-         Written by the test `fidelity::report::every_recorded_answer_survives` of `crates/llm`, which reads recorded\n\
-         traffic of real providers beside the checkout. `TOOLPOST_RECORDINGS` names another directory, of which the same is\n\
-         asserted. The recordings are not part of the project.\n\n\
+        "# Fidelity of the provider wires\n\n\
+         The test `fidelity::report::every_recorded_answer_survives` of `crates/llm` generates this page.\n\
+         It reads recorded traffic of real providers from a directory next to the checkout, which is not part of the project.\n\
+         `TOOLPOST_RECORDINGS` selects another directory.\n\n\
          ## Answers\n\n\
-         Every body and stream is read. A stream must give the same as its oracle (the terminal event, or a naive fold\n\
-         on plain values), read again as a body it must be the same answer, its deltas must add up, and unknown events\n\
-         in it must change nothing. Streams that were recorded without their end must be errors.\n\n\
-         | provider | wire | files | bodies | streams | events | refusals | streams without end | unknown events injected |\n\
+         The test decodes every recorded body and stream and asserts five claims:\n\n\
+         - A decoded stream equals its reference: the terminal event, or a simple fold over plain JSON.\n\
+         - The body of the same answer decodes to the same response.\n\
+         - The deltas of a stream concatenate to its texts.\n\
+         - Injected unknown events change nothing.\n\
+         - A stream that was recorded without its end is an error.\n\n\
+         | provider | wire | files | bodies | streams | events | errors | incomplete streams | injected unknown events |\n\
          |---|---|---|---|---|---|---|---|---|\n",
     );
     for (dialect, counts) in counted {
@@ -89,12 +92,13 @@ fn document(counted: &[(&dyn Dialect, Counts)], unclaimed: &[String]) -> String 
         );
     }
     text.push_str(
-        "\n## What goes back\n\n\
-         Every answer is given back in a request of ours and held against what the provider wrote, item by item and\n\
-         value for value. What is changed on purpose is listed; all other items are unchanged. The test\n\
-         `fidelity::faults::planted_faults_are_noticed` drops and changes each member at each place, and fails if a\n\
-         check lets one of these faults pass.\n\n\
-         | provider | answers | items | unchanged | changed on purpose |\n|---|---|---|---|---|\n",
+        "\n## Round trips\n\n\
+         Toolpost sends every answer back in its next request.\n\
+         The test compares each item with the provider's JSON, value by value.\n\
+         Toolpost changes only the items of the second table.\n\
+         The test `fidelity::faults::planted_faults_are_noticed` drops and changes every member, and fails if a check\n\
+         accepts one of these faults.\n\n\
+         | provider | answers | items | unchanged | changed |\n|---|---|---|---|---|\n",
     );
     for (dialect, Counts { back, .. }) in counted {
         let changed: usize = back.changes.values().sum();
@@ -107,15 +111,15 @@ fn document(counted: &[(&dyn Dialect, Counts)], unclaimed: &[String]) -> String 
             back.items - changed,
         );
     }
-    text.push_str("\n| provider | what is changed on purpose | how often |\n|---|---|---|\n");
+    text.push_str("\n| provider | change | items |\n|---|---|---|\n");
     for (dialect, Counts { back, .. }) in counted {
         rows(&mut text, dialect.provider(), "", &back.changes);
     }
     text.push_str(
         "\n### Recorded clients\n\n\
-         Where a recorded client gave the same answer back, its items are held against ours. An item that differs is the\n\
-         client's change if ours is what the provider said; anything else fails the test.\n\n\
-         | provider | items | equal to ours | changed by the client |\n|---|---|---|---|\n",
+         Some recorded clients sent the same answer back; the test compares their items with those of Toolpost.\n\
+         An item may differ only if Toolpost's item equals the provider's.\n\n\
+         | provider | items | equal | changed by the client |\n|---|---|---|---|\n",
     );
     for (dialect, Counts { history, .. }) in counted {
         let _ = writeln!(
@@ -127,15 +131,16 @@ fn document(counted: &[(&dyn Dialect, Counts)], unclaimed: &[String]) -> String 
             history.items - history.equal,
         );
     }
-    text.push_str("\n| provider | what the recorded client does | how often |\n|---|---|---|\n");
+    text.push_str("\n| provider | change by the recorded client | items |\n|---|---|---|\n");
     for (dialect, Counts { history, .. }) in counted {
         rows(&mut text, dialect.provider(), "", &history.changes);
     }
     text.push_str(
         "\n## Requests\n\n\
-         Recorded requests are built through our types and held against what was sent; `typed` are those without raw\n\
-         parts and without the provider's own options.\n\n\
-         | provider | requests | equal | typed | refused by the provider and not said by our types |\n|---|---|---|---|---|\n",
+         The test rebuilds every recorded request with Toolpost's types and compares it with the recorded body.\n\
+         A typed request has no raw parts and no provider options.\n\
+         A rejected request is invalid for the provider, and Toolpost's types cannot express it.\n\n\
+         | provider | requests | equal | typed | rejected |\n|---|---|---|---|---|\n",
     );
     for (dialect, Counts { requests, .. }) in counted {
         let _ = writeln!(
@@ -148,7 +153,7 @@ fn document(counted: &[(&dyn Dialect, Counts)], unclaimed: &[String]) -> String 
             requests.refused,
         );
     }
-    text.push_str("\n| provider | what differs and why | how often |\n|---|---|---|\n");
+    text.push_str("\n| provider | difference and reason | requests |\n|---|---|---|\n");
     for (dialect, Counts { requests, .. }) in counted {
         rows(&mut text, dialect.provider(), "", &requests.rules);
         rows(&mut text, dialect.provider(), "exception: ", &requests.exceptions);
@@ -165,14 +170,14 @@ fn document(counted: &[(&dyn Dialect, Counts)], unclaimed: &[String]) -> String 
         let path = address.split('?').next().unwrap_or_default().trim_end_matches('/');
         let end =
             if path == "no address" { path } else { path.rsplit(['/', ':']).next().unwrap_or_default() };
-        // What ends in an id is of the kind that stands before it.
+        // All ids share one row.
         let end = if end.bytes().any(|byte| byte.is_ascii_digit()) { "an id" } else { end };
         *others.entry(end.to_owned()).or_default() += 1;
     }
     text.push_str(
-        "\n## What is of no wire\n\n\
-         Exchanges that no wire claims, by the end of their address. The test prints each with its file.\n\n\
-         | address ends in | exchanges |\n|---|---|\n",
+        "\n## Exchanges of other APIs\n\n\
+         These recorded exchanges belong to no wire. The test prints the file of each.\n\n\
+         | last segment of the address | exchanges |\n|---|---|\n",
     );
     for (end, number) in &others {
         let _ = writeln!(text, "| `{end}` | {number} |");

@@ -1,4 +1,4 @@
-//! A recorded request can be built through our types.
+//! Rebuilds recorded requests with Toolpost's types.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use toolpost_testkit::recordings::Interaction;
 
 use super::{Dialect, differences, model_of, unharmed, value};
 
-/// What may differ between a recorded request and ours.
+/// The allowed differences between a recorded request and Toolpost's.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Allowed {
@@ -19,17 +19,17 @@ pub(crate) struct Allowed {
     exceptions: Vec<Exception>,
 }
 
-/// A member that one side has alone, wherever it stands in an object of a type.
+/// A member of one side only, in any object of a type.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rule {
-    /// The provider whose traffic it is about.
+    /// The provider.
     provider: String,
-    /// The `type` of the object; `request` for the body itself, `message` for one with a role.
+    /// The `type` of the object; `request` for the body, `message` for an object with a role.
     of: String,
     /// The member's name.
     member: String,
-    /// The one side that has it.
+    /// The side with the member.
     side: Side,
     /// Only with this value.
     #[serde(default, deserialize_with = "even_null")]
@@ -41,11 +41,11 @@ struct Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Side {
-    /// We may write it where the recorded client does not.
+    /// Toolpost may send it where the recorded client does not.
     Ours,
-    /// We always write it, whatever the recorded client does.
+    /// Toolpost always sends it.
     AlwaysOurs,
-    /// The recorded client may write it where we do not.
+    /// The recorded client may send it where Toolpost does not.
     Theirs,
 }
 
@@ -53,7 +53,7 @@ fn even_null<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option
     Value::deserialize(deserializer).map(Some)
 }
 
-/// A request that differs for a reason of its own.
+/// A single request that differs.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Exception {
@@ -64,7 +64,7 @@ struct Exception {
 }
 
 impl Allowed {
-    /// Whether a place in our body, such as `request.store changed`, is one that a recording may say nothing of.
+    /// Whether a rule covers a place in Toolpost's body, such as `request.store changed`.
     pub(crate) fn is_ours(&self, dialect: &dyn Dialect, place: &str) -> bool {
         self.rules.iter().filter(|rule| rule.provider == dialect.provider()).any(|rule| {
             let Some((_, rest)) = place.split_once(&format!(".{}", rule.member)) else { return false };
@@ -77,30 +77,29 @@ impl Allowed {
     }
 }
 
-/// What may differ.
+/// The committed list of differences.
 pub(crate) fn allowed() -> Allowed {
-    serde_json::from_str(include_str!("../../data/fidelity.json"))
-        .expect("the list of differences can be read")
+    serde_json::from_str(include_str!("../../data/fidelity.json")).expect("tests/data/fidelity.json parses")
 }
 
-/// What was counted of requests.
+/// The counts of requests.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Requests that were built.
+    /// Rebuilt requests.
     pub(crate) built: usize,
-    /// Of them, equal to the recorded ones once the rules are applied.
+    /// Rebuilt requests that equal the recorded ones under the rules.
     pub(crate) equal: usize,
-    /// Of them, built without raw parts and the provider's own options.
+    /// Rebuilt requests without raw parts and provider options.
     pub(crate) typed: usize,
-    /// Requests that the provider refused and our types do not say.
+    /// Requests that the provider rejected and Toolpost's types cannot express.
     pub(crate) refused: usize,
-    /// The others, by reason.
+    /// The exceptions by reason.
     pub(crate) exceptions: BTreeMap<String, usize>,
-    /// The rules that were needed, with how often.
+    /// The applied rules with their counts.
     pub(crate) rules: BTreeMap<String, usize>,
 }
 
-/// Builds a recorded request and holds it against the recorded one.
+/// Rebuilds a recorded request and compares both.
 pub(crate) fn check(
     dialect: &dyn Dialect,
     allowed: &Allowed,
@@ -108,7 +107,7 @@ pub(crate) fn check(
     interaction: &Interaction,
     counts: &mut Counts,
 ) -> Result<(), String> {
-    // A request that the provider refused need not be one that our types can say.
+    // Toolpost's types need not express a rejected request.
     if interaction.status >= 400 {
         let look = || check_built(dialect, allowed, place, interaction, &mut Counts::default());
         match unharmed(look) {
@@ -153,8 +152,7 @@ fn check_built(
     }
 }
 
-/// A recorded body, the request of our types that means the same, and the body that we make of it. `None` if there is none,
-/// or one of another kind.
+/// A recorded body, the rebuilt request, and its body; `None` without a body of this kind.
 pub(crate) fn built<'a>(
     dialect: &dyn Dialect,
     interaction: &'a Interaction,
@@ -169,7 +167,7 @@ pub(crate) fn built<'a>(
     Ok(Some((body, request, ours)))
 }
 
-/// One line for each place where our body is not the recorded one, once the rules are applied.
+/// One line for each difference that no rule allows.
 pub(crate) fn wrong(
     dialect: &dyn Dialect,
     allowed: &Allowed,
@@ -185,8 +183,7 @@ pub(crate) fn wrong(
     wrong
 }
 
-/// Brings two bodies together where a rule says that one of them may have a member alone, and notes which rules were
-/// needed. A member that both have is never left out.
+/// Removes the members that a rule allows on one side only, and notes the applied rules. Members of both sides stay.
 fn reconcile(
     rules: &[&Rule],
     is_root: bool,
@@ -235,7 +232,7 @@ fn reconcile(
     }
 }
 
-/// Whether a request needs nothing of the provider's own JSON.
+/// Whether a request has no raw JSON of the provider.
 fn is_typed(request: &Request) -> bool {
     let is_raw = |part: &Part| matches!(part, Part::Raw(_));
     let has_raw = request.turns.iter().any(|turn| match turn {

@@ -58,12 +58,12 @@ impl Dialect for Responses {
     fn oracle(&self, stream: &str) -> Value {
         let end = events(stream).find(is_end).expect("a whole stream has an end");
         let mut response = end["response"].clone();
-        // What was delivered is the answer: encrypted thinking is encrypted anew for the end of the stream, some servers
-        // change ids there, and some have no items there.
+        // The delivered items are the answer: in the terminal event thinking is encrypted again, and some servers change
+        // ids or omit items.
         let mut output = response["output"].as_array().cloned().unwrap_or_default();
         let done: Vec<Value> =
             events(stream).filter(|event| event["type"] == "response.output_item.done").collect();
-        // The places that the provider names, as far as they are those of different items.
+        // The provider's positions, if they are distinct.
         let mut indexes: Vec<u64> =
             events(stream).filter_map(|event| event["output_index"].as_u64()).collect();
         indexes.sort_unstable();
@@ -127,14 +127,15 @@ impl Dialect for Responses {
             };
             if !self.is_xai && item["type"] == "reasoning" && !has("encrypted_content") && !has("content") {
                 changes.push(
-                    "thinking that only the provider could look up is omitted: it has kept nothing".into(),
+                    "thinking without encrypted content is omitted: the provider did not store it".into(),
                 );
                 has_lost = true;
                 continue;
             }
             if has_lost && item.as_object_mut().is_some_and(|item| item.shift_remove("id").is_some()) {
-                changes
-                    .push("the id of an item behind such thinking is omitted, which would tell of it".into());
+                changes.push(
+                    "an item after omitted thinking has no id: its id would reference the thinking".into(),
+                );
             }
             kept.push(item);
         }
@@ -143,7 +144,7 @@ impl Dialect for Responses {
 
     fn sent(&self, body: &Value) -> Vec<Value> {
         let input = body["input"].as_array().map(Vec::as_slice).unwrap_or_default();
-        // All but the user's words at both ends.
+        // All items except the user's first and last.
         input.get(1..input.len().saturating_sub(1)).unwrap_or_default().to_vec()
     }
 
@@ -177,7 +178,7 @@ impl Dialect for Responses {
             return None;
         }
         let units = input(body).into_iter().map(|value| Unit { is_models: is_models(&value), value });
-        // A recorded client writes a message without text in front of a call.
+        // A recorded client sends an empty message before a call.
         let is_empty = |unit: &Unit| {
             unit.is_models && unit.value["content"] == json!([{"type": "output_text", "text": ""}])
         };
@@ -196,14 +197,14 @@ impl Dialect for Responses {
         if members.get("stream") == Some(&Value::Bool(false)) {
             members.shift_remove("stream");
         }
-        // What is absent and what is null are the same here, and so are no tools; 1 is the number 1.0.
+        // Absent equals null and an empty list of tools; 1 equals 1.0.
         members.retain(|name, value| !value.is_null() && (name != "tools" || *value != json!([])));
         for name in ["temperature", "top_p"] {
             if let Some(value) = members.get(name).and_then(Value::as_f64) {
                 members.insert(name.into(), value.into());
             }
         }
-        // xAI takes instructions as the first message too.
+        // xAI also accepts instructions as the first message.
         if self.is_xai
             && let Some(Value::String(text)) = members.shift_remove("instructions")
             && let Some(Value::Array(input)) = members.get_mut("input")
@@ -217,7 +218,7 @@ impl Dialect for Responses {
     }
 
     fn prepare(&self, request: &mut Request, body: &Value) {
-        // Recorded clients leave answers with the provider, which then knows its own thinking by its id.
+        // Recorded clients store answers at the provider, which finds its thinking by id.
         let store = body.get("store").cloned().unwrap_or(Value::Bool(true));
         request.provider_options.insert("store".into(), store);
     }
@@ -241,7 +242,7 @@ fn items(body: &Value) -> Vec<Value> {
     }
 }
 
-/// The items of a request, in one form of the several that each may have.
+/// The normalized items of a request.
 fn input(body: &Value) -> Vec<Value> {
     items(body).into_iter().map(item).collect()
 }
@@ -263,7 +264,7 @@ fn item(mut item: Value) -> Value {
     item
 }
 
-/// The order in which a schema names its required members means nothing, nor does its dialect to the provider.
+/// Sorts `required` and removes `$schema`.
 fn plain_schemas(value: &mut Value) {
     match value {
         Value::Array(values) => values.iter_mut().for_each(plain_schemas),
@@ -278,7 +279,7 @@ fn plain_schemas(value: &mut Value) {
     }
 }
 
-/// Recordings of requests have plain quotes where the model wrote typographic ones.
+/// Replaces typographic quotes by plain ones, as the recorded requests do.
 fn plain_quotes(mut unit: Unit) -> Unit {
     let content = unit.value.get_mut("content").and_then(Value::as_array_mut);
     for part in content.into_iter().flatten() {
@@ -303,11 +304,10 @@ impl Responses {
         ModelId::new(self.provider(), "model-x")
     }
 
-    /// The request of our types that means what a recorded body means. What has no type of its own goes into the
-    /// provider's options.
+    /// Rebuilds a recorded body with Toolpost's types. Members without a type become provider options.
     fn request_of(&self, body: &Value) -> Request {
         let mut request = Request::default();
-        // Only thinking without its encrypted form has to be kept by the provider.
+        // The provider must store thinking without encrypted content.
         let is_thinking =
             |item: &Value| item["type"] == "reasoning" && item.get("encrypted_content").is_none();
         if body.get("store").is_some() || input(body).iter().any(is_thinking) {
@@ -337,7 +337,7 @@ impl Responses {
                 }
             }
         }
-        // What xAI is told above the conversation is its first message.
+        // xAI's instructions are its first message.
         if self.is_xai
             && let Some(Turn::System(parts)) = request.turns.first()
             && let [Part::Text(text)] = parts.as_slice()
@@ -428,7 +428,7 @@ fn choice_of(value: &Value) -> Option<ToolChoice> {
     })
 }
 
-/// Hosted tools stand in front of functions; hosted ones behind them go into the provider's options.
+/// Hosted tools before the functions become typed; hosted tools after them become provider options.
 fn tools_of(tools: &[Value], request: &mut Request) {
     let is_function = |tool: &&Value| tool["type"] == "function";
     let first = tools.iter().position(|tool| is_function(&tool)).unwrap_or(tools.len());
@@ -436,7 +436,7 @@ fn tools_of(tools: &[Value], request: &mut Request) {
     let (functions, behind) = rest.split_at(rest.iter().take_while(is_function).count());
     request.hosted_tools = hosted.iter().map(hosted_of).collect();
     request.tools = functions.iter().map(definition_of).collect();
-    // The search for deferred tools is asked for by their being there.
+    // Deferred tools imply the tool search.
     let has_deferred = request.tools.iter().any(|tool| tool.deferred);
     let is_search = |tool: &&Value| has_deferred && **tool == json!({"type": "tool_search"});
     let behind: Vec<Value> = behind.iter().filter(|tool| !is_search(tool)).cloned().collect();
@@ -464,7 +464,7 @@ fn hosted_of(tool: &Value) -> HostedTool {
         }),
         _ => None,
     };
-    // What the type cannot say goes as it is.
+    // Raw JSON for the rest.
     typed.filter(|typed| written(typed) == *tool).unwrap_or_else(|| HostedTool::Raw(tool.into()))
 }
 

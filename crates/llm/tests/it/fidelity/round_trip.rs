@@ -9,18 +9,18 @@ use toolpost_llm::{ModelId, Request, Response, Turn};
 
 use super::{Dialect, differences, value};
 
-/// What was counted of answers that go back.
+/// The counts of answers in next requests.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// Answers with items.
     pub(crate) answers: usize,
     /// Their items.
     pub(crate) items: usize,
-    /// The items that are changed on purpose, by reason.
+    /// The intended changes by reason.
     pub(crate) changes: BTreeMap<String, usize>,
 }
 
-/// Holds the items of a recorded answer against what goes back of it.
+/// Compares the items of a recorded answer with those of the next request.
 pub(crate) fn check(
     dialect: &dyn Dialect,
     model: &ModelId,
@@ -43,7 +43,7 @@ pub(crate) fn check(
     if wrong.is_empty() { Ok(()) } else { Err(format!("what goes back:\n{}", wrong.join("\n"))) }
 }
 
-/// What our next request has of an answer.
+/// The items of an answer in the next request.
 pub(crate) fn sent(
     dialect: &dyn Dialect,
     model: &ModelId,
@@ -56,7 +56,7 @@ pub(crate) fn sent(
     Ok(dialect.sent(&value(&body)))
 }
 
-/// One line for each place where what is sent is not what is expected.
+/// One line for each difference between the sent and the expected items.
 pub(crate) fn wrong(dialect: &dyn Dialect, expected: &[Value], sent: &[Value]) -> Vec<String> {
     let of = |items: &[Value]| Value::from(items.iter().map(|item| dialect.piece(item)).collect::<Vec<_>>());
     let mut lines = Vec::new();

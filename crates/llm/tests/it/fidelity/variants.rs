@@ -10,10 +10,10 @@ use toolpost_testkit::recordings::{self, Answer, Interaction, Recording};
 
 use super::{Counts, Dialect, check, of_dialects};
 
-/// How much of the traffic is tried: one file in so many.
+/// Tests one of this many files.
 const STEP: usize = 12;
 
-/// The longest text that is tried, in bytes.
+/// Maximum length of a tested text, in bytes.
 const LONGEST: usize = 60_000;
 
 fn text_of(answer: &Answer) -> &str {
@@ -36,7 +36,7 @@ fn content_type(answer: &Answer) -> &'static str {
     }
 }
 
-/// Bodies as they were on the wire, compressed.
+/// Compressed bodies.
 fn compressed(interactions: &[Interaction]) -> String {
     kept(interactions, |one| {
         let request = one.request.as_ref().unwrap();
@@ -49,7 +49,7 @@ fn compressed(interactions: &[Interaction]) -> String {
     })
 }
 
-/// Headers with one value and in capitals, bodies in base64.
+/// Upper-case headers with one value, bodies in base64.
 fn packed(interactions: &[Interaction]) -> String {
     kept(interactions, |one| {
         let request = one.request.as_ref().unwrap();
@@ -62,7 +62,7 @@ fn packed(interactions: &[Interaction]) -> String {
     })
 }
 
-/// No content types, and lines that end as on the wire.
+/// No content types, and CRLF line ends.
 fn untyped(interactions: &[Interaction]) -> String {
     kept(interactions, |one| {
         let request = one.request.as_ref().unwrap();
@@ -77,7 +77,7 @@ fn untyped(interactions: &[Interaction]) -> String {
     })
 }
 
-/// Data of several lines, and answers that are spread over lines.
+/// Data and answers over several lines.
 fn spread(interactions: &[Interaction]) -> String {
     kept(interactions, |one| {
         let request = one.request.as_ref().unwrap();
@@ -111,7 +111,7 @@ fn path_of(address: &str) -> &str {
     rest.find('/').map_or(rest, |slash| &rest[slash..])
 }
 
-/// What must be the same, however it was kept.
+/// The counts that must not depend on the format.
 fn essence(counts: &Counts) -> Value {
     json!({
         "wrong": counts.wrong,
@@ -135,7 +135,7 @@ fn check_form(dialect: &dyn Dialect, chosen: &[Recording], form: Form, folder: &
     let found = recordings::all(folder, &[""]);
     assert!(found.unread.is_empty(), "{:?}", found.unread);
     let mut back: Vec<Recording> = found.recordings;
-    // The names of files decide which exceptions are known.
+    // Exceptions apply by file name.
     for (recording, original) in back.iter_mut().zip(chosen) {
         recording.path.clone_from(&original.path);
     }

@@ -1,11 +1,9 @@
 //! The graph of schemas that apply to the same value, by keywords and references.
 
-use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
-/// Keywords whose subschemas apply to the same value.
-const IN_PLACE: &[&str] =
-    &["allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"];
+use crate::reference::split;
+use crate::walk::{Part, subschemas};
 
 /// Keywords that reference a schema for the same value.
 const REFERENCES: &[&str] = &["$ref", "$dynamicRef"];
@@ -15,48 +13,48 @@ const UNEVALUATED: &[&str] = &["unevaluatedProperties", "unevaluatedItems"];
 
 /// A schema and its resource, the base of its references.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
-    pub(super) schema: &'a Value,
+pub(crate) struct Place<'a> {
+    pub(crate) schema: &'a Value,
     resource: &'a Value,
 }
 
 impl<'a> Place<'a> {
     /// The root of a document.
-    pub(super) fn root(schema: &'a Value) -> Self {
+    pub(crate) fn root(schema: &'a Value) -> Self {
         Self { schema, resource: schema }
     }
 
     /// A schema inside this one.
-    pub(super) fn within(self, schema: &'a Value) -> Self {
+    pub(crate) fn within(self, schema: &'a Value) -> Self {
         Self { schema, resource: resource_of(schema, self.resource) }
     }
 
     /// Number of passes over the schemas that apply in place.
-    pub(super) fn passes(self) -> u64 {
+    pub(crate) fn passes(self) -> u64 {
         if UNEVALUATED.iter().any(|keyword| self.schema.get(*keyword).is_some()) { 2 } else { 1 }
     }
 
     /// Identifies the schema within its document.
-    pub(super) fn id(self) -> usize {
+    pub(crate) fn id(self) -> usize {
         std::ptr::from_ref(self.schema).addr()
     }
 }
 
 /// A document and the targets of its references.
-pub(super) struct Graph<'a> {
+pub(crate) struct Graph<'a> {
     root: &'a Value,
     /// Schemas with an id, by its last segment.
     resources: Vec<(&'a str, &'a Value)>,
     /// Schemas with an anchor.
     anchors: Vec<(&'a str, Place<'a>)>,
     /// All objects of the document, the possible targets of references.
-    pub(super) objects: Vec<Place<'a>>,
+    pub(crate) objects: Vec<Place<'a>>,
     /// Whether a schema may apply more than once to a value.
-    pub(super) may_multiply: bool,
+    pub(crate) may_multiply: bool,
 }
 
 impl<'a> Graph<'a> {
-    pub(super) fn of(root: &'a Value) -> Self {
+    pub(crate) fn of(root: &'a Value) -> Self {
         let mut graph = Self {
             root,
             resources: Vec::new(),
@@ -90,19 +88,10 @@ impl<'a> Graph<'a> {
     }
 
     /// The schemas that apply to every value of this one.
-    pub(super) fn in_place(&self, place: Place<'a>) -> Vec<Place<'a>> {
-        let Value::Object(members) = place.schema else { return Vec::new() };
-        let mut parts = Vec::new();
-        for keyword in IN_PLACE {
-            let schemas: Vec<&Value> = match members.get(*keyword) {
-                Some(Value::Array(list)) => list.iter().collect(),
-                Some(Value::Object(named)) if keyword.starts_with("depend") => named.values().collect(),
-                Some(one @ Value::Object(_)) => vec![one],
-                _ => continue,
-            };
-            parts.extend(schemas.into_iter().map(|schema| place.within(schema)));
-        }
-        for reference in REFERENCES.iter().filter_map(|keyword| members.get(*keyword)?.as_str()) {
+    pub(crate) fn in_place(&self, place: Place<'a>) -> Vec<Place<'a>> {
+        let own = subschemas(place.schema).into_iter().filter(|(part, _)| *part == Part::Whole);
+        let mut parts: Vec<_> = own.map(|(_, schema)| place.within(schema)).collect();
+        for reference in REFERENCES.iter().filter_map(|keyword| place.schema.get(*keyword)?.as_str()) {
             parts.extend(self.targets(reference, place.resource));
         }
         parts
@@ -110,8 +99,7 @@ impl<'a> Graph<'a> {
 
     /// The possible targets of a reference.
     fn targets(&self, reference: &str, resource: &'a Value) -> Vec<Place<'a>> {
-        let (base, fragment) = reference.split_once('#').unwrap_or((reference, ""));
-        let fragment = percent_decode_str(fragment).decode_utf8_lossy();
+        let (base, fragment) = split(reference);
         let name = last_segment(base);
         let resources: Vec<&Value> = match base {
             "" => vec![resource],

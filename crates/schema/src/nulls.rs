@@ -2,13 +2,16 @@
 
 use serde_json::{Map, Value};
 
-use super::limits::MAX_DEPTH;
-use super::reference::resolve;
+use crate::reference::resolve;
+use crate::walk::applicable;
 
-/// The most schemas that are visited for one place of a value: branches and references.
+/// Maximum nesting of a value.
+const MAX_DEPTH: usize = 64;
+
+/// Maximum number of schemas that are visited for one part of a value: branches and references.
 const MAX_CANDIDATES: usize = 64;
 
-/// The most schemas that are visited for all places.
+/// Maximum number of schemas that are visited for all parts.
 const MAX_VISITS: usize = 1_000_000;
 
 /// Removes members that are `null`, optional, and not nullable by the schema.
@@ -18,7 +21,7 @@ const MAX_VISITS: usize = 1_000_000;
 ///
 /// ```
 /// use serde_json::json;
-/// use toolpost_llm::schema::without_nulls;
+/// use toolpost_schema::without_nulls;
 ///
 /// let schema = json!({"properties": {"a": {"type": "string"}, "b": {"type": ["string", "null"]}}});
 /// assert_eq!(without_nulls(json!({"a": null, "b": null}), &schema), json!({"b": null}));
@@ -48,7 +51,7 @@ fn clean(value: Value, schemas: &[&Value], root: &Value, depth: usize, left: &mu
     if is_simple || depth > MAX_DEPTH || schemas.is_empty() || *left == 0 {
         return value;
     }
-    let schemas = applicable(schemas, root);
+    let schemas = applicable(schemas.iter().copied(), root, MAX_CANDIDATES);
     // Every member is looked up in every schema.
     *left = left.saturating_sub(schemas.len() * (1 + size(&value)));
     match value {
@@ -93,29 +96,6 @@ fn size(value: &Value) -> usize {
         Value::Array(elements) => elements.len(),
         _ => 0,
     }
-}
-
-/// The schemas, the targets of their references, and all their branches.
-fn applicable<'a>(schemas: &[&'a Value], root: &'a Value) -> Vec<&'a Map<String, Value>> {
-    let mut all: Vec<&Map<String, Value>> = Vec::new();
-    let mut pending: Vec<&Value> = schemas.to_vec();
-    while let Some(schema) = pending.pop() {
-        let Value::Object(schema) = schema else { continue };
-        if all.len() == MAX_CANDIDATES {
-            break;
-        }
-        if all.iter().any(|known| std::ptr::eq(*known, schema)) {
-            continue;
-        }
-        all.push(schema);
-        pending.extend(schema.get("$ref").and_then(Value::as_str).and_then(|to| resolve(root, to)));
-        for keyword in ["allOf", "anyOf", "oneOf"] {
-            pending.extend(
-                schema.get(keyword).and_then(Value::as_array).into_iter().flatten().take(MAX_CANDIDATES),
-            );
-        }
-    }
-    all
 }
 
 /// The schemas that apply to a member.
@@ -173,4 +153,68 @@ fn allows(schema: &Value, root: &Value, left: &mut usize) -> bool {
             branches.any(|branch| allows(branch, root, left))
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_disallowed_nulls_are_removed() {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "text": {"type": "string"},
+                "free": {},
+                "none": {"type": ["integer", "null"]},
+                "listed": {"enum": ["a", null]},
+                "named": {"$ref": "#/$defs/Text"},
+                "either": {"anyOf": [{"type": "object", "properties": {"x": {"type": "string"}}}, {"type": "null"}]},
+                "must": {"type": "string"},
+                "rows": {"type": "array", "items": {"$ref": "#"}},
+                "pair": {"prefixItems": [{"properties": {"a": {"type": "string"}}}], "items": {"properties": {"b": {"type": "string"}}}}
+            },
+            "required": ["must"],
+            "$defs": {"Text": {"allOf": [{"type": "string"}, {}]}}
+        });
+        for (value, expected) in [
+            (json!({"text": null, "other": null}), json!({"other": null})),
+            (
+                json!({"free": null, "none": null, "listed": null}),
+                json!({"free": null, "none": null, "listed": null}),
+            ),
+            (json!({"named": null}), json!({})),
+            (json!({"either": null}), json!({"either": null})),
+            (json!({"either": {"x": null}}), json!({"either": {}})),
+            (json!({"must": null}), json!({"must": null})),
+            (
+                json!({"rows": [{"text": null}, null, {"rows": [{"text": null}]}]}),
+                json!({"rows": [{}, null, {"rows": [{}]}]}),
+            ),
+            (
+                json!({"pair": [{"a": null, "b": null}, {"a": null, "b": null}]}),
+                json!({"pair": [{"b": null}, {"a": null}]}),
+            ),
+            (json!(null), json!(null)),
+            (json!([null]), json!([null])),
+        ] {
+            assert_eq!(without_nulls(value.clone(), &schema), expected, "{value}");
+        }
+        // Nested branches and cyclic references end.
+        let mut branches = json!({"$ref": "#"});
+        for _ in 0..40 {
+            branches = json!({"anyOf": [branches, branches.get("x"), {"$ref": "#"}], "properties": {"a": {"$ref": "#"}}});
+        }
+        without_nulls(json!({"a": {"a": {"a": null}}}), &branches);
+        // Many values with many branches end too: the rest stays unchanged.
+        let branch = json!({"properties": {"a": {"type": "string"}}});
+        let schema = json!({"items": {"anyOf": vec![branch; 60]}});
+        let began = std::time::Instant::now();
+        let cleaned = without_nulls(json!(vec![json!({"a": null}); 100_000]), &schema);
+        assert_eq!(cleaned[0], json!({}));
+        assert_eq!(cleaned[99_999], json!({"a": null}));
+        assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+    }
 }

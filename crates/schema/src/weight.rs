@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::graph::{Graph, Place};
+use crate::graph::{Graph, Place};
 
 /// Maximum number of schemas that may apply to one value.
 const MAX_WEIGHT: u64 = 50_000;
@@ -19,7 +19,7 @@ const MAX_CHAIN: usize = 256;
 const ENDLESS: (u64, usize) = (u64::MAX, MAX_CHAIN);
 
 /// Why checks against a schema may take unbounded time.
-pub(super) fn unbounded_reason(schema: &Value) -> Option<String> {
+pub(crate) fn unbounded_reason(schema: &Value) -> Option<String> {
     let graph = Graph::of(schema);
     if !graph.may_multiply {
         return None;

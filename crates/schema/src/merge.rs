@@ -5,32 +5,40 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::budget::Budget;
-use super::limits::MAX_DEPTH;
-use super::reference::resolve;
+use crate::budget::Budget;
+use crate::reference::resolve;
 
 /// Keywords that constrain nothing: the outermost value wins.
 const ANNOTATIONS: &[&str] =
     &["title", "description", "default", "examples", "example", "$comment", "deprecated"];
 
+/// Maximum nesting of `allOf` and references.
+const MAX_DEPTH: usize = 64;
+
 /// The types that JSON Schema has.
 const TYPE_COUNT: usize = 7;
 
-/// Merges schemas of one document.
-pub(super) struct Merger<'a> {
+/// Merges schemas of one document: `allOf`, and references with siblings.
+#[derive(Debug)]
+pub struct Merger<'a> {
     root: &'a Value,
-    pub(super) budget: Budget,
+    /// The remaining work.
+    pub budget: Budget,
     /// Keywords that conflicted and could not be merged, with the value that was dropped.
-    pub(super) conflicts: Vec<(String, Value)>,
+    pub conflicts: Vec<(String, Value)>,
 }
 
 impl<'a> Merger<'a> {
-    pub(super) fn new(root: &'a Value, budget: Budget) -> Self {
+    /// Merges schemas below `root`, the document of the references.
+    pub fn new(root: &'a Value, budget: Budget) -> Self {
         Self { root, budget, conflicts: Vec::new() }
     }
 
-    /// The schema without `allOf`, and without a reference that has constraints beside it.
-    pub(super) fn flatten<'s>(
+    /// The schema without `allOf` and without references that have siblings.
+    ///
+    /// # Errors
+    /// A sentence on the contradiction, the missing target, or the exhausted budget.
+    pub fn flatten<'s>(
         &mut self,
         schema: &'s Map<String, Value>,
     ) -> Result<Cow<'s, Map<String, Value>>, String> {
@@ -64,7 +72,10 @@ impl<'a> Merger<'a> {
     }
 
     /// Merges a schema into another one, with all references and `allOf` resolved.
-    pub(super) fn merge(
+    ///
+    /// # Errors
+    /// Those of [`flatten`](Self::flatten); the keywords that were merged until then remain.
+    pub fn merge(
         &mut self,
         merged: &mut Map<String, Value>,
         schema: &Map<String, Value>,

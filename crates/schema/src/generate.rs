@@ -4,28 +4,49 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Number, Value, json};
 
-use super::budget::Budget;
-use super::merge::Merger;
-use super::pattern::matching_text;
-use crate::SchemaDetail;
+use crate::budget::Budget;
+use crate::merge::Merger;
+use crate::pattern::matching_text;
+use crate::types::type_name;
 
 /// The level from which on only required members are generated: a schema may be recursive.
 const OPTIONAL_DEPTH: usize = 6;
 /// The level from which on `null` is generated: a schema that requires itself has no value.
 const MAX_DEPTH: usize = 32;
-/// The most unions within unions that are resolved for one value.
+/// Maximum number of nested unions that are resolved for one value.
 const MAX_UNIONS: usize = 16;
-/// The most elements of a list, and the most generated properties beyond the declared ones.
+/// Maximum number of elements, and of generated undeclared properties.
 const MAX_ELEMENTS: usize = 100;
-/// The longest text, in characters.
+/// Maximum length of a text, in characters.
 const MAX_TEXT_CHARS: usize = 10_000;
-/// The most values in all.
+/// Maximum number of values in all.
 const MAX_VALUES: usize = 10_000;
-/// The most values and bytes of schemas that are copied, and the most parts of patterns that are written.
+/// Maximum number of copied schema values and bytes, and of written pattern parts.
 const MAX_COPIED: usize = 4_000_000;
 
+/// Which properties of a schema are generated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SchemaDetail {
+    /// All properties.
+    #[default]
+    All,
+    /// Required properties only.
+    Required,
+}
+
+impl SchemaDetail {
+    /// The lower-case name, as in the model names `schema:all` and `schema:required`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Required => "required",
+        }
+    }
+}
+
 /// A value that matches the schema. If the schema uses an unsupported keyword, the value may not match.
-pub(crate) fn generate(schema: &Value, detail: SchemaDetail) -> Value {
+pub fn generate(schema: &Value, detail: SchemaDetail) -> Value {
     let merger = Merger::new(schema, Budget::new(MAX_COPIED, MAX_COPIED));
     Generator { merger, detail, values_left: MAX_VALUES, pattern_steps: MAX_COPIED }.value(schema, 0, 0)
 }
@@ -207,15 +228,10 @@ fn preferred_type(schema: &Map<String, Value>) -> &str {
 
 /// Whether the schema allows the value's type.
 fn has_type(schema: &Map<String, Value>, value: &Value) -> bool {
-    let name = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
+    let name = type_name(value);
+    let allows = |kind: &Value| {
+        kind == name || (name == "integer" && kind == "number") || (name == "number" && kind == "integer")
     };
-    let allows = |kind: &Value| kind == name || (name == "number" && kind == "integer");
     match schema.get("type") {
         Some(Value::Array(kinds)) => kinds.iter().any(allows),
         Some(kind) => allows(kind),
@@ -324,8 +340,8 @@ fn formatted(format: &str, variant: usize) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use crate::Schema;
     use proptest::prelude::*;
-    use toolpost_core::Schema;
 
     use super::*;
 

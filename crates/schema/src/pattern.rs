@@ -1,10 +1,10 @@
 //! Generates a text that matches a regular expression.
 
-/// The most repetitions that are written.
+/// Maximum number of repetitions that are written.
 const MAX_REPEATS: usize = 1_000;
-/// The deepest nesting of groups.
+/// Maximum nesting of groups.
 const MAX_LEVELS: usize = 32;
-/// The most parts that one attempt writes: nested repetitions multiply.
+/// Maximum number of parts that one attempt writes: nested repetitions multiply.
 const MAX_STEPS: usize = 20_000;
 
 /// One part of an expression.
@@ -20,7 +20,7 @@ enum Node {
 /// A text of `min` to `max` characters that the expression matches, if one is found.
 ///
 /// `variant` selects among several texts. `steps` is the number of parts that may still be written for all texts.
-pub(super) fn matching_text(
+pub(crate) fn matching_text(
     pattern: &str,
     min: usize,
     max: usize,

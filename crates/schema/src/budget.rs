@@ -1,10 +1,12 @@
-//! How much of a schema may be visited and copied: references multiply schemas.
+//! Bounds how much of a schema is visited and copied: references multiply schemas.
 
 use serde_json::Value;
 
-/// The values and bytes that are left to visit or copy.
+/// The remaining values and bytes to visit or copy.
+///
+/// Each `spend` method returns a sentence as its error once the budget is exhausted.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub struct Budget {
     max_values: usize,
     max_bytes: usize,
     values: usize,
@@ -12,12 +14,13 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub(super) fn new(max_values: usize, max_bytes: usize) -> Self {
+    /// A budget of values and bytes of text.
+    pub fn new(max_values: usize, max_bytes: usize) -> Self {
         Self { max_values, max_bytes, values: max_values, bytes: max_bytes }
     }
 
     /// Spends one value.
-    pub(super) fn spend_value(&mut self) -> Result<(), String> {
+    pub fn spend_value(&mut self) -> Result<(), String> {
         self.values = self.values.checked_sub(1).ok_or_else(|| {
             format!("the schema has more than {} values with all its references", self.max_values)
         })?;
@@ -25,7 +28,7 @@ impl Budget {
     }
 
     /// Spends the bytes of a text.
-    pub(super) fn spend_text(&mut self, text: &str) -> Result<(), String> {
+    pub fn spend_text(&mut self, text: &str) -> Result<(), String> {
         self.bytes = self.bytes.checked_sub(text.len()).ok_or_else(|| {
             format!("the schema has more than {} MiB of text with all its references", self.max_bytes >> 20)
         })?;
@@ -33,7 +36,7 @@ impl Budget {
     }
 
     /// Spends a value, everything in it, and the bytes of its texts.
-    pub(super) fn spend(&mut self, value: &Value) -> Result<(), String> {
+    pub fn spend(&mut self, value: &Value) -> Result<(), String> {
         let mut pending = vec![value];
         while let Some(value) = pending.pop() {
             self.spend_value()?;
