@@ -16,12 +16,10 @@
 #![forbid(unsafe_code)]
 
 mod builder;
-mod catalog;
 mod offers;
 mod path;
 mod registry;
 mod shared;
-pub mod sources;
 mod state;
 mod toolbox;
 mod usage;
@@ -29,11 +27,6 @@ mod view;
 mod waits;
 
 pub use self::builder::{Settings, ToolboxBuilder};
-pub use self::catalog::{
-    Analytics, Budget, Catalog, CatalogEntry, Discovery, DynamicSession, DynamicTools, Found, Hit,
-    META_TOOL_NAMES, Matching, OfferedTool, Search, TokenSavings, ToolSession, ToolSummary, Unloaded,
-    compact_schema, definition, definition_tokens, is_meta_tool, meta_tools,
-};
 pub use self::state::MemoryStore;
 pub use self::toolbox::Toolbox;
 pub use self::usage::ToolUsage;

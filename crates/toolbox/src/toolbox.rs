@@ -91,6 +91,20 @@ impl Toolbox {
         }))
     }
 
+    /// Creates an empty toolbox with the settings, clock, event sink and record sink of this one.
+    #[must_use]
+    pub fn sibling(&self, name: impl Into<Arc<str>>) -> Self {
+        let config = &self.0.config;
+        Self::from_builder(ToolboxBuilder {
+            name: name.into(),
+            settings: config.settings.clone(),
+            clock: Arc::clone(&config.clock),
+            events: config.events.clone(),
+            records: config.records.clone(),
+            ..ToolboxBuilder::default()
+        })
+    }
+
     /// Adds a tool.
     ///
     /// # Errors

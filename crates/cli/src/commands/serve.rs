@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use serde_json::json;
 use toolpost_core::{Code, Secret, ToolSource, ToolSpec};
+use toolpost_gateway::catalog::Catalog;
+use toolpost_gateway::{Filter, Filtered, Glob, Searchable};
 use toolpost_mcp::server::{Certificate, Hints, ResourceServer, Server};
 use toolpost_sandbox::Grants;
 use toolpost_store::TaskFile;
-use toolpost_toolbox::Catalog;
-use toolpost_toolbox::sources::{Filter, Filtered, Glob, Searchable};
 
 use self::tokens::Tokens;
 use crate::args::{Format, Permission, SearchFor, ServeArgs};

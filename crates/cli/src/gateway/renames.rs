@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use toolpost_core::{ToolError, ToolSource, ToolSpec};
-use toolpost_toolbox::sources::{Namespaced, Rename, Renamed};
+use toolpost_gateway::{Namespaced, Rename, Renamed};
 
 use crate::target::grammar::namespace;
 

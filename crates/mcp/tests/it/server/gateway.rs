@@ -12,13 +12,13 @@ use tokio::net::TcpStream;
 use toolpost_core::{
     Call, Code, Output, ParameterType, SourceState, Tool, ToolError, ToolSource, ToolSpec, tool_fn,
 };
-use toolpost_mcp::client::{Client, Endpoint};
-use toolpost_mcp::server::{RunningServer, Server};
-use toolpost_toolbox::Toolbox;
-use toolpost_toolbox::sources::{
+use toolpost_gateway::{
     Connect, Gateway, GatewayParts, GatewaySettings, MemoryManifests, MemoryPins, MergeSettings,
     ReconnectSettings, UpstreamSettings,
 };
+use toolpost_mcp::client::{Client, Endpoint};
+use toolpost_mcp::server::{RunningServer, Server};
+use toolpost_toolbox::Toolbox;
 
 use super::support::{MODERN, modern, post};
 

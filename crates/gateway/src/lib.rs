@@ -1,0 +1,117 @@
+//! Combinators of tool sources. Each wraps sources and is a source itself; together they form a gateway.
+//!
+//! | type | what it does |
+//! |---|---|
+//! | [`Namespaced`] | puts names and URIs under a namespace: `calc__add`, `calc+notes://{id}` |
+//! | [`Filtered`] | lists and runs only what a [`Filter`] permits, per caller |
+//! | [`Renamed`] | changes names and descriptions of tools |
+//! | [`Pinned`] | pins each definition, and quarantines a changed one |
+//! | [`Lazy`] | starts a source on first use, and lists it from a cached manifest until then |
+//! | [`Reconnecting`] | reconnects a lost source, and lists its last known tools meanwhile |
+//! | [`Merged`] | merges sources into one; they can be replaced while calls run |
+//! | [`Searchable`] | puts many tools behind three, for clients without tool search |
+//!
+//! A [`Gateway`] combines them as its [`GatewaySettings`] say, and reloads changed settings while calls run.
+//! [`inspect()`] scans definitions for hidden or suspicious text.
+//!
+//! # Invariants
+//!
+//! - Every wait for a source has a timeout, and every source has a maximum number of tools.
+//! - A name always leads to the tool that was listed under it.
+//! - A running call keeps its source until it ends, even if that is replaced or reconnected.
+//! - A call that cannot be decided without a list is refused.
+
+#![forbid(unsafe_code)]
+
+#[macro_use]
+mod forward;
+
+pub mod catalog;
+
+mod definition;
+mod filtered;
+mod gateway;
+mod glob;
+mod inspect;
+mod lazy;
+mod listing;
+mod manifest;
+mod merged;
+mod namespaced;
+mod pinned;
+mod pins;
+mod reconnecting;
+mod renamed;
+mod searchable;
+
+use std::sync::Arc;
+
+use toolpost_core::{
+    BoxFuture, Call, CallRecord, Caller, Clock as _, Reply, SystemClock, ToolError, ToolSource, did_you_mean,
+};
+
+pub use self::filtered::{Filter, Filtered};
+pub use self::gateway::{
+    ApprovalCommand, ClientSettings, Connector, Gateway, GatewayParts, GatewaySettings, Pinning,
+    UpstreamSettings,
+};
+pub use self::glob::Glob;
+pub use self::inspect::{Finding, FindingKind, Severity, inspect};
+pub use self::lazy::Lazy;
+use self::listing::{LIST_TIMEOUT, tools_of};
+pub use self::manifest::{Manifest, ManifestStore, MemoryManifests};
+pub use self::merged::{Collisions, Member, MergeSettings, Merged};
+pub use self::namespaced::Namespaced;
+pub use self::pinned::{PinStatus, PinVerdict, Pinned, UnpinnedPolicy};
+pub use self::pins::{MemoryPins, Pin, PinStore};
+pub use self::reconnecting::{ReconnectSettings, Reconnecting};
+pub use self::renamed::{Rename, Renamed};
+pub use self::searchable::Searchable;
+
+/// Creates a source, for example by a connection or a new process. Each use creates a new one. Closures that
+/// return a future of a source implement it.
+pub trait Connect: Send + Sync {
+    /// Creates the source.
+    ///
+    /// # Errors
+    /// The source cannot be reached or started.
+    fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn ToolSource>, ToolError>>;
+}
+
+impl<F, Connected> Connect for F
+where
+    F: Fn() -> Connected + Send + Sync,
+    Connected: Future<Output = Result<Arc<dyn ToolSource>, ToolError>> + Send + 'static,
+{
+    fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn ToolSource>, ToolError>> {
+        Box::pin(self())
+    }
+}
+
+/// What a source lists of one kind.
+type Specs<D> = Result<Vec<Arc<D>>, ToolError>;
+
+/// The reply to a call that a combinator refuses, with its record.
+fn refused(call: &Call, source: &str, error: ToolError) -> Reply {
+    let mut record =
+        CallRecord::begin(call, call.tool.as_str().into(), source.into(), SystemClock.timestamp());
+    record.error = Some(error.clone());
+    Reply { result: Err(error), record: Arc::new(record) }
+}
+
+/// Suggests a similar name among the tools that the caller may see.
+async fn nearest<'a>(
+    source: &dyn ToolSource,
+    caller: &Caller,
+    name: &str,
+    all: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
+    let Some(view) = source.seen_by(caller) else { return did_you_mean(name, all) };
+    let open = tools_of(&*view, LIST_TIMEOUT).await.ok()?;
+    did_you_mean(name, open.iter().map(|spec| spec.name.as_str()))
+}
+
+/// Shortens and escapes untrusted text for a message.
+fn shown(text: &str) -> String {
+    text.chars().take(80).flat_map(char::escape_debug).collect()
+}
