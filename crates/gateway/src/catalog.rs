@@ -1,4 +1,4 @@
-//! The catalog of a toolbox: finding one tool among ten thousand, and loading tools while a conversation goes on.
+//! The catalog of a toolbox: search over all its tools, and dynamic loading in conversations.
 
 mod definition;
 mod dynamic;
@@ -23,18 +23,18 @@ pub use self::meta::{META_TOOL_NAMES, is_meta_tool, meta_tools};
 pub use self::search::{Found, Hit, Matching, Search};
 pub use self::session::{Analytics, Budget, ToolSession, Unloaded};
 
-use self::entry::Lazy;
 use self::index::Index;
 use toolpost_toolbox::Toolbox;
 
-/// The tools of a toolbox and of its sources, to be searched. It follows what is registered; cheap to clone, and all
-/// clones are the same catalog.
+/// A searchable catalog of the tools of a toolbox and of its sources.
+///
+/// It follows the changes of the toolbox. Cheap to clone; all clones share their state.
 ///
 /// ```
 /// # use toolpost_core::{Output, ParameterType, ToolSpec, tool_fn};
 /// # use toolpost_gateway::catalog::{Catalog, Search};
 /// # use toolpost_toolbox::Toolbox;
-/// let spec = ToolSpec::new("send_email", "Send an e-mail.").parameter("to", ParameterType::String, "Who gets it.");
+/// let spec = ToolSpec::new("send_email", "Send an e-mail.").parameter("to", ParameterType::String, "The recipient.");
 /// let toolbox = Toolbox::builder().tool(tool_fn(spec, async |_, _| Ok(Output::default()))).build()?;
 /// let catalog = Catalog::new(&toolbox);
 /// assert_eq!(catalog.search(&Search::new("emails")).names(), ["send_email"]);
@@ -51,27 +51,27 @@ struct Inner {
 #[derive(Default)]
 struct State {
     index: Index,
-    /// The state of the toolbox that the index was made of.
+    /// The generation of the toolbox at the last update.
     seen: Option<u64>,
-    /// The names that the toolbox had then.
+    /// The names in the toolbox at the last update.
     registered: HashSet<String>,
-    /// Tools that are made when they are needed, also those that were made already.
-    lazy: HashMap<String, Lazy>,
+    /// The entries of all lazy tools, created or not.
+    lazy: HashMap<String, Arc<CatalogEntry>>,
 }
 
-/// How many tokens compact definitions save.
+/// The tokens that a compact definition saves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TokenSavings {
-    /// Tokens of the full definition.
+    /// The tokens of the full definition.
     pub full: u64,
-    /// Tokens of the compact one.
+    /// The tokens of the compact definition.
     pub compact: u64,
     /// The difference.
     pub saved: u64,
 }
 
 impl Catalog {
-    /// The catalog of a toolbox. Nothing is read before it is first used.
+    /// Creates the catalog of a toolbox. Its first use reads the toolbox.
     pub fn new(toolbox: &Toolbox) -> Self {
         Self(Arc::new(Inner { toolbox: toolbox.clone(), state: RwLock::default() }))
     }
@@ -81,13 +81,13 @@ impl Catalog {
         &self.0.toolbox
     }
 
-    /// Lists a tool that is made when it is first loaded. Until then it costs its summary.
+    /// Adds a lazy tool: the catalog lists its summary, and the first load creates it.
     ///
-    /// `make` must return soon. The tool that it makes must have the name of the summary; what fails is tried again
-    /// when the tool is next loaded.
+    /// `make` must return quickly. Its tool must have the name of the summary. After a failure, the next load
+    /// calls `make` again.
     ///
     /// # Errors
-    /// The name is none that a tool can have, or there is a tool of this name.
+    /// The name is invalid, or another tool has it.
     pub fn add_lazy(
         &self,
         summary: ToolSummary,
@@ -100,19 +100,19 @@ impl Catalog {
         drop(self.fresh());
         let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
         if state.index.get(&summary.name).is_some() {
-            return wrong("there is one of this name already; rename one of them".to_owned());
+            return wrong("another tool has this name; rename one of them".to_owned());
         }
         let name = summary.name.clone();
-        let lazy = Lazy { summary: Arc::new(summary), make: Arc::new(make) };
-        state.index.insert(Arc::new(CatalogEntry::lazy(lazy.clone())));
-        state.lazy.insert(name, lazy);
+        let entry = Arc::new(CatalogEntry::lazy(summary, Arc::new(make)));
+        state.index.insert(Arc::clone(&entry));
+        state.lazy.insert(name, entry);
         Ok(())
     }
 
-    /// Asks the toolbox's sources what they have now, where they say that it has changed.
+    /// Lists the toolbox's sources again if their generations have changed.
     ///
     /// # Errors
-    /// No source could be read and nothing is known. What was known stays.
+    /// No source can be listed and no tool is known. Known tools stay.
     pub async fn refresh(&self) -> Result<(), ToolError> {
         if self.0.state.read().unwrap_or_else(PoisonError::into_inner).seen
             == Some(self.0.toolbox.generation())
@@ -122,9 +122,9 @@ impl Catalog {
         ToolSource::list(&self.0.toolbox).await.map(drop)
     }
 
-    /// The state, after it has followed the toolbox.
+    /// The state after an update from the toolbox.
     fn fresh(&self) -> RwLockReadGuard<'_, State> {
-        // First the generation, then the tools: what changes in between is read again next time.
+        // The generation is read before the tools, so that the next call sees a change in between.
         let generation = self.0.toolbox.generation();
         let state = self.0.state.read().unwrap_or_else(PoisonError::into_inner);
         if state.seen == Some(generation) {
@@ -140,45 +140,44 @@ impl Catalog {
         self.0.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The tools that fit, the best first.
+    /// Searches for tools, the best first.
     pub fn search(&self, search: &Search) -> Found {
         self.fresh().index.search(search)
     }
 
-    /// What is known of one tool, by its name or one of its aliases.
+    /// The entry of a tool, by its name or an alias.
     pub fn entry(&self, name: &str) -> Option<Arc<CatalogEntry>> {
         let state = self.fresh();
         let aliased = || state.index.get(&self.0.toolbox.spec(name)?.name);
         state.index.get(name).or_else(aliased).cloned()
     }
 
-    /// All tools, in the order of their coming.
+    /// All entries, in the order of registration.
     pub fn entries(&self) -> Vec<Arc<CatalogEntry>> {
         self.fresh().index.entries().cloned().collect()
     }
 
-    /// How many tools there are.
+    /// The number of tools.
     pub fn len(&self) -> usize {
         self.fresh().index.len()
     }
 
-    /// Whether there are none.
+    /// Whether the catalog is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All categories, in order.
+    /// All categories, sorted.
     pub fn list_categories(&self) -> Vec<String> {
         self.fresh().index.categories().cloned().collect()
     }
 
-    /// All groups, in order.
+    /// All groups, sorted.
     pub fn list_groups(&self) -> Vec<String> {
         self.fresh().index.groups().cloned().collect()
     }
 
-    /// The names of the tools of a group and of those below it, in order: `crm` has those of `crm` and of
-    /// `crm.contacts`.
+    /// The names of the tools in a group and its subgroups, sorted: `crm` includes `crm.contacts`.
     pub fn tools_in_group(&self, group: &str) -> Vec<String> {
         let state = self.fresh();
         let inside =
@@ -189,7 +188,7 @@ impl Catalog {
         names
     }
 
-    /// At most three names that may have been meant.
+    /// At most three similar names.
     pub fn similar_names(&self, name: &str) -> Vec<String> {
         let name = text::beginning(name.trim(), 256);
         if name.is_empty() {
@@ -197,12 +196,12 @@ impl Catalog {
         }
         let near = Search::new(name).matching(Matching::Any).limit(64);
         let found = self.search(&near);
-        let spelt_nearly = suggestions(name, found.names());
-        let near = if spelt_nearly.is_empty() { found.names() } else { spelt_nearly };
+        let similar = suggestions(name, found.names());
+        let near = if similar.is_empty() { found.names() } else { similar };
         near.into_iter().take(3).map(str::to_owned).collect()
     }
 
-    /// How many tokens compact definitions would save, for each tool that is there, by name.
+    /// The tokens that compact definitions would save, by tool. Lazy tools count once they are created.
     pub fn token_savings(&self) -> BTreeMap<String, TokenSavings> {
         let state = self.fresh();
         let specs = state.index.entries().filter_map(|entry| entry.spec());
@@ -213,32 +212,32 @@ impl Catalog {
         savings.collect()
     }
 
-    /// All that is known of a tool, by its name or one of its aliases. It is made if it was not there yet.
+    /// The spec of a tool, by its name or an alias. Creates a lazy tool.
     ///
     /// # Errors
-    /// `NOT_FOUND` if there is none; otherwise why it could not be made.
+    /// `NOT_FOUND` for an unknown tool; otherwise the error of its creation.
     pub fn resolve(&self, name: &str) -> Result<Arc<ToolSpec>, ToolError> {
-        let missing = || ToolError::not_found(format!("there is no tool `{}`", text::shortened(name, 64)));
+        let missing = || ToolError::not_found(format!("unknown tool `{}`", text::truncated(name, 64)));
         let entry = self.entry(name).ok_or_else(missing)?;
         let Some(make) = entry.make() else { return entry.spec().cloned().ok_or_else(missing) };
         let tool = make()?;
         let spec = tool.spec();
         if spec.name != name {
             return Err(ToolError::internal(format!(
-                "the tool that was to be `{name}` is called `{}`",
-                text::shortened(&spec.name, 64)
+                "the lazy tool `{name}` was created with the name `{}`",
+                text::truncated(&spec.name, 64)
             )));
         }
         match self.0.toolbox.add(tool) {
             Ok(()) => Ok(spec),
-            // Another call has made it in the meantime.
+            // A concurrent call has created it.
             Err(error) => self.0.toolbox.spec(name).ok_or_else(|| ToolError::internal(error.to_string())),
         }
     }
 }
 
 impl State {
-    /// Brings the index to what the toolbox has now.
+    /// Updates the index with the tools of the toolbox.
     fn follow(&mut self, specs: &[Arc<ToolSpec>]) {
         let mut registered = HashSet::with_capacity(specs.len());
         for spec in specs {
@@ -250,7 +249,7 @@ impl State {
         }
         for name in self.registered.difference(&registered) {
             match self.lazy.get(name) {
-                Some(lazy) => self.index.insert(Arc::new(CatalogEntry::lazy(lazy.clone()))),
+                Some(lazy) => self.index.insert(Arc::clone(lazy)),
                 None => self.index.remove(name),
             }
         }

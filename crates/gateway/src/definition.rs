@@ -4,22 +4,25 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use toolpost_core::{BoxFuture, PromptSpec, ResourceSpec, ToolSource, ToolSpec};
+use toolpost_core::{Alias, BoxFuture, PromptSpec, ResourceSpec, ToolSource, ToolSpec, UriPattern};
 
-use super::{Manifest, Specs};
+use crate::{Manifest, Specs};
 
 /// A kind of definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// A tool.
     Tool,
+    /// A prompt.
     Prompt,
+    /// A resource.
     Resource,
 }
 
 impl Kind {
     const ALL: [Self; 3] = [Self::Tool, Self::Prompt, Self::Resource];
 
-    pub(super) const fn noun(self) -> &'static str {
+    pub(crate) const fn noun(self) -> &'static str {
         match self {
             Self::Tool => "tool",
             Self::Prompt => "prompt",
@@ -28,7 +31,7 @@ impl Kind {
     }
 
     /// The prefix of a key of this kind. No tool name contains a colon.
-    pub(super) const fn prefix(self) -> &'static str {
+    pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Self::Tool => "tool:",
             Self::Prompt => "prompt:",
@@ -37,19 +40,19 @@ impl Kind {
     }
 
     /// Splits the prefix of a kind from a text.
-    pub(super) fn split(text: &str) -> (Option<Self>, &str) {
+    pub(crate) fn split(text: &str) -> (Option<Self>, &str) {
         let split = |kind: Self| Some((Some(kind), text.strip_prefix(kind.prefix())?));
         Self::ALL.into_iter().find_map(split).unwrap_or((None, text))
     }
 
     /// Whether a key is of this kind.
-    pub(super) fn has(self, key: &str) -> bool {
+    pub(crate) fn has(self, key: &str) -> bool {
         Self::split(key).0.unwrap_or(Self::Tool) == self
     }
 }
 
 /// A definition of any kind.
-pub(super) trait Definition: Serialize + Send + Sync + Sized + 'static {
+pub(crate) trait Definition: Serialize + Send + Sync + Sized + 'static {
     const KIND: Kind;
 
     /// The name that callers use.
@@ -63,13 +66,27 @@ pub(super) trait Definition: Serialize + Send + Sync + Sized + 'static {
         }
     }
 
+    /// Its other names.
+    fn aliases(&self) -> &[Alias] {
+        &[]
+    }
+
+    /// The pattern of its URIs.
+    fn pattern(&self) -> Option<&UriPattern> {
+        None
+    }
+
+    /// The SHA-256 of the canonical definition.
     fn digest(&self) -> String;
 
     /// All definitions of a source.
     fn of(source: &dyn ToolSource) -> BoxFuture<'_, Specs<Self>>;
 
-    /// The definitions in a manifest.
-    fn in_manifest(manifest: &Manifest) -> &[Arc<Self>];
+    /// The definitions of this kind in a manifest.
+    fn from_manifest(manifest: Manifest) -> Vec<Arc<Self>>;
+
+    /// A manifest of these definitions alone.
+    fn into_manifest(specs: Vec<Arc<Self>>) -> Manifest;
 
     /// A definition with the same name, this description and nothing else.
     fn replaced(&self, text: String, meta: Map<String, Value>) -> Self;
@@ -82,6 +99,10 @@ impl Definition for ToolSpec {
         &self.name
     }
 
+    fn aliases(&self) -> &[Alias] {
+        &self.aliases
+    }
+
     fn digest(&self) -> String {
         self.digest()
     }
@@ -90,8 +111,12 @@ impl Definition for ToolSpec {
         source.list()
     }
 
-    fn in_manifest(manifest: &Manifest) -> &[Arc<Self>] {
-        &manifest.tools
+    fn from_manifest(manifest: Manifest) -> Vec<Arc<Self>> {
+        manifest.tools
+    }
+
+    fn into_manifest(tools: Vec<Arc<Self>>) -> Manifest {
+        Manifest { tools, ..Manifest::default() }
     }
 
     fn replaced(&self, text: String, meta: Map<String, Value>) -> Self {
@@ -116,8 +141,12 @@ impl Definition for PromptSpec {
         source.prompts()
     }
 
-    fn in_manifest(manifest: &Manifest) -> &[Arc<Self>] {
-        &manifest.prompts
+    fn from_manifest(manifest: Manifest) -> Vec<Arc<Self>> {
+        manifest.prompts
+    }
+
+    fn into_manifest(prompts: Vec<Arc<Self>>) -> Manifest {
+        Manifest { prompts, ..Manifest::default() }
     }
 
     fn replaced(&self, text: String, meta: Map<String, Value>) -> Self {
@@ -134,6 +163,10 @@ impl Definition for ResourceSpec {
         self.uri_pattern.as_str()
     }
 
+    fn pattern(&self) -> Option<&UriPattern> {
+        Some(&self.uri_pattern)
+    }
+
     fn digest(&self) -> String {
         self.digest()
     }
@@ -142,8 +175,12 @@ impl Definition for ResourceSpec {
         source.resources()
     }
 
-    fn in_manifest(manifest: &Manifest) -> &[Arc<Self>] {
-        &manifest.resources
+    fn from_manifest(manifest: Manifest) -> Vec<Arc<Self>> {
+        manifest.resources
+    }
+
+    fn into_manifest(resources: Vec<Arc<Self>>) -> Manifest {
+        Manifest { resources, ..Manifest::default() }
     }
 
     fn replaced(&self, text: String, meta: Map<String, Value>) -> Self {

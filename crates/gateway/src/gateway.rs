@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use toolpost_core::{SourceStatus, ToolError, ToolSource, did_you_mean, hex};
 
-use super::{
-    Collisions, Connect, Filter, Filtered, Lazy, ManifestStore, Member, MergeSettings, Merged, PinStatus,
-    PinStore, Pinned, ReconnectSettings, Reconnecting, Rename, Renamed, UnpinnedPolicy, shown,
+use crate::{
+    Collisions, Connect, Filter, Filtered, ManifestStore, Member, MergeSettings, Merged, Namespace,
+    PinStatus, PinStore, Pinned, Pins, ReconnectSettings, Reconnecting, Rename, Renamed, Renames,
+    UnpinnedPolicy, shown,
 };
 
 /// The maximum number of upstreams.
@@ -138,9 +139,8 @@ impl GatewaySettings {
                 return Err(place(ToolError::invalid_input("`target` is empty")));
             }
             upstream.filter().map_err(place)?;
-            let nothing: Arc<dyn ToolSource> = Arc::new(Nothing);
-            Renamed::new(Arc::clone(&nothing), upstream.rename.clone()).map_err(place)?;
-            Member::new(&upstream.name, nothing).map_err(place)?;
+            Renames::new(upstream.rename.clone()).map_err(place)?;
+            Namespace::new(&upstream.name).map_err(place)?;
         }
         Ok(())
     }
@@ -162,27 +162,6 @@ impl UpstreamSettings {
     /// The digest of the target, which identifies the manifest.
     fn digest(&self) -> String {
         hex(Sha256::digest(&self.target))
-    }
-}
-
-/// An empty source, for checks.
-struct Nothing;
-
-impl ToolSource for Nothing {
-    fn name(&self) -> &'static str {
-        "nothing"
-    }
-
-    fn list(&self) -> toolpost_core::BoxFuture<'_, Result<Vec<Arc<toolpost_core::ToolSpec>>, ToolError>> {
-        Box::pin(async { Ok(Vec::new()) })
-    }
-
-    fn generation(&self) -> u64 {
-        0
-    }
-
-    fn call(&self, call: toolpost_core::Call) -> toolpost_core::BoxFuture<'_, toolpost_core::Reply> {
-        Box::pin(async move { super::refused(&call, "nothing", ToolError::not_found("the source is empty")) })
     }
 }
 
@@ -237,31 +216,17 @@ impl Upstream {
     fn new(settings: &UpstreamSettings, parts: &GatewayParts) -> Result<Self, ToolError> {
         let name = settings.name.as_str();
         let (connect, reconnect) = ((parts.connect)(settings), parts.reconnect.clone());
-        let start = {
-            let name = name.to_owned();
-            move || {
-                let connect = Arc::clone(&connect);
-                let connect = move || {
-                    let connect = Arc::clone(&connect);
-                    async move { connect.connect().await }
-                };
-                Arc::new(Reconnecting::start(name.as_str(), connect, reconnect.clone()))
-            }
+        let connect = move || {
+            let connect = Arc::clone(&connect);
+            async move { connect.connect().await }
         };
-        let mut source: Arc<dyn ToolSource> = if settings.lazy {
-            let timeout = parts.reconnect.connect_timeout;
-            let start = move || {
-                let source = start();
-                async move {
-                    // After a failure, the next call starts it again.
-                    source.attempted(timeout).await?;
-                    Ok(source as Arc<dyn ToolSource>)
-                }
-            };
-            Arc::new(Lazy::new(name, settings.digest(), Arc::clone(&parts.manifests), start))
+        let connection = if settings.lazy {
+            let manifests = Arc::clone(&parts.manifests);
+            Reconnecting::lazy(name, settings.digest(), manifests, connect, reconnect)
         } else {
-            start()
+            Reconnecting::start(name, connect, reconnect)
         };
+        let mut source: Arc<dyn ToolSource> = Arc::new(connection);
         let unpinned = match settings.pin {
             Pinning::Off => None,
             Pinning::Trust => Some(UnpinnedPolicy::Trust),
@@ -269,11 +234,11 @@ impl Upstream {
             Pinning::Quarantine => Some(UnpinnedPolicy::Quarantine),
         };
         let pinned = unpinned.map(|unpinned| {
-            let (approval, name) = (Arc::clone(&parts.approval), name.to_owned());
-            Pinned::new(Arc::clone(&source), Arc::clone(&parts.pins))
-                .store_as(name.clone())
+            let (approval, upstream) = (Arc::clone(&parts.approval), name.to_owned());
+            let pins = Pins::new(name, Arc::clone(&parts.pins))
                 .unpinned(unpinned)
-                .approval_command(move |tool| approval(&name, tool))
+                .approval_command(move |tool| approval(&upstream, tool));
+            Pinned::new(Arc::clone(&source), pins)
         });
         if let Some(pinned) = &pinned {
             source = Arc::new(pinned.clone());

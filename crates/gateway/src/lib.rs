@@ -23,50 +23,48 @@
 
 #![forbid(unsafe_code)]
 
-#[macro_use]
-mod forward;
-
 pub mod catalog;
 
 mod definition;
-mod filtered;
+mod filter;
 mod gateway;
 mod glob;
 mod inspect;
-mod lazy;
+mod layer;
 mod listing;
 mod manifest;
 mod merged;
-mod namespaced;
+mod namespace;
 mod pinned;
 mod pins;
 mod reconnecting;
-mod renamed;
-mod searchable;
+mod rename;
+mod search_tools;
 
 use std::sync::Arc;
 
 use toolpost_core::{
-    BoxFuture, Call, CallRecord, Caller, Clock as _, Reply, SystemClock, ToolError, ToolSource, did_you_mean,
+    BoxFuture, Call, CallRecord, Caller, Clock as _, Reply, SystemClock, ToolError, ToolSource, ToolSpec,
+    did_you_mean,
 };
 
-pub use self::filtered::{Filter, Filtered};
+pub use self::filter::{Filter, Filtered};
 pub use self::gateway::{
     ApprovalCommand, ClientSettings, Connector, Gateway, GatewayParts, GatewaySettings, Pinning,
     UpstreamSettings,
 };
 pub use self::glob::Glob;
 pub use self::inspect::{Finding, FindingKind, Severity, inspect};
-pub use self::lazy::Lazy;
-use self::listing::{LIST_TIMEOUT, tools_of};
+pub use self::layer::{Layer, Layered};
+use self::listing::{LIST_TIMEOUT, listed};
 pub use self::manifest::{Manifest, ManifestStore, MemoryManifests};
 pub use self::merged::{Collisions, Member, MergeSettings, Merged};
-pub use self::namespaced::Namespaced;
-pub use self::pinned::{PinStatus, PinVerdict, Pinned, UnpinnedPolicy};
+pub use self::namespace::{Namespace, Namespaced};
+pub use self::pinned::{PinStatus, PinVerdict, Pinned, Pins, UnpinnedPolicy};
 pub use self::pins::{MemoryPins, Pin, PinStore};
 pub use self::reconnecting::{ReconnectSettings, Reconnecting};
-pub use self::renamed::{Rename, Renamed};
-pub use self::searchable::Searchable;
+pub use self::rename::{Rename, Renamed, Renames};
+pub use self::search_tools::{SearchTools, Searchable};
 
 /// Creates a source, for example by a connection or a new process. Each use creates a new one. Closures that
 /// return a future of a source implement it.
@@ -107,7 +105,7 @@ async fn nearest<'a>(
     all: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
     let Some(view) = source.seen_by(caller) else { return did_you_mean(name, all) };
-    let open = tools_of(&*view, LIST_TIMEOUT).await.ok()?;
+    let open = listed::<ToolSpec>(&*view, LIST_TIMEOUT).await.ok()?;
     did_you_mean(name, open.iter().map(|spec| spec.name.as_str()))
 }
 

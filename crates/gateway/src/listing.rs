@@ -1,30 +1,24 @@
-//! Cached lists of sources.
+//! Bounded reads of lists, and the cached list of a source.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use toolpost_core::{RetryAdvice, ToolError, ToolSource, ToolSpec};
 
-use super::Specs;
-use super::definition::Definition;
+use crate::Specs;
+use crate::definition::Definition;
 
 /// The timeout for the list of a source.
-pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum number of tools of one source; the same for prompts and resources.
-pub(super) const MAX_LISTED: usize = 10_000;
+pub(crate) const MAX_LISTED: usize = 10_000;
 /// The delay before a call reads a failed list again.
 const BACK_OFF: Duration = Duration::from_secs(2);
 
-/// Reads the tools of a source, with a timeout and a maximum number.
-pub(super) async fn tools_of(source: &dyn ToolSource, within: Duration) -> Specs<ToolSpec> {
-    listed(source, within).await
-}
-
 /// Reads the definitions of one kind, with a timeout and a maximum number.
-pub(super) async fn listed<D: Definition>(source: &dyn ToolSource, within: Duration) -> Specs<D> {
+pub(crate) async fn listed<D: Definition>(source: &dyn ToolSource, within: Duration) -> Specs<D> {
     let specs = in_time(source, within, D::of(source)).await?;
     if specs.len() > MAX_LISTED {
         return Err(ToolError::limit(format!(
@@ -38,7 +32,7 @@ pub(super) async fn listed<D: Definition>(source: &dyn ToolSource, within: Durat
 }
 
 /// Waits for a list, with a timeout.
-pub(super) async fn in_time<T>(
+pub(crate) async fn in_time<T>(
     source: &dyn ToolSource,
     within: Duration,
     list: impl Future<Output = Result<T, ToolError>>,
@@ -52,8 +46,15 @@ pub(super) async fn in_time<T>(
     })
 }
 
+/// Removes aliases from a tool.
+pub(crate) fn retain_aliases(spec: &mut Arc<ToolSpec>, retain: impl Fn(&str) -> bool) {
+    if !spec.aliases.iter().all(|alias| retain(&alias.name)) {
+        Arc::make_mut(spec).aliases.retain(|alias| retain(&alias.name));
+    }
+}
+
 /// Sleeps until the deadline; forever without one.
-pub(super) async fn sleep_until(deadline: Option<std::time::Instant>) {
+pub(crate) async fn sleep_until(deadline: Option<std::time::Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
@@ -62,13 +63,13 @@ pub(super) async fn sleep_until(deadline: Option<std::time::Instant>) {
 
 /// Tools, indexed by name and alias.
 #[derive(Default)]
-pub(super) struct Index {
-    pub(super) specs: Vec<Arc<ToolSpec>>,
+pub(crate) struct Index {
+    pub(crate) specs: Vec<Arc<ToolSpec>>,
     positions: HashMap<String, usize>,
 }
 
 impl Index {
-    pub(super) fn new(specs: Vec<Arc<ToolSpec>>) -> Self {
+    pub(crate) fn new(specs: Vec<Arc<ToolSpec>>) -> Self {
         let mut positions = HashMap::with_capacity(specs.len());
         for (position, spec) in specs.iter().enumerate() {
             for alias in &spec.aliases {
@@ -83,80 +84,76 @@ impl Index {
     }
 
     /// The tool with this name or alias.
-    pub(super) fn get(&self, name: &str) -> Option<&Arc<ToolSpec>> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Arc<ToolSpec>> {
         self.specs.get(*self.positions.get(name)?)
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.specs.iter().map(|spec| spec.name.as_str())
     }
 }
 
-/// The list of a source, read again after each change.
-pub(super) struct Listing {
+/// The tools of a source, read again after each change.
+pub(crate) struct CachedList {
     source: Arc<dyn ToolSource>,
-    seen: RwLock<Seen>,
+    state: RwLock<State>,
     /// Held while a call reads the list, so that concurrent calls read it once.
     reading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct State {
     list: Option<(u64, Arc<Index>)>,
     failed: Option<(Instant, ToolError)>,
 }
 
-impl Listing {
-    pub(super) fn new(source: Arc<dyn ToolSource>) -> Self {
-        Self { source, seen: RwLock::default(), reading: tokio::sync::Mutex::default() }
+impl CachedList {
+    pub(crate) fn new(source: Arc<dyn ToolSource>) -> Self {
+        Self { source, state: RwLock::default(), reading: tokio::sync::Mutex::default() }
     }
 
-    /// Reads the list from the source.
-    pub(super) async fn read(&self) -> Result<Arc<Index>, ToolError> {
-        let generation = self.source.generation();
-        let read = tools_of(&*self.source, LIST_TIMEOUT).await.map(|specs| Arc::new(Index::new(specs)));
-        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
-        match &read {
-            Ok(index) => {
-                *seen = Seen { list: Some((generation, Arc::clone(index))), failed: None };
-            }
-            Err(error) => seen.failed = Some((Instant::now() + BACK_OFF, error.clone())),
-        }
-        read
+    /// Stores a list and the generation of the source before it was read.
+    pub(crate) fn store(&self, generation: u64, specs: Vec<Arc<ToolSpec>>) -> Arc<Index> {
+        let index = Arc::new(Index::new(specs));
+        *self.state.write().unwrap_or_else(PoisonError::into_inner) =
+            State { list: Some((generation, Arc::clone(&index))), failed: None };
+        index
     }
 
     fn known(&self) -> Option<Result<Arc<Index>, ToolError>> {
-        let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some((generation, index)) = &seen.list
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((generation, index)) = &state.list
             && *generation == self.source.generation()
         {
             return Some(Ok(Arc::clone(index)));
         }
-        let (until, error) = seen.failed.as_ref()?;
+        let (until, error) = state.failed.as_ref()?;
         (Instant::now() < *until).then(|| Err(error.clone()))
     }
 
     /// The current list, read from the source only after a change.
-    pub(super) async fn current(&self) -> Result<Arc<Index>, ToolError> {
+    pub(crate) async fn current(&self) -> Result<Arc<Index>, ToolError> {
         if let Some(known) = self.known() {
             return known;
         }
         let _guard = self.reading.lock().await;
-        match self.known() {
-            Some(known) => known,
-            None => self.read().await,
+        if let Some(known) = self.known() {
+            return known;
+        }
+        let generation = self.source.generation();
+        match listed(&*self.source, LIST_TIMEOUT).await {
+            Ok(specs) => Ok(self.store(generation, specs)),
+            Err(error) => {
+                let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+                state.failed = Some((Instant::now() + BACK_OFF, error.clone()));
+                Err(error)
+            }
         }
     }
 
     /// The list that was read last, of any age.
-    pub(super) fn last(&self) -> Option<Arc<Index>> {
-        let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
-        seen.list.as_ref().map(|(_, index)| Arc::clone(index))
-    }
-}
-
-impl fmt::Debug for Listing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listing").field("source", &self.source.name()).finish_non_exhaustive()
+    pub(crate) fn last(&self) -> Option<Arc<Index>> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.list.as_ref().map(|(_, index)| Arc::clone(index))
     }
 }

@@ -9,12 +9,12 @@ use futures_util::future::join3;
 use serde::{Deserialize, Serialize};
 use toolpost_core::{PromptSpec, ResourceSpec, ToolError, ToolSource, ToolSpec};
 
-use super::listing::{in_time, tools_of};
+use crate::listing::{in_time, listed};
 
 /// The version of the stored form.
 const VERSION: u8 = 1;
 
-/// The last known definitions of a source, to list it without a start.
+/// The definitions of a source. A stored one lists the source without a start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Manifest {
@@ -30,6 +30,12 @@ pub struct Manifest {
     pub prompts: Vec<Arc<PromptSpec>>,
 }
 
+impl Default for Manifest {
+    fn default() -> Self {
+        Self { v: VERSION, tools: Vec::new(), resources: Vec::new(), prompts: Vec::new() }
+    }
+}
+
 impl Manifest {
     /// Reads all lists of a source, each with this timeout.
     ///
@@ -37,7 +43,7 @@ impl Manifest {
     /// The tools cannot be read in time. Unreadable resources and prompts count as none.
     pub async fn read(source: &dyn ToolSource, within: Duration) -> Result<Self, ToolError> {
         let (tools, resources, prompts) = join3(
-            tools_of(source, within),
+            listed(source, within),
             in_time(source, within, source.resources()),
             in_time(source, within, source.prompts()),
         )
@@ -56,7 +62,7 @@ impl Manifest {
     }
 
     /// Whether both have the same definitions.
-    pub(super) fn lists_the_same(&self, other: &Self) -> bool {
+    pub(crate) fn lists_the_same(&self, other: &Self) -> bool {
         serde_json::to_value(self).ok() == serde_json::to_value(other).ok()
     }
 }

@@ -1,7 +1,6 @@
 //! Several sources as one.
 
 mod table;
-mod view;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -18,9 +17,9 @@ use toolpost_core::{
 };
 
 use self::table::{Route, Table};
-use self::view::View;
-use super::listing::{in_time, tools_of};
-use super::{Namespaced, Specs, nearest, refused, shown};
+use crate::definition::Definition;
+use crate::listing::{in_time, listed, sleep_until};
+use crate::{Namespace, Namespaced, Specs, nearest, refused, shown};
 
 /// What happens to a tool whose name an earlier member has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +61,7 @@ impl Default for MergeSettings {
 #[derive(Clone)]
 pub struct Member {
     name: Arc<str>,
+    namespace: Arc<Namespace>,
     source: Arc<dyn ToolSource>,
 }
 
@@ -71,8 +71,7 @@ impl Member {
     /// # Errors
     /// `INVALID_INPUT` if the name is no valid namespace.
     pub fn new(name: &str, source: Arc<dyn ToolSource>) -> Result<Self, ToolError> {
-        Namespaced::new(Arc::clone(&source), name)?;
-        Ok(Self { name: name.into(), source })
+        Ok(Self { name: name.into(), namespace: Arc::new(Namespace::new(name)?), source })
     }
 
     /// Creates a member with all tools under its namespace.
@@ -80,17 +79,12 @@ impl Member {
     /// # Errors
     /// `INVALID_INPUT` if the name is no valid namespace.
     pub fn namespaced(name: &str, source: Arc<dyn ToolSource>) -> Result<Self, ToolError> {
-        Ok(Self { source: Arc::new(Namespaced::new(source, name)?), name: name.into() })
+        Self::new(name, Arc::new(Namespaced::new(source, name)?))
     }
 
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// The source.
-    pub fn source(&self) -> &Arc<dyn ToolSource> {
-        &self.source
     }
 }
 
@@ -106,7 +100,11 @@ impl fmt::Debug for Member {
 ///
 /// Cheap to clone; all clones share their state. Listing needs a tokio runtime.
 #[derive(Clone)]
-pub struct Merged(Arc<Shared>);
+pub struct Merged {
+    shared: Arc<Shared>,
+    /// The caller that this is a view of; `None` for all callers.
+    viewer: Option<Caller>,
+}
 
 struct Shared {
     name: Arc<str>,
@@ -180,7 +178,7 @@ impl Seat {
         tokio::spawn(async move {
             let generation = seat.member.source.generation();
             let mut ended = Ended { seat: Arc::clone(&seat), generation, read: None };
-            ended.read = Some(tools_of(&*seat.member.source, limit).await);
+            ended.read = Some(listed(&*seat.member.source, limit).await);
         });
     }
 
@@ -286,13 +284,14 @@ impl Merged {
         members: Vec<Member>,
         settings: MergeSettings,
     ) -> Result<Self, ToolError> {
-        let merged = Self(Arc::new(Shared {
+        let shared = Arc::new(Shared {
             name: name.into(),
             settings,
             set: RwLock::default(),
             replacing: tokio::sync::Mutex::default(),
             offset: AtomicU64::new(0),
-        }));
+        });
+        let merged = Self { shared, viewer: None };
         merged.replace(members).await?;
         Ok(merged)
     }
@@ -309,7 +308,7 @@ impl Merged {
                 return Err(ToolError::conflict(format!("two members have the name `{}`", member.name)));
             }
         }
-        let _guard = self.0.replacing.lock().await;
+        let _guard = self.shared.replacing.lock().await;
         let old = self.set();
         let next = Arc::new(Set {
             members: members
@@ -323,15 +322,15 @@ impl Merged {
                 .collect(),
             table: RwLock::default(),
         });
-        next.refresh(&self.0.settings, false).await;
-        let table = next.table(self.0.settings.collisions);
+        next.refresh(&self.shared.settings, false).await;
+        let table = next.table(self.shared.settings.collisions);
         if let Some(collision) = &table.collision {
             return Err(collision.clone());
         }
-        let mut set = self.0.set.write().unwrap_or_else(PoisonError::into_inner);
+        let mut set = self.shared.set.write().unwrap_or_else(PoisonError::into_inner);
         let before = set.generations();
         let grown = before.wrapping_sub(next.generations()).wrapping_add(1);
-        self.0.offset.fetch_add(grown, Ordering::Relaxed);
+        self.shared.offset.fetch_add(grown, Ordering::Relaxed);
         *set = next;
         Ok(())
     }
@@ -361,20 +360,20 @@ impl Merged {
             status.reason = Some(error.message().to_owned());
         }
         let own = |(member, _): &&(Arc<str>, HiddenDefinition)| *member == seat.member.name;
-        status.omitted = table.left_out.iter().filter(own).map(|(_, left_out)| left_out.clone()).collect();
+        status.omitted = table.omitted.iter().filter(own).map(|(_, omitted)| omitted.clone()).collect();
         status.remarks = table.remarks(&seat.member.name);
         inner.push(status);
         inner
     }
 
     fn set(&self) -> Arc<Set> {
-        Arc::clone(&self.0.set.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.shared.set.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The member of a tool, and its name there.
     async fn route(&self, caller: &Caller, tool: &str) -> Result<Route, ToolError> {
         let set = self.set();
-        let settings = &self.0.settings;
+        let settings = &self.shared.settings;
         // A known route does not wait for the lists of other members.
         if let Some(route) = set.table(settings.collisions).routes.get(tool)
             && !route.seat.is_stale()
@@ -403,77 +402,76 @@ impl Merged {
 
     async fn list(&self) -> Specs<ToolSpec> {
         let set = self.set();
-        set.refresh(&self.0.settings, true).await;
-        let table = set.table(self.0.settings.collisions);
-        Ok(table.specs.clone())
-    }
-
-    /// The definitions of one kind of all members, in order. Slow and failing members are omitted.
-    async fn gather<T>(
-        &self,
-        sources: &[Arc<dyn ToolSource>],
-        of: impl for<'a> Fn(&'a dyn ToolSource) -> BoxFuture<'a, Result<Vec<T>, ToolError>>,
-    ) -> Vec<T> {
-        let member_timeout = self.0.settings.member_timeout;
-        let all = sources.iter().map(|source| in_time(&**source, member_timeout, of(&**source)));
-        let mut gathered = Vec::new();
-        for (source, read) in sources.iter().zip(join_all(all).await) {
-            match read {
-                Ok(items) => gathered.extend(items),
-                Err(error) => tracing::warn!(source = source.name(), "{error}"),
+        let settings = &self.shared.settings;
+        set.refresh(settings, self.viewer.is_none()).await;
+        let table = set.table(settings.collisions);
+        let Some(caller) = &self.viewer else { return Ok(table.specs.clone()) };
+        // A member that cannot list its tools for the caller shows none.
+        let open = set.members.iter().map(async |seat| {
+            let view = seat.member.source.seen_by(caller)?;
+            let specs = in_time(&*view, settings.member_timeout, view.list()).await.unwrap_or_default();
+            Some(specs.into_iter().map(|spec| spec.name.clone()).collect::<HashSet<_>>())
+        });
+        let open = join_all(open).await;
+        let is_open = |spec: &&Arc<ToolSpec>| {
+            let Some(route) = table.routes.get(&spec.name) else { return false };
+            let index = set.members.iter().position(|seat| Arc::ptr_eq(seat, &route.seat));
+            match index.and_then(|index| open.get(index)) {
+                Some(Some(names)) => names.contains(&route.inner),
+                Some(None) => true,
+                None => false,
             }
-        }
-        gathered
+        };
+        Ok(table.specs.iter().filter(is_open).cloned().collect())
     }
 
+    /// The members, or their views of the caller.
     fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
-        self.set().members.iter().map(|seat| Arc::clone(&seat.member.source)).collect()
+        let view = |source: &Arc<dyn ToolSource>| source.seen_by(self.viewer.as_ref()?);
+        let seats = &self.set().members;
+        let sources = seats.iter().map(|seat| &seat.member.source);
+        sources.map(|source| view(source).unwrap_or_else(|| Arc::clone(source))).collect()
     }
 
-    async fn resources_of(&self, sources: &[Arc<dyn ToolSource>]) -> Vec<Arc<ResourceSpec>> {
-        let mut seen = HashSet::new();
-        let mut specs = self.gather(sources, |source| source.resources()).await;
-        specs.retain(|spec| seen.insert(spec.uri_pattern.as_str().to_owned()));
+    /// The definitions of one kind, by member. Slow and failing members list none.
+    async fn lists<D: Definition>(&self) -> Vec<(Arc<dyn ToolSource>, Vec<Arc<D>>)> {
+        let timeout = self.shared.settings.member_timeout;
+        let lists = self.sources().into_iter().map(async |source| {
+            let specs = listed::<D>(&*source, timeout).await.unwrap_or_else(|error| {
+                tracing::warn!(source = source.name(), "{error}");
+                Vec::new()
+            });
+            (source, specs)
+        });
+        join_all(lists).await
+    }
+
+    /// The definitions of one kind, in order. The first member with a name has it.
+    async fn gather<D: Definition>(&self) -> Vec<Arc<D>> {
+        let mut names = HashSet::new();
+        let mut specs: Vec<Arc<D>> = self.lists().await.into_iter().flat_map(|(_, specs)| specs).collect();
+        specs.retain(|spec| names.insert(spec.name().to_owned()));
         specs
     }
 
-    async fn prompts_of(&self, sources: &[Arc<dyn ToolSource>]) -> Vec<Arc<PromptSpec>> {
-        let mut seen = HashSet::new();
-        let mut specs = self.gather(sources, |source| source.prompts()).await;
-        specs.retain(|spec| seen.insert(spec.name.clone()));
-        specs
-    }
-
-    /// Reads from the first member with a matching resource.
-    async fn read_from(&self, sources: Vec<Arc<dyn ToolSource>>, call: Call) -> Result<Output, ToolError> {
-        let member_timeout = self.0.settings.member_timeout;
-        let lists = sources.iter().map(|source| in_time(&**source, member_timeout, source.resources()));
-        for (source, read) in sources.iter().zip(join_all(lists).await) {
-            let specs = read.unwrap_or_default();
-            if specs.iter().any(|spec| spec.uri_pattern.matches(&call.tool).is_some()) {
-                return source.read(call).await;
-            }
-        }
-        Err(ToolError::not_found(format!("no resource matches `{}`", shown(&call.tool))))
-    }
-
-    /// Renders with the first member that has the prompt.
-    async fn render_from(&self, sources: Vec<Arc<dyn ToolSource>>, call: Call) -> Result<Output, ToolError> {
-        let member_timeout = self.0.settings.member_timeout;
-        let lists = sources.iter().map(|source| in_time(&**source, member_timeout, source.prompts()));
-        for (source, read) in sources.iter().zip(join_all(lists).await) {
-            if read.unwrap_or_default().iter().any(|spec| spec.name == call.tool) {
-                return source.render(call).await;
-            }
-        }
-        Err(ToolError::not_found(format!("unknown prompt `{}`", shown(&call.tool))))
+    /// The first member with a definition that a name or URI fits.
+    async fn owner<D: Definition>(&self, name: &str) -> Result<Arc<dyn ToolSource>, ToolError> {
+        let fits = |spec: &Arc<D>| match spec.pattern() {
+            Some(pattern) => pattern.matches(name).is_some(),
+            None => spec.name() == name,
+        };
+        let lists = self.lists::<D>().await;
+        let owner = lists.into_iter().find(|(_, specs)| specs.iter().any(fits));
+        owner
+            .map(|(source, _)| source)
+            .ok_or_else(|| ToolError::not_found(format!("unknown {} `{}`", D::KIND.noun(), shown(name))))
     }
 }
 
 impl fmt::Debug for Merged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Merged")
-            .field("name", &self.0.name)
+            .field("name", &self.shared.name)
             .field("members", &self.members())
             .finish_non_exhaustive()
     }
@@ -481,7 +479,7 @@ impl fmt::Debug for Merged {
 
 impl ToolSource for Merged {
     fn name(&self) -> &str {
-        &self.0.name
+        &self.shared.name
     }
 
     fn list(&self) -> BoxFuture<'_, Specs<ToolSpec>> {
@@ -489,8 +487,8 @@ impl ToolSource for Merged {
     }
 
     fn generation(&self) -> u64 {
-        let set = self.0.set.read().unwrap_or_else(PoisonError::into_inner);
-        self.0.offset.load(Ordering::Relaxed).wrapping_add(set.generations())
+        let set = self.shared.set.read().unwrap_or_else(PoisonError::into_inner);
+        self.shared.offset.load(Ordering::Relaxed).wrapping_add(set.generations())
     }
 
     fn call(&self, mut call: Call) -> BoxFuture<'_, Reply> {
@@ -498,7 +496,7 @@ impl ToolSource for Merged {
             let route = tokio::select! {
                 route = self.route(&call.caller, &call.tool) => route,
                 () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller cancelled the call")),
-                () = crate::listing::sleep_until(call.deadline) => {
+                () = sleep_until(call.deadline) => {
                     Err(ToolError::timeout("the deadline passed while a source listed its tools"))
                 }
             };
@@ -507,30 +505,37 @@ impl ToolSource for Merged {
                     call.tool = route.inner;
                     route.seat.member.source.call(call).await
                 }
-                Err(error) => refused(&call, &self.0.name, error),
+                Err(error) => refused(&call, &self.shared.name, error),
             }
         })
     }
 
     fn resources(&self) -> BoxFuture<'_, Specs<ResourceSpec>> {
-        Box::pin(async { Ok(self.resources_of(&self.sources()).await) })
+        Box::pin(async { Ok(self.gather().await) })
     }
 
     fn prompts(&self) -> BoxFuture<'_, Specs<PromptSpec>> {
-        Box::pin(async { Ok(self.prompts_of(&self.sources()).await) })
+        Box::pin(async { Ok(self.gather().await) })
     }
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        Box::pin(self.read_from(self.sources(), call))
+        Box::pin(async move { self.owner::<ResourceSpec>(&call.tool).await?.read(call).await })
     }
 
     fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        Box::pin(self.render_from(self.sources(), call))
+        Box::pin(async move { self.owner::<PromptSpec>(&call.tool).await?.render(call).await })
+    }
+
+    fn viewer(&self) -> Option<&Caller> {
+        self.viewer.as_ref()
     }
 
     fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
         let any = self.set().members.iter().any(|seat| seat.member.source.seen_by(caller).is_some());
-        any.then(|| Arc::new(View { merged: self.clone(), caller: caller.clone() }) as Arc<dyn ToolSource>)
+        any.then(|| {
+            let view = Self { shared: Arc::clone(&self.shared), viewer: Some(caller.clone()) };
+            Arc::new(view) as Arc<dyn ToolSource>
+        })
     }
 
     /// Healthy while one of its members is.
@@ -550,7 +555,11 @@ impl ToolSource for Merged {
 
     fn status(&self) -> Vec<SourceStatus> {
         let set = self.set();
-        let table = set.table(self.0.settings.collisions);
-        set.members.iter().flat_map(|seat| Self::status_of(seat, &table)).collect()
+        let table = set.table(self.shared.settings.collisions);
+        let status = set.members.iter().flat_map(|seat| Self::status_of(seat, &table));
+        if self.viewer.is_none() {
+            return status.collect();
+        }
+        status.map(SourceStatus::brief).collect()
     }
 }

@@ -1,6 +1,6 @@
 //! Pinned definitions: only approved ones are used.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -9,16 +9,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 use toolpost_core::{
-    BoxFuture, Call, Caller, HiddenDefinition, Output, PromptSpec, Reply, ResourceSpec, SourceState,
-    SourceStatus, ToolError, ToolSource, ToolSpec,
+    Call, HiddenDefinition, PromptSpec, ResourceSpec, SourceState, SourceStatus, ToolError, ToolSource,
+    ToolSpec, UriPattern,
 };
 
-use super::definition::{Definition, Kind};
-use super::inspect::{hides, inspect_one};
-use super::listing::{LIST_TIMEOUT, listed};
-use super::{Finding, Pin, PinStore, Severity, Specs, refused, shown};
+use crate::definition::{Definition, Kind};
+use crate::inspect::{hides, inspect_one};
+use crate::layer::{Layer, Layered, Origin};
+use crate::listing::{LIST_TIMEOUT, listed};
+use crate::{Finding, Manifest, Pin, PinStore, Severity, Specs, shown};
 
-/// How long a verified list is valid for calls by default.
+/// How long calls use a verified list. A list of another generation is verified again at once.
 const RECHECK: Duration = Duration::from_mins(1);
 
 /// What happens to a definition without a pin.
@@ -73,7 +74,7 @@ pub struct PinStatus {
     /// The key: the name of a tool, `prompt:` and the name of a prompt, or `resource:` and the URI pattern of
     /// a resource.
     pub name: String,
-    /// The digest of the current definition, for [`Pinned::approve`].
+    /// The digest of the current definition, for `Pinned::approve`.
     pub sha256: String,
     /// The state of the current definition.
     #[serde(flatten)]
@@ -92,150 +93,211 @@ pub struct PinStatus {
 /// A quarantined definition stays listed by name, with the reason as its description. Its own text reaches no
 /// model. A name with invisible characters is not listed. Using a quarantined definition fails with
 /// `PERMISSION`; the error names the command that approves it.
+pub type Pinned = Layered<Pins>;
+
+/// The pins of a source, and the policy for definitions without a pin.
 ///
-/// Cheap to clone; all clones share their state.
-#[derive(Clone)]
-pub struct Pinned {
-    source: Arc<dyn ToolSource>,
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    rules: Rules,
-    tools: VerifiedList<ToolSpec>,
-    prompts: VerifiedList<PromptSpec>,
-    resources: VerifiedList<ResourceSpec>,
-}
-
-struct Rules {
+/// A definition with a finding of [`Severity::High`] is never trusted without approval.
+pub struct Pins {
     name: String,
     store: Arc<dyn PinStore>,
     unpinned: UnpinnedPolicy,
-    refuse: Option<Severity>,
-    recheck: Duration,
     approval: Arc<dyn Fn(&str) -> String + Send + Sync>,
+    tools: VerifiedList,
+    prompts: VerifiedList,
+    resources: VerifiedList,
 }
 
 /// The verified list of one kind.
-struct VerifiedList<D> {
-    verified: RwLock<Option<Arc<Verified<D>>>>,
+#[derive(Default)]
+struct VerifiedList {
+    verified: RwLock<Option<Arc<Verified>>>,
+    /// Held while a call verifies the list, so that concurrent calls verify it once.
     verifying: tokio::sync::Mutex<()>,
 }
 
-impl<D> Default for VerifiedList<D> {
-    fn default() -> Self {
-        Self { verified: RwLock::new(None), verifying: tokio::sync::Mutex::default() }
-    }
-}
-
 /// A list after the comparison with the pins.
-struct Verified<D> {
+struct Verified {
     /// The generations of the source and of the pins.
     generations: (u64, u64),
     at: Instant,
-    items: Vec<(Arc<D>, PinVerdict)>,
-    /// The index of each name.
+    items: Vec<Item>,
+    /// The index of each name and alias.
     positions: HashMap<String, usize>,
 }
 
-impl<D> Verified<D> {
-    fn get(&self, name: &str) -> Option<&(Arc<D>, PinVerdict)> {
+/// A verified definition.
+struct Item {
+    name: String,
+    key: String,
+    digest: String,
+    pattern: Option<UriPattern>,
+    verdict: PinVerdict,
+}
+
+impl Verified {
+    /// The definition with this name or alias, or the first whose pattern matches this URI.
+    fn get(&self, kind: Kind, name: &str) -> Option<&Item> {
+        if kind == Kind::Resource {
+            let matches = |pattern: &UriPattern| pattern.matches(name).is_some();
+            return self.items.iter().find(|item| item.pattern.as_ref().is_some_and(matches));
+        }
         self.items.get(*self.positions.get(name)?)
     }
 }
 
-/// A kind of definition with a verified list.
-trait Pinnable: Definition {
-    fn verified_list(shared: &Shared) -> &VerifiedList<Self>;
-}
-
-impl Pinnable for ToolSpec {
-    fn verified_list(shared: &Shared) -> &VerifiedList<Self> {
-        &shared.tools
-    }
-}
-
-impl Pinnable for PromptSpec {
-    fn verified_list(shared: &Shared) -> &VerifiedList<Self> {
-        &shared.prompts
-    }
-}
-
-impl Pinnable for ResourceSpec {
-    fn verified_list(shared: &Shared) -> &VerifiedList<Self> {
-        &shared.resources
-    }
-}
-
-impl Pinned {
-    /// Pins the definitions of a source, under its name. The first list of each kind is trusted, except for
-    /// findings of [`Severity::High`].
-    pub fn new(source: Arc<dyn ToolSource>, store: Arc<dyn PinStore>) -> Self {
-        let name = source.name().to_owned();
-        let command = name.clone();
-        let rules = Rules {
+impl Pins {
+    /// Pins definitions under the name of their source. The first list of each kind is trusted.
+    pub fn new(name: impl Into<String>, store: Arc<dyn PinStore>) -> Self {
+        let name = name.into();
+        let source = name.clone();
+        Self {
             approval: Arc::new(move |what| {
-                format!("Pinned::approve of the source `{command}` with the name `{what}`")
+                format!("Pinned::approve of the source `{source}` with the name `{what}`")
             }),
             name,
             store,
             unpinned: UnpinnedPolicy::default(),
-            refuse: Some(Severity::High),
-            recheck: RECHECK,
-        };
-        Self::of(source, rules)
-    }
-
-    fn of(source: Arc<dyn ToolSource>, rules: Rules) -> Self {
-        let shared = Shared {
-            rules,
             tools: VerifiedList::default(),
             prompts: VerifiedList::default(),
             resources: VerifiedList::default(),
-        };
-        Self { source, shared: Arc::new(shared) }
-    }
-
-    fn change(self, change: impl FnOnce(&mut Rules)) -> Self {
-        let old = &self.shared.rules;
-        let mut rules = Rules {
-            name: old.name.clone(),
-            store: Arc::clone(&old.store),
-            approval: Arc::clone(&old.approval),
-            ..*old
-        };
-        change(&mut rules);
-        Self::of(self.source, rules)
-    }
-
-    /// Stores the pins under this name instead of the source's.
-    #[must_use]
-    pub fn store_as(self, name: impl Into<String>) -> Self {
-        self.change(|rules| rules.name = name.into())
+        }
     }
 
     /// Sets what happens to definitions without a pin. Default: [`UnpinnedPolicy::TrustFirstList`].
     #[must_use]
-    pub fn unpinned(self, unpinned: UnpinnedPolicy) -> Self {
-        self.change(|rules| rules.unpinned = unpinned)
-    }
-
-    /// Sets the severity from which a finding prevents automatic trust; `None` for never. Default: high.
-    #[must_use]
-    pub fn refuse(self, severity: Option<Severity>) -> Self {
-        self.change(|rules| rules.refuse = severity)
-    }
-
-    /// Sets how long a verified list is valid for calls. Default: 60 s. A changed list is read again at once.
-    #[must_use]
-    pub fn recheck(self, after: Duration) -> Self {
-        self.change(|rules| rules.recheck = after)
+    pub fn unpinned(mut self, unpinned: UnpinnedPolicy) -> Self {
+        self.unpinned = unpinned;
+        self
     }
 
     /// Sets the command that approves a definition, for errors.
     #[must_use]
-    pub fn approval_command(self, command: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
-        self.change(|rules| rules.approval = Arc::new(command))
+    pub fn approval_command(mut self, command: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
+        self.approval = Arc::new(command);
+        self
+    }
+
+    fn list(&self, kind: Kind) -> &VerifiedList {
+        match kind {
+            Kind::Tool => &self.tools,
+            Kind::Prompt => &self.prompts,
+            Kind::Resource => &self.resources,
+        }
+    }
+
+    fn last(&self, kind: Kind) -> Option<Arc<Verified>> {
+        self.list(kind).verified.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Compares a list with the pins. The list of a view adds no pins.
+    fn verify<D: Definition>(
+        &self,
+        origin: &Origin<'_>,
+        specs: &[Arc<D>],
+    ) -> Result<Arc<Verified>, ToolError> {
+        let mut generations = (origin.generation, self.store.generation());
+        let pins = self.store.load(&self.name)?;
+        let is_first = !pins.keys().any(|key| D::KIND.has(key));
+        let mut fresh = BTreeMap::new();
+        // Later definitions are new even after an empty list, except for tools.
+        if is_first && (D::KIND != Kind::Tool || !specs.is_empty()) {
+            fresh.insert(D::KIND.prefix().to_owned(), Pin::of_first_list());
+        }
+        let mut items = Vec::with_capacity(specs.len());
+        let mut positions = HashMap::with_capacity(specs.len());
+        for (position, spec) in specs.iter().enumerate() {
+            let (key, digest) = (spec.key(), spec.digest());
+            let verdict = match pins.get(&key) {
+                Some(pin) if pin.sha256 == digest => PinVerdict::Approved,
+                Some(pin) => PinVerdict::Changed { approved: pin.sha256.clone() },
+                None => self.judge(&**spec, is_first),
+            };
+            if verdict == PinVerdict::Approved && !pins.contains_key(&key) {
+                fresh.insert(key.clone(), Pin::of(&**spec));
+            }
+            positions.insert(spec.name().to_owned(), position);
+            let (name, pattern) = (spec.name().to_owned(), spec.pattern().cloned());
+            items.push(Item { name, key, digest, pattern, verdict });
+        }
+        for (position, spec) in specs.iter().enumerate() {
+            for alias in spec.aliases() {
+                positions.entry(alias.name.clone()).or_insert(position);
+            }
+        }
+        if origin.viewer.is_none() && !fresh.is_empty() {
+            self.store.put(&self.name, &fresh)?;
+            // The own change of the pins needs no second read.
+            generations.1 = self.store.generation();
+        }
+        let verified = Arc::new(Verified { generations, at: Instant::now(), items, positions });
+        if origin.viewer.is_none() {
+            let mut last = self.list(D::KIND).verified.write().unwrap_or_else(PoisonError::into_inner);
+            *last = Some(Arc::clone(&verified));
+        }
+        Ok(verified)
+    }
+
+    fn judge(&self, definition: &impl Definition, is_first: bool) -> PinVerdict {
+        let is_trusted = match self.unpinned {
+            UnpinnedPolicy::Trust => true,
+            UnpinnedPolicy::TrustFirstList => is_first,
+            UnpinnedPolicy::Quarantine => false,
+        };
+        let findings = inspect_one(&self.name, definition);
+        let worst = findings.iter().max_by_key(|finding| finding.severity);
+        match worst.filter(|worst| worst.severity >= Severity::High) {
+            Some(finding) => PinVerdict::Suspicious { finding: finding.to_string() },
+            None if is_trusted => PinVerdict::Approved,
+            None => PinVerdict::New,
+        }
+    }
+
+    /// The definitions for callers.
+    fn show<D: Definition>(&self, origin: &Origin<'_>, specs: Vec<Arc<D>>) -> Specs<D> {
+        let verified = self.verify(origin, &specs)?;
+        let shown = specs.into_iter().zip(&verified.items).filter_map(|(spec, item)| {
+            let Some(reason) = item.verdict.reason() else { return Some(spec) };
+            // A name is text too.
+            if hides(spec.name()) {
+                return None;
+            }
+            let command = (self.approval)(&item.key);
+            let text = format!("Unavailable: {reason}. A person must review it first: {command}");
+            let facts = [("unavailable", reason), ("sha256", item.digest.clone())];
+            let meta = facts.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
+            Some(Arc::new(spec.replaced(text, meta)))
+        });
+        Ok(shown.collect())
+    }
+
+    /// Checks that a definition exists and is approved.
+    fn require_approved(&self, kind: Kind, name: &str, item: Option<&Item>) -> Result<(), ToolError> {
+        let noun = kind.noun();
+        let Some(item) = item else {
+            return Err(ToolError::not_found(format!("unknown {noun} `{}`", shown(name))));
+        };
+        let Some(reason) = item.verdict.reason() else { return Ok(()) };
+        let command = (self.approval)(&shown(&item.key));
+        Err(ToolError::permission(format!("the {noun} `{}` is quarantined: {reason}", shown(&item.name)))
+            .suggest(format!("Review it, then approve it: {command}"))
+            .with("sha256", item.digest.clone()))
+    }
+}
+
+impl fmt::Debug for Pins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pins")
+            .field("name", &self.name)
+            .field("unpinned", &self.unpinned)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Layered<Pins> {
+    /// Pins the definitions of a source.
+    pub fn new(source: Arc<dyn ToolSource>, pins: Pins) -> Self {
+        Self::over(source, pins)
     }
 
     /// The states of all definitions: tools, then prompts, then resources, each in the order of the list.
@@ -249,38 +311,18 @@ impl Pinned {
         Ok(statuses)
     }
 
-    async fn statuses_of<D: Pinnable>(&self) -> Result<Vec<PinStatus>, ToolError> {
-        let verified = self.verify::<D>().await?;
-        let rules = &self.shared.rules;
-        let pins = rules.store.load(&rules.name)?;
-        let standing = |(spec, verdict): &(Arc<D>, PinVerdict)| PinStatus {
-            name: spec.key(),
-            sha256: spec.digest(),
-            verdict: verdict.clone(),
-            approved_definition: pins.get(&spec.key()).and_then(|pin| pin.definition.clone()),
-            findings: inspect_one(&rules.name, &**spec),
+    async fn statuses_of<D: Definition>(&self) -> Result<Vec<PinStatus>, ToolError> {
+        let (specs, verified) = self.verify::<D>().await?;
+        let pins = self.layer.store.load(&self.layer.name)?;
+        let status = |(spec, item): (&Arc<D>, &Item)| PinStatus {
+            name: item.key.clone(),
+            sha256: item.digest.clone(),
+            verdict: item.verdict.clone(),
+            approved_definition: pins.get(&item.key).and_then(|pin| pin.definition.clone()),
+            findings: inspect_one(&self.layer.name, &**spec),
             definition: serde_json::to_value(spec).unwrap_or_default(),
         };
-        Ok(verified.items.iter().map(standing).collect())
-    }
-
-    /// The quarantined definitions of the last list, with reasons and remedies.
-    fn quarantined(&self) -> Vec<HiddenDefinition> {
-        let mut all = self.quarantined_of::<ToolSpec>();
-        all.extend(self.quarantined_of::<PromptSpec>());
-        all.extend(self.quarantined_of::<ResourceSpec>());
-        all
-    }
-
-    fn quarantined_of<D: Pinnable>(&self) -> Vec<HiddenDefinition> {
-        let verified =
-            D::verified_list(&self.shared).verified.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let items = verified.iter().flat_map(|verified| &verified.items);
-        let withheld = items.filter_map(|(spec, verdict)| {
-            let remedy = (self.shared.rules.approval)(&shown(&spec.key()));
-            Some(HiddenDefinition::new(shown(&spec.key()), verdict.reason()?).remedy(remedy))
-        });
-        withheld.collect()
+        Ok(specs.iter().zip(&verified.items).map(status).collect())
     }
 
     /// Approves a current definition, by its name in [`PinStatus`]. The digest must be the one that was
@@ -297,12 +339,11 @@ impl Pinned {
         }
     }
 
-    async fn approve_of<D: Pinnable>(&self, name: &str, sha256: &str) -> Result<(), ToolError> {
-        let rules = &self.shared.rules;
-        let verified = self.verify::<D>().await?;
-        let noun = D::KIND.noun();
-        let Some((spec, _)) = verified.get(name) else {
-            return Err(ToolError::not_found(format!("`{}` has no {noun} `{}`", rules.name, shown(name))));
+    async fn approve_of<D: Definition>(&self, name: &str, sha256: &str) -> Result<(), ToolError> {
+        let (pins, noun) = (&self.layer, D::KIND.noun());
+        let (specs, _) = self.verify::<D>().await?;
+        let Some(spec) = specs.iter().find(|spec| spec.name() == name) else {
+            return Err(ToolError::not_found(format!("`{}` has no {noun} `{}`", pins.name, shown(name))));
         };
         let pin = Pin::of(&**spec);
         if pin.sha256 != sha256 {
@@ -314,272 +355,82 @@ impl Pinned {
             ))
             .suggest("It has changed since the review: review it again."));
         }
-        rules.store.put(&rules.name, &BTreeMap::from([(spec.key(), pin)]))
+        pins.store.put(&pins.name, &BTreeMap::from([(spec.key(), pin)]))
     }
 
-    fn generations(&self) -> (u64, u64) {
-        (self.source.generation(), self.shared.rules.store.generation())
+    /// Reads the list of the whole source and compares it with the pins.
+    async fn verify<D: Definition>(&self) -> Result<(Vec<Arc<D>>, Arc<Verified>), ToolError> {
+        let generation = self.whole.generation();
+        let specs = listed::<D>(&*self.whole, LIST_TIMEOUT).await?;
+        let origin = Origin { kind: D::KIND, source: self.whole.name(), generation, viewer: None };
+        let verified = self.layer.verify(&origin, &specs)?;
+        Ok((specs, verified))
     }
 
-    /// Reads the list and compares it with the pins.
-    async fn verify<D: Pinnable>(&self) -> Result<Arc<Verified<D>>, ToolError> {
-        let rules = &self.shared.rules;
-        let mut generations = self.generations();
-        let specs = listed::<D>(&*self.source, LIST_TIMEOUT).await?;
-        let pins = rules.store.load(&rules.name)?;
-        let is_first = !pins.keys().any(|key| D::KIND.has(key));
-        let mut fresh = BTreeMap::new();
-        // Later definitions are new even after an empty list, except for tools.
-        if is_first && (D::KIND != Kind::Tool || !specs.is_empty()) {
-            fresh.insert(D::KIND.prefix().to_owned(), Pin::of_first_list());
-        }
-        let mut items = Vec::with_capacity(specs.len());
-        for spec in specs {
-            let key = spec.key();
-            let digest = spec.digest();
-            let verdict = match pins.get(&key) {
-                Some(pin) if pin.sha256 == digest => PinVerdict::Approved,
-                Some(pin) => PinVerdict::Changed { approved: pin.sha256.clone() },
-                None => rules.judge(&*spec, is_first),
-            };
-            if verdict == PinVerdict::Approved && !pins.contains_key(&key) {
-                fresh.insert(key, Pin::of(&*spec));
-            }
-            items.push((spec, verdict));
-        }
-        if !fresh.is_empty() {
-            rules.store.put(&rules.name, &fresh)?;
-            // The own change of the pins needs no second read.
-            generations.1 = rules.store.generation();
-        }
-        let positions = items
-            .iter()
-            .enumerate()
-            .map(|(position, (spec, _))| (spec.name().to_owned(), position))
-            .collect();
-        let verified = Arc::new(Verified { generations, at: Instant::now(), items, positions });
-        let verified_list = D::verified_list(&self.shared);
-        *verified_list.verified.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&verified));
-        Ok(verified)
+    /// The last verified list, if it is current.
+    fn known(&self, kind: Kind) -> Option<Arc<Verified>> {
+        let generations = (self.whole.generation(), self.layer.store.generation());
+        let is_current =
+            |known: &Arc<Verified>| known.at.elapsed() < RECHECK && known.generations == generations;
+        self.layer.last(kind).filter(is_current)
     }
 
-    fn known<D: Pinnable>(&self) -> Option<Arc<Verified<D>>> {
-        let verified_list = D::verified_list(&self.shared);
-        let known = verified_list.verified.read().unwrap_or_else(PoisonError::into_inner).clone()?;
-        let fresh = known.at.elapsed() < self.shared.rules.recheck && known.generations == self.generations();
-        fresh.then_some(known)
-    }
-
-    /// The last verified list, if valid; otherwise a new one.
-    async fn verified<D: Pinnable>(&self) -> Result<Arc<Verified<D>>, ToolError> {
-        if let Some(known) = self.known() {
+    /// The last verified list if it is current; otherwise a new one.
+    async fn verified(&self, kind: Kind) -> Result<Arc<Verified>, ToolError> {
+        if let Some(known) = self.known(kind) {
             return Ok(known);
         }
-        let _guard = D::verified_list(&self.shared).verifying.lock().await;
-        match self.known() {
-            Some(known) => Ok(known),
-            None => self.verify().await,
+        let _guard = self.layer.list(kind).verifying.lock().await;
+        if let Some(known) = self.known(kind) {
+            return Ok(known);
         }
-    }
-
-    /// The list for callers.
-    async fn show<D: Pinnable>(&self) -> Specs<D> {
-        let verified = self.verify::<D>().await?;
-        let shown = verified.items.iter().filter_map(|(spec, verdict)| match verdict.reason() {
-            None => Some(Arc::clone(spec)),
-            // A name is text too.
-            Some(_) if hides(spec.name()) => None,
-            Some(reason) => {
-                let text = format!(
-                    "Unavailable: {reason}. A person must review it first: {}",
-                    (self.shared.rules.approval)(&spec.key())
-                );
-                let facts = [("unavailable", reason), ("sha256", spec.digest())];
-                let meta = facts.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
-                Some(Arc::new(spec.replaced(text, meta)))
-            }
-        });
-        Ok(shown.collect())
-    }
-
-    /// Checks that a definition exists and is approved.
-    fn require_approved<D: Pinnable>(
-        &self,
-        name: &str,
-        found: Option<&(Arc<D>, PinVerdict)>,
-    ) -> Result<(), ToolError> {
-        let noun = D::KIND.noun();
-        let Some((spec, verdict)) = found else {
-            return Err(ToolError::not_found(format!("unknown {noun} `{}`", shown(name))));
-        };
-        let Some(reason) = verdict.reason() else { return Ok(()) };
-        let own = shown(spec.name());
-        Err(ToolError::permission(format!("the {noun} `{own}` is quarantined: {reason}"))
-            .suggest(format!(
-                "Review it, then approve it: {}",
-                (self.shared.rules.approval)(&shown(&spec.key()))
-            ))
-            .with("sha256", spec.digest()))
-    }
-
-    async fn permit(&self, tool: &str) -> Result<(), ToolError> {
-        let verified = self.verified::<ToolSpec>().await?;
-        let by_alias =
-            || verified.items.iter().find(|(spec, _)| spec.aliases.iter().any(|alias| alias.name == tool));
-        self.require_approved(tool, verified.get(tool).or_else(by_alias))
-    }
-
-    /// The first matching resource decides.
-    async fn permit_uri(&self, uri: &str) -> Result<(), ToolError> {
-        let verified = self.verified::<ResourceSpec>().await?;
-        let fits = |(spec, _): &&(Arc<ResourceSpec>, PinVerdict)| spec.uri_pattern.matches(uri).is_some();
-        self.require_approved(uri, verified.items.iter().find(fits))
-    }
-
-    async fn permit_prompt(&self, name: &str) -> Result<(), ToolError> {
-        let verified = self.verified::<PromptSpec>().await?;
-        self.require_approved(name, verified.get(name))
+        Ok(match kind {
+            Kind::Tool => self.verify::<ToolSpec>().await?.1,
+            Kind::Prompt => self.verify::<PromptSpec>().await?.1,
+            Kind::Resource => self.verify::<ResourceSpec>().await?.1,
+        })
     }
 }
 
-impl Rules {
-    fn judge(&self, definition: &impl Definition, first_list: bool) -> PinVerdict {
-        let trusted = match self.unpinned {
-            UnpinnedPolicy::Trust => true,
-            UnpinnedPolicy::TrustFirstList => first_list,
-            UnpinnedPolicy::Quarantine => false,
-        };
-        let findings = inspect_one(&self.name, definition);
-        let worst = findings.iter().max_by_key(|finding| finding.severity);
-        match worst.filter(|worst| self.refuse.is_some_and(|refused| worst.severity >= refused)) {
-            Some(finding) => PinVerdict::Suspicious { finding: finding.to_string() },
-            None if trusted => PinVerdict::Approved,
-            None => PinVerdict::New,
-        }
-    }
-}
-
-impl fmt::Debug for Pinned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pinned")
-            .field("source", &self.source.name())
-            .field("name", &self.shared.rules.name)
-            .field("unpinned", &self.shared.rules.unpinned)
-            .finish_non_exhaustive()
-    }
-}
-
-impl ToolSource for Pinned {
-    forward!(self => self.source; name, health);
-
-    fn list(&self) -> BoxFuture<'_, Specs<ToolSpec>> {
-        Box::pin(self.show())
-    }
-
+impl Layer for Pins {
     fn generation(&self) -> u64 {
-        let (source, pins) = self.generations();
-        source.wrapping_add(pins)
+        self.store.generation()
     }
 
-    fn call(&self, call: Call) -> BoxFuture<'_, Reply> {
-        Box::pin(async move {
-            match self.permit(&call.tool).await {
-                Ok(()) => self.source.call(call).await,
-                Err(error) => refused(&call, self.name(), error),
-            }
+    /// Verifies the whole source first, so that the first list is pinned even if only views are listed.
+    async fn prepare(layered: &Layered<Self>, kind: Kind) -> Result<(), ToolError> {
+        layered.verified(kind).await.map(drop)
+    }
+
+    fn map(&self, origin: &Origin<'_>, manifest: Manifest) -> Result<Manifest, ToolError> {
+        Ok(match origin.kind {
+            Kind::Tool => ToolSpec::into_manifest(self.show(origin, manifest.tools)?),
+            Kind::Prompt => PromptSpec::into_manifest(self.show(origin, manifest.prompts)?),
+            Kind::Resource => ResourceSpec::into_manifest(self.show(origin, manifest.resources)?),
         })
     }
 
-    fn resources(&self) -> BoxFuture<'_, Specs<ResourceSpec>> {
-        Box::pin(self.show())
+    async fn resolve(layered: &Layered<Self>, kind: Kind, call: &Call) -> Result<Option<String>, ToolError> {
+        let verified = layered.verified(kind).await?;
+        layered.layer.require_approved(kind, &call.tool, verified.get(kind, &call.tool))?;
+        Ok(None)
     }
 
-    fn prompts(&self) -> BoxFuture<'_, Specs<PromptSpec>> {
-        Box::pin(self.show())
-    }
-
-    fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        Box::pin(async move {
-            self.permit_uri(&call.tool).await?;
-            self.source.read(call).await
-        })
-    }
-
-    fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        Box::pin(async move {
-            self.permit_prompt(&call.tool).await?;
-            self.source.render(call).await
-        })
-    }
-
-    /// A caller's view uses the same pins, and adds none.
-    fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
-        let seen = self.source.seen_by(caller)?;
-        Some(Arc::new(View { pinned: self.clone(), seen }))
-    }
-
-    fn status(&self) -> Vec<SourceStatus> {
-        let mut status = self.source.status();
+    /// Adds the quarantined definitions of the last lists, with reasons and remedies.
+    fn status(&self, mut status: Vec<SourceStatus>) -> Vec<SourceStatus> {
         if status.is_empty() {
-            status.push(SourceStatus::new(&*self.shared.rules.name, SourceState::Ready));
+            status.push(SourceStatus::new(self.name.as_str(), SourceState::Ready));
         }
+        let lists = [Kind::Tool, Kind::Prompt, Kind::Resource].into_iter().filter_map(|kind| self.last(kind));
+        let hidden = |item: &Item| {
+            let key = shown(&item.key);
+            let remedy = (self.approval)(&key);
+            Some(HiddenDefinition::new(key, item.verdict.reason()?).remedy(remedy))
+        };
         if let Some(whole) = status.last_mut() {
-            whole.quarantined = self.quarantined();
+            whole.quarantined =
+                lists.flat_map(|list| list.items.iter().filter_map(hidden).collect::<Vec<_>>()).collect();
         }
         status
-    }
-}
-
-/// A pinned source for one caller.
-struct View {
-    pinned: Pinned,
-    seen: Arc<dyn ToolSource>,
-}
-
-impl View {
-    async fn show<D: Pinnable>(&self) -> Specs<D> {
-        let seen = listed::<D>(&*self.seen, LIST_TIMEOUT).await?;
-        let names: HashSet<&str> = seen.iter().map(|spec| spec.name()).collect();
-        let mut specs = self.pinned.show::<D>().await?;
-        specs.retain(|spec| names.contains(spec.name()));
-        Ok(specs)
-    }
-}
-
-impl ToolSource for View {
-    forward!(self => self.pinned; name, generation, call, health);
-
-    fn list(&self) -> BoxFuture<'_, Specs<ToolSpec>> {
-        Box::pin(self.show())
-    }
-
-    fn resources(&self) -> BoxFuture<'_, Specs<ResourceSpec>> {
-        Box::pin(self.show())
-    }
-
-    fn prompts(&self) -> BoxFuture<'_, Specs<PromptSpec>> {
-        Box::pin(self.show())
-    }
-
-    fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        Box::pin(async move {
-            self.pinned.permit_uri(&call.tool).await?;
-            self.seen.read(call).await
-        })
-    }
-
-    fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        Box::pin(async move {
-            self.pinned.permit_prompt(&call.tool).await?;
-            self.seen.render(call).await
-        })
-    }
-
-    fn viewer(&self) -> Option<&Caller> {
-        self.seen.viewer()
-    }
-
-    fn status(&self) -> Vec<SourceStatus> {
-        self.pinned.status().into_iter().map(SourceStatus::brief).collect()
     }
 }

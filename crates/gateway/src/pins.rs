@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toolpost_core::ToolError;
 
-use super::definition::Definition;
+use crate::definition::Definition;
 
 /// The maximum size of a stored definition, in bytes of JSON.
 const MAX_DEFINITION: usize = 64 << 10;
@@ -26,7 +26,7 @@ pub struct Pin {
 
 impl Pin {
     /// The pin of a definition.
-    pub(super) fn of<D: Definition>(definition: &D) -> Self {
+    pub(crate) fn of<D: Definition>(definition: &D) -> Self {
         let value = serde_json::to_value(definition).ok();
         Self {
             sha256: definition.digest(),
@@ -35,7 +35,7 @@ impl Pin {
     }
 
     /// The mark that a list was read once.
-    pub(super) fn of_first_list() -> Self {
+    pub(crate) fn of_first_list() -> Self {
         Self { sha256: String::new(), definition: None }
     }
 }

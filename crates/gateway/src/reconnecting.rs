@@ -1,21 +1,22 @@
-//! A source that reconnects when the connection is lost.
+//! A source that connects at once or on first use, and reconnects.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::BuildHasher as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use toolpost_core::{
     BoxFuture, Call, Caller, Code, Output, PromptSpec, Reply, ResourceSpec, RetryAdvice, SourceState,
     SourceStatus, ToolError, ToolSource, ToolSpec,
 };
 
-use super::definition::Definition;
-use super::listing::{listed, tools_of};
-use super::{Connect, Manifest, Specs, refused};
+use crate::definition::Definition;
+use crate::listing::{listed, sleep_until};
+use crate::{Connect, Manifest, ManifestStore, Specs, refused};
 
 /// The settings of a [`Reconnecting`] source.
 #[derive(Clone, Debug)]
@@ -51,38 +52,45 @@ impl Default for ReconnectSettings {
     }
 }
 
-/// A source that reconnects when the connection is lost, with growing delays.
+/// A source that connects at once or on first use, and reconnects with growing delays.
 ///
 /// While it is disconnected, it lists its last known tools. A call waits for it up to a timeout, and fails
 /// with `DEPENDENCY` and [`RetryAdvice::NotStarted`]. A lost call is repeated once, and only if it did not
 /// start or its tool is idempotent or read-only.
 ///
-/// Dropping it ends the reconnects; running calls keep their connection.
-pub struct Reconnecting {
-    shared: Arc<Shared>,
-    task: tokio::task::JoinHandle<()>,
-}
+/// A [lazy](Self::lazy) source connects for the first call, read, prompt, or list without a [`Manifest`].
+///
+/// Dropping it ends the reconnects; running calls use their connection to the end.
+pub struct Reconnecting(Arc<Shared>);
 
 struct Shared {
     name: Arc<str>,
     connect: Box<dyn Connect>,
     settings: ReconnectSettings,
+    /// The store of a lazy source and the digest of its start parameters.
+    manifests: Option<(String, Arc<dyn ManifestStore>)>,
     link: watch::Sender<Link>,
-    book: Mutex<Book>,
+    history: Mutex<History>,
     /// Requests a health check.
     suspect: Notify,
+    /// The task that connects and monitors.
+    task: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// The connection.
 #[derive(Clone)]
 enum Link {
+    /// Not used yet.
+    Idle,
+    Connecting,
     Up(Arc<dyn ToolSource>),
-    /// The time of the next attempt; `None` during an attempt.
-    Away(Option<Instant>),
+    /// The last attempt failed; no attempt begins earlier.
+    Failed(Instant),
 }
 
 /// The state that outlives a connection.
-struct Book {
+#[derive(Default)]
+struct History {
     manifest: Option<Arc<Manifest>>,
     /// Added to the generation of the connected source, so that the sum grows only with changes.
     offset: u64,
@@ -90,7 +98,7 @@ struct Book {
     frozen: u64,
     connections: u64,
     failures: u32,
-    last_error: Option<String>,
+    last_error: Option<ToolError>,
 }
 
 impl Reconnecting {
@@ -100,23 +108,42 @@ impl Reconnecting {
         connect: impl Connect + 'static,
         settings: ReconnectSettings,
     ) -> Self {
-        let shared = Arc::new(Shared {
-            name: name.into(),
-            connect: Box::new(connect),
+        let source = Self::new(name.into(), Box::new(connect), settings, None, None);
+        source.0.begin();
+        source
+    }
+
+    /// Connects on first use. Until then the list comes from the manifest in the store, by the digest of the
+    /// start parameters. A failed first attempt fails the calls that wait for it; a later use connects again.
+    pub fn lazy(
+        name: impl Into<Arc<str>>,
+        digest: impl Into<String>,
+        manifests: Arc<dyn ManifestStore>,
+        connect: impl Connect + 'static,
+        settings: ReconnectSettings,
+    ) -> Self {
+        let digest = digest.into();
+        let manifest = manifests.load(&digest).filter(Manifest::is_current).map(Arc::new);
+        Self::new(name.into(), Box::new(connect), settings, manifest, Some((digest, manifests)))
+    }
+
+    fn new(
+        name: Arc<str>,
+        connect: Box<dyn Connect>,
+        settings: ReconnectSettings,
+        manifest: Option<Arc<Manifest>>,
+        manifests: Option<(String, Arc<dyn ManifestStore>)>,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            name,
+            connect,
             settings,
-            link: watch::Sender::new(Link::Away(None)),
-            book: Mutex::new(Book {
-                manifest: None,
-                offset: 0,
-                frozen: 0,
-                connections: 0,
-                failures: 0,
-                last_error: None,
-            }),
+            manifests,
+            link: watch::Sender::new(Link::Idle),
+            history: Mutex::new(History { manifest, ..History::default() }),
             suspect: Notify::new(),
-        });
-        let task = tokio::spawn(maintain(Arc::clone(&shared)));
-        Self { shared, task }
+            task: Mutex::new(None),
+        }))
     }
 
     /// Waits until it is connected.
@@ -124,100 +151,136 @@ impl Reconnecting {
     /// # Errors
     /// `DEPENDENCY`, with the reason of the last attempt, after this time.
     pub async fn ready(&self, within: Duration) -> Result<(), ToolError> {
-        self.shared.up_within(within).await.map(|_| ())
-    }
-
-    /// Waits until it is connected, or the first attempt has failed.
-    ///
-    /// # Errors
-    /// `DEPENDENCY`, with the reason, if it is not connected.
-    pub(super) async fn attempted(&self, within: Duration) -> Result<(), ToolError> {
-        let mut links = self.shared.link.subscribe();
-        let ended = links.wait_for(|link| !matches!(link, Link::Away(None)));
-        let _ = tokio::time::timeout(within, ended).await;
-        self.ready(Duration::ZERO).await
+        self.0.up_within(within).await.map(drop)
     }
 }
 
 impl Drop for Reconnecting {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(task) = self.0.task.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            task.abort();
+        }
     }
 }
 
 impl Shared {
-    fn book(&self) -> std::sync::MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn up(&self) -> Option<Arc<dyn ToolSource>> {
         match &*self.link.borrow() {
             Link::Up(source) => Some(Arc::clone(source)),
-            Link::Away(_) => None,
+            _ => None,
         }
     }
 
     fn manifest(&self) -> Option<Arc<Manifest>> {
-        self.book().manifest.clone()
+        self.history().manifest.clone()
+    }
+
+    /// Whether this lazy source was never connected.
+    fn is_unstarted(&self) -> bool {
+        self.manifests.is_some() && self.history().connections == 0
     }
 
     fn generation(&self) -> u64 {
-        // The lock order: the book, then the link.
-        let book = self.book();
-        self.up().map_or(book.frozen, |source| book.offset.wrapping_add(source.generation()))
+        // The lock order: the history, then the link.
+        let history = self.history();
+        self.up().map_or(history.frozen, |source| history.offset.wrapping_add(source.generation()))
+    }
+
+    /// Starts the task, unless it runs or has just failed.
+    fn begin(self: &Arc<Self>) {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let may_begin = match &*self.link.borrow() {
+            Link::Idle => true,
+            Link::Failed(until) => {
+                *until <= Instant::now() && task.as_ref().is_none_or(JoinHandle::is_finished)
+            }
+            Link::Connecting | Link::Up(_) => false,
+        };
+        if may_begin {
+            self.link.send_replace(Link::Connecting);
+            *task = Some(tokio::spawn(maintain(Arc::clone(self))));
+        }
     }
 
     /// Records a new connection.
     fn connected(&self, source: Arc<dyn ToolSource>, manifest: Manifest) {
-        let mut book = self.book();
-        let same = book.manifest.as_ref().is_some_and(|known| known.lists_the_same(&manifest));
-        let total = book.frozen.wrapping_add(u64::from(!same));
-        book.offset = total.wrapping_sub(source.generation());
+        let mut history = self.history();
+        let same = history.manifest.as_ref().is_some_and(|known| known.lists_the_same(&manifest));
+        let total = history.frozen.wrapping_add(u64::from(!same));
+        history.offset = total.wrapping_sub(source.generation());
         if !same {
-            book.manifest = Some(Arc::new(manifest));
+            if let Some((digest, manifests)) = &self.manifests {
+                manifests.save(digest, &manifest);
+            }
+            history.manifest = Some(Arc::new(manifest));
         }
-        book.connections += 1;
-        book.failures = 0;
+        history.connections += 1;
+        history.failures = 0;
         self.link.send_replace(Link::Up(source));
     }
 
     /// Records a lost connection, if it is still the current one.
     fn lost(&self, source: &Arc<dyn ToolSource>, error: &ToolError) {
-        let mut book = self.book();
+        let mut history = self.history();
         let Some(current) = self.up().filter(|current| Arc::ptr_eq(current, source)) else { return };
-        book.frozen = book.offset.wrapping_add(current.generation());
-        book.last_error = Some(error.message().to_owned());
-        self.link.send_replace(Link::Away(None));
-        drop(book);
+        history.frozen = history.offset.wrapping_add(current.generation());
+        history.last_error = Some(error.clone());
+        self.link.send_replace(Link::Connecting);
+        drop(history);
         tracing::warn!(source = &*self.name, "the connection is lost and will be restored: {error}");
         self.suspect.notify_one();
     }
 
     fn failed(&self, error: &ToolError, wait: Duration) {
-        let mut book = self.book();
-        book.failures = book.failures.saturating_add(1);
-        book.last_error = Some(error.message().to_owned());
-        self.link.send_replace(Link::Away(Some(Instant::now() + wait)));
+        let mut history = self.history();
+        history.failures = history.failures.saturating_add(1);
+        history.last_error = Some(error.clone());
+        self.link.send_replace(Link::Failed(Instant::now() + wait));
     }
 
-    /// Waits for the connected source, up to a timeout.
-    async fn up_within(&self, within: Duration) -> Result<Arc<dyn ToolSource>, ToolError> {
+    /// Waits for the connected source, up to a timeout. An unstarted source is started, and its first attempt
+    /// decides.
+    async fn up_within(self: &Arc<Self>, within: Duration) -> Result<Arc<dyn ToolSource>, ToolError> {
         let mut links = self.link.subscribe();
-        let up = tokio::time::timeout(within, links.wait_for(|link| matches!(link, Link::Up(_)))).await;
-        if let Ok(Ok(link)) = up
+        let first = self.is_unstarted();
+        let within = if first { self.settings.connect_timeout + self.settings.list_timeout } else { within };
+        self.begin();
+        let is_over = |link: &Link| match link {
+            Link::Up(_) => true,
+            Link::Failed(_) => first,
+            _ => false,
+        };
+        if let Ok(Ok(link)) = tokio::time::timeout(within, links.wait_for(is_over)).await
             && let Link::Up(source) = &*link
         {
             return Ok(Arc::clone(source));
         }
-        let reason = self.book().last_error.clone();
-        let reason = reason.unwrap_or_else(|| "no connection yet".to_owned());
+        Err(self.unavailable())
+    }
+
+    fn unavailable(&self) -> ToolError {
         let again = match &*self.link.borrow() {
-            Link::Away(Some(until)) => until.saturating_duration_since(Instant::now()),
+            Link::Failed(until) => until.saturating_duration_since(Instant::now()),
             _ => Duration::ZERO,
         };
-        Err(ToolError::dependency(format!("`{}` is not connected: {reason}", self.name))
-            .suggest("It reconnects by itself; try again later.")
-            .retry(RetryAdvice::NotStarted(again.max(self.settings.initial_wait))))
+        let last = self.history().last_error.clone();
+        let reason = last.as_ref().map_or("no connection yet", ToolError::message);
+        let error = if self.is_unstarted() {
+            let code = match last.as_ref().map(ToolError::code) {
+                Some(code @ (Code::Timeout | Code::Permission)) => code,
+                _ => Code::Dependency,
+            };
+            ToolError::new(code, format!("`{}` cannot be started: {reason}", self.name))
+                .suggest_maybe(last.as_ref().and_then(|error| error.suggestion().map(ToOwned::to_owned)))
+        } else {
+            ToolError::dependency(format!("`{}` is not connected: {reason}", self.name))
+                .suggest("It reconnects by itself; try again later.")
+        };
+        error.retry(RetryAdvice::NotStarted(again.max(self.settings.initial_wait)))
     }
 
     /// Checks the health of a source, with a timeout.
@@ -231,18 +294,22 @@ impl Shared {
         })
     }
 
-    /// The resources or prompts. While the source is away, or if it cannot list them, those of the manifest.
-    async fn specs<D: Definition>(&self) -> Specs<D> {
-        let known = || self.manifest().map(|manifest| D::in_manifest(&manifest).to_vec());
+    /// The definitions of one kind. While the source is disconnected, or if it cannot list them, those of the
+    /// manifest.
+    async fn specs<D: Definition>(self: &Arc<Self>, within: Duration) -> Specs<D> {
+        let known = || self.manifest().map(|manifest| D::from_manifest(Manifest::clone(&manifest)));
         let source = match (self.up(), known()) {
             (Some(source), _) => source,
             (None, Some(known)) => return Ok(known),
             // A source that was never listed may have some.
-            (None, None) => self.up_within(Duration::ZERO).await?,
+            (None, None) => self.up_within(within).await?,
         };
         match listed(&*source, self.settings.list_timeout).await {
             Ok(specs) => Ok(specs),
-            Err(error) => known().ok_or(error),
+            Err(error) => {
+                self.suspect.notify_one();
+                known().ok_or(error)
+            }
         }
     }
 
@@ -265,13 +332,13 @@ impl Shared {
             && known.is_some_and(|spec| spec.annotations.idempotent || spec.annotations.read_only)
     }
 
-    async fn call(&self, call: Call) -> Reply {
+    async fn call(self: &Arc<Self>, call: Call) -> Reply {
         let mut repeated = false;
         loop {
             let up = tokio::select! {
                 up = self.up_within(self.settings.wait_timeout) => up,
                 () = call.cancellation.cancelled() => Err(ToolError::cancelled("the caller cancelled the call")),
-                () = crate::listing::sleep_until(call.deadline) => {
+                () = sleep_until(call.deadline) => {
                     Err(ToolError::timeout(format!("the deadline passed while `{}` was not connected", self.name))
                         .retry(RetryAdvice::NotStarted(self.settings.initial_wait)))
                 }
@@ -296,16 +363,17 @@ impl Shared {
     }
 }
 
-/// Connects, monitors the connection, and reconnects.
+/// Connects, monitors the connection, and reconnects. Ends if the first attempt of a lazy source fails.
 async fn maintain(shared: Arc<Shared>) {
     let settings = &shared.settings;
     let mut wait = settings.initial_wait;
+    let _report = PanicReport(Arc::clone(&shared));
     loop {
         let started = Instant::now();
         match connect(&shared).await {
             Ok(source) => {
                 monitor(&shared, source).await;
-                // A connection that fails soon keeps the growing delay.
+                // A connection that fails soon does not reset the delay.
                 if started.elapsed() >= settings.max_wait {
                     wait = settings.initial_wait;
                     continue;
@@ -314,6 +382,9 @@ async fn maintain(shared: Arc<Shared>) {
             Err(error) => {
                 tracing::warn!(source = &*shared.name, "the connection failed: {error}");
                 shared.failed(&error, wait);
+                if shared.is_unstarted() {
+                    return;
+                }
             }
         }
         // Jitter between half the delay and all of it, so that clients do not reconnect at once.
@@ -323,11 +394,24 @@ async fn maintain(shared: Arc<Shared>) {
     }
 }
 
+/// Reports a failure to the waiting calls if the task panics.
+struct PanicReport(Arc<Shared>);
+
+impl Drop for PanicReport {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let wait = self.0.settings.initial_wait;
+            self.0.failed(&ToolError::internal("the connection panicked"), wait);
+        }
+    }
+}
+
 async fn connect(shared: &Shared) -> Result<Arc<dyn ToolSource>, ToolError> {
     let limit = shared.settings.connect_timeout;
     let source = tokio::time::timeout(limit, shared.connect.connect())
         .await
         .unwrap_or_else(|_| Err(ToolError::timeout(format!("no connection within {limit:?}"))))?;
+    // The list is read before the first call, so that no call uses an old definition.
     let manifest = Manifest::read(&*source, shared.settings.list_timeout).await?;
     shared.connected(Arc::clone(&source), manifest);
     Ok(source)
@@ -354,7 +438,7 @@ async fn monitor(shared: &Shared, source: Arc<dyn ToolSource>) {
             && let Ok(manifest) = Manifest::read(&*source, shared.settings.list_timeout).await
         {
             generation = now;
-            shared.book().manifest = Some(Arc::new(manifest));
+            shared.history().manifest = Some(Arc::new(manifest));
         }
     }
 }
@@ -362,101 +446,92 @@ async fn monitor(shared: &Shared, source: Arc<dyn ToolSource>) {
 impl fmt::Debug for Reconnecting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reconnecting")
-            .field("name", &self.shared.name)
-            .field("up", &self.shared.up().is_some())
+            .field("name", &self.0.name)
+            .field("up", &self.0.up().is_some())
             .finish_non_exhaustive()
     }
 }
 
 impl ToolSource for Reconnecting {
     fn name(&self) -> &str {
-        &self.shared.name
+        &self.0.name
     }
 
     fn list(&self) -> BoxFuture<'_, Specs<ToolSpec>> {
         Box::pin(async {
-            let shared = &self.shared;
-            let source = match (shared.up(), shared.manifest()) {
-                (Some(source), _) => source,
-                (None, Some(manifest)) => return Ok(manifest.tools.clone()),
-                (None, None) => shared.up_within(shared.settings.wait_timeout).await?,
-            };
-            match tools_of(&*source, shared.settings.list_timeout).await {
-                Ok(specs) => {
-                    let mut book = shared.book();
-                    if let Some(manifest) = &mut book.manifest {
-                        let mut read = Manifest::clone(manifest);
-                        read.tools.clone_from(&specs);
-                        *manifest = Arc::new(read);
-                    }
-                    Ok(specs)
-                }
-                // The last known tools stay, and a health check starts.
-                Err(error) => {
-                    shared.suspect.notify_one();
-                    shared.manifest().map(|manifest| manifest.tools.clone()).ok_or(error)
-                }
+            let specs = self.0.specs::<ToolSpec>(self.0.settings.wait_timeout).await?;
+            let mut history = self.0.history();
+            if let Some(manifest) = &mut history.manifest {
+                Arc::make_mut(manifest).tools.clone_from(&specs);
             }
+            drop(history);
+            Ok(specs)
         })
     }
 
     fn generation(&self) -> u64 {
-        self.shared.generation()
+        self.0.generation()
     }
 
     fn call(&self, call: Call) -> BoxFuture<'_, Reply> {
-        Box::pin(self.shared.call(call))
+        Box::pin(self.0.call(call))
     }
 
     fn resources(&self) -> BoxFuture<'_, Specs<ResourceSpec>> {
-        Box::pin(self.shared.specs())
+        Box::pin(self.0.specs(Duration::ZERO))
     }
 
     fn prompts(&self) -> BoxFuture<'_, Specs<PromptSpec>> {
-        Box::pin(self.shared.specs())
+        Box::pin(self.0.specs(Duration::ZERO))
     }
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(async move {
-            let source = self.shared.up_within(self.shared.settings.wait_timeout).await?;
-            self.shared.check_after(source.read(call).await)
+            let source = self.0.up_within(self.0.settings.wait_timeout).await?;
+            self.0.check_after(source.read(call).await)
         })
     }
 
     fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
         Box::pin(async move {
-            let source = self.shared.up_within(self.shared.settings.wait_timeout).await?;
-            self.shared.check_after(source.render(call).await)
+            let source = self.0.up_within(self.0.settings.wait_timeout).await?;
+            self.0.check_after(source.render(call).await)
         })
     }
 
+    /// While it is disconnected, all callers see the manifest.
     fn seen_by(&self, caller: &Caller) -> Option<Arc<dyn ToolSource>> {
-        self.shared.up()?.seen_by(caller)
+        self.0.up()?.seen_by(caller)
     }
 
+    /// Healthy if it is connected or unstarted.
     fn health(&self) -> BoxFuture<'_, Result<(), ToolError>> {
         Box::pin(async {
-            match self.shared.up() {
-                Some(source) => self.shared.check(&source).await,
-                None => self.shared.up_within(Duration::ZERO).await.map(|_| ()),
+            match self.0.up() {
+                Some(source) => self.0.check(&source).await,
+                None if self.0.is_unstarted() => Ok(()),
+                None => Err(self.0.unavailable()),
             }
         })
     }
 
     fn status(&self) -> Vec<SourceStatus> {
-        let is_up = self.shared.up().is_some();
-        let book = self.shared.book();
-        let state = match (is_up, book.connections, book.failures) {
-            (true, ..) => SourceState::Ready,
-            (false, 0, 0) => SourceState::Starting,
-            (false, 0, _) => SourceState::Failed,
-            (false, ..) => SourceState::Reconnecting,
+        let history = self.0.history();
+        let link = self.0.link.borrow().clone();
+        let is_up = matches!(link, Link::Up(_));
+        let state = match (link, history.connections, history.failures) {
+            (Link::Up(_), ..) => SourceState::Ready,
+            (Link::Idle, ..) => SourceState::NotStarted,
+            (_, 0, 0) => SourceState::Starting,
+            (_, 0, _) => SourceState::Failed,
+            _ => SourceState::Reconnecting,
         };
-        let mut status = SourceStatus::new(&*self.shared.name, state);
-        status.reason = book.last_error.clone().filter(|_| !is_up);
-        status.connections = book.connections;
-        status.failures = book.failures;
-        status.tools = book.manifest.as_ref().map_or(0, |manifest| manifest.tools.len());
+        let mut status = SourceStatus::new(&*self.0.name, state);
+        status.reason =
+            history.last_error.as_ref().filter(|_| !is_up).map(|error| error.message().to_owned());
+        status.connections = history.connections;
+        status.failures = history.failures;
+        status.tools = history.manifest.as_ref().map_or(0, |manifest| manifest.tools.len());
         vec![status]
     }
 }

@@ -1,4 +1,4 @@
-//! What a model is told of a tool, how many tokens that is, and how it is made shorter.
+//! Tool definitions for models: their form, their size in tokens, and their compact form.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use toolpost_core::ToolSpec;
 
-/// About how many characters of a definition are one token.
+/// The estimated characters per token.
 const CHARACTERS_PER_TOKEN: f64 = 4.0;
 
 /// Keywords whose values are schemas by name.
@@ -28,8 +28,8 @@ const ONE: [&str; 10] = [
 /// Keywords whose value is a list of schemas.
 const SEVERAL: [&str; 4] = ["anyOf", "oneOf", "allOf", "prefixItems"];
 
-/// A schema without the descriptions and defaults of its parts. What it accepts stays the same, and so does what it says
-/// of itself as a whole.
+/// Removes the descriptions and defaults of subschemas. The schema accepts the same values, and its own
+/// description stays.
 pub fn compact_schema(schema: &Value) -> Value {
     let mut schema = schema.clone();
     strip_parts(&mut schema);
@@ -62,7 +62,7 @@ fn schema_of(spec: &ToolSpec, compact: bool) -> Cow<'_, Value> {
     if compact { Cow::Owned(compact_schema(schema)) } else { Cow::Borrowed(schema) }
 }
 
-/// A tool as a model is told of it: `{"type": "function", "function": {"name", "description", "parameters"}}`.
+/// The definition for a model: `{"type": "function", "function": {"name", "description", "parameters"}}`.
 pub fn definition(spec: &ToolSpec, compact: bool) -> Value {
     json!({
         "type": "function",
@@ -74,8 +74,8 @@ pub fn definition(spec: &ToolSpec, compact: bool) -> Value {
     })
 }
 
-/// About how many tokens a definition has: a quarter of its characters as JSON without spaces and with everything
-/// beyond ASCII escaped, rounded, at least 1.
+/// The estimated tokens of a definition, at least 1: a quarter of the characters of its compact JSON, with
+/// everything beyond ASCII escaped.
 pub fn definition_tokens(spec: &ToolSpec, compact: bool) -> u64 {
     #[derive(Serialize)]
     struct Function<'a> {
@@ -96,16 +96,16 @@ pub fn definition_tokens(spec: &ToolSpec, compact: bool) -> u64 {
     ((counter.0 as f64 / CHARACTERS_PER_TOKEN + 0.5) as u64).max(1)
 }
 
-/// Counts characters as they are when everything beyond ASCII is escaped.
+/// Counts characters of JSON with everything beyond ASCII escaped.
 struct EscapedLength(u64);
 
 impl Write for EscapedLength {
     fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
         let length = piece.iter().map(|byte| match byte {
             0..=0x7e => 1,
-            // `\u007f`, and the first byte of a character that is one such escape.
+            // `\u007f`, and the first byte of a character with one escape.
             0x7f | 0xc0..=0xef => 6,
-            // The first byte of one that needs two of them.
+            // The first byte of a character with two escapes.
             0xf0.. => 12,
             0x80..=0xbf => 0,
         });
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptions_and_defaults_of_parts_go_and_parameters_of_these_names_stay() {
+    fn compact_schemas_lose_descriptions_and_defaults_but_not_parameters_with_these_names() {
         let schema = json!({
             "type": "object",
             "description": "The whole.",

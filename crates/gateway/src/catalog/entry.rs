@@ -8,123 +8,94 @@ use toolpost_core::{Tool, ToolError, ToolSpec};
 
 use super::definition::definition_tokens;
 
-/// What is known of a tool that is not there yet.
+/// The searchable facts of a lazy tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct ToolSummary {
-    /// The name that it will have.
+    /// The name of the tool.
     pub name: String,
     /// What it does and when to use it.
     pub description: String,
-    /// Such as `file_system`.
+    /// The category, such as `file_system`.
     pub category: Option<String>,
-    /// Dotted, such as `crm.contacts`.
+    /// The dotted group, such as `crm.contacts`.
     pub group: Option<String>,
-    /// Words to find it by.
+    /// The tags.
     pub tags: Vec<String>,
-    /// About how many tokens its definition has, where that is known.
+    /// The estimated tokens of its definition, if known.
     pub estimated_tokens: Option<u64>,
 }
 
 impl ToolSummary {
-    /// A summary without category, group and tags.
+    /// Creates a summary without category, group and tags.
     pub fn new(name: impl Into<String>, description: impl Into<String>) -> Self {
         Self { name: name.into(), description: description.into(), ..Self::default() }
     }
 }
 
-/// Makes a tool when it is first needed.
+/// Creates a lazy tool.
 pub(super) type Make = Arc<dyn Fn() -> Result<Arc<dyn Tool>, ToolError> + Send + Sync>;
 
-/// A tool that is made when it is first needed.
-#[derive(Clone)]
-pub(super) struct Lazy {
-    pub(super) summary: Arc<ToolSummary>,
-    pub(super) make: Make,
-}
-
-enum Kind {
-    Ready(Arc<ToolSpec>),
-    Lazy(Lazy),
-}
-
 /// One tool of a catalog.
+#[derive(Clone)]
 pub struct CatalogEntry {
-    kind: Kind,
+    /// The spec; of a lazy tool only what its summary has.
+    spec: Arc<ToolSpec>,
+    /// Creates the tool if it is lazy and not created yet.
+    make: Option<Make>,
     tokens: OnceLock<u64>,
 }
 
 impl CatalogEntry {
     pub(super) fn ready(spec: Arc<ToolSpec>) -> Self {
-        Self { kind: Kind::Ready(spec), tokens: OnceLock::new() }
+        Self { spec, make: None, tokens: OnceLock::new() }
     }
 
-    pub(super) fn lazy(lazy: Lazy) -> Self {
-        Self { kind: Kind::Lazy(lazy), tokens: OnceLock::new() }
+    pub(super) fn lazy(summary: ToolSummary, make: Make) -> Self {
+        let mut spec = ToolSpec::new(summary.name, summary.description);
+        (spec.category, spec.group, spec.tags) = (summary.category, summary.group, summary.tags);
+        let tokens = OnceLock::from(summary.estimated_tokens.unwrap_or_default());
+        Self { spec: Arc::new(spec), make: Some(make), tokens }
     }
 
-    pub(super) fn make(&self) -> Option<Make> {
-        match &self.kind {
-            Kind::Ready(_) => None,
-            Kind::Lazy(lazy) => Some(Arc::clone(&lazy.make)),
-        }
+    pub(super) fn make(&self) -> Option<&Make> {
+        self.make.as_ref()
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
-        match &self.kind {
-            Kind::Ready(spec) => &spec.name,
-            Kind::Lazy(lazy) => &lazy.summary.name,
-        }
+        &self.spec.name
     }
 
     /// What it does and when to use it.
     pub fn description(&self) -> &str {
-        match &self.kind {
-            Kind::Ready(spec) => &spec.description,
-            Kind::Lazy(lazy) => &lazy.summary.description,
-        }
+        &self.spec.description
     }
 
-    /// Such as `file_system`.
+    /// The category, such as `file_system`.
     pub fn category(&self) -> Option<&str> {
-        match &self.kind {
-            Kind::Ready(spec) => spec.category.as_deref(),
-            Kind::Lazy(lazy) => lazy.summary.category.as_deref(),
-        }
+        self.spec.category.as_deref()
     }
 
-    /// Dotted, such as `crm.contacts`.
+    /// The dotted group, such as `crm.contacts`.
     pub fn group(&self) -> Option<&str> {
-        match &self.kind {
-            Kind::Ready(spec) => spec.group.as_deref(),
-            Kind::Lazy(lazy) => lazy.summary.group.as_deref(),
-        }
+        self.spec.group.as_deref()
     }
 
-    /// Words to find it by.
+    /// The tags.
     pub fn tags(&self) -> &[String] {
-        match &self.kind {
-            Kind::Ready(spec) => &spec.tags,
-            Kind::Lazy(lazy) => &lazy.summary.tags,
-        }
+        &self.spec.tags
     }
 
-    /// All that is known of it; nothing if it was not made yet.
+    /// The spec; `None` for a lazy tool that is not created yet.
     pub fn spec(&self) -> Option<&Arc<ToolSpec>> {
-        match &self.kind {
-            Kind::Ready(spec) => Some(spec),
-            Kind::Lazy(_) => None,
-        }
+        self.make.is_none().then_some(&self.spec)
     }
 
-    /// About how many tokens its definition has; 0 where nobody knows because it was not made yet. Counted on first use.
+    /// The estimated tokens of its definition; 0 if unknown. Counted on first use.
     pub fn estimated_tokens(&self) -> u64 {
-        match &self.kind {
-            Kind::Ready(spec) => *self.tokens.get_or_init(|| definition_tokens(spec, false)),
-            Kind::Lazy(lazy) => lazy.summary.estimated_tokens.unwrap_or_default(),
-        }
+        *self.tokens.get_or_init(|| definition_tokens(&self.spec, false))
     }
 }
 

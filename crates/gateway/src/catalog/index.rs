@@ -1,4 +1,4 @@
-//! The inverted index: from a word to the tools that have it.
+//! The inverted index from words to tools.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -7,47 +7,48 @@ use super::entry::CatalogEntry;
 use super::search::{Found, Hit, Matching, Search};
 use super::text::{base_forms, beginning, compounds, is_compound, query_words, words};
 
-/// How many words of one place of a tool are kept, and how many of its tags.
+/// The maximum number of indexed words per field, and of indexed tags.
 const MAX_WORDS: usize = 256;
 const MAX_TAGS: usize = 64;
-/// How many bytes of a description are read.
+/// The maximum size of an indexed text, in bytes.
 const MAX_TEXT: usize = 16 * 1024;
-/// How many different words of a query count.
+/// The maximum number of different words of a query.
 const MAX_QUERY_WORDS: usize = 32;
-/// How many bytes of a query are read.
+/// The maximum size of a query, in bytes.
 const MAX_QUERY: usize = 8 * 1024;
-/// From so many words without a tool on, the index is made anew once they are the most.
+/// The index is rebuilt above this number of unused terms, if they are the majority.
 const MAX_UNUSED: usize = 4096;
 
-/// Where in a tool a word stands, as bits; and what each place is worth.
+/// The fields of a tool as bits, and the weight of each.
 const NAME: u8 = 1;
 const TAGS: u8 = 2;
 const DESCRIPTION: u8 = 4;
 const CATEGORY: u8 = 8;
 const GROUP: u8 = 16;
-const WORTH: [(u8, f32); 5] = [(NAME, 3.0), (TAGS, 2.0), (DESCRIPTION, 1.0), (CATEGORY, 1.0), (GROUP, 1.0)];
-const WORTH_OF_ALL: f32 = 8.0;
+const WEIGHTS: [(u8, f32); 5] = [(NAME, 3.0), (TAGS, 2.0), (DESCRIPTION, 1.0), (CATEGORY, 1.0), (GROUP, 1.0)];
+const TOTAL_WEIGHT: f32 = 8.0;
 
-/// How well a word of a tool answers a word of a query.
+/// The quality of a match between a word of a tool and a word of a query.
 const SAME: f32 = 1.0;
 const SAME_STEM: f32 = 0.9;
-const BEGINS: f32 = 0.75;
+const PREFIX: f32 = 0.75;
 const CONTAINS: f32 = 0.5;
-/// A word that is spelt nearly so, at most.
+/// The maximum for a similar spelling.
 const SIMILAR: f32 = 0.5;
-/// How much of a score depends on how much of the name was asked for.
+/// The share of the score that depends on the matched part of the name.
 const COVERAGE: f32 = 0.15;
-/// What only the exact name reaches is 1.
+/// The maximum score without the exact name, which scores 1.
 const BEST_INEXACT: f32 = 0.99;
 
 struct Posting {
     document: u32,
-    places: u8,
+    /// The fields with the word, as bits.
+    fields: u8,
 }
 
 struct Term {
     text: Arc<str>,
-    /// In the order of the documents.
+    /// Sorted by document.
     postings: Vec<Posting>,
 }
 
@@ -57,35 +58,35 @@ struct Document {
     name_words: u16,
 }
 
-/// The tools, in the order of their coming, and their words.
+/// The tools, in the order of registration, and their words.
 #[derive(Default)]
 pub(super) struct Index {
     documents: Vec<Option<Document>>,
     by_name: HashMap<String, u32>,
     terms: Vec<Term>,
     by_text: HashMap<Arc<str>, u32>,
-    /// The words that begin with these two bytes.
+    /// The terms by their first two bytes.
     beginnings: HashMap<[u8; 2], Vec<u32>>,
-    /// The words that have these three bytes.
+    /// The terms by each three bytes in them.
     trigrams: HashMap<[u8; 3], Vec<u32>>,
     unused_terms: usize,
     categories: BTreeMap<String, usize>,
     groups: BTreeMap<String, usize>,
 }
 
-/// What a search knows of one tool.
+/// The score of one tool during a search.
 #[derive(Clone, Copy, Default)]
 struct Tally {
     score: f32,
     named: f32,
     matched: u16,
-    /// Of the query's present word: how well it is answered, and where.
+    /// The best match of the query's current word, and its fields.
     best: f32,
-    places: u8,
+    fields: u8,
 }
 
-fn worth(places: u8) -> f32 {
-    WORTH.iter().filter(|(place, _)| places & place != 0).map(|(_, worth)| worth).sum()
+fn weight_of(fields: u8) -> f32 {
+    WEIGHTS.iter().filter(|(field, _)| fields & field != 0).map(|(_, weight)| weight).sum()
 }
 
 fn trigrams_of(text: &str) -> impl Iterator<Item = [u8; 3]> + '_ {
@@ -114,20 +115,20 @@ impl Index {
         self.groups.keys()
     }
 
-    /// Takes a tool in; one of the same name is replaced, at its place.
+    /// Adds a tool, or replaces the tool of the same name at its position.
     pub(super) fn insert(&mut self, entry: Arc<CatalogEntry>) {
         let known = self.by_name.get(entry.name()).copied();
         if let Some(id) = known {
-            self.forget_words(id);
+            self.remove_postings(id);
         }
         let id = known.unwrap_or(self.documents.len() as u32);
         let mut found: Vec<(u32, u8)> = Vec::new();
-        let mut add = |text: &str, place: u8| {
+        let mut add = |text: &str, field: u8| {
             let text = beginning(text, MAX_TEXT);
             for word in compounds(text, MAX_WORDS) {
-                found.push((self.term(&word), place));
+                found.push((self.term(&word), field));
             }
-            words(text, MAX_WORDS, |word| found.push((self.term(word), place)))
+            words(text, MAX_WORDS, |word| found.push((self.term(word), field)))
         };
         let name_words = add(entry.name(), NAME);
         for tag in entry.tags().iter().take(MAX_TAGS) {
@@ -142,16 +143,16 @@ impl Index {
         add(entry.group().unwrap_or_default(), GROUP);
         add(entry.description(), DESCRIPTION);
         found.sort_unstable();
-        found.dedup_by(|(term, place), (kept, places)| {
-            let same = term == kept;
-            *places |= if same { *place } else { 0 };
+        found.dedup_by(|(term, field), (last, fields)| {
+            let same = term == last;
+            *fields |= if same { *field } else { 0 };
             same
         });
-        for (term, places) in &found {
+        for (term, fields) in &found {
             let Some(term) = self.terms.get_mut(*term as usize) else { continue };
             self.unused_terms -= usize::from(term.postings.is_empty());
             let at = term.postings.partition_point(|posting| posting.document < id);
-            term.postings.insert(at, Posting { document: id, places: *places });
+            term.postings.insert(at, Posting { document: id, fields: *fields });
         }
         for (names, name) in [(&mut self.categories, entry.category()), (&mut self.groups, entry.group())] {
             if let Some(name) = name.filter(|name| !name.is_empty()) {
@@ -166,19 +167,19 @@ impl Index {
             None => self.documents.push(document),
         }
         self.by_name.insert(name, id);
-        self.make_anew_if_worn();
+        self.rebuild_if_sparse();
     }
 
     pub(super) fn remove(&mut self, name: &str) {
         let Some(id) = self.by_name.remove(name) else { return };
-        self.forget_words(id);
+        self.remove_postings(id);
         if let Some(place) = self.documents.get_mut(id as usize) {
             *place = None;
         }
-        self.make_anew_if_worn();
+        self.rebuild_if_sparse();
     }
 
-    fn forget_words(&mut self, id: u32) {
+    fn remove_postings(&mut self, id: u32) {
         let Some(Some(document)) = self.documents.get_mut(id as usize) else { return };
         for term in std::mem::take(&mut document.terms) {
             let Some(term) = self.terms.get_mut(term as usize) else { continue };
@@ -197,15 +198,15 @@ impl Index {
         }
     }
 
-    /// The number of a word, which is made known if it is new. A new one has no tool yet.
+    /// The id of a word. Adds a new word without postings.
     fn term(&mut self, word: &str) -> u32 {
         if let Some(id) = self.by_text.get(word) {
             return *id;
         }
         let id = self.terms.len() as u32;
         let text: Arc<str> = word.into();
-        let threes = if is_compound(word) { "" } else { word };
-        for three in trigrams_of(threes) {
+        let source = if is_compound(word) { "" } else { word };
+        for three in trigrams_of(source) {
             let known = self.trigrams.entry(three).or_default();
             if known.last() != Some(&id) {
                 known.push(id);
@@ -220,11 +221,11 @@ impl Index {
         id
     }
 
-    /// Tools come and go: what is left of those that went must not grow for ever.
-    fn make_anew_if_worn(&mut self) {
+    /// Bounds the memory of removed tools and their words.
+    fn rebuild_if_sparse(&mut self) {
         let gone = self.documents.len() - self.by_name.len();
-        let worn = |unused: usize, all: usize| unused > MAX_UNUSED && unused > all / 2;
-        if worn(self.unused_terms, self.terms.len()) || worn(gone, self.documents.len()) {
+        let is_sparse = |unused: usize, all: usize| unused > MAX_UNUSED && unused > all / 2;
+        if is_sparse(self.unused_terms, self.terms.len()) || is_sparse(gone, self.documents.len()) {
             let entries: Vec<Arc<CatalogEntry>> = self.entries().cloned().collect();
             *self = Self::default();
             for entry in entries {
@@ -233,7 +234,7 @@ impl Index {
         }
     }
 
-    /// The tools that fit, the best first; equal ones in the order of their coming.
+    /// Searches for tools, the best first; ties in the order of registration.
     pub(super) fn search(&self, search: &Search) -> Found {
         let query =
             search.query.as_deref().map(|query| beginning(query.trim(), MAX_QUERY)).unwrap_or_default();
@@ -269,44 +270,44 @@ impl Index {
     }
 
     fn rank(&self, query: &str, search: &Search) -> Vec<(f32, u32)> {
-        let asked = query_words(query, MAX_QUERY_WORDS);
+        let query_terms = query_words(query, MAX_QUERY_WORDS);
         let needed = match search.matching {
-            Matching::Majority => asked.len().div_ceil(2).max(1),
+            Matching::Majority => query_terms.len().div_ceil(2).max(1),
             Matching::Any => 1,
         };
         let mut tallies = vec![Tally::default(); self.documents.len()];
         let mut touched: Vec<u32> = Vec::new();
-        let mut fitting: Vec<u32> = Vec::new();
+        let mut matched: Vec<u32> = Vec::new();
         let mut best_possible = 0.0_f32;
-        // A word that is made of several is worth more than its parts, and is not needed for a match.
+        // A compound scores more than its parts, and is not needed for a match.
         let whole: Vec<String> = compounds(query, MAX_QUERY_WORDS).collect();
-        for word in asked.iter().chain(&whole) {
-            for (term, quality) in self.answers(word) {
+        for word in query_terms.iter().chain(&whole) {
+            for (term, quality) in self.matches(word) {
                 let Some(term) = self.terms.get(term as usize) else { continue };
                 for posting in &term.postings {
                     let Some(tally) = tallies.get_mut(posting.document as usize) else { continue };
-                    let value = quality * worth(posting.places);
+                    let value = quality * weight_of(posting.fields);
                     if tally.best == 0.0 {
                         touched.push(posting.document);
                     }
                     if value > tally.best {
-                        (tally.best, tally.places) = (value, posting.places);
+                        (tally.best, tally.fields) = (value, posting.fields);
                     }
                 }
             }
-            // A word that few tools have says more than one that all have.
-            let (all, having) = (self.len() as f32, touched.len() as f32);
-            let weight = (1.0 + (all - having + 0.5) / (having + 0.5)).ln();
-            best_possible += weight * WORTH_OF_ALL;
+            // A rare word weighs more than a common one.
+            let (all, matching) = (self.len() as f32, touched.len() as f32);
+            let weight = (1.0 + (all - matching + 0.5) / (matching + 0.5)).ln();
+            best_possible += weight * TOTAL_WEIGHT;
             for id in touched.drain(..) {
                 let Some(tally) = tallies.get_mut(id as usize) else { continue };
                 if tally.matched == 0 {
-                    fitting.push(id);
+                    matched.push(id);
                 }
                 tally.matched += u16::from(!is_compound(word));
                 tally.score += weight * tally.best;
-                tally.named += f32::from(u8::from(tally.places & NAME != 0 && !is_compound(word)));
-                (tally.best, tally.places) = (0.0, 0);
+                tally.named += f32::from(u8::from(tally.fields & NAME != 0 && !is_compound(word)));
+                (tally.best, tally.fields) = (0.0, 0);
             }
         }
         let exact = self.by_name.get(query).copied().or_else(|| {
@@ -316,29 +317,29 @@ impl Index {
                     .and_then(Option::as_ref)
                     .is_some_and(|document| document.entry.name().eq_ignore_ascii_case(query))
             };
-            fitting.iter().copied().filter(same).min()
+            matched.iter().copied().filter(same).min()
         });
-        let fits = fitting.into_iter().filter_map(|id| {
+        let scored = matched.into_iter().filter_map(|id| {
             let tally = tallies.get(id as usize)?;
             let words = self.documents.get(id as usize)?.as_ref()?.name_words;
             let covered = (tally.named / f32::from(words)).min(1.0);
             let score = tally.score / best_possible * (1.0 - COVERAGE + COVERAGE * covered);
             (usize::from(tally.matched) >= needed).then_some((score.min(BEST_INEXACT), id))
         });
-        let mut ranked: Vec<(f32, u32)> = fits.filter(|(_, id)| Some(*id) != exact).collect();
+        let mut ranked: Vec<(f32, u32)> = scored.filter(|(_, id)| Some(*id) != exact).collect();
         ranked.extend(exact.map(|id| (SAME, id)));
         ranked
     }
 
-    /// The known words that answer a word of a query, and how well.
-    fn answers(&self, word: &str) -> Vec<(u32, f32)> {
+    /// The indexed words that match a word of a query, with the quality of each match.
+    fn matches(&self, word: &str) -> Vec<(u32, f32)> {
         let letters = word.chars().count();
         let mut found: Vec<(u32, f32)> = Vec::new();
         if is_compound(word) {
             found.extend(self.by_text.get(word).map(|id| (*id, SAME)));
             return found;
         }
-        // In scripts without spaces two letters are a word within a word.
+        // Two letters are a word in scripts without spaces.
         if letters >= 3 || (letters == 2 && !word.is_ascii()) {
             found.extend(self.containing(word));
         } else if letters == 2 {
@@ -357,9 +358,9 @@ impl Index {
         found
     }
 
-    /// The words that contain a text of at least three bytes.
+    /// The indexed words that contain a text of at least three bytes.
     fn containing<'a>(&'a self, part: &'a str) -> impl Iterator<Item = (u32, f32)> + 'a {
-        // Whichever three bytes the fewest words have leave the least to look at.
+        // The rarest trigram leaves the fewest candidates.
         let candidates = trigrams_of(part)
             .map(|three| self.trigrams.get(&three).map(Vec::as_slice).unwrap_or_default())
             .min_by_key(|known| known.len())
@@ -370,7 +371,7 @@ impl Index {
         })
     }
 
-    /// The words that are spelt nearly so: that share at least half of their threes of letters.
+    /// The indexed words that share at least half of their trigrams.
     fn similar(&self, word: &str) -> Vec<(u32, f32)> {
         let mut shared: BTreeMap<u32, usize> = BTreeMap::new();
         for three in trigrams_of(word) {
@@ -388,12 +389,12 @@ impl Index {
     }
 }
 
-/// How well a known word answers one that it contains.
+/// The quality of the match between an indexed word and a part of it.
 fn quality(text: &str, part: &str) -> f32 {
     match text.strip_prefix(part) {
         Some("") => SAME,
         Some("s" | "es" | "d" | "ed" | "r" | "er" | "ing") => SAME_STEM,
-        Some(_) => BEGINS,
+        Some(_) => PREFIX,
         None => CONTAINS,
     }
 }

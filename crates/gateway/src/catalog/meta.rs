@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use toolpost_core::{Annotations, Inject, Tool, ToolSpec};
 
-use super::text::shortened;
+use super::text::truncated;
 use super::{CatalogEntry, DynamicSession, ToolSession};
 
 /// The names of the meta-tools, in the order in which they are offered.
@@ -90,12 +90,12 @@ type Session = Inject<DynamicSession>;
 /// A tool as it stands in a list of found ones.
 fn listed(entry: &CatalogEntry, session: &ToolSession) -> Map<String, Value> {
     let active = session.is_active(entry.name());
-    let tags: Vec<String> = entry.tags().iter().take(MAX_TAGS).map(|tag| shortened(tag, MAX_TAG)).collect();
+    let tags: Vec<String> = entry.tags().iter().take(MAX_TAGS).map(|tag| truncated(tag, MAX_TAG)).collect();
     let mut item = Map::new();
     item.insert("name".to_owned(), entry.name().into());
-    item.insert("description".to_owned(), shortened(entry.description(), MAX_DESCRIPTION).into());
-    item.insert("category".to_owned(), entry.category().map(|text| shortened(text, MAX_NAME)).into());
-    item.insert("group".to_owned(), entry.group().map(|text| shortened(text, MAX_NAME)).into());
+    item.insert("description".to_owned(), truncated(entry.description(), MAX_DESCRIPTION).into());
+    item.insert("category".to_owned(), entry.category().map(|text| truncated(text, MAX_NAME)).into());
+    item.insert("group".to_owned(), entry.group().map(|text| truncated(text, MAX_NAME)).into());
     item.insert("tags".to_owned(), tags.into());
     item.insert("active".to_owned(), active.into());
     let status = if active { "loaded" } else { "available - call load_tools to activate" };

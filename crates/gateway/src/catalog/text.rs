@@ -1,10 +1,10 @@
-//! The words of texts and of queries.
+//! Words of texts and queries.
 
-/// How many characters of a word count; nobody searches for a page without a space.
+/// The maximum length of a word, in characters.
 const MAX_WORD: usize = 64;
 
-/// Words of a query that say nothing of what is sought, unless there are no others.
-const FILLERS: &[&str] = &[
+/// Stop words of queries. A query of stop words alone keeps them.
+const STOP_WORDS: &[&str] = &[
     "a", "about", "all", "an", "and", "any", "are", "as", "at", "be", "by", "can", "could", "do", "does",
     "each", "for", "from", "give", "has", "have", "how", "i", "if", "in", "into", "is", "it", "its", "let",
     "many", "me", "must", "my", "need", "of", "on", "or", "our", "please", "shall", "should", "so", "some",
@@ -12,20 +12,20 @@ const FILLERS: &[&str] = &[
     "want", "was", "we", "what", "when", "where", "which", "who", "will", "with", "would", "you", "your",
 ];
 
-/// Gives out the words of a text in lower case, about `most` of them, and says how many. A word ends at whatever is
-/// neither letter nor digit; one with humps, such as `readFile`, also counts by its parts.
-pub(super) fn words(text: &str, most: usize, mut take: impl FnMut(&str)) -> usize {
+/// Passes about `max` words of a text to `take`, in lower case, and returns their number. A word consists of
+/// letters and digits. A word in camel case, such as `readFile`, also yields its parts.
+pub(super) fn words(text: &str, max: usize, mut take: impl FnMut(&str)) -> usize {
     let (mut count, mut lower_case) = (0, String::new());
     let mut give = |word: &str| {
         lower_case.clear();
         lower_into(word, &mut lower_case);
         take(&lower_case);
         count += 1;
-        count < most
+        count < max
     };
     for word in text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
-        let may_have_humps = word.chars().skip(1).any(char::is_uppercase);
-        let parts = if may_have_humps { humps(word) } else { Vec::new() };
+        let may_be_camel_case = word.chars().skip(1).any(char::is_uppercase);
+        let parts = if may_be_camel_case { camel_case_parts(word) } else { Vec::new() };
         if parts.len() > 1 {
             for part in parts {
                 give(part);
@@ -56,32 +56,31 @@ fn lower(word: &str) -> String {
     lower
 }
 
-/// The parts of a word that begin with a capital letter.
-fn humps(word: &str) -> Vec<&str> {
+/// The parts of a word in camel case.
+fn camel_case_parts(word: &str) -> Vec<&str> {
     let mut parts = Vec::new();
-    let (mut begin, mut after_small) = (0, false);
+    let (mut begin, mut after_lower) = (0, false);
     for (at, c) in word.char_indices() {
-        if c.is_uppercase() && after_small {
+        if c.is_uppercase() && after_lower {
             parts.push(word.get(begin..at).unwrap_or_default());
             begin = at;
         }
-        after_small = c.is_lowercase() || c.is_numeric();
+        after_lower = c.is_lowercase() || c.is_numeric();
     }
     parts.push(word.get(begin..).unwrap_or_default());
     parts
 }
 
-/// What stands before a word that is made of several, so that it is like no single one.
+/// The prefix of compounds, which no other word has.
 const COMPOUND: char = '\u{1}';
 
-/// Whether a word is made of several.
+/// Whether a word is a compound.
 pub(super) fn is_compound(word: &str) -> bool {
     word.starts_with(COMPOUND)
 }
 
-/// The words of a text that are made of several, such as `tag_0` or `crm.contacts`, at most `most` of them. Which sign
-/// joins the parts makes no difference.
-pub(super) fn compounds(text: &str, most: usize) -> impl Iterator<Item = String> + '_ {
+/// The compounds of a text, such as `tag_0` or `crm.contacts`, at most `max` of them. All separators are equal.
+pub(super) fn compounds(text: &str, max: usize) -> impl Iterator<Item = String> + '_ {
     let joins = |c: char| matches!(c, '_' | '-' | '.');
     let chunks = text.split(move |c: char| !c.is_alphanumeric() && !joins(c));
     let joined = chunks.filter_map(move |chunk| {
@@ -91,51 +90,51 @@ pub(super) fn compounds(text: &str, most: usize) -> impl Iterator<Item = String>
             format!("{COMPOUND}{joined}")
         })
     });
-    joined.take(most)
+    joined.take(max)
 }
 
-/// The beginning of a text, at most so many bytes.
-pub(super) fn beginning(text: &str, most: usize) -> &str {
-    let mut end = text.len().min(most);
+/// The beginning of a text, at most `max` bytes.
+pub(super) fn beginning(text: &str, max: usize) -> &str {
+    let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     text.get(..end).unwrap_or_default()
 }
 
-/// A text of at most so many characters, with a mark where something was cut off.
-pub(super) fn shortened(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
+/// A text truncated to `max` characters, with an ellipsis.
+pub(super) fn truncated(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
     }
 }
 
-/// The different words of a query that say something, at most `most` of them, in their order.
-pub(super) fn query_words(query: &str, most: usize) -> Vec<String> {
-    let mut kept: Vec<String> = Vec::new();
-    // A hump's parts and its whole would count twice: a query is split at separators alone.
+/// The different words of a query without stop words, at most `max` of them, in order.
+pub(super) fn query_words(query: &str, max: usize) -> Vec<String> {
+    let mut terms: Vec<String> = Vec::new();
+    // Parts in camel case would count twice, so a query is split at separators only.
     let all = query.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(lower);
-    let mut fillers = Vec::new();
+    let mut stop_words = Vec::new();
     for word in all {
-        if kept.len() >= most {
+        if terms.len() >= max {
             break;
         }
-        if kept.contains(&word) {
+        if terms.contains(&word) {
             continue;
         }
-        if FILLERS.binary_search(&word.as_str()).is_ok() {
-            if fillers.len() < most && !fillers.contains(&word) {
-                fillers.push(word);
+        if STOP_WORDS.binary_search(&word.as_str()).is_ok() {
+            if stop_words.len() < max && !stop_words.contains(&word) {
+                stop_words.push(word);
             }
         } else {
-            kept.push(word);
+            terms.push(word);
         }
     }
-    if kept.is_empty() { fillers } else { kept }
+    if terms.is_empty() { stop_words } else { terms }
 }
 
-/// Other forms of a word that may stand in a text: without the ending of a plural or of a verb.
+/// The base forms of a word, without the ending of a plural or of a verb.
 pub(super) fn base_forms(word: &str) -> impl Iterator<Item = String> + '_ {
     const ENDINGS: &[(&str, &str)] = &[
         ("ies", "y"),
@@ -159,15 +158,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fillers_are_in_order() {
-        assert!(FILLERS.is_sorted());
+    fn stop_words_are_sorted() {
+        assert!(STOP_WORDS.is_sorted());
     }
 
     #[test]
-    fn words_end_at_separators_and_humps_count_twice() {
-        let words = |text: &str, most: usize| {
+    fn words_end_at_separators_and_camel_case_yields_parts() {
+        let words = |text: &str, max: usize| {
             let mut found: Vec<String> = Vec::new();
-            assert_eq!(super::words(text, most, |word| found.push(word.to_owned())), found.len());
+            assert_eq!(super::words(text, max, |word| found.push(word.to_owned())), found.len());
             found
         };
         assert_eq!(
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_of_fillers_alone_keeps_them() {
+    fn a_query_of_stop_words_keeps_them() {
         assert_eq!(query_words("How do I send the email, the EMAIL?", 9), ["send", "email"]);
         assert_eq!(query_words("to be", 9), ["to", "be"]);
         assert_eq!(query_words("a b c d e", 3), ["b", "c", "d"]);
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_are_those_of_plurals_and_verbs() {
+    fn base_forms_drop_endings_of_plurals_and_verbs() {
         let forms: Vec<String> = base_forms("categories").collect();
         assert!(forms.contains(&"category".to_owned()));
         assert!(base_forms("creating").any(|form| form == "create"));
@@ -196,9 +195,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_is_between_characters() {
+    fn truncation_is_between_characters() {
         assert_eq!(beginning("aß", 2), "a");
-        assert_eq!(shortened("aßc", 2), "aß…");
-        assert_eq!(shortened("aß", 2), "aß");
+        assert_eq!(truncated("aßc", 2), "aß…");
+        assert_eq!(truncated("aß", 2), "aß");
     }
 }

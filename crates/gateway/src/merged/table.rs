@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 use toolpost_core::{HiddenDefinition, ToolError, ToolSpec};
 
 use super::{Collisions, Seat};
-use crate::{Finding, Namespaced, inspect, shown};
+use crate::listing::retain_aliases;
+use crate::{Finding, inspect, shown};
 
 /// The maximum number of remarks per member.
 const MAX_REMARKS: usize = 20;
@@ -18,7 +19,7 @@ pub(super) struct Table {
     pub(super) specs: Vec<Arc<ToolSpec>>,
     /// From a name or an alias to its member and the name there.
     pub(super) routes: HashMap<String, Route>,
-    pub(super) left_out: Vec<(Arc<str>, HiddenDefinition)>,
+    pub(super) omitted: Vec<(Arc<str>, HiddenDefinition)>,
     /// The error of the first collision.
     pub(super) collision: Option<ToolError>,
     /// Findings across members; computed on first use.
@@ -59,12 +60,8 @@ impl Table {
         }
         if !lost.is_empty() {
             for spec in &mut table.specs {
-                let is_lost = |alias: &str| lost.contains(&(spec.name.clone(), alias.to_owned()));
-                if spec.aliases.iter().any(|alias| is_lost(&alias.name)) {
-                    let mut fewer = ToolSpec::clone(spec);
-                    fewer.aliases.retain(|alias| !is_lost(&alias.name));
-                    *spec = Arc::new(fewer);
-                }
+                let name = spec.name.clone();
+                retain_aliases(spec, |alias| !lost.contains(&(name.clone(), alias.to_owned())));
             }
         }
         table
@@ -79,12 +76,9 @@ impl Table {
     ) -> Option<Arc<ToolSpec>> {
         let mut outer = Arc::clone(spec);
         let mut owner = self.routes.get(&spec.name).map(|route| Arc::clone(&route.seat.member.name));
-        if owner.is_some()
-            && collisions == Collisions::Namespace
-            && let Ok(under) = Namespaced::new(Arc::clone(&seat.member.source), &seat.member.name)
-        {
+        if owner.is_some() && collisions == Collisions::Namespace {
             let mut renamed = ToolSpec::clone(spec);
-            renamed.name = under.name_of(&spec.name);
+            renamed.name = seat.member.namespace.name_of(&spec.name);
             renamed.meta.entry("original_name").or_insert_with(|| spec.name.as_str().into());
             owner = self.routes.get(&renamed.name).map(|route| Arc::clone(&route.seat.member.name));
             outer = Arc::new(renamed);
@@ -104,7 +98,7 @@ impl Table {
             (None, Ok(())) => return Some(outer),
         };
         tracing::warn!("the tool `{tool}` of `{member}` is omitted: {reason}");
-        self.left_out.push((Arc::clone(member), HiddenDefinition::new(tool, reason)));
+        self.omitted.push((Arc::clone(member), HiddenDefinition::new(tool, reason)));
         None
     }
 

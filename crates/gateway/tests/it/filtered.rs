@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, json};
 use toolpost_core::{Alias, Call, Caller, Code, ToolSource};
-use toolpost_gateway::{Filter, Filtered, Member, MemoryPins, MergeSettings, Merged, Namespaced, Pinned};
+use toolpost_gateway::{
+    Filter, Filtered, Member, MemoryPins, MergeSettings, Merged, Namespaced, Pinned, Pins,
+};
 use toolpost_toolbox::Toolbox;
 
 use super::upstream::{Lists, Upstream, call, caller, names, spec};
@@ -154,7 +156,7 @@ async fn a_view_reads_in_the_name_of_its_caller_whatever_is_around_it() {
     let filtered: Arc<dyn ToolSource> =
         Arc::new(Filtered::new(upstream, filter.client("admin", ["*"], NONE).unwrap()));
     let named = Arc::new(Namespaced::new(filtered.clone(), "n").unwrap());
-    let pinned = Arc::new(Pinned::new(filtered.clone(), Arc::new(MemoryPins::default())));
+    let pinned = Arc::new(Pinned::new(filtered.clone(), Pins::new("up", Arc::new(MemoryPins::default()))));
     for (source, address, prompt) in [
         (filtered, "notes://1", "greet"),
         (named as Arc<dyn ToolSource>, "n+notes://1", "n__greet"),

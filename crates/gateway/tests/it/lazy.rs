@@ -5,14 +5,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use toolpost_core::{Call, Code, RetryAdvice, ToolError, ToolSource};
-use toolpost_gateway::{Lazy, ManifestStore, MemoryManifests};
+use toolpost_core::{Call, Code, RetryAdvice, SourceState, ToolError, ToolSource};
+use toolpost_gateway::{Connect, ManifestStore, MemoryManifests, ReconnectSettings, Reconnecting};
 use toolpost_toolbox::Toolbox;
 
 use super::upstream::{Upstream, call, names, spec};
 
+fn start(digest: &str, store: Arc<dyn ManifestStore>, connect: impl Connect + 'static) -> Reconnecting {
+    let mut settings = ReconnectSettings::default();
+    settings.connect_timeout = Duration::from_secs(5);
+    Reconnecting::lazy("up", digest, store, connect, settings)
+}
+
 /// A lazy source, and how often it was started.
-fn lazy(upstream: &Arc<Upstream>, digest: &str, store: &Arc<MemoryManifests>) -> (Lazy, Arc<AtomicUsize>) {
+fn lazy(
+    upstream: &Arc<Upstream>,
+    digest: &str,
+    store: &Arc<MemoryManifests>,
+) -> (Reconnecting, Arc<AtomicUsize>) {
     let starts = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&starts);
     let upstream = Arc::clone(upstream);
@@ -24,7 +34,7 @@ fn lazy(upstream: &Arc<Upstream>, digest: &str, store: &Arc<MemoryManifests>) ->
             Ok(source)
         }
     };
-    (Lazy::new("up", digest, Arc::clone(store) as Arc<dyn ManifestStore>, connect), starts)
+    (start(digest, Arc::clone(store) as Arc<dyn ManifestStore>, connect), starts)
 }
 
 #[tokio::test]
@@ -41,7 +51,7 @@ async fn it_starts_once_on_first_use_and_is_listed_without() {
     assert_eq!(second.resources().await.unwrap()[0].uri_pattern.as_str(), "notes://{id}");
     assert_eq!(second.prompts().await.unwrap()[0].name, "greet");
     second.health().await.unwrap();
-    assert!(!second.is_started());
+    assert_eq!(second.status()[0].state, SourceState::NotStarted);
     assert_eq!(starts.load(Ordering::SeqCst), 0, "listing starts nothing");
     let generation = second.generation();
     let (one, two) = tokio::join!(call(&second, "add"), call(&second, "add"));
@@ -76,7 +86,7 @@ async fn a_start_that_fails_or_hangs_is_an_error_that_may_be_tried_again() {
     let starts = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&starts);
     let store: Arc<dyn ManifestStore> = Arc::new(MemoryManifests::default());
-    let fails = Lazy::new("up", "d", Arc::clone(&store), move || {
+    let fails = start("d", Arc::clone(&store), move || {
         counted.fetch_add(1, Ordering::SeqCst);
         async { Err::<Arc<dyn ToolSource>, _>(ToolError::not_found("no such program")) }
     });
@@ -91,8 +101,7 @@ async fn a_start_that_fails_or_hangs_is_an_error_that_may_be_tried_again() {
     assert!(call(&fails, "add").await.is_err());
     assert_eq!(starts.load(Ordering::SeqCst), 2);
 
-    let hangs = Lazy::new("up", "d", store, std::future::pending::<Result<Arc<dyn ToolSource>, ToolError>>)
-        .start_timeout(Duration::from_secs(5));
+    let hangs = start("d", store, std::future::pending::<Result<Arc<dyn ToolSource>, ToolError>>);
     let begun = tokio::time::Instant::now();
     assert_eq!(call(&hangs, "add").await.unwrap_err().code(), Code::Timeout);
     assert_eq!(begun.elapsed().as_secs(), 5);
@@ -118,7 +127,7 @@ fn breaks() -> Result<Arc<dyn ToolSource>, ToolError> {
 #[tokio::test]
 async fn a_start_that_panics_fails_its_callers() {
     let store: Arc<dyn ManifestStore> = Arc::new(MemoryManifests::default());
-    let source = Lazy::new("up", "d", store, || async { breaks() });
+    let source = start("d", store, || async { breaks() });
     let answer = tokio::time::timeout(Duration::from_secs(5), call(&source, "add")).await.unwrap();
     assert_eq!(answer.unwrap_err().code(), Code::Dependency);
 }

@@ -1,12 +1,11 @@
 //! Combinators in each other, and behind a toolbox.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::json;
 use toolpost_core::{Call, Code, Output, ToolSource, tool_fn};
 use toolpost_gateway::{
-    Filter, Filtered, Lazy, Member, MemoryManifests, MemoryPins, MergeSettings, Merged, Namespaced, Pinned,
+    Filter, Filtered, Member, MemoryManifests, MemoryPins, MergeSettings, Merged, Namespaced, Pinned, Pins,
     ReconnectSettings, Reconnecting, Rename, Renamed,
 };
 use toolpost_toolbox::Toolbox;
@@ -19,19 +18,13 @@ const NONE: [&str; 0] = [];
 async fn a_whole_gateway_nests() {
     let upstream = Upstream::new("up", &["add", "drop", "sub"]);
     let connected = upstream.clone();
-    let lazy = Lazy::new("calc", "d", Arc::new(MemoryManifests::default()), move || {
-        let upstream = connected.clone();
-        async move {
-            let connect = move || {
-                let source: Arc<dyn ToolSource> = upstream.clone();
-                async move { Ok(source) }
-            };
-            let revived = Reconnecting::start("calc", connect, ReconnectSettings::default());
-            revived.ready(Duration::from_secs(5)).await?;
-            Ok(Arc::new(revived) as Arc<dyn ToolSource>)
-        }
-    });
-    let pinned = Pinned::new(Arc::new(lazy), Arc::new(MemoryPins::default()));
+    let connect = move || {
+        let source: Arc<dyn ToolSource> = connected.clone();
+        async move { Ok(source) }
+    };
+    let manifests = Arc::new(MemoryManifests::default());
+    let lazy = Reconnecting::lazy("calc", "d", manifests, connect, ReconnectSettings::default());
+    let pinned = Pinned::new(Arc::new(lazy), Pins::new("calc", Arc::new(MemoryPins::default())));
     let renamed = Renamed::new(Arc::new(pinned), [Rename::of("add").name("plus")]).unwrap();
     let filter = Filter::parse(NONE, ["drop"]).unwrap().client("guest", ["plus"], NONE).unwrap();
     let filtered = Filtered::new(Arc::new(renamed), filter);

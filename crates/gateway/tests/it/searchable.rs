@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use toolpost_core::{Call, Caller, Code, ParameterType, ToolError, ToolSource, ToolSpec};
 use toolpost_gateway::catalog::{Catalog, definition_tokens};
-use toolpost_gateway::{Filter, Filtered, Searchable};
+use toolpost_gateway::{Filter, Filtered, SearchTools, Searchable};
 use toolpost_toolbox::Toolbox;
 
 use super::upstream::{Upstream, caller, names, spec};
@@ -13,11 +13,15 @@ use super::upstream::{Upstream, caller, names, spec};
 const NONE: [&str; 0] = [];
 const THREE: [&str; 3] = ["search_tools", "describe_tools", "call_tool"];
 
-async fn behind(upstream: &Arc<Upstream>, filter: Filter) -> (Toolbox, Searchable) {
+async fn behind(
+    upstream: &Arc<Upstream>,
+    filter: Filter,
+    change: impl FnOnce(SearchTools) -> SearchTools,
+) -> (Toolbox, Searchable) {
     let toolbox = Toolbox::builder().name("front").build().unwrap();
     toolbox.add_source(upstream.clone()).await.unwrap();
     let source: Arc<dyn ToolSource> = Arc::new(Filtered::new(Arc::new(toolbox.clone()), filter));
-    let searched = Searchable::new(source, Catalog::new(&toolbox));
+    let searched = Searchable::new(source, change(SearchTools::new(Catalog::new(&toolbox))));
     (toolbox, searched)
 }
 
@@ -45,8 +49,10 @@ async fn a_client_that_cannot_search_sees_three_tools_and_reaches_all() {
             spec("forecast", "Forecast the weather of a city."),
         ],
     );
-    let (toolbox, source) = behind(&upstream, Filter::default()).await;
-    let source = source.always(["fore*".parse().unwrap()]).whole_for(["claude-code".parse().unwrap()]);
+    let change = |tools: SearchTools| {
+        tools.always(["fore*".parse().unwrap()]).whole_for(["claude-code".parse().unwrap()])
+    };
+    let (toolbox, source) = behind(&upstream, Filter::default(), change).await;
     let plain = Caller::new("mcp").with_program("inspector");
     let finder = Caller::new("mcp").with_program("claude-code");
     assert_eq!(names(&*source.seen_by(&plain).unwrap()).await, [&THREE[..], &["forecast"]].concat());
@@ -90,7 +96,7 @@ async fn a_client_that_cannot_search_sees_three_tools_and_reaches_all() {
 async fn what_is_closed_to_a_caller_is_neither_found_nor_described_nor_called() {
     let upstream = Upstream::new("up", &["read_mail", "send_mail"]);
     let filter = Filter::parse(["read_*"], NONE).unwrap().client("admin", ["*"], NONE).unwrap();
-    let (_, source) = behind(&upstream, filter).await;
+    let (_, source) = behind(&upstream, filter, |tools| tools).await;
     for (who, sees) in [("guest", &["read_mail"][..]), ("admin", &["read_mail", "send_mail"])] {
         let who = caller(who);
         let mut answer = ask(&source, &who, "search_tools", json!({ "query": "mail" })).await.unwrap();
@@ -106,7 +112,7 @@ async fn what_is_closed_to_a_caller_is_neither_found_nor_described_nor_called() 
 #[tokio::test]
 async fn a_list_that_changes_is_found_as_it_is_now() {
     let upstream = Upstream::of("up", vec![spec("send_email", "Send an e-mail.")]);
-    let (_, source) = behind(&upstream, Filter::default()).await;
+    let (_, source) = behind(&upstream, Filter::default(), |tools| tools).await;
     let who = Caller::new("mcp");
     let search = || ask(&source, &who, "search_tools", json!({ "query": "email" }));
     assert_eq!(found(&search().await.unwrap()), ["send_email"]);
@@ -150,7 +156,7 @@ async fn the_tokens_of_five_hundred_tools() {
             .optional_parameter("dry_run", ParameterType::Boolean, "Whether only to say what would be done.")
     };
     let upstream = Upstream::of("up", (0..500).map(tool).collect());
-    let (_, source) = behind(&upstream, Filter::default()).await;
+    let (_, source) = behind(&upstream, Filter::default(), |tools| tools).await;
     let tokens =
         |specs: &[Arc<ToolSpec>]| specs.iter().map(|spec| definition_tokens(spec, false)).sum::<u64>();
     let all = tokens(&upstream.list().await.unwrap());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use toolpost_core::{Args, IntoTool, Output, Tool, ToolError, tool_fn};
 
-use super::{LOAD_HINT, MAX_NAME, Session, add_budget, is_meta_tool, listed, object, shortened, spec};
+use super::{LOAD_HINT, MAX_NAME, Session, add_budget, is_meta_tool, listed, object, spec, truncated};
 use crate::catalog::{Hit, Search};
 
 /// How many tools one page may have.
@@ -88,7 +88,7 @@ fn browse(args: &Args, dynamic: &Session) -> Result<Output, ToolError> {
     }
     for (name, value) in [("query", query), ("category_filter", category), ("group_filter", group)] {
         if let Some(value) = value {
-            body.insert(name.to_owned(), shortened(&value, MAX_ECHO).into());
+            body.insert(name.to_owned(), truncated(&value, MAX_ECHO).into());
         }
     }
     if offset > 0 {
@@ -112,5 +112,5 @@ fn result(hit: &Hit, dynamic: &Session) -> Value {
 }
 
 fn some(names: Vec<String>) -> Value {
-    names.into_iter().take(MAX_CATEGORIES).map(|name| shortened(&name, MAX_NAME)).collect::<Vec<_>>().into()
+    names.into_iter().take(MAX_CATEGORIES).map(|name| truncated(&name, MAX_NAME)).collect::<Vec<_>>().into()
 }

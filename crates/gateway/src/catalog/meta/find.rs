@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use toolpost_core::{Ctx, IntoTool, Output, SampleRequest, Tool, ToolError, tool_fn};
 
-use super::{LOAD_HINT, Session, is_meta_tool, listed, object, shortened, spec, text_schema};
+use super::{LOAD_HINT, Session, is_meta_tool, listed, object, spec, text_schema, truncated};
 use crate::catalog::{CatalogEntry, Matching, Search};
 
 /// How many tools the model chooses from: of a larger catalog, those that the words of the intent find first.
@@ -51,7 +51,7 @@ struct Picked {
 }
 
 async fn find(intent: &str, dynamic: &Session, ctx: &Ctx) -> Result<Output, ToolError> {
-    let intent = shortened(intent, MAX_INTENT);
+    let intent = truncated(intent, MAX_INTENT);
     let (candidates, all_loaded) = candidates(&intent, dynamic);
     if all_loaded {
         return Ok(answer(&intent, &[], dynamic, "", "All tools are loaded already: call them."));
@@ -73,7 +73,7 @@ async fn find(intent: &str, dynamic: &Session, ctx: &Ctx) -> Result<Output, Tool
             let known = names.filter(|name| seen.insert(*name) && !is_meta_tool(name));
             let found: Vec<Arc<CatalogEntry>> =
                 known.filter_map(|name| dynamic.catalog().entry(name)).collect();
-            (found, shortened(picked.reasoning.as_str().unwrap_or_default(), MAX_REASONING))
+            (found, truncated(picked.reasoning.as_str().unwrap_or_default(), MAX_REASONING))
         }
         Err(reason) => (by_words(&intent, dynamic), format!("Found by the words of the intent: {reason}.")),
     };
@@ -132,12 +132,12 @@ fn prompt(intent: &str, candidates: &[Arc<CatalogEntry>]) -> String {
     for entry in candidates {
         let description = entry.description().split_whitespace().collect::<Vec<_>>().join(" ");
         // Writing to a string cannot fail.
-        let _ = write!(text, "- {}: {}", entry.name(), shortened(&description, MAX_LINE));
+        let _ = write!(text, "- {}: {}", entry.name(), truncated(&description, MAX_LINE));
         if let Some(category) = entry.category() {
-            let _ = write!(text, " | category: {}", shortened(category, MAX_LINE));
+            let _ = write!(text, " | category: {}", truncated(category, MAX_LINE));
         }
         if !entry.tags().is_empty() {
-            let _ = write!(text, " | tags: {}", shortened(&entry.tags().join(", "), MAX_LINE));
+            let _ = write!(text, " | tags: {}", truncated(&entry.tags().join(", "), MAX_LINE));
         }
         text.push('\n');
     }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use toolpost_core::{IntoTool, Output, Tool, tool_fn};
 
 use super::{
-    MAX_NAME, Session, add_budget, is_meta_tool, names_schema, object, shortened, spec, text_schema,
+    MAX_NAME, Session, add_budget, is_meta_tool, names_schema, object, spec, text_schema, truncated,
 };
 use crate::catalog::{Search, Unloaded};
 
@@ -34,7 +34,7 @@ pub(super) fn group() -> Arc<dyn Tool> {
         let group: String = args.decode("group")?;
         let found = session.catalog().search(&Search::all().group(&group).limit(usize::MAX));
         let names: Vec<String> = found.names().into_iter().map(str::to_owned).collect();
-        let mut body = object([("group", shortened(&group, MAX_NAME).into())]);
+        let mut body = object([("group", truncated(&group, MAX_NAME).into())]);
         body.extend(load(&session, &names, false));
         Ok(answer(body))
     })
@@ -63,7 +63,7 @@ pub(super) fn unload_group() -> Arc<dyn Tool> {
             let session: Session = ctx.inject()?;
             let group: String = args.decode("group")?;
             let names = session.catalog().tools_in_group(&group);
-            let mut body = object([("group", shortened(&group, MAX_NAME).into())]);
+            let mut body = object([("group", truncated(&group, MAX_NAME).into())]);
             body.extend(unload(&session, &names));
             Ok(answer(body))
         },
@@ -89,11 +89,11 @@ fn load(dynamic: &Session, names: &[String], with_hint: bool) -> Map<String, Val
                     good.push((own.to_owned(), tokens));
                 }
                 Err(error) => {
-                    invalid.push(json!({ "name": own, "error": shortened(error.message(), 200) }));
+                    invalid.push(json!({ "name": own, "error": truncated(error.message(), 200) }));
                 }
             }
         } else {
-            let shown = shortened(name, MAX_NAME);
+            let shown = truncated(name, MAX_NAME);
             let similar =
                 if invalid.len() < MAX_SUGGESTED { catalog.similar_names(name) } else { Vec::new() };
             invalid.push(if similar.is_empty() {
@@ -130,7 +130,7 @@ fn unload(dynamic: &Session, names: &[String]) -> Map<String, Value> {
     let names: Vec<String> = names.iter().map(own_name).collect();
     let Unloaded { unloaded, not_active, refused_protected } =
         session.unload(names.iter().map(String::as_str));
-    let not_active: Vec<String> = not_active.iter().map(|name| shortened(name, MAX_NAME)).collect();
+    let not_active: Vec<String> = not_active.iter().map(|name| truncated(name, MAX_NAME)).collect();
     let mut body = object([
         ("unloaded", unloaded.into()),
         ("not_active", not_active.into()),

@@ -8,7 +8,7 @@ use toolpost_core::{
     Annotations, Args, Inject, Output, Tool, ToolError, ToolSource, ToolSpec, did_you_mean, tool_fn,
 };
 
-use crate::listing::{LIST_TIMEOUT, tools_of};
+use crate::listing::{LIST_TIMEOUT, listed};
 use crate::shown;
 use toolpost_toolbox::Toolbox;
 
@@ -35,7 +35,7 @@ pub(super) struct Lookup {
 impl Lookup {
     /// The tools that the caller may see now, by name.
     async fn open(&self) -> Result<HashMap<String, Arc<ToolSpec>>, ToolError> {
-        let specs = tools_of(&*self.view, LIST_TIMEOUT).await?;
+        let specs = listed::<ToolSpec>(&*self.view, LIST_TIMEOUT).await?;
         Ok(specs.into_iter().map(|spec| (spec.name.clone(), spec)).collect())
     }
 }
@@ -69,14 +69,14 @@ fn reading(spec: ToolSpec) -> ToolSpec {
 
 fn search_spec() -> ToolSpec {
     let description = "Find tools by what they do. Most tools of this server are not listed: search before you say that \
-        something cannot be done. Each result has a name, what the tool does, and its parameters (`?`: may be left out). \
-        Then call it with `call_tool`; `describe_tools` tells all about it first.";
+        you cannot do something. Each result has a name, what the tool does, and its parameters (`?`: optional). \
+        Then call it with `call_tool`; `describe_tools` returns its schema.";
     reading(ToolSpec::new("search_tools", description)).input(json!({
         "type": "object",
         "properties": {
-            "query": { "type": "string", "description": "What it is to do, in a few words; empty for all tools." },
+            "query": { "type": "string", "description": "What the tool does, in a few words; empty for all tools." },
             "limit": { "type": "integer", "minimum": 1, "maximum": MAX_FOUND, "default": FOUND },
-            "offset": { "type": "integer", "minimum": 0, "default": 0, "description": "How many to leave out, for the next page." },
+            "offset": { "type": "integer", "minimum": 0, "default": 0, "description": "How many results to skip, for the next page." },
         },
         "required": ["query"],
         "additionalProperties": false,
@@ -84,8 +84,7 @@ fn search_spec() -> ToolSpec {
 }
 
 fn describe_spec() -> ToolSpec {
-    let description =
-        "Say how tools are called: their whole description and the JSON Schema of their arguments.";
+    let description = "Describe tools: the full description and the JSON Schema of the arguments.";
     reading(ToolSpec::new("describe_tools", description)).input(json!({
         "type": "object",
         "properties": {
@@ -94,7 +93,7 @@ fn describe_spec() -> ToolSpec {
                 "items": { "type": "string" },
                 "minItems": 1,
                 "maxItems": MAX_DESCRIBED,
-                "description": "Names that `search_tools` has found.",
+                "description": "Names from `search_tools`.",
             },
         },
         "required": ["names"],
@@ -103,11 +102,11 @@ fn describe_spec() -> ToolSpec {
 }
 
 fn call_spec() -> ToolSpec {
-    ToolSpec::new(CALL, "Call a tool that `search_tools` has found.").input(json!({
+    ToolSpec::new(CALL, "Call a tool from the results of `search_tools`.").input(json!({
         "type": "object",
         "properties": {
-            "name": { "type": "string", "description": "Its name." },
-            "arguments": { "type": "object", "description": "Its arguments." },
+            "name": { "type": "string", "description": "The name of the tool." },
+            "arguments": { "type": "object", "description": "The arguments of the tool." },
         },
         "required": ["name"],
         "additionalProperties": false,
@@ -136,7 +135,7 @@ async fn search(args: &Args, lookup: &Lookup) -> Result<Output, ToolError> {
         body["next_offset"] = offset.saturating_add(limit).into();
     }
     if tools.is_empty() {
-        body["hint"] = format!("Nothing fits; there are {} tools. Use other words.", open.len()).into();
+        body["hint"] = format!("No tool matches; there are {} tools. Use other words.", open.len()).into();
     }
     Ok(Output::json(body))
 }
@@ -164,7 +163,7 @@ async fn describe(args: &Args, lookup: &Lookup) -> Result<Output, ToolError> {
             "input_schema": spec.input_schema.as_value(),
         }),
         None => {
-            let mut missing = json!({ "name": shown(name), "error": "there is no such tool" });
+            let mut missing = json!({ "name": shown(name), "error": "unknown tool" });
             if let Some(hint) = did_you_mean(name, open.keys().map(String::as_str)) {
                 missing["hint"] = hint.into();
             }
