@@ -1,25 +1,29 @@
-//! Combinators of tool sources. Each wraps sources and is a source itself; together they form a gateway.
+//! Many sources of tools as one, and search over their tools.
+//!
+//! Each type wraps sources and is a source itself. Those marked *layer* are a [`Layer`] behind the one implementation
+//! [`Layered`].
 //!
 //! | type | what it does |
 //! |---|---|
-//! | [`Namespaced`] | puts names and URIs under a namespace: `calc__add`, `calc+notes://{id}` |
-//! | [`Filtered`] | lists and runs only what a [`Filter`] permits, per caller |
-//! | [`Renamed`] | changes names and descriptions of tools |
-//! | [`Pinned`] | pins each definition, and quarantines a changed one |
-//! | [`Lazy`] | starts a source on first use, and lists it from a cached manifest until then |
-//! | [`Reconnecting`] | reconnects a lost source, and lists its last known tools meanwhile |
-//! | [`Merged`] | merges sources into one; they can be replaced while calls run |
-//! | [`Searchable`] | puts many tools behind three, for clients without tool search |
+//! | [`Namespaced`] | layer: puts names and URIs under a namespace: `calc__add`, `calc+notes://{id}` |
+//! | [`Filtered`] | layer: lists and runs only what a [`Filter`] permits, per caller |
+//! | [`Renamed`] | layer: changes names and descriptions of tools |
+//! | [`Pinned`] | layer: pins each definition, and quarantines a changed one |
+//! | [`Searchable`] | layer: puts many tools behind three, for clients without tool search |
+//! | [`Reconnecting`] | connects at once or on first use, reconnects, and lists the last known tools meanwhile |
+//! | [`Merged`] | merges sources into one; its members can be replaced while calls run |
 //!
-//! A [`Gateway`] combines them as its [`GatewaySettings`] say, and reloads changed settings while calls run.
+//! A [`Gateway`] combines them by its [`GatewaySettings`], and reloads changed settings while calls run.
+//! The [`catalog`] searches the tools of a toolbox and loads them dynamically in conversations.
 //! [`inspect()`] scans definitions for hidden or suspicious text.
 //!
 //! # Invariants
 //!
 //! - Every wait for a source has a timeout, and every source has a maximum number of tools.
-//! - A name always leads to the tool that was listed under it.
-//! - A running call keeps its source until it ends, even if that is replaced or reconnected.
-//! - A call that cannot be decided without a list is refused.
+//! - A name always resolves to the tool that was listed under it.
+//! - A running call uses its source until it ends, even if the source is replaced or reconnected.
+//! - A call that needs a list fails if the list cannot be read.
+//! - The crate knows no protocol, no provider and no process.
 
 #![forbid(unsafe_code)]
 
@@ -89,7 +93,7 @@ where
 /// What a source lists of one kind.
 type Specs<D> = Result<Vec<Arc<D>>, ToolError>;
 
-/// The reply to a call that a combinator refuses, with its record.
+/// The reply to a call that does not reach its source, with its record.
 fn refused(call: &Call, source: &str, error: ToolError) -> Reply {
     let mut record =
         CallRecord::begin(call, call.tool.as_str().into(), source.into(), SystemClock.timestamp());

@@ -83,9 +83,12 @@ impl Shared {
     pub(crate) async fn read_list(&self, source: &Arc<dyn ToolSource>) -> Result<(), ToolError> {
         let generation = source.generation();
         let specs = tokio::time::timeout(LIST_TIMEOUT, source.list()).await.unwrap_or_else(|_| {
-            Err(ToolError::timeout(format!("`{}` did not list its tools in time", source.name())))
+            Err(ToolError::timeout(format!(
+                "`{}` did not list its tools within {LIST_TIMEOUT:?}",
+                source.name()
+            )))
         })?;
-        self.registry_mut().take_list(source, generation, &specs, self.settings()).map_err(|error| {
+        self.registry_mut().replace_list(source, generation, &specs, self.settings()).map_err(|error| {
             ToolError::precondition(error.to_string()).suggest("Rename or filter the tools of one source.")
         })?;
         self.generation.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A toolbox as one caller may see it.
+//! A toolbox's view of one caller.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::Toolbox;
 use crate::registry::Target;
 use crate::shared::Shared;
 
-/// How long a source may take to say what is open to a caller.
+/// The timeout of a source's list for a caller.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Its own tools, and of its sources what they show this caller.
+/// The toolbox's own tools, and the tools that its sources show to one caller.
 pub(crate) struct View {
     toolbox: Toolbox,
     caller: Caller,
@@ -32,13 +32,13 @@ impl View {
     }
 }
 
-/// The names of foreign tools that are closed to a caller.
+/// The names of sources' tools that are closed to a caller.
 pub(crate) async fn closed(toolbox: &Shared, caller: &Caller) -> HashSet<String> {
     let sources = toolbox.sources();
     let views = sources.iter().filter_map(|source| Some((source, source.seen_by(caller)?)));
     let mut closed = HashSet::new();
     for (source, view) in views {
-        // A source that cannot say what is open shows nothing.
+        // A source that cannot list its tools for the caller shows none.
         let listed = tokio::time::timeout(LIST_TIMEOUT, view.list()).await;
         let open: HashSet<String> =
             listed.into_iter().flatten().flatten().map(|spec| spec.name.clone()).collect();

@@ -1,4 +1,4 @@
-//! Tools that are loaded while a conversation goes on.
+//! Dynamic loading: conversations load the tools that they need.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -16,18 +16,17 @@ use toolpost_toolbox::Toolbox;
 /// How a model finds tools that are not loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Discovery {
-    /// It searches by words: `browse_toolkit`.
+    /// The model searches by words: `browse_toolkit`.
     #[default]
     Browse,
-    /// It says what it wants to do, and another model picks: `find_tools`.
+    /// The model states its intent, and another model picks tools: `find_tools`.
     Find,
-    /// Its provider searches: there are no meta-tools, and all tools are offered, deferred but for the core ones and those
-    /// that the session has loaded before.
+    /// The provider searches, without meta-tools. All tools are offered; all but the core and loaded tools are deferred.
     Native,
 }
 
 impl Discovery {
-    /// The meta-tool by which tools are found, and those that are not offered.
+    /// The meta-tool for discovery, and the meta-tools that are not offered.
     fn tools(self) -> (Option<&'static str>, &'static [&'static str]) {
         match self {
             Self::Browse => (Some("browse_toolkit"), &["find_tools"]),
@@ -36,21 +35,19 @@ impl Discovery {
         }
     }
 
-    /// Whether a name is that of a meta-tool here, offered or not.
+    /// Whether a name is reserved for a meta-tool.
     fn is_meta_tool(self, name: &str) -> bool {
         self != Self::Native && is_meta_tool(name)
     }
 }
 
-/// A toolbox of which conversations load what they need. Immutable and cheap to clone; many conversations can use it
-/// at once, each with its own [`DynamicSession`].
+/// A toolbox for dynamic loading. Immutable and cheap to clone; each conversation has its own [`DynamicSession`].
 #[derive(Clone)]
 pub struct DynamicTools(Arc<Setup>);
 
 struct Setup {
     catalog: Catalog,
-    /// Holds the meta-tools, so that their calls take the one path and leave records as all others do, and nobody else
-    /// is offered them.
+    /// The toolbox of the meta-tools, so that their calls take the call path and no other caller sees them.
     meta: Toolbox,
     discovery: Discovery,
     core: Vec<String>,
@@ -58,8 +55,8 @@ struct Setup {
 }
 
 impl DynamicTools {
-    /// The tools of a toolbox, found in one of three ways; the `core` ones are always offered. With `compact`, all other
-    /// definitions are always without descriptions and defaults of their parameters.
+    /// Creates it for a toolbox. The `core` tools are always offered. With `compact`, all other definitions lack the
+    /// descriptions and defaults of their parameters.
     pub fn new(toolbox: &Toolbox, discovery: Discovery, core: Vec<String>, compact: bool) -> Self {
         let meta = toolbox.sibling("meta");
         let (_, never) = discovery.tools();
@@ -74,20 +71,20 @@ impl DynamicTools {
         Self(Arc::new(Setup { catalog: Catalog::new(toolbox), meta, discovery, core, compact }))
     }
 
-    /// Where the tools are found.
+    /// The catalog.
     pub fn catalog(&self) -> &Catalog {
         &self.0.catalog
     }
 
-    /// Takes a session up: its core and meta-tools are loaded, beyond all limits, and can not be unloaded. Returns what
-    /// is wrong with the set-up as sentences, for the record of the run.
+    /// Opens a session. Core and meta-tools are loaded beyond all limits and cannot be unloaded. Also returns notices about
+    /// the configuration, for the record of the run.
     pub fn open(&self, session: ToolSession) -> (DynamicSession, Vec<String>) {
         let setup = &*self.0;
         let mut notices = Vec::new();
         let mut own: Vec<(String, u64)> = Vec::new();
         for name in &setup.core {
             match setup.catalog.resolve(name) {
-                // Whoever names it twice, by a name and by an alias, gets it once.
+                // A name and an alias can name the same tool.
                 Ok(spec) if own.iter().any(|(known, _)| *known == spec.name) => {}
                 Ok(spec) => own.push((spec.name.clone(), definition_tokens(&spec, false))),
                 Err(error) => {
@@ -107,9 +104,8 @@ impl DynamicTools {
                 own.push((name.to_owned(), definition_tokens(&spec, false)));
             }
             if setup.catalog.entry(name).is_some() {
-                notices.push(format!(
-                    "the toolbox's own tool `{name}` is not offered: a meta-tool has its name"
-                ));
+                notices
+                    .push(format!("the toolbox's tool `{name}` is not offered: a meta-tool has this name"));
             }
         }
         session.begin(&own, never, |name| {
@@ -133,33 +129,33 @@ impl fmt::Debug for DynamicTools {
     }
 }
 
-/// One conversation's view of [`DynamicTools`]. Cheap to clone; clones are the same.
+/// One conversation's view of [`DynamicTools`]. Cheap to clone; all clones share their state.
 #[derive(Clone)]
 pub struct DynamicSession(Arc<Opened>);
 
 struct Opened {
     tools: DynamicTools,
     session: ToolSession,
-    /// The core and meta-tools, in the order in which they are offered.
+    /// The core and meta-tools, in the order of the offer.
     own: Vec<String>,
     discovery: Option<&'static str>,
-    /// The tools that were ever deferred, in the order of their coming.
+    /// All tools that were ever deferred, in the order of registration.
     deferred: Mutex<Vec<String>>,
 }
 
-/// A tool as a model is to be told of it.
+/// A tool to offer to a model.
 #[derive(Clone, Debug)]
 pub struct OfferedTool {
-    /// All that is known of it.
+    /// The spec.
     pub spec: Arc<ToolSpec>,
-    /// Whether its definition is to be compact.
+    /// Whether its definition is compact.
     pub compact: bool,
-    /// Whether the model is to find it by its provider's own search.
+    /// Whether the model finds it by the provider's search.
     pub deferred: bool,
 }
 
 impl OfferedTool {
-    /// The JSON Schema of its arguments, without descriptions and defaults of its parts if it is to be compact.
+    /// The JSON Schema of its arguments; compact without the descriptions and defaults of subschemas.
     pub fn input_schema(&self) -> Cow<'_, Value> {
         let schema = self.spec.input_schema.as_value();
         if self.compact { Cow::Owned(compact_schema(schema)) } else { Cow::Borrowed(schema) }
@@ -167,32 +163,32 @@ impl OfferedTool {
 }
 
 impl DynamicSession {
-    /// What is loaded.
+    /// The session.
     pub fn session(&self) -> &ToolSession {
         &self.0.session
     }
 
-    /// Where the tools are found.
+    /// The catalog.
     pub fn catalog(&self) -> &Catalog {
         self.0.tools.catalog()
     }
 
-    /// The meta-tool by which tools are found, `browse_toolkit` or `find_tools`; none where the provider searches.
+    /// The meta-tool for discovery, `browse_toolkit` or `find_tools`; `None` if the provider searches.
     pub fn discovery_tool(&self) -> Option<&'static str> {
         self.0.discovery
     }
 
-    /// Changes when other tools, or the same in another form, are to be offered.
+    /// Changes with the offer.
     pub fn revision(&self) -> (u64, u64) {
         let toolbox = self.catalog().toolbox();
         (self.0.session.revision(), toolpost_core::ToolSource::generation(toolbox))
     }
 
-    /// The tools to offer now: core tools, meta-tools, and then what was loaded, in the order of its loading. So the
-    /// beginning of the list stays the same for a provider's prompt cache. Core and meta-tools are never compact.
+    /// The tools to offer now: core tools, meta-tools, then the loaded tools in load order. So a provider's prompt cache
+    /// stays valid. Core and meta-tools are never compact.
     ///
-    /// Where the provider searches, all others follow, deferred, in the order of their coming; a tool that is made when it
-    /// is needed is made then, and one that fails is omitted.
+    /// If the provider searches, all other tools follow, deferred, in the order of registration. Lazy tools are created;
+    /// a tool that fails is omitted.
     pub fn offered(&self) -> Vec<OfferedTool> {
         let setup = &*self.0.tools.0;
         let toolbox = setup.catalog.toolbox();
@@ -204,7 +200,7 @@ impl DynamicSession {
         });
         let active = self.0.session.active_tools();
         let loaded = active.iter().filter(|name| !self.0.own.contains(name) && !is_meta_tool(name));
-        // A lazy tool of a session that was saved is made now; a missing one is omitted until it returns.
+        // A lazy tool of a stored session is created now; a missing one is omitted until it returns.
         let tool = |name: &String, compact: bool, deferred: bool| {
             Some(OfferedTool { spec: setup.catalog.resolve(name).ok()?, compact, deferred })
         };
@@ -218,7 +214,7 @@ impl DynamicSession {
         offered
     }
 
-    /// The names of all tools, those that came later at the end.
+    /// The names of all tools. New tools are appended.
     fn deferred(&self) -> Vec<String> {
         let mut names = self.0.deferred.lock().unwrap_or_else(PoisonError::into_inner);
         let known: HashSet<String> = names.iter().cloned().collect();
@@ -228,9 +224,8 @@ impl DynamicSession {
         names.clone()
     }
 
-    /// Makes a call: of a meta-tool for this session, of all others in the toolbox. Calls of tools that there are count
-    /// in the session's analytics. Meta-tools also run when the call asks for mock answers, so that what they load is
-    /// there.
+    /// Runs a call: of a meta-tool for this session, or of a tool in the toolbox. Calls of known tools count in the
+    /// analytics. Meta-tools run even if the call asks for mock results.
     pub async fn call(&self, mut call: Call) -> Reply {
         let setup = &*self.0.tools.0;
         let reply = if setup.discovery.is_meta_tool(&call.tool) {
@@ -240,14 +235,14 @@ impl DynamicSession {
         } else {
             setup.catalog.toolbox().call(call).await
         };
-        // By the name that it has, whatever other one it was called by.
+        // The record has the name of the tool, not an alias.
         if self.has_tool(&reply.record.tool) {
             self.0.session.record_call(&reply.record.tool);
         }
         reply
     }
 
-    /// The tool of this name, loaded or not.
+    /// The spec of a tool, loaded or not.
     pub fn spec(&self, name: &str) -> Option<Arc<ToolSpec>> {
         if self.0.tools.0.discovery.is_meta_tool(name) {
             self.0.own.iter().any(|own| own == name).then(|| self.0.tools.0.meta.spec(name)).flatten()
@@ -256,7 +251,7 @@ impl DynamicSession {
         }
     }
 
-    /// Whether there is a tool of this name, loaded or not.
+    /// Whether a tool of this name exists, loaded or not.
     pub fn has_tool(&self, name: &str) -> bool {
         self.spec(name).is_some()
     }

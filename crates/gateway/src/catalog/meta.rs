@@ -1,4 +1,4 @@
-//! The meta-tools: tools by which a model finds, loads and unloads tools.
+//! The meta-tools, with which a model finds, loads and unloads tools.
 
 mod browse;
 mod find;
@@ -12,29 +12,29 @@ use toolpost_core::{Annotations, Inject, Tool, ToolSpec};
 use super::text::truncated;
 use super::{CatalogEntry, DynamicSession, ToolSession};
 
-/// The names of the meta-tools, in the order in which they are offered.
+/// The names of the meta-tools, in the order of the offer.
 pub const META_TOOL_NAMES: [&str; 6] =
     ["browse_toolkit", "find_tools", "load_tools", "load_tool_group", "unload_tools", "unload_tool_group"];
 
-/// How much of a description a model reads before the tool is loaded, in characters.
+/// The maximum length of a description in results, in characters.
 const MAX_DESCRIPTION: usize = 500;
-/// How many tags of a tool, and how much of each.
+/// The maximum number of tags in a result, and the maximum length of each.
 const MAX_TAGS: usize = 10;
 const MAX_TAG: usize = 40;
-/// How much of a name that is none is repeated, in characters.
+/// The maximum length of an echoed name, in characters.
 const MAX_NAME: usize = 64;
-/// How many names one call may have.
+/// The maximum number of names in one call.
 const MAX_NAMES: usize = 1000;
 
 const LOAD_HINT: &str =
-    "Call `load_tools` with the names that you need, then use them; there is no need to look for them again.";
+    "Call `load_tools` with the names that you need, then call the tools; do not search for them again.";
 
 /// Whether a meta-tool has this name.
 pub fn is_meta_tool(name: &str) -> bool {
     META_TOOL_NAMES.contains(&name)
 }
 
-/// The meta-tools. They work on the [`DynamicSession`] that is injected into the call, as [`DynamicSession::call`] does.
+/// The meta-tools. They use the [`DynamicSession`] that [`DynamicSession::call`] injects.
 pub fn meta_tools() -> Vec<Arc<dyn Tool>> {
     vec![
         browse::tool(),
@@ -46,7 +46,7 @@ pub fn meta_tools() -> Vec<Arc<dyn Tool>> {
     ]
 }
 
-/// What all meta-tools have in common.
+/// The spec of a meta-tool.
 fn spec(name: &str, description: &str, tags: &[&str], parameters: Value) -> ToolSpec {
     let mut spec = ToolSpec::new(name, description).input(parameters).annotations(Annotations {
         read_only: true,
@@ -87,7 +87,7 @@ fn text_schema(name: &str, description: &str) -> Value {
 
 type Session = Inject<DynamicSession>;
 
-/// A tool as it stands in a list of found ones.
+/// A tool in a list of results.
 fn listed(entry: &CatalogEntry, session: &ToolSession) -> Map<String, Value> {
     let active = session.is_active(entry.name());
     let tags: Vec<String> = entry.tags().iter().take(MAX_TAGS).map(|tag| truncated(tag, MAX_TAG)).collect();
@@ -103,7 +103,7 @@ fn listed(entry: &CatalogEntry, session: &ToolSession) -> Map<String, Value> {
     item
 }
 
-/// Adds what the loaded definitions cost, if there is a budget.
+/// Adds the budget, if any.
 fn add_budget(body: &mut Map<String, Value>, session: &ToolSession) {
     if let Some((budget, compact)) = session.pressure() {
         body.insert("budget".to_owned(), serde_json::to_value(budget).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Which tools a conversation has loaded.
+//! The loaded tools of a conversation.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -7,19 +7,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-/// From which part of the token budget on a session is warned, and compacted by itself.
+/// The share of the token budget from which definitions are compacted automatically.
 const WARNING: f64 = 0.75;
-/// From which part of the token budget on it counts as exceeded.
+/// The share of the token budget from which it counts as exceeded.
 const EXCEEDED: f64 = 0.90;
-/// How many tools a session may have unless it says otherwise.
-const MAX_TOOLS: usize = 50;
+/// The default maximum number of loaded tools.
+const DEFAULT_MAX_TOOLS: usize = 50;
 
-/// Which tools a conversation has loaded, in the order of their loading, with its token budget and what was done with
-/// them. It outlives the runs of the conversation: give the same session to the next one, or save it with serde and
-/// read it again. Cheap to clone; clones are the same session, and may be used at once.
+/// The loaded tools of a conversation, in load order, with a token budget and analytics.
 ///
-/// As JSON it has the keys `active_tools`, `max_tools`, `session_id`, `metadata`, `token_budget`, `_token_counts`,
-/// `auto_compact`, `_analytics_loads`, `_analytics_unloads` and `_analytics_calls`; all may be left out when it is read.
+/// It outlives the runs of the conversation: pass the same session to the next run, or store it with serde. Cheap to
+/// clone; all clones share their state.
+///
+/// Its JSON has the keys `active_tools`, `max_tools`, `session_id`, `metadata`, `token_budget`, `_token_counts`,
+/// `auto_compact`, `_analytics_loads`, `_analytics_unloads` and `_analytics_calls`; all are optional on input.
 #[derive(Clone, Default)]
 pub struct ToolSession(Arc<Mutex<State>>);
 
@@ -40,13 +41,13 @@ struct State {
     unloads: BTreeMap<String, u64>,
     #[serde(rename = "_analytics_calls")]
     calls: BTreeMap<String, u64>,
-    /// The same as `active_tools`, to be looked up.
+    /// The set of `active_tools`.
     #[serde(skip)]
     active: HashSet<String>,
-    /// What cannot be unloaded.
+    /// The tools that cannot be unloaded.
     #[serde(skip)]
     protected: HashSet<String>,
-    /// Grows with every change of what is loaded.
+    /// Grows with every change of the loaded tools.
     #[serde(skip)]
     revision: u64,
 }
@@ -55,7 +56,7 @@ impl Default for State {
     fn default() -> Self {
         Self {
             active_tools: Vec::new(),
-            max_tools: MAX_TOOLS,
+            max_tools: DEFAULT_MAX_TOOLS,
             session_id: None,
             metadata: Map::new(),
             token_budget: None,
@@ -71,44 +72,44 @@ impl Default for State {
     }
 }
 
-/// What definitions cost, and how much of the budget that is. Counts are of full definitions, so that they do not
-/// change when definitions are made compact.
+/// The tokens of the loaded definitions, and their share of the budget. Full definitions count, even while they are
+/// compact.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Budget {
-    /// Tokens of all loaded definitions.
+    /// The tokens of all loaded definitions.
     pub tokens_used: u64,
-    /// The budget, if there is one.
+    /// The budget, if any.
     pub token_budget: Option<u64>,
-    /// What is left of it.
+    /// The remaining tokens of the budget.
     pub tokens_remaining: Option<u64>,
-    /// The used part of it, from 0, to four places; 0 without a budget.
+    /// The used share of the budget, rounded to four places; 0 without a budget.
     pub utilisation: f64,
-    /// Whether three quarters are used.
+    /// Whether at least three quarters are used.
     pub warning: bool,
-    /// Whether nine tenths are used.
+    /// Whether at least nine tenths are used.
     pub budget_exceeded: bool,
-    /// How many tools are loaded.
+    /// The number of loaded tools.
     pub active_tool_count: usize,
 }
 
-/// What was done with the tools of a session.
+/// Counts of the loads and calls of a session's tools.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Analytics {
-    /// How often each was loaded.
+    /// The number of loads, by tool.
     pub loads: BTreeMap<String, u64>,
-    /// How often each was unloaded.
+    /// The number of unloads, by tool.
     pub unloads: BTreeMap<String, u64>,
-    /// How often each was called.
+    /// The number of calls, by tool.
     pub calls: BTreeMap<String, u64>,
-    /// The loaded ones, the most often loaded first, equal ones by name.
+    /// The loaded tools by number of loads, ties by name.
     pub most_loaded: Vec<(String, u64)>,
-    /// The called ones, the most often called first, equal ones by name.
+    /// The called tools by number of calls, ties by name.
     pub most_called: Vec<(String, u64)>,
-    /// Those that were loaded and never called.
+    /// The tools that were loaded and never called.
     pub never_called: Vec<String>,
 }
 
-/// What became of tools that were to be loaded.
+/// The result of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LoadOutcome {
     pub(super) loaded: Vec<String>,
@@ -116,14 +117,14 @@ pub(super) struct LoadOutcome {
     pub(super) failed_limit: Vec<String>,
 }
 
-/// What became of tools that were to be unloaded.
+/// The result of an unload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unloaded {
-    /// They are not offered any more.
+    /// The unloaded tools.
     pub unloaded: Vec<String>,
-    /// They were not loaded.
+    /// The tools that were not loaded.
     pub not_active: Vec<String>,
-    /// They belong to the conversation and stay.
+    /// The core and meta-tools, which stay loaded.
     pub refused_protected: Vec<String>,
 }
 
@@ -176,13 +177,13 @@ fn count(counts: &mut BTreeMap<String, u64>, name: &str) {
 }
 
 impl ToolSession {
-    /// A session without tools and without a token budget, for at most 50 tools.
+    /// Creates a session for at most 50 tools, without a token budget.
     pub fn new() -> Self {
         Self::default()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing is left half done behind this lock, so that a panic elsewhere does not matter.
+        // The state is consistent after any panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -191,31 +192,31 @@ impl ToolSession {
         self
     }
 
-    /// How many tools may be loaded, core and meta-tools included; those are offered beyond it too. Default: 50.
+    /// Sets the maximum number of loaded tools, including core and meta-tools, which load beyond it too. Default: 50.
     #[must_use]
     pub fn with_max_tools(self, limit: usize) -> Self {
         self.changed(|state| state.max_tools = limit)
     }
 
-    /// How many tokens the loaded definitions may have, core and meta-tools included. Default: no limit.
+    /// Sets the token budget of all loaded definitions, including core and meta-tools. Default: no limit.
     #[must_use]
     pub fn with_token_budget(self, tokens: u64) -> Self {
         self.changed(|state| state.token_budget = Some(tokens))
     }
 
-    /// Whether definitions are made compact while three quarters of the token budget are used. Default: yes.
+    /// Sets whether definitions are compact while three quarters of the budget are used. Default: yes.
     #[must_use]
     pub fn with_auto_compact(self, auto_compact: bool) -> Self {
         self.changed(|state| state.auto_compact = auto_compact)
     }
 
-    /// Names it, for the application.
+    /// Sets an id, for the application.
     #[must_use]
     pub fn with_session_id(self, id: impl Into<String>) -> Self {
         self.changed(|state| state.session_id = Some(id.into()))
     }
 
-    /// Keeps a fact with it, for the application.
+    /// Adds metadata, for the application.
     #[must_use]
     pub fn with_metadata(self, key: impl Into<String>, value: impl Into<Value>) -> Self {
         self.changed(|state| {
@@ -223,17 +224,17 @@ impl ToolSession {
         })
     }
 
-    /// Its name.
+    /// The id of the application.
     pub fn session_id(&self) -> Option<String> {
         self.state().session_id.clone()
     }
 
-    /// What the application keeps with it.
+    /// The metadata of the application.
     pub fn metadata(&self) -> Map<String, Value> {
         self.state().metadata.clone()
     }
 
-    /// The loaded tools, in the order of their loading.
+    /// The loaded tools, in load order.
     pub fn active_tools(&self) -> Vec<String> {
         self.state().active_tools.clone()
     }
@@ -243,8 +244,8 @@ impl ToolSession {
         self.state().active.contains(name)
     }
 
-    /// Loads tools, each with about how many tokens its definition has; 0 where that is not known. New ones come at the
-    /// end. Returns those that found no room: there are `max_tools`, or the token budget would be exceeded.
+    /// Loads tools, each with the estimated tokens of its definition, or 0 if unknown. Returns the tools that would
+    /// exceed the maximum number or the token budget.
     pub fn load<'a>(&self, tools: impl IntoIterator<Item = (&'a str, u64)>) -> Vec<String> {
         self.try_load(tools).failed_limit
     }
@@ -271,7 +272,7 @@ impl ToolSession {
         outcome
     }
 
-    /// Unloads tools. What belongs to the conversation stays: its core and meta-tools.
+    /// Unloads tools. Core and meta-tools stay.
     pub fn unload<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Unloaded {
         let mut state = self.state();
         let mut outcome = Unloaded::default();
@@ -290,8 +291,8 @@ impl ToolSession {
         outcome
     }
 
-    /// Loads the tools that belong to a conversation, beyond all limits, and protects them; forgets those in `never`,
-    /// and counts the tokens of what is loaded again.
+    /// Loads and protects the core and meta-tools of a conversation, beyond all limits. Unloads the tools in `never`, and
+    /// counts the tokens of the loaded tools again.
     pub(super) fn begin(&self, own: &[(String, u64)], never: &[&str], tokens: impl Fn(&str) -> Option<u64>) {
         let mut state = self.state();
         let state = &mut *state;
@@ -319,7 +320,7 @@ impl ToolSession {
         count(&mut self.state().calls, name);
     }
 
-    /// What was done with its tools.
+    /// The analytics.
     pub fn analytics(&self) -> Analytics {
         let state = self.state();
         let most = |counts: &BTreeMap<String, u64>| {
@@ -343,7 +344,7 @@ impl ToolSession {
         }
     }
 
-    /// Forgets what was done with its tools.
+    /// Resets the analytics.
     pub fn reset_analytics(&self) {
         let mut state = self.state();
         state.loads.clear();
@@ -351,18 +352,18 @@ impl ToolSession {
         state.calls.clear();
     }
 
-    /// What the loaded definitions cost.
+    /// The budget and its use.
     pub fn budget(&self) -> Budget {
         self.state().budget()
     }
 
-    /// Whether definitions are to be made compact now: three quarters of the budget are used, and it may do so.
+    /// Whether definitions are compact now: auto-compact is on and three quarters of the budget are used.
     pub fn is_compact(&self) -> bool {
         let state = self.state();
         state.auto_compact && state.budget().warning
     }
 
-    /// Budget and whether it makes definitions compact, if there is a budget.
+    /// The budget, if any, and whether definitions are compact.
     pub(super) fn pressure(&self) -> Option<(Budget, bool)> {
         let state = self.state();
         state.token_budget?;
@@ -371,7 +372,7 @@ impl ToolSession {
         Some((budget, compact))
     }
 
-    /// Grows with every change of what is loaded.
+    /// Grows with every change of the loaded tools.
     pub fn revision(&self) -> u64 {
         self.state().revision
     }

@@ -14,7 +14,7 @@ use super::upstream::{Lists, Upstream, call, caller, names, spec};
 const NONE: [&str; 0] = [];
 
 #[tokio::test]
-async fn deny_goes_before_allow() {
+async fn deny_overrides_allow() {
     let tools = ["read_file", "write_file", "delete_file", "add"];
     for (allow, deny, open) in [
         (&[][..], &[][..], &tools[..]),
@@ -41,7 +41,7 @@ async fn deny_goes_before_allow() {
 }
 
 #[tokio::test]
-async fn a_refusal_names_the_rule_and_no_call_goes_through() {
+async fn a_denial_names_its_rule() {
     let upstream = Upstream::new("up", &["delete_all"]);
     let source = Filtered::new(upstream.clone(), Filter::parse(NONE, ["delete_*"]).unwrap());
     let error = call(&source, "delete_all").await.unwrap_err();
@@ -53,7 +53,7 @@ async fn a_refusal_names_the_rule_and_no_call_goes_through() {
 }
 
 #[tokio::test]
-async fn callers_have_rules_of_their_own() {
+async fn clients_have_their_own_rules() {
     let filter = Filter::parse(["read_*"], ["*_secret"])
         .unwrap()
         .client("admin*", ["*"], NONE)
@@ -86,13 +86,13 @@ async fn callers_have_rules_of_their_own() {
 }
 
 #[tokio::test]
-async fn without_rules_for_callers_everybody_sees_the_same() {
+async fn without_client_rules_there_are_no_views() {
     let source = Filtered::new(Upstream::new("up", &["a"]), Filter::parse(["a"], NONE).unwrap());
     assert!(source.seen_by(&caller("x")).is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_alias_opens_nothing_that_is_closed() {
+async fn an_alias_does_not_bypass_the_filter() {
     let mut delete = spec("delete_all", "Delete.");
     delete.aliases.push(Alias::new("tidy"));
     let mut read = spec("read", "Read.");
@@ -149,7 +149,7 @@ async fn prompts_and_resources_are_filtered_too() {
 }
 
 #[tokio::test]
-async fn a_view_reads_in_the_name_of_its_caller_whatever_is_around_it() {
+async fn a_view_reads_for_its_caller_through_all_layers() {
     let upstream = Upstream::new("up", &[]);
     upstream.offers(&["notes://{id}"], &["greet"]);
     let filter = Filter::parse(NONE, NONE).unwrap().client("guest", ["nothing"], NONE).unwrap();
@@ -172,7 +172,7 @@ async fn a_view_reads_in_the_name_of_its_caller_whatever_is_around_it() {
 
 /// A near name is a help to whoever may use it, and a secret of everybody else's.
 #[tokio::test]
-async fn no_hint_names_what_is_closed_to_the_caller() {
+async fn hints_name_no_closed_tool() {
     let filter = || {
         Filter::parse(NONE, ["deny_*"])
             .unwrap()
@@ -232,7 +232,7 @@ async fn no_hint_names_what_is_closed_to_the_caller() {
 }
 
 #[test]
-fn patterns_that_are_none_are_refused() {
+fn invalid_patterns_are_rejected() {
     let long = "a".repeat(257);
     for bad in ["", "tool:", long.as_str()] {
         assert_eq!(Filter::parse([bad], NONE).unwrap_err().code(), Code::InvalidInput);

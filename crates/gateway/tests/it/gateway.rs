@@ -67,7 +67,7 @@ async fn open(network: &Network, upstreams: &Value) -> Gateway {
 }
 
 #[tokio::test]
-async fn each_setting_acts() {
+async fn each_setting_is_applied() {
     let network = Network::default();
     network.put("calc", &Upstream::new("up", &["add", "sub", "power"]));
     let gateway = open(
@@ -191,7 +191,7 @@ async fn settings_change_while_calls_run() {
 }
 
 #[test]
-fn settings_that_are_wrong_are_told_with_their_place() {
+fn invalid_settings_are_reported_with_their_place() {
     for (upstream, place) in [
         (json!({ "name": "a b", "target": "x" }), "the upstream `a b`"),
         (json!({ "name": "a", "target": "x", "allow": [""] }), "the upstream `a`: `` is no valid pattern"),
@@ -213,7 +213,7 @@ fn settings_that_are_wrong_are_told_with_their_place() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_is_not_there_costs_the_others_nothing_and_comes_when_it_does() {
+async fn an_unreachable_upstream_is_added_once_it_is_reachable() {
     let network = Network::default();
     network.put("calc", &Upstream::new("calc", &["add"]));
     let mut parts = network.parts();
@@ -236,7 +236,7 @@ async fn an_upstream_that_is_not_there_costs_the_others_nothing_and_comes_when_i
 
 /// The fault that hurts most elsewhere: an upstream dies again and again under load.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upstream_killed_under_load_loses_no_name_and_no_finished_call() {
+async fn a_killed_upstream_loses_no_name_and_no_finished_call() {
     let make = || {
         let mut add = spec("add", "Add.");
         add.annotations.idempotent = true;

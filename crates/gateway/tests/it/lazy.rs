@@ -38,7 +38,7 @@ fn lazy(
 }
 
 #[tokio::test]
-async fn it_starts_once_on_first_use_and_is_listed_without() {
+async fn a_lazy_source_starts_once_on_first_use() {
     let upstream = Upstream::new("up", &["add"]);
     upstream.offers(&["notes://{id}"], &["greet"]);
     let store = Arc::new(MemoryManifests::default());
@@ -65,7 +65,7 @@ async fn it_starts_once_on_first_use_and_is_listed_without() {
 }
 
 #[tokio::test]
-async fn a_manifest_that_was_wrong_is_a_change() {
+async fn a_stale_manifest_is_a_change() {
     let upstream = Upstream::new("up", &["add"]);
     let store = Arc::new(MemoryManifests::default());
     names(&lazy(&upstream, "digest", &store).0).await;
@@ -82,7 +82,7 @@ async fn a_manifest_that_was_wrong_is_a_change() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_fails_or_hangs_is_an_error_that_may_be_tried_again() {
+async fn a_failed_start_is_retryable() {
     let starts = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&starts);
     let store: Arc<dyn ManifestStore> = Arc::new(MemoryManifests::default());
@@ -108,7 +108,7 @@ async fn a_start_that_fails_or_hangs_is_an_error_that_may_be_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_goes_away_does_not_break_a_start_off() {
+async fn a_dropped_caller_does_not_cancel_the_start() {
     let upstream = Upstream::new("up", &["add"]);
     let (source, starts) = lazy(&upstream, "d", &Arc::default());
     let deadline = std::time::Instant::now() + Duration::from_millis(5);
@@ -125,7 +125,7 @@ fn breaks() -> Result<Arc<dyn ToolSource>, ToolError> {
 }
 
 #[tokio::test]
-async fn a_start_that_panics_fails_its_callers() {
+async fn a_panicking_start_fails_its_callers() {
     let store: Arc<dyn ManifestStore> = Arc::new(MemoryManifests::default());
     let source = start("d", store, || async { breaks() });
     let answer = tokio::time::timeout(Duration::from_secs(5), call(&source, "add")).await.unwrap();

@@ -26,7 +26,7 @@ async fn join(upstreams: &[&Arc<Upstream>], change: impl FnOnce(&mut MergeSettin
 }
 
 #[tokio::test]
-async fn each_name_leads_to_its_source_in_a_fixed_order() {
+async fn each_name_routes_to_its_member() {
     let (one, two) = (Upstream::new("one", &["b", "a"]), Upstream::new("two", &["c"]));
     one.offers(&["notes://{id}", "both://{id}"], &["greet"]);
     two.offers(&["files://{id}", "both://{id}"], &["greet", "part"]);
@@ -45,7 +45,7 @@ async fn each_name_leads_to_its_source_in_a_fixed_order() {
 }
 
 #[tokio::test]
-async fn a_name_that_two_have_is_an_error_or_goes_under_the_namespace() {
+async fn a_collision_is_an_error_or_gets_the_namespace() {
     let (one, two) = (Upstream::new("one", &["add"]), Upstream::new("two", &["add", "sub"]));
     let members = || vec![member(&one), member(&two)];
     let error = Merged::open("g", members(), MergeSettings::default()).await.unwrap_err();
@@ -64,7 +64,7 @@ async fn a_name_that_two_have_is_an_error_or_goes_under_the_namespace() {
 }
 
 #[tokio::test]
-async fn a_later_member_never_takes_a_name_and_a_bad_definition_costs_only_itself() {
+async fn an_earlier_member_has_the_name_and_invalid_tools_are_omitted() {
     let (one, two) = (Upstream::new("one", &["add"]), Upstream::new("two", &["sub"]));
     let joined = join(&[&one, &two], |_| {}).await;
     let mut sneaky = spec("sub", "Subtract.");
@@ -87,7 +87,7 @@ async fn a_later_member_never_takes_a_name_and_a_bad_definition_costs_only_itsel
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_member_delays_the_others_by_a_bound_and_comes_in_late() {
+async fn a_slow_member_delays_the_list_up_to_the_timeout() {
     let (fast, slow) = (Upstream::new("fast", &["add"]), Upstream::new("slow", &["sub"]));
     slow.lists(Lists::After(Duration::from_secs(10)));
     let begun = Instant::now();
@@ -107,7 +107,7 @@ async fn a_slow_member_delays_the_others_by_a_bound_and_comes_in_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_that_never_answers_or_fails_keeps_what_it_had() {
+async fn an_unlistable_member_retains_its_last_list() {
     for how in [Lists::Never, Lists::Fails] {
         let (one, two) = (Upstream::new("one", &["add"]), Upstream::new("two", &["sub"]));
         let joined = join(&[&one, &two], |settings| {
@@ -132,7 +132,7 @@ async fn a_member_that_never_answers_or_fails_keeps_what_it_had() {
 }
 
 #[tokio::test]
-async fn members_are_swapped_while_calls_run_and_no_finished_call_is_lost() {
+async fn members_can_be_replaced_while_calls_run() {
     let (old, kept) = (Upstream::new("calc", &["add"]), Upstream::new("kept", &["sub"]));
     let joined = join(&[&old, &kept], |_| {}).await;
     let gate = old.close_gate();
@@ -169,7 +169,7 @@ async fn members_are_swapped_while_calls_run_and_no_finished_call_is_lost() {
 }
 
 #[tokio::test]
-async fn generations_change_with_every_swap_whatever_the_members_say() {
+async fn every_replacement_changes_the_generation() {
     let busy = Upstream::new("busy", &["a"]);
     for _ in 0..5 {
         busy.set(vec![spec("a", "A.")]);
@@ -189,7 +189,7 @@ async fn generations_change_with_every_swap_whatever_the_members_say() {
 }
 
 #[tokio::test]
-async fn each_caller_sees_what_the_members_show_it() {
+async fn views_are_merged_from_the_members_views() {
     let (one, two) = (Upstream::new("one", &["add", "drop"]), Upstream::new("two", &["sub"]));
     one.offers(&["notes://{id}"], &["greet"]);
     let filter = Filter::default().client("guest", ["add"], ["drop"]).unwrap();

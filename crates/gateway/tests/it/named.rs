@@ -31,7 +31,7 @@ async fn tools_prompts_and_resources_are_under_the_namespace() {
 }
 
 #[tokio::test]
-async fn an_address_in_an_answer_can_be_read_if_it_is_one_of_the_source() {
+async fn uris_in_outputs_get_the_namespace() {
     let upstream = Upstream::new("up", &["link"]);
     upstream.offers(&["notes://{id}"], &[]);
     let source = Namespaced::new(upstream, "n").unwrap();
@@ -49,7 +49,7 @@ async fn an_address_in_an_answer_can_be_read_if_it_is_one_of_the_source() {
 }
 
 #[test]
-fn namespaces_are_names_that_leave_room() {
+fn namespaces_are_validated() {
     for (namespace, is_valid) in [
         ("calc", true),
         ("A-1_b", true),
@@ -65,7 +65,7 @@ fn namespaces_are_names_that_leave_room() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_too_long_is_cut_the_same_way_every_time() {
+async fn long_names_are_truncated_deterministically() {
     let long = [format!("{}a", "x".repeat(63)), format!("{}b", "x".repeat(63)), "y".repeat(58)];
     let tools: Vec<&str> = long.iter().map(String::as_str).collect();
     let source = Namespaced::new(Upstream::new("up", &tools), "calc").unwrap();
@@ -88,7 +88,7 @@ async fn a_name_that_is_too_long_is_cut_the_same_way_every_time() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn every_name_leads_back_to_its_tool(
+    fn every_name_resolves_to_its_tool(
         tools in proptest::collection::btree_set("[a-zA-Z][a-zA-Z0-9_-]{0,63}", 1..8),
         namespace in "[a-z][a-z_-]{0,30}",
     ) {
@@ -106,7 +106,7 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_never_lists_costs_a_bounded_wait() {
+async fn a_hanging_list_times_out() {
     let upstream = Upstream::new("up", &["add"]);
     upstream.lists(Lists::Never);
     let source = Namespaced::new(upstream, "calc").unwrap();
@@ -117,7 +117,7 @@ async fn a_source_that_never_lists_costs_a_bounded_wait() {
 }
 
 #[tokio::test]
-async fn more_tools_than_anyone_needs_are_refused() {
+async fn too_many_tools_are_rejected() {
     let specs = (0..10_001).map(|index| spec(&format!("t{index}"), "T.")).collect();
     let source = Namespaced::new(Upstream::of("up", specs), "n").unwrap();
     let error = source.list().await.unwrap_err();
@@ -135,7 +135,7 @@ async fn aliases_are_under_the_namespace_too() {
 }
 
 #[tokio::test]
-async fn a_renamed_tool_has_its_new_name_and_words_only() {
+async fn a_renamed_tool_has_only_its_new_name_and_texts() {
     let upstream = Upstream::new("up", &["add", "sub"]);
     let rename = Rename::of("add").name("plus").title("Plus").description("Sums up.");
     let source = Renamed::new(upstream, [rename, Rename::of("gone").title("x")]).unwrap();
@@ -151,7 +151,7 @@ async fn a_renamed_tool_has_its_new_name_and_words_only() {
 }
 
 #[tokio::test]
-async fn names_can_be_swapped_and_never_lead_astray() {
+async fn names_can_be_swapped() {
     let upstream = Upstream::new("up", &["a", "b"]);
     let swap = [Rename::of("a").name("b"), Rename::of("b").name("a")];
     let source = Renamed::new(upstream.clone(), swap).unwrap();
@@ -164,7 +164,7 @@ async fn names_can_be_swapped_and_never_lead_astray() {
 }
 
 #[test]
-fn renames_that_contradict_themselves_are_refused() {
+fn contradictory_renames_are_rejected() {
     for renames in [
         vec![Rename::of("a").name("1")],
         vec![Rename::of("a").name("x"), Rename::of("b").name("x")],
@@ -177,7 +177,7 @@ fn renames_that_contradict_themselves_are_refused() {
 }
 
 #[tokio::test]
-async fn an_alias_does_not_lead_past_a_new_name() {
+async fn a_new_name_hides_an_equal_alias() {
     let mut sub = spec("sub", "Subtract.");
     sub.aliases.push(Alias::new("plus"));
     let source =

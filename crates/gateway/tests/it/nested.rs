@@ -58,7 +58,7 @@ async fn a_whole_gateway_nests() {
 }
 
 #[tokio::test]
-async fn a_toolbox_behind_combinators_keeps_its_path() {
+async fn a_toolbox_behind_layers_runs_its_call_path() {
     let shout = tool_fn(spec("shout", "Shout."), async |_args, _ctx| Ok(Output::text("HEY")));
     let inner = Toolbox::builder().name("inner").tool(shout).build().unwrap();
     let source = Namespaced::new(Arc::new(inner.clone()), "n").unwrap();

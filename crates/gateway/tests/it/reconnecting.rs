@@ -41,7 +41,7 @@ impl Place {
 const SOON: Duration = Duration::from_mins(1);
 
 #[tokio::test(start_paused = true)]
-async fn names_stay_while_it_is_away_and_calls_wait_for_it() {
+async fn a_disconnected_source_lists_its_tools_and_calls_wait() {
     let place = Place::default();
     let first = Upstream::new("first", &["add"]);
     place.put(Some(&first));
@@ -73,7 +73,7 @@ async fn names_stay_while_it_is_away_and_calls_wait_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_waits_for_a_bounded_time_and_may_be_tried_again() {
+async fn a_waiting_call_times_out_and_is_retryable() {
     let place = Place::default();
     let upstream = Upstream::new("up", &["add"]);
     place.put(Some(&upstream));
@@ -100,7 +100,7 @@ async fn a_call_waits_for_a_bounded_time_and_may_be_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_become_fewer_and_never_end() {
+async fn reconnect_delays_grow_up_to_the_maximum() {
     let place = Place::default();
     let source = place.start(|settings| {
         settings.initial_wait = Duration::from_secs(1);
@@ -121,7 +121,7 @@ async fn attempts_become_fewer_and_never_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_source_that_is_gone_is_found_out() {
+async fn health_checks_detect_a_lost_idle_source() {
     let place = Place::default();
     let first = Upstream::new("first", &["add"]);
     place.put(Some(&first));
@@ -136,7 +136,7 @@ async fn an_idle_source_that_is_gone_is_found_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_what_may_run_twice_is_sent_twice() {
+async fn only_idempotent_calls_are_repeated() {
     for (idempotent, expected) in [(true, Ok("second:add".to_owned())), (false, Err(Code::Dependency))] {
         let tool = || {
             let mut add = spec("add", "Add.");
@@ -163,7 +163,7 @@ async fn only_what_may_run_twice_is_sent_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_that_fails_by_itself_costs_no_connection() {
+async fn a_failing_tool_does_not_cause_a_reconnect() {
     let place = Place::default();
     place.put(Some(&Upstream::new("up", &["fail"])));
     let source = place.start(|_| {});
@@ -175,7 +175,7 @@ async fn a_tool_that_fails_by_itself_costs_no_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_never_lists_is_never_up() {
+async fn a_source_with_a_hanging_list_is_not_connected() {
     let place = Place::default();
     let upstream = Upstream::new("up", &["add"]);
     upstream.lists(Lists::Never);
@@ -192,7 +192,7 @@ async fn a_source_that_never_lists_is_never_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_never_comes_about_is_given_up() {
+async fn a_hanging_connect_times_out() {
     let mut settings = ReconnectSettings::default();
     settings.connect_timeout = Duration::from_secs(1);
     let source =

@@ -41,7 +41,7 @@ fn found(answer: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_client_that_cannot_search_sees_three_tools_and_reaches_all() {
+async fn a_client_without_search_sees_three_tools_and_reaches_all() {
     let upstream = Upstream::of(
         "up",
         vec![
@@ -93,7 +93,7 @@ async fn a_client_that_cannot_search_sees_three_tools_and_reaches_all() {
 }
 
 #[tokio::test]
-async fn what_is_closed_to_a_caller_is_neither_found_nor_described_nor_called() {
+async fn search_tools_respect_the_filter() {
     let upstream = Upstream::new("up", &["read_mail", "send_mail"]);
     let filter = Filter::parse(["read_*"], NONE).unwrap().client("admin", ["*"], NONE).unwrap();
     let (_, source) = behind(&upstream, filter, |tools| tools).await;
@@ -110,7 +110,7 @@ async fn what_is_closed_to_a_caller_is_neither_found_nor_described_nor_called() 
 }
 
 #[tokio::test]
-async fn a_list_that_changes_is_found_as_it_is_now() {
+async fn searches_see_the_current_list() {
     let upstream = Upstream::of("up", vec![spec("send_email", "Send an e-mail.")]);
     let (_, source) = behind(&upstream, Filter::default(), |tools| tools).await;
     let who = Caller::new("mcp");

@@ -57,7 +57,7 @@ fn steps(numbers: &[u64]) -> Vec<(&'static str, Value)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_run_side_by_side_within_their_bound() {
+async fn parallel_calls_are_bounded() {
     for (concurrency, limit, most) in
         [(1, None, 1), (0, None, 1), (3, None, 3), (50, None, 8), (8, Some(2), 2)]
     {
@@ -94,7 +94,7 @@ async fn through(toolbox: &Toolbox, tool: &str) -> Result<Value, Code> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_side_by_side_wait_for_each_other_but_never_in_a_circle() {
+async fn parallel_calls_wait_without_deadlock() {
     let limited = |name: &str, calls: &'static [&'static str]| {
         let mut spec = ToolSpec::new(name, "A tool with one place.");
         spec.policy.concurrency = Some(1);
@@ -130,7 +130,7 @@ async fn calls_side_by_side_wait_for_each_other_but_never_in_a_circle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_failure_ends_the_others() {
+async fn the_first_failure_cancels_the_others() {
     let gauge = Arc::new(Gauge::default());
     let all = plain("all", |ctx| async move {
         let numbers = [1, 119, 2, 3, 4, 5];
@@ -150,7 +150,7 @@ async fn the_first_failure_ends_the_others() {
 }
 
 #[tokio::test]
-async fn answers_of_calls_side_by_side_are_used_again() {
+async fn answers_of_parallel_calls_are_replayed() {
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&runs);
     let one = plain("one", move |_| {
@@ -212,7 +212,7 @@ async fn a_nested_call_has_the_context_of_its_parent() {
 }
 
 #[tokio::test]
-async fn what_stops_a_call_stops_those_that_it_makes() {
+async fn cancellation_reaches_nested_calls() {
     let cancellation = Cancellation::new();
     let stop = cancellation.clone();
     let sleeper = plain("sleeper", move |_| {
@@ -232,7 +232,7 @@ async fn what_stops_a_call_stops_those_that_it_makes() {
 }
 
 #[tokio::test]
-async fn mock_mode_goes_down_to_nested_calls() {
+async fn nested_calls_inherit_mock_mode() {
     let touched = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&touched);
     let inner = plain("inner", move |_| {
@@ -275,7 +275,7 @@ fn query() -> Arc<dyn Tool> {
 }
 
 #[tokio::test]
-async fn an_excluded_parameter_is_the_application_s_alone() {
+async fn only_the_application_sets_excluded_parameters() {
     let tool = exclude_parameters(query(), ["database", "limit"]).unwrap();
     let schema = tool.spec().input_schema.as_value().clone();
     assert_eq!(schema["properties"].as_object().unwrap().keys().collect::<Vec<_>>(), ["text"]);
@@ -349,7 +349,7 @@ impl Tool for Counter {
 }
 
 #[tokio::test]
-async fn a_type_is_a_tool_with_a_state_of_its_own() {
+async fn a_type_can_be_a_tool_with_its_own_state() {
     let toolbox = Toolbox::builder().tool(Counter(AtomicUsize::new(40))).build().unwrap();
     assert_eq!(toolbox.run("count", json!({ "by": 2 })).await.unwrap().structured, Some(json!(42)));
     assert_eq!(toolbox.run("count", json!({ "by": 1 })).await.unwrap().structured, Some(json!(43)));
@@ -357,7 +357,7 @@ async fn a_type_is_a_tool_with_a_state_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_payload_is_for_the_caller_alone() {
+async fn a_payload_reaches_only_the_caller() {
     let events = Arc::new(Mutex::new(String::new()));
     let heard = Arc::clone(&events);
     let inner = plain("inner", |_| async { Ok(Output::text("seen").with_payload("hidden rows".to_owned())) });

@@ -38,7 +38,7 @@ fn echo(imported: ImportedTool) -> impl Tool {
 }
 
 #[test]
-fn the_example_of_the_other_framework_is_read() {
+fn the_example_of_the_other_framework_is_imported() {
     let imported = ImportedTool::from_json(&json!({
         "name": "calculator",
         "description": "Perform basic arithmetic operations",
@@ -159,7 +159,7 @@ fn every_field_of_a_tool_has_its_place() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_where_it_stands() {
+fn invalid_imports_are_rejected_with_their_place() {
     let rule = |kind: &str, sort: &str, constraint: &str| {
         parameter(
             &json!({ "type": kind, "validation_rules": [{ "type": sort, "constraint": constraint, "message": "m" }] }),
@@ -286,7 +286,7 @@ async fn an_imported_tool_runs_as_it_was_described() {
 }
 
 #[tokio::test]
-async fn time_and_cache_of_an_imported_tool_hold() {
+async fn timeout_and_cache_of_an_imported_tool_apply() {
     let imported = ImportedTool::from_json(&described(
         &json!({ "resource_limits": { "max_execution_time_seconds": 0.05 } }),
     ))
@@ -319,7 +319,7 @@ async fn time_and_cache_of_an_imported_tool_hold() {
 }
 
 #[tokio::test]
-async fn every_field_of_a_context_acts() {
+async fn every_field_of_a_context_is_applied() {
     let call = call_of_context("lookup", json!({}), &json!({})).unwrap();
     assert_eq!((call.options.retries, call.options.level.as_deref()), (Some(3), Some("standard")));
     assert!(!call.options.no_cache && call.options.timeout.is_none());
@@ -358,7 +358,7 @@ async fn every_field_of_a_context_acts() {
 }
 
 #[test]
-fn limits_have_their_defaults_and_null_is_none() {
+fn limits_have_defaults_and_null_disables_them() {
     let limits = ResourceLimits::from_json(&json!({})).unwrap();
     assert_eq!(
         (limits.memory, limits.cpu, limits.time),

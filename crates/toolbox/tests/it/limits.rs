@@ -38,7 +38,7 @@ async fn stay(load: Inject<Load>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_calls_of_ten_callers_share_eight_places() {
+async fn a_thousand_calls_share_eight_permits() {
     let load = Arc::new(Load::default());
     let toolbox = Toolbox::builder()
         .tool(stay)

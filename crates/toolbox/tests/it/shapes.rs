@@ -42,7 +42,7 @@ async fn eventually(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn a_tool_that_asks_is_parked_and_resumed() {
+async fn a_question_pauses_the_call() {
     let toolbox = Toolbox::builder()
         .tool(ask_colour)
         .tool(hello)
@@ -66,7 +66,7 @@ async fn a_tool_that_asks_is_parked_and_resumed() {
 }
 
 #[tokio::test]
-async fn nobody_to_ask_is_a_precondition_and_no_answer_is_a_timeout() {
+async fn a_missing_port_is_a_precondition_and_a_missing_answer_a_timeout() {
     let toolbox = Toolbox::builder()
         .tool(ask_colour)
         .settings(|settings| settings.answer_timeout = Duration::from_millis(20))
@@ -78,7 +78,7 @@ async fn nobody_to_ask_is_a_precondition_and_no_answer_is_a_timeout() {
 }
 
 #[tokio::test]
-async fn a_nested_call_runs_on_its_roots_place() {
+async fn a_nested_call_uses_the_permit_of_its_root() {
     let toolbox = Toolbox::builder()
         .tool(relay)
         .tool(hello)
@@ -105,7 +105,7 @@ async fn endless(ctx: &Ctx) -> Result<Output, ToolError> {
 }
 
 #[tokio::test]
-async fn waiting_for_oneself_is_an_error_and_nesting_ends() {
+async fn self_deadlock_and_deep_nesting_are_errors() {
     let toolbox = Toolbox::builder().tool(limited).tool(endless).build().unwrap();
     let error = toolbox.run("limited", json!({})).await.unwrap_err();
     assert_eq!(error.code(), Code::Precondition);
@@ -164,7 +164,7 @@ async fn second_time_lucky(ctx: &Ctx, tries: Inject<AtomicU32>) -> Result<String
 }
 
 #[tokio::test]
-async fn an_attempt_that_is_repeated_asks_nobody_twice() {
+async fn a_retry_repeats_no_question() {
     let toolbox =
         Toolbox::builder().tool(second_time_lucky).tool(hello).provide(AtomicU32::new(0)).build().unwrap();
     let port = MemoryPort::new(10, 10);
@@ -227,7 +227,7 @@ fn stubborn(ctx: Ctx, state: Inject<Stubborn>) -> Result<String, ToolError> {
 }
 
 #[tokio::test]
-async fn a_blocking_tool_past_its_time_keeps_its_place_until_it_ends() {
+async fn a_timed_out_blocking_tool_holds_its_permit_until_it_ends() {
     let toolbox = Toolbox::builder().tool(stubborn).tool(hello).build().unwrap();
     let state = Arc::new(Stubborn::default());
     let port = MemoryPort::new(10, 10);
@@ -332,7 +332,7 @@ async fn a_source_that_changes_is_read_again() {
     // A name that two have is an error, never a silent choice.
     let rival = Toolbox::builder().name("rival").tool(arrived).build().unwrap();
     let error = outer.add_source(Arc::new(rival)).await.unwrap_err();
-    assert!(error.message().contains("`rival` and `inner` both have one"), "{error}");
+    assert!(error.message().contains("`rival` and `inner` both have a tool"), "{error}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! `browse_toolkit`: finding tools by words and filters.
+//! `browse_toolkit`: search by words and filters.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use toolpost_core::{Args, IntoTool, Output, Tool, ToolError, tool_fn};
 use super::{LOAD_HINT, MAX_NAME, Session, add_budget, is_meta_tool, listed, object, spec, truncated};
 use crate::catalog::{Hit, Search};
 
-/// How many tools one page may have.
+/// The maximum number of tools on one page.
 const MAX_PAGE: usize = 100;
-/// How many categories and groups are named.
+/// The maximum number of listed categories and groups.
 const MAX_CATEGORIES: usize = 200;
-/// How much of a filter is repeated, in characters.
+/// The maximum length of an echoed filter, in characters.
 const MAX_ECHO: usize = 200;
 
 pub(super) fn tool() -> Arc<dyn Tool> {
     let description = "Search for tools that are not loaded yet, by words, category or group. \
         Each result has a name, a description, a category and tags. \
-        Load what you need with `load_tools`; do not search again for what you have seen.";
+        Load what you need with `load_tools`; do not search again for tools that you have seen.";
     let schema = json!({
         "type": "object",
         "properties": {
@@ -32,20 +32,20 @@ pub(super) fn tool() -> Arc<dyn Tool> {
             },
             "group": {
                 "type": ["string", "null"],
-                "description": "Only tools of this group and of those below it, as `crm` has those of `crm.contacts`; null for all.",
+                "description": "Only tools of this group and its subgroups: `crm` includes `crm.contacts`; null for all.",
             },
             "limit": {
                 "type": "integer",
                 "minimum": 1,
                 "maximum": MAX_PAGE,
                 "default": 10,
-                "description": "How many results to return at most.",
+                "description": "The maximum number of results.",
             },
             "offset": {
                 "type": "integer",
                 "minimum": 0,
                 "default": 0,
-                "description": "How many results to leave out, for the next page.",
+                "description": "The number of results to skip, for the next page.",
             },
         },
         "additionalProperties": false,
@@ -53,9 +53,9 @@ pub(super) fn tool() -> Arc<dyn Tool> {
     let spec = spec("browse_toolkit", description, &["meta", "discovery"], schema);
     tool_fn(spec, async |args, ctx| {
         let session: Session = ctx.inject()?;
-        // Whoever looks around gets what the sources have now; if they cannot be asked, what was known.
+        // If the sources cannot be listed, the known tools count.
         if let Err(error) = session.catalog().refresh().await {
-            tracing::warn!("the catalog may be old: {error}");
+            tracing::warn!("the catalog may be stale: {error}");
         }
         browse(&args, &session)
     })
@@ -103,7 +103,7 @@ fn browse(args: &Args, dynamic: &Session) -> Result<Output, ToolError> {
 
 fn result(hit: &Hit, dynamic: &Session) -> Value {
     let mut item: Map<String, Value> = listed(&hit.entry, dynamic.session());
-    // Asked for late, so that only what is shown is counted.
+    // Counting tokens is slow, so only results are counted.
     let tokens = hit.entry.estimated_tokens();
     if tokens > 0 && !is_meta_tool(hit.entry.name()) {
         item.insert("estimated_tokens".to_owned(), tokens.into());

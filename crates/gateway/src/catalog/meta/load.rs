@@ -10,12 +10,12 @@ use super::{
 };
 use crate::catalog::{Search, Unloaded};
 
-/// For how many names that are none others are suggested.
+/// The maximum number of unknown names with suggestions.
 const MAX_SUGGESTED: usize = 20;
 
 pub(super) fn tools() -> Arc<dyn Tool> {
-    let description = "Load tools by their names, so that you can call them from your next answer on. \
-        Load all that you need in one call; what is loaded stays.";
+    let description = "Load tools by name, so that you can call them from your next answer on. \
+        Load all tools that you need in one call; loaded tools stay.";
     let schema = names_schema("The names of the tools to load.");
     tool_fn(spec("load_tools", description, &["meta", "loading"], schema), async |args, ctx| {
         let session: Session = ctx.inject()?;
@@ -26,8 +26,8 @@ pub(super) fn tools() -> Arc<dyn Tool> {
 }
 
 pub(super) fn group() -> Arc<dyn Tool> {
-    let description = "Load all tools of a group and of the groups below it in one call, as far as there is room. \
-        The group `crm` also has the tools of `crm.contacts`.";
+    let description = "Load all tools of a group and its subgroups in one call, up to the limits. \
+        The group `crm` includes `crm.contacts`.";
     let schema = text_schema("group", "The group to load.");
     tool_fn(spec("load_tool_group", description, &["meta", "loading", "group"], schema), async |args, ctx| {
         let session: Session = ctx.inject()?;
@@ -42,7 +42,7 @@ pub(super) fn group() -> Arc<dyn Tool> {
 }
 
 pub(super) fn unload_tools() -> Arc<dyn Tool> {
-    let description = "Unload tools that you do not need any more, to make room for others. \
+    let description = "Unload tools that you no longer need, to make room for others. \
         Core tools and tools for loading cannot be unloaded.";
     let schema = names_schema("The names of the tools to unload.");
     tool_fn(spec("unload_tools", description, &["meta", "unloading"], schema), async |args, ctx| {
@@ -54,7 +54,7 @@ pub(super) fn unload_tools() -> Arc<dyn Tool> {
 }
 
 pub(super) fn unload_group() -> Arc<dyn Tool> {
-    let description = "Unload all tools of a group and of the groups below it in one call. \
+    let description = "Unload all tools of a group and its subgroups in one call. \
         Core tools and tools for loading cannot be unloaded.";
     let schema = text_schema("group", "The group to unload.");
     tool_fn(
@@ -77,7 +77,7 @@ fn load(dynamic: &Session, names: &[String], with_hint: bool) -> Map<String, Val
     let mut good: Vec<(String, u64)> = Vec::new();
     for name in names {
         let entry = catalog.entry(name).filter(|_| !is_meta_tool(name));
-        // By the name that it has, whatever other one it was asked for by.
+        // The name of the tool, even if an alias was given.
         let own = entry.as_ref().map_or(name.as_str(), |entry| entry.name());
         if session.is_active(own) {
             good.push((own.to_owned(), 0));

@@ -278,7 +278,7 @@ fn cases<'a>(golden: &'a Value, section: &str) -> impl Iterator<Item = (String, 
 }
 
 #[tokio::test]
-async fn the_original_answers_the_same_but_for_the_listed_differences() {
+async fn answers_equal_the_original_except_listed_differences() {
     let Some(golden) = golden("the_original_answers_the_same") else { return };
     let mut comparison = Comparison::default();
     let office = &golden["office"];
@@ -340,8 +340,8 @@ async fn the_original_answers_the_same_but_for_the_listed_differences() {
 }
 
 #[test]
-fn their_catalogs_have_the_same_compact_definitions() {
-    let Some(golden) = golden("their_catalogs_have_the_same_compact_definitions") else { return };
+fn compact_definitions_equal_the_original() {
+    let Some(golden) = golden("compact_definitions_equal_the_original") else { return };
     // Made compact twice is made compact once.
     for tool in golden["scenarios"]["tools"].as_array().unwrap() {
         let once = compact_schema(&tool["parameters"]);

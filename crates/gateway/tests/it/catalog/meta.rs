@@ -26,7 +26,7 @@ fn offered(session: &DynamicSession) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn loaded_tools_come_at_the_end_and_nothing_moves() {
+async fn loaded_tools_are_appended() {
     let toolbox = office();
     let session = open(&toolbox, &["make_tea"]);
     let own =
@@ -51,7 +51,7 @@ async fn loaded_tools_come_at_the_end_and_nothing_moves() {
 }
 
 #[tokio::test]
-async fn core_and_meta_tools_cannot_be_unloaded_by_anybody() {
+async fn core_and_meta_tools_cannot_be_unloaded() {
     let session = open(&office(), &["make_tea"]);
     let names: Vec<&str> =
         META_TOOL_NAMES.into_iter().filter(|name| *name != "find_tools").chain(["make_tea"]).collect();
@@ -69,7 +69,7 @@ async fn core_and_meta_tools_cannot_be_unloaded_by_anybody() {
 }
 
 #[test]
-fn one_way_of_finding_is_offered_and_never_both() {
+fn exactly_one_discovery_tool_is_offered() {
     let toolbox = office();
     for (discovery, offers, hides) in [
         (Discovery::Browse, "browse_toolkit", "find_tools"),
@@ -89,7 +89,7 @@ fn one_way_of_finding_is_offered_and_never_both() {
 }
 
 #[tokio::test]
-async fn core_tools_that_are_none_and_names_that_are_taken_are_said() {
+async fn unknown_core_tools_and_reserved_names_are_reported() {
     let toolbox = office();
     toolbox.add(tool_of(&json!({ "name": "load_tools", "description": "Mine." }))).unwrap();
     let tools = DynamicTools::new(
@@ -148,7 +148,7 @@ async fn arguments_are_checked_and_a_session_is_needed() {
 }
 
 #[tokio::test]
-async fn other_names_of_a_tool_load_and_unload_the_tool() {
+async fn aliases_load_and_unload_the_tool() {
     let toolbox = office();
     let mut spec = ToolSpec::new("evaluate", "Evaluate code.");
     spec.aliases.push(toolpost::Alias::new("python_executor"));
@@ -167,7 +167,7 @@ async fn other_names_of_a_tool_load_and_unload_the_tool() {
 }
 
 #[tokio::test]
-async fn hostile_names_are_repeated_in_short() {
+async fn echoed_names_are_truncated() {
     let session = open(&office(), &[]);
     let names = vec!["x".repeat(1 << 20), "\u{202e}\0".to_owned(), String::new(), "move_dael".to_owned()];
     let answer = body(&session, "load_tools", json!({ "tool_names": names })).await;
@@ -190,7 +190,7 @@ async fn hostile_names_are_repeated_in_short() {
 }
 
 #[tokio::test]
-async fn tokens_of_core_and_meta_tools_count_and_bound_what_is_loaded() {
+async fn core_and_meta_tools_count_against_the_token_budget() {
     let toolbox = office();
     let tools = DynamicTools::new(&toolbox, Discovery::Browse, vec!["make_tea".to_owned()], false);
     let (session, _) = tools.open(ToolSession::new());
@@ -214,7 +214,7 @@ async fn tokens_of_core_and_meta_tools_count_and_bound_what_is_loaded() {
 }
 
 #[tokio::test]
-async fn definitions_become_compact_under_pressure_and_whole_again_after_it() {
+async fn definitions_are_compact_only_while_the_budget_is_tight() {
     let toolbox = Toolbox::builder().build().unwrap();
     let schema = json!({ "type": "object", "properties": { "a": { "type": "string", "description": "d".repeat(2000), "default": "x" } } });
     for name in ["one", "two", "core"] {
@@ -253,7 +253,7 @@ async fn definitions_become_compact_under_pressure_and_whole_again_after_it() {
 }
 
 #[tokio::test]
-async fn lazy_tools_are_made_by_loading_and_failures_are_said() {
+async fn loading_creates_lazy_tools_and_reports_failures() {
     let toolbox = office();
     let tools = DynamicTools::new(&toolbox, Discovery::Browse, Vec::new(), false);
     let catalog = tools.catalog();
@@ -318,7 +318,7 @@ async fn calls_leave_records_and_feed_the_analytics() {
 }
 
 #[tokio::test]
-async fn a_model_picks_tools_and_only_such_as_there_are() {
+async fn a_model_picks_only_known_tools() {
     let toolbox = office();
     let (session, _) =
         DynamicTools::new(&toolbox, Discovery::Find, Vec::new(), false).open(ToolSession::new());
@@ -366,7 +366,7 @@ async fn a_model_picks_tools_and_only_such_as_there_are() {
 }
 
 #[tokio::test]
-async fn the_model_that_picks_reads_a_bounded_list_with_the_likely_ones_in_it() {
+async fn the_candidates_for_the_model_are_bounded() {
     let mut tools: Vec<Value> = (0..1000)
         .map(|number| json!({ "name": format!("t{number}"), "description": "x ".repeat(500), "tags": ["y".repeat(500)] }))
         .collect();
@@ -394,7 +394,7 @@ async fn the_model_that_picks_reads_a_bounded_list_with_the_likely_ones_in_it() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn loading_and_unloading_by_calls_at_once_keeps_the_count() {
+async fn concurrent_meta_calls_respect_the_maximum() {
     let tools: Vec<Value> = (0..40)
         .map(|number| json!({ "name": format!("t{number}"), "description": "d", "group": "g" }))
         .collect();
@@ -429,7 +429,7 @@ async fn loading_and_unloading_by_calls_at_once_keeps_the_count() {
 }
 
 #[tokio::test]
-async fn where_the_provider_searches_all_tools_are_there_and_what_comes_later_stands_at_the_end() {
+async fn native_discovery_offers_all_tools_and_appends_new_ones() {
     let toolbox = office();
     let tools = DynamicTools::new(&toolbox, Discovery::Native, vec!["make_tea".to_owned()], false);
     let before = ToolSession::new();

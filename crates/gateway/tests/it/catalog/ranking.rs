@@ -77,8 +77,8 @@ fn names_of(row: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn filters_and_pages_give_what_the_original_gives() {
-    let Some(golden) = golden("filters_and_pages_give_what_the_original_gives") else { return };
+fn filters_and_pages_match_the_original() {
+    let Some(golden) = golden("filters_and_pages_match_the_original") else { return };
     let catalogs: Vec<Catalog> =
         golden["catalogs"].as_array().unwrap().iter().map(|tools| Catalog::new(&toolbox_of(tools))).collect();
     let mut compared = 0;

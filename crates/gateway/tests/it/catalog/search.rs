@@ -35,7 +35,7 @@ fn many(count: usize) -> Toolbox {
 }
 
 #[test]
-fn every_option_of_a_search_counts() {
+fn every_option_of_a_search_is_applied() {
     let catalog = Catalog::new(&office());
     let rows: &[(&str, Search, &[&str])] = &[
         (
@@ -88,7 +88,7 @@ fn every_option_of_a_search_counts() {
 }
 
 #[tokio::test]
-async fn the_catalog_follows_what_is_registered_here_and_in_sources() {
+async fn the_catalog_follows_the_toolbox_and_its_sources() {
     let (inner, outer) = (office(), Toolbox::builder().build().unwrap());
     let catalog = Catalog::new(&outer);
     assert!(catalog.is_empty() && catalog.list_groups().is_empty());
@@ -117,7 +117,7 @@ async fn the_catalog_follows_what_is_registered_here_and_in_sources() {
 }
 
 #[test]
-fn ten_thousand_tools_are_found_always_in_the_same_order() {
+fn the_order_of_ten_thousand_results_is_stable() {
     let toolbox = many(10_000);
     let (one, other) = (Catalog::new(&toolbox), Catalog::new(&toolbox));
     for query in
@@ -144,7 +144,7 @@ fn ten_thousand_tools_are_found_always_in_the_same_order() {
 }
 
 #[test]
-fn hostile_queries_cost_little_and_find_nothing_by_force() {
+fn hostile_queries_are_cheap() {
     let catalog = Catalog::new(&many(2000));
     let long_word = "x".repeat(1024 * 1024);
     let many_words = "invoice ".repeat(128 * 1024);
@@ -180,7 +180,7 @@ fn hostile_queries_cost_little_and_find_nothing_by_force() {
 }
 
 #[test]
-fn hostile_tools_cost_their_bound() {
+fn hostile_tools_are_bounded() {
     let toolbox = office();
     let description =
         (0..200_000).map(|number| format!("w{number}")).collect::<Vec<_>>().join(" ") + " zebra";
@@ -194,7 +194,7 @@ fn hostile_tools_cost_their_bound() {
 }
 
 #[test]
-fn words_in_other_scripts_and_with_humps_are_found() {
+fn words_in_other_scripts_and_camel_case_are_found() {
     let catalog = Catalog::new(&toolbox_of(&json!([
         { "name": "readFile", "description": "Liest eine Datei über das Netz." },
         { "name": "translate", "description": "日本語の文章を英語に翻訳する" },
@@ -207,7 +207,7 @@ fn words_in_other_scripts_and_with_humps_are_found() {
 }
 
 #[test]
-fn tools_come_and_go_and_the_index_stays_what_a_new_one_would_be() {
+fn an_updated_index_equals_a_new_one() {
     let toolbox = office();
     let catalog = Catalog::new(&toolbox);
     for round in 0..6 {
@@ -233,7 +233,7 @@ fn tools_come_and_go_and_the_index_stays_what_a_new_one_would_be() {
 }
 
 #[test]
-fn a_lazy_tool_is_made_when_it_is_needed_and_only_then() {
+fn a_lazy_tool_is_created_on_first_use() {
     let toolbox = office();
     let catalog = Catalog::new(&toolbox);
     let made = Arc::new(AtomicUsize::new(0));
@@ -277,7 +277,8 @@ fn a_lazy_tool_is_made_when_it_is_needed_and_only_then() {
     catalog.resolve("dig").unwrap();
     assert_eq!(made.load(Ordering::Relaxed), 3);
 
-    for (name, expected) in [("dig", "already"), ("make_tea", "already"), ("no good", "starts with a letter")]
+    for (name, expected) in
+        [("dig", "another tool"), ("make_tea", "another tool"), ("no good", "starts with a letter")]
     {
         let error =
             catalog.add_lazy(ToolSummary::new(name, "d"), || Err(ToolError::internal("no"))).unwrap_err();
@@ -288,12 +289,12 @@ fn a_lazy_tool_is_made_when_it_is_needed_and_only_then() {
             Ok(tool_of(&json!({ "name": "other", "description": "d" })).into_tool())
         })
         .unwrap();
-    assert!(catalog.resolve("liar").unwrap_err().message().contains("is called `other`"));
+    assert!(catalog.resolve("liar").unwrap_err().message().contains("with the name `other`"));
     assert!(toolbox.spec("other").is_none());
 }
 
 #[test]
-fn names_that_were_nearly_right_are_suggested() {
+fn similar_names_are_suggested() {
     let catalog = Catalog::new(&office());
     for (wrong, expected) in [
         ("send_leter", vec!["send_letter"]),
@@ -308,7 +309,7 @@ fn names_that_were_nearly_right_are_suggested() {
 }
 
 #[test]
-fn a_tool_is_found_by_its_other_names_too() {
+fn aliases_are_found() {
     let toolbox = office();
     let mut spec = ToolSpec::new("evaluate", "Evaluate code.");
     spec.aliases.push(toolpost::Alias::new("python_executor"));
@@ -320,7 +321,7 @@ fn a_tool_is_found_by_its_other_names_too() {
 }
 
 #[test]
-fn searching_and_registering_at_once_loses_nothing() {
+fn concurrent_searches_and_registrations_lose_nothing() {
     let toolbox = Toolbox::builder().build().unwrap();
     let catalog = Catalog::new(&toolbox);
     std::thread::scope(|scope| {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use toolpost_gateway::catalog::ToolSession;
 
 #[test]
-fn every_option_of_a_session_counts() {
+fn every_option_of_a_session_is_applied() {
     let session = ToolSession::new().with_max_tools(2);
     assert_eq!(session.load([("a", 0), ("b", 0), ("c", 0)]), ["c"]);
     let session = ToolSession::new().with_token_budget(100);
@@ -30,7 +30,7 @@ fn every_option_of_a_session_counts() {
 }
 
 #[test]
-fn order_is_kept_and_only_changes_count_as_such() {
+fn the_load_order_is_stable_and_only_changes_grow_the_revision() {
     let session = ToolSession::new();
     let before = session.revision();
     session.load([("c", 1), ("a", 1), ("b", 1)]);
@@ -53,7 +53,7 @@ fn order_is_kept_and_only_changes_count_as_such() {
 }
 
 #[test]
-fn budgets_warn_at_three_quarters_and_are_exceeded_at_nine_tenths() {
+fn budget_thresholds_are_75_and_90_percent() {
     for (used, warning, exceeded) in
         [(74, false, false), (75, true, false), (89, true, false), (90, true, true)]
     {
@@ -71,7 +71,7 @@ fn budgets_warn_at_three_quarters_and_are_exceeded_at_nine_tenths() {
 }
 
 #[test]
-fn what_was_saved_by_others_is_read_with_care() {
+fn foreign_session_data_is_validated() {
     let session: ToolSession = serde_json::from_value(json!({
         "active_tools": ["a", "a", "b"], "_token_counts": { "a": 5, "gone": 1000 }, "unknown": true,
     }))
@@ -91,7 +91,7 @@ fn what_was_saved_by_others_is_read_with_care() {
 }
 
 #[test]
-fn analytics_say_what_was_done() {
+fn analytics_count_loads_and_calls() {
     let session = ToolSession::new();
     session.load([("a", 0), ("b", 0), ("c", 0)]);
     session.unload(["a"]);
@@ -113,7 +113,7 @@ fn analytics_say_what_was_done() {
 }
 
 #[test]
-fn loading_and_unloading_at_once_keeps_the_limits() {
+fn concurrent_loads_respect_the_limits() {
     let session = ToolSession::new().with_max_tools(20).with_token_budget(200);
     std::thread::scope(|scope| {
         for worker in 0..8 {

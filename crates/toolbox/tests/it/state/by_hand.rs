@@ -21,7 +21,7 @@ async fn filled(values: &[Value]) -> StateDoc {
 }
 
 #[tokio::test]
-async fn a_document_tells_what_it_is_and_what_it_was() {
+async fn a_document_has_a_version_and_a_history() {
     let document = filled(&[json!({"a": 1}), json!({"a": 2, "b": [1]}), json!({"a": 2, "b": [1, 2]})]).await;
     assert_eq!((document.id(), document.version().await.unwrap()), ("d", 3));
     assert_eq!(*document.state().await.unwrap(), json!({"a": 2, "b": [1, 2]}));
@@ -45,7 +45,7 @@ async fn a_document_tells_what_it_is_and_what_it_was() {
 }
 
 #[tokio::test]
-async fn changes_are_carried_over_to_a_newer_version_if_they_are_apart() {
+async fn disjoint_changes_are_rebased() {
     let base = json!({"a": 1, "list": [1, 2, 3], "b": 1});
     let newer = json!({"a": 1, "list": [1, 2, 3], "b": 2});
     for (changes, expected) in [
@@ -88,7 +88,7 @@ async fn changes_are_carried_over_to_a_newer_version_if_they_are_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_by_hand_follows_its_policy() {
+async fn a_direct_change_follows_its_policy() {
     let change = async |times: u32, conflict: StateConflict| {
         let store = Shared::with(times, "/n", json!(10));
         let document = StateDoc::new(store.clone(), "d").unwrap();
@@ -118,7 +118,7 @@ async fn a_change_by_hand_follows_its_policy() {
 }
 
 #[tokio::test]
-async fn a_failed_change_and_one_of_nothing_commit_nothing() {
+async fn failed_and_empty_changes_commit_nothing() {
     let document = filled(&[json!(1)]).await;
     let error = document
         .change(|value| {
@@ -162,7 +162,7 @@ fn too_late(ctx: &Ctx) -> Result<u64, ToolError> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tools_change_documents_by_hand() {
+async fn tools_change_documents_directly() {
     let store = Arc::new(MemoryStore::new());
     let toolbox = Toolbox::builder()
         .tool(count)
@@ -222,7 +222,7 @@ async fn put(
 }
 
 #[tokio::test]
-async fn a_handle_is_worth_nothing_to_a_stranger() {
+async fn a_handle_gives_no_access_to_another_caller() {
     let toolbox = Toolbox::builder().tool(open_cart).tool(put).build().unwrap();
     let open = async || {
         let reply = toolbox.call(by("alice", "open_cart", json!({}))).await;
@@ -244,7 +244,7 @@ async fn a_handle_is_worth_nothing_to_a_stranger() {
     let nobody = Call::new("put", json!({"cart": cart, "item": "x"}));
     assert_eq!(
         toolbox.call(nobody).await.result.unwrap_err().message(),
-        format!("there is nothing with the name `{cart}`")
+        format!("unknown document `{cart}`")
     );
 }
 
@@ -264,7 +264,7 @@ async fn hasty(ctx: &Ctx, again: bool) -> Result<u64, ToolError> {
 
 // The clock stands still, so that the change has begun when the tool loses patience, however busy the machine is.
 #[tokio::test(start_paused = true)]
-async fn what_was_begun_by_hand_is_waited_for_and_recorded() {
+async fn running_direct_commits_are_awaited_and_recorded() {
     for (again, seen) in [(false, 0), (true, 1)] {
         let store = Shared::gated();
         let toolbox =
@@ -300,7 +300,7 @@ async fn let_look(ctx: &Ctx, tool: String) -> Result<Value, ToolError> {
 }
 
 #[tokio::test]
-async fn what_was_made_of_a_document_is_not_cached() {
+async fn results_that_depend_on_a_document_are_not_cached() {
     let toolbox = Toolbox::builder().tool(look).tool(look_too).tool(let_look).build().unwrap();
     for n in 0..3_u64 {
         let seen =

@@ -133,7 +133,7 @@ async fn run_beside(tool: impl Tool + 'static, times: u32, pointer: &str, theirs
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_elsewhere_is_no_conflict() {
+async fn a_change_to_another_part_is_no_conflict() {
     for pointer in ["/other", "/mine2", "/deep/mine"] {
         let ran = run(strict(), 50, pointer).await;
         assert_eq!(ran.reply.result.unwrap().structured, Some(json!(1)), "{pointer}");
@@ -148,7 +148,7 @@ async fn a_change_elsewhere_is_no_conflict() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_runs_again_on_what_is_there_then() {
+async fn retry_reads_the_newest_version() {
     let ran = run(defaults(), 5, "/mine").await;
     assert_eq!(ran.reply.result.unwrap().structured, Some(json!(501)));
     assert_eq!((ran.runs, ran.reply.record.attempts), (6, 6));
@@ -160,7 +160,7 @@ async fn retry_runs_again_on_what_is_there_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_number_of_retries_counts() {
+async fn the_number_of_retries_is_applied() {
     // 16 by default.
     assert!(run(defaults(), 16, "/mine").await.reply.result.is_ok());
     let ran = run(defaults(), 17, "/mine").await;
@@ -177,7 +177,7 @@ async fn the_number_of_retries_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_waits_count() {
+async fn the_retry_delays_are_applied() {
     // From 5 ms, doubling, half to all of it: 15 to 5 + 10 + 20 ms.
     let waited = run(defaults(), 3, "/mine").await.waited;
     assert!((Duration::from_micros(17_500)..Duration::from_millis(45)).contains(&waited), "{waited:?}");
@@ -192,7 +192,7 @@ async fn the_waits_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn error_fails_at_once() {
+async fn the_error_policy_fails_without_a_retry() {
     let ran = run(strict(), 1, "/mine").await;
     let error = ran.reply.result.unwrap_err();
     assert_eq!((error.code(), error.is_recoverable()), (Code::Conflict, true));
@@ -200,7 +200,7 @@ async fn error_fails_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn merge_makes_one_of_both_without_running_again() {
+async fn merge_combines_both_changes_without_a_retry() {
     assert_eq!(merges().spec().policy.conflict.as_ref().unwrap().action, OnConflict::Merge);
     let ran = run(merges(), 3, "/mine").await;
     assert_eq!(ran.reply.result.unwrap().structured, Some(json!(1)));
@@ -217,7 +217,7 @@ async fn merge_makes_one_of_both_without_running_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn merge_never_keeps_what_was_made_of_a_stale_value() {
+async fn merge_rejects_changes_based_on_stale_values() {
     let both = json!({"mine": 100, "seen": 7});
     for ran in [
         run_beside(adds_seen(), 1, "", both.clone()).await,
@@ -246,7 +246,7 @@ async fn keep_seen(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_document_that_was_only_read_must_still_be_as_it_was() {
+async fn a_changed_read_dependency_is_a_conflict() {
     for (place, runs, kept) in [("/n", 2, 8), ("/elsewhere", 1, 1)] {
         let store = Shared::new();
         let toolbox = Toolbox::builder()
@@ -262,7 +262,7 @@ async fn a_document_that_was_only_read_must_still_be_as_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_cancelled_or_late_between_two_tries_ends() {
+async fn cancellation_and_deadline_end_the_retries() {
     let store = Shared::with(9, "/mine", json!(1));
     let toolbox = Toolbox::builder()
         .tool(patient)
@@ -307,7 +307,7 @@ fn processes(store: &Arc<Shared>) -> Vec<Toolbox> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_that_overlap_are_as_if_they_had_come_one_after_another() {
+async fn concurrent_calls_are_serializable() {
     let store = Shared::new();
     let calls: Vec<Call> =
         (0..64).map(|number| Call::new("write_line", json!({ "number": number }))).collect();

@@ -78,7 +78,7 @@ fn toolbox(store: Arc<dyn DocStore>) -> Toolbox {
 }
 
 #[tokio::test]
-async fn a_state_is_no_argument_and_its_spec_says_where_it_is() {
+async fn state_is_no_argument_and_its_spec_names_the_document() {
     let toolbox = toolbox(Shared::new());
     let spec = toolbox.spec("add").unwrap();
     let schema = spec.input_schema.as_value();
@@ -93,7 +93,7 @@ async fn a_state_is_no_argument_and_its_spec_says_where_it_is() {
 }
 
 #[tokio::test]
-async fn what_a_call_leaves_the_next_one_finds() {
+async fn a_call_reads_the_state_of_the_previous_one() {
     let toolbox = Toolbox::builder().tools(Counters { most: 1000 }).build().unwrap();
     let call = async |tool: &str, arguments: Value| {
         let reply = toolbox.call(by("alice", tool, arguments)).await;
@@ -120,7 +120,7 @@ async fn what_a_call_leaves_the_next_one_finds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writers_at_once_lose_nothing() {
+async fn concurrent_writers_lose_no_update() {
     for tool in ["add", "add_slowly"] {
         // One process, and two that share a store.
         for processes in [1, 2] {
@@ -194,7 +194,7 @@ fn late(#[state(id = "d")] number: &mut i64, done: Inject<AtomicU32>) -> &'stati
 }
 
 #[tokio::test]
-async fn what_did_not_succeed_is_not_committed() {
+async fn failed_calls_commit_nothing() {
     let store = Shared::new();
     let done = Arc::new(AtomicU32::new(0));
     let toolbox = Toolbox::builder()
@@ -253,7 +253,7 @@ fn keep(#[state(id = "texts/{name}")] kept: &mut String, name: String, text: Str
 }
 
 #[tokio::test]
-async fn what_cannot_be_kept_is_an_error_that_names_its_place() {
+async fn invalid_state_is_an_error_with_its_place() {
     let toolbox = Toolbox::builder()
         .tool(divide)
         .tool(keep)
@@ -271,7 +271,7 @@ async fn what_cannot_be_kept_is_an_error_that_names_its_place() {
     keep(98).await.unwrap();
     let error = keep(99).await.unwrap_err();
     assert_eq!(error.code(), Code::Limit);
-    assert_eq!(error.message(), "the document `texts/a` would have 101 bytes, and the limit is 100 bytes");
+    assert_eq!(error.message(), "the document `texts/a` would have 101 bytes; the limit is 100 bytes");
     assert_eq!(toolbox.state("texts/a").unwrap().version().await.unwrap(), 1);
     // What is kept is not what the tool expects.
     toolbox.state("texts/b").unwrap().replace(&[1, 2]).await.unwrap();
@@ -289,7 +289,7 @@ fn a_document_may_have_one_mebibyte() {
 }
 
 #[test]
-fn contradictions_are_refused_at_registration() {
+fn contradictions_are_rejected_at_registration() {
     let spec = |id: &str, cache: bool| {
         let mut spec = ToolSpec::new("t", "T.").parameter("name", toolpost::ParameterType::String, "N.");
         spec.state = serde_json::from_value(json!([{"id": id, "writes": true}])).unwrap();
@@ -344,7 +344,7 @@ async fn a_nested_call_never_waits_for_its_caller() {
 }
 
 #[tokio::test]
-async fn a_commit_that_has_begun_is_finished_and_recorded() {
+async fn a_running_commit_is_finished_and_recorded() {
     let store = Shared::gated();
     let toolbox = toolbox(store.clone());
     let caller = toolbox.clone();
@@ -369,7 +369,7 @@ async fn a_commit_that_has_begun_is_finished_and_recorded() {
 }
 
 #[tokio::test]
-async fn whoever_is_cancelled_in_line_lets_others_pass() {
+async fn a_cancelled_waiter_leaves_the_queue() {
     let store = Shared::gated();
     let toolbox = toolbox(store.clone());
     let start = |name: &'static str| {
@@ -405,7 +405,7 @@ async fn asks(
 }
 
 #[tokio::test]
-async fn while_somebody_is_asked_others_go_on_and_nobody_is_asked_twice() {
+async fn a_question_releases_the_document_and_is_not_repeated() {
     let store = Shared::new();
     let runs = Arc::new(AtomicU32::new(0));
     let toolbox =
@@ -449,7 +449,7 @@ async fn add_if(#[state(id = "d")] number: &mut i64, by: i64, ctx: &Ctx) -> Resu
 }
 
 #[tokio::test]
-async fn a_dry_run_of_the_tools_own_sees_state_and_changes_none() {
+async fn a_dry_run_reads_state_and_changes_none() {
     let store = Shared::new();
     let toolbox = Toolbox::builder().tool(add_if).store(store.clone()).build().unwrap();
     toolbox.run("add_if", json!({"by": 1})).await.unwrap();
@@ -477,7 +477,7 @@ async fn soon(#[state(id = "d")] number: &mut i64) -> i64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_is_waited_for_no_longer_than_an_attempt_may_take() {
+async fn the_wait_for_a_document_has_a_timeout() {
     let toolbox = Toolbox::builder().tool(hold).tool(soon).build().unwrap();
     let start = |tool: &'static str, arguments: Value| {
         let toolbox = toolbox.clone();
