@@ -7,7 +7,7 @@ use percent_encoding::percent_decode_str;
 use toolpost_core::{Call, Caller, ResourceSpec, ToolError, ToolSource};
 
 use crate::definition::Kind;
-use crate::layer::{Layer, Layered, Origin};
+use crate::layer::{Layered, Origin, SourceLayer};
 use crate::listing::{LIST_TIMEOUT, listed, retain_aliases};
 use crate::{Glob, Manifest, nearest, shown};
 
@@ -105,7 +105,7 @@ impl Filter {
     ///
     /// # Errors
     /// `PERMISSION`, with the rule that denies it.
-    pub fn permits_tool(&self, caller: &Caller, name: &str) -> Result<(), ToolError> {
+    fn permits_tool(&self, caller: &Caller, name: &str) -> Result<(), ToolError> {
         self.permits(Some(caller), Kind::Tool, name)
     }
 
@@ -207,7 +207,7 @@ impl Layered<Filter> {
     }
 }
 
-impl Layer for Filter {
+impl SourceLayer for Filter {
     fn has_views(&self) -> bool {
         !self.clients.is_empty()
     }

@@ -1,9 +1,7 @@
 //! Patterns of names.
 
-use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
 use toolpost_core::ToolError;
 
 /// The maximum length of a pattern, in bytes.
@@ -17,16 +15,10 @@ const MAX_PATTERN: usize = 256;
 /// assert!(pattern.matches("read_file"));
 /// assert!(!pattern.matches("spread_file"));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob(String);
 
 impl Glob {
-    /// The text of the pattern.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// Whether a name matches, in time proportional to the length of the pattern times that of the name.
     pub fn matches(&self, name: &str) -> bool {
         let (mut pattern, mut rest) = (self.0.as_str(), name);
@@ -66,30 +58,10 @@ impl FromStr for Glob {
         if text.is_empty() || text.len() > MAX_PATTERN {
             return Err(ToolError::invalid_input(format!(
                 "`{}` is no valid pattern: expected 1 to {MAX_PATTERN} bytes",
-                super::shown(text)
+                crate::shown(text)
             )));
         }
         Ok(Self(text.to_owned()))
-    }
-}
-
-impl TryFrom<String> for Glob {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse().map_err(|error: ToolError| error.message().to_owned())
-    }
-}
-
-impl From<Glob> for String {
-    fn from(glob: Glob) -> Self {
-        glob.0
-    }
-}
-
-impl fmt::Display for Glob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use toolpost_core::{ToolSpec, escape_pointer};
 
-use self::text::{Disguise, hidden, instruction, written_out};
+use self::text::{Disguise, escaped, hidden, instruction};
 use super::definition::Definition;
 
 /// The maximum number of findings of one inspection.
@@ -68,30 +68,23 @@ pub enum FindingKind {
 impl FindingKind {
     /// The severity.
     pub const fn severity(self) -> Severity {
-        match self {
-            Self::HiddenCharacter
-            | Self::Bidirectional
-            | Self::TagCharacter
-            | Self::ControlCharacter
-            | Self::ExternalReference => Severity::High,
-            Self::MixedScript | Self::Instruction | Self::Shadowing => Severity::Medium,
-            Self::TooLong | Self::MentionsOther => Severity::Low,
-        }
+        self.facts().0
     }
 
-    /// A description for messages.
-    const fn words(self) -> &'static str {
+    /// The severity, and a description for messages.
+    const fn facts(self) -> (Severity, &'static str) {
+        use Severity::{High, Low, Medium};
         match self {
-            Self::HiddenCharacter => "invisible characters",
-            Self::Bidirectional => "characters that change the direction of text",
-            Self::TagCharacter => "hidden text in tag characters",
-            Self::ControlCharacter => "control characters",
-            Self::MixedScript => "confusable letters",
-            Self::TooLong => "a text that is too long to review",
-            Self::Instruction => "instructions to a model",
-            Self::Shadowing => "a name similar to another source's tool",
-            Self::MentionsOther => "a text about another source's tool",
-            Self::ExternalReference => "a schema with an external reference",
+            Self::HiddenCharacter => (High, "invisible characters"),
+            Self::Bidirectional => (High, "characters that change the direction of text"),
+            Self::TagCharacter => (High, "hidden text in tag characters"),
+            Self::ControlCharacter => (High, "control characters"),
+            Self::ExternalReference => (High, "a schema with an external reference"),
+            Self::MixedScript => (Medium, "confusable letters"),
+            Self::Instruction => (Medium, "instructions to a model"),
+            Self::Shadowing => (Medium, "a name similar to another source's tool"),
+            Self::TooLong => (Low, "a text that is too long to review"),
+            Self::MentionsOther => (Low, "a text about another source's tool"),
         }
     }
 }
@@ -116,12 +109,12 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name: String = self.name.chars().take(EXCERPT).flat_map(written_out).collect();
+        let name: String = self.name.chars().take(EXCERPT).flat_map(escaped).collect();
         write!(
             f,
             "`{name}` of `{}` has {} at {}: \"{}\"",
             self.source,
-            self.kind.words(),
+            self.kind.facts().1,
             self.place,
             self.excerpt
         )
@@ -221,10 +214,10 @@ impl Reader<'_> {
             self.findings.0.push(Finding {
                 source: Arc::clone(self.source),
                 name: self.name.clone(),
-                place: place.chars().take(200).flat_map(written_out).collect(),
+                place: place.chars().take(200).flat_map(escaped).collect(),
                 kind,
                 severity: kind.severity(),
-                excerpt: excerpt.chars().take(EXCERPT).flat_map(written_out).collect(),
+                excerpt: excerpt.chars().take(EXCERPT).flat_map(escaped).collect(),
             });
         }
     }

@@ -26,7 +26,7 @@ pub struct Origin<'a> {
 }
 
 /// A transform of a source: it maps the listed definitions, and maps the names in calls back.
-pub trait Layer: fmt::Debug + Send + Sync + Sized + 'static {
+pub trait SourceLayer: fmt::Debug + Send + Sync + Sized + 'static {
     /// The name of the layered source. Default: the name of the source.
     fn name<'a>(&'a self, source: &'a str) -> &'a str {
         source
@@ -83,7 +83,7 @@ pub trait Layer: fmt::Debug + Send + Sync + Sized + 'static {
     }
 }
 
-/// A source behind a [`Layer`]. Cheap to clone; all clones share their state.
+/// A source behind a [`SourceLayer`]. Cheap to clone; all clones share their state.
 pub struct Layered<L> {
     pub(crate) layer: Arc<L>,
     /// The source for all callers, which runs the calls.
@@ -95,7 +95,7 @@ pub struct Layered<L> {
     viewer: Option<Caller>,
 }
 
-impl<L: Layer> Layered<L> {
+impl<L: SourceLayer> Layered<L> {
     pub(crate) fn over(source: Arc<dyn ToolSource>, layer: L) -> Self {
         Self {
             layer: Arc::new(layer),
@@ -151,7 +151,7 @@ impl<L: fmt::Debug> fmt::Debug for Layered<L> {
     }
 }
 
-impl<L: Layer> ToolSource for Layered<L> {
+impl<L: SourceLayer> ToolSource for Layered<L> {
     fn name(&self) -> &str {
         self.layer.name(self.source.name())
     }

@@ -1,6 +1,6 @@
 //! Many sources of tools as one, and search over their tools.
 //!
-//! Each type wraps sources and is a source itself. Those marked *layer* are a [`Layer`] behind the one implementation
+//! Each type wraps sources and is a source itself. Those marked *layer* are a [`SourceLayer`] behind the one implementation
 //! [`Layered`].
 //!
 //! | type | what it does |
@@ -59,7 +59,7 @@ pub use self::gateway::{
 };
 pub use self::glob::Glob;
 pub use self::inspect::{Finding, FindingKind, Severity, inspect};
-pub use self::layer::{Layer, Layered};
+pub use self::layer::{Layered, SourceLayer};
 use self::listing::{LIST_TIMEOUT, listed};
 pub use self::manifest::{Manifest, ManifestStore, MemoryManifests};
 pub use self::merged::{Collisions, Member, MergeSettings, Merged};

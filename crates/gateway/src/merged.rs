@@ -130,7 +130,7 @@ struct Seat {
     /// The last list; its version grows with each read.
     listed: watch::Sender<Listed>,
     /// Grows when a late list has changed.
-    late: Arc<AtomicU64>,
+    late: AtomicU64,
     /// Held while a read begins.
     reading: Mutex<()>,
 }
@@ -151,7 +151,7 @@ impl Seat {
         Arc::new(Self {
             member,
             listed: watch::Sender::new(Listed::default()),
-            late: Arc::default(),
+            late: AtomicU64::new(0),
             reading: Mutex::new(()),
         })
     }
@@ -168,16 +168,16 @@ impl Seat {
     }
 
     /// Starts a read of the list in a task, unless one is running.
-    fn begin(self: &Arc<Self>, limit: Duration) {
+    fn begin(self: &Arc<Self>, settings: &MergeSettings) {
         let _guard = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         if self.listed.borrow().since.is_some() {
             return;
         }
         self.listed.send_modify(|listed| listed.since = Some(Instant::now()));
-        let seat = Arc::clone(self);
+        let (seat, limit, late_after) = (Arc::clone(self), settings.list_timeout, settings.member_timeout);
         tokio::spawn(async move {
             let generation = seat.member.source.generation();
-            let mut ended = Ended { seat: Arc::clone(&seat), generation, read: None };
+            let mut ended = Ended { seat: Arc::clone(&seat), generation, late_after, read: None };
             ended.read = Some(listed(&*seat.member.source, limit).await);
         });
     }
@@ -193,24 +193,14 @@ impl Seat {
         )
         .await;
     }
-
-    /// Counts a list that comes after the timeout as a change.
-    fn note_late_list(&self, since: Instant, before: u64) {
-        let mut states = self.listed.subscribe();
-        let late = Arc::clone(&self.late);
-        tokio::spawn(async move {
-            let ended = states.wait_for(|listed| listed.since != Some(since)).await;
-            if ended.is_ok_and(|listed| listed.version > before) {
-                late.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-    }
 }
 
 /// Records the result of a read, even after a panic.
 struct Ended {
     seat: Arc<Seat>,
     generation: u64,
+    /// A list after this time is a change, because no reader waits for it any more.
+    late_after: Duration,
     read: Option<Result<Vec<Arc<ToolSpec>>, ToolError>>,
 }
 
@@ -218,18 +208,16 @@ impl Drop for Ended {
     fn drop(&mut self) {
         let (generation, read) = (self.generation, self.read.take());
         self.seat.listed.send_modify(|listed| {
-            listed.since = None;
-            match read {
-                Some(Ok(specs)) => {
+            let since = listed.since.take();
+            match read.unwrap_or_else(|| Err(ToolError::internal("the list panicked"))) {
+                Ok(specs) => {
+                    let is_late = since.is_some_and(|since| since.elapsed() >= self.late_after);
+                    self.seat.late.fetch_add(u64::from(is_late), Ordering::Relaxed);
                     listed.read = Some((generation, specs.into()));
                     listed.error = None;
                     listed.version += 1;
                 }
-                Some(Err(error)) => listed.error = Some((error, Instant::now() + BACK_OFF)),
-                None => {
-                    let error = ToolError::internal("the list panicked");
-                    listed.error = Some((error, Instant::now() + BACK_OFF));
-                }
+                Err(error) => listed.error = Some((error, Instant::now() + BACK_OFF)),
             }
         });
     }
@@ -244,19 +232,11 @@ impl Set {
     async fn refresh(&self, settings: &MergeSettings, all: bool) {
         let stale: Vec<&Arc<Seat>> = self.members.iter().filter(|seat| all || seat.is_stale()).collect();
         for seat in &stale {
-            seat.begin(settings.list_timeout);
+            seat.begin(settings);
         }
-        let before: Vec<u64> = stale.iter().map(|seat| seat.listed.borrow().version).collect();
         join_all(stale.iter().map(|seat| seat.wait(settings.member_timeout))).await;
-        for (seat, before) in stale.iter().zip(before) {
-            let listed = seat.listed.borrow();
-            if let Some(since) = listed.since {
-                tracing::warn!(
-                    source = &*seat.member.name,
-                    "the list is slow; other members do not wait for it"
-                );
-                seat.note_late_list(since, before);
-            }
+        for seat in stale.iter().filter(|seat| seat.listed.borrow().since.is_some()) {
+            tracing::warn!(source = &*seat.member.name, "the list is slow; other members do not wait for it");
         }
     }
 

@@ -9,7 +9,7 @@ use toolpost_core::{
 };
 
 use crate::definition::Kind;
-use crate::layer::{Layer, Layered, Origin};
+use crate::layer::{Layered, Origin, SourceLayer};
 use crate::listing::{LIST_TIMEOUT, listed};
 use crate::{Manifest, nearest, shown};
 
@@ -150,7 +150,7 @@ impl Layered<Namespace> {
     }
 }
 
-impl Layer for Namespace {
+impl SourceLayer for Namespace {
     fn name<'a>(&'a self, _: &'a str) -> &'a str {
         &self.name
     }

@@ -15,7 +15,7 @@ use toolpost_core::{
 
 use crate::definition::{Definition, Kind};
 use crate::inspect::{hides, inspect_one};
-use crate::layer::{Layer, Layered, Origin};
+use crate::layer::{Layered, Origin, SourceLayer};
 use crate::listing::{LIST_TIMEOUT, listed};
 use crate::{Finding, Manifest, Pin, PinStore, Severity, Specs, shown};
 
@@ -392,7 +392,7 @@ impl Layered<Pins> {
     }
 }
 
-impl Layer for Pins {
+impl SourceLayer for Pins {
     fn generation(&self) -> u64 {
         self.store.generation()
     }

@@ -313,7 +313,7 @@ impl Shared {
         }
     }
 
-    /// Starts a health check if this result says that the source may be gone.
+    /// Starts a health check if the error suggests a lost connection.
     fn check_after(&self, result: Result<Output, ToolError>) -> Result<Output, ToolError> {
         if matches!(&result, Err(error) if error.code() == Code::Dependency) {
             self.suspect.notify_one();

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use toolpost_core::{Call, ToolError, ToolSource, check_tool_name};
 
 use crate::definition::Kind;
-use crate::layer::{Layer, Layered, Origin};
+use crate::layer::{Layered, Origin, SourceLayer};
 use crate::listing::retain_aliases;
 use crate::{Manifest, shown};
 
@@ -118,7 +118,7 @@ impl Layered<Renames> {
     }
 }
 
-impl Layer for Renames {
+impl SourceLayer for Renames {
     fn map(&self, origin: &Origin<'_>, mut manifest: Manifest) -> Result<Manifest, ToolError> {
         let mut names = HashMap::with_capacity(manifest.tools.len());
         for spec in &mut manifest.tools {

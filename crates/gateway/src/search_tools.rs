@@ -12,7 +12,7 @@ use toolpost_toolbox::Toolbox;
 use self::tools::{CALL, Lookup};
 use crate::catalog::Catalog;
 use crate::definition::Kind;
-use crate::layer::{Layer, Layered, Origin};
+use crate::layer::{Layered, Origin, SourceLayer};
 use crate::{Glob, Manifest, refused, shown};
 
 /// A source that shows three tools: `search_tools` finds tools by words, `describe_tools` returns their
@@ -95,7 +95,7 @@ fn unwrapped(call: &Call) -> Result<(String, Value), ToolError> {
     Ok((name.to_owned(), Value::Object(arguments)))
 }
 
-impl Layer for SearchTools {
+impl SourceLayer for SearchTools {
     fn has_views(&self) -> bool {
         true
     }

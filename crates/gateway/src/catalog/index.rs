@@ -223,9 +223,9 @@ impl Index {
 
     /// Bounds the memory of removed tools and their words.
     fn rebuild_if_sparse(&mut self) {
-        let gone = self.documents.len() - self.by_name.len();
+        let removed = self.documents.len() - self.by_name.len();
         let is_sparse = |unused: usize, all: usize| unused > MAX_UNUSED && unused > all / 2;
-        if is_sparse(self.unused_terms, self.terms.len()) || is_sparse(gone, self.documents.len()) {
+        if is_sparse(self.unused_terms, self.terms.len()) || is_sparse(removed, self.documents.len()) {
             let entries: Vec<Arc<CatalogEntry>> = self.entries().cloned().collect();
             *self = Self::default();
             for entry in entries {

@@ -1,13 +1,13 @@
-//! Texts, read for what nobody sees and for what passes for something else.
+//! Detection of hidden characters, confusable letters and instructions in texts.
 
 use super::FindingKind;
 
-/// How many marks may stand on one letter.
+/// The maximum number of combining marks on one letter.
 const MAX_MARKS: usize = 4;
-/// How many letters of a style of their own make a word of them; fewer are symbols.
+/// The minimum number of styled letters in a word; fewer are symbols.
 const MIN_STYLED: usize = 3;
 
-/// The characters of a text that nobody sees, that turn its direction or that a terminal obeys: where, and what.
+/// The hidden, bidirectional and control characters of a text, with their positions.
 pub(super) fn hidden(text: &str) -> impl Iterator<Item = (usize, FindingKind)> {
     let mut before = ' ';
     let mut selectors = 0;
@@ -20,9 +20,9 @@ pub(super) fn hidden(text: &str) -> impl Iterator<Item = (usize, FindingKind)> {
             selectors = if is_selector(one) { selectors + 1 } else { 0 };
             marks = if is_mark(one) { marks + 1 } else { 0 };
             let is_fine = match one {
-                // Joiners belong to the writing of several languages, and to emoji: between two of their characters.
+                // Joiners are legitimate in several scripts and in emoji, between two of their characters.
                 '\u{200c}' | '\u{200d}' => takes_joiners(before) && takes_joiners(after),
-                // One selector chooses how the character before it looks, where it has two looks.
+                // A single variation selector is legitimate after a character with two styles.
                 '\u{fe0e}' | '\u{fe0f}' if selectors == 1 => {
                     (before >= '\u{a9}' && !before.is_alphabetic()) || after == '\u{20e3}'
                 }
@@ -43,7 +43,7 @@ pub(super) fn hidden(text: &str) -> impl Iterator<Item = (usize, FindingKind)> {
     })
 }
 
-/// Whether a joiner beside a character may mean something: in scripts that join, and emoji. No Latin letter does.
+/// Whether a joiner is legitimate beside a character: in joining scripts and in emoji.
 fn takes_joiners(one: char) -> bool {
     one >= '\u{0590}'
         && !matches!(one, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
@@ -64,14 +64,14 @@ fn is_mark(one: char) -> bool {
     )
 }
 
-/// What is wrong with a character by itself.
+/// The finding for a character on its own.
 fn suspicious(one: char) -> Option<FindingKind> {
     match one {
         '\n' | '\t' | '\r' => None,
         '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
             Some(FindingKind::Bidirectional)
         }
-        // Selectors, and what a program shows as nothing though nobody has given it a meaning.
+        // Variation selectors, and unassigned code points that programs show as nothing.
         '\u{e0000}'..='\u{e0fff}' | '\u{fe00}'..='\u{fe0f}' => Some(FindingKind::TagCharacter),
         '\u{00ad}'
         | '\u{034f}'
@@ -93,7 +93,7 @@ fn suspicious(one: char) -> Option<FindingKind> {
         | '\u{13430}'..='\u{1343f}'
         | '\u{1bca0}'..='\u{1bca3}'
         | '\u{1d173}'..='\u{1d17a}'
-        // For private use: what it is, only its sender knows.
+        // Private-use characters have no public meaning.
         | '\u{e000}'..='\u{f8ff}'
         | '\u{f0000}'..='\u{10ffff}' => Some(FindingKind::HiddenCharacter),
         '\u{2028}' | '\u{2029}' => Some(FindingKind::ControlCharacter),
@@ -102,15 +102,15 @@ fn suspicious(one: char) -> Option<FindingKind> {
     }
 }
 
-/// A character as it is told of: nothing invisible stays so.
-pub(super) fn written_out(one: char) -> Vec<char> {
+/// Escapes a character if it is invisible.
+pub(super) fn escaped(one: char) -> Vec<char> {
     if suspicious(one).is_some() || is_mark(one) {
         return one.escape_unicode().collect();
     }
     one.escape_debug().collect()
 }
 
-/// The Latin letter or digit that a character passes for.
+/// The Latin letter or digit that a character resembles.
 fn plain(one: char) -> Option<char> {
     let among = |from: u32, count: u32, first: u8| {
         let place = (one as u32).checked_sub(from).filter(|place| *place < count)?;
@@ -118,7 +118,7 @@ fn plain(one: char) -> Option<char> {
     };
     let code = one as u32;
     Some(match code {
-        // Bold, slanted, script, black-letter and the like: 13 alphabets of capitals and small letters.
+        // 13 mathematical alphabets of capital and small letters: bold, italic, script, Fraktur and others.
         0x1d400..=0x1d6a3 => among(0x1d400 + (code - 0x1d400) / 26 * 26, 26, b'a')?,
         0x1d7ce..=0x1d7ff => among(0x1d7ce + (code - 0x1d7ce) / 10 * 10, 10, b'0')?,
         0xff10..=0xff19 => among(0xff10, 10, b'0')?,
@@ -135,7 +135,7 @@ fn plain(one: char) -> Option<char> {
     })
 }
 
-/// Letters of other scripts, of phonetics and with marks, by the letter that they pass for.
+/// Letters of other scripts, phonetic letters and letters with marks, by the Latin letter that they resemble.
 const LOOKALIKES: &[(char, &str)] = &[
     ('a', "àáâãäåāăąаАαΑᴀɑ"),
     ('b', "ВвΒʙЬᏴ"),
@@ -165,10 +165,10 @@ const LOOKALIKES: &[(char, &str)] = &[
     ('z', "źżžΖᴢ"),
 ];
 
-/// Words whose letters pass for others.
+/// Words with confusable letters.
 pub(super) struct Disguise<'a> {
     text: &'a str,
-    /// Whether most words are Latin: then one that only looks so stands out.
+    /// Whether most words are Latin, so that a confusable word is suspicious.
     is_latin: bool,
 }
 
@@ -187,7 +187,7 @@ impl<'a> Disguise<'a> {
         Self { text, is_latin: latin > others }
     }
 
-    /// The first of them.
+    /// The first such word.
     pub(super) fn find(&self) -> Option<&'a str> {
         if self.text.is_ascii() {
             return None;
@@ -208,7 +208,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|one: char| !one.is_alphanumeric() && !is_styled(one)).filter(|word| !word.is_empty())
 }
 
-/// Whether a word is of Greek, Cyrillic, Armenian or Cherokee letters alone, and of three at least.
+/// Whether a word has at least three letters, all Greek, Cyrillic, Armenian or Cherokee.
 fn is_strange_word(word: &str) -> bool {
     word.chars().count() >= 3 && word.chars().all(is_of_other_script)
 }
@@ -220,7 +220,7 @@ fn is_of_other_script(one: char) -> bool {
     )
 }
 
-/// Whether it is a letter of a style of its own: mathematical, wide, in circles or squares, small capitals.
+/// Whether a letter is styled: mathematical, full-width, enclosed, or a small capital.
 fn is_styled(one: char) -> bool {
     matches!(
         one,
@@ -233,7 +233,7 @@ fn is_styled(one: char) -> bool {
     )
 }
 
-/// Phrases by which definitions have been seen to instruct their reader; lower case, one space between words.
+/// Known phrases of instructions to a model, in lower case with single spaces.
 const PHRASES: &[&str] = &[
     "<important>",
     "<!--",
@@ -293,9 +293,9 @@ const PHRASES: &[&str] = &[
     ".claude.json",
 ];
 
-/// Where the first such phrase begins.
+/// The position of the first such phrase.
 pub(super) fn instruction(text: &str) -> Option<usize> {
-    // One space between words, letters as what they pass for, and where each byte of the result comes from.
+    // The normalized text, and the original position of each of its bytes.
     let mut folded = String::with_capacity(text.len());
     let mut places = Vec::with_capacity(text.len());
     let mut spaced = true;

@@ -13,7 +13,7 @@ use toolpost_gateway::{
 };
 use toolpost_toolbox::Toolbox;
 
-use super::upstream::{Upstream, caller, names, spec};
+use super::upstream::{Upstream, caller, names, spec, until};
 
 /// The upstreams that can be reached, by target, and how often each was connected.
 #[derive(Clone, Default)]
@@ -170,9 +170,7 @@ async fn settings_change_while_calls_run() {
         let toolbox = toolbox.clone();
         async move { toolbox.run("calc__add", json!({})).await }
     });
-    while calc.count_calls() == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until(async || calc.count_calls() > 0).await;
     let before = toolbox.generation();
     let next = json!([{ "name": "kept", "target": "kept" }, { "name": "late", "target": "late" }]);
     let mut changed = gateway.reload(&settings(&next)).await.unwrap();
@@ -226,11 +224,7 @@ async fn an_unreachable_upstream_is_added_once_it_is_reachable() {
     assert_eq!(status[0].state, SourceState::Failed);
     assert_eq!(status[0].reason.as_deref(), Some("nobody listens"));
     network.put("gone", &Upstream::new("gone", &["sub"]));
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-    while names(&*gateway.source()).await.len() < 2 {
-        assert!(tokio::time::Instant::now() < deadline, "{:?}", gateway.status());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until(async || names(&*gateway.source()).await.len() == 2).await;
     assert_eq!(gateway.status()[0].state, SourceState::Ready);
 }
 
@@ -279,9 +273,7 @@ async fn a_killed_upstream_loses_no_name_and_no_finished_call() {
     // It does some work in each life, the last one too.
     let work = async || {
         let from = answered.load(Ordering::SeqCst);
-        while answered.load(Ordering::SeqCst) < from + 50 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until(async || answered.load(Ordering::SeqCst) >= from + 50).await;
     };
     for _ in 0..5 {
         work().await;

@@ -230,6 +230,16 @@ pub(super) async fn names(source: &dyn ToolSource) -> Vec<String> {
     source.list().await.unwrap().iter().map(|spec| spec.name.clone()).collect()
 }
 
+/// Waits until a condition holds.
+pub(super) async fn until(mut condition: impl AsyncFnMut() -> bool) {
+    let poll = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), poll).await.unwrap();
+}
+
 /// What a tool answers, as text, or its error.
 pub(super) async fn call(source: &dyn ToolSource, tool: &str) -> Result<String, ToolError> {
     source.call(Call::new(tool, json!({}))).await.result.map(|output| output.to_text().into_owned())

@@ -197,9 +197,9 @@ impl Drop for Recorder<'_> {
         if self.is_written {
             return;
         }
-        let gone = || Err(ToolError::cancelled("the caller dropped the call before its end"));
+        let dropped = || Err(ToolError::cancelled("the caller dropped the call before its end"));
         match self.host.clone().filter(|host| host.is_committing()) {
-            None => drop(self.write(&gone())),
+            None => drop(self.write(&dropped())),
             // The record waits for a running commit.
             Some(host) => {
                 self.is_written = true;
@@ -226,7 +226,7 @@ impl Drop for Recorder<'_> {
                         still_running: None,
                         is_written: false,
                     };
-                    recorder.write(&gone());
+                    recorder.write(&dropped());
                 });
             }
         }

@@ -22,7 +22,7 @@ const MAX_BYTES: usize = 256 << 20;
 
 /// A document and its latest changes.
 #[derive(Default)]
-struct Kept {
+struct Stored {
     version: u64,
     value: Arc<Value>,
     /// The document before the first stored change.
@@ -47,7 +47,7 @@ struct Next {
 
 #[derive(Default)]
 struct State {
-    documents: BTreeMap<String, Kept>,
+    documents: BTreeMap<String, Stored>,
     bytes: usize,
 }
 
@@ -147,12 +147,14 @@ impl MemoryStore {
 
 impl State {
     fn version(&self, id: &str) -> u64 {
-        self.documents.get(id).map_or(0, |kept| kept.version)
+        self.documents.get(id).map_or(0, |stored| stored.version)
     }
 
     fn document(&self, id: &str) -> Document {
         match self.documents.get(id) {
-            Some(kept) => Document { id: id.into(), version: kept.version, value: Arc::clone(&kept.value) },
+            Some(stored) => {
+                Document { id: id.into(), version: stored.version, value: Arc::clone(&stored.value) }
+            }
             None => Document { id: id.into(), version: 0, value: Arc::default() },
         }
     }
@@ -160,12 +162,12 @@ impl State {
     /// Computes one more change to a document.
     fn next(&self, id: &str, change: Change, value: Arc<Value>, history: usize) -> Result<Next, ToolError> {
         // A new document counts the size of its base, which is subtracted when the base is dropped.
-        let empty = Kept { bytes: estimate(&Value::Null), ..Kept::default() };
+        let empty = Stored { bytes: estimate(&Value::Null), ..Stored::default() };
         let before = self.documents.get(id).unwrap_or(&empty);
         let mut bytes = before.bytes - before.value_bytes + estimate(&value) + change_bytes(&change);
         let too_many = (before.changes.len() + 1).saturating_sub(history);
         let forgotten: Vec<&Change> =
-            before.changes.iter().map(|kept| &**kept).chain([&change]).take(too_many).collect();
+            before.changes.iter().map(|stored| &**stored).chain([&change]).take(too_many).collect();
         let base = if forgotten.is_empty() {
             None
         } else {
@@ -179,7 +181,7 @@ impl State {
     }
 }
 
-impl Kept {
+impl Stored {
     fn become_next(&mut self, next: Next) {
         self.version = next.change.version;
         self.value_bytes = estimate(&next.value);
@@ -213,21 +215,22 @@ impl DocStore for MemoryStore {
         Box::pin(async move {
             let (base, changes) = {
                 let state = self.lock();
-                let kept = state.documents.get(id);
-                let oldest = kept.map_or(0, |kept| kept.version - kept.changes.len() as u64);
-                let Some(kept) = kept.filter(|kept| (oldest.max(1)..=kept.version).contains(&version)) else {
-                    let newest = kept.map_or(0, |kept| kept.version);
+                let stored = state.documents.get(id);
+                let oldest = stored.map_or(0, |stored| stored.version - stored.changes.len() as u64);
+                let Some(stored) =
+                    stored.filter(|stored| (oldest.max(1)..=stored.version).contains(&version))
+                else {
+                    let newest = stored.map_or(0, |stored| stored.version);
                     return Err(ToolError::not_found(format!(
-                        "version {version} of the document `{id}` is not there: it has had {newest}, and those before \
-                         {oldest} are not kept"
+                        "unknown version {version} of the document `{id}`: it has {oldest} to {newest}"
                     )));
                 };
-                if version == kept.version {
+                if version == stored.version {
                     return Ok(state.document(id));
                 }
                 let changes: Vec<_> =
-                    kept.changes.iter().take((version - oldest) as usize).cloned().collect();
-                (Arc::clone(&kept.base), changes)
+                    stored.changes.iter().take((version - oldest) as usize).cloned().collect();
+                (Arc::clone(&stored.base), changes)
             };
             let value = Patch::replay(&base, changes.iter().map(|change| &change.patch))?;
             Ok(Document { id: id.to_owned(), version, value: Arc::new(value) })
@@ -242,7 +245,7 @@ impl DocStore for MemoryStore {
     ) -> BoxFuture<'a, Result<Vec<Change>, ToolError>> {
         Box::pin(async move {
             let state = self.lock();
-            let changes = state.documents.get(id).map(|kept| kept.changes.iter()).into_iter().flatten();
+            let changes = state.documents.get(id).map(|stored| stored.changes.iter()).into_iter().flatten();
             Ok(changes
                 .filter(|change| change.version > after)
                 .take(limit)
@@ -265,7 +268,7 @@ impl DocStore for MemoryStore {
             };
             let named = state.documents.range::<str, _>((start, Bound::Unbounded));
             let named = named.take_while(|(id, _)| id.starts_with(prefix)).take(limit);
-            Ok(named.map(|(id, kept)| (id.clone(), kept.version)).collect())
+            Ok(named.map(|(id, stored)| (id.clone(), stored.version)).collect())
         })
     }
 
@@ -273,7 +276,7 @@ impl DocStore for MemoryStore {
         Box::pin(async move {
             let mut state = self.lock();
             let gone = state.documents.remove(id);
-            state.bytes -= gone.as_ref().map_or(0, |kept| kept.bytes);
+            state.bytes -= gone.as_ref().map_or(0, |stored| stored.bytes);
             Ok(gone.is_some())
         })
     }
@@ -414,10 +417,10 @@ mod tests {
                 write(&store, "d", version, if version % 2 == 0 { json!([]) } else { json!("") }).unwrap();
             }
             let state = store.lock();
-            let kept = &state.documents["d"];
-            let changes: usize = kept.changes.iter().map(|change| change_bytes(change)).sum();
-            let counted = estimate(&kept.value) + estimate(&kept.base) + changes;
-            assert_eq!((state.bytes, kept.bytes), (counted, counted), "{history}");
+            let stored = &state.documents["d"];
+            let changes: usize = stored.changes.iter().map(|change| change_bytes(change)).sum();
+            let counted = estimate(&stored.value) + estimate(&stored.base) + changes;
+            assert_eq!((state.bytes, stored.bytes), (counted, counted), "{history}");
         }
     }
 

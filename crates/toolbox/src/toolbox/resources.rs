@@ -1,19 +1,16 @@
 //! The resources and prompts of a toolbox: tools that are called by URI or prompt name, never by a model.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Map, Value};
 use toolpost_core::{
-    Call, Output, PromptSpec, ResourceSpec, SpecError, Tool, ToolError, ToolSource, did_you_mean,
+    Call, Caller, Output, PromptSpec, ResourceSpec, SpecError, Tool, ToolError, did_you_mean,
 };
 
 use super::Toolbox;
 use crate::offers::Offer;
 use crate::registry::Entry;
-
-/// The timeout of a source's list.
-const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::shared::in_time;
 
 impl Toolbox {
     /// Registers the tool of a resource or prompt under a key that no tool can have as its name.
@@ -41,13 +38,13 @@ impl Toolbox {
 
     /// All resources, including those of its sources. A source that fails to list is omitted.
     pub async fn resources(&self) -> Vec<Arc<ResourceSpec>> {
-        self.resources_from(self.0.sources()).await
+        self.resources_for(None).await
     }
 
-    /// The own definitions, and those of these sources.
-    pub(crate) async fn resources_from(&self, sources: Vec<Arc<dyn ToolSource>>) -> Vec<Arc<ResourceSpec>> {
+    /// The own definitions, and those that the sources show to a caller.
+    pub(crate) async fn resources_for(&self, caller: Option<&Caller>) -> Vec<Arc<ResourceSpec>> {
         let mut specs: Vec<_> = self.0.offers().resources.iter().map(|(spec, _)| Arc::clone(spec)).collect();
-        for source in sources {
+        for source in self.0.sources_for(caller) {
             specs.extend(in_time(&*source, source.resources()).await.unwrap_or_default());
         }
         specs
@@ -55,13 +52,13 @@ impl Toolbox {
 
     /// All prompts, including those of its sources. A source that fails to list is omitted.
     pub async fn prompts(&self) -> Vec<Arc<PromptSpec>> {
-        self.prompts_from(self.0.sources()).await
+        self.prompts_for(None).await
     }
 
-    /// The own definitions, and those of these sources.
-    pub(crate) async fn prompts_from(&self, sources: Vec<Arc<dyn ToolSource>>) -> Vec<Arc<PromptSpec>> {
+    /// The own definitions, and those that the sources show to a caller.
+    pub(crate) async fn prompts_for(&self, caller: Option<&Caller>) -> Vec<Arc<PromptSpec>> {
         let mut specs: Vec<_> = self.0.offers().prompts.iter().map(|(spec, _)| Arc::clone(spec)).collect();
-        for source in sources {
+        for source in self.0.sources_for(caller) {
             specs.extend(in_time(&*source, source.prompts()).await.unwrap_or_default());
         }
         specs
@@ -77,16 +74,8 @@ impl Toolbox {
     }
 
     /// Reads a resource for the caller in the call; see [`ToolSource::read`].
-    pub(crate) async fn read(&self, call: Call) -> Result<Output, ToolError> {
-        self.read_from(self.0.sources_for(&call.caller), call).await
-    }
-
-    /// Reads an own resource, or one of these sources.
-    pub(crate) async fn read_from(
-        &self,
-        sources: Vec<Arc<dyn ToolSource>>,
-        mut call: Call,
-    ) -> Result<Output, ToolError> {
+    pub(crate) async fn read(&self, mut call: Call) -> Result<Output, ToolError> {
+        let sources = self.0.sources_for(Some(&call.caller));
         let uri = std::mem::take(&mut call.tool);
         let uri = uri.as_str();
         let own = self
@@ -125,16 +114,8 @@ impl Toolbox {
     }
 
     /// Renders a prompt for the caller in the call; see [`ToolSource::render`].
-    pub(crate) async fn render(&self, call: Call) -> Result<Output, ToolError> {
-        self.render_from(self.0.sources_for(&call.caller), call).await
-    }
-
-    /// Renders an own prompt, or one of these sources.
-    pub(crate) async fn render_from(
-        &self,
-        sources: Vec<Arc<dyn ToolSource>>,
-        mut call: Call,
-    ) -> Result<Output, ToolError> {
+    pub(crate) async fn render(&self, mut call: Call) -> Result<Output, ToolError> {
+        let sources = self.0.sources_for(Some(&call.caller));
         let name = std::mem::take(&mut call.tool);
         let name = name.as_str();
         let own = self
@@ -181,20 +162,4 @@ impl Toolbox {
         }
         Value::Object(parameters)
     }
-}
-
-async fn in_time<T>(
-    source: &dyn ToolSource,
-    list: impl Future<Output = Result<T, ToolError>>,
-) -> Result<T, ToolError> {
-    let listed = tokio::time::timeout(LIST_TIMEOUT, list).await.unwrap_or_else(|_| {
-        Err(ToolError::timeout(format!(
-            "`{}` did not answer the list request within {LIST_TIMEOUT:?}",
-            source.name()
-        )))
-    });
-    if let Err(error) = &listed {
-        tracing::warn!(source = source.name(), "{error}");
-    }
-    listed
 }

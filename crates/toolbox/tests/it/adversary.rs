@@ -138,7 +138,7 @@ async fn bb(ctx: &Ctx, deep: bool) -> Result<(), ToolError> {
 async fn a_cycle_of_permits_is_an_error() {
     let tb = Toolbox::builder().tool(aa).tool(bb).build().unwrap();
     timeout(Duration::from_secs(3), async {
-        // One of them is told that it would wait for itself.
+        // One of them gets the deadlock error.
         let (one, other) =
             tokio::join!(tb.run("aa", json!({"deep": true})), tb.run("bb", json!({"deep": true})));
         assert!(one.is_ok() != other.is_ok());
@@ -268,10 +268,7 @@ async fn a_timed_out_blocking_tool_cancels_its_nested_calls() {
     assert_eq!(e.code(), Code::Timeout);
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert!(p.began.load(Ordering::SeqCst));
-    assert!(
-        !p.ended.load(Ordering::SeqCst),
-        "nested call went on after its caller was told TIMEOUT and stop"
-    );
+    assert!(!p.ended.load(Ordering::SeqCst), "the nested call continued after the timeout of its caller");
 }
 
 #[tokio::test]
@@ -322,7 +319,7 @@ async fn a_huge_retry_policy_of_a_source_is_bounded() {
 async fn full() -> Result<(), ToolError> {
     Err(ToolError::overloaded("full").retry(RetryAdvice::NotStarted(Duration::from_millis(1))))
 }
-/// Charge a card, then tell somebody. Not idempotent.
+/// Charge a card, then call another tool. Not idempotent.
 #[tool]
 async fn pay(ctx: &Ctx, paid: Inject<AtomicU32>) -> Result<(), ToolError> {
     paid.fetch_add(1, Ordering::SeqCst);
@@ -378,7 +375,7 @@ async fn records_omit_the_bytes_of_artifacts() {
     for _ in 0..50 {
         tb.run("p", json!({})).await.unwrap();
     }
-    let kept: usize = tb
+    let stored: usize = tb
         .records()
         .iter()
         .flat_map(|r| r.artifacts.clone())
@@ -387,7 +384,7 @@ async fn records_omit_the_bytes_of_artifacts() {
             _ => 0,
         })
         .sum();
-    assert_eq!(kept, 0);
+    assert_eq!(stored, 0);
 }
 
 #[tokio::test]
@@ -561,7 +558,7 @@ fn a_dropped_blocking_call_never_starts() {
         assert_eq!(tb.records().len(), 1);
         tokio::time::sleep(Duration::from_millis(400)).await;
     });
-    assert!(!f.0.load(Ordering::SeqCst), "ran after its record said the caller went away");
+    assert!(!f.0.load(Ordering::SeqCst), "the tool ran after its record");
 }
 
 #[tokio::test]

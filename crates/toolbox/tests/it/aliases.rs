@@ -1,4 +1,4 @@
-//! Tools that are called by other names.
+//! Aliases of tools.
 
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ async fn approval_is_the_same_for_all_aliases() {
     toolbox.run("hello", json!({ "person": "Ada" })).await.unwrap();
 }
 
-/// A tool that says itself what is secret.
+/// A tool that declares its secrets.
 struct Login;
 
 impl Tool for Login {

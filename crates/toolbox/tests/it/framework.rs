@@ -1,4 +1,4 @@
-//! Tools that call tools, tools that are made at run time, and tools with parameters that the application fills.
+//! Nested calls, tools created at run time, and injected parameters.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ where
     Arc::new(tool_fn(ToolSpec::new(name, "A tool of a test."), move |_, ctx| run(ctx)))
 }
 
-/// How many calls ran at once, and how many were begun.
+/// Counts running and started calls.
 #[derive(Default)]
 struct Gauge {
     now: AtomicUsize,
@@ -29,7 +29,7 @@ struct Gauge {
     begun: Mutex<Vec<u64>>,
 }
 
-/// A tool that answers with its number after a while, and fails with a number above 100.
+/// A tool that returns its number after a delay, and fails above 100.
 fn step(gauge: &Arc<Gauge>, builder: ToolboxBuilder, limit: Option<u32>) -> ToolboxBuilder {
     let gauge = Arc::clone(gauge);
     let mut spec = ToolSpec::new("step", "One step.").parameter("number", ParameterType::Integer, "Which.");
@@ -40,7 +40,7 @@ fn step(gauge: &Arc<Gauge>, builder: ToolboxBuilder, limit: Option<u32>) -> Tool
             let number: u64 = args.decode("number")?;
             gauge.begun.lock().unwrap().push(number);
             gauge.most.fetch_max(gauge.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            // The first ones take longest, so that results come in another order than calls.
+            // The first calls take longest, so that results arrive in another order.
             tokio::time::sleep(Duration::from_millis(20_u64.saturating_sub(number % 100))).await;
             gauge.now.fetch_sub(1, Ordering::SeqCst);
             if number > 100 {
@@ -87,7 +87,7 @@ async fn parallel_calls_are_bounded() {
     }
 }
 
-/// Calls between tools that have one place each; what a call answers, or why it could not be made.
+/// Calls between tools with one permit each; the result or the error.
 async fn through(toolbox: &Toolbox, tool: &str) -> Result<Value, Code> {
     let run = tokio::time::timeout(Duration::from_secs(30), toolbox.run(tool, json!({}))).await.unwrap();
     run.map(|output| output.result_value()).map_err(|error| error.code())
@@ -123,7 +123,7 @@ async fn parallel_calls_wait_without_deadlock() {
     assert_eq!(through(&toolbox, "many").await, Ok(json!(3)));
     assert_eq!(through(&toolbox, "itself").await, Err(Code::Precondition));
     assert_eq!(through(&toolbox, "deep").await, Err(Code::Precondition));
-    // Each holds what the other wants: one of them is refused, and then the other has its turn or is refused as well.
+    // Each call holds the permit that the other needs: at least one of them fails.
     let outcome = through(&toolbox, "fork").await.unwrap();
     assert_ne!(outcome, json!([true, true]));
     assert_eq!(through(&toolbox, "leaf").await, Ok(json!(0)), "all places are free again");
@@ -332,7 +332,7 @@ async fn a_closure_over_a_struct_has_the_schema_of_the_struct() {
     }
 }
 
-/// A tool as a type of its own.
+/// A tool as a type.
 struct Counter(AtomicUsize);
 
 impl Tool for Counter {
@@ -365,7 +365,7 @@ async fn a_payload_reaches_only_the_caller() {
         let output = ctx.call("inner", json!({})).await?;
         let rows =
             output.payload.as_ref().and_then(toolpost_core::Payload::get::<String>).unwrap_or_default();
-        // What a nested call had for its caller goes no further by itself.
+        // The payload of a nested call reaches only the nested caller.
         Ok(Output::text(format!("{} letters", rows.len())))
     });
     let toolbox = Toolbox::builder()

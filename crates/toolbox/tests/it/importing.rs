@@ -1,4 +1,4 @@
-//! Tools and calls that were described in another framework's vocabulary.
+//! Tools and calls in another framework's vocabulary.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use toolpost_core::import::{ImportedTool, ResourceLimits, SecurityLevel, call_of
 use toolpost_core::{Call, Code, Output, Placement, Timeout, Tool};
 use toolpost_toolbox::Toolbox;
 
-/// A description that is complete, with these fields changed; `null` takes one out.
+/// A complete description with changed fields; `null` removes a field.
 fn described(changes: &Value) -> Value {
     let mut value = json!({ "name": "lookup", "description": "Look something up.", "category": "custom", "type": "custom" });
     for (name, change) in changes.as_object().unwrap() {
@@ -251,7 +251,7 @@ fn invalid_imports_are_rejected_with_their_place() {
     assert_eq!(error.context()["pointer"], "/parameters/1/name");
     let error = ImportedTool::from_json(&described(&json!({ "idempotant": true }))).unwrap_err();
     assert_eq!(error.suggestion(), Some("Did you mean `idempotent`?"));
-    // A pattern that is none, and a default that does not fit, are found when the spec is checked.
+    // An invalid pattern or default is found by the check of the spec.
     assert!(ImportedTool::from_json(&parameter(&json!({ "pattern": "(" }))).is_err());
     assert!(ImportedTool::from_json(&parameter(&json!({ "default": 5 }))).is_err());
 }

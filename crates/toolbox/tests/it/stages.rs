@@ -1,4 +1,4 @@
-//! Each stage of the call path, and each default and option of it.
+//! The stages of the call path, with their defaults and options.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -128,7 +128,7 @@ async fn a_full_queue_is_overloaded_and_priorities_overtake() {
     let error = spawn("too many", Priority::Low).await.unwrap().unwrap_err();
     assert_eq!(error.code(), Code::Overloaded);
     assert!(matches!(error.retry_advice(), Some(toolpost::RetryAdvice::NotStarted(_))));
-    // Somebody more urgent gets the place of the least urgent.
+    // A more urgent call evicts the least urgent one.
     tasks.push(spawn("critical", Priority::Critical));
     assert_eq!(low.await.unwrap().unwrap_err().code(), Code::Overloaded);
     for task in tasks {
@@ -194,12 +194,12 @@ async fn the_cache_depends_on_caller_and_arguments_and_expires() {
     assert_eq!(text(call()).await, "x 5");
 }
 
-/// Fail as told.
+/// Fail with the given code.
 #[tool(backoff_initial_ms = 1, backoff_max_ms = 2, policy(idempotent))]
 async fn fail(code: Value, tries: Inject<AtomicU32>) -> Result<(), ToolError> {
     tries.fetch_add(1, Ordering::SeqCst);
     let code: Code = serde_json::from_value(code)?;
-    Err(ToolError::new(code, "as told"))
+    Err(ToolError::new(code, "as requested"))
 }
 
 #[tokio::test]

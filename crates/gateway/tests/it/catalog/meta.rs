@@ -43,7 +43,7 @@ async fn loaded_tools_are_appended() {
         serde_json::from_value(serde_json::to_value(session.session()).unwrap()).unwrap();
     let tools = DynamicTools::new(&toolbox, Discovery::Browse, vec!["make_tea".to_owned()], false);
     assert_eq!(offered(&tools.open(saved).0), offered(&session));
-    // What is gone is not offered, until it is back.
+    // A removed tool is not offered until it is added again.
     toolbox.remove("crm_summary");
     assert_eq!(offered(&session)[6..], ["find_contact", "send_letter"]);
     toolbox.add(tool_of(&json!({ "name": "crm_summary", "description": "New." }))).unwrap();
@@ -84,7 +84,7 @@ fn exactly_one_discovery_tool_is_offered() {
         assert!(names.iter().any(|name| name == offers) && !names.iter().any(|name| name == hides));
         assert!(!session.session().is_active(hides) && session.discovery_tool() == Some(offers));
     }
-    // Nobody else is offered any of them.
+    // The toolbox does not list them.
     assert!(toolbox.specs().iter().all(|spec| !META_TOOL_NAMES.contains(&spec.name.as_str())));
 }
 
@@ -246,7 +246,7 @@ async fn definitions_are_compact_only_while_the_budget_is_tight() {
     let (session, _) = tools.open(ToolSession::new().with_token_budget(budget).with_auto_compact(false));
     body(&session, "load_tools", json!({ "tool_names": ["one", "two"] })).await;
     assert!(has_text(&session, "one"));
-    // Always, when it is asked for.
+    // With `compact`, always.
     let (session, _) = DynamicTools::new(&toolbox, Discovery::Browse, core(), true).open(ToolSession::new());
     body(&session, "load_tools", json!({ "tool_names": ["one"] })).await;
     assert_eq!(["one", "core"].map(|name| has_text(&session, name)), [false, true]);
@@ -292,9 +292,9 @@ async fn loading_creates_lazy_tools_and_reports_failures() {
 #[tokio::test]
 async fn calls_leave_records_and_feed_the_analytics() {
     let (records, toolbox) = (Arc::new(std::sync::Mutex::new(Vec::new())), office());
-    let kept = Arc::clone(&records);
+    let sink = Arc::clone(&records);
     let front = Toolbox::builder()
-        .on_record(move |record| kept.lock().unwrap().push((record.tool.to_string(), record.status)))
+        .on_record(move |record| sink.lock().unwrap().push((record.tool.to_string(), record.status)))
         .build()
         .unwrap();
     front.add_source(Arc::new(toolbox)).await.unwrap();
@@ -308,9 +308,9 @@ async fn calls_leave_records_and_feed_the_analytics() {
         session.session().analytics().calls.into_iter().collect::<Vec<_>>(),
         [("load_tools".to_owned(), 1), ("make_tea".to_owned(), 2)]
     );
-    let kept = records.lock().unwrap().clone();
-    assert_eq!(kept.len(), 4);
-    assert_eq!(kept[0], ("load_tools".to_owned(), Status::Success));
+    let records = records.lock().unwrap().clone();
+    assert_eq!(records.len(), 4);
+    assert_eq!(records[0], ("load_tools".to_owned(), Status::Success));
     // Made-up answers must not hide tools.
     let mut mocked = toolpost::Call::new("load_tools", json!({ "tool_names": ["crm_summary"] }));
     mocked.options.mock = true;
@@ -446,7 +446,7 @@ async fn native_discovery_offers_all_tools_and_appends_new_ones() {
         (toolbox.specs().len(), &["make_tea".to_owned(), "send_letter".to_owned()][..])
     );
     assert_eq!(deferred(&session), first[2..]);
-    // A name of a meta-tool is one like any other here, and what is gone comes back where it was.
+    // The names of meta-tools are not reserved here, and a returning tool has its old position.
     toolbox.add(tool_of(&json!({ "name": "load_tools", "description": "Mine." }))).unwrap();
     toolbox.remove("crm_summary");
     let mut expected: Vec<String> = first.iter().filter(|name| *name != "crm_summary").cloned().collect();

@@ -1,4 +1,4 @@
-//! What happens when somebody else, in another process, has changed a document first.
+//! Conflicts with commits of another process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -43,12 +43,12 @@ async fn strict(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Injec
     *number
 }
 
-/// Add both what was added here and there.
+/// Add the additions of both.
 fn sum(before: i64, mine: i64, theirs: i64) -> i64 {
     mine + theirs - before
 }
 
-/// Add one, and what others have added.
+/// Add one, and merge other additions.
 #[tool(max_retries = 3, backoff_initial_ms = 1000, backoff_max_ms = 1000, policy(merge = sum))]
 async fn merges(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<AtomicU32>) -> i64 {
     runs.fetch_add(1, Ordering::SeqCst);
@@ -60,7 +60,7 @@ fn refuse(_: i64, mine: i64, theirs: i64) -> Result<i64, ToolError> {
     Err(ToolError::conflict(format!("{mine} and {theirs}")))
 }
 
-/// Add one, and refuse what others have added.
+/// Add one, and reject other additions.
 #[tool(policy(merge = refuse))]
 async fn refuses(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<AtomicU32>) -> i64 {
     runs.fetch_add(1, Ordering::SeqCst);
@@ -68,7 +68,7 @@ async fn refuses(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inje
     *number
 }
 
-/// Add one, and look elsewhere.
+/// Add one, and read another document.
 #[tool(conflict_policy = "error")]
 async fn looks(
     #[state(id = "d", path = "/mine")] number: &mut i64,
@@ -80,7 +80,7 @@ async fn looks(
     *number + *seen
 }
 
-/// Add what is kept elsewhere, and what others have added.
+/// Add the value of another document, and merge other additions.
 #[tool(policy(merge = sum))]
 async fn adds_seen(
     #[state(id = "d", path = "/mine")] number: &mut i64,
@@ -91,7 +91,7 @@ async fn adds_seen(
     *number += 1 + *seen;
 }
 
-/// The same, the other way round.
+/// The same with swapped documents.
 #[tool(policy(merge = sum))]
 async fn sees_and_adds(
     #[state(id = "d", path = "/seen")] seen: &i64,
@@ -109,12 +109,12 @@ struct Ran {
     waited: Duration,
 }
 
-/// Runs a tool while somebody else commits before each of so many commits.
+/// Runs a tool while another process commits before each of its first commits.
 async fn run(tool: impl Tool + 'static, times: u32, pointer: &str) -> Ran {
     run_beside(tool, times, pointer, json!(100)).await
 }
 
-/// The same, with a value that somebody else puts there.
+/// The same with the value of the other process.
 async fn run_beside(tool: impl Tool + 'static, times: u32, pointer: &str, theirs: Value) -> Ran {
     let store = Shared::with(times, pointer, theirs);
     let runs = Arc::new(AtomicU32::new(0));
@@ -141,7 +141,7 @@ async fn a_change_to_another_part_is_no_conflict() {
         assert_eq!(ran.value["mine"], 1);
         assert_eq!(ran.reply.record.state, versions("d", 50, 51));
     }
-    // Only what the tool has seen counts, and that counts also when it was only read.
+    // Only parts that the tool has seen conflict, even if it only read them.
     assert!(run(looks(), 1, "/other").await.reply.result.is_ok());
     let error = run(looks(), 1, "/seen").await.reply.result.unwrap_err();
     assert_eq!(error.code(), Code::Conflict);
@@ -154,7 +154,7 @@ async fn retry_reads_the_newest_version() {
     assert_eq!((ran.runs, ran.reply.record.attempts), (6, 6));
     assert_eq!(ran.value, json!({"mine": 501}));
     assert_eq!(ran.reply.record.state, versions("d", 5, 6));
-    // All of the document, or what holds the part, is a conflict too.
+    // A change of the whole document or of a parent of the part is a conflict too.
     assert_eq!(run(defaults(), 1, "/mine/deeper").await.reply.result.unwrap_err().code(), Code::Internal);
     assert_eq!(run(few(), 1, "").await.reply.result.unwrap_err().code(), Code::Precondition);
 }
@@ -226,12 +226,12 @@ async fn merge_rejects_changes_based_on_stale_values() {
         ran.reply.result.unwrap();
         assert_eq!((ran.runs, ran.value), (2, json!({"mine": 108, "seen": 7})));
     }
-    // Only what it writes: that is merged.
+    // Only written parts are merged.
     let ran = run_beside(sees_and_adds(), 1, "/mine", json!(100)).await;
     assert_eq!((ran.runs, ran.value), (1, json!({"mine": 101})));
 }
 
-/// Keep what another document holds, which somebody else changes in the meantime.
+/// Copy another document, which another process changes meanwhile.
 #[tool]
 async fn keep_seen(
     #[state(id = "seen", path = "/n")] seen: &i64,
@@ -291,7 +291,7 @@ async fn write_line(#[state(id = "lines")] lines: &mut Vec<u32>, number: u32) ->
     place
 }
 
-/// Keep a value under a name of its own.
+/// Store a value under its own name.
 #[tool(conflict_policy = "error")]
 async fn keep_own(#[state(id = "own", path = "/{name}")] value: &mut u32, name: u32) {
     tokio::task::yield_now().await;
@@ -325,7 +325,7 @@ async fn concurrent_calls_are_serializable() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_on_different_parts_never_conflict() {
     let store = Shared::new();
-    // `conflict_policy = "error"` would say if one did.
+    // `conflict_policy = "error"` would report a conflict.
     let calls: Vec<Call> = (1..=64).map(|name| Call::new("keep_own", json!({ "name": name }))).collect();
     for reply in at_once(&processes(&store), calls).await {
         reply.result.unwrap();

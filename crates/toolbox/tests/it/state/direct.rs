@@ -1,4 +1,4 @@
-//! Documents that a tool or an application changes by hand, and those that the server names.
+//! Direct changes of documents by tools and applications, and handles.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ async fn disjoint_changes_are_rebased() {
         (json!([{"op": "replace", "path": "", "value": 5}]), Err(Code::Conflict)),
         (json!([{"op": "test", "path": "/a", "value": 7}]), Err(Code::Precondition)),
         (json!([{"op": "remove", "path": "/x"}]), Err(Code::Precondition)),
-        // The first fits and the second does not: nothing is changed.
+        // The second operation fails, so nothing changes.
         (json!([{"op": "remove", "path": "/a"}, {"op": "remove", "path": "/a"}]), Err(Code::Precondition)),
     ] {
         let document = filled(&[base.clone(), newer.clone()]).await;
@@ -80,7 +80,7 @@ async fn disjoint_changes_are_rebased() {
             }
         }
     }
-    // A patch of a list that has become another one: never at a wrong place, never half of it.
+    // A patch on a changed list is applied as a whole or not at all.
     let document = filled(&[json!([1, 2, 3]), json!([3])]).await;
     let stale = patch(&json!([{"op": "add", "path": "/3", "value": 4}]));
     assert_eq!(document.apply_changes(1, &stale).await.unwrap_err().code(), Code::Conflict);
@@ -133,7 +133,7 @@ async fn failed_and_empty_changes_commit_nothing() {
     assert_eq!(document.version().await.unwrap(), 1);
 }
 
-/// Count by hand.
+/// Count with a direct change.
 #[tool]
 async fn count(ctx: &Ctx, document: String) -> Result<u64, ToolError> {
     let counter = ctx.state(&document)?;
@@ -147,14 +147,14 @@ async fn count(ctx: &Ctx, document: String) -> Result<u64, ToolError> {
     Ok(n)
 }
 
-/// Change by hand what is a parameter.
+/// Change a parameter's document directly.
 #[tool]
 async fn both(#[state(id = "d")] number: &mut u64, ctx: &Ctx) -> Result<u64, ToolError> {
     *number += 1;
     ctx.state("d")?.replace(&7).await
 }
 
-/// Count by hand from a thread, after the call is over.
+/// Count from a thread, after the end of the call.
 #[tool(timeout_s = 0.02)]
 fn too_late(ctx: &Ctx) -> Result<u64, ToolError> {
     std::thread::sleep(std::time::Duration::from_millis(300));
@@ -187,7 +187,7 @@ async fn tools_change_documents_directly() {
         reply.result.unwrap();
     }
     assert_eq!(store.load("n/@bob").await.unwrap().version, 64);
-    // No text of a caller makes the part of an owner.
+    // An argument cannot name an owner.
     for document in ["n/@alice", "@alice", "n/{name}", "n//x", "", "+x"] {
         let error = toolbox.call(by("eve", "count", json!({"document": document}))).await.result.unwrap_err();
         assert_eq!(error.code(), Code::InvalidInput, "{document}");
@@ -240,15 +240,12 @@ async fn a_handle_gives_no_access_to_another_caller() {
         let error = put(who, name).await.unwrap_err();
         assert_eq!(error.code(), Code::NotFound, "{who}");
     }
-    // To a stranger the error is the same as for a handle that nobody has.
-    let nobody = Call::new("put", json!({"cart": cart, "item": "x"}));
-    assert_eq!(
-        toolbox.call(nobody).await.result.unwrap_err().message(),
-        format!("unknown document `{cart}`")
-    );
+    // Another caller gets the same error as for an unknown handle.
+    let other = Call::new("put", json!({"cart": cart, "item": "x"}));
+    assert_eq!(toolbox.call(other).await.result.unwrap_err().message(), format!("unknown document `{cart}`"));
 }
 
-/// Begin a change and do not wait for its end.
+/// Start a change and do not wait for its end.
 #[tool(backoff_initial_ms = 1, backoff_max_ms = 1, policy(idempotent))]
 async fn hasty(ctx: &Ctx, again: bool) -> Result<u64, ToolError> {
     let document = ctx.state("d")?;
@@ -262,7 +259,7 @@ async fn hasty(ctx: &Ctx, again: bool) -> Result<u64, ToolError> {
     document.version().await
 }
 
-// The clock stands still, so that the change has begun when the tool loses patience, however busy the machine is.
+// The clock is paused, so that the change has started before the timeout on any machine.
 #[tokio::test(start_paused = true)]
 async fn running_direct_commits_are_awaited_and_recorded() {
     for (again, seen) in [(false, 0), (true, 1)] {
@@ -281,19 +278,19 @@ async fn running_direct_commits_are_awaited_and_recorded() {
     }
 }
 
-/// Look at a document.
+/// Read a document.
 #[tool(policy(idempotent, cache = "1h"))]
 async fn look(ctx: &Ctx) -> Result<u64, ToolError> {
     ctx.state("d")?.version().await
 }
 
-/// Look at a document as a parameter.
+/// Read a document as a parameter.
 #[tool(policy(idempotent))]
 async fn look_too(#[state(id = "d")] number: &u64) -> u64 {
     *number
 }
 
-/// Let another tool look.
+/// Let another tool read.
 #[tool(policy(idempotent, cache = "1h"))]
 async fn let_look(ctx: &Ctx, tool: String) -> Result<Value, ToolError> {
     Ok(ctx.call(tool, json!({})).await?.structured.unwrap_or_default())
