@@ -16,7 +16,7 @@ use toolpost::{
 use toolpost_gateway::catalog::DynamicSession;
 use toolpost_toolbox::Toolbox;
 
-/// What the original answers, if the set-up could make it.
+/// The recorded answers of llm_factory_toolkit, if available.
 #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 fn golden(test: &str) -> Option<Value> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.dev/llm_factory_toolkit/golden.json");
@@ -29,7 +29,7 @@ fn golden(test: &str) -> Option<Value> {
     written.map(|text| serde_json::from_str(&text).unwrap())
 }
 
-/// A tool that does nothing, as it stands in lists of tools.
+/// A tool without effects, from its JSON description.
 fn tool_of(listed: &Value) -> impl Tool + use<> {
     let text = |name: &str| listed[name].as_str().map(str::to_owned);
     let mut spec = ToolSpec::new(text("name").unwrap(), text("description").unwrap());
@@ -50,7 +50,7 @@ fn toolbox_of(listed: &Value) -> Toolbox {
     toolbox
 }
 
-/// Tools for many tests.
+/// The tools of most tests.
 fn office() -> Toolbox {
     toolbox_of(&json!([
         { "name": "find_contact", "description": "Find a person.", "category": "crm", "group": "crm.contacts", "tags": ["person"] },
@@ -67,13 +67,13 @@ struct OneAnswer(Option<String>);
 impl Port for OneAnswer {
     fn sample<'a>(&'a self, _: CallId, _: &'a SampleRequest) -> BoxFuture<'a, Result<Sample, ToolError>> {
         Box::pin(async move {
-            let content = self.0.clone().ok_or_else(|| ToolError::dependency("the line is down"))?;
+            let content = self.0.clone().ok_or_else(|| ToolError::dependency("no connection"))?;
             Ok(Sample { content, usage: None })
         })
     }
 }
 
-/// Calls a tool for a conversation.
+/// Calls a tool in a session.
 async fn call(
     session: &DynamicSession,
     tool: &str,
@@ -83,7 +83,7 @@ async fn call(
     session.call(Call::new(tool, arguments).with_port(port)).await.result
 }
 
-/// Calls a tool without a model, and takes its structured answer.
+/// Calls a tool without a model, and returns its structured result.
 async fn body(session: &DynamicSession, tool: &str, arguments: Value) -> Value {
     let output = call(session, tool, arguments, Arc::new(OneAnswer(None))).await.unwrap();
     output.structured.unwrap()

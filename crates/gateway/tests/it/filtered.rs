@@ -1,4 +1,4 @@
-//! What is open, and to whom.
+//! Filters.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ async fn a_denial_names_its_rule() {
     let source = Filtered::new(upstream.clone(), Filter::parse(NONE, ["delete_*"]).unwrap());
     let error = call(&source, "delete_all").await.unwrap_err();
     assert_eq!(error.message(), "the tool `delete_all` is denied by the rule deny = \"delete_*\"");
-    // Whether there is such a tool is not told.
+    // The error does not reveal whether the tool exists.
     let other = call(&source, "delete_none").await.unwrap_err();
     assert_eq!(other.message(), "the tool `delete_none` is denied by the rule deny = \"delete_*\"");
     assert_eq!(upstream.count_calls(), 0);
@@ -81,7 +81,7 @@ async fn clients_have_their_own_rules() {
             }
         }
     }
-    // What anybody may see, so that whoever is in front knows all names.
+    // The list for all callers has every name that any caller may use.
     assert_eq!(names(&source).await, ["read_file", "read_mail", "write_file"]);
 }
 
@@ -108,7 +108,7 @@ async fn an_alias_does_not_bypass_the_filter() {
     let listed = source.list().await.unwrap();
     let aliases: Vec<&str> = listed[0].aliases.iter().map(|alias| alias.name.as_str()).collect();
     assert_eq!((listed.len(), aliases), (1, vec!["look"]));
-    // What an unknown name leads to cannot be told without a list.
+    // Without a list, an alias cannot be resolved.
     let fresh = Filtered::new(upstream.clone(), Filter::parse(NONE, ["delete_*"]).unwrap());
     upstream.lists(Lists::Never);
     assert_eq!(call(&fresh, "tidy").await.unwrap_err().code(), Code::Timeout);
@@ -137,7 +137,7 @@ async fn prompts_and_resources_are_filtered_too() {
     assert!(source.render_prompt("greet", &Map::new()).await.is_ok());
     let error = source.render_prompt("curse", &Map::new()).await.unwrap_err();
     assert_eq!(error.code(), Code::Permission);
-    // A pattern that is allowed opens its addresses, and an address is allowed by itself.
+    // An allowed pattern opens its URIs; a URI can be allowed by itself.
     let allowed = Filter::parse(["resource:notes://{id}", "resource:file:///motd"], NONE).unwrap();
     let source = Filtered::new(upstream, allowed);
     for (uri, good) in

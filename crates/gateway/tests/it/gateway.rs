@@ -1,4 +1,4 @@
-//! Upstreams as settings say.
+//! Gateways from settings.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use toolpost_toolbox::Toolbox;
 
 use super::upstream::{Upstream, caller, names, spec, until};
 
-/// The upstreams that can be reached, by target, and how often each was connected.
+/// The reachable upstreams by target, and all connections.
 #[derive(Clone, Default)]
 struct Network {
     upstreams: Arc<Mutex<HashMap<String, Arc<Upstream>>>>,
@@ -35,7 +35,7 @@ impl Network {
                 network.connected.lock().unwrap().push(target.clone());
                 let found = network.upstreams.lock().unwrap().get(&target).cloned();
                 async move {
-                    let found = found.ok_or_else(|| ToolError::dependency("nobody listens"))?;
+                    let found = found.ok_or_else(|| ToolError::dependency("connection refused"))?;
                     Ok(found as Arc<dyn ToolSource>)
                 }
             })
@@ -176,12 +176,12 @@ async fn settings_change_while_calls_run() {
     let mut changed = gateway.reload(&settings(&next)).await.unwrap();
     changed.sort();
     assert_eq!(changed, ["calc", "late"]);
-    assert_ne!(toolbox.generation(), before, "clients are told");
+    assert_ne!(toolbox.generation(), before, "the change is visible");
     assert_eq!(names(&toolbox).await, ["kept__sub", "late__mul"]);
-    assert_eq!(network.count("kept"), 1, "what stays keeps its connection");
+    assert_eq!(network.count("kept"), 1, "an unchanged upstream is not reconnected");
     assert!(toolbox.run("late__mul", json!({})).await.is_ok());
     gate.add_permits(1);
-    assert_eq!(running.await.unwrap().unwrap().to_text(), "calc:add", "the call that ran is finished");
+    assert_eq!(running.await.unwrap().unwrap().to_text(), "calc:add", "the running call is finished");
     assert_eq!(gateway.reload(&settings(&next)).await.unwrap(), Vec::<String>::new());
     let wrong = json!([{ "name": "kept", "target": " " }]);
     assert_eq!(gateway.reload(&settings(&wrong)).await.unwrap_err().code(), Code::InvalidInput);
@@ -222,13 +222,13 @@ async fn an_unreachable_upstream_is_added_once_it_is_reachable() {
     assert_eq!(names(&*gateway.source()).await, ["calc__add"]);
     let status = gateway.status();
     assert_eq!(status[0].state, SourceState::Failed);
-    assert_eq!(status[0].reason.as_deref(), Some("nobody listens"));
+    assert_eq!(status[0].reason.as_deref(), Some("connection refused"));
     network.put("gone", &Upstream::new("gone", &["sub"]));
     until(async || names(&*gateway.source()).await.len() == 2).await;
     assert_eq!(gateway.status()[0].state, SourceState::Ready);
 }
 
-/// The fault that hurts most elsewhere: an upstream dies again and again under load.
+/// An upstream that dies repeatedly under load.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_upstream_loses_no_name_and_no_finished_call() {
     let make = || {
@@ -249,7 +249,7 @@ async fn a_killed_upstream_loses_no_name_and_no_finished_call() {
     let callers: Vec<_> = (0..8)
         .map(|number| {
             let (toolbox, over, answered) = (toolbox.clone(), Arc::clone(&over), Arc::clone(&answered));
-            // Half of them may be sent again, half must not.
+            // Half of the calls are idempotent.
             let tool = if number % 2 == 0 { "calc__add" } else { "calc__count" };
             tokio::spawn(async move {
                 let (mut good, mut lost) = (0_usize, 0_usize);
@@ -270,7 +270,7 @@ async fn a_killed_upstream_loses_no_name_and_no_finished_call() {
             })
         })
         .collect();
-    // It does some work in each life, the last one too.
+    // Each instance finishes some calls.
     let work = async || {
         let from = answered.load(Ordering::SeqCst);
         until(async || answered.load(Ordering::SeqCst) >= from + 50).await;

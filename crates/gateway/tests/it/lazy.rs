@@ -1,4 +1,4 @@
-//! Sources that start on their first use.
+//! Lazy sources.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +43,7 @@ async fn a_lazy_source_starts_once_on_first_use() {
     upstream.offers(&["notes://{id}"], &["greet"]);
     let store = Arc::new(MemoryManifests::default());
     let (first, starts) = lazy(&upstream, "digest", &store);
-    assert_eq!(names(&first).await, ["add"], "there is no manifest yet");
+    assert_eq!(names(&first).await, ["add"], "without a manifest the list starts it");
     assert_eq!(starts.load(Ordering::SeqCst), 1);
 
     let (second, starts) = lazy(&upstream, "digest", &store);
@@ -56,12 +56,12 @@ async fn a_lazy_source_starts_once_on_first_use() {
     let generation = second.generation();
     let (one, two) = tokio::join!(call(&second, "add"), call(&second, "add"));
     assert_eq!((one.unwrap(), two.unwrap()), ("up:add".to_owned(), "up:add".to_owned()));
-    assert_eq!(starts.load(Ordering::SeqCst), 1, "many first calls start it once");
+    assert_eq!(starts.load(Ordering::SeqCst), 1, "concurrent first calls start it once");
     assert_eq!(second.generation(), generation, "nothing has changed");
 
     let (other, starts) = lazy(&upstream, "another digest", &store);
     assert_eq!(names(&other).await, ["add"]);
-    assert_eq!(starts.load(Ordering::SeqCst), 1, "a changed start has no manifest");
+    assert_eq!(starts.load(Ordering::SeqCst), 1, "changed start parameters have no manifest");
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn a_stale_manifest_is_a_change() {
     let source = Arc::new(lazy(&upstream, "digest", &store).0);
     let toolbox = Toolbox::builder().build().unwrap();
     toolbox.add_source(source.clone()).await.unwrap();
-    assert!(toolbox.spec("add").is_some(), "as it was the last time");
+    assert!(toolbox.spec("add").is_some(), "from the manifest");
     let generation = source.generation();
     assert_eq!(toolbox.run("add", json!({})).await.unwrap_err().code(), Code::NotFound);
     assert_ne!(source.generation(), generation);
@@ -96,7 +96,7 @@ async fn a_failed_start_is_retryable() {
         assert_eq!(error.code(), Code::Dependency);
         assert!(matches!(error.retry_advice(), Some(RetryAdvice::NotStarted(_))));
     }
-    assert_eq!(starts.load(Ordering::SeqCst), 1, "it is left alone for a while");
+    assert_eq!(starts.load(Ordering::SeqCst), 1, "it backs off");
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(call(&fails, "add").await.is_err());
     assert_eq!(starts.load(Ordering::SeqCst), 2);

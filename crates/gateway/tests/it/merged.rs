@@ -1,4 +1,4 @@
-//! Many sources as one.
+//! Merged sources.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +81,7 @@ async fn an_earlier_member_has_the_name_and_invalid_tools_are_omitted() {
     assert!(status[0].omitted.is_empty());
     let left_out: Vec<&str> = status[1].omitted.iter().map(|left_out| left_out.name.as_str()).collect();
     assert_eq!(left_out, ["add", "bad name", "empty"]);
-    // When the name becomes free, it is the other's.
+    // A free name goes to the other member.
     one.set(vec![]);
     assert_eq!(call(&merged, "add").await.unwrap(), "two:add");
 }
@@ -159,7 +159,7 @@ async fn members_can_be_replaced_while_calls_run() {
         assert_eq!(answer.await.unwrap().unwrap(), "calc:add");
     }
     assert_eq!(old.count_calls(), 20);
-    // A set that does not fit together changes nothing.
+    // A conflicting set changes nothing.
     let clash = Upstream::new("clash", &["sub"]);
     let members = merged.members().into_iter().chain([member(&clash)]).collect();
     let before = merged.generation();

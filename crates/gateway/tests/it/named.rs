@@ -1,4 +1,4 @@
-//! Namespaces and new names.
+//! Namespaces and renames.
 
 use proptest::prelude::*;
 use serde_json::Map;
@@ -19,7 +19,7 @@ async fn tools_prompts_and_resources_are_under_the_namespace() {
     let rendered = source.render_prompt("my_calc__greet", &Map::new()).await.unwrap();
     assert_eq!(rendered.to_text(), "up:greet");
     assert_eq!(source.resources().await.unwrap()[0].uri_pattern.as_str(), "my.calc+notes://{id}");
-    // The first part of an address has no case.
+    // URI schemes are case-insensitive.
     let read = source.read_resource("MY.calc+notes://7").await.unwrap();
     assert_eq!(read.to_text(), "up:notes://7");
     for (name, hint) in [("add", None), ("my_calc__ad", None), ("other__add", None)] {
@@ -77,7 +77,7 @@ async fn long_names_are_truncated_deterministically() {
         check_tool_name(outer).unwrap();
         assert_eq!(call(&source, outer).await.unwrap(), format!("up:{inner}"));
     }
-    // Also before it was ever listed, and not by chance.
+    // Also before the first list; a wrong digest does not match.
     let fresh = Namespaced::new(Upstream::new("up", &tools), "calc").unwrap();
     assert_eq!(call(&fresh, &first[0]).await.unwrap(), format!("up:{}", long[0]));
     let mut other = first[0].clone();

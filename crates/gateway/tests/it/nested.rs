@@ -1,4 +1,4 @@
-//! Combinators in each other, and behind a toolbox.
+//! Nested sources, and toolboxes behind layers.
 
 use std::sync::Arc;
 
@@ -48,9 +48,9 @@ async fn a_whole_gateway_nests() {
     assert_eq!(toolbox.call(made).await.result.unwrap_err().code(), Code::Permission);
     assert_eq!(toolbox.run("gw__calc__drop", json!({})).await.unwrap_err().code(), Code::NotFound);
 
-    // A change deep inside is seen at the front, and held back.
+    // The outer toolbox sees an inner change, which is quarantined.
     upstream.set(vec![spec("add", "Adds, and more."), spec("sub", "The tool sub.")]);
-    // The revived source looks at its list when it is well.
+    // A health check reads the changed list.
     let error = toolbox.run("gw__calc__plus", json!({})).await.unwrap_err();
     assert_eq!(error.code(), Code::Permission, "{error}");
     assert!(toolbox.run("gw__calc__sub", json!({})).await.is_ok());

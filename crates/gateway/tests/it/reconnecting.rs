@@ -1,4 +1,4 @@
-//! Sources that come back.
+//! Reconnecting sources.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use toolpost_gateway::{ReconnectSettings, Reconnecting};
 
 use super::upstream::{Lists, Upstream, call, names, spec};
 
-/// What the next connections find.
+/// The upstream of the next connections.
 #[derive(Clone, Default)]
 struct Place {
     upstream: Arc<Mutex<Option<Arc<Upstream>>>>,
@@ -30,7 +30,7 @@ impl Place {
             place.tries.fetch_add(1, Ordering::SeqCst);
             let found = place.upstream.lock().unwrap().clone();
             async move {
-                let found = found.ok_or_else(|| ToolError::dependency("nobody listens"))?;
+                let found = found.ok_or_else(|| ToolError::dependency("connection refused"))?;
                 Ok(found as Arc<dyn ToolSource>)
             }
         };
@@ -87,7 +87,7 @@ async fn a_waiting_call_times_out_and_is_retryable() {
     assert_eq!(begun.elapsed().as_secs(), 4);
     assert_eq!(error.code(), Code::Dependency);
     assert!(matches!(error.retry_advice(), Some(RetryAdvice::NotStarted(_))), "{error:?}");
-    assert!(error.message().contains("nobody listens"), "{error}");
+    assert!(error.message().contains("connection refused"), "{error}");
     assert_eq!(reply.record.attempts, 0);
     assert_eq!(names(&source).await, ["add"]);
     assert_eq!(source.resources().await.unwrap().len(), 0);

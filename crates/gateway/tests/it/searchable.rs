@@ -1,4 +1,4 @@
-//! Many tools behind three.
+//! Search tools.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ async fn a_client_without_search_sees_three_tools_and_reaches_all() {
         let wanted = json!({ "name": "send_email", "arguments": arguments });
         assert_eq!(ask(&source, &plain, "call_tool", wanted).await.unwrap(), "up:send_email");
     }
-    // It is a call like any other: one record, under the name of the tool.
+    // A call through `call_tool` has one record, under the name of the tool.
     let records: Vec<String> = toolbox.records().iter().map(|record| record.tool.to_string()).collect();
     assert_eq!(records, ["send_email"; 3]);
     assert_eq!(ask(&source, &plain, "send_email", json!({})).await.unwrap(), "up:send_email");
@@ -125,12 +125,12 @@ async fn searches_see_the_current_list() {
     now = search().await.unwrap();
     assert_eq!(now["total"], 0);
     upstream.set(vec![spec("search_tools", "A tool of that name."), spec("other", "Other.")]);
-    assert_eq!(names(&source).await, [&THREE[..], &["other"]].concat(), "the three keep their names");
+    assert_eq!(names(&source).await, [&THREE[..], &["other"]].concat(), "the search tools have precedence");
     let wanted = json!({ "name": "search_tools" });
     assert_eq!(ask(&source, &who, "call_tool", wanted).await.unwrap(), "up:search_tools");
 }
 
-/// The promise: 500 tools cost a client that cannot search a twentieth, its first search included.
+/// 500 tools and a first search cost a client without search at most a twentieth of the tokens.
 #[tokio::test]
 async fn the_tokens_of_five_hundred_tools() {
     let things = [

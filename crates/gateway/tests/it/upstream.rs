@@ -1,4 +1,4 @@
-//! A source whose tools, answers and moods a test chooses.
+//! A configurable source for tests.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use toolpost_core::{
     ResourceSpec, RetryAdvice, SystemClock, ToolError, ToolSource, ToolSpec,
 };
 
-/// What an upstream does when it is asked for its list.
+/// The behavior of an upstream's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lists {
     Well,
@@ -26,16 +26,16 @@ pub(super) struct Upstream {
     tools: Mutex<Vec<Arc<ToolSpec>>>,
     generation: AtomicU64,
     lists: Mutex<Lists>,
-    /// How often it was asked for its list.
+    /// The number of list requests.
     pub(super) listed: AtomicUsize,
-    /// The calls that reached it, as they came.
+    /// The received calls, in order.
     pub(super) calls: Mutex<Vec<String>>,
-    /// Calls wait here for a permit, if they shall.
+    /// Calls wait for a permit of this gate, if any.
     gate: Mutex<Option<Arc<Semaphore>>>,
     alive: AtomicBool,
     resources: Mutex<Vec<Arc<ResourceSpec>>>,
     prompts: Mutex<Vec<Arc<PromptSpec>>>,
-    /// How often something was read or rendered.
+    /// The number of reads and renderings.
     pub(super) reads: AtomicUsize,
 }
 
@@ -65,13 +65,13 @@ impl Upstream {
         })
     }
 
-    /// Changes the tools, and says so.
+    /// Changes the tools and the generation.
     pub(super) fn set(&self, specs: Vec<ToolSpec>) {
         self.set_silently(specs);
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Changes the tools, and says nothing.
+    /// Changes the tools without a new generation.
     pub(super) fn set_silently(&self, specs: Vec<ToolSpec>) {
         *self.tools.lock().unwrap() = specs.into_iter().map(Arc::new).collect();
     }
@@ -88,21 +88,21 @@ impl Upstream {
         *self.prompts.lock().unwrap() = prompts.iter().map(prompt).collect();
     }
 
-    /// Changes the resources and the prompts, and says so.
+    /// Changes the resources, the prompts and the generation.
     pub(super) fn offer(&self, resources: Vec<ResourceSpec>, prompts: Vec<PromptSpec>) {
         *self.resources.lock().unwrap() = resources.into_iter().map(Arc::new).collect();
         *self.prompts.lock().unwrap() = prompts.into_iter().map(Arc::new).collect();
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Makes calls wait until permits are added.
+    /// Blocks calls until permits are added.
     pub(super) fn close_gate(&self) -> Arc<Semaphore> {
         let gate = Arc::new(Semaphore::new(0));
         *self.gate.lock().unwrap() = Some(Arc::clone(&gate));
         gate
     }
 
-    /// What runs is lost, and nothing works any more.
+    /// Fails running and later calls.
     pub(super) fn kill(&self) {
         self.alive.store(false, Ordering::SeqCst);
         if let Some(gate) = &*self.gate.lock().unwrap() {
@@ -240,7 +240,7 @@ pub(super) async fn until(mut condition: impl AsyncFnMut() -> bool) {
     tokio::time::timeout(Duration::from_secs(10), poll).await.unwrap();
 }
 
-/// What a tool answers, as text, or its error.
+/// The text of a tool's output, or its error.
 pub(super) async fn call(source: &dyn ToolSource, tool: &str) -> Result<String, ToolError> {
     source.call(Call::new(tool, json!({}))).await.result.map(|output| output.to_text().into_owned())
 }

@@ -1,4 +1,4 @@
-//! The original's answers and ours, with every intended difference.
+//! Comparison with llm_factory_toolkit, with every intended difference.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,52 +11,44 @@ use toolpost_toolbox::Toolbox;
 
 use super::{OneAnswer, call, golden, toolbox_of};
 
-/// An intended difference: the cases (a `*` at the end means all that begin so), the JSON pointer (a `*` is any part,
-/// and what lies below belongs to it), and why it is better so. One that is not needed fails the test.
+/// The intended differences: the case (a final `*` is a wildcard), the JSON pointer of the difference or of a parent (`*`
+/// matches any part), and the reason. An unused row fails the test.
 const DIFFERENCES: &[(&str, &str, &str)] = &[
-    ("browse/*", "/calls/*/body/hint", "the sentence is in our words"),
-    ("meeting/*", "/calls/*/body/hint", "the sentence is in our words"),
-    ("meeting/*", "/calls/*/payload/hint", "the sentence is in our words"),
+    ("browse/*", "/calls/*/body/hint", "the hint has another text"),
+    ("meeting/*", "/calls/*/body/hint", "the hint has another text"),
+    ("meeting/*", "/calls/*/payload/hint", "the hint has another text"),
     ("browse/word_of_the_category_alone", "/calls", "words of categories and groups are searched too"),
     ("browse/exact_name", "/calls", "the parts of a name are words of the query too"),
-    ("browse/query_in_category", "/calls", "tools that fit equally come in the order of their coming"),
+    ("browse/query_in_category", "/calls", "ties are in the order of registration"),
     (
         "meeting/load_invalid",
         "/calls/*/*/invalid/0/did_you_mean",
-        "what is spelt nearly so is meant, not what shares a word",
+        "suggestions are by spelling, not by shared words",
     ),
     ("meeting/load_core", "/calls/*/*/already_active", "a meta-tool is a tool that is active"),
     ("meeting/load_core", "/calls/*/*/invalid", "a meta-tool is a tool that is active"),
-    ("session/budget", "/analytics/most_loaded", "equal ones are in the order of their names"),
-    ("meeting/*", "/session/active_tools", "the order of loading is kept, so that prompt caches hold"),
-    ("browse/*", "/session/active_tools", "the order of loading is kept, so that prompt caches hold"),
+    ("session/budget", "/analytics/most_loaded", "ties are sorted by name"),
+    ("meeting/*", "/session/active_tools", "the load order is stable for prompt caches"),
+    ("browse/*", "/session/active_tools", "the load order is stable for prompt caches"),
     ("browse/*", "/session/_token_counts", "core and meta-tools count"),
     ("meeting/*", "/session/_token_counts", "core and meta-tools count"),
-    ("meeting/*", "/session/_analytics_calls", "calls are counted where they are made"),
-    ("browse/*", "/session/_analytics_calls", "calls are counted where they are made"),
+    ("meeting/*", "/session/_analytics_calls", "the session counts calls itself"),
+    ("browse/*", "/session/_analytics_calls", "the session counts calls itself"),
     ("meeting/budget", "/calls/*/body/budget", "core and meta-tools count"),
     ("meeting/budget", "/calls/*/payload/budget", "core and meta-tools count"),
-    ("meeting/load_twice_in_one_call", "/calls", "a name that is given twice is loaded once and then active"),
-    (
-        "meeting/load_twice_in_one_call",
-        "/session",
-        "a name that is given twice is loaded once and then active",
-    ),
-    ("meeting/find_garbage", "/calls/0", "without a usable answer of the model, words find the tools"),
-    ("meeting/find_failure", "/calls/0", "without a model, words find the tools"),
+    ("meeting/load_twice_in_one_call", "/calls", "the second of two equal names is already active"),
+    ("meeting/load_twice_in_one_call", "/session", "the second of two equal names is already active"),
+    ("meeting/find_garbage", "/calls/0", "without a valid model answer, the search is by words"),
+    ("meeting/find_failure", "/calls/0", "without a model, the search is by words"),
     ("dispatch/list", "", "a list is a result like any other"),
     ("dispatch/number", "", "a number is a result like any other"),
-    ("dispatch/nothing", "", "nothing is a result like any other"),
+    ("dispatch/nothing", "", "null is a result like any other"),
     ("dispatch/wrong_type", "/status", "arguments are checked before the tool runs"),
     ("dispatch/missing", "/status", "arguments are checked before the tool runs"),
-    ("dispatch/injected_overridden", "", "the model cannot override what the application injects"),
-    ("dispatch/mock", "/payload", "a text is its own payload, whether it is made up or not"),
-    ("session/*", "/saved/active_tools", "the order of loading is kept, so that prompt caches hold"),
-    (
-        "session/partial_1",
-        "/read_again/active_tools",
-        "the order of loading is kept, so that prompt caches hold",
-    ),
+    ("dispatch/injected_overridden", "", "the model cannot override injected values"),
+    ("dispatch/mock", "/payload", "a text is its own payload, mocked or not"),
+    ("session/*", "/saved/active_tools", "the load order is stable for prompt caches"),
+    ("session/partial_1", "/read_again/active_tools", "the load order is stable for prompt caches"),
 ];
 
 fn differences(theirs: &Value, ours: &Value, pointer: &str, found: &mut Vec<String>) {

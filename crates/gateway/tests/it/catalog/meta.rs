@@ -38,7 +38,7 @@ async fn loaded_tools_are_appended() {
     body(&session, "unload_tools", json!({ "tool_names": ["send_letter"] })).await;
     body(&session, "load_tools", json!({ "tool_names": ["send_letter"] })).await;
     assert_eq!(offered(&session)[6..], ["find_contact", "crm_summary", "send_letter"]);
-    // The next run of the conversation begins where this one ends, also from what was saved.
+    // The next run continues with the session, also after serialization.
     let saved: ToolSession =
         serde_json::from_value(serde_json::to_value(session.session()).unwrap()).unwrap();
     let tools = DynamicTools::new(&toolbox, Discovery::Browse, vec!["make_tea".to_owned()], false);
@@ -76,7 +76,7 @@ fn exactly_one_discovery_tool_is_offered() {
         (Discovery::Find, "find_tools", "browse_toolkit"),
     ] {
         let tools = DynamicTools::new(&toolbox, discovery, Vec::new(), false);
-        // Also when the conversation had the other one before.
+        // Even if the session had loaded the other one.
         let before = ToolSession::new();
         before.load([(hides, 10)]);
         let (session, _) = tools.open(before);

@@ -1,4 +1,4 @@
-//! Searching, and following what is registered.
+//! Search, and updates of the catalog.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,32 +39,28 @@ fn every_option_of_a_search_is_applied() {
     let catalog = Catalog::new(&office());
     let rows: &[(&str, Search, &[&str])] = &[
         (
-            "all, in the order of coming",
+            "all, in the order of registration",
             Search::all(),
             &["find_contact", "move_deal", "crm_summary", "send_letter", "make_tea"],
         ),
-        ("an empty query is none", Search::new("  ").limit(1), &["find_contact"]),
+        ("an empty query matches all", Search::new("  ").limit(1), &["find_contact"]),
         ("a word of the name", Search::new("deal"), &["move_deal", "crm_summary"]),
         ("a word of the description", Search::new("water"), &["make_tea"]),
         ("a tag", Search::new("report"), &["crm_summary"]),
         ("a category", Search::new("kitchen"), &["make_tea"]),
         ("a group", Search::new("pipeline"), &["move_deal"]),
         ("part of a word", Search::new("ette"), &["send_letter"]),
-        ("a beginning", Search::new("con"), &["find_contact"]),
-        ("another form", Search::new("letters"), &["send_letter"]),
-        ("a slip", Search::new("sumary"), &["crm_summary"]),
+        ("a prefix", Search::new("con"), &["find_contact"]),
+        ("an inflected form", Search::new("letters"), &["send_letter"]),
+        ("a misspelling", Search::new("sumary"), &["crm_summary"]),
         ("half of the words is enough", Search::new("send submarine"), &["send_letter"]),
-        ("less is not", Search::new("send submarine torpedo"), &[]),
+        ("fewer words do not match", Search::new("send submarine torpedo"), &[]),
         (
-            "unless any word will do",
+            "one word matches with `Any`",
             Search::new("send submarine torpedo").matching(Matching::Any),
             &["send_letter"],
         ),
-        (
-            "words that say nothing do not count",
-            Search::new("how do I send a letter to them"),
-            &["send_letter"],
-        ),
+        ("stop words do not count", Search::new("how do I send a letter to them"), &["send_letter"]),
         ("category", Search::all().category("CRM"), &["find_contact", "move_deal", "crm_summary"]),
         ("group", Search::all().group("crm.contacts"), &["find_contact"]),
         ("group or category", Search::all().group("crm"), &["find_contact", "move_deal", "crm_summary"]),
@@ -72,12 +68,12 @@ fn every_option_of_a_search_is_applied() {
         ("tags", Search::all().tags(["SALE", "post"]), &["move_deal", "send_letter"]),
         ("query and category", Search::new("deal").category("crm").tags(["report"]), &["crm_summary"]),
         ("limit", Search::all().limit(2), &["find_contact", "move_deal"]),
-        ("no limit at all", Search::all().limit(0), &[]),
+        ("a limit of 0", Search::all().limit(0), &[]),
         ("offset", Search::all().limit(2).offset(3), &["send_letter", "make_tea"]),
         ("past the end", Search::all().offset(usize::MAX), &[]),
         ("score", Search::new("move_deal").min_score(1.0), &["move_deal"]),
         ("score without an exact name", Search::new("deal").min_score(1.0), &[]),
-        ("the exact name, whatever its case", Search::new("MOVE_DEAL").limit(1), &["move_deal"]),
+        ("the exact name, case-insensitive", Search::new("MOVE_DEAL").limit(1), &["move_deal"]),
     ];
     for (what, search, expected) in rows {
         assert_eq!(names(&catalog, search), *expected, "{what}");
@@ -110,7 +106,7 @@ async fn the_catalog_follows_the_toolbox_and_its_sources() {
 
     assert!(outer.remove("own"));
     assert!(catalog.entry("own").is_none() && names(&catalog, &Search::new("own")).is_empty());
-    // Another tool of the same name is another tool.
+    // A new tool of the same name replaces the entry.
     outer.add(tool_of(&json!({ "name": "own", "description": "Paint a wall." }))).unwrap();
     assert_eq!(names(&catalog, &Search::new("wall")), ["own"]);
     assert_eq!(catalog.tools_in_group("g"), [""; 0]);
@@ -127,7 +123,7 @@ fn the_order_of_ten_thousand_results_is_stable() {
         let found = one.search(&search);
         assert_eq!(found.names(), other.search(&search).names(), "{query}");
         assert!(found.hits.windows(2).all(|pair| pair[0].score >= pair[1].score), "{query}");
-        // Pages together are the whole.
+        // The pages together equal the whole result.
         let pages: Vec<String> =
             (0..5).flat_map(|page| names(&one, &Search::new(query).limit(10).offset(page * 10))).collect();
         assert_eq!(pages, found.names(), "{query}");

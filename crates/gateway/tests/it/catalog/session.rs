@@ -1,4 +1,4 @@
-//! What a conversation has loaded.
+//! Sessions of dynamic loading.
 
 use serde_json::{Value, json};
 use toolpost_gateway::catalog::ToolSession;
@@ -46,7 +46,7 @@ fn the_load_order_is_stable_and_only_changes_grow_the_revision() {
     let again: ToolSession = serde_json::from_value(serde_json::to_value(&session).unwrap()).unwrap();
     assert_eq!(again.active_tools(), ["c", "b", "a"]);
     assert!(again.is_active("c") && !again.is_active("zzz"));
-    // Clones are the same session; one that was read is another.
+    // Clones share their state; a deserialized session does not.
     let clone = session.clone();
     clone.unload(["c"]);
     assert!(!session.is_active("c") && again.is_active("c"));
