@@ -62,7 +62,7 @@ pub const BENCHES: &[Bench] = &[
     bench("toolpost-sandbox", "crates/sandbox", "session_cost"),
     Bench { features: "docker", ..bench("toolpost-sandbox", "crates/sandbox", "docker_cost") },
     bench("toolpost-toolbox", "crates/toolbox", "call_cost"),
-    bench("toolpost-toolbox", "crates/toolbox", "search_cost"),
+    bench("toolpost-gateway", "crates/gateway", "search_cost"),
     bench("toolpost-toolbox", "crates/toolbox", "state_cost"),
     bench("toolpost", "crates/toolpost", "program_cost"),
     bench("toolpost-store", "crates/store", "commit_cost"),

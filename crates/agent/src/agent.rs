@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use toolpost_core::EventSink;
+use toolpost_gateway::catalog::ToolSession;
 use toolpost_llm::{HostedTool, Model, Settings, ToolChoice};
-use toolpost_toolbox::{ToolSession, Toolbox};
+use toolpost_toolbox::Toolbox;
 
 use crate::answer_schema::AnswerSchema;
 use crate::config::AgentConfig;

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use toolpost_core::{Call, Port, Reply, ToolError, ToolSource, ToolSpec};
+use toolpost_gateway::catalog::{Discovery, DynamicSession, DynamicTools, OfferedTool, ToolSession};
 use toolpost_llm::{Feature, Model, ToolDefinition};
-use toolpost_toolbox::{Discovery, DynamicSession, DynamicTools, OfferedTool, ToolSession, Toolbox};
+use toolpost_toolbox::Toolbox;
 
 use crate::port::ModelPort;
 

@@ -30,8 +30,8 @@ use toolpost_core::{
     CallId, CallOptions, Caller, Cancellation, Clock, Event, EventSink, Port, RunId, RunRecord, Scope,
     SystemClock, Values,
 };
+use toolpost_gateway::catalog::ToolSession;
 use toolpost_llm::{CodeExecutionMeter, ErrorKind, Model, ModelError, Request, Turn};
-use toolpost_toolbox::ToolSession;
 
 use self::budget::{Budget, sleep_until};
 use self::calls::Made;

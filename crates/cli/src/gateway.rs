@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 use toolpost_core::{ToolError, ToolSource};
-use toolpost_sandbox::Level;
-use toolpost_toolbox::Toolbox;
-use toolpost_toolbox::sources::{
+use toolpost_gateway::{
     Connect, Gateway, GatewayParts, GatewaySettings, MemoryPins, MergeSettings, ReconnectSettings,
     UpstreamSettings,
 };
+use toolpost_sandbox::Level;
+use toolpost_toolbox::Toolbox;
 
 pub(crate) use self::namespaces::Several;
 use self::stores::{FileManifests, FilePins};

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use toolpost_core::{Secret, StartCheck, Tool, ToolGroup as _, ToolSource, did_you_mean};
 use toolpost_exec::client::{Diagnostic, Executables};
 use toolpost_exec::command::{CommandTools, SHIPPED};
+use toolpost_gateway::Gateway;
 use toolpost_sandbox::{Grants, Level};
-use toolpost_toolbox::sources::Gateway;
 
 use self::grammar::{is_address, is_description, split, takes_token};
 use self::opened::Opened;

@@ -1,4 +1,4 @@
-//! How a toolbox is put together, and every default of the call path.
+//! The builder of a toolbox, and the defaults of the call path.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,39 +12,38 @@ use toolpost_core::{
 
 use crate::offers::Offer;
 
-/// Who gets every record. It is called where a call ends and must return at once.
+/// Receives every record, at the end of its call. It must return at once.
 pub(crate) type RecordSink = Arc<dyn Fn(&Arc<CallRecord>) + Send + Sync>;
 
-/// The limits of a toolbox. A tool's own policy and a call's options can only be tighter or, for a tool that says so,
-/// different in kind; these hold for everything else.
+/// The limits of a toolbox. A tool's policy and a call's options can override some of them.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Settings {
-    /// How long one attempt may run. Default: 60 s.
+    /// The timeout of one attempt. Default: 60 s.
     pub timeout: Duration,
-    /// How long an answer to a question may take. Default: 10 min.
+    /// The timeout of an answer to a question. Default: 10 min.
     pub answer_timeout: Duration,
-    /// How many calls run at once. Default: 64.
+    /// The maximum number of running calls. Default: 64.
     pub concurrency: usize,
-    /// How many calls wait at most. Default: 1,024; then `OVERLOADED`.
+    /// The maximum number of queued calls. Default: 1,024; then `OVERLOADED`.
     pub queue: usize,
-    /// How many bytes of text a model gets. Default: 64 KiB.
+    /// The maximum text for a model, in bytes. Default: 64 KiB.
     pub output_limit: usize,
-    /// How many bytes of pictures and sound, in base 64, a model gets. Default: 16 MiB.
+    /// The maximum images and audio for a model, in bytes of base64. Default: 16 MiB.
     pub media_limit: usize,
-    /// How large the arguments of one call may be, about, as JSON. Default: 16 MiB.
+    /// The estimated maximum size of a call's arguments, in bytes of JSON. Default: 16 MiB.
     pub arguments_limit: usize,
-    /// How deep calls may nest. Default: 8.
+    /// The maximum depth of nested calls. Default: 8.
     pub depth: u8,
-    /// How many records are kept. Default: 1,024.
+    /// The maximum number of stored records. Default: 1,024.
     pub records: usize,
-    /// How many answers are cached. Default: 1,024.
+    /// The maximum number of cached results. Default: 1,024.
     pub cache_entries: usize,
-    /// How many bytes the cached answers may have together, as JSON. Default: 16 MiB.
+    /// The maximum size of all cached results, in bytes of JSON. Default: 16 MiB.
     pub cache_bytes: usize,
-    /// How many artefacts one call may hand over. Default: 256.
+    /// The maximum number of artifacts per call. Default: 256.
     pub artifacts: usize,
-    /// How many bytes a document may have, as JSON. Default: 1 MiB; then `LIMIT`.
+    /// The maximum size of a document, in bytes of JSON. Default: 1 MiB; then `LIMIT`.
     pub document_limit: usize,
 }
 
@@ -68,7 +67,7 @@ impl Default for Settings {
     }
 }
 
-/// Puts a [`Toolbox`](crate::Toolbox) together.
+/// Builds a [`Toolbox`](crate::Toolbox).
 #[must_use = "a builder does nothing until `build`"]
 pub struct ToolboxBuilder {
     pub(crate) name: Arc<str>,
@@ -105,13 +104,13 @@ impl Default for ToolboxBuilder {
 }
 
 impl ToolboxBuilder {
-    /// Names the toolbox, for records of calls that come through another one. Default: `local`.
+    /// Sets the name, for records of an outer toolbox. Default: `local`.
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Adds a tool: the name of a function with `#[tool]`, or anything that implements [`Tool`].
+    /// Adds a tool: a function with `#[tool]`, or a value that implements [`Tool`].
     pub fn tool<Kind>(mut self, tool: impl IntoTool<Kind>) -> Self {
         self.tools.push(tool.into_tool());
         self
@@ -124,80 +123,80 @@ impl ToolboxBuilder {
         self
     }
 
-    /// Adds a resource: the name of a function with `#[resource]`.
+    /// Adds a resource: a function with `#[resource]`.
     pub fn resource<R: Resource + 'static>(mut self, resource: impl FnOnce() -> R) -> Self {
         self.offers.push(Offer::Resource(Arc::new(resource())));
         self
     }
 
-    /// Adds a prompt: the name of a function with `#[prompt]`.
+    /// Adds a prompt: a function with `#[prompt]`.
     pub fn prompt<P: Prompt + 'static>(mut self, prompt: impl FnOnce() -> P) -> Self {
         self.offers.push(Offer::Prompt(Arc::new(prompt())));
         self
     }
 
-    /// Changes limits.
+    /// Changes the limits.
     pub fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Self {
         change(&mut self.settings);
         self
     }
 
-    /// Injects a value by its type into all tools that take an `Inject<T>`.
+    /// Injects a value by its type, for parameters of type `Inject<T>`.
     pub fn provide<T: Send + Sync + 'static>(mut self, value: T) -> Self {
         self.values.provide(value);
         self
     }
 
-    /// Injects a value that others share, by its type.
+    /// Injects a shared value by its type.
     pub fn provide_shared<T: Send + Sync + 'static>(mut self, value: Arc<T>) -> Self {
         self.values.provide_shared(value);
         self
     }
 
-    /// Injects a value by its name into all tools that have a parameter with `#[arg(inject)]` of this name.
+    /// Injects a value by its name, for parameters with `#[arg(inject)]`.
     pub fn provide_named(mut self, name: impl Into<String>, value: impl Into<serde_json::Value>) -> Self {
         self.values.provide_named(name, value);
         self
     }
 
-    /// Says whether a tool may be called, whatever the tool itself says.
+    /// Sets the approval of a tool. It overrides the policy of the tool.
     pub fn approval(mut self, tool: impl Into<String>, approval: Approval) -> Self {
         self.approvals.insert(tool.into(), approval);
         self
     }
 
-    /// Says whether tools may be called that [`approval`](Self::approval) does not name; the stricter of this and
-    /// the tool's own policy counts.
+    /// Sets the approval of all tools without an [`approval`](Self::approval). The stricter of this and the tool's
+    /// policy counts.
     pub fn default_approval(mut self, approval: Approval) -> Self {
         self.default_approval = Some(approval);
         self
     }
 
-    /// Keeps the documents of `#[state]` there. Default: a [`MemoryStore`](crate::MemoryStore) of its own.
+    /// Sets the store of documents, for `#[state]`. Default: a new [`MemoryStore`](crate::MemoryStore).
     pub fn store(mut self, store: Arc<dyn DocStore>) -> Self {
         self.store = Some(store);
         self
     }
 
-    /// Runs the tools with the placement `worker` there. Without one they cannot be registered.
+    /// Sets the runner of tools with the placement `worker`. Without a runner they cannot be registered.
     pub fn runner(mut self, runner: impl Runner + 'static) -> Self {
         self.runner = Some(Arc::new(runner));
         self
     }
 
-    /// Takes time from elsewhere, for tests.
+    /// Sets the clock, for tests.
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Is told of every event of every call. It must return at once.
+    /// Passes every event of every call to a sink, which must return at once.
     pub fn on_event(mut self, sink: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.events = Some(Arc::new(sink));
         self
     }
 
-    /// Is given every record. It must return at once.
+    /// Passes every record to a sink, which must return at once.
     pub fn on_record(mut self, sink: impl Fn(&Arc<CallRecord>) + Send + Sync + 'static) -> Self {
         self.records = Some(Arc::new(sink));
         self

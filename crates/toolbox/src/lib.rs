@@ -1,27 +1,25 @@
 //! The call path: every call is resolved, checked, permitted, queued, run, limited and recorded, in one place.
 //!
 //! [`Toolbox`] holds tools and sources of tools, and is itself a source, so that toolboxes nest. Read the module
-//! `path` first: it is the whole way of a call, top to bottom; each stage is a small module beside it.
+//! `path` first: it has all stages of a call in order. Each stage is a module beside it.
 //!
 //! # Invariants
 //!
-//! - There is one way to run a tool, and every call takes all of it: no front, no nested call and no test goes round.
-//! - Every call leaves exactly one record, also when its future is dropped in the middle.
-//! - Nothing here is unbounded: not the queue, not the cache, not the records, not what a model is sent.
+//! - There is one way to run a tool. Every call takes all stages: from a front, from another tool, and from a test.
+//! - Every call leaves exactly one record, also if its future is dropped.
+//! - The queue, the cache, the records and the outputs for models are bounded.
 //! - No task is spawned for an inline tool; a blocking tool takes one thread of the runtime's pool.
-//! - Knows no protocol, no provider, no process and no file. State that outlives a call is kept behind
-//!   [`DocStore`](toolpost_core::DocStore); here is only the store in memory.
-//! - What an attempt makes of its state counts when it has succeeded in time, all of it or nothing; a commit that has
-//!   begun is finished and recorded, whoever goes away.
+//! - The crate knows no protocol, provider, process or file. [`DocStore`](toolpost_core::DocStore) persists state;
+//!   this crate has only the store in memory.
+//! - The changes of an attempt to its state are committed together, and only if the attempt succeeds in time. A
+//!   running commit is finished and recorded even if the caller drops the call.
 #![forbid(unsafe_code)]
 
 mod builder;
-mod catalog;
 mod offers;
 mod path;
 mod registry;
 mod shared;
-pub mod sources;
 mod state;
 mod toolbox;
 mod usage;
@@ -29,11 +27,6 @@ mod view;
 mod waits;
 
 pub use self::builder::{Settings, ToolboxBuilder};
-pub use self::catalog::{
-    Analytics, Budget, Catalog, CatalogEntry, Discovery, DynamicSession, DynamicTools, Found, Hit,
-    META_TOOL_NAMES, Matching, OfferedTool, Search, TokenSavings, ToolSession, ToolSummary, Unloaded,
-    compact_schema, definition, definition_tokens, is_meta_tool, meta_tools,
-};
 pub use self::state::MemoryStore;
 pub use self::toolbox::Toolbox;
 pub use self::usage::ToolUsage;

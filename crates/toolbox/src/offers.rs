@@ -1,4 +1,4 @@
-//! The resources and prompts of a toolbox, as they are registered.
+//! The registered resources and prompts of a toolbox.
 
 use std::sync::Arc;
 

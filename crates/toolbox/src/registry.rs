@@ -1,4 +1,4 @@
-//! The tools that a toolbox holds, by name.
+//! The registered tools of a toolbox, by name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,34 +13,34 @@ use crate::builder::Settings;
 use crate::path::pace::Pace;
 use crate::usage::Counters;
 
-/// How long one attempt of a foreign tool may take at most, whatever it says.
+/// The maximum timeout of one attempt that a source's tool can declare.
 const MAX_FOREIGN_TIMEOUT: Duration = Duration::from_hours(1);
-/// How many further attempts a foreign tool may be given time for, whatever it says.
+/// The maximum number of retries that a source's tool can declare.
 const MAX_FOREIGN_RETRIES: u32 = 10;
-/// How long the waits between them may be, whatever it says.
+/// The maximum delay between retries that a source's tool can declare.
 const MAX_FOREIGN_DELAY: Duration = Duration::from_mins(1);
-/// How long a source whose list could not be read is left alone.
+/// The delay before a failed list is read again.
 const BACK_OFF: Duration = Duration::from_secs(5);
 
-/// Where a tool's calls go.
+/// The target of a tool's calls.
 pub(crate) enum Target {
-    /// To code of this process.
+    /// Code of this process.
     Local(Arc<dyn Tool>),
-    /// To a source, which owns schema, retries and per-tool limits.
+    /// A source, which checks the schema, retries, and enforces per-tool limits.
     Source(Arc<dyn ToolSource>),
 }
 
-/// One tool, with everything that outlives its calls.
+/// A registered tool, with the state that outlives its calls.
 pub(crate) struct Entry {
-    /// Never used twice, so that what is kept of one tool is never taken for another of its name.
+    /// Unique, so that cached results never belong to another tool of the same name.
     pub(crate) id: u64,
     pub(crate) name: Arc<str>,
     pub(crate) source_name: Arc<str>,
     pub(crate) spec: Arc<ToolSpec>,
     pub(crate) target: Target,
-    /// How many calls of it run at once.
+    /// The maximum number of its running calls.
     pub(crate) limit: Option<usize>,
-    /// How often it may be called.
+    /// The rate limit.
     pub(crate) pace: Option<Pace>,
     pub(crate) counters: Counters,
 }
@@ -55,7 +55,7 @@ impl Entry {
         }
     }
 
-    /// A tool of a source. Its limits are kept where it lives, and what it says of itself is believed within bounds.
+    /// A tool of a source. The source enforces its limits; its declared timeouts and retries are bounded here.
     fn foreign(
         spec: &ToolSpec,
         source: Arc<dyn ToolSource>,
@@ -91,7 +91,7 @@ impl Entry {
         }
     }
 
-    /// Texts within the arguments that the tool itself calls secret. A source sees to its own records.
+    /// The texts in the arguments that the tool declares secret. A source masks its own records.
     pub(crate) fn secrets(&self, arguments: &Value) -> Vec<String> {
         match &self.target {
             Target::Local(tool) => tool.secrets(arguments),
@@ -104,19 +104,19 @@ impl Entry {
     }
 }
 
-/// A source and the state of its list when it was last read.
+/// A source and the state of its last list.
 struct Listed {
     source: Arc<dyn ToolSource>,
     seen: AtomicU64,
-    /// Until when it is left alone, after its list could not be read.
-    left_alone: Mutex<Option<Instant>>,
+    /// No read of the list begins before this time, after a failed one.
+    blocked_until: Mutex<Option<Instant>>,
 }
 
-/// The tools by name, in the order of their coming; and the sources that some of them come from.
+/// The tools by name, in the order of registration, and the sources.
 #[derive(Default)]
 pub(crate) struct Registry {
     entries: HashMap<Arc<str>, Arc<Entry>>,
-    /// Other names, and those of the tools that have them.
+    /// From an alias to the name of its tool.
     aliases: HashMap<Arc<str>, Arc<str>>,
     order: Vec<Arc<str>>,
     sources: Vec<Listed>,
@@ -127,12 +127,12 @@ impl Registry {
         self.owner(name).cloned()
     }
 
-    /// The tool that has this name or alias.
+    /// The tool with this name or alias.
     fn owner(&self, name: &str) -> Option<&Arc<Entry>> {
         self.entries.get(name).or_else(|| self.entries.get(self.aliases.get(name)?))
     }
 
-    fn take_aliases(&mut self, entry: &Entry) {
+    fn insert_aliases(&mut self, entry: &Entry) {
         for alias in &entry.spec.aliases {
             self.aliases.insert(alias.name.as_str().into(), Arc::clone(&entry.name));
         }
@@ -151,34 +151,34 @@ impl Registry {
         for name in all_names(&entry.spec) {
             let Some(other) = self.owner(name) else { continue };
             let message = if name == &*other.name && name == &*entry.name {
-                format!("there is one of this name already, from `{}`; rename one of them", other.source_name)
+                format!("another tool from `{}` has this name; rename one of them", other.source_name)
             } else {
                 format!(
-                    "`{name}` is a name or an alias of `{}` from `{}` already; rename one of them",
+                    "`{name}` is a name or an alias of `{}` from `{}`; rename one of them",
                     other.name, other.source_name
                 )
             };
             return Err(SpecError { tool: entry.spec.name.clone(), message });
         }
-        self.take_aliases(&entry);
+        self.insert_aliases(&entry);
         self.order.push(Arc::clone(&entry.name));
         self.entries.insert(Arc::clone(&entry.name), Arc::new(entry));
         Ok(())
     }
 
-    /// Adds an entry that no list shows, under a key that is no name of a tool.
+    /// Adds an unlisted entry under a key that no tool can have as its name.
     pub(crate) fn insert_hidden(&mut self, key: Arc<str>, mut entry: Entry) -> Result<(), SpecError> {
         entry.spec.check()?;
         entry.name = Arc::clone(&key);
         if self.entries.contains_key(&key) {
-            let message = format!("there is a `{key}` already; rename one of them");
+            let message = format!("another definition has the key `{key}`; rename one of them");
             return Err(SpecError { tool: entry.spec.name.clone(), message });
         }
         self.entries.insert(key, Arc::new(entry));
         Ok(())
     }
 
-    /// The sources, in the order of their coming.
+    /// The sources, in the order of registration.
     pub(crate) fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
         self.sources.iter().map(|listed| Arc::clone(&listed.source)).collect()
     }
@@ -189,10 +189,10 @@ impl Registry {
         self.entries.remove(name).is_some()
     }
 
-    /// Takes the tools of a source in. All or none: a name that is taken already leaves everything as it was.
+    /// Replaces the tools of a source. On an error, nothing changes.
     ///
-    /// Tools that it had before and still has, unchanged, keep their place and their counters.
-    pub(crate) fn take_list(
+    /// Unchanged tools keep their position and their counters.
+    pub(crate) fn replace_list(
         &mut self,
         source: &Arc<dyn ToolSource>,
         generation: u64,
@@ -200,7 +200,7 @@ impl Registry {
         settings: &Settings,
     ) -> Result<(), SpecError> {
         let source_name: Arc<str> = source.name().into();
-        let from_here = |entry: &Entry| match &entry.target {
+        let is_own = |entry: &Entry| match &entry.target {
             Target::Source(known) => Arc::ptr_eq(known, source),
             Target::Local(_) => false,
         };
@@ -210,22 +210,24 @@ impl Registry {
             for name in all_names(spec) {
                 let wrong = |message| Err(SpecError { tool: name.to_owned(), message });
                 if !names.insert(name) {
-                    return wrong(format!("`{source_name}` has two of this name"));
+                    return wrong(format!("`{source_name}` has two tools with this name"));
                 }
-                if let Some(other) = self.owner(name).filter(|entry| !from_here(entry)) {
+                if let Some(other) = self.owner(name).filter(|entry| !is_own(entry)) {
                     let other = &other.source_name;
-                    return wrong(format!("`{source_name}` and `{other}` both have one; rename one of them"));
+                    return wrong(format!(
+                        "`{source_name}` and `{other}` both have a tool with this name; rename one of them"
+                    ));
                 }
             }
         }
         let names: HashSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
         let mut known: HashMap<Arc<str>, Arc<Entry>> = HashMap::new();
         self.entries.retain(|name, entry| {
-            let ours = from_here(entry);
-            if ours {
+            let own = is_own(entry);
+            if own {
                 known.insert(Arc::clone(name), Arc::clone(entry));
             }
-            !ours
+            !own
         });
         self.order.retain(|name| !known.contains_key(name) || names.contains(&**name));
         self.aliases.retain(|_, tool| !known.contains_key(tool));
@@ -237,7 +239,7 @@ impl Registry {
             if !in_order.contains(&entry.name) {
                 self.order.push(Arc::clone(&entry.name));
             }
-            self.take_aliases(&entry);
+            self.insert_aliases(&entry);
             self.entries.insert(Arc::clone(&entry.name), entry);
         }
         match self.sources.iter().find(|listed| Arc::ptr_eq(&listed.source, source)) {
@@ -245,29 +247,29 @@ impl Registry {
             None => self.sources.push(Listed {
                 source: Arc::clone(source),
                 seen: AtomicU64::new(generation),
-                left_alone: Mutex::default(),
+                blocked_until: Mutex::default(),
             }),
         }
         Ok(())
     }
 
-    /// The sources whose list has changed since it was read, but for those that are left alone.
+    /// The sources whose list has changed, without those that have just failed.
     pub(crate) fn stale_sources(&self) -> Vec<Arc<dyn ToolSource>> {
         self.sources
             .iter()
             .filter(|listed| listed.source.generation() != listed.seen.load(Ordering::Relaxed))
             .filter(|listed| {
-                let until = *listed.left_alone.lock().unwrap_or_else(PoisonError::into_inner);
+                let until = *listed.blocked_until.lock().unwrap_or_else(PoisonError::into_inner);
                 until.is_none_or(|until| until <= Instant::now())
             })
             .map(|listed| Arc::clone(&listed.source))
             .collect()
     }
 
-    /// Leaves a source alone for a while.
+    /// Delays the next read of a source's list.
     pub(crate) fn back_off(&self, source: &Arc<dyn ToolSource>) {
         for listed in self.sources.iter().filter(|listed| Arc::ptr_eq(&listed.source, source)) {
-            *listed.left_alone.lock().unwrap_or_else(PoisonError::into_inner) =
+            *listed.blocked_until.lock().unwrap_or_else(PoisonError::into_inner) =
                 Instant::now().checked_add(BACK_OFF);
         }
     }
@@ -282,7 +284,7 @@ fn all_names(spec: &ToolSpec) -> impl Iterator<Item = &str> {
     std::iter::once(&spec.name).chain(spec.aliases.iter().map(|alias| &alias.name)).map(String::as_str)
 }
 
-/// Whether two specs say the same.
+/// Whether two specs are equal.
 fn same_spec(one: &Arc<ToolSpec>, other: &Arc<ToolSpec>) -> bool {
     Arc::ptr_eq(one, other) || serde_json::to_value(one).ok() == serde_json::to_value(other).ok()
 }

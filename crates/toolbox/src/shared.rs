@@ -57,8 +57,9 @@ impl Shared {
     }
 
     /// The sources as a caller may see them.
-    pub(crate) fn sources_for(&self, caller: &Caller) -> Vec<Arc<dyn ToolSource>> {
-        self.sources().into_iter().map(|source| source.seen_by(caller).unwrap_or(source)).collect()
+    pub(crate) fn sources_for(&self, caller: Option<&Caller>) -> Vec<Arc<dyn ToolSource>> {
+        let view = |source: &Arc<dyn ToolSource>| source.seen_by(caller?);
+        self.sources().into_iter().map(|source| view(&source).unwrap_or(source)).collect()
     }
 
     pub(crate) fn settings(&self) -> &Settings {
@@ -73,7 +74,6 @@ impl Shared {
         for source in stale {
             if let Err(error) = self.read_list(&source).await {
                 self.registry().back_off(&source);
-                tracing::warn!(source = source.name(), "{error}");
                 first_error.get_or_insert(error);
             }
         }
@@ -82,13 +82,25 @@ impl Shared {
 
     pub(crate) async fn read_list(&self, source: &Arc<dyn ToolSource>) -> Result<(), ToolError> {
         let generation = source.generation();
-        let specs = tokio::time::timeout(LIST_TIMEOUT, source.list()).await.unwrap_or_else(|_| {
-            Err(ToolError::timeout(format!("`{}` did not list its tools in time", source.name())))
-        })?;
-        self.registry_mut().take_list(source, generation, &specs, self.settings()).map_err(|error| {
+        let specs = in_time(&**source, source.list()).await?;
+        self.registry_mut().replace_list(source, generation, &specs, self.settings()).map_err(|error| {
             ToolError::precondition(error.to_string()).suggest("Rename or filter the tools of one source.")
         })?;
         self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// Waits for a list of a source, with a timeout. Logs an error.
+pub(crate) async fn in_time<T>(
+    source: &dyn ToolSource,
+    list: impl Future<Output = Result<T, ToolError>>,
+) -> Result<T, ToolError> {
+    let listed = tokio::time::timeout(LIST_TIMEOUT, list).await.unwrap_or_else(|_| {
+        Err(ToolError::timeout(format!(
+            "`{}` did not answer the list request within {LIST_TIMEOUT:?}",
+            source.name()
+        )))
+    });
+    listed.inspect_err(|error| tracing::warn!(source = source.name(), "{error}"))
 }

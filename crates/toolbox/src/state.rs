@@ -1,4 +1,4 @@
-//! State that outlives a call: where it is kept, whose turn it is, and how what a call has made of it is committed.
+//! State that outlives a call: stores, exclusive access, and commits.
 
 pub(crate) mod lanes;
 mod memory;

@@ -1,4 +1,4 @@
-//! The toolbox: what fronts hold.
+//! The toolbox.
 
 mod resources;
 
@@ -8,9 +8,8 @@ use std::sync::{Arc, RwLock};
 
 use serde_json::Value;
 use toolpost_core::{
-    Approval, BoxFuture, Call, CallRecord, Caller, DocStore, IntoTool, IntoTools, Output, Placement,
-    PromptSpec, Reply, ResourceSpec, SourceStatus, SpecError, StateDoc, Tool, ToolError, ToolSource,
-    ToolSpec, Values,
+    Approval, BoxFuture, Call, CallRecord, Caller, DocStore, IntoTool, Output, Placement, PromptSpec, Reply,
+    ResourceSpec, SourceStatus, SpecError, StateDoc, Tool, ToolError, ToolSource, ToolSpec, Values,
 };
 
 use crate::path::cache::Cache;
@@ -24,7 +23,7 @@ use crate::view::View;
 use crate::waits::WaitGraph;
 use crate::{MemoryStore, ToolUsage, ToolboxBuilder, path};
 
-/// A set of tools, and the one way to call them. Cheap to clone; all clones are the same toolbox.
+/// A set of tools, and the one way to call them. Cheap to clone; all clones share their state.
 ///
 /// ```
 /// # use toolpost_core as toolpost;
@@ -44,10 +43,10 @@ use crate::{MemoryStore, ToolUsage, ToolboxBuilder, path};
 pub struct Toolbox(pub(crate) Arc<Shared>);
 
 impl ToolboxBuilder {
-    /// Checks the tools and puts the toolbox together.
+    /// Checks the tools and builds the toolbox.
     ///
     /// # Errors
-    /// The first tool that contradicts itself, or whose name another one has.
+    /// A tool is invalid, or two tools have one name.
     pub fn build(mut self) -> Result<Toolbox, SpecError> {
         let tools = std::mem::take(&mut self.tools);
         let offers = std::mem::take(&mut self.offers);
@@ -63,7 +62,7 @@ impl ToolboxBuilder {
 }
 
 impl Toolbox {
-    /// Puts a toolbox together.
+    /// Returns a builder.
     pub fn builder() -> ToolboxBuilder {
         ToolboxBuilder::default()
     }
@@ -91,17 +90,31 @@ impl Toolbox {
         }))
     }
 
+    /// Creates an empty toolbox with the settings, clock, event sink and record sink of this one.
+    #[must_use]
+    pub fn sibling(&self, name: impl Into<Arc<str>>) -> Self {
+        let config = &self.0.config;
+        Self::from_builder(ToolboxBuilder {
+            name: name.into(),
+            settings: config.settings.clone(),
+            clock: Arc::clone(&config.clock),
+            events: config.events.clone(),
+            records: config.records.clone(),
+            ..ToolboxBuilder::default()
+        })
+    }
+
     /// Adds a tool.
     ///
     /// # Errors
-    /// The tool contradicts itself, or another one has its name.
+    /// The tool is invalid, or another tool has its name.
     pub fn add<Kind>(&self, tool: impl IntoTool<Kind>) -> Result<(), SpecError> {
         let tool = tool.into_tool();
         let entry = Entry::local(tool, Arc::clone(&self.0.config.name));
         if entry.spec.policy.placement == Placement::Worker && self.0.config.runner.is_none() {
             return Err(SpecError {
                 tool: entry.spec.name.clone(),
-                message: "it runs in a worker process, and this toolbox has none: call \
+                message: "the tool runs in a worker process, and this toolbox has no runner: call \
                           `toolpost::worker_entry(build)` first in `main`, and give the toolbox \
                           `.runner(toolpost::workers())`"
                     .into(),
@@ -112,32 +125,24 @@ impl Toolbox {
         Ok(())
     }
 
-    /// Adds several tools: a value whose `impl` block has `#[tools]`, or any iterator of tools.
-    ///
-    /// # Errors
-    /// One of the tools contradicts itself, or another one has its name.
-    pub fn add_group<Kind>(&self, tools: impl IntoTools<Kind>) -> Result<(), SpecError> {
-        tools.into_list().into_iter().try_for_each(|tool| self.add(tool))
-    }
-
-    /// Takes a tool out. Calls that run already go on. Returns whether it was there.
+    /// Removes a tool, and returns whether it existed. Running calls continue.
     pub fn remove(&self, name: &str) -> bool {
         let removed = self.0.registry_mut().remove(name);
-        // After the change: whoever reads in between must read again.
+        // After the change, so that a reader in between reads again.
         self.0.generation.fetch_add(1, Ordering::Relaxed);
         removed
     }
 
-    /// Adds all tools of a source, now and whenever its list changes.
+    /// Adds all tools of a source, and follows the changes of its list.
     ///
     /// # Errors
-    /// The source cannot list its tools, or one of them has a name that is taken.
+    /// The source cannot list its tools, or another tool has one of their names.
     pub async fn add_source(&self, source: Arc<dyn ToolSource>) -> Result<(), ToolError> {
         self.0.read_list(&source).await
     }
 
-    /// A tool of this toolbox itself, without the path that calls of it take; `None` for one of a source. For whoever
-    /// runs it elsewhere for a toolbox: see [`Runner`](toolpost_core::Runner).
+    /// A local tool, without the call path; `None` for a source's tool. For implementations of
+    /// [`Runner`](toolpost_core::Runner), which run it in another process.
     pub fn own_tool(&self, name: &str) -> Option<Arc<dyn Tool>> {
         match &self.0.registry().get(name)?.target {
             Target::Local(tool) => Some(Arc::clone(tool)),
@@ -145,32 +150,32 @@ impl Toolbox {
         }
     }
 
-    /// What is injected into all calls.
+    /// The values that are injected into all calls.
     pub fn values(&self) -> &Values {
         &self.0.config.values
     }
 
-    /// What is known of every tool, in the order of their coming.
+    /// The specs of all tools, in the order of registration.
     pub fn specs(&self) -> Vec<Arc<ToolSpec>> {
         self.0.registry().in_order().map(|entry| Arc::clone(&entry.spec)).collect()
     }
 
-    /// What is known of one tool.
+    /// The spec of a tool, by its name or an alias.
     pub fn spec(&self, name: &str) -> Option<Arc<ToolSpec>> {
         self.0.registry().get(name).map(|entry| Arc::clone(&entry.spec))
     }
 
-    /// Whether a tool may be called, by the word of the operator and the tool's own; `None` if there is no such tool.
+    /// The approval of a tool, from the operator's settings and the tool's policy; `None` for an unknown tool.
     pub fn approval(&self, tool: &str) -> Option<Approval> {
         self.0.registry().get(tool).map(|entry| path::approval(&self.0, &entry))
     }
 
-    /// Makes a call, whoever asks for it. The future is the call: dropping it stops the call, and it is still recorded.
+    /// Runs a call. Dropping the future stops the call, and the call is still recorded.
     pub fn call(&self, call: Call) -> impl Future<Output = Reply> + Send {
         path::call(&self.0, Arc::new(call), None)
     }
 
-    /// Makes a call without options, and drops the record.
+    /// Runs a call without options, and drops the record.
     ///
     /// # Errors
     /// Those of the tool and of the call path.
@@ -178,16 +183,16 @@ impl Toolbox {
         self.call(Call::new(tool, arguments)).await.result
     }
 
-    /// A document that its tools keep, under its full name: the part of an owner is `@` and who it is, as in
-    /// `counters/@alice`, the part of a scope `+` and its id.
+    /// A document of the tools, by its full name. An owner is written `@` and its identity, as in
+    /// `counters/@alice`; a scope is written `+` and its id.
     ///
     /// # Errors
-    /// `INVALID_INPUT` if the name has not 1 to 256 bytes, or has control characters.
+    /// `INVALID_INPUT` if the name does not have 1 to 256 bytes, or has control characters.
     pub fn state(&self, document: &str) -> Result<StateDoc, ToolError> {
         Ok(StateDoc::new(self.documents(), document)?.with_sleep(sleep))
     }
 
-    /// Where its tools keep documents, with the toolbox's limit on their size.
+    /// The store of documents, with the toolbox's limit on their size.
     pub fn documents(&self) -> Arc<dyn DocStore> {
         Arc::clone(&self.0.documents)
     }
@@ -197,14 +202,14 @@ impl Toolbox {
         self.0.records.to_vec()
     }
 
-    /// How often each tool was used, in the order of their coming.
+    /// The usage of each tool, in the order of registration.
     pub fn usage(&self) -> Vec<ToolUsage> {
         self.0.registry().in_order().map(|entry| entry.counters.read(&entry.name)).collect()
     }
 }
 
 impl Toolbox {
-    /// The specs as a toolbox in front must see them: with what this one's operator has decided.
+    /// The specs for an outer toolbox, with the approvals of this toolbox's operator.
     pub(crate) fn approved_specs(&self) -> Vec<Arc<ToolSpec>> {
         let registry = self.0.registry();
         let specs = registry.in_order().map(|entry| {
@@ -235,7 +240,7 @@ impl ToolSource for Toolbox {
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Arc<ToolSpec>>, ToolError>> {
         Box::pin(async {
-            // A source that cannot be read keeps the tools that it had.
+            // A source that fails to list keeps its tools.
             let known = self.0.refresh().await;
             let specs = self.approved_specs();
             if specs.is_empty() { known.map(|()| specs) } else { Ok(specs) }

@@ -1,4 +1,4 @@
-//! How often each tool is used.
+//! Usage counters of tools.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,24 +6,24 @@ use std::time::Duration;
 use serde::Serialize;
 use toolpost_core::{CallRecord, Status};
 
-/// How often a tool was used since its toolbox was made.
+/// The usage of a tool since the start of its toolbox.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ToolUsage {
-    /// The tool.
+    /// The name of the tool.
     pub tool: String,
-    /// Calls.
+    /// The number of calls.
     pub calls: u64,
-    /// Of those, the ones that failed.
+    /// The number of failed calls.
     pub errors: u64,
-    /// Of those, the ones that were answered from the cache.
+    /// The number of calls with a cached result.
     pub cached: u64,
-    /// Attempts beyond the first.
+    /// The number of retries.
     pub retries: u64,
-    /// The time that they took together, in milliseconds.
+    /// The total time of all calls, in milliseconds.
     pub total_ms: f64,
-    /// The part of the calls that succeeded, from 0 to 1; `None` before the first call.
+    /// The share of successful calls, from 0 to 1; `None` before the first call.
     pub success_rate: Option<f64>,
-    /// The time of a call on average, in milliseconds; `None` before the first call.
+    /// The average time of a call, in milliseconds; `None` before the first call.
     pub average_ms: Option<f64>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn count(&self, record: &CallRecord) {
-        // Adding nothing costs as much as adding something.
+        // An atomic add of 0 costs as much as one of 1.
         let add = |counter: &AtomicU64, number: u64| {
             if number > 0 {
                 counter.fetch_add(number, Ordering::Relaxed);

@@ -1,8 +1,7 @@
-//! A toolbox as one caller may see it.
+//! A toolbox's view of one caller.
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use toolpost_core::{
     BoxFuture, Call, Caller, Output, PromptSpec, Reply, ResourceSpec, SourceStatus, ToolError, ToolSource,
@@ -11,12 +10,9 @@ use toolpost_core::{
 
 use crate::Toolbox;
 use crate::registry::Target;
-use crate::shared::Shared;
+use crate::shared::{Shared, in_time};
 
-/// How long a source may take to say what is open to a caller.
-const LIST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Its own tools, and of its sources what they show this caller.
+/// The toolbox's own tools, and the tools that its sources show to one caller.
 pub(crate) struct View {
     toolbox: Toolbox,
     caller: Caller,
@@ -26,22 +22,17 @@ impl View {
     pub(crate) fn new(toolbox: Toolbox, caller: Caller) -> Self {
         Self { toolbox, caller }
     }
-
-    fn sources(&self) -> Vec<Arc<dyn ToolSource>> {
-        self.toolbox.0.sources_for(&self.caller)
-    }
 }
 
-/// The names of foreign tools that are closed to a caller.
+/// The names of sources' tools that are closed to a caller.
 pub(crate) async fn closed(toolbox: &Shared, caller: &Caller) -> HashSet<String> {
     let sources = toolbox.sources();
     let views = sources.iter().filter_map(|source| Some((source, source.seen_by(caller)?)));
     let mut closed = HashSet::new();
     for (source, view) in views {
-        // A source that cannot say what is open shows nothing.
-        let listed = tokio::time::timeout(LIST_TIMEOUT, view.list()).await;
-        let open: HashSet<String> =
-            listed.into_iter().flatten().flatten().map(|spec| spec.name.clone()).collect();
+        // A source that cannot list its tools for the caller shows none.
+        let listed = in_time(&*view, view.list()).await.unwrap_or_default();
+        let open: HashSet<&str> = listed.iter().map(|spec| spec.name.as_str()).collect();
         let registry = toolbox.registry();
         closed.extend(
             registry
@@ -84,11 +75,11 @@ impl ToolSource for View {
     }
 
     fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
-        Box::pin(async { Ok(self.toolbox.resources_from(self.sources()).await) })
+        Box::pin(async { Ok(self.toolbox.resources_for(Some(&self.caller)).await) })
     }
 
     fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
-        Box::pin(async { Ok(self.toolbox.prompts_from(self.sources()).await) })
+        Box::pin(async { Ok(self.toolbox.prompts_for(Some(&self.caller)).await) })
     }
 
     fn viewer(&self) -> Option<&Caller> {
@@ -96,11 +87,11 @@ impl ToolSource for View {
     }
 
     fn read(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        Box::pin(self.toolbox.read_from(self.sources(), call))
+        Box::pin(self.toolbox.read(call.with_caller(self.caller.clone())))
     }
 
     fn render(&self, call: Call) -> BoxFuture<'_, Result<Output, ToolError>> {
-        Box::pin(self.toolbox.render_from(self.sources(), call))
+        Box::pin(self.toolbox.render(call.with_caller(self.caller.clone())))
     }
 
     fn status(&self) -> Vec<SourceStatus> {

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use toolpost::extend::ToolSource;
 use toolpost::gateway::{
-    Filter, Filtered, Member, MemoryPins, MergeSettings, Merged, Pinned, Rename, Renamed, Severity, inspect,
+    Filter, Filtered, Member, MemoryPins, MergeSettings, Merged, Pinned, Pins, Rename, Renamed, Severity,
+    inspect,
 };
 use toolpost::policy::Approval;
 use toolpost::{Call, Caller, Output, ToolError, ToolSpec, Toolbox, json, tool, tool_fn};
@@ -45,7 +46,8 @@ async fn main() -> Result<(), ToolError> {
     let filter = Filter::parse(["plus"], Vec::<&str>::new())?.client("admin", ["*"], Vec::<&str>::new())?;
     let calculator = Filtered::new(Arc::new(renamed), filter);
     // The definitions of the weather's tools stay as they are now.
-    let pinned = Pinned::new(Arc::new(weather.clone()), Arc::new(MemoryPins::default()));
+    let pinned =
+        Pinned::new(Arc::new(weather.clone()), Pins::new("weather", Arc::new(MemoryPins::default())));
 
     let members = vec![
         Member::namespaced("calc", Arc::new(calculator))?,

@@ -176,18 +176,15 @@ pub mod extend {
 #[cfg(feature = "compat")]
 pub use toolpost_compat as compat;
 
-/// The builder and settings of a toolbox, the catalog and dynamic loading.
+/// The builder, settings and usage of a toolbox.
 #[cfg(feature = "toolbox")]
 pub mod toolbox {
-    pub use toolpost_toolbox::{
-        Catalog, Discovery, DynamicSession, DynamicTools, Matching, Search, Settings, ToolSession,
-        ToolSummary, ToolUsage, ToolboxBuilder,
-    };
+    pub use toolpost_toolbox::{Settings, ToolUsage, ToolboxBuilder};
 }
 
-/// Sources of tools as one gateway: namespaces, filters, renames, pins.
+/// Sources of tools as one gateway: namespaces, filters, renames, pins, search, dynamic loading.
 #[cfg(feature = "toolbox")]
-pub use toolpost_toolbox::sources as gateway;
+pub use toolpost_gateway as gateway;
 
 /// Executables as tools: the protocol, clients, described programs, worker processes.
 #[cfg(feature = "exec")]

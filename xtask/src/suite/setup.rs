@@ -239,11 +239,11 @@ pub const NEEDS: &[Need] = &[
         probe: &[
             "sh",
             "-c",
-            "test crates/toolbox/tests/data/golden.py -ot .dev/llm_factory_toolkit/golden.json",
+            "test crates/gateway/tests/data/golden.py -ot .dev/llm_factory_toolkit/golden.json",
         ],
         install: Install::Commands(&[&[
             "python3",
-            "crates/toolbox/tests/data/golden.py",
+            "crates/gateway/tests/data/golden.py",
             ".dev/llm_factory_toolkit",
         ]]),
         reason: "the answers that the catalog is compared with",

@@ -93,6 +93,12 @@ pub const LAYERS: &[Layer] = &[
         reason: "hides the call path; knows no wire and no process",
     },
     Layer {
+        package: "toolpost-gateway",
+        folder: "crates/gateway",
+        may_use: Only(&["toolpost-core", "toolpost-schema", "toolpost-toolbox"]),
+        reason: "hides how sources become one: names, filters, pins, search; knows no wire and no process",
+    },
+    Layer {
         package: "toolpost-tools",
         folder: "crates/tools",
         may_use: Only(&["toolpost-core", "toolpost-compat", "toolpost-sandbox"]),
@@ -101,7 +107,7 @@ pub const LAYERS: &[Layer] = &[
     Layer {
         package: "toolpost-agent",
         folder: "crates/agent",
-        may_use: Only(&["toolpost-core", "toolpost-toolbox", "toolpost-llm"]),
+        may_use: Only(&["toolpost-core", "toolpost-toolbox", "toolpost-gateway", "toolpost-llm"]),
         reason: "hides the loop between model and tools",
     },
     Layer {

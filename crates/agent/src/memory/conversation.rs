@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use toolpost_core::{
     Clock, Code, Document, RunId, RunRecord, ScopeId, SystemClock, Timestamp, ToolError, to_json,
 };
+use toolpost_gateway::catalog::ToolSession;
 use toolpost_llm::{CodeExecutionMeter, ItemView, Part, ToolResult, Turn};
-use toolpost_toolbox::ToolSession;
 
 use super::backlog::Backlog;
 use super::head::{ConversationSummary, Head, shortened};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use toolpost_core::{CallId, Payload, RunRecord};
+use toolpost_gateway::catalog::ToolSession;
 use toolpost_llm::{CodeExecutionMeter, ModelError, Turn};
-use toolpost_toolbox::ToolSession;
 
 use super::RunState;
 use crate::RunStopReason;

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use toolpost_core::{
     CallId, CallOptions, Caller, Cancellation, NoPort, Port, RunId, RunRecord, Scope, Values,
 };
+use toolpost_gateway::catalog::ToolSession;
 use toolpost_llm::{CodeExecutionMeter, Model, Turn};
-use toolpost_toolbox::ToolSession;
 
 use super::notices::{Notices, shortened};
 use super::{Decision, ResumeError, Run, RunState, Until};

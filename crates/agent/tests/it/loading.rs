@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use toolpost::{Event, Output, ParameterType, ToolSpec, tool_fn};
 use toolpost_agent::{Agent, AgentBuilder, Dynamic, RunStopReason, Runs};
+use toolpost_gateway::catalog::ToolSession;
 use toolpost_llm::{
     ErrorKind, ExchangeSink, Feature, HostedTool, Model, ModelError, ModelId, ModelInfo, Request, Response,
     ResponseStream, ScriptModel, Turn,
 };
 use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
-use toolpost_toolbox::{MemoryStore, ToolSession, Toolbox};
+use toolpost_toolbox::{MemoryStore, Toolbox};
 
 /// Plays a script and keeps what it was asked.
 #[derive(Debug)]

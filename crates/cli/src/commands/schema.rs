@@ -52,8 +52,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use serde_json::Value;
+    use toolpost_gateway::{GatewaySettings, UpstreamSettings};
     use toolpost_sandbox::EgressPolicy;
-    use toolpost_toolbox::sources::{GatewaySettings, UpstreamSettings};
 
     use super::*;
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use serde_json::json;
 use toolpost_core::{Code, Secret, ToolSource, ToolSpec};
+use toolpost_gateway::catalog::Catalog;
+use toolpost_gateway::{Filter, Filtered, Glob, SearchTools, Searchable};
 use toolpost_mcp::server::{Certificate, Hints, ResourceServer, Server};
 use toolpost_sandbox::Grants;
 use toolpost_store::TaskFile;
-use toolpost_toolbox::Catalog;
-use toolpost_toolbox::sources::{Filter, Filtered, Glob, Searchable};
 
 use self::tokens::Tokens;
 use crate::args::{Format, Permission, SearchFor, ServeArgs};
@@ -143,12 +143,11 @@ fn searched(
 ) -> Result<Arc<dyn ToolSource>, Failure> {
     let Some(search) = args.search else { return Ok(source) };
     let always = args.core_tool.iter().map(|pattern| pattern.parse()).collect::<Result<Vec<Glob>, _>>()?;
-    let mut searched = Searchable::new(source, catalog).always(always);
+    let mut tools = SearchTools::new(catalog).always(always);
     if search == SearchFor::Auto {
-        searched =
-            searched.whole_for(FINDERS.iter().map(|name| name.parse()).collect::<Result<Vec<Glob>, _>>()?);
+        tools = tools.whole_for(FINDERS.iter().map(|name| name.parse()).collect::<Result<Vec<Glob>, _>>()?);
     }
-    Ok(Arc::new(searched))
+    Ok(Arc::new(Searchable::new(source, tools)))
 }
 
 /// The `_meta` of a tool for Claude Code's own search.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use toolpost_core::{ToolSpec, did_you_mean};
-use toolpost_toolbox::{Catalog, Search};
+use toolpost_gateway::catalog::{Catalog, Search};
 
 use crate::args::{Format, ToolsArgs};
 use crate::config::Config;

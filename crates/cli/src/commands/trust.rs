@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_core::Code;
+use toolpost_gateway::{PinStatus, PinVerdict};
 use toolpost_sandbox::Cancel;
-use toolpost_toolbox::sources::{PinStatus, PinVerdict};
 
 use crate::args::TrustArgs;
 use crate::config::trust::{Pin, Pins, TrustState};

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toolpost_core::check_tool_name;
+use toolpost_gateway::{Gateway, GatewaySettings, UpstreamSettings};
 use toolpost_sandbox::{Grants, Level};
-use toolpost_toolbox::sources::{Gateway, GatewaySettings, UpstreamSettings};
 
 use super::{is_gateway_file, parts};
 use crate::config::Config;

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use toolpost_core::{ToolError, ToolSource, ToolSpec};
-use toolpost_toolbox::sources::{Namespaced, Rename, Renamed};
+use toolpost_gateway::{Namespace, Rename, Renamed};
 
 use crate::target::grammar::namespace;
 
@@ -35,12 +35,12 @@ impl Distinct {
         let base = namespace(name);
         let mut renames = Vec::with_capacity(taken.len());
         for inner in taken {
-            let mut outer = Namespaced::new(Arc::clone(&source), &base)?.name_of(inner);
+            let mut outer = Namespace::new(&base)?.name_of(inner);
             for number in 2..known.len() + 2 {
                 if !known.contains(outer.as_str()) {
                     break;
                 }
-                outer = Namespaced::new(Arc::clone(&source), &format!("{base}-{number}"))?.name_of(inner);
+                outer = Namespace::new(&format!("{base}-{number}"))?.name_of(inner);
             }
             renames.push(Rename::of(inner).name(outer));
         }

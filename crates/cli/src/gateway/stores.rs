@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use toolpost_core::{ToolError, hex};
-use toolpost_toolbox::sources::{Manifest, ManifestStore, Pin, PinStore};
+use toolpost_gateway::{Manifest, ManifestStore, Pin, PinStore};
 
 use crate::config::paths;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use toolpost_core::{SourceStatus, Tool, ToolSource, ToolSpec};
-use toolpost_toolbox::sources::Gateway;
+use toolpost_gateway::Gateway;
 use toolpost_toolbox::{Toolbox, ToolboxBuilder};
 
 use crate::config::Config;

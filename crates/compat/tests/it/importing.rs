@@ -319,7 +319,7 @@ async fn timeout_and_cache_of_an_imported_tool_apply() {
 }
 
 #[tokio::test]
-async fn every_field_of_a_context_acts() {
+async fn every_field_of_a_context_is_applied() {
     let call = call_of_context("lookup", json!({}), &json!({})).unwrap();
     assert_eq!((call.options.retries, call.options.level.as_deref()), (Some(3), Some("standard")));
     assert!(!call.options.no_cache && call.options.timeout.is_none());
@@ -358,7 +358,7 @@ async fn every_field_of_a_context_acts() {
 }
 
 #[test]
-fn limits_have_their_defaults_and_null_is_none() {
+fn limits_have_defaults_and_null_disables_them() {
     let limits = ResourceLimits::from_json(&json!({})).unwrap();
     assert_eq!(
         (limits.memory, limits.cpu, limits.time),

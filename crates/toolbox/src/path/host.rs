@@ -1,4 +1,4 @@
-//! What a running tool can ask of the call path: the other side of its `Ctx`.
+//! The host of a running tool: the implementation behind its `Ctx`.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -28,53 +28,53 @@ use crate::shared::Shared;
 use crate::state::OfCall;
 use crate::state::transaction::Transaction;
 
-/// How many records of nested calls a record keeps.
+/// The maximum number of nested records in a record.
 const MAX_CHILDREN: usize = 1024;
 
-/// The time of one attempt, which stands still while somebody is asked.
+/// The clock of one attempt. It stops while a question is open.
 #[derive(Default)]
 pub(super) struct AttemptClock {
     pub(super) end: Option<Instant>,
-    /// How many questions are open, and since when.
+    /// The number of open questions, and the time of the first.
     pub(super) paused: Option<(u32, Instant)>,
-    /// Who watches the end.
+    /// Woken when the end of the attempt changes.
     pub(super) watcher: Option<Waker>,
 }
 
-/// Whether a thread is in the tool.
+/// The thread of a blocking tool.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Thread {
-    /// None, and one may go in.
+    /// No thread yet; one may start.
     #[default]
     Outside,
-    /// One is.
+    /// A thread runs the tool.
     Inside,
-    /// One is, and nobody waits for it any more.
+    /// A thread runs the tool after the end of its call.
     Forgotten,
-    /// None, and none may go in.
+    /// No thread, and none may start.
     Shut,
 }
 
-/// What a call holds. It goes back when the call is over and no thread is in the tool.
+/// The permits of a call. They are released at the end of the call and of its thread.
 #[derive(Default)]
 pub(super) struct Holding {
-    /// At most its tool's place and the global one; none while it is paused.
+    /// At most a tool permit and a global one; empty during a pause.
     pub(super) permits: [Option<Permits>; 2],
     thread: Thread,
 }
 
-/// What a call has asked for and handed over.
+/// The nested records, answers and files of a call.
 #[derive(Default)]
 struct Trail {
     replay: Replay,
-    /// Files that wait until the attempt has succeeded.
+    /// Files that are delivered if the attempt succeeds.
     staged: Vec<Artifact>,
-    /// Files that the caller has.
+    /// Delivered files.
     published: Vec<Artifact>,
     children: Vec<Arc<CallRecord>>,
 }
 
-/// One call while it runs.
+/// A running call.
 pub(crate) struct CallHost {
     pub(crate) toolbox: Arc<Shared>,
     pub(crate) entry: Arc<Entry>,
@@ -82,26 +82,26 @@ pub(crate) struct CallHost {
     pub(super) parent: Option<Arc<CallHost>>,
     pub(super) holding: Mutex<Holding>,
     pub(super) clock: Mutex<AttemptClock>,
-    /// Asked when the tool shall stop, for whatever reason.
+    /// Cancels the tool.
     pub(super) stop: Cancellation,
-    /// The sensitive values of this call and of those above it.
+    /// The sensitive values of this call and its ancestors.
     pub(super) secrets: Secrets,
-    /// The call is over: whoever kept a `Ctx` can do nothing with it any more.
+    /// Set at the end of the call; its `Ctx` fails afterwards.
     closed: AtomicBool,
     attempt: AtomicU32,
     trail: Mutex<Trail>,
-    /// Whether there is anything in it: most calls leave none, and need not look.
+    /// Whether the trail is in use; most calls have none.
     has_trail: AtomicBool,
     dropped_notices: AtomicU64,
-    /// What it has to do with documents.
+    /// The documents of the call.
     call_documents: OnceLock<Box<CallDocuments>>,
-    /// Somebody outside has answered or taken something, or a document was looked at, here or in a call that was made
-    /// from this one: the result is no function of the arguments.
+    /// Set if the result may depend on more than the arguments: on an answer, a file, or a document, here or in a nested
+    /// call.
     uncacheable: AtomicBool,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each of these is whole after any panic.
+    // The data is consistent after any panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -114,7 +114,7 @@ impl CallHost {
         parent: Option<&Arc<CallHost>>,
         secrets: Secrets,
     ) -> Arc<Self> {
-        // Only a thread needs to be told: an inline tool is simply not polled again.
+        // Only a thread needs the signal; an inline tool is not polled again.
         let stop = match entry.spec.policy.placement {
             Placement::Inline => call.cancellation.clone(),
             _ => call.cancellation.child(),
@@ -138,12 +138,12 @@ impl CallHost {
         })
     }
 
-    /// This call, the one that it was made from, and so on up to the root.
+    /// This call and its ancestors, up to the root.
     pub(crate) fn lineage(&self) -> impl Iterator<Item = &CallHost> {
         std::iter::successors(Some(self), |host| host.parent.as_deref())
     }
 
-    /// Its place among the calls of its tool.
+    /// The permit of its tool.
     pub(super) fn tool_permit(&self) -> ToolPermit {
         let lineage = self.lineage().map(|host| host.call.id).collect();
         ToolPermit { entry: Arc::clone(&self.entry), lineage }
@@ -171,7 +171,7 @@ impl CallHost {
         self.call_documents.get().map(|documents| &**documents)
     }
 
-    /// Whether the tool may run again: then what it was told is kept, and what it hands over is kept back.
+    /// Whether the tool may run again. Then answers are stored for the next attempt, and files are held back.
     fn may_run_again(&self) -> bool {
         self.transaction().is_some() || plan(self).attempts > 0
     }
@@ -189,8 +189,7 @@ impl CallHost {
         self.attempt.load(Ordering::Relaxed)
     }
 
-    /// When the attempt ends, at the latest at the call's deadline, which never stands still. The waker is woken when
-    /// that changes.
+    /// The end of the attempt, at the latest the call's deadline, which no question stops. A change wakes the waker.
     pub(super) fn watch_end(&self, watcher: &Waker) -> Option<Instant> {
         let mut clock = lock(&self.clock);
         match &mut clock.watcher {
@@ -205,7 +204,7 @@ impl CallHost {
         }
     }
 
-    /// A thread goes into the tool, if it still may.
+    /// Registers the start of the tool's thread, if it may start.
     pub(super) fn thread_enters(&self) -> bool {
         let mut holding = lock(&self.holding);
         let may = holding.thread == Thread::Outside;
@@ -215,7 +214,7 @@ impl CallHost {
         may
     }
 
-    /// The thread has come out of it.
+    /// Registers the end of the tool's thread.
     pub(super) fn thread_leaves(&self) {
         let mut holding = lock(&self.holding);
         let forgotten = holding.thread == Thread::Forgotten;
@@ -230,9 +229,8 @@ impl CallHost {
         matches!(lock(&self.holding).thread, Thread::Inside | Thread::Forgotten)
     }
 
-    /// The call is over, however it ended: a thread that is still in the tool is asked to stop, and what it says is
-    /// thrown away. The permits go to others; if a thread is still in the tool, when it has come out. Returns whether one
-    /// is.
+    /// Ends the call. Cancels a running thread and discards its result. Releases the permits, at the latest at the end of
+    /// the thread. Returns whether a thread still runs.
     pub(super) fn close(&self) -> bool {
         self.close_commits(|| self.closed.store(true, Ordering::Release));
         let mut holding = lock(&self.holding);
@@ -248,7 +246,7 @@ impl CallHost {
         inside
     }
 
-    /// Gives all permits to others.
+    /// Releases all permits.
     pub(super) fn release_permits(&self) {
         let permits = std::mem::take(&mut lock(&self.holding).permits);
         drop(permits);
@@ -266,7 +264,7 @@ impl CallHost {
         self.uncacheable.load(Ordering::Relaxed)
     }
 
-    /// What a call has of others, those that wait for it have of it.
+    /// Marks this call and its ancestors as uncacheable.
     pub(super) fn mark_uncacheable(&self) {
         for host in self.lineage() {
             host.uncacheable.store(true, Ordering::Relaxed);
@@ -280,7 +278,7 @@ impl CallHost {
         }
     }
 
-    /// The records of the calls that it made, and the files that its caller has.
+    /// Takes the records of nested calls and the delivered files.
     pub(super) fn take_trail(&self) -> (Vec<Arc<CallRecord>>, Vec<Artifact>) {
         if !self.has_trail() {
             return Default::default();
@@ -302,7 +300,7 @@ impl CallHost {
         });
     }
 
-    /// Hands the files over that were kept back until the attempt had succeeded.
+    /// Delivers the files that were held back until the attempt succeeded.
     pub(super) async fn publish(&self, output: &Output) -> Result<(), ToolError> {
         if self.has_trail() {
             let staged = std::mem::take(&mut self.trail().staged);
@@ -323,9 +321,9 @@ impl CallHost {
         self.mark_uncacheable();
         tokio::select! {
             taken = self.call.port.artifact(call, artifact.clone()) => taken?,
-            () = self.stop.cancelled() => return Err(ToolError::cancelled("the caller asked to stop")),
+            () = self.stop.cancelled() => return Err(ToolError::cancelled("the caller cancelled the call")),
             () = sleep_until(self.call.deadline) => {
-                return Err(ToolError::timeout("the deadline passed before the caller took a file"));
+                return Err(ToolError::timeout("the deadline passed before the caller accepted a file"));
             }
         }
         emit(&self.toolbox, &self.call, || Event::CallArtifact { call, artifact: artifact.clone() });
@@ -337,15 +335,15 @@ impl CallHost {
         self.check_open()?;
         check_artifact_name(&artifact.name)?;
         if !self.call.port.takes_artifacts() {
-            return Err(ToolError::precondition("this caller takes no files while a call runs")
-                .suggest("Put the file into the result, or call from a front that takes files."));
+            return Err(ToolError::precondition("this caller accepts no files during a call")
+                .suggest("Return the file in the result, or use a client that accepts files."));
         }
         let limit = self.toolbox.settings().artifacts;
         {
             let mut trail = self.trail();
             if trail.staged.len() + trail.published.len() >= limit {
-                return Err(ToolError::limit(format!("a call may hand over {limit} files"))
-                    .suggest("Put them into one archive."));
+                return Err(ToolError::limit(format!("a call may deliver at most {limit} files"))
+                    .suggest("Put them in one archive."));
             }
             if self.may_run_again() {
                 trail.staged.push(artifact);
@@ -355,7 +353,7 @@ impl CallHost {
         self.hand_over(call, artifact).await
     }
 
-    /// Asks, while the clocks of all calls up to the root stand still and their permits are free for others.
+    /// Asks a question. Meanwhile the clocks of the call and its ancestors stop, and other calls may use their permits.
     async fn put_question(&self, call: CallId, question: &Question) -> Result<Answer, ToolError> {
         self.check_open()?;
         self.mark_uncacheable();
@@ -365,8 +363,8 @@ impl CallHost {
             answer = timeout(limit, self.call.port.ask(call, question)) => answer.unwrap_or_else(|_| {
                 Err(ToolError::timeout(format!("no answer came within {}", format_duration(limit))))
             }),
-            () = self.stop.cancelled() => Err(ToolError::cancelled("the caller asked to stop")),
-            () = sleep_until(self.call.deadline) => Err(ToolError::timeout("the deadline passed before anybody answered")),
+            () = self.stop.cancelled() => Err(ToolError::cancelled("the caller cancelled the call")),
+            () = sleep_until(self.call.deadline) => Err(ToolError::timeout("the deadline passed before an answer")),
         };
         pause.end().await?;
         self.check_open()?;
@@ -374,8 +372,7 @@ impl CallHost {
     }
 
     fn own_transaction(&self) -> Result<&Arc<Transaction>, ToolError> {
-        self.transaction()
-            .ok_or_else(|| ToolError::internal("a tool asked for a state that its spec does not name"))
+        self.transaction().ok_or_else(|| ToolError::internal("the tool has no such state in its spec"))
     }
 
     fn count_dropped(&self, delivery: Delivery) -> Delivery {
@@ -466,7 +463,7 @@ impl Host for CallHost {
             {
                 Schema::new(schema.clone()).check(value).map_err(|error| {
                     ToolError::precondition(format!(
-                        "the answer does not fit the question: {}",
+                        "the answer does not match the question: {}",
                         error.message()
                     ))
                 })?;
@@ -515,7 +512,7 @@ impl Host for CallHost {
             if let Some(reply) = known {
                 return reply;
             }
-            // What stops this call stops those that it makes, also when only its own time is over.
+            // The end of this call, also by its own timeout, cancels its nested calls.
             call.cancellation = self.stop.clone();
             let call = Arc::new(call);
             let mut reply = match self.check_open() {
@@ -530,7 +527,7 @@ impl Host for CallHost {
                     self.trail().replay.remember(place, Answered::Nested { tool, arguments, reply });
                 }
                 Ok(_) => {}
-                // The nested call did not start, but this one did: nobody may take the one for the other.
+                // The nested call did not start, but this call did.
                 Err(error) => *error = started(error.clone()),
             }
             reply
@@ -552,7 +549,7 @@ impl Host for CallHost {
     }
 }
 
-/// The same error of a call that has started.
+/// The error without the advice that the call did not start.
 pub(super) fn started(error: ToolError) -> ToolError {
     match error.retry_advice() {
         Some(RetryAdvice::NotStarted(wait)) => error.retry(RetryAdvice::After(wait)),
@@ -561,7 +558,7 @@ pub(super) fn started(error: ToolError) -> ToolError {
 }
 
 impl CallHost {
-    /// Where the documents of this call are kept: with the caller, if it keeps any, else here.
+    /// The store of this call's documents: the caller's, otherwise the toolbox's.
     pub(crate) fn documents(&self) -> Arc<dyn DocStore> {
         match self.call.port.documents() {
             Some(store) => {
@@ -572,7 +569,7 @@ impl CallHost {
     }
 }
 
-/// The port of a call that goes on to a source: questions there stop the clocks here.
+/// The port of a call to a source. A question of the source stops the clocks of this toolbox.
 pub(super) struct SourcePort(pub(super) Arc<CallHost>);
 
 impl Port for SourcePort {
@@ -621,14 +618,14 @@ impl Port for SourcePort {
         tool: &'a str,
         arguments: &'a Value,
     ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        // As if the tool of the source had been called here and called another one.
+        // A nested call of the source counts as a nested call of this call.
         let call = self.0.call.nested(tool, arguments.clone());
         let host: Arc<dyn Host> = Arc::clone(&self.0) as _;
         Box::pin(async move { host.nested(call).await.result })
     }
 }
 
-/// Takes this call's own permits up again, after a wait that used none.
+/// Acquires the permits of this call again, after a wait without permits.
 pub(super) async fn reacquire(host: &CallHost) -> Result<(), ToolError> {
     let tools = if host.entry.limit.is_some() { vec![host.tool_permit()] } else { Vec::new() };
     let global = host.parent.is_none();

@@ -160,7 +160,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn head_and_tail_stay_and_the_gap_is_named() {
+    fn truncation_leaves_head_and_tail_with_a_note() {
         let text = format!("begin {} end", "é".repeat(50_000));
         let short = head_and_tail(&text, 1000);
         assert!(short.len() <= 1000 && short.starts_with("begin") && short.ends_with("end"), "{short}");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn short_pieces_stay_whole_beside_a_long_one() {
+    fn only_long_pieces_are_truncated() {
         let mut output = Output::text("short").with_content(Content::text("x".repeat(10_000)));
         shorten(&mut output, 1000);
         assert_eq!(output.content[0], Content::text("short"));

@@ -1,10 +1,10 @@
-//! Answers that are made up: from the tool's examples, or from its output schema.
+//! Mock outputs, from the tool's examples or its output schema.
 
 use serde_json::{Map, Value, json};
 use toolpost_core::{Output, ToolSpec};
 use toolpost_schema::resolve;
 
-/// How deep a made-up value goes: schemas may refer to themselves.
+/// The maximum depth of a generated value. Schemas may be recursive.
 const MAX_DEPTH: usize = 16;
 
 pub(super) fn answer(spec: &ToolSpec, arguments: &Value) -> Output {
@@ -18,7 +18,7 @@ pub(super) fn answer(spec: &ToolSpec, arguments: &Value) -> Output {
     }
 }
 
-/// The simplest value that fits a schema, as far as its keywords tell.
+/// Generates a simple value for a schema from its keywords.
 fn sample(schema: &Value, root: &Value, depth: usize) -> Value {
     if depth > MAX_DEPTH {
         return Value::Null;
@@ -99,7 +99,7 @@ mod tests {
     use toolpost_core::Schema;
 
     #[test]
-    fn made_up_values_fit_their_schema() {
+    fn mock_values_match_their_schema() {
         let schemas = [
             json!({"type": "object", "properties": {"a": {"type": "integer", "minimum": 3}, "b": {"$ref": "#/$defs/B"}},
                 "required": ["a", "b"], "$defs": {"B": {"enum": ["x", "y"]}}}),

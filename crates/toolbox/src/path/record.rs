@@ -1,4 +1,4 @@
-//! The record of a call: begun with it, finished with it, and written also when the call is dropped in the middle.
+//! The record of a call. It is written even if the call is dropped.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use super::limit::{self, text_size};
 use crate::registry::Entry;
 use crate::shared::Shared;
 
-/// Arguments above this size, as JSON, are not kept in records.
+/// The maximum size of arguments in a record, in bytes of JSON.
 const MAX_KEPT_ARGUMENTS: usize = 64 * 1024;
 
-/// Writes one record. Dropping it before [`finish`](Self::finish) writes that the call was given up.
+/// Writes one record. A drop before [`finish`](Self::finish) records a cancelled call.
 ///
-/// The record itself is made at the end, in its final place; until then only what it must tell is noted here.
+/// The record is created at the end; until then only its facts are collected.
 pub(super) struct Recorder<'a> {
     toolbox: &'a Shared,
     call: Arc<Call>,
     begun: Instant,
     started: Timestamp,
-    /// The tool, when it is known.
+    /// The tool, once it is resolved.
     entry: Option<Arc<Entry>>,
     secrets: Secrets,
-    /// What of the arguments may be kept.
+    /// The masked arguments.
     arguments: Option<Arc<Value>>,
     queue_wait: Duration,
     cached: bool,
     host: Option<Arc<CallHost>>,
-    /// The size of what a model gets, when it was measured already.
+    /// The size of the text for the model, if measured.
     content_bytes: Option<usize>,
-    /// Whether a thread was in the tool when the call was over, if it is.
+    /// After the end of the call, whether a thread still ran the tool.
     still_running: Option<bool>,
     is_written: bool,
 }
@@ -59,14 +59,14 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// The call has the tool's own name now.
+    /// Replaces the call, after an alias was resolved.
     pub(super) fn renamed(&mut self, call: &Arc<Call>) {
         if !Arc::ptr_eq(&self.call, call) {
             self.call = Arc::clone(call);
         }
     }
 
-    /// The tool is known, and with it what of the arguments may be kept.
+    /// Sets the tool, and masks the arguments.
     pub(super) fn resolved(&mut self, entry: &Arc<Entry>, size: usize, secrets: &Secrets) {
         let call = &self.call;
         if size <= MAX_KEPT_ARGUMENTS {
@@ -86,12 +86,12 @@ impl<'a> Recorder<'a> {
         self.entry = Some(Arc::clone(entry));
     }
 
-    /// The call's turn has come, after this wait.
+    /// Sets the time in the queue.
     pub(super) fn queued(&mut self, wait: Duration) {
         self.queue_wait = wait;
     }
 
-    /// What a model gets has this many bytes.
+    /// Sets the size of the text for the model, in bytes.
     pub(super) fn measured(&mut self, content_bytes: usize) {
         self.content_bytes = Some(content_bytes);
     }
@@ -100,13 +100,12 @@ impl<'a> Recorder<'a> {
         self.cached = true;
     }
 
-    /// From now on the record has to tell what this host has seen.
+    /// Sets the host, whose facts become part of the record.
     pub(super) fn watch(&mut self, host: &Arc<CallHost>) {
         self.host = Some(Arc::clone(host));
     }
 
-    /// Ends the call: from here on it commits nothing, and what it has begun to commit is waited for, so that the record
-    /// tells of it.
+    /// Ends the call. No commit starts afterwards, and the record waits for running commits.
     pub(super) async fn settle(&mut self) {
         let Some(host) = &self.host else { return };
         let still_running = host.close();
@@ -124,7 +123,7 @@ impl<'a> Recorder<'a> {
         Reply { result, record }
     }
 
-    /// The record as far as the result does not matter. It truncates the name of an unknown tool.
+    /// The record without the result. The name of an unknown tool is truncated.
     fn record(&self) -> CallRecord {
         let (tool, source) = match &self.entry {
             Some(entry) => (Arc::clone(&entry.name), Arc::clone(&entry.source_name)),
@@ -198,10 +197,10 @@ impl Drop for Recorder<'_> {
         if self.is_written {
             return;
         }
-        let gone = || Err(ToolError::cancelled("the caller went away before the call was done"));
+        let dropped = || Err(ToolError::cancelled("the caller dropped the call before its end"));
         match self.host.clone().filter(|host| host.is_committing()) {
-            None => drop(self.write(&gone())),
-            // A commit that has begun goes on, and the record tells of it.
+            None => drop(self.write(&dropped())),
+            // The record waits for a running commit.
             Some(host) => {
                 self.is_written = true;
                 host.close();
@@ -227,7 +226,7 @@ impl Drop for Recorder<'_> {
                         still_running: None,
                         is_written: false,
                     };
-                    recorder.write(&gone());
+                    recorder.write(&dropped());
                 });
             }
         }
@@ -245,14 +244,14 @@ pub(super) fn emit(toolbox: &Shared, call: &Call, event: impl FnOnce() -> Event)
     }
 }
 
-/// Runs code of the application. If it panics, that is in the log, and the call goes on.
+/// Runs code of the application. A panic is logged, and the call continues.
 fn undisturbed(code: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(code)).is_err() {
         tracing::error!("a sink of events or records panicked");
     }
 }
 
-/// The reply to a call that is not even begun.
+/// The reply to a call that does not start.
 pub(super) fn refuse(toolbox: &Shared, call: &Arc<Call>, error: ToolError) -> Reply {
     Recorder::begin(toolbox, call).finish(Err(error))
 }

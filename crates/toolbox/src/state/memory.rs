@@ -1,4 +1,4 @@
-//! Documents that live as long as the process.
+//! The store of documents in memory.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fmt;
@@ -13,38 +13,47 @@ use toolpost_core::{
 
 use crate::path::estimate;
 
+/// The maximum number of stored changes per document.
+const MAX_HISTORY: usize = 256;
+/// The maximum number of documents.
+const MAX_DOCUMENTS: usize = 65_536;
+/// The maximum estimated size of all documents and changes, in bytes of JSON.
+const MAX_BYTES: usize = 256 << 20;
+
 /// A document and its latest changes.
 #[derive(Default)]
-struct Kept {
+struct Stored {
     version: u64,
     value: Arc<Value>,
-    /// The document before the first of the changes.
+    /// The document before the first stored change.
     base: Arc<Value>,
     changes: VecDeque<Arc<Change>>,
-    /// About how many bytes the value has as JSON.
+    /// The estimated size of the value, in bytes of JSON.
     value_bytes: usize,
-    /// About how many bytes all of it has as JSON.
+    /// The estimated size of the value, the base and the changes, in bytes of JSON.
     bytes: usize,
 }
 
-/// What a document becomes by one more change.
+/// The result of one more change to a document.
 struct Next {
     change: Arc<Change>,
     value: Arc<Value>,
-    /// What the first of the changes is made from, when the oldest are forgotten.
+    /// The new base, after the oldest changes are dropped.
     base: Option<Arc<Value>>,
-    /// How many of the oldest are.
+    /// The number of dropped changes.
     too_many: usize,
     bytes: usize,
 }
 
 #[derive(Default)]
 struct State {
-    documents: BTreeMap<String, Kept>,
+    documents: BTreeMap<String, Stored>,
     bytes: usize,
 }
 
-/// Keeps documents in memory, bounded in all directions. A toolbox has one of its own unless it is given another store.
+/// A store of documents in memory. It is the default store of a toolbox.
+///
+/// It stores at most 65,536 documents, 256 changes of each, and 256 MiB of JSON. It fails with `LIMIT` above.
 pub struct MemoryStore {
     state: Mutex<State>,
     history: usize,
@@ -57,55 +66,27 @@ impl Default for MemoryStore {
     fn default() -> Self {
         Self {
             state: Mutex::default(),
-            history: 256,
-            documents: 65_536,
-            bytes: 256 * 1024 * 1024,
+            history: MAX_HISTORY,
+            documents: MAX_DOCUMENTS,
+            bytes: MAX_BYTES,
             clock: Arc::new(SystemClock),
         }
     }
 }
 
 impl MemoryStore {
-    /// An empty one.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty one that takes time from there.
+    /// Creates an empty store with a clock.
     pub(crate) fn of_clock(clock: Arc<dyn Clock>) -> Self {
         Self { clock, ..Self::default() }
     }
 
-    /// How many changes of each document are kept. Default: 256.
-    #[must_use]
-    pub fn with_history(mut self, changes: usize) -> Self {
-        self.history = changes;
-        self
-    }
-
-    /// How many documents are kept. Default: 65,536; then `LIMIT`.
-    #[must_use]
-    pub fn with_documents(mut self, documents: usize) -> Self {
-        self.documents = documents;
-        self
-    }
-
-    /// How many bytes all documents and their changes have together, about, as JSON. Default: 256 MiB; then `LIMIT`.
-    #[must_use]
-    pub fn with_bytes(mut self, bytes: usize) -> Self {
-        self.bytes = bytes;
-        self
-    }
-
-    /// Takes time from elsewhere, for tests.
-    #[must_use]
-    pub fn with_clock(mut self, clock: impl Clock + 'static) -> Self {
-        self.clock = Arc::new(clock);
-        self
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing is left half done behind it.
+        // The data is consistent after any panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -134,12 +115,12 @@ impl MemoryStore {
         let fresh = commit.writes.iter().filter(|write| write.base == 0).count();
         if state.documents.len() + fresh > self.documents {
             return Err(ToolError::limit(format!(
-                "{} documents are kept at most, and all are there",
+                "the store has the maximum of {} documents",
                 self.documents
             )));
         }
         let at = self.clock.timestamp();
-        // All is made before anything is kept, so that an error leaves everything as it was.
+        // All changes are computed before any is stored, so that an error changes nothing.
         let mut made = Vec::with_capacity(commit.writes.len());
         let mut bytes = state.bytes;
         for Write { id, base, patch, value } in commit.writes {
@@ -151,7 +132,7 @@ impl MemoryStore {
         }
         if bytes > self.bytes && bytes > state.bytes {
             return Err(ToolError::limit(format!(
-                "all documents together have {} bytes at most, and with this change they would have {bytes}",
+                "the store has a maximum of {} bytes; this change would make it {bytes}",
                 self.bytes
             )));
         }
@@ -166,25 +147,27 @@ impl MemoryStore {
 
 impl State {
     fn version(&self, id: &str) -> u64 {
-        self.documents.get(id).map_or(0, |kept| kept.version)
+        self.documents.get(id).map_or(0, |stored| stored.version)
     }
 
     fn document(&self, id: &str) -> Document {
         match self.documents.get(id) {
-            Some(kept) => Document { id: id.into(), version: kept.version, value: Arc::clone(&kept.value) },
+            Some(stored) => {
+                Document { id: id.into(), version: stored.version, value: Arc::clone(&stored.value) }
+            }
             None => Document { id: id.into(), version: 0, value: Arc::default() },
         }
     }
 
-    /// What becomes of a document by one more change.
+    /// Computes one more change to a document.
     fn next(&self, id: &str, change: Change, value: Arc<Value>, history: usize) -> Result<Next, ToolError> {
-        // What is subtracted of a new one, when its base is forgotten, must be in it.
-        let empty = Kept { bytes: estimate(&Value::Null), ..Kept::default() };
+        // A new document counts the size of its base, which is subtracted when the base is dropped.
+        let empty = Stored { bytes: estimate(&Value::Null), ..Stored::default() };
         let before = self.documents.get(id).unwrap_or(&empty);
         let mut bytes = before.bytes - before.value_bytes + estimate(&value) + change_bytes(&change);
         let too_many = (before.changes.len() + 1).saturating_sub(history);
         let forgotten: Vec<&Change> =
-            before.changes.iter().map(|kept| &**kept).chain([&change]).take(too_many).collect();
+            before.changes.iter().map(|stored| &**stored).chain([&change]).take(too_many).collect();
         let base = if forgotten.is_empty() {
             None
         } else {
@@ -198,7 +181,7 @@ impl State {
     }
 }
 
-impl Kept {
+impl Stored {
     fn become_next(&mut self, next: Next) {
         self.version = next.change.version;
         self.value_bytes = estimate(&next.value);
@@ -232,21 +215,22 @@ impl DocStore for MemoryStore {
         Box::pin(async move {
             let (base, changes) = {
                 let state = self.lock();
-                let kept = state.documents.get(id);
-                let oldest = kept.map_or(0, |kept| kept.version - kept.changes.len() as u64);
-                let Some(kept) = kept.filter(|kept| (oldest.max(1)..=kept.version).contains(&version)) else {
-                    let newest = kept.map_or(0, |kept| kept.version);
+                let stored = state.documents.get(id);
+                let oldest = stored.map_or(0, |stored| stored.version - stored.changes.len() as u64);
+                let Some(stored) =
+                    stored.filter(|stored| (oldest.max(1)..=stored.version).contains(&version))
+                else {
+                    let newest = stored.map_or(0, |stored| stored.version);
                     return Err(ToolError::not_found(format!(
-                        "version {version} of the document `{id}` is not there: it has had {newest}, and those before \
-                         {oldest} are not kept"
+                        "unknown version {version} of the document `{id}`: it has {oldest} to {newest}"
                     )));
                 };
-                if version == kept.version {
+                if version == stored.version {
                     return Ok(state.document(id));
                 }
                 let changes: Vec<_> =
-                    kept.changes.iter().take((version - oldest) as usize).cloned().collect();
-                (Arc::clone(&kept.base), changes)
+                    stored.changes.iter().take((version - oldest) as usize).cloned().collect();
+                (Arc::clone(&stored.base), changes)
             };
             let value = Patch::replay(&base, changes.iter().map(|change| &change.patch))?;
             Ok(Document { id: id.to_owned(), version, value: Arc::new(value) })
@@ -261,7 +245,7 @@ impl DocStore for MemoryStore {
     ) -> BoxFuture<'a, Result<Vec<Change>, ToolError>> {
         Box::pin(async move {
             let state = self.lock();
-            let changes = state.documents.get(id).map(|kept| kept.changes.iter()).into_iter().flatten();
+            let changes = state.documents.get(id).map(|stored| stored.changes.iter()).into_iter().flatten();
             Ok(changes
                 .filter(|change| change.version > after)
                 .take(limit)
@@ -284,7 +268,7 @@ impl DocStore for MemoryStore {
             };
             let named = state.documents.range::<str, _>((start, Bound::Unbounded));
             let named = named.take_while(|(id, _)| id.starts_with(prefix)).take(limit);
-            Ok(named.map(|(id, kept)| (id.clone(), kept.version)).collect())
+            Ok(named.map(|(id, stored)| (id.clone(), stored.version)).collect())
         })
     }
 
@@ -292,7 +276,7 @@ impl DocStore for MemoryStore {
         Box::pin(async move {
             let mut state = self.lock();
             let gone = state.documents.remove(id);
-            state.bytes -= gone.as_ref().map_or(0, |kept| kept.bytes);
+            state.bytes -= gone.as_ref().map_or(0, |stored| stored.bytes);
             Ok(gone.is_some())
         })
     }
@@ -315,7 +299,7 @@ mod tests {
     use serde_json::json;
     use toolpost_core::Code;
 
-    /// Nothing here waits.
+    /// Polls a future of the store, which never waits.
     fn now<T>(future: impl Future<Output = T>) -> T {
         future.now_or_never().unwrap()
     }
@@ -328,7 +312,7 @@ mod tests {
     }
 
     fn filled(history: usize, versions: u64) -> MemoryStore {
-        let store = MemoryStore::new().with_history(history);
+        let store = MemoryStore { history, ..MemoryStore::new() };
         for version in 0..versions {
             write(&store, "d", version, json!({"n": version + 1, "same": [1, 2, 3]})).unwrap();
         }
@@ -336,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_document_leaves_nothing_and_begins_anew() {
+    fn a_forgotten_document_starts_at_version_zero() {
         let store = filled(256, 5);
         assert!(now(store.forget("d")).unwrap() && !now(store.forget("d")).unwrap());
         assert_eq!((now(store.load("d")).unwrap().version, store.lock().bytes), (0, 0));
@@ -345,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_counts_only_if_its_base_is_the_newest() {
+    fn a_commit_on_a_stale_base_is_a_conflict() {
         let store = filled(9, 2);
         let Committed::Conflict(newest) = write(&store, "d", 1, json!(0)).unwrap() else { panic!("stored") };
         assert_eq!((newest[0].version, newest[0].get("/n")), (2, Some(&json!(2))));
@@ -353,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn several_documents_are_written_together_or_not_at_all() {
+    fn a_commit_of_several_documents_is_atomic() {
         let store = filled(9, 1);
         let part =
             |id: &str, base| Write { id: id.into(), base, patch: json!([]), value: Arc::new(json!(7)) };
@@ -365,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_past_is_there_as_far_as_it_is_kept() {
+    fn the_history_is_bounded() {
         for history in [0, 1, 3, 100] {
             let store = filled(history, 10);
             for version in 1..=10 {
@@ -388,12 +372,12 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_in_documents_and_bytes() {
-        let store = MemoryStore::new().with_documents(1);
+        let store = MemoryStore { documents: 1, ..MemoryStore::new() };
         write(&store, "a", 0, json!(1)).unwrap();
         assert_eq!(write(&store, "b", 0, json!(1)).unwrap_err().code(), Code::Limit);
         write(&store, "a", 1, json!(2)).unwrap();
 
-        let store = MemoryStore::new().with_bytes(10_000).with_history(2);
+        let store = MemoryStore { bytes: 10_000, history: 2, ..MemoryStore::new() };
         let text = "x".repeat(2000);
         for version in 0..50 {
             write(&store, "a", version, json!(format!("{text}{version}"))).unwrap();
@@ -401,12 +385,12 @@ mod tests {
         assert!(store.lock().bytes < 10_000);
         assert_eq!(write(&store, "b", 0, json!("y".repeat(9000))).unwrap_err().code(), Code::Limit);
         assert_eq!(now(store.load("b")).unwrap().version, 0);
-        // What makes it smaller is always taken.
+        // A change that makes the document smaller is always accepted.
         write(&store, "a", 50, json!(0)).unwrap();
     }
 
     #[test]
-    fn what_was_read_must_still_be_the_newest() {
+    fn a_stale_read_is_a_conflict() {
         let store = filled(9, 2);
         let part = || Write { id: "e".into(), base: 0, patch: json!([]), value: Arc::new(json!(7)) };
         let commit = |id: &str, version| {
@@ -425,23 +409,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_is_what_is_kept() {
+    fn the_counted_size_is_the_stored_size() {
         for history in [0, 1, 3] {
-            let store = MemoryStore::new().with_history(history);
+            let store = MemoryStore { history, ..MemoryStore::new() };
             for version in 0..5 {
-                // Smaller than nothing at all.
+                // `[]` and `""` are smaller than the initial `null`.
                 write(&store, "d", version, if version % 2 == 0 { json!([]) } else { json!("") }).unwrap();
             }
             let state = store.lock();
-            let kept = &state.documents["d"];
-            let changes: usize = kept.changes.iter().map(|change| change_bytes(change)).sum();
-            let counted = estimate(&kept.value) + estimate(&kept.base) + changes;
-            assert_eq!((state.bytes, kept.bytes), (counted, counted), "{history}");
+            let stored = &state.documents["d"];
+            let changes: usize = stored.changes.iter().map(|change| change_bytes(change)).sum();
+            let counted = estimate(&stored.value) + estimate(&stored.base) + changes;
+            assert_eq!((state.bytes, stored.bytes), (counted, counted), "{history}");
         }
     }
 
     #[test]
-    fn what_is_nested_too_deeply_is_refused() {
+    fn deeply_nested_documents_are_rejected() {
         let nested = |levels: usize| (0..levels).fold(json!(1), |value, _| json!([value]));
         let store = MemoryStore::new();
         write(&store, "d", 0, nested(100)).unwrap();

@@ -1,4 +1,4 @@
-//! The store as others may use it: with a limit on documents, and within a call.
+//! Wrappers of a store: with a size limit, and for one call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use toolpost_core::{BoxFuture, Change, Commit, Committed, DocStore, Document, To
 use crate::path::host::CallHost;
 use crate::path::{estimate, json_size};
 
-/// Waits, for whoever tries again.
+/// Sleeps before a retry.
 pub(crate) fn sleep(time: Duration) -> BoxFuture<'static, ()> {
     Box::pin(tokio::time::sleep(time))
 }
 
-/// A store that takes no document above a size, and none that could not be read again.
+/// A store with a maximum size and depth of documents.
 pub(crate) struct Limited {
     pub(crate) store: Arc<dyn DocStore>,
     /// In bytes, as JSON.
@@ -25,20 +25,20 @@ impl Limited {
     fn check(&self, commit: &Commit) -> Result<(), ToolError> {
         commit.check_depth()?;
         for write in &commit.writes {
-            // The estimate counts numbers as eight bytes and escapes as one: only what it calls small is small.
+            // The estimate can be too small by a constant factor, so larger documents are measured.
             let small = estimate(&write.value).saturating_mul(8) <= self.limit;
             if small || json_size(&*write.value, self.limit).is_some() {
                 continue;
             }
             let size = json_size(&*write.value, usize::MAX).unwrap_or(usize::MAX);
             return Err(ToolError::limit(format!(
-                "the document `{}` would have {size} bytes, and the limit is {} bytes",
+                "the document `{}` would have {size} bytes; the limit is {} bytes",
                 write.id, self.limit
             ))
             .with("document", write.id.as_str())
             .with("size", size)
             .with("limit", self.limit)
-            .suggest("Keep less in it, or divide it into several documents."));
+            .suggest("Store less in it, or split it into several documents."));
         }
         Ok(())
     }
@@ -79,8 +79,7 @@ impl DocStore for Limited {
     }
 }
 
-/// The store as a running tool sees it: what it commits bears the call's name, and nothing is committed any more when
-/// the call is over.
+/// The store for a running tool. Its commits name the call, and commits after the end of the call fail.
 pub(crate) struct OfCall {
     host: Arc<CallHost>,
     store: Arc<dyn DocStore>,
@@ -106,8 +105,8 @@ impl DocStore for OfCall {
         Box::pin(async move {
             host.check_open()?;
             if host.call.options.dry_run {
-                return Err(ToolError::precondition("this is a dry run, which changes no document")
-                    .suggest("Look at `is_dry_run` before changing one."));
+                return Err(ToolError::precondition("a dry run changes no document")
+                    .suggest("Check `is_dry_run` before the change."));
             }
             for write in &commit.writes {
                 host.check_not_in_transaction(&write.id)?;
@@ -153,7 +152,7 @@ impl DocStore for OfCall {
     }
 }
 
-/// Says in a commit which call makes it, and why.
+/// Adds the call and its tool to a commit.
 pub(super) fn explain(host: &CallHost, commit: &mut Commit) {
     commit.call = Some(host.call.id);
     commit.event.get_or_insert_with(|| json!({ "tool": &*host.entry.name, "caller": host.call.caller }));

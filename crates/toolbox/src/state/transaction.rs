@@ -1,8 +1,8 @@
-//! The state of one call: loaded before an attempt, committed after it has succeeded.
+//! The state of one call: loaded before an attempt, committed after its success.
 //!
-//! A change counts if nobody else has changed what the tool saw. Within this process calls on the same part take turns;
-//! between processes the store decides. A document that has become newer elsewhere, or outside of the parts that the tool
-//! saw, is no conflict: the change is carried over to it, and the result is as if the call had begun later.
+//! A change is committed if no other call has changed the parts that the tool saw. Calls of this process on one part
+//! take turns; the store decides between processes. Changes to other parts of the document are no conflict: the change
+//! is rebased on the newer version.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -22,21 +22,20 @@ use crate::path::{attempts, sleep_until};
 use crate::registry::Target;
 use crate::waits::Lineage;
 
-/// How often a change is carried over to a newer version before the store is said to be too busy. Each time somebody
-/// else has got ahead.
+/// The maximum number of rebases of one change; then `OVERLOADED`.
 const MAX_REBASES: u32 = 1000;
 
-/// What a call with state works on.
+/// The documents of a call with state.
 pub(crate) struct Transaction {
     parts: Vec<Part>,
-    /// The documents that are changed, each once and in order, with the parts of them that the call sees.
+    /// The changed documents, sorted and distinct, with the parts that the call sees.
     lanes: Vec<(String, Arc<[String]>)>,
-    /// The call and those that it was made from, innermost first.
+    /// The call and its ancestors, innermost first.
     lineage: Lineage,
     state: Mutex<State>,
 }
 
-/// What one `#[state]` parameter sees.
+/// The part of a document that one `#[state]` parameter sees.
 struct Part {
     address: StateAddress,
     writes: bool,
@@ -45,31 +44,31 @@ struct Part {
 
 #[derive(Default)]
 struct State {
-    /// The documents that the attempt began with, by name.
+    /// The documents at the start of the attempt, by name.
     documents: BTreeMap<String, Document>,
-    /// What the attempt makes of the parts, by parameter.
+    /// The new values of the parts, by parameter.
     changes: BTreeMap<usize, Value>,
     held: Vec<Held>,
 }
 
-/// What is to be committed.
+/// The changes to commit.
 struct Change {
     transaction: Arc<Transaction>,
     documents: BTreeMap<String, Document>,
     changes: BTreeMap<usize, Value>,
-    /// Nobody else may work on the same before the end of the commit, also when the call is given up.
+    /// Exclusive access until the end of the commit, even if the call is dropped.
     held: Vec<Held>,
 }
 
-/// What came of a commit.
+/// The outcome of a commit.
 enum Outcome {
     Done,
-    /// Somebody else has changed what the tool saw: these parameters, in the document as it is now.
+    /// Another call has changed these parameters; with the current document.
     Overtaken(Change, Vec<usize>, Document),
 }
 
 impl Transaction {
-    /// Finds out what a call works on.
+    /// Finds the documents of a call.
     fn of(host: &CallHost) -> Result<Self, ToolError> {
         let spec = &host.entry.spec;
         let mut parts: Vec<Part> = Vec::with_capacity(spec.state.len());
@@ -82,11 +81,11 @@ impl Transaction {
             });
             if clash.is_some() {
                 return Err(ToolError::invalid_input(format!(
-                    "the arguments name the same part of the document `{}` twice, and each shall be changed on its own",
+                    "the arguments name the same part of the document `{}` twice",
                     address.document
                 ))
                 .with("document", address.document)
-                .suggest("Name two different ones."));
+                .suggest("Name two different parts."));
             }
             parts.push(Part { address, writes: state.writes, existing: state.existing });
         }
@@ -107,20 +106,20 @@ impl Transaction {
         })
     }
 
-    /// What the parameter of this place sees.
+    /// The value of the parameter at this index.
     pub(crate) fn view(&self, index: usize) -> Result<StateView, ToolError> {
         let part = self.part(index)?;
         let state = lock(&self.state);
         let document = state.documents.get(&part.address.document);
         let document =
-            document.ok_or_else(|| ToolError::internal("a state was asked for before it was loaded"))?;
+            document.ok_or_else(|| ToolError::internal("a state was read before it was loaded"))?;
         Ok(StateView::new(part.address.clone(), document))
     }
 
-    /// Notes what the parameter of this place shall become.
+    /// Sets the new value of the parameter at this index.
     pub(crate) fn set(&self, index: usize, value: Value) -> Result<(), ToolError> {
         if !self.part(index)?.writes {
-            return Err(ToolError::internal(format!("the state {index} of this tool is only to be read")));
+            return Err(ToolError::internal(format!("the state {index} of this tool is read-only")));
         }
         lock(&self.state).changes.insert(index, value);
         Ok(())
@@ -135,27 +134,26 @@ impl Transaction {
         self.parts.get(index).ok_or_else(|| ToolError::internal(format!("this tool has no state {index}")))
     }
 
-    /// Lets others work on the same documents while this call waits for something else. If they change what the tool has
-    /// seen, it runs again.
+    /// Releases the documents while this call waits. If other calls change the parts that the tool saw, it runs again.
     pub(crate) fn release_documents(&self) {
         let held = std::mem::take(&mut lock(&self.state).held);
         drop(held);
     }
 
-    /// Makes everything ready for an attempt: waits for its turn, and loads what is there now.
+    /// Prepares an attempt: waits for exclusive access, and loads the documents.
     pub(crate) async fn begin(&self, host: &CallHost, most: Duration) -> Result<(), ToolError> {
         let (held, documents) = tokio::select! {
             biased;
             ready = async { Ok::<_, ToolError>((self.take_turn(host).await?, self.load(host).await?)) } => ready?,
             () = host.call.cancellation.cancelled() => {
-                return Err(ToolError::cancelled("the caller asked to stop while others changed the same document"));
+                return Err(ToolError::cancelled("the caller cancelled the call while other calls changed the document"));
             }
             () = sleep_until(host.call.deadline) => {
-                return Err(ToolError::timeout("the deadline passed while others changed the same document"));
+                return Err(ToolError::timeout("the deadline passed while other calls changed the document"));
             }
             () = tokio::time::sleep(most) => {
                 return Err(ToolError::overloaded(format!(
-                    "others have been changing the same document for {}", format_duration(most)
+                    "other calls have changed the document for {}", format_duration(most)
                 ))
                 .suggest("Wait a moment and call again."));
             }
@@ -167,7 +165,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Nothing if the call has its turn already.
+    /// Acquires exclusive access, unless the call has it.
     async fn take_turn(&self, host: &CallHost) -> Result<Vec<Held>, ToolError> {
         let mut held = Vec::new();
         if lock(&self.state).held.is_empty() {
@@ -188,16 +186,16 @@ impl Transaction {
                 documents.insert(name.clone(), host.documents().load(name).await?);
             }
             if *existing && documents.get(name).is_none_or(|document: &Document| document.version == 0) {
-                // A stranger's document and none at all look the same.
+                // A missing document and a document of another owner give the same error.
                 let given = name.rsplit('/').next().unwrap_or_default();
-                return Err(ToolError::not_found(format!("there is nothing with the name `{given}`"))
-                    .suggest("Use a name that this caller was given."));
+                return Err(ToolError::not_found(format!("unknown document `{given}`"))
+                    .suggest("Use a document name of this caller."));
             }
         }
         Ok(documents)
     }
 
-    /// What the attempt has made, to be committed.
+    /// The changes of the attempt.
     fn take_change(self: &Arc<Self>) -> Change {
         let mut state = lock(&self.state);
         Change {
@@ -216,7 +214,7 @@ impl Change {
         parts.filter(move |(_, part)| part.address.document == document)
     }
 
-    /// Commits, as often as others get ahead without touching what the tool saw.
+    /// Commits the changes. Rebases them while other calls change only other parts.
     async fn commit(mut self, host: &Arc<CallHost>) -> Result<Outcome, ToolError> {
         for _ in 0..MAX_REBASES {
             let mut commit = Commit { writes: self.writes()?, ..Commit::default() };
@@ -225,7 +223,7 @@ impl Change {
                 return Ok(Outcome::Done);
             }
             let written: Vec<String> = commit.writes.iter().map(|write| write.id.clone()).collect();
-            // What was only seen is part of what the change was made from.
+            // Parts that the tool only read are inputs of the change too.
             let seen = self.documents.values().filter(|document| !written.contains(&document.id));
             commit.reads = seen.map(|document| (document.id.clone(), document.version)).collect();
             explain(host, &mut commit);
@@ -251,11 +249,11 @@ impl Change {
                 }
             }
         }
-        Err(ToolError::overloaded("the document changes too fast: this change never found it as it was")
+        Err(ToolError::overloaded("other calls change the document too often for this change")
             .suggest("Wait a moment and call again."))
     }
 
-    /// The changed documents as they shall be.
+    /// The changed documents with their new values.
     fn writes(&self) -> Result<Vec<Write>, ToolError> {
         let mut writes = Vec::new();
         for document in self.documents.values() {
@@ -271,7 +269,7 @@ impl Change {
         Ok(writes)
     }
 
-    /// Tells the record which versions the call has seen and made.
+    /// Records the versions that the call has read and written.
     fn note(&self, host: &CallHost, made: &[(String, u64)]) {
         for document in self.documents.values() {
             let after =
@@ -280,8 +278,8 @@ impl Change {
         }
     }
 
-    /// Whether this change and somebody else's of these parameters can be made one: all of them were changed here. What
-    /// was only read has another value now, and what was made of it is stale.
+    /// Whether the changes of these parameters can be merged with those of another call. A parameter that was only read
+    /// is stale and cannot.
     fn can_merge(&self, touched: &[usize]) -> bool {
         let written = |index: &usize| {
             self.transaction.parts.get(*index).is_some_and(|part| part.writes)
@@ -290,10 +288,10 @@ impl Change {
         touched.iter().all(written)
     }
 
-    /// Makes one value of this change and of somebody else's, for each parameter that both have changed.
+    /// Merges this change with that of another call, for each parameter that both have changed.
     fn merge(&mut self, host: &CallHost, touched: &[usize], newest: Document) -> Result<(), ToolError> {
         let Target::Local(tool) = &host.entry.target else {
-            return Err(ToolError::internal("state of a tool that lives elsewhere"));
+            return Err(ToolError::internal("a source's tool has no local state"));
         };
         let base = self.documents.get(&newest.id);
         let mut merged = Vec::new();
@@ -309,7 +307,7 @@ impl Change {
     }
 }
 
-/// Runs a tool that has state: attempts until one succeeds and what it has made of its state is committed.
+/// Runs a tool with state: makes attempts until one succeeds and its changes are committed.
 pub(crate) async fn run(host: &Arc<CallHost>) -> Result<Output, ToolError> {
     let transaction = Arc::new(Transaction::of(host)?);
     host.begin_transaction(&transaction);
@@ -346,7 +344,7 @@ pub(crate) async fn run(host: &Arc<CallHost>) -> Result<Output, ToolError> {
     }
 }
 
-/// Commits what an attempt has made. Once begun it cannot be cancelled.
+/// Commits the changes of an attempt. A running commit cannot be cancelled.
 async fn commit(host: &Arc<CallHost>, change: Change) -> Result<Outcome, ToolError> {
     if change.changes.is_empty() {
         change.note(host, &[]);
@@ -369,10 +367,10 @@ async fn wait(host: &CallHost, policy: &StateConflict, conflicts: u32) -> Result
     tokio::select! {
         () = tokio::time::sleep(delay) => Ok(()),
         () = host.call.cancellation.cancelled() => {
-            Err(ToolError::cancelled("the caller asked to stop between two attempts"))
+            Err(ToolError::cancelled("the caller cancelled the call between two attempts"))
         }
         () = sleep_until(host.call.deadline) => {
-            Err(ToolError::timeout("the deadline passed while others changed the same document"))
+            Err(ToolError::timeout("the deadline passed while other calls changed the document"))
         }
     }
 }

@@ -1,22 +1,19 @@
-//! The resources and prompts of a toolbox: tools that are called by URI or prompt name, and by no model.
+//! The resources and prompts of a toolbox: tools that are called by URI or prompt name, never by a model.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Map, Value};
 use toolpost_core::{
-    Call, Output, PromptSpec, ResourceSpec, SpecError, Tool, ToolError, ToolSource, did_you_mean,
+    Call, Caller, Output, PromptSpec, ResourceSpec, SpecError, Tool, ToolError, did_you_mean,
 };
 
 use super::Toolbox;
 use crate::offers::Offer;
 use crate::registry::Entry;
-
-/// How long a source may take to list what it has.
-const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::shared::in_time;
 
 impl Toolbox {
-    /// The tool behind an offer stands in the registry under a name that no tool can have.
+    /// Registers the tool of a resource or prompt under a key that no tool can have as its name.
     pub(crate) fn offer(&self, offer: Offer) -> Result<(), SpecError> {
         let source = Arc::clone(&self.0.config.name);
         let hide = |kind: &str, name: &str, tool: Arc<dyn Tool>| {
@@ -39,54 +36,46 @@ impl Toolbox {
         Ok(())
     }
 
-    /// What can be read by address, that of its sources included. A source that fails to list is omitted.
+    /// All resources, including those of its sources. A source that fails to list is omitted.
     pub async fn resources(&self) -> Vec<Arc<ResourceSpec>> {
-        self.resources_from(self.0.sources()).await
+        self.resources_for(None).await
     }
 
-    /// Its own, and those of these sources.
-    pub(crate) async fn resources_from(&self, sources: Vec<Arc<dyn ToolSource>>) -> Vec<Arc<ResourceSpec>> {
+    /// The own definitions, and those that the sources show to a caller.
+    pub(crate) async fn resources_for(&self, caller: Option<&Caller>) -> Vec<Arc<ResourceSpec>> {
         let mut specs: Vec<_> = self.0.offers().resources.iter().map(|(spec, _)| Arc::clone(spec)).collect();
-        for source in sources {
+        for source in self.0.sources_for(caller) {
             specs.extend(in_time(&*source, source.resources()).await.unwrap_or_default());
         }
         specs
     }
 
-    /// The prompts, those of its sources included. A source that fails to list is omitted.
+    /// All prompts, including those of its sources. A source that fails to list is omitted.
     pub async fn prompts(&self) -> Vec<Arc<PromptSpec>> {
-        self.prompts_from(self.0.sources()).await
+        self.prompts_for(None).await
     }
 
-    /// Its own, and those of these sources.
-    pub(crate) async fn prompts_from(&self, sources: Vec<Arc<dyn ToolSource>>) -> Vec<Arc<PromptSpec>> {
+    /// The own definitions, and those that the sources show to a caller.
+    pub(crate) async fn prompts_for(&self, caller: Option<&Caller>) -> Vec<Arc<PromptSpec>> {
         let mut specs: Vec<_> = self.0.offers().prompts.iter().map(|(spec, _)| Arc::clone(spec)).collect();
-        for source in sources {
+        for source in self.0.sources_for(caller) {
             specs.extend(in_time(&*source, source.prompts()).await.unwrap_or_default());
         }
         specs
     }
 
-    /// Reads a resource: a call like any other, checked, limited and recorded. Its own resources go before those of
-    /// sources, and the first whose pattern fits counts.
+    /// Reads a resource. The read takes the call path: it is checked, limited and recorded. The first matching
+    /// pattern counts, own resources before those of sources.
     ///
     /// # Errors
-    /// `NOT_FOUND` if there is none of this address; those of the resource.
+    /// `NOT_FOUND` if no resource matches the URI; those of the resource.
     pub async fn read_resource(&self, uri: &str) -> Result<Output, ToolError> {
         self.read(Call::new(uri, Value::Null)).await
     }
 
-    /// The same for a caller, as [`ToolSource::read`] says it.
-    pub(crate) async fn read(&self, call: Call) -> Result<Output, ToolError> {
-        self.read_from(self.0.sources_for(&call.caller), call).await
-    }
-
-    /// The same from its own, or from these sources.
-    pub(crate) async fn read_from(
-        &self,
-        sources: Vec<Arc<dyn ToolSource>>,
-        mut call: Call,
-    ) -> Result<Output, ToolError> {
+    /// Reads a resource for the caller in the call; see [`ToolSource::read`].
+    pub(crate) async fn read(&self, mut call: Call) -> Result<Output, ToolError> {
+        let sources = self.0.sources_for(Some(&call.caller));
         let uri = std::mem::take(&mut call.tool);
         let uri = uri.as_str();
         let own = self
@@ -108,14 +97,14 @@ impl Toolbox {
             }
         }
         let shown: String = uri.chars().take(200).collect();
-        Err(ToolError::not_found(format!("there is no resource `{shown}`")))
+        Err(ToolError::not_found(format!("unknown resource `{shown}`")))
     }
 
-    /// Renders a prompt: a call like any other, checked, limited and recorded. Its own prompts go before those of
-    /// sources.
+    /// Renders a prompt. The rendering takes the call path: it is checked, limited and recorded. Own prompts have
+    /// precedence over those of sources.
     ///
     /// # Errors
-    /// `NOT_FOUND` if there is none of this name; those of the prompt.
+    /// `NOT_FOUND` for an unknown prompt; those of the prompt.
     pub async fn render_prompt(
         &self,
         name: &str,
@@ -124,17 +113,9 @@ impl Toolbox {
         self.render(Call::new(name, Value::Object(arguments.clone()))).await
     }
 
-    /// The same for a caller, as [`ToolSource::render`] says it.
-    pub(crate) async fn render(&self, call: Call) -> Result<Output, ToolError> {
-        self.render_from(self.0.sources_for(&call.caller), call).await
-    }
-
-    /// The same from its own, or from these sources.
-    pub(crate) async fn render_from(
-        &self,
-        sources: Vec<Arc<dyn ToolSource>>,
-        mut call: Call,
-    ) -> Result<Output, ToolError> {
+    /// Renders a prompt for the caller in the call; see [`ToolSource::render`].
+    pub(crate) async fn render(&self, mut call: Call) -> Result<Output, ToolError> {
+        let sources = self.0.sources_for(Some(&call.caller));
         let name = std::mem::take(&mut call.tool);
         let name = name.as_str();
         let own = self
@@ -159,11 +140,11 @@ impl Toolbox {
             known.extend(specs.iter().map(|spec| spec.name.clone()));
         }
         let shown: String = name.chars().take(80).collect();
-        Err(ToolError::not_found(format!("there is no prompt `{shown}`"))
+        Err(ToolError::not_found(format!("unknown prompt `{shown}`"))
             .suggest_maybe(did_you_mean(name, known.iter().map(String::as_str))))
     }
 
-    /// Parts of an address are text; where the function wants a number or a truth value, they are read as one.
+    /// Parses the parameters of a URI as JSON if the function expects a number or a boolean.
     fn typed(&self, key: &str, mut parameters: Map<String, Value>) -> Value {
         let entry = self.0.registry().get(key);
         let properties =
@@ -181,17 +162,4 @@ impl Toolbox {
         }
         Value::Object(parameters)
     }
-}
-
-async fn in_time<T>(
-    source: &dyn ToolSource,
-    list: impl Future<Output = Result<T, ToolError>>,
-) -> Result<T, ToolError> {
-    let listed = tokio::time::timeout(LIST_TIMEOUT, list).await.unwrap_or_else(|_| {
-        Err(ToolError::timeout(format!("`{}` did not list what it has in time", source.name())))
-    });
-    if let Err(error) = &listed {
-        tracing::warn!(source = source.name(), "{error}");
-    }
-    listed
 }

@@ -1,4 +1,4 @@
-//! Tools that are called by other names.
+//! Aliases of tools.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ async fn a_call_by_an_alias_is_a_call_of_the_tool() {
 }
 
 #[tokio::test]
-async fn a_name_has_one_meaning() {
+async fn names_and_aliases_are_unique() {
     let named = |name: &str| tool_fn(ToolSpec::new(name, "Another."), async |_, _| Ok(Output::default()));
     let toolbox = Toolbox::builder().tool(greet()).build().unwrap();
     for tool in [named("hello"), named("greet")] {
@@ -60,7 +60,7 @@ async fn a_name_has_one_meaning() {
 }
 
 #[tokio::test]
-async fn aliases_of_a_source_come_and_go_with_its_tools() {
+async fn aliases_follow_the_tools_of_a_source() {
     let inner = Toolbox::builder().name("inner").tool(greet()).build().unwrap();
     let outer = Toolbox::builder().build().unwrap();
     outer.add_source(Arc::new(inner.clone()) as Arc<dyn ToolSource>).await.unwrap();
@@ -75,7 +75,7 @@ async fn aliases_of_a_source_come_and_go_with_its_tools() {
 }
 
 #[tokio::test]
-async fn permission_is_that_of_the_tool_by_every_name() {
+async fn approval_is_the_same_for_all_aliases() {
     for (name, called) in
         [("greet", "hello"), ("greet", "greet"), ("hello", "hello"), ("hello", "greet"), ("shout", "hello")]
     {
@@ -88,7 +88,7 @@ async fn permission_is_that_of_the_tool_by_every_name() {
     toolbox.run("hello", json!({ "person": "Ada" })).await.unwrap();
 }
 
-/// A tool that says itself what is secret.
+/// A tool that declares its secrets.
 struct Login;
 
 impl Tool for Login {
@@ -112,7 +112,7 @@ impl Tool for Login {
 }
 
 #[tokio::test]
-async fn what_a_tool_calls_secret_is_in_no_record_and_no_error() {
+async fn declared_secrets_are_masked_in_records_and_errors() {
     let toolbox = Toolbox::builder().tool(Login).build().unwrap();
     let reply = toolbox.call(Call::new("login", json!({ "address": "ada:hunter2" }))).await;
     assert_eq!(reply.record.arguments.as_deref(), Some(&json!({ "address": "ada:[secret]" })));

@@ -197,7 +197,7 @@ async fn several_tools_come_from_any_iterator() {
     let shared: Vec<Arc<dyn Tool>> = vec![Arc::new(of("a")), Arc::new(of("b"))];
     let alike = ["d", "e"].into_iter().map(of);
     let toolbox = Toolbox::builder().tools(shared).tools([of("c")]).tools(alike).build().unwrap();
-    toolbox.add_group(std::iter::once(of("f"))).unwrap();
+    toolbox.add(of("f")).unwrap();
     assert_eq!(toolbox.specs().len(), 6);
     assert_eq!(toolbox.run("f", json!({})).await.unwrap().to_text(), "f");
 }
@@ -289,7 +289,7 @@ async fn the_options_of_parameters_are_checked() {
 }
 
 #[test]
-fn contradictions_are_refused_at_registration() {
+fn contradictions_are_rejected_at_registration() {
     for (tool, expected) in [
         (Toolbox::builder().tool(large_default), "the default of parameter `days`"),
         (Toolbox::builder().tool(wrong_example), "example 1 does not match its parameters"),
@@ -302,7 +302,7 @@ fn contradictions_are_refused_at_registration() {
         assert!(error.to_string().contains(expected), "{error}");
     }
     let twice = Toolbox::builder().tool(direct).tool(direct).build().unwrap_err();
-    assert!(twice.to_string().contains("one of this name already"), "{twice}");
+    assert!(twice.to_string().contains("another tool from `local` has this name"), "{twice}");
 }
 
 /// A default that is above its own limit.

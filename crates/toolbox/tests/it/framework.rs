@@ -1,4 +1,4 @@
-//! Tools that call tools, tools that are made at run time, and tools with parameters that the application fills.
+//! Nested calls, tools created at run time, and injected parameters.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ where
     Arc::new(tool_fn(ToolSpec::new(name, "A tool of a test."), move |_, ctx| run(ctx)))
 }
 
-/// How many calls ran at once, and how many were begun.
+/// Counts running and started calls.
 #[derive(Default)]
 struct Gauge {
     now: AtomicUsize,
@@ -29,7 +29,7 @@ struct Gauge {
     begun: Mutex<Vec<u64>>,
 }
 
-/// A tool that answers with its number after a while, and fails with a number above 100.
+/// A tool that returns its number after a delay, and fails above 100.
 fn step(gauge: &Arc<Gauge>, builder: ToolboxBuilder, limit: Option<u32>) -> ToolboxBuilder {
     let gauge = Arc::clone(gauge);
     let mut spec = ToolSpec::new("step", "One step.").parameter("number", ParameterType::Integer, "Which.");
@@ -40,7 +40,7 @@ fn step(gauge: &Arc<Gauge>, builder: ToolboxBuilder, limit: Option<u32>) -> Tool
             let number: u64 = args.decode("number")?;
             gauge.begun.lock().unwrap().push(number);
             gauge.most.fetch_max(gauge.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            // The first ones take longest, so that results come in another order than calls.
+            // The first calls take longest, so that results arrive in another order.
             tokio::time::sleep(Duration::from_millis(20_u64.saturating_sub(number % 100))).await;
             gauge.now.fetch_sub(1, Ordering::SeqCst);
             if number > 100 {
@@ -57,7 +57,7 @@ fn steps(numbers: &[u64]) -> Vec<(&'static str, Value)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_run_side_by_side_within_their_bound() {
+async fn parallel_calls_are_bounded() {
     for (concurrency, limit, most) in
         [(1, None, 1), (0, None, 1), (3, None, 3), (50, None, 8), (8, Some(2), 2)]
     {
@@ -87,14 +87,14 @@ async fn calls_run_side_by_side_within_their_bound() {
     }
 }
 
-/// Calls between tools that have one place each; what a call answers, or why it could not be made.
+/// Calls between tools with one permit each; the result or the error.
 async fn through(toolbox: &Toolbox, tool: &str) -> Result<Value, Code> {
     let run = tokio::time::timeout(Duration::from_secs(30), toolbox.run(tool, json!({}))).await.unwrap();
     run.map(|output| output.result_value()).map_err(|error| error.code())
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_side_by_side_wait_for_each_other_but_never_in_a_circle() {
+async fn parallel_calls_wait_without_deadlock() {
     let limited = |name: &str, calls: &'static [&'static str]| {
         let mut spec = ToolSpec::new(name, "A tool with one place.");
         spec.policy.concurrency = Some(1);
@@ -123,14 +123,14 @@ async fn calls_side_by_side_wait_for_each_other_but_never_in_a_circle() {
     assert_eq!(through(&toolbox, "many").await, Ok(json!(3)));
     assert_eq!(through(&toolbox, "itself").await, Err(Code::Precondition));
     assert_eq!(through(&toolbox, "deep").await, Err(Code::Precondition));
-    // Each holds what the other wants: one of them is refused, and then the other has its turn or is refused as well.
+    // Each call holds the permit that the other needs: at least one of them fails.
     let outcome = through(&toolbox, "fork").await.unwrap();
     assert_ne!(outcome, json!([true, true]));
     assert_eq!(through(&toolbox, "leaf").await, Ok(json!(0)), "all places are free again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_failure_ends_the_others() {
+async fn the_first_failure_cancels_the_others() {
     let gauge = Arc::new(Gauge::default());
     let all = plain("all", |ctx| async move {
         let numbers = [1, 119, 2, 3, 4, 5];
@@ -150,7 +150,7 @@ async fn the_first_failure_ends_the_others() {
 }
 
 #[tokio::test]
-async fn answers_of_calls_side_by_side_are_used_again() {
+async fn answers_of_parallel_calls_are_replayed() {
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&runs);
     let one = plain("one", move |_| {
@@ -212,7 +212,7 @@ async fn a_nested_call_has_the_context_of_its_parent() {
 }
 
 #[tokio::test]
-async fn what_stops_a_call_stops_those_that_it_makes() {
+async fn cancellation_reaches_nested_calls() {
     let cancellation = Cancellation::new();
     let stop = cancellation.clone();
     let sleeper = plain("sleeper", move |_| {
@@ -232,7 +232,7 @@ async fn what_stops_a_call_stops_those_that_it_makes() {
 }
 
 #[tokio::test]
-async fn mock_mode_goes_down_to_nested_calls() {
+async fn nested_calls_inherit_mock_mode() {
     let touched = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&touched);
     let inner = plain("inner", move |_| {
@@ -275,7 +275,7 @@ fn query() -> Arc<dyn Tool> {
 }
 
 #[tokio::test]
-async fn an_excluded_parameter_is_the_application_s_alone() {
+async fn only_the_application_sets_excluded_parameters() {
     let tool = exclude_parameters(query(), ["database", "limit"]).unwrap();
     let schema = tool.spec().input_schema.as_value().clone();
     assert_eq!(schema["properties"].as_object().unwrap().keys().collect::<Vec<_>>(), ["text"]);
@@ -332,7 +332,7 @@ async fn a_closure_over_a_struct_has_the_schema_of_the_struct() {
     }
 }
 
-/// A tool as a type of its own.
+/// A tool as a type.
 struct Counter(AtomicUsize);
 
 impl Tool for Counter {
@@ -349,7 +349,7 @@ impl Tool for Counter {
 }
 
 #[tokio::test]
-async fn a_type_is_a_tool_with_a_state_of_its_own() {
+async fn a_type_can_be_a_tool_with_its_own_state() {
     let toolbox = Toolbox::builder().tool(Counter(AtomicUsize::new(40))).build().unwrap();
     assert_eq!(toolbox.run("count", json!({ "by": 2 })).await.unwrap().structured, Some(json!(42)));
     assert_eq!(toolbox.run("count", json!({ "by": 1 })).await.unwrap().structured, Some(json!(43)));
@@ -357,7 +357,7 @@ async fn a_type_is_a_tool_with_a_state_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_payload_is_for_the_caller_alone() {
+async fn a_payload_reaches_only_the_caller() {
     let events = Arc::new(Mutex::new(String::new()));
     let heard = Arc::clone(&events);
     let inner = plain("inner", |_| async { Ok(Output::text("seen").with_payload("hidden rows".to_owned())) });
@@ -365,7 +365,7 @@ async fn a_payload_is_for_the_caller_alone() {
         let output = ctx.call("inner", json!({})).await?;
         let rows =
             output.payload.as_ref().and_then(toolpost_core::Payload::get::<String>).unwrap_or_default();
-        // What a nested call had for its caller goes no further by itself.
+        // The payload of a nested call reaches only the nested caller.
         Ok(Output::text(format!("{} letters", rows.len())))
     });
     let toolbox = Toolbox::builder()

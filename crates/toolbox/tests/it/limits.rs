@@ -1,4 +1,4 @@
-//! Many callers at once: nothing is lost, nobody starves, nothing is left behind.
+//! Many concurrent callers: no lost call, no starvation, no leaked permit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,7 +38,7 @@ async fn stay(load: Inject<Load>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_calls_of_ten_callers_share_eight_places() {
+async fn a_thousand_calls_share_eight_permits() {
     let load = Arc::new(Load::default());
     let toolbox = Toolbox::builder()
         .tool(stay)
@@ -52,7 +52,7 @@ async fn a_thousand_calls_of_ten_callers_share_eight_places() {
             tokio::spawn(async move {
                 let caller = Caller::new("test").with_identity(format!("caller {}", index % 10));
                 let call = toolbox.call(Call::new("stay", json!({})).with_caller(caller));
-                // Every seventh caller loses patience.
+                // Every seventh caller drops its call.
                 if index % 7 == 0 {
                     let _ =
                         tokio::time::timeout(Duration::from_micros(50 * (index as u64 % 100)), call).await;
@@ -67,7 +67,7 @@ async fn a_thousand_calls_of_ten_callers_share_eight_places() {
     }
     assert!(load.most.load(Ordering::SeqCst) <= 8);
     assert_eq!(toolbox.records().len(), 1000);
-    // All places are free again: eight calls at once do not wait.
+    // All permits are free again: eight concurrent calls do not wait.
     assert_eq!(load.now.load(Ordering::SeqCst), 0);
     let calls = (0..8).map(|_| toolbox.call(Call::new("stay", json!({}))));
     let replies = futures_util::future::join_all(calls).await;

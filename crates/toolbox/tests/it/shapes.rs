@@ -1,4 +1,4 @@
-//! The shapes under load: waiting, nesting, back-pressure, dropping, blocking, and one toolbox behind another.
+//! Questions, nesting, back-pressure, dropped futures, blocking tools, and toolboxes behind toolboxes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -42,7 +42,7 @@ async fn eventually(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn a_tool_that_asks_is_parked_and_resumed() {
+async fn a_question_pauses_the_call() {
     let toolbox = Toolbox::builder()
         .tool(ask_colour)
         .tool(hello)
@@ -55,7 +55,7 @@ async fn a_tool_that_asks_is_parked_and_resumed() {
         tokio::spawn(async move { toolbox.call(Call::new("ask_colour", json!({})).with_port(port)).await })
     };
     eventually("the question", || port.heard().questions.len() == 1).await;
-    // It is parked: the only place is free for others, and its 50 ms do not run.
+    // During the question its permit is free and its 50 ms do not run.
     assert_eq!(toolbox.run("hello", json!({"name": "Ada"})).await.unwrap().to_text(), "hello Ada");
     tokio::time::sleep(Duration::from_millis(120)).await;
     assert!(!asking.is_finished());
@@ -66,7 +66,7 @@ async fn a_tool_that_asks_is_parked_and_resumed() {
 }
 
 #[tokio::test]
-async fn nobody_to_ask_is_a_precondition_and_no_answer_is_a_timeout() {
+async fn a_missing_port_is_a_precondition_and_a_missing_answer_a_timeout() {
     let toolbox = Toolbox::builder()
         .tool(ask_colour)
         .settings(|settings| settings.answer_timeout = Duration::from_millis(20))
@@ -78,7 +78,7 @@ async fn nobody_to_ask_is_a_precondition_and_no_answer_is_a_timeout() {
 }
 
 #[tokio::test]
-async fn a_nested_call_runs_on_its_roots_place() {
+async fn a_nested_call_uses_the_permit_of_its_root() {
     let toolbox = Toolbox::builder()
         .tool(relay)
         .tool(hello)
@@ -105,7 +105,7 @@ async fn endless(ctx: &Ctx) -> Result<Output, ToolError> {
 }
 
 #[tokio::test]
-async fn waiting_for_oneself_is_an_error_and_nesting_ends() {
+async fn self_deadlock_and_deep_nesting_are_errors() {
     let toolbox = Toolbox::builder().tool(limited).tool(endless).build().unwrap();
     let error = toolbox.run("limited", json!({})).await.unwrap_err();
     assert_eq!(error.code(), Code::Precondition);
@@ -113,7 +113,7 @@ async fn waiting_for_oneself_is_an_error_and_nesting_ends() {
     let before = toolbox.records().len();
     let error = toolbox.run("endless", json!({})).await.unwrap_err();
     assert_eq!(error.code(), Code::Limit);
-    // One root and eight levels below it ran, and one more was refused.
+    // One root and eight levels below it ran; the next level failed.
     assert_eq!(toolbox.records().len() - before, 10);
 }
 
@@ -147,7 +147,7 @@ async fn notices_never_block_and_files_wait() {
     assert_eq!(reply.record.artifacts.len(), 3);
 }
 
-/// Ask, sample, call, hand over a file, and fail the first time.
+/// Ask, sample, call, deliver a file, and fail the first time.
 #[tool(backoff_initial_ms = 1, backoff_max_ms = 1, policy(idempotent))]
 async fn second_time_lucky(ctx: &Ctx, tries: Inject<AtomicU32>) -> Result<String, ToolError> {
     ctx.artifact(Artifact::from_bytes("a.txt", "text/plain", vec![b'a'])).await?;
@@ -164,7 +164,7 @@ async fn second_time_lucky(ctx: &Ctx, tries: Inject<AtomicU32>) -> Result<String
 }
 
 #[tokio::test]
-async fn an_attempt_that_is_repeated_asks_nobody_twice() {
+async fn a_retry_repeats_no_question() {
     let toolbox =
         Toolbox::builder().tool(second_time_lucky).tool(hello).provide(AtomicU32::new(0)).build().unwrap();
     let port = MemoryPort::new(10, 10);
@@ -198,7 +198,7 @@ async fn a_dropped_future_is_still_recorded() {
     assert_eq!(record.status, Status::Error);
     assert_eq!(record.error.as_ref().unwrap().code(), Code::Cancelled);
     assert_eq!(record.attempts, 1);
-    // Its place is free again.
+    // Its permit is free again.
     let again = tokio::time::timeout(Duration::from_millis(10), toolbox.run("forever", json!({}))).await;
     assert!(again.is_err());
     assert_eq!(toolbox.records().len(), 2);
@@ -219,7 +219,7 @@ fn stubborn(ctx: Ctx, state: Inject<Stubborn>) -> Result<String, ToolError> {
         state.saw_the_request.fetch_or(ctx.is_cancelled(), Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Too late: nobody waits, nothing is passed on, nothing is begun.
+    // After the call nothing is delivered and no call starts.
     ctx.progress("done", None);
     let hello = ctx.wait(ctx.call("hello", json!({"name": "late"})));
     assert_eq!(hello.is_err_and(|error| error.code() == Code::Cancelled), ctx.is_cancelled());
@@ -227,7 +227,7 @@ fn stubborn(ctx: Ctx, state: Inject<Stubborn>) -> Result<String, ToolError> {
 }
 
 #[tokio::test]
-async fn a_blocking_tool_past_its_time_keeps_its_place_until_it_ends() {
+async fn a_timed_out_blocking_tool_holds_its_permit_until_it_ends() {
     let toolbox = Toolbox::builder().tool(stubborn).tool(hello).build().unwrap();
     let state = Arc::new(Stubborn::default());
     let port = MemoryPort::new(10, 10);
@@ -245,7 +245,7 @@ async fn a_blocking_tool_past_its_time_keeps_its_place_until_it_ends() {
     assert!(reply.record.still_running);
     assert_eq!(reply.record.attempts, 1, "an attempt that still runs is not joined by another");
     eventually("the request to stop", || state.saw_the_request.load(Ordering::SeqCst)).await;
-    // The place is held: the next call waits for it.
+    // The permit is held: the next call waits for it.
     let deadline = Instant::now() + Duration::from_millis(40);
     let waiting = toolbox.call(call().with_deadline(deadline)).await;
     assert_eq!(waiting.result.unwrap_err().code(), Code::Timeout);
@@ -253,24 +253,24 @@ async fn a_blocking_tool_past_its_time_keeps_its_place_until_it_ends() {
     state.may_end.store(true, Ordering::SeqCst);
     let after = toolbox.call(call()).await;
     assert_eq!(after.result.unwrap().to_text(), "done");
-    // Only the call in time told progress.
+    // Only the call in time reported progress.
     assert_eq!(port.heard().progress.len(), 1);
 }
 
-/// Fail as a dependency does.
+/// Fail with `DEPENDENCY`.
 #[tool(max_retries = 2, backoff_initial_ms = 1, backoff_max_ms = 1, policy(idempotent))]
 async fn flaky(ctx: &Ctx, tries: Inject<AtomicU32>) -> Result<String, ToolError> {
     tries.fetch_add(1, Ordering::SeqCst);
     Err(ToolError::dependency(format!("key {:?}", ctx.idempotency_key())))
 }
 
-/// Take the only place for a while.
+/// Hold the only permit for a while.
 #[tool]
 async fn busy() {
     tokio::time::sleep(Duration::from_millis(150)).await;
 }
 
-/// Tell what arrived.
+/// Report the context.
 #[tool(policy(placement = "inline"))]
 fn arrived(ctx: &Ctx) -> Value {
     json!({
@@ -308,7 +308,7 @@ async fn a_second_toolbox_behind_the_first() {
     assert_eq!(tries.load(Ordering::SeqCst), 3);
     assert_eq!((reply.record.attempts, reply.record.children[0].attempts), (1, 3));
 
-    // But what certainly did not start is sent again, although the tool is not idempotent.
+    // A call that did not start is sent again, even if the tool is not idempotent.
     let running = tokio::spawn({
         let inner = inner.clone();
         async move { inner.run("busy", json!({})).await }
@@ -329,10 +329,10 @@ async fn a_source_that_changes_is_read_again() {
     assert!(outer.run("arrived", json!({})).await.is_ok());
     inner.remove("hello");
     assert_eq!(outer.run("hello", json!({"name": "x"})).await.unwrap_err().code(), Code::NotFound);
-    // A name that two have is an error, never a silent choice.
+    // A name collision is an error.
     let rival = Toolbox::builder().name("rival").tool(arrived).build().unwrap();
     let error = outer.add_source(Arc::new(rival)).await.unwrap_err();
-    assert!(error.message().contains("`rival` and `inner` both have one"), "{error}");
+    assert!(error.message().contains("`rival` and `inner` both have a tool"), "{error}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Each stage of the call path, and each default and option of it.
+//! The stages of the call path, with their defaults and options.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -32,7 +32,7 @@ fn counted(runs: Inject<AtomicU32>, #[arg(default = "x")] key: String) -> String
 }
 
 #[tokio::test]
-async fn resolve_says_what_may_be_meant() {
+async fn unknown_tools_get_suggestions() {
     let toolbox = Toolbox::builder().tool(add).build().unwrap();
     let error = toolbox.run("ad", json!({})).await.unwrap_err();
     assert_eq!((error.code(), error.suggestion()), (Code::NotFound, Some("Did you mean `add`?")));
@@ -60,7 +60,7 @@ fn delete_note(#[arg(sensitive)] token: String) -> String {
 }
 
 #[tokio::test]
-async fn approval_asks_denies_and_is_overruled_by_the_operator() {
+async fn the_operator_overrides_approval() {
     let toolbox = Toolbox::builder().tool(delete_note).build().unwrap();
     let call = || Call::new("delete_note", json!({"token": "hunter2"}));
     let error = toolbox.call(call()).await.result.unwrap_err();
@@ -86,7 +86,7 @@ async fn approval_asks_denies_and_is_overruled_by_the_operator() {
 }
 
 #[tokio::test]
-async fn a_foreign_destructive_tool_is_asked_about() {
+async fn a_destructive_tool_of_a_source_needs_approval() {
     let spec = ToolSpec::new("wipe", "Wipe a disk.")
         .annotations(toolpost::Annotations { destructive: true, ..Default::default() });
     let wipe = || tool_fn(spec.clone(), async |_, _| Ok(Output::text("gone")));
@@ -128,7 +128,7 @@ async fn a_full_queue_is_overloaded_and_priorities_overtake() {
     let error = spawn("too many", Priority::Low).await.unwrap().unwrap_err();
     assert_eq!(error.code(), Code::Overloaded);
     assert!(matches!(error.retry_advice(), Some(toolpost::RetryAdvice::NotStarted(_))));
-    // Somebody more urgent gets the place of the least urgent.
+    // A more urgent call evicts the least urgent one.
     tasks.push(spawn("critical", Priority::Critical));
     assert_eq!(low.await.unwrap().unwrap_err().code(), Code::Overloaded);
     for task in tasks {
@@ -155,7 +155,7 @@ async fn alone(ctx: &Ctx, inside: Inject<AtomicU32>) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rates_and_per_tool_concurrency_hold() {
+async fn rates_and_concurrency_are_limited() {
     let toolbox = Toolbox::builder().tool(paced).tool(alone).provide(AtomicU32::new(0)).build().unwrap();
     let start = Instant::now();
     for _ in 0..6 {
@@ -172,7 +172,7 @@ async fn rates_and_per_tool_concurrency_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_cache_is_for_the_same_caller_and_arguments_and_ends() {
+async fn the_cache_depends_on_caller_and_arguments_and_expires() {
     let toolbox = Toolbox::builder().tool(counted).provide(AtomicU32::new(0)).build().unwrap();
     let text = async |call: Call| toolbox.call(call).await.result.unwrap().to_text().into_owned();
     let call = || Call::new("counted", json!({}));
@@ -194,16 +194,16 @@ async fn the_cache_is_for_the_same_caller_and_arguments_and_ends() {
     assert_eq!(text(call()).await, "x 5");
 }
 
-/// Fail as told.
+/// Fail with the given code.
 #[tool(backoff_initial_ms = 1, backoff_max_ms = 2, policy(idempotent))]
 async fn fail(code: Value, tries: Inject<AtomicU32>) -> Result<(), ToolError> {
     tries.fetch_add(1, Ordering::SeqCst);
     let code: Code = serde_json::from_value(code)?;
-    Err(ToolError::new(code, "as told"))
+    Err(ToolError::new(code, "as requested"))
 }
 
 #[tokio::test]
-async fn only_what_may_work_later_is_retried() {
+async fn only_retryable_errors_are_retried() {
     let tries = Arc::new(AtomicU32::new(0));
     let toolbox = Toolbox::builder().tool(fail).provide_shared(Arc::clone(&tries)).build().unwrap();
     let attempts = async |code: &str, retries: Option<u32>| {
@@ -238,7 +238,7 @@ fn panics_blocking() -> String {
 }
 
 #[tokio::test]
-async fn a_panic_costs_one_call_and_stays_inside() {
+async fn a_panic_fails_one_call() {
     let toolbox = Toolbox::builder().tool(panics).tool(panics_blocking).tool(add).build().unwrap();
     for name in ["panics", "panics_blocking"] {
         let reply = toolbox.call(Call::new(name, json!({}))).await;
@@ -271,7 +271,7 @@ fn flood(#[arg(default = 100_000)] size: usize) -> Output {
 }
 
 #[tokio::test]
-async fn what_a_model_gets_is_limited_and_nothing_else() {
+async fn only_the_text_for_the_model_is_limited() {
     let spec = ToolSpec::new("default_limit", "Print a lot.");
     let default_limit = tool_fn(spec, async |_, _| Ok(Output::text("y".repeat(100_000))));
     let toolbox = Toolbox::builder().tool(flood).tool(default_limit).build().unwrap();
@@ -286,7 +286,7 @@ async fn what_a_model_gets_is_limited_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_result_that_does_not_fit_its_schema_is_the_tools_defect() {
+async fn a_result_that_violates_its_schema_is_an_internal_error() {
     let spec = ToolSpec::new("liar", "Promise a number.").output(json!({"type": "integer"}));
     let liar = tool_fn(spec.clone(), async |_, _| Ok(Output::json(json!("seven"))));
     let toolbox = Toolbox::builder().tool(liar).build().unwrap();
@@ -329,7 +329,7 @@ async fn dry_run_and_mock_run_nothing() {
 }
 
 #[tokio::test]
-async fn events_tell_the_story_and_records_are_whole() {
+async fn events_and_records_are_complete() {
     let events = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&events);
     let toolbox = Toolbox::builder()
@@ -369,7 +369,7 @@ async fn usage_has_rates_and_averages() {
 }
 
 #[tokio::test]
-async fn records_are_bounded_and_large_arguments_are_not_kept() {
+async fn records_are_bounded_and_omit_large_arguments() {
     let toolbox = Toolbox::builder().tool(counted).provide(AtomicU32::new(0));
     let toolbox = toolbox.settings(|settings| settings.records = 3).build().unwrap();
     for _ in 0..6 {
@@ -391,7 +391,7 @@ async fn a_scope_limits_its_calls() {
 }
 
 #[tokio::test]
-async fn partial_results_say_so() {
+async fn partial_results_are_marked() {
     let spec = ToolSpec::new("some", "Do some of it.");
     let some = tool_fn(spec, async |_, _| {
         Ok(Output::json(json!({"rows": [1]}))
@@ -403,7 +403,7 @@ async fn partial_results_say_so() {
 }
 
 #[test]
-fn the_defaults_are_those_of_the_documents() {
+fn defaults_match_the_documentation() {
     let settings = Settings::default();
     assert_eq!(settings.timeout, Duration::from_mins(1));
     assert_eq!(settings.answer_timeout, Duration::from_mins(10));

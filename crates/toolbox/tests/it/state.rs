@@ -1,7 +1,7 @@
-//! What tools keep from one call to the next.
+//! State that outlives a call.
 
-mod by_hand;
 mod conflicts;
+mod direct;
 mod transactions;
 
 use std::collections::BTreeMap;
@@ -15,13 +15,13 @@ use toolpost::{
 };
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
-/// A store of which two processes could be users: it lets the caller wait, and somebody else gets ahead.
+/// A store as if shared with another process, which can commit first.
 pub(super) struct Shared {
     store: MemoryStore,
-    /// What somebody else commits before each of this many commits: a place, and what is put there.
+    /// The number of commits before which the other process commits, with its pointer and value.
     intrusions: Mutex<(u32, String, Value)>,
     pub(super) commits: AtomicU32,
-    /// Commits wait here if it is given.
+    /// Commits wait for this gate, if any.
     gate: Option<tokio::sync::Semaphore>,
 }
 
@@ -30,13 +30,13 @@ impl Shared {
         Self::with(0, "", json!(null))
     }
 
-    /// Somebody else commits before each of this many commits.
+    /// Lets the other process commit before each of this many commits.
     pub(super) fn with(times: u32, pointer: &str, value: Value) -> Arc<Self> {
         let intrusions = Mutex::new((times, pointer.to_owned(), value));
         Arc::new(Self { store: MemoryStore::new(), intrusions, commits: AtomicU32::new(0), gate: None })
     }
 
-    /// Commits wait until the gate is opened.
+    /// Blocks commits until the gate opens.
     pub(super) fn gated() -> Arc<Self> {
         let gate = Some(tokio::sync::Semaphore::new(0));
         Arc::new(Self {
@@ -51,7 +51,7 @@ impl Shared {
         self.gate.as_ref().unwrap().add_permits(1000);
     }
 
-    /// Puts a value somewhere, as another process would. A number is added to what is there.
+    /// Writes a value as another process would. A number is added to the current one.
     pub(super) async fn intrude(&self, document: &str, pointer: &str, value: &Value) {
         let base = self.store.load(document).await.unwrap();
         let value = match (value, base.get(pointer).and_then(Value::as_i64)) {
@@ -124,7 +124,7 @@ impl DocStore for Shared {
     }
 }
 
-/// A call of somebody.
+/// A call with an identity.
 pub(super) fn by(identity: &str, tool: &str, arguments: Value) -> Call {
     Call::new(tool, arguments).with_caller(Caller::new("test").with_identity(identity))
 }
@@ -133,7 +133,7 @@ pub(super) fn versions(document: &str, before: u64, after: u64) -> Vec<StateVers
     vec![StateVersions { document: document.into(), before, after }]
 }
 
-/// Runs calls at once, each on a task of its own, in turn through several toolboxes.
+/// Runs calls concurrently on tasks, distributed over several toolboxes.
 pub(super) async fn at_once(toolboxes: &[Toolbox], calls: impl IntoIterator<Item = Call>) -> Vec<Reply> {
     let tasks: Vec<_> = calls
         .into_iter()
@@ -150,7 +150,7 @@ pub(super) async fn at_once(toolboxes: &[Toolbox], calls: impl IntoIterator<Item
     replies
 }
 
-/// The history of a document, applied from the beginning, is what it holds.
+/// Checks that the replayed history of a document equals its value.
 pub(super) async fn history_is_whole(store: &dyn DocStore, document: &str) {
     let newest = store.load(document).await.unwrap();
     let log = store.log(document, 0, usize::MAX).await.unwrap();

@@ -9,11 +9,11 @@ use toolpost_agent::{
     Agent, Compaction, CompactionBy, Dynamic, RunLimits, RunOutput, RunStopReason, Runs, StoredRun,
 };
 use toolpost_core::{RunId, Scope, ToolError};
+use toolpost_gateway::catalog::{ToolSession, is_meta_tool};
 use toolpost_llm::{
     ContextEdit, ErrorKind, ExchangeSink, Model, ModelError, ModelId, OutputFormat, Recording, ReplayModel,
     Request, Response, Settings,
 };
-use toolpost_toolbox::{ToolSession, is_meta_tool};
 
 use super::find;
 use crate::agent::tool_targets;

@@ -7,9 +7,9 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use toolpost_core::{Output, Secret, ToolSpec, tool_fn};
+use toolpost_gateway::{Filter, Filtered};
 use toolpost_mcp::server::Server;
 use toolpost_toolbox::Toolbox;
-use toolpost_toolbox::sources::{Filter, Filtered};
 
 use super::support::{MODERN, modern, post, post_with, toolbox};
 

@@ -81,7 +81,7 @@ async fn ours(context: Context, factor: Given<i64>, by: Perhaps<i64>) -> toolpos
 }
 
 #[tokio::test]
-async fn types_are_what_they_are_by_any_name() {
+async fn renamed_types_are_recognized() {
     let toolbox =
         Toolbox::builder().tool(aliased).tool(shadow::theirs).tool(ours).provide(6_i64).build().unwrap();
     let schema = |name: &str| toolbox.spec(name).unwrap().output_schema.clone();
@@ -180,7 +180,7 @@ async fn beside(ctx: toolpost::Ctx, #[arg(input)] point: Point, factor: toolpost
 }
 
 #[tokio::test]
-async fn a_whole_input_may_stand_beside_what_the_application_fills_in() {
+async fn a_whole_input_allows_injected_parameters() {
     let toolbox = Toolbox::builder().tool(beside).build().unwrap();
     let call = Call::new("beside", Arc::new(json!({"x": 2}))).provide(21_i64);
     assert_eq!(toolbox.call(call).await.result.unwrap().structured, Some(json!(42)));

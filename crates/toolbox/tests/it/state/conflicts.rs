@@ -1,4 +1,4 @@
-//! What happens when somebody else, in another process, has changed a document first.
+//! Conflicts with commits of another process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -43,12 +43,12 @@ async fn strict(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Injec
     *number
 }
 
-/// Add both what was added here and there.
+/// Add the additions of both.
 fn sum(before: i64, mine: i64, theirs: i64) -> i64 {
     mine + theirs - before
 }
 
-/// Add one, and what others have added.
+/// Add one, and merge other additions.
 #[tool(max_retries = 3, backoff_initial_ms = 1000, backoff_max_ms = 1000, policy(merge = sum))]
 async fn merges(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<AtomicU32>) -> i64 {
     runs.fetch_add(1, Ordering::SeqCst);
@@ -60,7 +60,7 @@ fn refuse(_: i64, mine: i64, theirs: i64) -> Result<i64, ToolError> {
     Err(ToolError::conflict(format!("{mine} and {theirs}")))
 }
 
-/// Add one, and refuse what others have added.
+/// Add one, and reject other additions.
 #[tool(policy(merge = refuse))]
 async fn refuses(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inject<AtomicU32>) -> i64 {
     runs.fetch_add(1, Ordering::SeqCst);
@@ -68,7 +68,7 @@ async fn refuses(#[state(id = "d", path = "/mine")] number: &mut i64, runs: Inje
     *number
 }
 
-/// Add one, and look elsewhere.
+/// Add one, and read another document.
 #[tool(conflict_policy = "error")]
 async fn looks(
     #[state(id = "d", path = "/mine")] number: &mut i64,
@@ -80,7 +80,7 @@ async fn looks(
     *number + *seen
 }
 
-/// Add what is kept elsewhere, and what others have added.
+/// Add the value of another document, and merge other additions.
 #[tool(policy(merge = sum))]
 async fn adds_seen(
     #[state(id = "d", path = "/mine")] number: &mut i64,
@@ -91,7 +91,7 @@ async fn adds_seen(
     *number += 1 + *seen;
 }
 
-/// The same, the other way round.
+/// The same with swapped documents.
 #[tool(policy(merge = sum))]
 async fn sees_and_adds(
     #[state(id = "d", path = "/seen")] seen: &i64,
@@ -109,12 +109,12 @@ struct Ran {
     waited: Duration,
 }
 
-/// Runs a tool while somebody else commits before each of so many commits.
+/// Runs a tool while another process commits before each of its first commits.
 async fn run(tool: impl Tool + 'static, times: u32, pointer: &str) -> Ran {
     run_beside(tool, times, pointer, json!(100)).await
 }
 
-/// The same, with a value that somebody else puts there.
+/// The same with the value of the other process.
 async fn run_beside(tool: impl Tool + 'static, times: u32, pointer: &str, theirs: Value) -> Ran {
     let store = Shared::with(times, pointer, theirs);
     let runs = Arc::new(AtomicU32::new(0));
@@ -133,7 +133,7 @@ async fn run_beside(tool: impl Tool + 'static, times: u32, pointer: &str, theirs
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_elsewhere_is_no_conflict() {
+async fn a_change_to_another_part_is_no_conflict() {
     for pointer in ["/other", "/mine2", "/deep/mine"] {
         let ran = run(strict(), 50, pointer).await;
         assert_eq!(ran.reply.result.unwrap().structured, Some(json!(1)), "{pointer}");
@@ -141,26 +141,26 @@ async fn a_change_elsewhere_is_no_conflict() {
         assert_eq!(ran.value["mine"], 1);
         assert_eq!(ran.reply.record.state, versions("d", 50, 51));
     }
-    // Only what the tool has seen counts, and that counts also when it was only read.
+    // Only parts that the tool has seen conflict, even if it only read them.
     assert!(run(looks(), 1, "/other").await.reply.result.is_ok());
     let error = run(looks(), 1, "/seen").await.reply.result.unwrap_err();
     assert_eq!(error.code(), Code::Conflict);
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_runs_again_on_what_is_there_then() {
+async fn retry_reads_the_newest_version() {
     let ran = run(defaults(), 5, "/mine").await;
     assert_eq!(ran.reply.result.unwrap().structured, Some(json!(501)));
     assert_eq!((ran.runs, ran.reply.record.attempts), (6, 6));
     assert_eq!(ran.value, json!({"mine": 501}));
     assert_eq!(ran.reply.record.state, versions("d", 5, 6));
-    // All of the document, or what holds the part, is a conflict too.
+    // A change of the whole document or of a parent of the part is a conflict too.
     assert_eq!(run(defaults(), 1, "/mine/deeper").await.reply.result.unwrap_err().code(), Code::Internal);
     assert_eq!(run(few(), 1, "").await.reply.result.unwrap_err().code(), Code::Precondition);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_number_of_retries_counts() {
+async fn the_number_of_retries_is_applied() {
     // 16 by default.
     assert!(run(defaults(), 16, "/mine").await.reply.result.is_ok());
     let ran = run(defaults(), 17, "/mine").await;
@@ -177,7 +177,7 @@ async fn the_number_of_retries_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_waits_count() {
+async fn the_retry_delays_are_applied() {
     // From 5 ms, doubling, half to all of it: 15 to 5 + 10 + 20 ms.
     let waited = run(defaults(), 3, "/mine").await.waited;
     assert!((Duration::from_micros(17_500)..Duration::from_millis(45)).contains(&waited), "{waited:?}");
@@ -192,7 +192,7 @@ async fn the_waits_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn error_fails_at_once() {
+async fn the_error_policy_fails_without_a_retry() {
     let ran = run(strict(), 1, "/mine").await;
     let error = ran.reply.result.unwrap_err();
     assert_eq!((error.code(), error.is_recoverable()), (Code::Conflict, true));
@@ -200,7 +200,7 @@ async fn error_fails_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn merge_makes_one_of_both_without_running_again() {
+async fn merge_combines_both_changes_without_a_retry() {
     assert_eq!(merges().spec().policy.conflict.as_ref().unwrap().action, OnConflict::Merge);
     let ran = run(merges(), 3, "/mine").await;
     assert_eq!(ran.reply.result.unwrap().structured, Some(json!(1)));
@@ -217,7 +217,7 @@ async fn merge_makes_one_of_both_without_running_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn merge_never_keeps_what_was_made_of_a_stale_value() {
+async fn merge_rejects_changes_based_on_stale_values() {
     let both = json!({"mine": 100, "seen": 7});
     for ran in [
         run_beside(adds_seen(), 1, "", both.clone()).await,
@@ -226,12 +226,12 @@ async fn merge_never_keeps_what_was_made_of_a_stale_value() {
         ran.reply.result.unwrap();
         assert_eq!((ran.runs, ran.value), (2, json!({"mine": 108, "seen": 7})));
     }
-    // Only what it writes: that is merged.
+    // Only written parts are merged.
     let ran = run_beside(sees_and_adds(), 1, "/mine", json!(100)).await;
     assert_eq!((ran.runs, ran.value), (1, json!({"mine": 101})));
 }
 
-/// Keep what another document holds, which somebody else changes in the meantime.
+/// Copy another document, which another process changes meanwhile.
 #[tool]
 async fn keep_seen(
     #[state(id = "seen", path = "/n")] seen: &i64,
@@ -246,7 +246,7 @@ async fn keep_seen(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_document_that_was_only_read_must_still_be_as_it_was() {
+async fn a_changed_read_dependency_is_a_conflict() {
     for (place, runs, kept) in [("/n", 2, 8), ("/elsewhere", 1, 1)] {
         let store = Shared::new();
         let toolbox = Toolbox::builder()
@@ -262,7 +262,7 @@ async fn a_document_that_was_only_read_must_still_be_as_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_cancelled_or_late_between_two_tries_ends() {
+async fn cancellation_and_deadline_end_the_retries() {
     let store = Shared::with(9, "/mine", json!(1));
     let toolbox = Toolbox::builder()
         .tool(patient)
@@ -291,7 +291,7 @@ async fn write_line(#[state(id = "lines")] lines: &mut Vec<u32>, number: u32) ->
     place
 }
 
-/// Keep a value under a name of its own.
+/// Store a value under its own name.
 #[tool(conflict_policy = "error")]
 async fn keep_own(#[state(id = "own", path = "/{name}")] value: &mut u32, name: u32) {
     tokio::task::yield_now().await;
@@ -307,7 +307,7 @@ fn processes(store: &Arc<Shared>) -> Vec<Toolbox> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_that_overlap_are_as_if_they_had_come_one_after_another() {
+async fn concurrent_calls_are_serializable() {
     let store = Shared::new();
     let calls: Vec<Call> =
         (0..64).map(|number| Call::new("write_line", json!({ "number": number }))).collect();
@@ -325,7 +325,7 @@ async fn calls_that_overlap_are_as_if_they_had_come_one_after_another() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_on_different_parts_never_conflict() {
     let store = Shared::new();
-    // `conflict_policy = "error"` would say if one did.
+    // `conflict_policy = "error"` would report a conflict.
     let calls: Vec<Call> = (1..=64).map(|name| Call::new("keep_own", json!({ "name": name }))).collect();
     for reply in at_once(&processes(&store), calls).await {
         reply.result.unwrap();

@@ -1,4 +1,4 @@
-//! `#[state]`: what a call sees, what it makes of it, and when that counts.
+//! `#[state]`: reads, changes and commits of a call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -78,7 +78,7 @@ fn toolbox(store: Arc<dyn DocStore>) -> Toolbox {
 }
 
 #[tokio::test]
-async fn a_state_is_no_argument_and_its_spec_says_where_it_is() {
+async fn state_is_no_argument_and_its_spec_names_the_document() {
     let toolbox = toolbox(Shared::new());
     let spec = toolbox.spec("add").unwrap();
     let schema = spec.input_schema.as_value();
@@ -93,7 +93,7 @@ async fn a_state_is_no_argument_and_its_spec_says_where_it_is() {
 }
 
 #[tokio::test]
-async fn what_a_call_leaves_the_next_one_finds() {
+async fn a_call_reads_the_state_of_the_previous_one() {
     let toolbox = Toolbox::builder().tools(Counters { most: 1000 }).build().unwrap();
     let call = async |tool: &str, arguments: Value| {
         let reply = toolbox.call(by("alice", tool, arguments)).await;
@@ -108,7 +108,7 @@ async fn what_a_call_leaves_the_next_one_finds() {
     assert_eq!(call("all", json!({})).await, (json!({"a": 5, "b/~": 1}), versions(document, 3, 3)));
     let state = toolbox.state(document).unwrap().get_snapshot().await.unwrap();
     assert_eq!((state.version, &*state.value), (3, &json!({"by_name": {"a": 5, "b/~": 1}})));
-    // Everybody has documents of their own, and nobody in particular too.
+    // Each identity has its own documents; so do calls without an identity.
     for (caller, expected) in
         [(by("bob", "all", json!({})), json!({})), (Call::new("all", json!({})), json!({}))]
     {
@@ -120,7 +120,7 @@ async fn what_a_call_leaves_the_next_one_finds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writers_at_once_lose_nothing() {
+async fn concurrent_writers_lose_no_update() {
     for tool in ["add", "add_slowly"] {
         // One process, and two that share a store.
         for processes in [1, 2] {
@@ -158,7 +158,7 @@ async fn several_documents_change_together() {
         .map(|reply| reply.result.unwrap().structured.unwrap().as_i64().unwrap())
         .collect();
     numbers.sort_unstable();
-    // Each saw a state of its own: as if they had come one after another.
+    // Each call saw a different state, as in a serial execution.
     assert_eq!(numbers, (1..=32).collect::<Vec<_>>());
     assert_eq!(store.value("transfers").await, json!(32));
     assert_eq!(store.value("counters/@x").await, json!({"by_name": {"a": 8, "b": -8, "c": 0}}));
@@ -170,7 +170,7 @@ async fn several_documents_change_together() {
     assert!(error.message().contains("the same part of the document `counters/@x` twice"), "{error}");
 }
 
-/// Fail after having changed something.
+/// Fail after a change.
 #[tool]
 async fn fails(#[state(id = "d")] number: &mut i64, how: String) -> Result<Output, ToolError> {
     *number += 1;
@@ -194,7 +194,7 @@ fn late(#[state(id = "d")] number: &mut i64, done: Inject<AtomicU32>) -> &'stati
 }
 
 #[tokio::test]
-async fn what_did_not_succeed_is_not_committed() {
+async fn failed_calls_commit_nothing() {
     let store = Shared::new();
     let done = Arc::new(AtomicU32::new(0));
     let toolbox = Toolbox::builder()
@@ -223,10 +223,10 @@ async fn what_did_not_succeed_is_not_committed() {
     while done.load(Ordering::SeqCst) == 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // The late thread has come to its end, and its change is nowhere.
+    // The late thread has ended, and its change is not committed.
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!((store.version("d").await, store.commits.load(Ordering::SeqCst)), (0, 0));
-    // Its lane is free: the next call does not wait for it.
+    // The document is free: the next call does not wait.
     let error = toolbox.run("fails", json!({"how": "error"})).await.unwrap_err();
     assert_eq!(error.code(), Code::Precondition);
 }
@@ -253,7 +253,7 @@ fn keep(#[state(id = "texts/{name}")] kept: &mut String, name: String, text: Str
 }
 
 #[tokio::test]
-async fn what_cannot_be_kept_is_an_error_that_names_its_place() {
+async fn invalid_state_is_an_error_with_its_place() {
     let toolbox = Toolbox::builder()
         .tool(divide)
         .tool(keep)
@@ -271,9 +271,9 @@ async fn what_cannot_be_kept_is_an_error_that_names_its_place() {
     keep(98).await.unwrap();
     let error = keep(99).await.unwrap_err();
     assert_eq!(error.code(), Code::Limit);
-    assert_eq!(error.message(), "the document `texts/a` would have 101 bytes, and the limit is 100 bytes");
+    assert_eq!(error.message(), "the document `texts/a` would have 101 bytes; the limit is 100 bytes");
     assert_eq!(toolbox.state("texts/a").unwrap().version().await.unwrap(), 1);
-    // What is kept is not what the tool expects.
+    // The stored value has another type.
     toolbox.state("texts/b").unwrap().replace(&[1, 2]).await.unwrap();
     let error = toolbox.run("keep", json!({"name": "b", "text": "x"})).await.unwrap_err();
     assert!(error.message().contains("the document `texts/b`"), "{error}");
@@ -289,7 +289,7 @@ fn a_document_may_have_one_mebibyte() {
 }
 
 #[test]
-fn contradictions_are_refused_at_registration() {
+fn contradictions_are_rejected_at_registration() {
     let spec = |id: &str, cache: bool| {
         let mut spec = ToolSpec::new("t", "T.").parameter("name", toolpost::ParameterType::String, "N.");
         spec.state = serde_json::from_value(json!([{"id": id, "writes": true}])).unwrap();
@@ -311,7 +311,7 @@ fn contradictions_are_refused_at_registration() {
     }
 }
 
-/// Work on the same document as the tool that it calls.
+/// Change the same document as a nested call.
 #[tool]
 async fn outer(
     #[state(id = "counters/{owner}", path = "/by_name/{name}")] count: &mut i64,
@@ -334,7 +334,7 @@ async fn a_nested_call_never_waits_for_its_caller() {
     assert_eq!(error.code(), Code::Precondition);
     assert!(error.message().contains("is locked by a call that waits for this one"), "{error}");
     assert_eq!(store.version("counters/@x").await, 0);
-    // On another part both are committed: first the inner one, and the outer one is carried over to it.
+    // Changes to different parts are both committed; the outer change is rebased on the nested one.
     assert_eq!(call("b").await.unwrap().structured, Some(json!(1)));
     assert_eq!(store.value("counters/@x").await, json!({"by_name": {"b": 1, "a": 10}}));
     assert_eq!(store.version("counters/@x").await, 2);
@@ -344,7 +344,7 @@ async fn a_nested_call_never_waits_for_its_caller() {
 }
 
 #[tokio::test]
-async fn a_commit_that_has_begun_is_finished_and_recorded() {
+async fn a_running_commit_is_finished_and_recorded() {
     let store = Shared::gated();
     let toolbox = toolbox(store.clone());
     let caller = toolbox.clone();
@@ -363,13 +363,13 @@ async fn a_commit_that_has_begun_is_finished_and_recorded() {
     assert_eq!(record.error.as_ref().map(ToolError::code), Some(Code::Cancelled));
     assert_eq!(record.state, versions("counters/@", 0, 1));
     assert_eq!(store.value("counters/@").await, json!({"by_name": {"a": 1}}));
-    // Nothing is held any more.
+    // No document is locked.
     assert_eq!(toolbox.run("add_slowly", json!({"name": "a"})).await.unwrap().structured, Some(json!(2)));
     assert_eq!(toolbox.records().len(), 2);
 }
 
 #[tokio::test]
-async fn whoever_is_cancelled_in_line_lets_others_pass() {
+async fn a_cancelled_waiter_leaves_the_queue() {
     let store = Shared::gated();
     let toolbox = toolbox(store.clone());
     let start = |name: &'static str| {
@@ -389,7 +389,7 @@ async fn whoever_is_cancelled_in_line_lets_others_pass() {
     assert_eq!(third.await.unwrap().unwrap().structured, Some(json!(2)));
 }
 
-/// Ask, and keep the answer.
+/// Ask, and store the answer.
 #[tool]
 async fn asks(
     #[state(id = "asked")] answers: &mut Vec<String>,
@@ -405,7 +405,7 @@ async fn asks(
 }
 
 #[tokio::test]
-async fn while_somebody_is_asked_others_go_on_and_nobody_is_asked_twice() {
+async fn a_question_releases_the_document_and_is_not_repeated() {
     let store = Shared::new();
     let runs = Arc::new(AtomicU32::new(0));
     let toolbox =
@@ -430,26 +430,26 @@ async fn while_somebody_is_asked_others_go_on_and_nobody_is_asked_twice() {
     assert_eq!(reply.result.unwrap().structured, Some(json!(2)));
     assert_eq!(reply.record.attempts, 2);
     assert_eq!(ports[0].heard().questions.len(), 1);
-    // Only the files of the attempt that counts are handed over.
+    // Only the files of the committed attempt are delivered.
     let files: Vec<String> = ports[0].heard().artifacts.iter().map(|file| file.name.clone()).collect();
     assert_eq!(files, ["seen-1.txt"]);
     assert_eq!(store.value("asked").await, json!(["0 \"two\"", "1 \"one\""]));
     assert_eq!(runs.load(Ordering::SeqCst), 3);
 }
 
-/// Tell what would be added.
+/// Report the planned addition.
 #[tool(policy(dry_run))]
 async fn add_if(#[state(id = "d")] number: &mut i64, by: i64, ctx: &Ctx) -> Result<i64, ToolError> {
     *number += by;
     if ctx.is_dry_run() {
-        // By hand a dry run changes nothing either.
+        // A dry run rejects direct changes too.
         assert_eq!(ctx.state("other")?.replace(&1).await.unwrap_err().code(), Code::Precondition);
     }
     Ok(*number)
 }
 
 #[tokio::test]
-async fn a_dry_run_of_the_tools_own_sees_state_and_changes_none() {
+async fn a_dry_run_reads_state_and_changes_none() {
     let store = Shared::new();
     let toolbox = Toolbox::builder().tool(add_if).store(store.clone()).build().unwrap();
     toolbox.run("add_if", json!({"by": 1})).await.unwrap();
@@ -461,7 +461,7 @@ async fn a_dry_run_of_the_tools_own_sees_state_and_changes_none() {
     assert_eq!((store.version("d").await, store.version("other").await), (1, 0));
 }
 
-/// Hold a document for as long as it is told.
+/// Hold a document for a given time.
 #[tool(policy(no_timeout))]
 async fn hold(#[state(id = "d")] number: &mut i64, seconds: u64) -> i64 {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -477,7 +477,7 @@ async fn soon(#[state(id = "d")] number: &mut i64) -> i64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_is_waited_for_no_longer_than_an_attempt_may_take() {
+async fn the_wait_for_a_document_has_a_timeout() {
     let toolbox = Toolbox::builder().tool(hold).tool(soon).build().unwrap();
     let start = |tool: &'static str, arguments: Value| {
         let toolbox = toolbox.clone();
@@ -492,7 +492,7 @@ async fn a_turn_is_waited_for_no_longer_than_an_attempt_may_take() {
     assert_eq!(toolbox.call(call).await.result.unwrap_err().code(), Code::Timeout);
     assert_eq!(begun.elapsed().as_secs(), 7);
     assert_eq!(holder.await.unwrap().unwrap().structured, Some(json!(1)));
-    // A wait within the time is no failure, however long the tool itself may take.
+    // A wait within the timeout succeeds.
     let holder = start("hold", json!({"seconds": 4}));
     tokio::task::yield_now().await;
     assert_eq!(toolbox.run("soon", json!({})).await.unwrap().structured, Some(json!(3)));
