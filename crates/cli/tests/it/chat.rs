@@ -196,8 +196,8 @@ fn history_is_per_project_without_secrets() {
     talk.say("remember me").say(&format!("my key is {}", Anthropic::KEY));
     let (model, _) = talk.leave();
     let mut files = Vec::new();
-    let folder = model.env.path("../home/.local/state/toolpost/history");
-    files.extend(std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()));
+    let directory = model.env.path("../home/.local/state/toolpost/history");
+    files.extend(std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()));
     let kept = std::fs::read_to_string(&files[0]).unwrap();
     assert_eq!((files.len(), kept.as_str()), (1, "\"remember me\"\n"));
     assert_eq!(files[0].metadata().unwrap().permissions().mode() & 0o077, 0);

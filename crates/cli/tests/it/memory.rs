@@ -78,8 +78,8 @@ pub(crate) fn no_save() {
 fn no_key_is_stored() {
     let model = Anthropic::start(vec![says(&format!("Your key is {}.", Anthropic::KEY))]);
     let record = asked(&model, &["-p", &format!("My key is {}.", Anthropic::KEY)]);
-    let folder = model.env.path("../home/.local/state/toolpost");
-    for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+    let directory = model.env.path("../home/.local/state/toolpost");
+    for entry in std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
         let bytes = std::fs::read(&entry).unwrap();
         assert!(
             !bytes.windows(Anthropic::KEY.len()).any(|some| some == Anthropic::KEY.as_bytes()),
