@@ -25,7 +25,7 @@ const PROBES: &str = ".dev/attack/probes.md";
 pub const ROWS: &str = "crates/sandbox/tests/it/attack/rows.rs";
 /// What stands at a row that a run did not reach.
 const NOT_RUN: &str = "not run";
-/// Where the parts are kept.
+/// The directory of the parts.
 const FOLDER: &str = ".dev/attack";
 /// The test that prints the rows, the parts and the facts of the host.
 const PLAN: &str = "attack::table::every_row_has_a_probe";

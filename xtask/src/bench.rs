@@ -1,4 +1,4 @@
-//! The promises with numbers, measured: bench programs print rows as JSON, the results are kept by date and commit.
+//! The promises with numbers, measured: bench programs print rows as JSON, results are stored by date and commit.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::suite::setup::{self, Install, Need, environment, finds, npm};
 pub struct Bench {
     /// The package.
     pub package: &'static str,
-    /// The package's folder.
+    /// The package's directory.
     pub folder: &'static str,
     /// The example's name.
     pub example: &'static str,

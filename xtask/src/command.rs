@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 
-/// How long a program that was asked to end may take before it is killed.
+/// The grace period between the request to exit and the kill.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// The most that is kept of each captured stream, in bytes; the rest is read and dropped.
+/// The maximum size of a captured stream in bytes; the rest is discarded.
 const CAPTURE_LIMIT_BYTES: usize = 64 << 20;
 
 /// Variables that `cargo run` sets for this program and that would make a nested Cargo build again what is built.
@@ -63,7 +63,7 @@ impl Task {
         self
     }
 
-    /// Sets the working folder.
+    /// Sets the working directory.
     #[must_use]
     pub fn folder(mut self, folder: &Path) -> Self {
         self.folder = Some(folder.to_owned());

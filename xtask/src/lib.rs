@@ -33,7 +33,7 @@ use std::path::PathBuf;
 /// What a chore answers; the error is a sentence for the developer.
 pub type Result<T> = std::result::Result<T, String>;
 
-/// The folder of the checkout that this program was built from.
+/// The directory of the checkout that this program was built from.
 pub fn root() -> PathBuf {
     let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     own.parent().map_or(own.clone(), PathBuf::from)

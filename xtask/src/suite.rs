@@ -246,7 +246,7 @@ impl Suite<'_> {
             tally.skip("other hosts", "the sandbox crate names no `toolpost_simulate…` configuration");
         }
         for host in hosts {
-            // Another target folder: these flags would make everything else build again.
+            // Another target directory: these flags would make everything else build again.
             let task = self
                 .cargo(&["check", "--package", "toolpost-sandbox", "--target-dir", ".dev/target-simulated"])
                 .variable("CARGO_ENCODED_RUSTFLAGS", &format!("--cfg\u{1f}{host}"));

@@ -42,7 +42,7 @@ pub enum DependencyKind {
 pub struct Package {
     /// Its name, for example `toolpost-core`.
     pub name: String,
-    /// Its folder below the root, for example `crates/core`.
+    /// Its directory below the root, for example `crates/core`.
     pub folder: String,
     /// Its direct dependencies.
     pub dependencies: Vec<Dependency>,
@@ -55,7 +55,7 @@ pub struct Package {
 /// The checkout.
 #[derive(Debug)]
 pub struct Workspace {
-    /// Its folder.
+    /// Its directory.
     pub root: PathBuf,
     /// The paths of its files below the root, sorted: tracked ones and new ones that Git does not ignore.
     pub files: BTreeSet<String>,

@@ -102,7 +102,7 @@ struct Description {
 impl Description {
     fn read(path: &Path, text: &str, config: &Config) -> Result<Self, Failure> {
         let mut file = Reader { path, entries: entries(path, text)? };
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = crate::regular_file::directory_of(path);
         file.take("kind");
         let version = file.need("v")?;
         if version.value.as_u64() != Some(VERSION) {
@@ -141,7 +141,7 @@ impl Description {
             }
             let value = match (key.name, value.as_str()) {
                 ("model", Some(model)) => {
-                    let model = model_below(folder, model);
+                    let model = model_below(directory, model);
                     ModelSpec::parse(&model).map_err(|error| file.error(&entry, &error.to_string()))?;
                     model.into()
                 }
@@ -154,13 +154,13 @@ impl Description {
             settings.push((key, value, file.origin(&entry)));
         }
         if let Some(entry) = prompt_file {
-            let text = prompt(&folder.join(file.text(&entry)?))?;
+            let text = prompt(&directory.join(file.text(&entry)?))?;
             settings.extend(find("system_prompt").map(|key| (key, text.into(), file.origin(&entry))));
         }
         file.end()?;
         let tools = settings.iter().find(|(key, ..)| key.name == "tools").map(|(_, value, _)| value);
         let tools = tools.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-        let targets = tools.flat_map(split).map(|word| below(folder, word, config)).collect();
+        let targets = tools.flat_map(split).map(|word| below(directory, word, config)).collect();
         let names_model = settings.iter().any(|(key, ..)| key.name == "model");
         Ok(Self { spec, settings, targets, names_model })
     }
@@ -176,15 +176,15 @@ fn prompt(path: &Path) -> Result<String, Failure> {
 }
 
 /// A target of a file, relative to the current directory.
-fn below(folder: &Path, target: &str, config: &Config) -> String {
-    if config.target(target).is_some() { target.to_owned() } else { below_folder(folder, target) }
+fn below(directory: &Path, target: &str, config: &Config) -> String {
+    if config.target(target).is_some() { target.to_owned() } else { below_folder(directory, target) }
 }
 
 /// A model of a file, relative to the current directory.
-fn model_below(folder: &Path, model: &str) -> String {
+fn model_below(directory: &Path, model: &str) -> String {
     let file = ["script:", "replay:"].into_iter().find_map(|kind| Some((kind, model.strip_prefix(kind)?)));
     match file {
-        Some((kind, path)) => format!("{kind}{}", folder.join(path).display()),
+        Some((kind, path)) => format!("{kind}{}", directory.join(path).display()),
         None => model.to_owned(),
     }
 }

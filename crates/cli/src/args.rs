@@ -479,7 +479,7 @@ pub(crate) struct InitToolArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "exec")]
     pub(crate) toolpost: Option<PathBuf>,
     /// The new directory; defaults to the name.
-    pub(crate) folder: Option<PathBuf>,
+    pub(crate) directory: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -114,10 +114,10 @@ mod daemon {
 
     /// The `docker login` credentials for the registry of an image.
     fn login(image: &str) -> Result<Option<Login>, Failure> {
-        let folder = env::get_os("DOCKER_CONFIG")
+        let directory = env::get_os("DOCKER_CONFIG")
             .map(PathBuf::from)
             .or_else(|| Some(PathBuf::from(env::get_os("HOME")?).join(".docker")));
-        let Some(path) = folder.map(|folder| folder.join("config.json")) else { return Ok(None) };
+        let Some(path) = directory.map(|directory| directory.join("config.json")) else { return Ok(None) };
         match std::fs::read_to_string(&path) {
             Ok(content) => Ok(Login::from_config(&content, image).map_err(Error::from)?),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

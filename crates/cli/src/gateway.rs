@@ -50,11 +50,11 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<GatewaySettings, Failure>
     let mut settings: GatewaySettings =
         serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
     settings.check().map_err(|error| wrong(error.message().to_owned()))?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = crate::regular_file::directory_of(path);
     for upstream in &mut settings.upstreams {
-        upstream.target = target::grammar::all_below(folder, &upstream.target);
+        upstream.target = target::grammar::all_below(directory, &upstream.target);
         let Some(value) = upstream.grants.take() else { continue };
-        let granted = grants::read(&value, folder);
+        let granted = grants::read(&value, directory);
         let granted = granted.map_err(|why| wrong(format!("the upstream `{}`: {why}", upstream.name)))?;
         upstream.grants = serde_json::to_value(granted).ok();
     }
@@ -99,14 +99,14 @@ pub(crate) async fn followed(
 }
 
 /// Connects the upstreams of a command's targets; approvals last as long as the command.
-fn parts(config: &Config, level: Option<Level>, folder: Option<PathBuf>, trail: Trail) -> GatewayParts {
+fn parts(config: &Config, level: Option<Level>, directory: Option<PathBuf>, trail: Trail) -> GatewayParts {
     let config = Arc::new(config.clone());
     GatewayParts {
         connect: Arc::new(move |upstream: &UpstreamSettings| -> Arc<dyn Connect> {
-            let (upstream, config, folder, trail) =
-                (upstream.clone(), Arc::clone(&config), folder.clone(), trail.clone());
+            let (upstream, config, directory, trail) =
+                (upstream.clone(), Arc::clone(&config), directory.clone(), trail.clone());
             Arc::new(move || {
-                connect(upstream.clone(), Arc::clone(&config), level, folder.clone(), trail.clone())
+                connect(upstream.clone(), Arc::clone(&config), level, directory.clone(), trail.clone())
             })
         }),
         pins: Arc::new(MemoryPins::default()),
@@ -127,7 +127,7 @@ async fn connect(
     upstream: UpstreamSettings,
     config: Arc<Config>,
     level: Option<Level>,
-    folder: Option<PathBuf>,
+    directory: Option<PathBuf>,
     trail: Trail,
 ) -> Result<Arc<dyn ToolSource>, ToolError> {
     let target_words = config.target(&upstream.target).unwrap_or(&upstream.target).to_owned();
@@ -153,10 +153,10 @@ async fn connect(
     if let Some(source) = opened.only_source() {
         return Ok(source);
     }
-    let Some(folder) = folder else {
+    let Some(directory) = directory else {
         return Err(ToolError::precondition("the working directory is gone"));
     };
-    let upstream = crate::toolbox::upstream(opened, &folder, &config, level).await;
+    let upstream = crate::toolbox::upstream(opened, &directory, &config, level).await;
     let toolbox: Toolbox = upstream.map_err(Failure::into_tool_error)?;
     Ok(Arc::new(toolbox))
 }

@@ -61,14 +61,14 @@ fn raw_names(args: &GrantArgs) -> impl Iterator<Item = (&'static str, &String)> 
 ///
 /// # Errors
 /// The problem, as part of a sentence.
-pub(crate) fn read(value: &Value, folder: &Path) -> Result<Grants, String> {
+pub(crate) fn read(value: &Value, directory: &Path) -> Result<Grants, String> {
     let grants: Grants = serde_json::from_value(value.clone()).map_err(|error| {
         let text = error.to_string();
         let unknown = text.split_once("unknown field `").and_then(|(_, rest)| rest.split_once('`'));
         let near = unknown.and_then(|(wrong, rest)| did_you_mean(wrong, rest.split('`').skip(1).step_by(2)));
         format!("`{KEY}`: {text}{}", near.map(|near| format!(". {near}")).unwrap_or_default())
     })?;
-    Ok(grants.below(folder))
+    Ok(grants.below(directory))
 }
 
 /// Whether the grants give a program secrets.

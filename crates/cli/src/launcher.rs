@@ -19,26 +19,27 @@ const UV_FLAGS: [&str; 8] =
 ///
 /// # Errors
 /// The project has no environment, or an option would install something.
-pub(crate) fn resolve(command: Vec<OsString>, folder: &Path) -> Result<Vec<OsString>, Failure> {
+pub(crate) fn resolve(command: Vec<OsString>, directory: &Path) -> Result<Vec<OsString>, Failure> {
     let words: Vec<&str> = command.iter().map_while(|word| word.to_str()).collect();
     if words.len() != command.len() {
         return Ok(command);
     }
     let launcher = Path::new(words.first().copied().unwrap_or_default()).file_name();
     match (launcher.and_then(OsStr::to_str), words.as_slice()) {
-        (Some("uv"), [_, "run", rest @ ..]) => uv(rest, folder),
+        (Some("uv"), [_, "run", rest @ ..]) => uv(rest, directory),
         (Some("poetry"), [_, "run", rest @ ..]) => {
-            let environment = poetry_environment(folder)
-                .ok_or_else(|| missing("poetry run", folder, "Run `poetry install` in the project first."))?;
+            let environment = poetry_environment(directory).ok_or_else(|| {
+                missing("poetry run", directory, "Run `poetry install` in the project first.")
+            })?;
             within(&environment, rest, "poetry run")
         }
         _ => Ok(command),
     }
 }
 
-fn uv(words: &[&str], folder: &Path) -> Result<Vec<OsString>, Failure> {
+fn uv(words: &[&str], directory: &Path) -> Result<Vec<OsString>, Failure> {
     let mut rest = words;
-    let mut folder = folder.to_owned();
+    let mut directory = directory.to_owned();
     let mut is_module = false;
     while let [option, others @ ..] = rest
         && option.starts_with('-')
@@ -49,7 +50,7 @@ fn uv(words: &[&str], folder: &Path) -> Result<Vec<OsString>, Failure> {
                 break;
             }
             ("--project" | "--directory", [project, others @ ..]) => {
-                folder = folder.join(project);
+                directory = directory.join(project);
                 others
             }
             ("-m" | "--module", others) => {
@@ -65,34 +66,34 @@ fn uv(words: &[&str], folder: &Path) -> Result<Vec<OsString>, Failure> {
             }
         };
     }
-    let named = env::get_os("UV_PROJECT_ENVIRONMENT").map(|path| folder.join(path));
+    let named = env::get_os("UV_PROJECT_ENVIRONMENT").map(|path| directory.join(path));
     let environment = named
         .filter(|path| is_environment(path))
-        .or_else(|| project_environment(&folder))
-        .ok_or_else(|| missing("uv run", &folder, "Run `uv sync` in the project first."))?;
+        .or_else(|| project_environment(&directory))
+        .ok_or_else(|| missing("uv run", &directory, "Run `uv sync` in the project first."))?;
     let module = [&["python", "-m"][..], rest].concat();
     within(&environment, if is_module { &module } else { rest }, "uv run")
 }
 
-fn missing(launcher: &str, folder: &Path, hint: &str) -> Failure {
-    Failure::usage(format!("`{launcher}` has no environment for `{}`", folder.display())).hint(hint)
+fn missing(launcher: &str, directory: &Path, hint: &str) -> Failure {
+    Failure::usage(format!("`{launcher}` has no environment for `{}`", directory.display())).hint(hint)
 }
 
-fn is_environment(folder: &Path) -> bool {
-    folder.join("pyvenv.cfg").is_file()
+fn is_environment(directory: &Path) -> bool {
+    directory.join("pyvenv.cfg").is_file()
 }
 
 /// The `.venv` of the project of a directory.
-fn project_environment(folder: &Path) -> Option<PathBuf> {
-    let environments = folder.ancestors().map(|folder| folder.join(".venv"));
+fn project_environment(directory: &Path) -> Option<PathBuf> {
+    let environments = directory.ancestors().map(|directory| directory.join(".venv"));
     environments.into_iter().find(|environment| is_environment(environment))
 }
 
 /// Poetry's environment: the active one, the project's, else the one named for the directory.
-fn poetry_environment(folder: &Path) -> Option<PathBuf> {
+fn poetry_environment(directory: &Path) -> Option<PathBuf> {
     let active = env::get_os("VIRTUAL_ENV").map(PathBuf::from).filter(|path| is_environment(path));
-    active.or_else(|| project_environment(folder)).or_else(|| {
-        let project = folder.ancestors().find(|folder| folder.join("pyproject.toml").is_file())?;
+    active.or_else(|| project_environment(directory)).or_else(|| {
+        let project = directory.ancestors().find(|directory| directory.join("pyproject.toml").is_file())?;
         let caches = env::get_os("XDG_CACHE_HOME").map(PathBuf::from);
         let caches = caches.or_else(|| Some(PathBuf::from(env::get_os("HOME")?).join(".cache")))?;
         let all = env::get_os("POETRY_VIRTUALENVS_PATH").map(PathBuf::from);
@@ -147,13 +148,13 @@ fn within(environment: &Path, words: &[&str], launcher: &str) -> Result<Vec<OsSt
 pub(crate) fn search_path() -> Option<OsString> {
     let path = env::get_os("PATH")?;
     let version = env::get("PYENV_VERSION");
-    let folder = std::env::current_dir().unwrap_or_default();
-    Some(with_versions(&path, version.as_deref(), &folder))
+    let directory = std::env::current_dir().unwrap_or_default();
+    Some(with_versions(&path, version.as_deref(), &directory))
 }
 
-fn with_versions(path: &OsStr, version: Option<&str>, folder: &Path) -> OsString {
+fn with_versions(path: &OsStr, version: Option<&str>, directory: &Path) -> OsString {
     let of_file = || {
-        let files = folder.ancestors().map(|folder| folder.join(".python-version"));
+        let files = directory.ancestors().map(|directory| directory.join(".python-version"));
         regular_file::read_text(&files.into_iter().find(|file| file.is_file())?, MAX_VERSION).ok()
     };
     let entries: Vec<PathBuf> = std::env::split_paths(path).collect();
@@ -201,14 +202,14 @@ mod tests {
 
     #[test]
     fn a_launched_command_is_a_program_of_the_environment() {
-        let folder = tempfile::tempdir().unwrap();
-        let project = folder.path().join("project");
+        let directory = tempfile::tempdir().unwrap();
+        let project = directory.path().join("project");
         for name in [".venv/pyvenv.cfg", ".venv/bin/python", ".venv/bin/pytest", "deep/x", "pyproject.toml"] {
             file(&project.join(name));
         }
-        let resolved = |line: &str, folder: &Path| {
+        let resolved = |line: &str, directory: &Path| {
             let words = line.split(' ').map(OsString::from).collect();
-            let words = resolve(words, folder).map_err(|failure| failure.message)?;
+            let words = resolve(words, directory).map_err(|failure| failure.message)?;
             let root = format!("{}/", project.display());
             let text: Vec<_> = words.iter().map(|word| word.to_string_lossy().replace(&root, "")).collect();
             Ok::<_, String>(text.join(" "))
@@ -227,21 +228,21 @@ mod tests {
             assert_eq!(resolved(line, &deep).as_deref(), Ok(expected), "{line}");
         }
         let moved = format!("uv run --project {} app.py", project.display());
-        assert_eq!(resolved(&moved, folder.path()).as_deref(), Ok(".venv/bin/python app.py"));
-        for (line, folder, expected) in [
+        assert_eq!(resolved(&moved, directory.path()).as_deref(), Ok(".venv/bin/python app.py"));
+        for (line, directory, expected) in [
             ("uv run --with rich app.py", deep.as_path(), "unsupported: `uv run --with`"),
-            ("uv run app.py", folder.path(), "has no environment"),
-            ("poetry run app.py", folder.path(), "has no environment"),
+            ("uv run app.py", directory.path(), "has no environment"),
+            ("poetry run app.py", directory.path(), "has no environment"),
             ("uv run", deep.as_path(), "names no command"),
         ] {
-            assert!(resolved(line, folder).unwrap_err().contains(expected), "{line}");
+            assert!(resolved(line, directory).unwrap_err().contains(expected), "{line}");
         }
     }
 
     #[test]
     fn an_environment_of_poetry_is_named_for_its_directory() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
         // From `base64.urlsafe_b64encode(hashlib.sha256(b"/srv/project").digest())[:8]`.
         assert_eq!(hash(b"/srv/project"), "Tz-R9rC0");
         let environment = root.join(format!("all/app-{}-py3.12", hash(root.to_str().unwrap().as_bytes())));
@@ -253,8 +254,8 @@ mod tests {
 
     #[test]
     fn pyenv_takes_the_version_that_a_directory_names() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path();
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
         for name in ["versions/3.12.9/bin/x", "versions/3.12.10/bin/x", "versions/own/bin/x", "shims/python3"]
         {
             file(&root.join(name));

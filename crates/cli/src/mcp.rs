@@ -201,10 +201,10 @@ async fn started(argv: &mut Vec<OsString>, granted: Granted, config: &Config) ->
         *argv = launcher.command(&installed)?;
         return Ok(granted.with_installed(installed));
     }
-    if let (Some(program), Some(folder)) = (argv.first_mut(), &grants.workdir) {
+    if let (Some(program), Some(directory)) = (argv.first_mut(), &grants.workdir) {
         let path = Path::new(&*program);
         let is_relative = path.is_relative() && path.components().count() > 1;
-        let own = folder.join(path.strip_prefix(".").unwrap_or(path));
+        let own = directory.join(path.strip_prefix(".").unwrap_or(path));
         if is_relative && own.exists() {
             *program = own.into_os_string();
         }

@@ -61,8 +61,8 @@ impl Sources {
         if let Some(file) = &self.certificate {
             installer = installer.certificate(file);
         }
-        if let Some(folder) = &self.find_links {
-            installer = installer.find_links(folder);
+        if let Some(directory) = &self.find_links {
+            installer = installer.find_links(directory);
         }
         installer
     }
@@ -98,11 +98,12 @@ impl Sources {
                     .hint("Packages are installed for code in python, javascript and typescript."));
             }
         };
-        let folder = paths::cache().ok_or_else(paths::no_home)?;
-        std::fs::create_dir_all(&folder).map_err(|error| Failure::file("the folder", &folder, &error))?;
+        let directory = paths::cache().ok_or_else(paths::no_home)?;
+        std::fs::create_dir_all(&directory)
+            .map_err(|error| Failure::file("the directory", &directory, &error))?;
         let installer = self.installer(requirements.language(), sandbox);
         crate::runtime::installing(
-            |cancel| installer.install(&requirements, &folder.join("packages"), cancel),
+            |cancel| installer.install(&requirements, &directory.join("packages"), cancel),
             |error| self.explained(error),
         )
     }
@@ -155,7 +156,7 @@ fn is_private(ip: IpAddr) -> bool {
 /// The build cache, if there is a cache directory.
 pub(crate) fn build_cache() -> Result<Option<BuildCache>, Failure> {
     let Some(cache) = paths::cache() else { return Ok(None) };
-    std::fs::create_dir_all(&cache).map_err(|error| Failure::file("the folder", &cache, &error))?;
+    std::fs::create_dir_all(&cache).map_err(|error| Failure::file("the directory", &cache, &error))?;
     Ok(Some(BuildCache::at(cache.join("builds"))?))
 }
 

@@ -69,8 +69,9 @@ pub(crate) struct SandboxOptions {
 
 impl SandboxOptions {
     pub(crate) fn new(args: &ExecArgs, lang: Option<Language>, config: &Config) -> Result<Self, Failure> {
-        let absolute =
-            |path: &PathBuf| path.canonicalize().map_err(|error| Failure::file("the folder", path, &error));
+        let absolute = |path: &PathBuf| {
+            path.canonicalize().map_err(|error| Failure::file("the directory", path, &error))
+        };
         let mut env = BTreeMap::new();
         for text in &args.env {
             let (name, value) = pair("--env", text)?;
@@ -80,9 +81,9 @@ impl SandboxOptions {
         let policy = args.egress_policy.as_deref().or(of_settings.as_deref());
         let workdir = args.workdir.as_ref().map(absolute).transpose()?;
         let mut protected = Vec::new();
-        if let Some(folder) = &workdir {
+        if let Some(directory) = &workdir {
             // Without a layer only pinned files are protected.
-            protected = config.protected((!args.directory.live).then_some(folder.as_path()))?;
+            protected = config.protected((!args.directory.live).then_some(directory.as_path()))?;
             protected.extend(policy.map(reference::settled));
         }
         Ok(Self {
@@ -152,9 +153,10 @@ impl SandboxOptions {
             _ => self.with_packages(plain)?,
         };
         sandbox = sandbox.limits(self.limits(timeout));
-        if let Some(folder) = &self.workdir {
-            let folder = folder.clone();
-            let workspace = if self.live { Workspace::LiveHost(folder) } else { Workspace::Host(folder) };
+        if let Some(directory) = &self.workdir {
+            let directory = directory.clone();
+            let workspace =
+                if self.live { Workspace::LiveHost(directory) } else { Workspace::Host(directory) };
             sandbox = sandbox
                 .workspace(workspace)
                 .allow_protected(self.allow_protected.iter().cloned())

@@ -50,7 +50,7 @@ impl Trail {
     }
 
     /// The directory of the last description.
-    fn folder(&self) -> Option<&Path> {
+    fn directory(&self) -> Option<&Path> {
         self.0.last()?.0.parent()
     }
 
@@ -159,11 +159,11 @@ async fn open_all(
         } else if is_address(target) {
             let token = token.as_ref().filter(|_| takes_token(target));
             let mut server = mcp::of_address(target, token, server_level)?;
-            let folder = working_directory(trail.folder());
-            server.check = check_of(of_server(target, folder.as_deref(), &grants), config, trail)?;
+            let directory = working_directory(trail.directory());
+            server.check = check_of(of_server(target, directory.as_deref(), &grants), config, trail)?;
             server.grants = grants;
             if server.image.is_none() && server.grants.workdir.is_none() {
-                server.grants.workdir = folder;
+                server.grants.workdir = directory;
             }
             servers.push(server);
         } else if is_description(target) {
@@ -373,8 +373,8 @@ async fn programs(
     if let Some(path) = launcher::search_path() {
         builder = builder.search_path(path);
     }
-    if let Some(folder) = paths::cache() {
-        builder = builder.cache(folder);
+    if let Some(directory) = paths::cache() {
+        builder = builder.cache(directory);
     }
     let programs = Arc::new(builder.discover().await);
     let is_empty = programs.list().await?.is_empty();
@@ -435,8 +435,8 @@ fn missing(what: &str, path: &Path, error: &io::Error) -> Failure {
         return failure;
     }
     let parent = path.parent().unwrap_or(Path::new(""));
-    let folder = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    let entries = std::fs::read_dir(folder).into_iter().flatten().take(MAX_NEIGHBORS).flatten();
+    let directory = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let entries = std::fs::read_dir(directory).into_iter().flatten().take(MAX_NEIGHBORS).flatten();
     let names = entries.map(|entry| label(&parent.join(entry.file_name()).display().to_string()));
     let names: Vec<String> = names.collect();
     match did_you_mean(&path.display().to_string(), names.iter().map(String::as_str)) {

@@ -20,13 +20,13 @@ use crate::{egress, env, launcher, packages};
 /// Builds the toolbox of a command: tools, their access, and approvals.
 pub(crate) async fn build(
     opened: Opened,
-    folder: &Path,
+    directory: &Path,
     permission: &Permission,
     config: &Config,
     pool: Option<CodePool>,
     events: EventSink,
 ) -> Result<Toolbox, Failure> {
-    build_in(opened, FileRoot::new(folder), permission, config, pool, events).await
+    build_in(opened, FileRoot::new(directory), permission, config, pool, events).await
 }
 
 /// Builds a toolbox whose file tools share the quota of `root` with other toolboxes.
@@ -118,7 +118,7 @@ pub(crate) async fn build_in(
 /// Builds the toolbox of a gateway's upstream; the gateway approves calls.
 pub(crate) async fn upstream(
     opened: Opened,
-    folder: &Path,
+    directory: &Path,
     config: &Config,
     level: Option<Level>,
 ) -> Result<Toolbox, Failure> {
@@ -130,7 +130,7 @@ pub(crate) async fn upstream(
         level,
         directory: DirectoryArgs::default(),
     };
-    build(opened, folder, &permission, config, None, Arc::new(|_| {})).await
+    build(opened, directory, &permission, config, None, Arc::new(|_| {})).await
 }
 
 /// The pool of prewarmed Pythons, unless the settings turn it off.

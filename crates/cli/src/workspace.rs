@@ -30,7 +30,7 @@ const MAX_DEPTH: usize = 32;
 pub(crate) enum Workspace {
     /// A fresh directory, removed on drop, with its initial entries.
     Fresh {
-        folder: Fresh,
+        directory: Fresh,
         attached: HashMap<PathBuf, (u64, SystemTime)>,
         /// Entries of attached directories that were not copied.
         left_out: Vec<PathBuf>,
@@ -60,22 +60,22 @@ impl Workspace {
             }
             return Ok(Self::Existing(path));
         }
-        let folder = Fresh::make().map_err(|error| {
+        let directory = Fresh::make().map_err(|error| {
             Failure::file("the directory for temporary files", &std::env::temp_dir(), &error)
         })?;
         let mut budget = Budget::default();
         let mut left_out = Vec::new();
         for attachment in attachments {
-            left_out.extend(attach(attachment, folder.path(), &mut budget)?);
+            left_out.extend(attach(attachment, directory.path(), &mut budget)?);
         }
-        let files = walk(folder.path())?.files;
+        let files = walk(directory.path())?.files;
         let attached = files.into_iter().map(|file| (file.name, (file.size, file.modified))).collect();
-        Ok(Self::Fresh { folder, attached, left_out })
+        Ok(Self::Fresh { directory, attached, left_out })
     }
 
     pub(crate) fn path(&self) -> &Path {
         match self {
-            Self::Fresh { folder, .. } => folder.path(),
+            Self::Fresh { directory, .. } => directory.path(),
             Self::Existing(path) => path,
             Self::Staged(staged) => staged.path(),
         }
@@ -119,7 +119,7 @@ impl Workspace {
     /// Keeps a fresh directory and returns its path.
     pub(crate) fn preserve(self) -> PathBuf {
         match self {
-            Self::Fresh { folder, .. } => folder.preserve(),
+            Self::Fresh { directory, .. } => directory.preserve(),
             Self::Existing(path) => path,
             Self::Staged(staged) => staged.original(),
         }
@@ -151,8 +151,8 @@ impl Workspace {
 
     /// New and changed files of a fresh directory, and other new entries; a host directory has none.
     pub(crate) fn new_files(&self) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Failure> {
-        let Self::Fresh { folder, attached, .. } = self else { return Ok(Default::default()) };
-        let Walked { files, left_out, .. } = walk(folder.path())?;
+        let Self::Fresh { directory, attached, .. } = self else { return Ok(Default::default()) };
+        let Walked { files, left_out, .. } = walk(directory.path())?;
         let made =
             files.into_iter().filter(|file| attached.get(&file.name) != Some(&(file.size, file.modified)));
         Ok((made.map(|file| file.name).collect(), left_out))
@@ -191,18 +191,18 @@ pub(crate) fn names_of(paths: &[PathBuf]) -> Option<String> {
 }
 
 /// Copies a file or directory into the fresh directory; returns what was not copied.
-fn attach(source: &Path, folder: &Path, budget: &mut Budget) -> Result<Vec<PathBuf>, Failure> {
+fn attach(source: &Path, directory: &Path, budget: &mut Budget) -> Result<Vec<PathBuf>, Failure> {
     let wrong = |error: io::Error| Failure::file("the attachment", source, &error);
     let resolved = source.canonicalize().map_err(wrong)?;
     let name = resolved.file_name().ok_or_else(|| wrong(io::Error::other("it has no name")))?;
-    let target = folder.join(name);
+    let target = directory.join(name);
     if target.exists() {
         let message = format!("two attachments have the name `{}`", Path::new(name).display());
         return Err(Failure::usage(message).hint("Rename one, or attach a directory that holds both."));
     }
     if resolved.is_dir() {
-        let Walked { files, folders, left_out } = walk(&resolved)?;
-        for below in folders {
+        let Walked { files, directories, left_out } = walk(&resolved)?;
+        for below in directories {
             fs::create_dir_all(target.join(below)).map_err(wrong)?;
         }
         for file in files {
@@ -235,7 +235,7 @@ struct Walked {
     /// Regular files with one name, in order.
     files: Vec<Found>,
     /// Directories, parents first.
-    folders: Vec<PathBuf>,
+    directories: Vec<PathBuf>,
     /// Other entries in order: links, pipes, files with several names, deep directories.
     left_out: Vec<PathBuf>,
 }
@@ -249,12 +249,12 @@ struct Found {
 
 /// Walks a directory tree without links. A file with a second name is skipped, because it may be a secret of
 /// the host.
-fn walk(folder: &Path) -> Result<Walked, Failure> {
+fn walk(directory: &Path) -> Result<Walked, Failure> {
     let mut walked = Walked::default();
     let mut open = vec![(PathBuf::new(), 0)];
     while let Some((below, depth)) = open.pop() {
-        let here = folder.join(&below);
-        let wrong = |error: io::Error| Failure::file("the folder", &here, &error);
+        let here = directory.join(&below);
+        let wrong = |error: io::Error| Failure::file("the directory", &here, &error);
         for entry in fs::read_dir(&here).map_err(wrong)? {
             let entry = entry.map_err(wrong)?;
             let name = below.join(entry.file_name());
@@ -268,11 +268,11 @@ fn walk(folder: &Path) -> Result<Walked, Failure> {
                 walked.left_out.push(name);
             }
             if walked.count() + open.len() > MAX_FILES {
-                let message = format!("`{}` has more than {MAX_FILES} files", folder.display());
+                let message = format!("`{}` has more than {MAX_FILES} files", directory.display());
                 return Err(Failure::new(Exit::Limit, "LIMIT", message));
             }
         }
-        walked.folders.push(below);
+        walked.directories.push(below);
     }
     walked.files.sort_by(|a, b| a.name.cmp(&b.name));
     walked.left_out.sort();
@@ -281,7 +281,7 @@ fn walk(folder: &Path) -> Result<Walked, Failure> {
 
 impl Walked {
     fn count(&self) -> usize {
-        self.files.len() + self.folders.len() + self.left_out.len()
+        self.files.len() + self.directories.len() + self.left_out.len()
     }
 }
 
@@ -299,12 +299,12 @@ fn has_one_name(_metadata: &fs::Metadata) -> bool {
 /// The artifact directory of a run, created with the first file; see [`SafeDirectory`].
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Store {
-    pub(crate) fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into() }
+    pub(crate) fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
     }
 
     pub(crate) fn store_bytes(&self, name: &str, mut bytes: &[u8]) -> Result<PathBuf, Failure> {
@@ -326,7 +326,7 @@ impl Store {
     /// Creates a file for a download, with a number if the name is taken.
     pub(crate) fn create(&self, name: &str) -> io::Result<(File, PathBuf)> {
         let name = visible_name(name);
-        SafeDirectory::open(&self.folder)?.create(Path::new(&name)).map_err(|error| match error {
+        SafeDirectory::open(&self.directory)?.create(Path::new(&name)).map_err(|error| match error {
             WriteError::Io(error) => error,
             rejection => io::Error::new(io::ErrorKind::PermissionDenied, rejection.to_string()),
         })
@@ -334,9 +334,9 @@ impl Store {
 
     fn write(&self, name: &str, content: &mut dyn Read) -> Result<PathBuf, Failure> {
         let name = &*visible_name(name);
-        let target_path = self.folder.join(name);
-        let directory = SafeDirectory::open(&self.folder)
-            .map_err(|error| Failure::file("the artifact directory", &self.folder, &error))?;
+        let target_path = self.directory.join(name);
+        let directory = SafeDirectory::open(&self.directory)
+            .map_err(|error| Failure::file("the artifact directory", &self.directory, &error))?;
         directory.write(Path::new(name), content).map_err(|error| match error {
             WriteError::Io(error) => Failure::file("the artifact", &target_path, &error),
             WriteError::Rejected(Rejection::Name) => {
@@ -390,8 +390,8 @@ mod tests {
 
     #[test]
     fn artifacts_stay_in_their_directory_and_off_protected_paths() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path().join("out"));
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path().join("out"));
         assert!(store.store_bytes("a/b.txt", b"1").unwrap().ends_with("out/a/b.txt"));
         assert!(store.store_bytes("a/b.txt", b"2").unwrap().ends_with("out/a/b-1.txt"));
         for name in ["../x", "/x", "a/../x", "", "."] {
@@ -409,21 +409,21 @@ mod tests {
     #[test]
     fn attachments_are_copied_and_omissions_reported() {
         let outside = tempfile::tempdir().unwrap();
-        let folder = outside.path().join("in");
-        fs::create_dir_all(folder.join("empty")).unwrap();
-        fs::write(folder.join("a.txt"), "a").unwrap();
+        let directory = outside.path().join("in");
+        fs::create_dir_all(directory.join("empty")).unwrap();
+        fs::write(directory.join("a.txt"), "a").unwrap();
         let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
-        File::options().write(true).open(folder.join("a.txt")).unwrap().set_modified(time).unwrap();
+        File::options().write(true).open(directory.join("a.txt")).unwrap().set_modified(time).unwrap();
         for number in 0..7 {
-            std::os::unix::fs::symlink("/etc/passwd", folder.join(format!("l{number}"))).unwrap();
+            std::os::unix::fs::symlink("/etc/passwd", directory.join(format!("l{number}"))).unwrap();
         }
-        let workspace = Workspace::open(None, std::slice::from_ref(&folder)).unwrap();
+        let workspace = Workspace::open(None, std::slice::from_ref(&directory)).unwrap();
         assert!(workspace.path().join("in/empty").is_dir());
         let modified = fs::metadata(workspace.path().join("in/a.txt")).unwrap().modified().unwrap();
         assert_eq!(modified, time);
         let notice = workspace.omissions().unwrap();
         assert!(notice.contains("`in/l0`, ") && notice.contains("`in/l4` and 2 more"), "{notice}");
-        assert!(Workspace::open(None, &[folder.join("a.txt")]).unwrap().omissions().is_none());
+        assert!(Workspace::open(None, &[directory.join("a.txt")]).unwrap().omissions().is_none());
     }
 
     #[cfg(unix)]

@@ -67,7 +67,7 @@ pub enum Check {
     },
 }
 
-/// Every example. A folder or program that is not named here is a complaint of `cargo xtask tidy`.
+/// Every example. `cargo xtask tidy` reports a directory or program without a row.
 pub const EXAMPLES: &[Example] = &[
     Example {
         path: "examples/seeds",

@@ -40,7 +40,7 @@ const OWN_NEXTEST: &str = ".dev/tools/bin/cargo-nextest";
 /// The program of Claude Code, which is downloaded for the tests and never distributed.
 const CLAUDE_CODE: &str = ".dev/claude-code/node_modules/@anthropic-ai/claude-code-linux-x64/claude";
 
-/// These packages of npm, in a folder below `.dev`. What else is installed there stays.
+/// These packages of npm, in a directory below `.dev`. Other packages there stay.
 macro_rules! npm {
     ($folder:literal, $($package:literal),+ $(,)?) => {
         Install::Commands(&[&[
@@ -49,7 +49,7 @@ macro_rules! npm {
     };
 }
 
-/// These packages of pip, in an environment of their own below `.dev`, which `python3` makes, or what is said.
+/// These packages of pip, in an environment of their own below `.dev`.
 macro_rules! environment {
     ($folder:literal, $($package:literal),+ $(,)?) => {
         environment!($folder by "python3", $($package),+)

@@ -134,7 +134,7 @@ fn modules(workspace: &Workspace, package: &Package, sources: &[Source]) -> Vec<
     complaints
 }
 
-/// Whether a `mod` of the parent module names the file at `path` below the package's folder.
+/// Whether a `mod` of the parent module names the file at `path` below the package's directory.
 fn is_named(path: &str, prefix: &str, sources: &[Source]) -> bool {
     let module = path.trim_end_matches(".rs").trim_end_matches("/mod");
     let Some((folder, name)) = module.rsplit_once('/') else { return false };

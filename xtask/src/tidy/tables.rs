@@ -16,7 +16,7 @@ pub enum Internal {
 pub struct Layer {
     /// The package's name.
     pub package: &'static str,
-    /// Its folder.
+    /// Its directory.
     pub folder: &'static str,
     /// The packages of the workspace that it may use; the table of the design.
     pub may_use: Internal,
@@ -184,7 +184,7 @@ pub const FACADE_USERS: &[&str] = &["toolpost-cli"];
 pub struct Exclusive {
     /// The crates; a name that ends with `*` means every crate that begins so.
     pub crates: &'static [&'static str],
-    /// The packages that may use them; none means nobody.
+    /// The packages that may use them; an empty list means no package.
     pub only: &'static [&'static str],
     /// Why.
     pub reason: &'static str,
@@ -435,7 +435,7 @@ pub const MACHINE_FOLDERS: &[&str] = &[concat!("/", "work/"), concat!("/", "farm
 /// Folders below which the first part is a person's name.
 pub const HOME_FOLDERS: &[&str] = &["/home/", "/Users/"];
 
-/// Files that may name such folders: the beginning of a path, the folder, and why.
+/// Files that may name such directories: path prefix, directory, reason.
 pub const MACHINE_FOLDER_FILES: &[(&str, &str, &str)] = &[
     ("xtask/src/tidy/tables.rs", "", "this table"),
     ("xtask/tests/it/", "", "the rule's own test"),

@@ -1,4 +1,4 @@
-//! A small tidy workspace in a temporary folder, to be made untidy.
+//! A small tidy workspace in a temporary directory, for rows that break one rule each.
 
 use std::fs;
 use std::path::Path;
@@ -68,7 +68,7 @@ impl MadeTree {
         self.write("crates/core/src/more.rs", text);
     }
 
-    /// Its folder.
+    /// Its directory.
     pub(crate) fn root(&self) -> &Path {
         self.folder.path()
     }

@@ -47,7 +47,7 @@ fn a_run_counts_passes_failures_and_skips() {
         return;
     };
     let tally = tally(Some(nextest));
-    // The made tree has the folders of the examples without their files.
+    // The test tree has the directories of the examples without their files.
     let failed: Vec<&String> = tally.failed.iter().filter(|name| !name.contains("examples/")).collect();
     assert_eq!(failed, ["toolpost-core tests::bad"]);
     assert_eq!(tally.skipped["landlock <4>"], "\"old\" kernel & more");

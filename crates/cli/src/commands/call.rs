@@ -31,12 +31,12 @@ use crate::{call_records, env, grants, interrupt, logs, progress, target, verdic
 const MAX_ARGUMENTS: u64 = 16 << 20;
 
 pub(crate) fn run(args: &CallArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
-    let folder =
-        args.workdir.canonicalize().map_err(|error| Failure::file("the folder", &args.workdir, &error))?;
+    let directory =
+        args.workdir.canonicalize().map_err(|error| Failure::file("the directory", &args.workdir, &error))?;
     let runtime = crate::runtime::start()?;
     let mut granted = grants::of_args(&args.grants)?;
     if granted.workdir.is_none() && args.workdir != Path::new(".") && target::takes_grants(&args.target) {
-        granted.workdir = Some(folder.clone());
+        granted.workdir = Some(directory.clone());
     }
     let opened = runtime.block_on(target::open_with(
         std::slice::from_ref(&args.target),
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &CallArgs, config: &Config, printer: &Printer) -> Result
     let exit = match (&args.resource, &args.prompt) {
         (Some(uri), _) => runtime.block_on(resource(&opened, uri, printer)),
         (_, Some(name)) => runtime.block_on(prompt(&opened, name, &args.rest, printer)),
-        (None, None) => tool(args, opened, &folder, config, &runtime, printer),
+        (None, None) => tool(args, opened, &directory, config, &runtime, printer),
     };
     crate::runtime::end(runtime);
     exit
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &CallArgs, config: &Config, printer: &Printer) -> Result
 fn tool(
     args: &CallArgs,
     opened: Opened,
-    folder: &Path,
+    directory: &Path,
     config: &Config,
     runtime: &tokio::runtime::Runtime,
     printer: &Printer,
@@ -77,7 +77,7 @@ fn tool(
     };
     let prints_result = specs.iter().any(|spec| spec.name == name && is_program(spec));
     let events = events(args, stored.clone(), prints_result && printer.verbose == 0, printer);
-    let toolbox = crate::toolbox::build(opened, folder, &args.permission, config, pool, events);
+    let toolbox = crate::toolbox::build(opened, directory, &args.permission, config, pool, events);
     let toolbox = runtime.block_on(toolbox)?;
     let spec = toolbox.spec(&name);
     // Executables and wrapped programs map their exit status themselves.
@@ -89,7 +89,7 @@ fn tool(
     let is_piped = spec.as_deref().is_some_and(|spec| spec.mode == Mode::Session)
         && !args.permission.no_input
         && !io::stdin().is_terminal();
-    let mut call = call(args, name, arguments, folder, &stored, is_piped, printer)?;
+    let mut call = call(args, name, arguments, directory, &stored, is_piped, printer)?;
     if let Some(model) = model {
         call.values.provide(CallingModel(Arc::clone(&model)));
         call.port = Arc::new(ModelPort::new(Arc::clone(&call.port), model));
@@ -264,20 +264,20 @@ fn call(
     args: &CallArgs,
     name: String,
     arguments: Value,
-    folder: &Path,
+    directory: &Path,
     stored: &Stored,
     is_piped: bool,
     printer: &Printer,
 ) -> Result<Call, Failure> {
     let owner = env::get("USER").unwrap_or_else(|| "operator".into());
-    let store = Store::new(folder.join("artifacts"));
+    let store = Store::new(directory.join("artifacts"));
     let mut port = TerminalPort::new(printer, &args.permission, Some(store)).recording(stored);
     if is_piped {
         port = port.over_lines();
     }
     let mut call = Call::new(name, arguments)
         .with_caller(crate::toolbox::caller())
-        .with_scope(Scope::new(owner).with_working_dir(folder))
+        .with_scope(Scope::new(owner).with_working_dir(directory))
         .with_priority(args.priority)
         .with_port(Arc::new(port));
     call.options.timeout = args.timeout;

@@ -13,6 +13,7 @@ use crate::config::{Config, Origin, known, paths};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
+use crate::regular_file::directory_of;
 use crate::style::{FAINT, GOOD, HINT, WARN, label, paint};
 
 pub(crate) fn run(command: &ConfigCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
@@ -208,12 +209,9 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let wrong = |error: &std::io::Error| Failure::file("the settings", path, error);
     // A symbolic link stays; its target changes.
     let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    std::fs::create_dir_all(folder).map_err(|error| wrong(&error))?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|error| wrong(&error))?;
+    let directory = directory_of(path);
+    std::fs::create_dir_all(directory).map_err(|error| wrong(&error))?;
+    let mut file = tempfile::NamedTempFile::new_in(directory).map_err(|error| wrong(&error))?;
     file.write_all(text.as_bytes()).map_err(|error| wrong(&error))?;
     if let Ok(metadata) = path.metadata() {
         file.as_file().set_permissions(metadata.permissions()).map_err(|error| wrong(&error))?;

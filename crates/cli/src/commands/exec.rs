@@ -142,13 +142,13 @@ fn program(args: &ExecArgs, known: Option<Language>) -> Result<Program, Failure>
 /// A command of the host without its launcher. Without a working directory, a relative path that is no
 /// attachment names a program of the host.
 fn command(args: &ExecArgs) -> Result<Program, Failure> {
-    let folder =
+    let directory =
         std::env::current_dir().map_err(|error| Failure::of_machine("the current directory", &error))?;
-    let project = args.workdir.as_deref().unwrap_or(&folder);
+    let project = args.workdir.as_deref().unwrap_or(&directory);
     let mut command = launcher::resolve(args.command.clone(), project)?;
     if let (Some(program), None) = (command.first_mut(), &args.workdir) {
         let path = Path::new(&*program);
-        let of_host = folder.join(path);
+        let of_host = directory.join(path);
         let is_relative = path.is_relative() && program.as_encoded_bytes().contains(&b'/');
         let is_attached = || args.attach.iter().any(|attached| attached.file_name() == path.file_name());
         if is_relative && of_host.is_file() && !is_attached() {

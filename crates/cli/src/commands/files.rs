@@ -127,8 +127,8 @@ impl Account<'_> {
         if path.symlink_metadata().is_ok() {
             return Err(wrong(&std::io::ErrorKind::AlreadyExists.into()));
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut target = tempfile::NamedTempFile::new_in(folder).map_err(|error| wrong(&error))?;
+        let directory = crate::regular_file::directory_of(path);
+        let mut target = tempfile::NamedTempFile::new_in(directory).map_err(|error| wrong(&error))?;
         let size = self.files.download(file, target.as_file_mut()).await;
         let size = size.map_err(|error| self.download_failure(error, &file.id))?;
         target.persist_noclobber(path).map_err(|error| wrong(&error.error))?;

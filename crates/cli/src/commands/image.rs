@@ -59,9 +59,9 @@ fn build(args: &ImageBuildArgs, config: &Config, printer: &Printer) -> Result<Ex
 }
 
 fn make_environment(profile: &Profile, sources: &Sources, printer: &Printer) -> Result<Environment, Failure> {
-    let folder = packages::environments()?;
-    if let Some(parent) = folder.parent() {
-        std::fs::create_dir_all(parent).map_err(|error| Failure::file("the folder", parent, &error))?;
+    let directory = packages::environments()?;
+    if let Some(parent) = directory.parent() {
+        std::fs::create_dir_all(parent).map_err(|error| Failure::file("the directory", parent, &error))?;
     }
     let count = profile.packages.len();
     printer.note(&paint(
@@ -71,7 +71,7 @@ fn make_environment(profile: &Profile, sources: &Sources, printer: &Printer) -> 
     let sandbox = Sandbox::new().search_path(env::get_os("PATH").unwrap_or_default());
     let installer = sources.installer(Language::Python, &sandbox);
     crate::runtime::installing(
-        |cancel| Environment::build(profile, &folder, &installer, cancel),
+        |cancel| Environment::build(profile, &directory, &installer, cancel),
         |error| sources.explained(error),
     )
 }

@@ -24,11 +24,11 @@ pub(crate) fn run(command: &InitCommand, printer: &Printer) -> Result<Exit, Fail
         InitCommand::Gateway(args) => return file(args, GATEWAY, "tools FILE", printer),
     };
     let (kind, name) = project(args);
-    let folder = args.folder.clone().unwrap_or_else(|| PathBuf::from(name));
-    let project = scaffold(&kind, name, &folder)?;
+    let directory = args.directory.clone().unwrap_or_else(|| PathBuf::from(name));
+    let project = scaffold(&kind, name, &directory)?;
     if !printer.is_text() {
         printer.json(&json!({
-            "folder": project.directory,
+            "directory": project.directory,
             "files": project.files,
             "try_it": project.try_it,
             "test": project.test,

@@ -23,6 +23,7 @@ use crate::outcome::{exit_of, print_artifacts, print_record};
 use crate::port::TerminalPort;
 use crate::print::Printer;
 use crate::progress::has_final_text;
+use crate::regular_file::directory_of;
 use crate::style::{GOOD, HINT, label, paint};
 use crate::terminal::Screen;
 use crate::{agent_tool, held_changes, hosted};
@@ -108,8 +109,8 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     let (outcome, fetched) = runtime.block_on(async {
         let stop = interrupt::watch()?;
         let outcome = run.with_cancellation(stop.clone()).finish().await;
-        let folder = artifacts(work, config, id);
-        let fetched = hosted::fetch(&outcome.turns, &had, &folder, config, &stop).await;
+        let directory = artifacts(work, config, id);
+        let fetched = hosted::fetch(&outcome.turns, &had, &directory, config, &stop).await;
         Ok::<_, Failure>((outcome, fetched))
     })?;
     let shown = screen.map(|screen| screen.settle());
@@ -236,7 +237,7 @@ fn is_piped() -> bool {
 /// Writes the answer to a new file, completely or not at all.
 fn write_answer(path: &Path, answer: &str, printer: &Printer) -> Result<(), Failure> {
     let wrong = |error: &io::Error| Failure::file("the answer's file", path, error);
-    let mut file = tempfile::NamedTempFile::new_in(folder_of(path)).map_err(|error| wrong(&error))?;
+    let mut file = tempfile::NamedTempFile::new_in(directory_of(path)).map_err(|error| wrong(&error))?;
     let end = if answer.ends_with('\n') { "" } else { "\n" };
     file.write_all(answer.as_bytes())
         .and_then(|()| file.write_all(end.as_bytes()))
@@ -244,11 +245,6 @@ fn write_answer(path: &Path, answer: &str, printer: &Printer) -> Result<(), Fail
     file.persist_noclobber(path).map_err(|error| wrong(&error.error))?;
     printer.note(&format!("{} {}", paint(GOOD, "written"), paint(HINT, label(&path.display().to_string()))));
     Ok(())
-}
-
-/// The directory of a file.
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Reads and checks the JSON Schema of the answer, before any request.
@@ -277,7 +273,7 @@ fn check_output(args: &RunArgs) -> Result<(), Failure> {
             Err(Failure::usage(format!("the file `{}` already exists", label(&path.display().to_string())))
                 .hint("Name a new file with `-o`, or remove that one."))
         }
-        Some(path) if !folder_of(path).is_dir() => {
+        Some(path) if !directory_of(path).is_dir() => {
             Err(Failure::file("the answer's file", path, &io::ErrorKind::NotFound.into()))
         }
         _ => Ok(()),

@@ -29,8 +29,8 @@ const FINDERS: [&str; 1] = ["claude-code"];
 const MAX_FILE: u64 = 1 << 20;
 
 pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
-    let folder =
-        args.workdir.canonicalize().map_err(|error| Failure::file("the folder", &args.workdir, &error))?;
+    let directory =
+        args.workdir.canonicalize().map_err(|error| Failure::file("the directory", &args.workdir, &error))?;
     let filter = filter(args)?;
     let several = Several::of(&args.targets, config, args.lazy)?;
     let granted = grants::of_args(&args.grants)?;
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
             several.bare.iter().any(|target| target::takes_grants(config.target(target).unwrap_or(target)));
         let of_bare = if is_bare { &granted } else { &none };
         let mut opened = target::open(&several.bare, config, args.level, false, of_bare).await?;
-        if let Some(gateway) = several.open(config, args.level, folder.clone(), &granted).await? {
+        if let Some(gateway) = several.open(config, args.level, directory.clone(), &granted).await? {
             opened.join(gateway).await?;
         }
         Ok::<_, Failure>(opened)
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &ServeArgs, config: &Config, printer: &Printer) -> Resul
     let pool = if runs_code { crate::toolbox::code_pool(config)? } else { None };
     let failures = Failures::new(config, runtime.handle().clone());
     let events = failures.sink(Arc::new(logs::event));
-    let toolbox = crate::toolbox::build(opened, &folder, &permission, config, pool, events);
+    let toolbox = crate::toolbox::build(opened, &directory, &permission, config, pool, events);
     let toolbox = runtime.block_on(toolbox)?;
     let catalog = Catalog::new(&toolbox);
     let toolbox: Arc<dyn ToolSource> = Arc::new(toolbox);

@@ -79,12 +79,12 @@ pub(super) fn follow(root: &Path, first: Vec<Reference>) -> Result<BTreeMap<Path
 /// The direct references of a file with this content. Invalid content has none; its use reports the error.
 pub(crate) fn references(path: &Path, content: &[u8]) -> Vec<Reference> {
     let Ok(text) = std::str::from_utf8(content) else { return Vec::new() };
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let directory = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let found = if name == paths::PROJECT {
         of_settings(path, text)
     } else if name == ".env" {
-        of_variables(folder, text)
+        of_variables(directory, text)
     } else if entries::is_known(path) {
         entries::references(path, content)
     } else if is_description(name) {
@@ -103,36 +103,38 @@ fn of_settings(path: &Path, text: &str) -> Vec<Reference> {
         .iter()
         .flat_map(|(key, value, _)| of_setting(key.name, value, Path::new(""), path.parent()))
         .collect();
-    let folder = path.parent();
-    found.extend(entries.targets.values().flat_map(|(target, grants, _)| of_targets(target, folder, grants)));
+    let directory = path.parent();
+    found.extend(
+        entries.targets.values().flat_map(|(target, grants, _)| of_targets(target, directory, grants)),
+    );
     found
 }
 
 /// The references of a setting with paths relative to a directory. Its servers work in `start`.
-fn of_setting(name: &str, value: &Value, folder: &Path, start: Option<&Path>) -> Vec<Reference> {
+fn of_setting(name: &str, value: &Value, directory: &Path, start: Option<&Path>) -> Vec<Reference> {
     let texts = || value.as_array().into_iter().flatten().filter_map(Value::as_str);
     match (name, value.as_str()) {
         ("tools", _) => {
             let words = texts().flat_map(split);
-            let words = words.map(|word| below(folder, word));
+            let words = words.map(|word| below(directory, word));
             words.flat_map(|word| of_target(&word, start, &Grants::default())).collect()
         }
-        ("packages.find_links", Some(path)) => vec![Reference::Directory(folder.join(path))],
-        (name, Some(path)) if DECISIVE.contains(&name) => vec![Reference::File(folder.join(path))],
+        ("packages.find_links", Some(path)) => vec![Reference::Directory(directory.join(path))],
+        (name, Some(path)) if DECISIVE.contains(&name) => vec![Reference::File(directory.join(path))],
         _ => Vec::new(),
     }
 }
 
 /// The references of a file with variables.
-fn of_variables(folder: &Path, text: &str) -> Vec<Reference> {
+fn of_variables(directory: &Path, text: &str) -> Vec<Reference> {
     let Ok(variables) = dotenv::parse(text) else { return Vec::new() };
     let mut found = Vec::new();
     for (name, text) in variables {
         if let Some(key) = KEYS.iter().find(|key| key.variable() == name) {
             let value = key.parse(&text).unwrap_or_default();
-            found.extend(of_setting(key.name, &value, folder, Some(folder)));
+            found.extend(of_setting(key.name, &value, directory, Some(directory)));
         } else if DECISIVE_VARIABLES.contains(&name.as_str()) {
-            let path = folder.join(text);
+            let path = directory.join(text);
             let is_directory = path.is_dir();
             found.push(if is_directory { Reference::Directory(path) } else { Reference::File(path) });
         }
@@ -141,14 +143,14 @@ fn of_variables(folder: &Path, text: &str) -> Vec<Reference> {
 }
 
 /// The references of a comma-separated list of targets.
-pub(crate) fn of_targets(word: &str, folder: Option<&Path>, grants: &Grants) -> Vec<Reference> {
-    split(word).into_iter().flat_map(|target| of_target(target, folder, grants)).collect()
+pub(crate) fn of_targets(word: &str, directory: Option<&Path>, grants: &Grants) -> Vec<Reference> {
+    split(word).into_iter().flat_map(|target| of_target(target, directory, grants)).collect()
 }
 
 /// The references of a target in a file. A program with variables has secrets: its directory is pinned.
-fn of_target(target: &str, folder: Option<&Path>, grants: &Grants) -> Vec<Reference> {
+fn of_target(target: &str, directory: Option<&Path>, grants: &Grants) -> Vec<Reference> {
     if is_address(target) {
-        return of_server(target, folder, grants);
+        return of_server(target, directory, grants);
     }
     if is_description(target) {
         return vec![Reference::Description(target.into())];
@@ -179,17 +181,17 @@ pub(super) fn digest_of(reference: &Reference) -> Result<String, Failure> {
 fn of_description(path: &Path, text: &str) -> Vec<Reference> {
     let Ok(entries) = description::entries(path, text) else { return Vec::new() };
     let value = |name: &str| entries.iter().find(|entry| entry.name == name).map(|entry| &entry.value);
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let directory = path.parent().unwrap_or(Path::new("."));
     let texts = |list: Option<&Value>| -> Vec<String> {
         let items = list.and_then(Value::as_array).into_iter().flatten();
-        items.filter_map(Value::as_str).map(|word| all_below(folder, word)).collect()
+        items.filter_map(Value::as_str).map(|word| all_below(directory, word)).collect()
     };
     match value("kind").and_then(Value::as_str) {
         Some("agent") => {
             let tools = texts(value("tools"));
             let prompt = value("system_prompt_file").and_then(Value::as_str);
-            let prompt = prompt.map(|file| Reference::File(folder.join(file)));
-            let of_word = |word: &String| of_targets(word, Some(folder), &Grants::default());
+            let prompt = prompt.map(|file| Reference::File(directory.join(file)));
+            let of_word = |word: &String| of_targets(word, Some(directory), &Grants::default());
             tools.iter().flat_map(of_word).chain(prompt).collect()
         }
         Some("gateway") => {
@@ -197,9 +199,9 @@ fn of_description(path: &Path, text: &str) -> Vec<Reference> {
             let of_upstream = |upstream: &Value| {
                 let target = upstream.get("target")?.as_str()?;
                 // Opening the upstream reports invalid grants.
-                let granted = upstream.get(grants::KEY).and_then(|value| grants::read(value, folder).ok());
-                let target = all_below(folder, target);
-                Some(of_targets(&target, Some(folder), &granted.unwrap_or_default()))
+                let granted = upstream.get(grants::KEY).and_then(|value| grants::read(value, directory).ok());
+                let target = all_below(directory, target);
+                Some(of_targets(&target, Some(directory), &granted.unwrap_or_default()))
             };
             upstreams.filter_map(of_upstream).flatten().collect()
         }

@@ -229,29 +229,29 @@ mod tests {
             ("link", |root| std::os::unix::fs::symlink("main.py", root.join("link.py"))),
         ];
         for (name, change) in changes {
-            let folder = tempfile::tempdir().unwrap();
-            fs::create_dir_all(folder.path().join("lib")).unwrap();
-            fs::create_dir(folder.path().join(".git")).unwrap();
-            fs::write(folder.path().join("main.py"), "a").unwrap();
-            fs::write(folder.path().join("lib/helper.py"), "a").unwrap();
-            let before = of_directory(folder.path()).unwrap();
-            fs::write(folder.path().join(".git/index"), "x").unwrap();
-            assert_eq!(of_directory(folder.path()).unwrap(), before, "{name}");
-            change(folder.path()).unwrap();
-            assert_ne!(of_directory(folder.path()).unwrap(), before, "{name}");
+            let directory = tempfile::tempdir().unwrap();
+            fs::create_dir_all(directory.path().join("lib")).unwrap();
+            fs::create_dir(directory.path().join(".git")).unwrap();
+            fs::write(directory.path().join("main.py"), "a").unwrap();
+            fs::write(directory.path().join("lib/helper.py"), "a").unwrap();
+            let before = of_directory(directory.path()).unwrap();
+            fs::write(directory.path().join(".git/index"), "x").unwrap();
+            assert_eq!(of_directory(directory.path()).unwrap(), before, "{name}");
+            change(directory.path()).unwrap();
+            assert_ne!(of_directory(directory.path()).unwrap(), before, "{name}");
         }
     }
 
     #[test]
     fn the_target_of_a_link_counts_and_a_directory_elsewhere_is_rejected() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("root");
-        fs::create_dir_all(folder.path().join("other")).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("root");
+        fs::create_dir_all(directory.path().join("other")).unwrap();
         fs::create_dir(&root).unwrap();
-        fs::write(folder.path().join("shared.py"), "a").unwrap();
+        fs::write(directory.path().join("shared.py"), "a").unwrap();
         std::os::unix::fs::symlink("../shared.py", root.join("shared.py")).unwrap();
         let before = of_directory(&root).unwrap();
-        fs::write(folder.path().join("shared.py"), "b").unwrap();
+        fs::write(directory.path().join("shared.py"), "b").unwrap();
         assert_ne!(of_directory(&root).unwrap(), before);
         std::os::unix::fs::symlink("../other", root.join("other")).unwrap();
         assert!(of_directory(&root).unwrap_err().message.contains("links to another directory"));
@@ -259,16 +259,16 @@ mod tests {
 
     #[test]
     fn a_directory_beyond_its_bounds_is_rejected_with_the_fix() {
-        let folder = tempfile::tempdir().unwrap();
-        let large = File::create(folder.path().join("large")).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let large = File::create(directory.path().join("large")).unwrap();
         large.set_len(MAX_BYTES + 1).unwrap();
-        let failure = of_directory(folder.path()).unwrap_err();
+        let failure = of_directory(directory.path()).unwrap_err();
         assert!(failure.message.contains("more than 256 MiB"), "{failure:?}");
-        fs::remove_file(folder.path().join("large")).unwrap();
+        fs::remove_file(directory.path().join("large")).unwrap();
         for number in 0..=MAX_ENTRIES {
-            File::create(folder.path().join(number.to_string())).unwrap();
+            File::create(directory.path().join(number.to_string())).unwrap();
         }
-        let failure = of_directory(folder.path()).unwrap_err();
+        let failure = of_directory(directory.path()).unwrap_err();
         assert!(failure.message.contains("more than 10,000 files"), "{failure:?}");
         assert!(failure.hints[0].contains("directory of its own"), "{failure:?}");
     }

@@ -104,9 +104,9 @@ impl Reader<'_> {
                 }
                 _ => return Err(wrong("expected a target, such as \"./weather\"")),
             };
-            let granted = granted.map(|value| grants::read(&value, self.folder())).transpose();
+            let granted = granted.map(|value| grants::read(&value, self.directory())).transpose();
             let granted = granted.map_err(|why| wrong(&why))?.unwrap_or_default();
-            let target = all_below(self.folder(), &target);
+            let target = all_below(self.directory(), &target);
             entries.targets.insert(name.to_owned(), (target, granted, line));
         }
         Ok(())
@@ -124,17 +124,17 @@ impl Reader<'_> {
     fn absolute(&self, key: &Key, value: Value) -> Value {
         match (key.kind, &value) {
             (Kind::Path, Value::String(path)) => {
-                self.folder().join(path.trim_start_matches("./")).display().to_string().into()
+                self.directory().join(path.trim_start_matches("./")).display().to_string().into()
             }
             (Kind::Texts, Value::Array(words)) if key.name == "tools" => {
                 let words = words.iter().filter_map(Value::as_str);
-                words.map(|word| all_below(self.folder(), word)).collect()
+                words.map(|word| all_below(self.directory(), word)).collect()
             }
             _ => value,
         }
     }
 
-    fn folder(&self) -> &Path {
+    fn directory(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new(""))
     }
 }

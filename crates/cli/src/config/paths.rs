@@ -10,11 +10,11 @@ const SYSTEM: &str = "/etc/toolpost/config.toml";
 /// The name of a project's settings file.
 pub(crate) const PROJECT: &str = "toolpost.toml";
 
-fn folder_of(variable: &'static str, below_home: &str) -> Option<PathBuf> {
+fn directory_of(variable: &'static str, below_home: &str) -> Option<PathBuf> {
     // The specification ignores relative paths.
     let named = env::get_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || env::get_os("HOME").map(|home| Path::new(&home).join(below_home));
-    named.or_else(home).map(|folder| folder.join("toolpost"))
+    named.or_else(home).map(|directory| directory.join("toolpost"))
 }
 
 /// The system's settings.
@@ -24,28 +24,28 @@ pub(crate) fn system() -> PathBuf {
 
 /// The user's settings.
 pub(crate) fn user() -> Option<PathBuf> {
-    folder_of("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("config.toml"))
+    directory_of("XDG_CONFIG_HOME", ".config").map(|directory| directory.join("config.toml"))
 }
 
 /// The project's settings: of this directory, or of the nearest parent.
 pub(crate) fn project() -> Option<PathBuf> {
     let here = std::env::current_dir().ok()?;
-    here.ancestors().map(|folder| folder.join(PROJECT)).find(|path| path.is_file())
+    here.ancestors().map(|directory| directory.join(PROJECT)).find(|path| path.is_file())
 }
 
 /// The trusted files.
 pub(crate) fn trust() -> Option<PathBuf> {
-    folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("trust.json"))
+    directory_of("XDG_STATE_HOME", ".local/state").map(|directory| directory.join("trust.json"))
 }
 
 /// The approved definitions of tools behind gateways.
 pub(crate) fn pins() -> Option<PathBuf> {
-    folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("approved-tools.json"))
+    directory_of("XDG_STATE_HOME", ".local/state").map(|directory| directory.join("approved-tools.json"))
 }
 
 /// The tokens of logins to servers.
 pub(crate) fn tokens() -> Option<PathBuf> {
-    folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("tokens.json"))
+    directory_of("XDG_STATE_HOME", ".local/state").map(|directory| directory.join("tokens.json"))
 }
 
 /// The generated token of a server, one file per name and address.
@@ -55,46 +55,48 @@ pub(crate) fn serve_token(name: &str, address: std::net::SocketAddr) -> Option<P
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => file + &char::from(byte).to_string(),
         _ => file + &format!("%{byte:02x}"),
     });
-    let states = folder_of("XDG_STATE_HOME", ".local/state")?;
+    let states = directory_of("XDG_STATE_HOME", ".local/state")?;
     Some(states.join("serve-tokens").join(format!("{name}@{address}")))
 }
 
 /// The private layers of working directories, and held changes.
 pub(crate) fn layers() -> Option<PathBuf> {
-    folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("layers"))
+    directory_of("XDG_STATE_HOME", ".local/state").map(|directory| directory.join("layers"))
 }
 
 /// The default store.
 pub(crate) fn store() -> Option<PathBuf> {
-    folder_of("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("store.db"))
+    directory_of("XDG_STATE_HOME", ".local/state").map(|directory| directory.join("store.db"))
 }
 
 /// The chat history of this project: of the directory with its settings, else of this one.
 pub(crate) fn history() -> Option<PathBuf> {
     use sha2::{Digest as _, Sha256};
     let here = std::env::current_dir().ok()?;
-    let folder = project().and_then(|file| Some(file.parent()?.to_owned())).unwrap_or(here);
-    let digest = Sha256::digest(folder.as_os_str().as_encoded_bytes());
+    let directory = project().and_then(|file| Some(file.parent()?.to_owned())).unwrap_or(here);
+    let digest = Sha256::digest(directory.as_os_str().as_encoded_bytes());
     let name = digest.iter().take(16).fold(String::new(), |name, byte| name + &format!("{byte:02x}"));
-    let states = folder_of("XDG_STATE_HOME", ".local/state")?;
+    let states = directory_of("XDG_STATE_HOME", ".local/state")?;
     Some(states.join("history").join(format!("{name}.jsonl")))
 }
 
 /// The sockets of sessions.
 pub(crate) fn sessions() -> Option<PathBuf> {
     let runtime = env::get_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    let folder = runtime.map(|folder| folder.join("toolpost"));
-    folder.or_else(|| folder_of("XDG_STATE_HOME", ".local/state")).map(|folder| folder.join("sessions"))
+    let directory = runtime.map(|directory| directory.join("toolpost"));
+    directory
+        .or_else(|| directory_of("XDG_STATE_HOME", ".local/state"))
+        .map(|directory| directory.join("sessions"))
 }
 
 /// The Python environments of `image build`.
 pub(crate) fn environments() -> Option<PathBuf> {
-    folder_of("XDG_DATA_HOME", ".local/share").map(|folder| folder.join("environments"))
+    directory_of("XDG_DATA_HOME", ".local/share").map(|directory| directory.join("environments"))
 }
 
 /// The cache.
 pub(crate) fn cache() -> Option<PathBuf> {
-    folder_of("XDG_CACHE_HOME", ".cache")
+    directory_of("XDG_CACHE_HOME", ".cache")
 }
 
 /// The failure without a home directory.

@@ -56,12 +56,12 @@ impl Config {
     /// These are trusted files with their references, files of settings, and project files of the working
     /// directory, trusted or not. The digest alone protects a program directory that contains the working
     /// directory.
-    pub(crate) fn protected(&self, folder: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
+    pub(crate) fn protected(&self, directory: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
         let here = settled(Path::new("."));
-        let folder = folder.map_or_else(|| here.clone(), settled);
+        let directory = directory.map_or_else(|| here.clone(), settled);
         let pins = Pins::load()?;
-        let own = [&here, &folder].into_iter().flat_map(|folder| {
-            [paths::PROJECT, ".env", ".mcp.json"].into_iter().map(move |name| folder.join(name))
+        let own = [&here, &directory].into_iter().flat_map(|directory| {
+            [paths::PROJECT, ".env", ".mcp.json"].into_iter().map(move |name| directory.join(name))
         });
         let named = DECISIVE.iter().filter_map(|name| self.path(name));
         let lists = [paths::project(), paths::trust(), paths::pins()].into_iter().flatten();
@@ -70,7 +70,7 @@ impl Config {
             .map(Path::to_owned)
             .chain(own.chain(named).flat_map(|path| [settled(&path), path]))
             .chain(lists)
-            .filter(|path| path.is_absolute() && !folder.starts_with(path))
+            .filter(|path| path.is_absolute() && !directory.starts_with(path))
             .collect();
         all.sort_unstable();
         all.dedup();
@@ -84,8 +84,8 @@ mod tests {
 
     #[test]
     fn a_changed_pinned_file_is_rejected() {
-        let folder = tempfile::tempdir().unwrap();
-        let [pinned, free] = ["way.toml", "free.toml"].map(|name| folder.path().join(name));
+        let directory = tempfile::tempdir().unwrap();
+        let [pinned, free] = ["way.toml", "free.toml"].map(|name| directory.path().join(name));
         std::fs::write(&pinned, "allow = []").unwrap();
         std::fs::write(&free, "a").unwrap();
         let mut config = Config::default();

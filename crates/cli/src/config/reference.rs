@@ -67,8 +67,8 @@ pub(crate) fn of_server_command(
 pub(crate) fn working_directory(of_file: Option<&Path>) -> Option<PathBuf> {
     let has_layers = Host::probe().availability(Level::Strict).is_some_and(|level| level.available);
     let here = || std::env::current_dir().ok();
-    let folder = of_file.map(Path::to_owned).or_else(here);
-    folder.filter(|folder| has_layers && folder.parent().is_some())
+    let directory = of_file.map(Path::to_owned).or_else(here);
+    directory.filter(|directory| has_layers && directory.parent().is_some())
 }
 
 /// The references of a command: its program, its script and other files in its arguments.
@@ -167,8 +167,8 @@ mod tests {
 
     #[test]
     fn a_command_references_its_program_and_its_scripts() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
         std::fs::create_dir_all(root.join("srv")).unwrap();
         for name in ["srv/main.py", "srv/settings.json", "srv/data.db", "run.sh"] {
             std::fs::write(root.join(name), "").unwrap();

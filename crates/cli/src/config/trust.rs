@@ -1,7 +1,7 @@
 //! Trusted files: pinned by content, with everything that they reference.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::grants;
 use crate::mcp::entries;
+use crate::regular_file;
 
 /// The version of the list of trusted files.
 const VERSION: u32 = 2;
@@ -233,17 +234,11 @@ impl Pins {
     pub(crate) fn save(&mut self) -> Result<(), Failure> {
         let path = paths::trust().ok_or_else(paths::no_home)?;
         let wrong = |error: &io::Error| Failure::file("the list of trusted files", &path, error);
-        let folder = path.parent().unwrap_or(Path::new("."));
-        std::fs::create_dir_all(folder).map_err(|error| wrong(&error))?;
         self.v = VERSION;
         let text = serde_json::to_string_pretty(self).map_err(|error| {
             Failure::new(Exit::Failed, "INTERNAL", format!("the list of trusted files: {error}"))
         })?;
-        // A temporary file is readable for its owner alone.
-        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|error| wrong(&error))?;
-        file.write_all(text.as_bytes()).map_err(|error| wrong(&error))?;
-        file.persist(&path).map_err(|error| wrong(&error.error))?;
-        Ok(())
+        regular_file::replace(&path, &text).map_err(|error| wrong(&error))
     }
 }
 
@@ -254,11 +249,11 @@ fn target_grants(path: &Path, content: &[u8]) -> Vec<String> {
         return servers;
     }
     let Ok(text) = std::str::from_utf8(content) else { return Vec::new() };
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let directory = path.parent().unwrap_or(Path::new("."));
     let Ok(file) = toml_value(text) else { return Vec::new() };
     let mut lines = Vec::new();
     let mut add = |name: &str, target: &str, value: Option<&Value>| {
-        let grants = value.and_then(|value| grants::read(value, folder).ok()).unwrap_or_default();
+        let grants = value.and_then(|value| grants::read(value, directory).ok()).unwrap_or_default();
         lines.extend(grants::lines_of(name, target, &grants));
     };
     if let Some(program) = file.get("program").and_then(Value::as_str) {

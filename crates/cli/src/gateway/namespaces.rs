@@ -99,7 +99,7 @@ impl Several {
         &self,
         config: &Config,
         level: Option<Level>,
-        folder: PathBuf,
+        directory: PathBuf,
         granted: &Grants,
     ) -> Result<Option<Arc<Gateway>>, Failure> {
         if self.upstreams.is_empty() {
@@ -114,7 +114,8 @@ impl Several {
             granted_ones.for_each(|upstream| upstream.grants = serde_json::to_value(granted).ok());
         }
         let gateway =
-            Gateway::open("targets", &settings, parts(config, level, Some(folder), Trail::default())).await?;
+            Gateway::open("targets", &settings, parts(config, level, Some(directory), Trail::default()))
+                .await?;
         Ok(Some(Arc::new(gateway)))
     }
 }

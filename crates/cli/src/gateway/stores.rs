@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher as _, RandomState};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -13,6 +13,7 @@ use toolpost_core::{ToolError, hex};
 use toolpost_gateway::{Manifest, ManifestStore, Pin, PinStore};
 
 use crate::config::paths;
+use crate::regular_file;
 
 /// The maximum size of a file, in bytes.
 const MAX_SIZE: u64 = 64 << 20;
@@ -70,20 +71,10 @@ fn read(path: &Path) -> Result<Stored, ToolError> {
     Ok(stored)
 }
 
-/// Stores a file atomically, readable for its owner alone.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(text.as_bytes())?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
-}
-
 /// The lock around reading and storing, against other processes.
 fn lock(path: &Path) -> io::Result<File> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder)?;
+    let directory = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(directory)?;
     let file =
         OpenOptions::new().create(true).truncate(false).write(true).open(path.with_extension("lock"))?;
     file.lock()?;
@@ -102,7 +93,7 @@ impl PinStore for FilePins {
         stored.v = VERSION;
         stored.upstreams.entry(self.key(source)).or_default().extend(pins.clone());
         let text = serde_json::to_string_pretty(&stored).map_err(|error| wrong(&path, &error))?;
-        replace(&path, &text).map_err(|error| wrong(&path, &error))
+        regular_file::replace(&path, &text).map_err(|error| wrong(&path, &error))
     }
 
     fn generation(&self) -> u64 {
@@ -126,19 +117,19 @@ fn inode(_metadata: &std::fs::Metadata) -> u64 {
 /// Cached manifests of lazy upstreams, by target and working directory.
 #[derive(Debug)]
 pub(super) struct FileManifests {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Default for FileManifests {
     fn default() -> Self {
-        Self { folder: std::env::current_dir().unwrap_or_default() }
+        Self { directory: std::env::current_dir().unwrap_or_default() }
     }
 }
 
 impl FileManifests {
     fn path(&self, digest: &str) -> Option<PathBuf> {
         let mut hasher = Sha256::new();
-        hasher.update(self.folder.as_os_str().as_encoded_bytes());
+        hasher.update(self.directory.as_os_str().as_encoded_bytes());
         hasher.update([0]);
         hasher.update(digest);
         let name = format!("{}.json", hex(hasher.finalize()));
@@ -157,8 +148,9 @@ impl ManifestStore for FileManifests {
 
     fn save(&self, digest: &str, value: &Manifest) {
         let Some(path) = self.path(digest) else { return };
-        let stored =
-            serde_json::to_string(value).map_err(io::Error::from).and_then(|text| replace(&path, &text));
+        let stored = serde_json::to_string(value)
+            .map_err(io::Error::from)
+            .and_then(|text| regular_file::replace(&path, &text));
         if let Err(error) = stored {
             tracing::warn!("the manifest `{}` was not cached: {error}", path.display());
         }

@@ -59,7 +59,7 @@ fn all_of(value: &Value) -> Value {
         .and_then(Value::as_object)
         .into_iter()
         .flatten()
-        .map(|(folder, project)| (folder.clone(), Value::Object(sections(project))))
+        .map(|(directory, project)| (directory.clone(), Value::Object(sections(project))))
         .filter(|(_, sections)| sections != &json!({}))
         .collect();
     if !projects.is_empty() {
@@ -152,10 +152,10 @@ pub(super) fn summary(entry: &Value) -> String {
         (Some(command), _) => {
             let words = entry.get("args").and_then(Value::as_array).into_iter().flatten();
             let words = std::iter::once(command).chain(words.filter_map(Value::as_str)).map(word);
-            let folder = entry.get("cwd").and_then(Value::as_str);
-            let folder = folder.map_or(String::new(), |folder| format!(" in `{folder}`"));
+            let directory = entry.get("cwd").and_then(Value::as_str);
+            let directory = directory.map_or(String::new(), |directory| format!(" in `{directory}`"));
             let variables = names("env", "raw variables");
-            format!("starts `{}`{folder}{variables}", words.collect::<Vec<_>>().join(" "))
+            format!("starts `{}`{directory}{variables}", words.collect::<Vec<_>>().join(" "))
         }
         (None, Some(url)) => {
             let headers = names("headers", "headers");

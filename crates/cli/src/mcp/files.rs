@@ -28,7 +28,7 @@ struct ConfigurationFile {
 fn places() -> Vec<PathBuf> {
     let here = std::env::current_dir().unwrap_or_default();
     let near = |name: &'static str| {
-        here.ancestors().map(move |folder| folder.join(name)).find(|path| path.is_file())
+        here.ancestors().map(move |directory| directory.join(name)).find(|path| path.is_file())
     };
     let mut places: Vec<PathBuf> =
         [".mcp.json", ".cursor/mcp.json", ".vscode/mcp.json"].into_iter().filter_map(near).collect();

@@ -75,9 +75,9 @@ impl Connection {
 
 /// The live sessions by name, except those whose holder does not answer.
 pub(crate) fn list() -> Result<Vec<Description>, Failure> {
-    let folder = sockets::folder()?;
+    let directory = sockets::directory()?;
     let entries =
-        folder.read_dir().map_err(|error| Failure::file("the sessions' directory", &folder, &error))?;
+        directory.read_dir().map_err(|error| Failure::file("the sessions' directory", &directory, &error))?;
     let sockets = entries.flatten().map(|entry| entry.path());
     let mut all: Vec<Description> = sockets
         .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
@@ -89,7 +89,7 @@ pub(crate) fn list() -> Result<Vec<Description>, Failure> {
 
 /// The session of a name, if it is live.
 pub(crate) fn find(id: &str) -> Result<Option<Connection>, Failure> {
-    connect(&sockets::socket(&sockets::folder()?, id)?)
+    connect(&sockets::socket(&sockets::directory()?, id)?)
 }
 
 fn connect(socket: &Path) -> Result<Option<Connection>, Failure> {
@@ -103,10 +103,10 @@ fn connect(socket: &Path) -> Result<Option<Connection>, Failure> {
 
 /// The session of a name, started if needed; true if it is new.
 pub(crate) fn begin(id: &str, wanted: &SandboxOptions) -> Result<(Connection, bool), Failure> {
-    let folder = sockets::folder()?;
-    let socket = sockets::socket(&folder, id)?;
+    let directory = sockets::directory()?;
+    let socket = sockets::socket(&directory, id)?;
     // Two commands that start one session share it.
-    let _lock = sockets::lock(&folder)?;
+    let _lock = sockets::lock(&directory)?;
     if let Some(connection) = connect(&socket)? {
         return Ok((connection, false));
     }

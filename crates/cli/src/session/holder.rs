@@ -62,7 +62,7 @@ struct Member {
 
 /// All sessions of this process.
 struct Holder {
-    folder: PathBuf,
+    directory: PathBuf,
     members: Mutex<HashMap<String, Arc<Member>>>,
     /// The number of active requests, and the end of the last one.
     work: Mutex<(usize, Instant)>,
@@ -95,13 +95,13 @@ pub(crate) fn hold() -> Result<Exit, Failure> {
 
 impl Holder {
     fn begin(id: &str, wanted: SandboxOptions) -> Result<Arc<Self>, Failure> {
-        let folder = sockets::folder()?;
+        let directory = sockets::directory()?;
         let language = wanted.lang.unwrap_or(Language::Python);
         let sandbox = wanted.sandbox(launcher::search_path().unwrap_or_default(), None)?;
         let limits = SessionLimits::default().with_idle(Some(wanted.keep.unwrap_or(DEFAULT_IDLE)));
         let session = Session::start_with(&sandbox, language, &limits)?;
         let holder = Arc::new(Self {
-            folder,
+            directory,
             members: Mutex::default(),
             work: Mutex::new((0, Instant::now())),
             changed: Condvar::new(),
@@ -112,7 +112,7 @@ impl Holder {
 
     /// Adds a session with its socket.
     fn add(self: &Arc<Self>, id: &str, wanted: SandboxOptions, session: Session) -> Result<(), Failure> {
-        let socket = sockets::socket(&self.folder, id)?;
+        let socket = sockets::socket(&self.directory, id)?;
         let wrong = |error: &io::Error| Failure::file("the socket of the session", &socket, error);
         if UnixStream::connect(&socket).is_ok() {
             return Err(Failure::new(Exit::Failed, "CONFLICT", format!("the session `{id}` already exists"))

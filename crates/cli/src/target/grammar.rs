@@ -35,17 +35,17 @@ pub(crate) fn split(word: &str) -> Vec<&str> {
 }
 
 /// A target of a file, with its path relative to the current directory.
-pub(crate) fn below(folder: &Path, target: &str) -> String {
+pub(crate) fn below(directory: &Path, target: &str) -> String {
     let is_path = target.contains('/') || is_description(target);
     if is_address(target) || !is_path {
         return target.to_owned();
     }
-    folder.join(target.trim_start_matches("./")).display().to_string()
+    directory.join(target.trim_start_matches("./")).display().to_string()
 }
 
 /// A list of targets of a file, with paths relative to the current directory.
-pub(crate) fn all_below(folder: &Path, word: &str) -> String {
-    split(word).into_iter().map(|target| below(folder, target)).collect::<Vec<_>>().join(",")
+pub(crate) fn all_below(directory: &Path, word: &str) -> String {
+    split(word).into_iter().map(|target| below(directory, target)).collect::<Vec<_>>().join(",")
 }
 
 /// Whether a target is a file that describes tools.

@@ -16,7 +16,7 @@ const ATTEMPTS: usize = 16;
 
 /// A directory of one command, removed on drop.
 pub(crate) struct Fresh {
-    folder: TempDir,
+    directory: TempDir,
     work: PathBuf,
     /// The lock, which ends with the process.
     #[cfg(unix)]
@@ -32,16 +32,16 @@ impl Fresh {
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
         for _ in 0..ATTEMPTS {
-            let folder = builder.tempdir()?;
+            let directory = builder.tempdir()?;
             #[cfg(unix)]
-            let Some(held) = stale::hold(folder.path())? else { continue };
-            let work = folder.path().join(WORK);
+            let Some(held) = stale::hold(directory.path())? else { continue };
+            let work = directory.path().join(WORK);
             let mut builder = std::fs::DirBuilder::new();
             #[cfg(unix)]
             std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
             builder.create(&work)?;
             return Ok(Self {
-                folder,
+                directory,
                 work,
                 #[cfg(unix)]
                 _held: held,
@@ -56,7 +56,7 @@ impl Fresh {
 
     /// Preserves the directory and returns its path.
     pub(super) fn preserve(self) -> PathBuf {
-        let path = self.folder.keep();
+        let path = self.directory.keep();
         let name = path.file_name().map(|name| name.to_string_lossy().replacen(PREFIX, KEPT, 1));
         let preserved = path.with_file_name(name.unwrap_or_default());
         match std::fs::rename(&path, &preserved) {
@@ -170,7 +170,7 @@ mod stale {
         use super::*;
 
         /// Creates a directory of this name with a file of this age.
-        fn folder(parent: &Path, name: &str, age: Duration) -> PathBuf {
+        fn directory(parent: &Path, name: &str, age: Duration) -> PathBuf {
             let path = parent.join(name);
             let work = path.join(WORK);
             fs::create_dir_all(&work).unwrap();
@@ -185,7 +185,7 @@ mod stale {
         fn only_old_unlocked_directories_are_removed() {
             let parent = tempfile::tempdir().unwrap();
             let old = 2 * STALE_AFTER;
-            let make = |name: &str, age| folder(parent.path(), name, age);
+            let make = |name: &str, age| directory(parent.path(), name, age);
             let stale = make("toolpost-run-abcDEF", old);
             let stay = [
                 make("toolpost-run-young1", STALE_AFTER / 2),

@@ -122,7 +122,7 @@ const CASES: &[Case] = &[
         &["call", "calculate", "expression=1", "--workdir", "nosuch"],
         2,
         "USAGE",
-        &["folder `nosuch`"],
+        &["directory `nosuch`"],
         "Check the name",
     ),
     case(
@@ -184,7 +184,13 @@ const CASES: &[Case] = &[
     case(&["exec", "--env", "NAME", "--", "true"], 2, "USAGE", &["`--env NAME`", "KEY=VALUE"], "NAME=value"),
     case(&["exec", "--stdin", "no.txt", "--", "cat"], 2, "SANDBOX", &["`no.txt`", "No such file"], ""),
     case(&["exec", "--attach", "no.csv", "--", "cat"], 2, "SANDBOX", &["no.csv", "No such file"], ""),
-    case(&["exec", "--workdir", "nosuch", "--", "true"], 2, "USAGE", &["folder `nosuch`"], "Check the name"),
+    case(
+        &["exec", "--workdir", "nosuch", "--", "true"],
+        2,
+        "USAGE",
+        &["directory `nosuch`"],
+        "Check the name",
+    ),
     case(&["exec", "--timeout", "0s", "--", "true"], 2, "USAGE", &["`0s`", "above 0"], "--help"),
     // Runs.
     case(&["run", "-p", "x", "--max-time", "0s"], 2, "USAGE", &["`0s`", "above 0", "1m30s"], "--help"),

@@ -196,8 +196,8 @@ fn history_is_per_project_without_secrets() {
     talk.say("remember me").say(&format!("my key is {}", Anthropic::KEY));
     let (model, _) = talk.leave();
     let mut files = Vec::new();
-    let folder = model.env.path("../home/.local/state/toolpost/history");
-    files.extend(std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()));
+    let directory = model.env.path("../home/.local/state/toolpost/history");
+    files.extend(std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()));
     let kept = std::fs::read_to_string(&files[0]).unwrap();
     assert_eq!((files.len(), kept.as_str()), (1, "\"remember me\"\n"));
     assert_eq!(files[0].metadata().unwrap().permissions().mode() & 0o077, 0);
@@ -492,7 +492,7 @@ fn a_failed_question_is_discarded_alone() {
     let model = Anthropic::start(replies);
     let finished =
         model.env.run_with("first\nsecond\n/trace\n/undo\nthird\n/trace\n/undo\n/trace\n", ["chat"]);
-    for (told, times) in [
+    for (notice, times) in [
         ("the question failed and was discarded", 1),
         ("no tool was called before the question failed", 1),
         ("the last question failed and was discarded", 1),
@@ -501,7 +501,7 @@ fn a_failed_question_is_discarded_alone() {
         // An undone turn has no calls.
         ("no answer yet", 1),
     ] {
-        assert_eq!(finished.err.matches(told).count(), times, "{told}: {finished}");
+        assert_eq!(finished.err.matches(notice).count(), times, "{notice}: {finished}");
     }
     let messages = &model.bodies()[2]["messages"];
     assert_eq!([text(messages, 0), text(messages, 1), text(messages, 2)], ["first", "One.", "third"]);

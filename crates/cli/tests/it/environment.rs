@@ -191,8 +191,8 @@ fn without_certificates(name: &str) {
 #[expect(clippy::print_stdout, reason = "what the machine lacks is skipped loudly")]
 /// With the provider's root certificate the connection works; `trust` names the file.
 pub(crate) fn with_certificate(trust: impl Fn(TestEnv, &Path) -> TestEnv) {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(authority) = TestAuthority::make(folder.path(), "localhost") else {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(authority) = TestAuthority::make(directory.path(), "localhost") else {
         println!("SKIP with_certificate: there is no `openssl` to make certificates with");
         return;
     };
@@ -325,18 +325,18 @@ fn configuration_folder() {
     env.write("else/toolpost/config.toml", "max_tokens = 7\n");
     // The specification ignores relative paths.
     assert_eq!(format_of(&TestEnv::new().with("XDG_CONFIG_HOME", "else")), "");
-    let folder = env.path("else");
-    assert_eq!(format_of(&env.with("XDG_CONFIG_HOME", folder)), "7\n");
+    let directory = env.path("else");
+    assert_eq!(format_of(&env.with("XDG_CONFIG_HOME", directory)), "7\n");
 }
 
 #[test]
 fn state_folder() {
     let env = TestEnv::new();
     env.write("a.toml", "x");
-    let folder = env.path("state");
-    let env = env.with("XDG_STATE_HOME", folder.clone());
+    let directory = env.path("state");
+    let env = env.with("XDG_STATE_HOME", directory.clone());
     env.run(["trust", "a.toml"]).ok();
-    assert!(folder.join("toolpost/trust.json").is_file());
+    assert!(directory.join("toolpost/trust.json").is_file());
 }
 
 #[test]
@@ -345,10 +345,10 @@ fn cache_folder() {
     let env = TestEnv::new();
     let path = env.write("prog", "#!/bin/sh\necho '{\"name\":\"p\",\"version\":\"1\",\"tools\":[{\"name\":\"t\",\"summary\":\"T.\",\"streaming\":false,\"session_mode\":false,\"schema\":{\"type\":\"object\"}}],\"resources\":[],\"prompts\":[]}'\n");
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let folder = env.path("cache");
-    let env = env.with("XDG_CACHE_HOME", folder.clone());
+    let directory = env.path("cache");
+    let env = env.with("XDG_CACHE_HOME", directory.clone());
     env.run(["tools", "./prog"]).ok();
-    assert!(folder.join("toolpost").read_dir().unwrap().next().is_some());
+    assert!(directory.join("toolpost").read_dir().unwrap().next().is_some());
 }
 
 /// Writes an executable script that prints a word.

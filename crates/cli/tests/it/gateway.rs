@@ -156,7 +156,7 @@ fn a_served_gateway_reloads_a_trusted_change() {
     let (first, _) = GATEWAY.split_once("\n[[upstreams]]\nname = \"hash\"").unwrap();
     env.write("gateway.toml", first);
     std::thread::sleep(Duration::from_millis(2500));
-    assert_eq!(has_hash(), Some(true), "nobody trusts the change yet");
+    assert_eq!(has_hash(), Some(true), "the change is untrusted");
     env.run(["trust", "gateway.toml"]).ok();
     eventually("the change is served", || has_hash() == Some(false));
     running.signal(Signal::TERM);

@@ -122,9 +122,9 @@ impl World {
         let outside = env.path("../home/outside").canonicalize().unwrap().display().to_string();
         std::fs::write(env.path("../home/outside/read.txt"), "outside").unwrap();
         let look = LOOK.replace("<OUTSIDE>", &outside).replace("<ADDRESS>", &address.to_string());
-        for folder in ["", "granted/"] {
-            env.write(&format!("{folder}server.py"), format!("{look}{SERVER}"));
-            env.write(&format!("{folder}plain.py"), format!("{look}{PLAIN}"));
+        for directory in ["", "granted/"] {
+            env.write(&format!("{directory}server.py"), format!("{look}{SERVER}"));
+            env.write(&format!("{directory}plain.py"), format!("{look}{PLAIN}"));
         }
         env.write("granted/marker", "");
         let program = env.write("program", format!("#!/usr/bin/env python3\n{look}{PROGRAM}"));
@@ -392,12 +392,12 @@ fn no_granted_value_is_in_an_output_a_log_or_a_file() {
         assert!(heard.contains(place), "{place}: {heard}");
     }
     assert!(env.read("log.txt").contains("toolpost::call"), "the log says too little to prove anything");
-    let mut folders = vec![env.path("..")];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+    let mut directories = vec![env.path("..")];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap().flatten() {
             let kind = entry.file_type().unwrap();
             if kind.is_dir() {
-                folders.push(entry.path());
+                directories.push(entry.path());
             } else if kind.is_file() {
                 let text = String::from_utf8_lossy(&std::fs::read(entry.path()).unwrap()).into_owned();
                 assert!(!text.contains(SENT) && !text.contains(RAW), "{}", entry.path().display());

@@ -228,11 +228,11 @@ fn files_of_hosted_code_are_downloaded_and_its_container_is_resumed() {
     let bodies = asked(&server);
     assert!(bodies[0].get("container").is_none());
     assert_eq!(bodies[1]["container"], CONTAINER);
-    let folder = format!("artifacts/{}", record["id"].as_str().unwrap());
+    let directory = format!("artifacts/{}", record["id"].as_str().unwrap());
     let artifacts = record["artifacts"].as_array().unwrap();
     assert_eq!(artifacts.len(), 1, "{artifacts:?}");
-    assert_eq!(artifacts[0]["name"], format!("{folder}/plot.png"));
-    assert_eq!(env.read(&format!("{folder}/plot.png")), "content of f4");
+    assert_eq!(artifacts[0]["name"], format!("{directory}/plot.png"));
+    assert_eq!(env.read(&format!("{directory}/plot.png")), "content of f4");
     assert!(record["usage"].get("hosted_code_seconds").is_none(), "{}", record["usage"]);
     let listed = env.run(["runs", "ls", "--json"]).ok().json();
     let runs = listed["runs"].as_array().unwrap();

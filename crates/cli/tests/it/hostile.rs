@@ -250,8 +250,8 @@ fn omitted_files_are_reported() {
     env.write("script.yaml", turns.to_string());
     let run = ["run", "-p", "x", "--model", "script:script.yaml", "--attach", "in"];
     let finished = env.run(run).ok();
-    for told in ["not copied from attachments: `in/link`", "`made`"] {
-        assert_eq!(finished.err.matches(told).count(), 1, "{told}: {finished}");
+    for notice in ["not copied from attachments: `in/link`", "`made`"] {
+        assert_eq!(finished.err.matches(notice).count(), 1, "{notice}: {finished}");
     }
     let notices = env.run(run.iter().chain(&["--json"])).ok().json()["notices"].to_string();
     assert!(

@@ -211,11 +211,11 @@ fn verbose_prints_visible_host_paths() {
         let verbose = env.run(words.iter().chain(&["-v"]));
         assert!(verbose.err.contains(line), "{line}: {verbose}");
     };
-    let folder = env.path("").canonicalize().unwrap();
-    shown(&["call", "./lost.py", "fine"], &format!("shown: {}", folder.display()));
+    let directory = env.path("").canonicalize().unwrap();
+    shown(&["call", "./lost.py", "fine"], &format!("shown: {}", directory.display()));
     env.write("ends.sh", "exit 3");
     std::fs::create_dir(env.path("data")).unwrap();
-    let data = folder.join("data").display().to_string();
+    let data = directory.join("data").display().to_string();
     shown(&["tools", "stdio:sh ends.sh", "--readable", "data"], &format!("shown to sh: {data}"));
 }
 

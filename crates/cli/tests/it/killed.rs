@@ -66,7 +66,7 @@ fn killed_in_the_middle_of_an_answer() {
 #[test]
 fn the_directory_of_a_killed_run_is_removed_by_a_later_one() {
     let model = world(vec![hesitates("Half of"), hesitates("Half of"), says("Done."), says("Done.")]);
-    let folders = || -> BTreeSet<PathBuf> {
+    let directories = || -> BTreeSet<PathBuf> {
         let entries = std::fs::read_dir(model.env.path("../tmp")).unwrap();
         entries.map(|entry| entry.unwrap().path()).collect()
     };
@@ -76,19 +76,19 @@ fn the_directory_of_a_killed_run_is_removed_by_a_later_one() {
         running
     };
     kill(begun(1));
-    let left = folders();
+    let left = directories();
     assert_eq!(left.len(), 1, "{left:?}");
     let living = begun(2);
-    let held: BTreeSet<_> = folders().difference(&left).cloned().collect();
+    let held: BTreeSet<_> = directories().difference(&left).cloned().collect();
     // It stays for a while for inspection.
     model.env.run(["run", "-p", "x"]).ok();
-    assert!(folders().is_superset(&left), "{:?}", folders());
-    for folder in folders().iter().flat_map(|outer| [outer.clone(), outer.join("work")]) {
+    assert!(directories().is_superset(&left), "{:?}", directories());
+    for directory in directories().iter().flat_map(|outer| [outer.clone(), outer.join("work")]) {
         let long_ago = SystemTime::now() - Duration::from_hours(2);
-        File::open(folder).unwrap().set_modified(long_ago).unwrap();
+        File::open(directory).unwrap().set_modified(long_ago).unwrap();
     }
     model.env.run(["run", "-p", "x"]).ok();
-    assert_eq!(folders(), held);
+    assert_eq!(directories(), held);
     kill(living);
 }
 

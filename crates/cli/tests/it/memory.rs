@@ -8,7 +8,7 @@ use toolpost_agent::Runs;
 use toolpost_core::{Clock as _, RunId, RunRecord, SystemClock};
 use toolpost_store::Store;
 
-use crate::support::{Anthropic, TestEnv, calls, says};
+use crate::support::{Anthropic, TestEnv, calls, eventually, says};
 
 /// A run of these words with each of the answers.
 fn asked(model: &Anthropic, words: &[&str]) -> Value {
@@ -78,8 +78,8 @@ pub(crate) fn no_save() {
 fn no_key_is_stored() {
     let model = Anthropic::start(vec![says(&format!("Your key is {}.", Anthropic::KEY))]);
     let record = asked(&model, &["-p", &format!("My key is {}.", Anthropic::KEY)]);
-    let folder = model.env.path("../home/.local/state/toolpost");
-    for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+    let directory = model.env.path("../home/.local/state/toolpost");
+    for entry in std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
         let bytes = std::fs::read(&entry).unwrap();
         assert!(
             !bytes.windows(Anthropic::KEY.len()).any(|some| some == Anthropic::KEY.as_bytes()),
@@ -127,13 +127,13 @@ pub(crate) fn ls_all() {
         (&json!("the task"), &Value::Null)
     );
     let all = ls(&["--all", "--json"]).json();
-    let told: BTreeMap<_, _> = all["runs"]
+    let listed: BTreeMap<_, _> = all["runs"]
         .as_array()
         .unwrap()
         .iter()
         .map(|run| (run["title"].as_str().unwrap(), run["parent"].clone()))
         .collect();
-    assert_eq!(told, [("a part of it", json!(parent.id)), ("the task", Value::Null)].into());
+    assert_eq!(listed, [("a part of it", json!(parent.id)), ("the task", Value::Null)].into());
     assert!(ls(&["--all"]).out.contains(&format!("part of {}", parent.id)));
     assert!(!ls(&[]).out.contains("part of"));
     // A filtered run does not count towards the limit.
@@ -164,8 +164,7 @@ pub(crate) fn stats() {
     let of = |words: &[&str]| model.env.run(["runs", "stats", "--json"].iter().chain(words)).ok().json();
     let all = of(&["--since", "1h"]);
     assert_eq!((&all["runs"], &all["usage"]["output_tokens"]), (&json!(2), &json!(10)));
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    assert_eq!(of(&["--since", "10ms"])["runs"], 0);
+    eventually("both runs are older than 10 ms", || of(&["--since", "10ms"])["runs"] == 0);
     assert!(model.env.run(["runs", "stats"]).ok().out.contains("2 runs, 2 well"));
 }
 
@@ -174,8 +173,8 @@ pub(crate) fn export() {
     let model = Anthropic::start(vec![calls("calculate", &json!({"expression": "6*7"})), says("It is 42.")]);
     let record = asked(&model, &["-p", "how much?", "--tools", "calculate"]);
     let id = record["id"].as_str().unwrap();
-    let told = model.env.run(["runs", "export", id, "test.jsonl", "--json"]).ok().json();
-    assert_eq!(told["exchanges"], 2);
+    let exported = model.env.run(["runs", "export", id, "test.jsonl", "--json"]).ok().json();
+    assert_eq!(exported["exchanges"], 2);
     model.env.run(["runs", "export", id, "test.jsonl"]).exit(2);
     // The replay accepts the same words and rejects others.
     let words = ["run", "--tools", "calculate", "--model", "replay:test.jsonl", "-p"];

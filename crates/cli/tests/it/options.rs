@@ -216,7 +216,7 @@ fn table() -> BTreeMap<(&'static str, &'static str), Held> {
         (("init tool", "--exec"), by!(targets::init)),
         (("init tool", "--rust"), by!(targets::init)),
         (("init tool", "--toolpost"), by!(targets::init)),
-        (("init tool", "[FOLDER]"), by!(targets::init)),
+        (("init tool", "[DIRECTORY]"), by!(targets::init)),
         (("tools", "--level"), by!(targets::level_of_discovery)),
         (("call", "--dry-run"), by!(call::dry_run)),
         (("call", "--allow"), by!(call::allow)),

@@ -36,7 +36,7 @@ fn an_answer_with_tools_goes_back_and_forth() {
 }
 
 #[test]
-fn nobody_is_there() {
+fn an_unreachable_provider_exits_4() {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);

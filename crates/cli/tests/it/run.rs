@@ -307,8 +307,8 @@ fn files_that_cannot_be_stored_stay_and_the_record_is_complete() {
     assert_eq!(finished.json()["success"], true);
     let error = finished.error();
     let hint = error["hints"].as_array().unwrap().iter().filter_map(Value::as_str).next_back().unwrap();
-    let folder = hint.split('`').nth(1).unwrap();
-    assert_eq!(std::fs::read_to_string(format!("{folder}/new.txt")).unwrap(), "made", "{error}");
+    let directory = hint.split('`').nth(1).unwrap();
+    assert_eq!(std::fs::read_to_string(format!("{directory}/new.txt")).unwrap(), "made", "{error}");
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn with_tokens() -> (TestEnv, PathBuf) {
 
 #[test]
 pub(crate) fn a_token_is_generated_stored_and_required() {
-    let (env, folder) = with_tokens();
+    let (env, directory) = with_tokens();
     let address = free();
     let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
     let mut tokens = Vec::new();
@@ -135,11 +135,11 @@ pub(crate) fn a_token_is_generated_stored_and_required() {
         let running = env.start(["serve", "builtin:calculate", "--name", name, option, &address.to_string()]);
         eventually("it answers", || get(address, "/health", "").is_some_and(|answer| answer.ends_with("OK")));
         let file =
-            folder.join(format!("{}@{address}", name.replace(' ', "%20").replace("/../", "%2f%2e%2e%2f")));
+            directory.join(format!("{}@{address}", name.replace(' ', "%20").replace("/../", "%2f%2e%2e%2f")));
         let token = std::fs::read_to_string(&file).unwrap().trim().to_owned();
         assert!(token.len() == 64 && token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{token}");
         assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
-        assert_eq!(folder.metadata().unwrap().mode() & 0o777, 0o700);
+        assert_eq!(directory.metadata().unwrap().mode() & 0o777, 0o700);
         let wrong = format!("{}{}", &token[..63], if token.ends_with('0') { '1' } else { '0' });
         for header in ["", &bearer(&wrong), &format!("Authorization: Basic {token}\r\n")] {
             for path in ["/mcp", "/ws", "/status"] {
@@ -192,9 +192,9 @@ pub(crate) fn a_generated_token_reaches_clients_by_its_file_or_a_variable() {
 
 #[test]
 pub(crate) fn a_token_file_that_others_can_change_or_read_is_rejected() {
-    let (env, folder) = with_tokens();
-    std::fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("toolpost@127.0.0.1:0");
+    let (env, directory) = with_tokens();
+    std::fs::create_dir_all(&directory).unwrap();
+    let file = directory.join("toolpost@127.0.0.1:0");
     let other = env.write("other", format!("{}\n", "a".repeat(64)));
     for (content, mode) in [("a".repeat(64), 0o640), ("a".repeat(64), 0o602), ("short".into(), 0o600)] {
         std::fs::write(&file, content).unwrap();
@@ -212,7 +212,7 @@ pub(crate) fn a_token_file_that_others_can_change_or_read_is_rejected() {
 
 #[test]
 pub(crate) fn no_token_serves_every_local_user() {
-    let (env, folder) = with_tokens();
+    let (env, directory) = with_tokens();
     let env = env.with("TOOLPOST_SERVE_TOKEN", "of-the-environment");
     let address = free();
     let running = env.start(["serve", "builtin:calculate", "--http", &address.to_string(), "--no-token"]);
@@ -221,7 +221,7 @@ pub(crate) fn no_token_serves_every_local_user() {
     running.signal(Signal::TERM);
     let finished = running.finish().exit(0);
     assert!(finished.err.contains("every user of this machine"), "{finished}");
-    assert!(!folder.exists());
+    assert!(!directory.exists());
     env.run(["serve", "--no-token"]).exit(2);
     env.run(["serve", "--http", "127.0.0.1:0", "--no-token", "--token-file", "tokens.txt"]).exit(2);
     let beyond = ["serve", "--http", "0.0.0.0:0", "--beyond-loopback", "--no-token"];

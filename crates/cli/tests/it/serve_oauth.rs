@@ -31,7 +31,7 @@ def public(name):
     return dict(json.loads(algorithm.to_jwk(key.public_key())), kid=name, use="sig", alg=name)
 
 def write(name, names):
-    with open(f"{folder}/{name}", "w") as file:
+    with open(f"{directory}/{name}", "w") as file:
         json.dump({"keys": [public(each) for each in names]}, file)
 
 write("keys.json", keys)

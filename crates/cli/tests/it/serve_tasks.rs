@@ -2,7 +2,6 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -79,16 +78,13 @@ fn get(address: SocketAddr, id: &str) -> Value {
 }
 
 fn end(address: SocketAddr, id: &str) -> Value {
-    let begun = Instant::now();
-    loop {
-        let mut task = get(address, id);
-        let status = task["result"]["status"].as_str().unwrap_or_else(|| panic!("{task}"));
-        if !["working", "input_required"].contains(&status) {
-            return task["result"].take();
-        }
-        assert!(begun.elapsed() < Duration::from_secs(30), "{task}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let task = || get(address, id)["result"].take();
+    eventually("the task ends", || {
+        let task = task();
+        let status = task["status"].as_str().unwrap_or_else(|| panic!("{task}"));
+        !["working", "input_required"].contains(&status)
+    });
+    task()
 }
 
 fn world() -> TestEnv {

@@ -33,13 +33,13 @@ impl Sessions {
         None
     }
 
-    fn folder(&self) -> PathBuf {
+    fn directory(&self) -> PathBuf {
         self.env.path("../home/.local/state/toolpost/sessions")
     }
 
     /// The sockets of sessions.
     fn ids(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.folder()).into_iter().flatten().flatten();
+        let entries = std::fs::read_dir(self.directory()).into_iter().flatten().flatten();
         let mut ids: Vec<String> = entries
             .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".sock")?.to_owned()))
             .collect();
@@ -133,9 +133,9 @@ fn each_cell_has_its_arguments() {
 }
 
 /// The control groups of a process, at any depth.
-fn groups(folder: &Path, process: u32) -> Vec<PathBuf> {
+fn groups(directory: &Path, process: u32) -> Vec<PathBuf> {
     let own = format!("toolpost-{process}-");
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut found = Vec::new();
     for path in entries.map(|entry| entry.path()).filter(|path| path.is_dir() && !path.is_symlink()) {
         if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&own)) {
@@ -322,7 +322,7 @@ fn a_killed_holder_does_not_block_a_new_session() {
     let holder = rustix::process::Pid::from_raw(holder.try_into().unwrap()).unwrap();
     rustix::process::kill_process(holder, rustix::process::Signal::KILL).unwrap();
     // A dead process is invisible before it releases its socket.
-    let socket = sessions.folder().join("one.sock");
+    let socket = sessions.directory().join("one.sock");
     eventually("it is dead", || std::os::unix::net::UnixStream::connect(&socket).is_err());
     let fresh = sessions.cell("one", "'x' in globals()", &[]).ok();
     assert_eq!(fresh.json()["value"], false);
@@ -345,9 +345,9 @@ pub(crate) fn a_directory_open_to_others_is_rejected() {
     let named = env.run(["exec", "--json", "--session", "../a", "--end"]).exit(2);
     assert!(named.error()["hints"][0].as_str().unwrap().contains("letters"), "{named}");
     let runtime = env.path("run");
-    let folder = runtime.join("toolpost/sessions");
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let directory = runtime.join("toolpost/sessions");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
     let env = env.with("XDG_RUNTIME_DIR", &runtime);
     let refused = env.run_with("1", ["exec", "--json", "--session", "a", "--lang", "python", "-"]).exit(2);
     assert!(refused.error()["message"].as_str().unwrap().contains("this user alone"), "{refused}");

@@ -345,8 +345,8 @@ fn tokens_of_clients_and_upstreams_never_mix() {
         let answer = post(address, "tools/call", sum, more).unwrap();
         assert!(answer.to_string().contains("42"), "{answer}");
     }
-    let told = get(address, "/status", more).unwrap();
-    assert!(told.contains("\"ready\""), "{told}");
+    let output = get(address, "/status", more).unwrap();
+    assert!(output.contains("\"ready\""), "{output}");
     front.signal(Signal::TERM);
     let finished = front.finish().exit(0).to_string();
     let sent = ups.each_ref().map(|(.., seen)| String::from_utf8_lossy(&seen.lock().unwrap()).into_owned());
@@ -354,10 +354,10 @@ fn tokens_of_clients_and_upstreams_never_mix() {
     let refusal = get(place, "/status", more).unwrap();
     assert!(refusal.contains("\"failed\""), "{refusal}");
     refused.signal(Signal::TERM);
-    let told =
-        [told, finished, refusal, refused.finish().exit(0).to_string(), env.read("log.txt")].join("\n");
+    let output =
+        [output, finished, refusal, refused.finish().exit(0).to_string(), env.read("log.txt")].join("\n");
     for secret in ["the-client-s-own-secret", "upstream-one-secret", "upstream-two-secret"] {
-        assert!(!told.contains(secret), "{secret} was told of");
+        assert!(!output.contains(secret), "{secret} was printed");
     }
     let secrets = ["upstream-one-secret", "upstream-two-secret"];
     for (place, own) in secrets.into_iter().enumerate() {

@@ -35,8 +35,8 @@ pub(crate) struct TestEnv {
 impl TestEnv {
     pub(crate) fn new() -> Self {
         let root = tempfile::Builder::new().prefix("toolpost-test-").tempdir().unwrap();
-        for folder in ["home", "work", "tmp"] {
-            std::fs::create_dir(root.path().join(folder)).unwrap();
+        for directory in ["home", "work", "tmp"] {
+            std::fs::create_dir(root.path().join(directory)).unwrap();
         }
         let mut env = Self {
             root,
@@ -50,8 +50,8 @@ impl TestEnv {
             reason = "interpreters are where the tests' own environment says"
         )]
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let folders = ["home", "tmp"].map(|folder| env.root.path().join(folder));
-        for (name, value) in ["HOME", "TMPDIR"].into_iter().zip(folders) {
+        let directories = ["home", "tmp"].map(|directory| env.root.path().join(directory));
+        for (name, value) in ["HOME", "TMPDIR"].into_iter().zip(directories) {
             env.environment.insert(name.to_owned(), value.into());
         }
         // Tests never leave this machine.
@@ -62,8 +62,8 @@ impl TestEnv {
     pub(crate) fn of_user(mut self, user: u32) -> std::io::Result<Self> {
         use std::os::unix::fs::{PermissionsExt as _, chown};
         std::fs::set_permissions(self.root.path(), std::fs::Permissions::from_mode(0o755))?;
-        for folder in ["home", "work", "tmp"] {
-            chown(self.root.path().join(folder), Some(user), Some(user))?;
+        for directory in ["home", "work", "tmp"] {
+            chown(self.root.path().join(directory), Some(user), Some(user))?;
         }
         let copy = self.root.path().join("toolpost");
         std::fs::copy(&self.program, &copy)?;

@@ -365,7 +365,7 @@ pub(crate) fn search() {
 pub(crate) fn init() {
     let env = TestEnv::new();
     let made = env.run(["init", "tool", "--exec", "greet", "--json"]).ok().json();
-    assert_eq!(made["folder"], "greet");
+    assert_eq!(made["directory"], "greet");
     assert!(
         env.run(["tools", "./greet/greet"]).status.success()
             || env.run(["tools", "./greet/greet.py"]).status.success()

@@ -101,10 +101,7 @@ fn read(path: &Path) -> io::Result<Vec<String>> {
     entries.drain(..entries.len().saturating_sub(MAX_ENTRIES));
     if is_large {
         let text: String = entries.iter().filter_map(|entry| line(entry).ok()).collect();
-        let folder = path.parent().unwrap_or(Path::new("."));
-        let mut fresh = tempfile::NamedTempFile::new_in(folder)?;
-        fresh.write_all(text.as_bytes())?;
-        fresh.persist(path).map_err(|error| error.error)?;
+        regular_file::replace(path, &text)?;
     }
     Ok(entries)
 }
@@ -114,8 +111,8 @@ fn line(entry: &str) -> io::Result<String> {
 }
 
 fn append(path: &Path, entry: &str) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
     }
     let mut options = OpenOptions::new();
     options.append(true).create(true);
@@ -158,8 +155,8 @@ mod tests {
 
     #[test]
     fn lines_are_stored_and_secrets_are_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("deep/history.jsonl");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("deep/history.jsonl");
         let history = History::open(Some(path.clone()));
         assert!(history.add("first\nwith two lines"));
         assert!(!history.add("password=hunter2"));
@@ -170,8 +167,8 @@ mod tests {
 
     #[test]
     fn a_large_file_is_rewritten_with_its_last_lines() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("history.jsonl");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("history.jsonl");
         let long = "x".repeat(10_000);
         let text: String = (0..600).map(|number| line(&format!("{number} {long}")).unwrap()).collect();
         fs::write(&path, "not JSON\n".to_owned() + &text).unwrap();

@@ -112,7 +112,8 @@ fn of_code(package: &str, args: &ExecArgs) -> String {
 
 fn of_command(name: &str) -> String {
     let search = env::get_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&search).map(|folder| folder.join(name)).find(|path| path.is_file());
+    let found =
+        std::env::split_paths(&search).map(|directory| directory.join(name)).find(|path| path.is_file());
     match found {
         Some(path) => {
             format!("`{}` is outside of the sandbox: install `{name}` in `/usr/local/bin`.", path.display())

@@ -74,9 +74,9 @@ pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer)
     let arguments = arguments(args)?;
     let artifacts = match &args.artifacts {
         None => None,
-        Some(folder) => {
-            let whole = std::path::absolute(folder);
-            Some(whole.map_err(|error| Failure::file("the folder", folder, &error))?)
+        Some(directory) => {
+            let whole = std::path::absolute(directory);
+            Some(whole.map_err(|error| Failure::file("the directory", directory, &error))?)
         }
     };
     let mut live = Live::new(printer);

@@ -190,8 +190,8 @@ fn program(args: &RunArgs) -> Result<PathBuf, Failure> {
     }
     let search = env::get_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&search)
-        .filter(|folder| folder.is_absolute())
-        .filter_map(|folder| folder.join("claude").canonicalize().ok())
+        .filter(|directory| directory.is_absolute())
+        .filter_map(|directory| directory.join("claude").canonicalize().ok())
         .find(|path| path.is_file());
     found.ok_or_else(|| {
         let node = Host::probe().languages(Some(search.as_os_str()));

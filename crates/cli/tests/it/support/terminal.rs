@@ -48,7 +48,7 @@ impl Screen {
 }
 
 impl TestEnv {
-    /// Runs the command on a terminal on which somebody has typed. What the terminal shows is the output; the
+    /// Runs the command on a terminal with typed input. What the terminal shows is the output; the
     /// terminal turns line feeds into CR LF and echoes what is typed.
     pub(crate) fn on_terminal(
         &self,
@@ -59,7 +59,7 @@ impl TestEnv {
         self.shown(screen, running)
     }
 
-    /// Runs the command on a terminal, and answers its questions one after the other, each once it is asked.
+    /// Runs the command on a terminal, and answers each question after it appears.
     pub(crate) fn answering(
         &self,
         answers: &[&str],
@@ -81,7 +81,7 @@ impl TestEnv {
         finished
     }
 
-    /// Starts the command on a terminal on which somebody has typed.
+    /// Starts the command on a terminal with typed input.
     pub(crate) fn start_on_terminal(
         &self,
         typed: &str,
