@@ -27,7 +27,7 @@ pub(crate) struct RunContext {
     /// The metadata of usage events.
     pub(crate) usage_metadata: Map<String, Value>,
     /// The team members that may take over the conversation.
-    team: Arc<[String]>,
+    pub(crate) team: Arc<[String]>,
     /// The values injected into the run.
     pub(crate) values: Values,
     /// Where the run is persisted.
@@ -58,14 +58,6 @@ impl RunContext {
             runs: None,
             state: Mutex::default(),
         }
-    }
-
-    /// Sets the values, the store and the team that nested runs inherit.
-    pub(crate) fn with_shared(mut self, values: Values, runs: Option<Runs>, team: Arc<[String]>) -> Self {
-        self.values = values;
-        self.runs = runs;
-        self.team = team;
-        self
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::runtime::Runtime;
-use toolpost_agent::{Conversation, ConversationSummary, Conversations, NewConversation, Runs};
+use toolpost_agent::{Conversation, ConversationSummary, Conversations, Runs};
 use toolpost_core::{Code, DocStore, RunRecord};
 use toolpost_toolbox::MemoryStore;
 
@@ -20,7 +20,7 @@ pub(crate) struct Memory {
     /// The runs, if they are stored.
     pub(crate) runs: Option<Runs>,
     /// The directory of new conversations.
-    pub(crate) folder: String,
+    pub(crate) directory: String,
     /// The store's file, if it existed at the start.
     file: Option<Arc<LazyStore>>,
 }
@@ -33,7 +33,7 @@ impl Memory {
     pub(crate) fn open(args: &AgentArgs, config: &Config) -> Result<Self, Failure> {
         let here =
             std::env::current_dir().map_err(|error| Failure::of_machine("the current directory", &error))?;
-        let folder = here.display().to_string();
+        let directory = here.display().to_string();
         let is_kept = !args.no_save && !config.flag("no_save");
         let asks = args.resume_last || args.resume.is_some() || args.fork.is_some();
         let path = match store::path(config) {
@@ -41,7 +41,7 @@ impl Memory {
             Err(failure) if asks => return Err(failure),
             _ => {
                 let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-                return Ok(Self { conversations, runs: None, folder, file: None });
+                return Ok(Self { conversations, runs: None, directory, file: None });
             }
         };
         let has_file = path.exists();
@@ -49,10 +49,10 @@ impl Memory {
         let store: Arc<dyn DocStore> = file.clone();
         let conversations = Conversations::new(Arc::clone(&store)).with_secrets(env::secrets());
         let mut runs = Runs::new(store).with_secrets(env::secrets());
-        if let Some(holder) = process_identity::own() {
-            runs = runs.with_holder(holder);
+        if let Some(process) = process_identity::own() {
+            runs = runs.with_process(process);
         }
-        Ok(Self { conversations, runs: Some(runs), folder, file: has_file.then_some(file) })
+        Ok(Self { conversations, runs: Some(runs), directory, file: has_file.then_some(file) })
     }
 
     /// Opens an existing store in the background. The first commit creates a missing one.
@@ -70,7 +70,7 @@ impl Memory {
 
     /// Creates a conversation.
     pub(crate) fn create(&self) -> Conversation {
-        self.conversations.create(NewConversation::default().in_folder(self.folder.as_str()))
+        self.conversations.create_in(self.directory.as_str())
     }
 
     /// Resumes the conversation of the options, else creates one.
@@ -89,7 +89,7 @@ impl Memory {
         if !args.resume_last {
             return Ok(self.create());
         }
-        self.conversations.last(&self.folder).await?.ok_or_else(|| {
+        self.conversations.latest(&self.directory).await?.ok_or_else(|| {
             Failure::new(Exit::Failed, "NOT_FOUND", "this directory has no conversations")
                 .hint("Remove `--continue`, or name a conversation with `--resume ID`.")
         })
@@ -101,7 +101,7 @@ impl Memory {
         if self.file.is_none() {
             return Ok(Vec::new());
         }
-        Ok(self.conversations.list(Some(&self.folder), LISTED).await?)
+        Ok(self.conversations.list(Some(&self.directory), LISTED).await?)
     }
 
     /// The IDs of the latest conversations.

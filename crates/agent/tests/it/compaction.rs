@@ -3,9 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use toolpost_agent::{
-    Agent, AgentBuilder, Compaction, CompactionBy, Conversations, NewConversation, RunStopReason,
-};
+use toolpost_agent::{Agent, AgentBuilder, Compaction, CompactionBy, Conversations, RunStopReason};
 use toolpost_llm::{
     ErrorKind, FunctionModel, ItemView, ModelError, ModelReply, PromptCaching, Request, Turn,
 };
@@ -14,7 +12,7 @@ use toolpost_toolbox::{MemoryStore, Toolbox};
 
 /// Whether it is the request for a summary.
 fn is_for_summary(request: &Request) -> bool {
-    request.system.as_deref().is_some_and(|system| system.contains("Its place will be taken"))
+    request.system.as_deref().is_some_and(|system| system.contains("Summarize this part"))
 }
 
 /// Every call has its result right behind it, and no result is without its call.
@@ -72,7 +70,7 @@ async fn a_conversation_near_the_window_goes_on_with_a_summary() {
     let outcome = agent.build().run("Add much.").finish().await;
     assert_eq!((outcome.text(), &outcome.stop), ("Done.", &RunStopReason::EndTurn), "{:?}", outcome.error);
     assert!(
-        outcome.record.notices.iter().any(|notice| notice.contains("has taken the place of")),
+        outcome.record.notices.iter().any(|notice| notice.contains("a summary replaced")),
         "{:?}",
         outcome.record.notices
     );
@@ -89,7 +87,7 @@ async fn a_conversation_near_the_window_goes_on_with_a_summary() {
     }
     let last = requests.last().unwrap();
     let shown = serde_json::to_string(&last.turns).unwrap();
-    assert!(shown.contains("a summary of what came here") && shown.contains("Sums were made."), "{shown}");
+    assert!(shown.contains("a summary of earlier turns") && shown.contains("Sums were made."), "{shown}");
     let read = requests.iter().find(|request| is_for_summary(request)).unwrap();
     // It is asked once, and pays for no place in a cache.
     assert_eq!(read.settings.prompt_caching, PromptCaching::Off);
@@ -164,7 +162,7 @@ async fn a_summary_that_fails_or_costs_too_much_ends_as_it_should() {
 #[tokio::test]
 async fn a_kept_conversation_has_the_summary_and_what_it_stands_for() {
     let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     let (builder, _) = adder(3, 99);
     let first = conversation.run(&builder.build(), "Add.").finish().await;
     let (builder, requests) = adder(4, 99);
@@ -334,7 +332,7 @@ async fn a_summary_that_comes_to_nothing_is_paid_for_once() {
         } else {
             assert_eq!((record.usage.input_tokens, record.cost_usd), (answers, None));
         }
-        let notices = record.notices.iter().filter(|notice| notice.contains("that is not tried again"));
+        let notices = record.notices.iter().filter(|notice| notice.contains("is off for this run"));
         assert_eq!(notices.count(), 1, "{:?}", record.notices);
     }
 }
@@ -370,7 +368,7 @@ async fn a_summary_is_read_as_a_whole_for_the_next_one() {
     let agent = crate::agent("turns: [{ text: a }, { text: b }, { text: c }, { text: d }]")
         .compaction(Compaction::default().keep_turns(1).model(Arc::new(writer)))
         .build();
-    let conversation = Conversations::new(Arc::new(MemoryStore::new())).create(NewConversation::default());
+    let conversation = Conversations::new(Arc::new(MemoryStore::new())).create();
     for prompt in ["One.", "Two.", "Three.", "Four."] {
         conversation.run(&agent, prompt).finish().await;
         if prompt == "Two." {

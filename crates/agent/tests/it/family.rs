@@ -116,7 +116,7 @@ async fn an_exported_run_has_the_exchanges_of_the_agents_that_it_called_and_play
     let error =
         runs.export(outcome.record.id, &Recording::new(std::io::sink(), Vec::new())).await.unwrap_err();
     assert_eq!(error.code(), toolpost::Code::Precondition);
-    assert!(error.to_string().contains("an agent that it called"), "{error}");
+    assert!(error.to_string().contains("a child run"), "{error}");
 }
 
 #[tokio::test]

@@ -90,7 +90,7 @@ async fn calls_are_changed_refused_or_end_the_run() {
     let Some(Turn::ToolResults(results)) = outcome.turns.get(2) else { panic!("{:?}", outcome.turns) };
     let texts: Vec<_> = results.iter().map(toolpost_llm::ToolResult::joined_text).collect();
     assert_eq!((texts[0].as_str(), texts[1].as_str(), outcome.record.tool_calls.len()), ("1", "101", 2));
-    assert!(texts[2].contains("PERMISSION: the call was not made: two is not for you"), "{}", texts[2]);
+    assert!(texts[2].contains("PERMISSION: the call did not run: two is not for you"), "{}", texts[2]);
     let script = format!("turns:\n  - calls: [{}, {}]\n  - text: done\n", call(0), call(3));
     let outcome = agent(&script).guardrail(Strict).build().run("Go.").finish().await;
     assert_eq!(outcome.stop, RunStopReason::Guardrail("strict: three is right out".into()));
@@ -117,7 +117,7 @@ async fn intents_are_guarded_and_only_of_the_tools_of_the_run() {
     let texts: Vec<_> = results.iter().map(toolpost_llm::ToolResult::joined_text).collect();
     assert_eq!((texts[0].as_str(), texts[1].as_str()), ("1", "101"));
     assert!(
-        texts[2].contains("two is not for you") && texts[3].contains("there is no tool `wait`"),
+        texts[2].contains("two is not for you") && texts[3].contains("this run has no tool `wait`"),
         "{texts:?}"
     );
     assert_eq!(done.record.tool_calls.len(), 2);
@@ -156,13 +156,12 @@ async fn what_somebody_has_approved_is_guarded_with_what_is_then_called() {
         }
         _ => panic!("{:?}", outcome.turns),
     };
-    for (a, expected) in [(7, "8"), (1, "101"), (2, "PERMISSION: the call was not made: two is not for you")]
-    {
+    for (a, expected) in [(7, "8"), (1, "101"), (2, "PERMISSION: the call did not run: two is not for you")] {
         let outcome = resumed(json!({"a": a, "b": 1})).await;
         let texts = results(&outcome);
         assert!(texts[0].starts_with(expected) && texts[1] == "6", "{texts:?}");
         // The tools of the run are those that it began with.
-        assert!(outcome.text().contains("there is no tool `wait` in this run"), "{}", outcome.text());
+        assert!(outcome.text().contains("this run has no tool `wait`"), "{}", outcome.text());
     }
     let outcome = resumed(json!({"a": 3, "b": 1})).await;
     assert_eq!(outcome.stop, RunStopReason::Guardrail("strict: three is right out".into()));
@@ -174,7 +173,6 @@ async fn what_somebody_has_approved_is_guarded_with_what_is_then_called() {
     let outcome = guarded().resume(state, [(ids[0], Decision::Approve)]).unwrap();
     let outcome = outcome.execute_tool_intents().await;
     assert!(
-        results(&outcome)[0].contains("there is no tool `wait` in this run")
-            && outcome.record.tool_calls.is_empty()
+        results(&outcome)[0].contains("this run has no tool `wait`") && outcome.record.tool_calls.is_empty()
     );
 }

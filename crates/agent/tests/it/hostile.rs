@@ -208,7 +208,7 @@ async fn a_source_that_fails_or_hangs_does_not_end_the_run() {
         assert_eq!((names.len(), &outcome.stop), (tools, &stop), "hangs: {hangs}, limited: {limited}");
         // Where nothing is known, the owner is told why.
         let notices = &outcome.record.notices;
-        let says_so = notices.iter().any(|notice| notice.contains("the list of tools may be old"));
+        let says_so = notices.iter().any(|notice| notice.contains("the list of tools may be outdated"));
         assert!(says_so || limited || tools > 0, "hangs: {hangs}: {notices:?}");
     }
 }

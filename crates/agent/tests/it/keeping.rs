@@ -12,8 +12,8 @@ use toolpost::{
     tool_fn,
 };
 use toolpost_agent::{
-    Agent, Compaction, Conversation, Conversations, Decision, NewConversation, Pricing, RunOutput, RunState,
-    RunStopReason, Runs,
+    Agent, Compaction, Conversation, Conversations, Decision, Pricing, RunOutput, RunState, RunStopReason,
+    Runs,
 };
 use toolpost_llm::{
     BoxFuture, ErrorKind, FallbackModel, FunctionModel, ItemView, Model, ModelError, ModelEvent, ModelId,
@@ -160,7 +160,7 @@ async fn a_store_that_fails_once_loses_nothing_and_doubles_nothing() {
             let agent = crate::agent(SCRIPT).build();
             let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
             let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>);
-            let conversation = conversations.create(NewConversation::default().in_folder("/srv"));
+            let conversation = conversations.create_in("/srv");
             let first = conversation.run(&agent, long_prompt()).persist_to(&runs).finish().await;
             assert_eq!(first.text(), "It is 5.", "{trouble:?} {at}");
             let had_trouble = store.had_trouble();
@@ -201,7 +201,7 @@ async fn a_store_that_is_away_for_long_is_told_of_once_and_catches_up() {
         let agent = crate::agent(SCRIPT).build();
         let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
         let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>);
-        let conversation = conversations.create(NewConversation::default());
+        let conversation = conversations.create();
         let outcome = conversation.run(&agent, long_prompt()).persist_to(&runs).finish().await;
         assert_eq!(outcome.text(), "It is 5.");
         let told = |part: &str| notices(&outcome).iter().filter(|notice| notice.contains(part)).count();
@@ -221,7 +221,7 @@ async fn a_run_that_is_dropped_while_it_is_kept_leaves_a_beginning_that_is_gone_
             let store = Flaky::new(trouble, at);
             let agent = crate::agent(SCRIPT).build();
             let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
-            let conversation = conversations.create(NewConversation::default());
+            let conversation = conversations.create();
             let run = conversation.run(&agent, long_prompt()).finish();
             let dropped = tokio::time::timeout(Duration::from_millis(100), Box::pin(run)).await.is_err();
             assert_eq!(dropped, store.had_trouble(), "{trouble:?} {at}");
@@ -249,7 +249,7 @@ async fn what_another_process_sees_of_a_long_entry_that_is_half_written_is_what_
     let store = Flaky::new(Trouble::Hangs, 1);
     let agent = crate::agent(SCRIPT).build();
     let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     let run = conversation.run(&agent, long_prompt()).finish();
     assert!(tokio::time::timeout(Duration::from_millis(50), Box::pin(run)).await.is_err());
     assert_eq!(store.list("conversations/", None, 9).await.unwrap().len(), 1);
@@ -263,7 +263,7 @@ async fn somebody_else_behind_the_beginning_of_an_entry_is_a_conflict_for_ever()
     let store = Flaky::new(Trouble::Hangs, 3);
     let agent = crate::agent("turns: [{ text: a }, { text: b }, { text: c }, { text: d }]").build();
     let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     conversation.run(&agent, "One.").finish().await;
     let run = conversation.run(&agent, long_prompt()).finish();
     assert!(tokio::time::timeout(Duration::from_millis(50), Box::pin(run)).await.is_err());
@@ -349,7 +349,7 @@ async fn a_container_of_a_fallback_model_is_its_own_and_outlives_a_summary() {
     let away = Arc::new(Mutex::new(true));
     let (agent, boxes) = with_fallback(&away);
     let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     assert_eq!(conversation.run(&agent, "One.").finish().await.text(), "I am the second.");
     let container = json!({ "container": { "id": "c2" } });
     assert_eq!(json!(conversation.provider_state()), json!({ "second": container }));
@@ -427,7 +427,7 @@ async fn what_a_summary_costs_counts_for_its_conversation() {
             .compaction(Compaction::default().keep_turns(1).model(Arc::new(writer)))
             .build();
     let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     for prompt in ["x", "y", "z"] {
         conversation.run(&agent, prompt).finish().await;
     }
@@ -455,28 +455,10 @@ async fn titles_are_kept_without_secrets_and_over_runs() {
     let agent = crate::agent("turns: [{ text: a }, { text: b }]").build();
     // A secret that the length of a title cuts is no less one.
     let cut = format!("{} {CANARY} and more", "x".repeat(70));
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     conversation.run(&agent, cut.as_str()).finish().await;
     let title = async |id| conversations.open(id).await.unwrap().summary().title;
     assert_eq!(title(conversation.id()).await, format!("{} [secret]…", "x".repeat(70)));
-    conversation.set_title(&format!("The key\n is {CANARY}")).await.unwrap();
-    assert_eq!(conversation.summary().title, "The key is [secret]");
-    assert_eq!(title(conversation.id()).await, "The key is [secret]");
-    conversation.run(&agent, "More.").finish().await;
-    assert_eq!(title(conversation.id()).await, "The key is [secret]");
-    // Somebody else's title is no reason to stop.
-    let other = conversations.open(conversation.id()).await.unwrap();
-    conversation.set_title("Another").await.unwrap();
-    other.set_title(&cut).await.unwrap();
-    assert_eq!(title(conversation.id()).await, format!("{} [secret]…", "x".repeat(70)));
-
-    let titled = conversations.create(NewConversation::default().titled(&cut));
-    let renamed = conversations.create(NewConversation::default());
-    renamed.set_title(&cut).await.unwrap();
-    for begun in [titled, renamed] {
-        begun.run(&agent, "x").finish().await;
-        assert_eq!(title(begun.id()).await, format!("{} [secret]…", "x".repeat(70)));
-    }
     let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>).with_secrets(vec![Secret::new(CANARY)]);
     agent.run(cut).persist_to(&runs).finish().await;
     assert_eq!(runs.list(None, 9).await.unwrap()[0].title, format!("{} [secret]…", "x".repeat(70)));
@@ -498,7 +480,7 @@ async fn a_run_that_waits_goes_on_in_its_conversation_once_and_is_counted_once()
     for reopened in [false, true] {
         let (paid, conversations) = (Arc::default(), Conversations::new(Arc::new(MemoryStore::new())));
         let agent = payer(&paid);
-        let mut conversation = conversations.create(NewConversation::default());
+        let mut conversation = conversations.create();
         let first = conversation.run(&agent, "Pay.").finish().await;
         assert_eq!(first.stop, RunStopReason::ApprovalNeeded);
         assert_eq!(conversation.summary().usage.input_tokens, 60);
@@ -531,7 +513,7 @@ async fn another_prompt_answers_for_the_calls_that_wait_and_their_run_goes_on_no
         let conversations = Conversations::new(Arc::new(MemoryStore::new()));
         let runs = Runs::new(Arc::new(MemoryStore::new()));
         let agent = payer(&paid);
-        let mut conversation = conversations.create(NewConversation::default());
+        let mut conversation = conversations.create();
         let first = conversation.run(&agent, "Pay.").persist_to(&runs).finish().await;
         let waiting = runs.load(first.record.id).await.unwrap().summary;
         let before = conversations.open(conversation.id()).await.unwrap();
@@ -543,7 +525,7 @@ async fn another_prompt_answers_for_the_calls_that_wait_and_their_run_goes_on_no
         let Turn::ToolResults(results) = &second.turns[2] else { panic!("{:?}", second.turns) };
         assert_eq!((results[0].joined_text(), results[0].is_error), ("3".into(), false), "that was made");
         for result in &results[1..] {
-            assert!(result.is_error && result.joined_text().contains("was not carried out"), "{result:?}");
+            assert!(result.is_error && result.joined_text().contains("did not run: another"), "{result:?}");
         }
         let kept = conversations.open(conversation.id()).await.unwrap();
         assert_eq!((kept.turns(), prompts(&kept)), (second.turns.clone(), prompts(&conversation)));
@@ -574,7 +556,7 @@ async fn a_prompt_that_was_begun_before_a_waiting_run_went_on_is_not_mixed_with_
     let paid = Arc::default();
     let agent = payer(&paid);
     let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     let first = conversation.run(&agent, "Pay.").finish().await;
     let other = conversations.open(conversation.id()).await.unwrap();
     let prompts = [conversation.run(&agent, "No, thanks."), other.run(&agent, "No, thanks.")];
@@ -612,7 +594,7 @@ async fn a_record_that_is_amended_is_the_one_that_is_kept() {
 /// An agent that asks for a payment with its first answer, and whose summaries are short.
 fn asking(paid: &Arc<AtomicU32>) -> Agent {
     let model = FunctionModel::new("asking", |request: &Request| {
-        let sums_up = request.system.as_deref().is_some_and(|system| system.contains("Its place will be"));
+        let sums_up = request.system.as_deref().is_some_and(|system| system.contains("Summarize this part"));
         Ok(match request.turns.last() {
             _ if sums_up => ModelReply::text("Much was said."),
             Some(Turn::ToolResults(_)) => ModelReply::text("Paid."),
@@ -634,7 +616,7 @@ fn asking(paid: &Arc<AtomicU32>) -> Agent {
 #[tokio::test]
 async fn a_conversation_that_was_made_shorter_is_not_gone_on_with_by_a_run_that_waited() {
     let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     let talker = crate::agent("turns: [{ text: a }, { text: b }]").build();
     for prompt in ["One.", "Two."] {
         conversation.run(&talker, prompt).finish().await;
@@ -669,7 +651,7 @@ async fn a_summary_that_nobody_waits_for_has_an_unknown_cost() {
         .compaction(Compaction::default().keep_turns(1).model(Arc::new(Silent(ModelId::new("x", "silent")))))
         .build();
     let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     for prompt in ["One.", "Two."] {
         conversation.run(&agent, prompt).finish().await;
     }
@@ -718,7 +700,7 @@ fn a_run_goes_on_from_the_turns_that_it_was_given_whatever_comes_meanwhile() {
     };
     for _ in 0..40 {
         let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-        let conversation = conversations.create(NewConversation::default());
+        let conversation = conversations.create();
         std::thread::scope(|scope| {
             scope.spawn(|| talk(&conversation, "One."));
             scope.spawn(|| talk(&conversation, "Two."));
@@ -734,7 +716,7 @@ async fn what_is_spent_counts_once_also_if_nobody_is_told_that_it_is_kept() {
             .compaction(Compaction::default().keep_turns(1).model(Arc::new(writer)))
             .build();
         let conversations = Conversations::new(Flaky::new(Trouble::IsNotTold, at) as Arc<dyn DocStore>);
-        let conversation = conversations.create(NewConversation::default());
+        let conversation = conversations.create();
         for prompt in ["One.", "Two."] {
             conversation.run(&agent, prompt).finish().await;
         }

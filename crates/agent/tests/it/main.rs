@@ -13,13 +13,14 @@ mod hosted;
 mod hostile;
 mod keeping;
 mod loading;
+mod loop_detection;
 mod memory;
 mod money;
 mod options;
 mod resuming;
 mod seed_defects;
 mod spending;
-mod traps;
+
 mod turns;
 mod typed;
 mod waiting;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 use toolpost::{Code, Commit, DocStore, Inject, Patch, ScopeId, Timestamp, Write, tool};
-use toolpost_agent::{Agent, Conversations, NewConversation, RunStopReason, Runs};
+use toolpost_agent::{Agent, Conversations, RunStopReason, Runs};
 use toolpost_llm::{Model, Recording, ReplayModel, ScriptModel, Secret, Turn};
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
@@ -29,7 +29,7 @@ fn store() -> Arc<MemoryStore> {
 async fn a_conversation_goes_on_where_it_was() {
     let (store, agent) = (store(), agent(ADDS).build());
     let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
-    let conversation = conversations.create(NewConversation::default().in_folder("/srv/ada"));
+    let conversation = conversations.create_in("/srv/ada");
     assert_eq!(conversations.list(None, 9).await.unwrap(), [], "nothing is kept before the first run");
     let first = conversation.run(&agent, "Add 2 and 3,\n please.").finish().await;
     assert_eq!((first.text(), first.record.notices.as_slice()), ("It is 5.", &[][..]));
@@ -46,7 +46,7 @@ async fn a_conversation_goes_on_where_it_was() {
     let summary = again.summary();
     assert_eq!((summary.title.as_str(), summary.model.as_str()), ("Add 2 and 3, please.", "script/test"));
     assert_eq!((summary.turns, summary.prompts, summary.usage.input_tokens), (6, 2, 300));
-    assert_eq!(summary.folder.as_deref(), Some("/srv/ada"));
+    assert_eq!(summary.directory.as_deref(), Some("/srv/ada"));
     assert_eq!(summary.cost_usd, Some(0.0), "a script costs nothing");
     assert_eq!(conversations.list(None, 9).await.unwrap(), [summary]);
     let exchanges = again.exchanges();
@@ -60,12 +60,12 @@ async fn the_last_one_of_a_folder_is_found_also_when_it_was_deleted() {
     let agent = agent("turns: [{ text: a }, { text: b }]").build();
     let conversations = Conversations::new(store());
     let begin = async |folder: &str| {
-        let conversation = conversations.create(NewConversation::default().in_folder(folder));
+        let conversation = conversations.create_in(folder);
         conversation.run(&agent, "x").finish().await;
         conversation.id()
     };
     let (first, second, elsewhere) = (begin("/a").await, begin("/a").await, begin("/b/ü").await);
-    let last = async |folder: &str| conversations.last(folder).await.unwrap().map(|found| found.id());
+    let last = async |folder: &str| conversations.latest(folder).await.unwrap().map(|found| found.id());
     assert_eq!(
         (last("/a").await, last("/b/ü").await, last("/c").await),
         (Some(second), Some(elsewhere), None)
@@ -85,7 +85,7 @@ async fn two_runs_at_once_do_not_mix_in_what_is_kept() {
     for first_begins in [true, false] {
         let agent = agent(ADDS).build();
         let conversations = Conversations::new(store());
-        let one = conversations.create(NewConversation::default());
+        let one = conversations.create();
         let (adds, says) = if first_begins {
             let adds = one.run(&agent, "Add.");
             (adds, one.run(&other, "Hi."))
@@ -108,7 +108,7 @@ async fn two_runs_at_once_do_not_mix_in_what_is_kept() {
 async fn a_fork_goes_its_own_way() {
     let agent = agent(ADDS).build();
     let conversations = Conversations::new(store());
-    let original = conversations.create(NewConversation::default().titled("Sums"));
+    let original = conversations.create();
     for prompt in ["Add.", "Thanks.", "Bye."] {
         assert_eq!(original.run(&agent, prompt).finish().await.stop, RunStopReason::EndTurn);
     }
@@ -127,7 +127,7 @@ async fn a_fork_goes_its_own_way() {
     let again = conversations.open(fork.id()).await.unwrap();
     assert_eq!(again.run(&agent, "Other thanks.").finish().await.text(), "You are welcome.");
     let summary = again.summary();
-    assert_eq!((summary.title.as_str(), summary.prompts, summary.turns), ("Sums", 2, 6));
+    assert_eq!((summary.title.as_str(), summary.prompts, summary.turns), ("Add.", 2, 6));
     assert_eq!(summary.forked_from.map(|forked| forked.prompts), Some(1));
     let name = fork.id().to_string();
     assert_eq!(conversations.find(&name[..24]).await.unwrap(), fork.id());
@@ -156,7 +156,7 @@ async fn a_process_that_dies_in_a_tool_loses_the_result_only() {
     let conversations = Conversations::new(store());
     let seen = Arc::new(Mutex::new(Vec::new()));
     let kept = Kept(conversations.clone(), Mutex::new(None));
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     *kept.1.lock().unwrap() = Some(conversation.id());
     let toolbox =
         Toolbox::builder().tool(look).provide(Seen(Arc::clone(&seen))).provide(kept).build().unwrap();
@@ -175,7 +175,7 @@ async fn a_process_that_dies_in_a_tool_loses_the_result_only() {
 async fn two_runs_of_one_conversation_do_not_mix() {
     let agent = agent("turns: [{ text: a }, { text: b }]").build();
     let conversations = Conversations::new(store());
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     conversation.run(&agent, "x").finish().await;
     let other = conversations.open(conversation.id()).await.unwrap();
     assert!(conversation.run(&agent, "y").finish().await.record.notices.is_empty());
@@ -205,7 +205,7 @@ async fn long_texts_come_back_and_no_secret_is_kept() {
     .system(format!("The key is {CANARY}."))
     .provider_options(json!({"mcp_servers": [{"authorization_token": "another-canary-77"}]}).as_object().unwrap().clone())
     .build();
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     let prompt = format!("{CANARY} {} another-canary-77", "long \u{1F980}\"".repeat(300_000));
     let outcome = conversation.run(&agent, prompt.clone()).persist_to(&runs).finish().await;
     assert_eq!((outcome.text(), outcome.record.notices.len()), ("done", 0), "{:?}", outcome.record.notices);
@@ -232,7 +232,7 @@ async fn a_run_that_is_kept_can_be_looked_at_and_played_again() {
     let store = store();
     let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>);
     let conversations = Conversations::new(store);
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     let scripted = agent(ADDS).system("Be brief.").build();
     let outcome = conversation.run(&scripted, "Add.").persist_to(&runs).finish().await;
     tokio::time::sleep(std::time::Duration::from_millis(3)).await;
@@ -289,21 +289,10 @@ async fn a_run_that_failed_is_kept_up_to_the_failure_and_fails_again() {
 }
 
 #[tokio::test]
-async fn the_oldest_runs_go_when_there_are_too_many() {
-    let runs = Runs::new(store()).with_most(3);
-    let agent = agent("turns: [{ text: a }]").build();
-    let mut ids = Vec::new();
-    for _ in 0..5 {
-        let outcome = agent.run("x").persist_to(&runs).finish().await;
-        assert!(outcome.record.notices.is_empty());
-        ids.insert(0, outcome.record.id);
-        // Names sort by the millisecond.
-        tokio::time::sleep(std::time::Duration::from_millis(3)).await;
-    }
-    let kept: Vec<_> = runs.list(None, 9).await.unwrap().iter().map(|run| run.id).collect();
-    assert_eq!(kept, ids[..3]);
-    let record = agent.run("x").finish().await.record;
-    runs.keep(&record, "x of another agent", None).await.unwrap();
+async fn a_run_of_another_agent_is_stored_without_exchanges() {
+    let runs = Runs::new(store());
+    let record = agent("turns: [{ text: a }]").build().run("x").finish().await.record;
+    runs.add(&record, "x of another agent", None).await.unwrap();
     let stored = runs.load(record.id).await.unwrap();
     assert_eq!((stored.summary.title.as_str(), stored.summary.exchanges), ("x of another agent", 0));
     let error = runs.export(record.id, &Recording::new(std::io::sink(), Vec::new())).await.unwrap_err();
@@ -326,7 +315,7 @@ impl std::io::Write for Written {
 
 #[tokio::test]
 async fn a_run_that_is_killed_is_kept_as_far_as_it_came() {
-    let runs = Runs::new(Arc::new(MemoryStore::new())).with_holder("process 7");
+    let runs = Runs::new(Arc::new(MemoryStore::new())).with_process("process 7");
     let script = "turns:\n  - calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - calls: [{ tool: wait, args: { milliseconds: 600000 } }]\n  - text: never\n";
     let agent = crate::agent(script).build();
     let run = agent.run("Go.").persist_to(&runs);
@@ -334,7 +323,7 @@ async fn a_run_that_is_killed_is_kept_as_far_as_it_came() {
     assert!(tokio::time::timeout(std::time::Duration::from_millis(300), run.finish()).await.is_err());
     let kept = runs.load(id).await.unwrap();
     let summary = &kept.summary;
-    assert_eq!((summary.holder.as_deref(), summary.stop_reason.as_deref()), (Some("process 7"), None));
+    assert_eq!((summary.process.as_deref(), summary.stop_reason.as_deref()), (Some("process 7"), None));
     assert_eq!((summary.iterations, summary.tool_calls, summary.exchanges), (2, 1, 2));
     assert_eq!((kept.record, kept.calls.len(), &kept.calls[0]["tool"]), (None, 1, &serde_json::json!("add")));
     // One that ends is nobody's any more.
@@ -342,7 +331,7 @@ async fn a_run_that_is_killed_is_kept_as_far_as_it_came() {
     let run = agent.run("Go.").persist_to(&runs);
     let id = run.id();
     run.finish().await;
-    assert_eq!(runs.load(id).await.unwrap().summary.holder, None);
+    assert_eq!(runs.load(id).await.unwrap().summary.process, None);
 }
 
 #[tokio::test]
@@ -375,22 +364,17 @@ async fn a_run_is_there_while_its_first_answer_is_not() {
 }
 
 #[tokio::test]
-async fn as_many_runs_are_kept_as_may_be_however_many_that_is() {
+async fn the_oldest_runs_are_deleted_beyond_the_maximum() {
     let store = store();
-    for number in 0..6_010 {
+    for number in 0..1_010 {
         let value = json!({});
         let patch = Patch::diff(&json!(null), &value).to_value();
         let write = Write { id: format!("runs/{number:026}"), base: 0, patch, value: Arc::new(value) };
         store.commit(Commit { writes: vec![write], ..Commit::default() }).await.unwrap();
     }
-    let outcome = agent("turns: [{ text: a }]").build().run("x").finish().await;
-    Runs::new(store.clone()).with_most(6_000).keep(&outcome.record, "x", None).await.unwrap();
-    let (mut kept, mut last) = (0, None::<String>);
-    loop {
-        let page = store.list("runs/", last.as_deref(), 1_000).await.unwrap();
-        let Some((name, _)) = page.last() else { break };
-        last = Some(name.clone());
-        kept += page.len();
-    }
-    assert_eq!((kept, last), (6_000, Some(format!("runs/{}", outcome.record.id))));
+    let record = agent("turns: [{ text: a }]").build().run("x").finish().await.record;
+    Runs::new(store.clone()).add(&record, "x", None).await.unwrap();
+    let stored = store.list("runs/", None, 2_000).await.unwrap();
+    assert_eq!((stored.len(), stored[0].0.as_str()), (1_000, format!("runs/{:026}", 11).as_str()));
+    assert_eq!(stored[999].0, format!("runs/{}", record.id));
 }

@@ -38,11 +38,7 @@ async fn a_run_may_use_some_of_the_tools_or_none() {
         let (tools, outcome) = offered(|run| run.with_tools(names.clone())).await;
         assert_eq!(tools, names);
         // What is not offered is not run either.
-        assert!(
-            outcome.text().starts_with("NOT_FOUND: there is no tool `add` in this run"),
-            "{}",
-            outcome.text()
-        );
+        assert!(outcome.text().starts_with("NOT_FOUND: this run has no tool `add`"), "{}", outcome.text());
         assert!(outcome.record.tool_calls.is_empty());
     }
 }

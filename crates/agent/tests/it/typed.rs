@@ -59,7 +59,7 @@ async fn an_answer_that_never_fits_ends_the_run() {
     let turns = (0..20).map(|n| format!("  - text: 'no {n}'\n")).collect::<Vec<_>>().concat();
     let script = format!("turns:\n{turns}");
     for (repairs, iterations) in [(2, 3), (0, 1), (5, 6)] {
-        let agent = agent(&script).max_repairs(repairs).build();
+        let agent = agent(&script).limits(crate::limits(|limits| limits.repairs = repairs)).build();
         let failed = agent.run_as::<City>("Which?").await.unwrap_err();
         let outcome = failed.output();
         assert_eq!((&outcome.stop, outcome.record.iterations), (&RunStopReason::AnswerSchema, iterations));

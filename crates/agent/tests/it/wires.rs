@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use toolpost::{Approval, Event};
-use toolpost_agent::{Agent, AgentBuilder, Conversations, NewConversation, RunStopReason};
+use toolpost_agent::{Agent, AgentBuilder, Conversations, RunStopReason};
 use toolpost_llm::{
     HostedModel, HostedTool, HttpClient, HttpOptions, OutputFormat, Provider, ProviderAccess, Secret,
     Settings,
@@ -70,7 +70,7 @@ async fn a_call_that_waits_is_answered_for_when_another_prompt_comes() {
         let server = LoopbackProvider::start(replies).unwrap();
         let agent = agent_with(&server, provider, model, Approval::Ask).pause_for_approval(true).build();
         let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-        let conversation = conversations.create(NewConversation::default());
+        let conversation = conversations.create();
         let first = conversation.run(&agent, "How much is 1 and 2?").finish().await;
         assert_eq!(first.stop, RunStopReason::ApprovalNeeded, "{provider}: {:?}", first.error);
         let again = conversations.open(conversation.id()).await.unwrap();
@@ -87,14 +87,14 @@ async fn a_call_that_waits_is_answered_for_when_another_prompt_comes() {
             let result = &all[2]["content"][0];
             assert_eq!((&result["type"], &result["tool_use_id"]), (&json!("tool_result"), &json!("c1")));
             assert_eq!(result["is_error"], true, "{body}");
-            assert!(result.to_string().contains("was not carried out"), "{body}");
+            assert!(result.to_string().contains("did not run: another"), "{body}");
             assert!(all[2]["content"][1].to_string().contains("Never mind."), "{body}");
             assert_eq!(all.len(), 3, "{body}");
         } else {
             let all = body["input"].as_array().unwrap();
             assert_eq!((&all[1]["type"], &all[1]["call_id"]), (&json!("function_call"), &json!("c1")));
             assert_eq!((&all[2]["type"], &all[2]["call_id"]), (&json!("function_call_output"), &json!("c1")));
-            assert!(all[2]["output"].to_string().contains("was not carried out"), "{body}");
+            assert!(all[2]["output"].to_string().contains("did not run: another"), "{body}");
             assert!(all.len() == 4 && all[3].to_string().contains("Never mind."), "{body}");
         }
     }

@@ -1,4 +1,4 @@
-//! Runs that wait for a person: their whole state can be written down, and read by another process.
+//! Paused runs: their state, and how they resume.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -12,16 +12,16 @@ use toolpost_llm::{CodeExecutionMeter, ToolResult, Turn};
 use toolpost_toolbox::ToolSession;
 
 use super::budget::Counted;
-use super::calls::{Fate, Made, Planned};
-use super::repetition::Watch;
+use super::calls::{CallResults, Plan, PlannedCall};
+use super::repetition::LoopDetector;
 use super::{ProviderState, Run, Running, now};
-use crate::results::Wanted;
+use crate::results::RequestedCall;
 use crate::{Agent, RunStopReason};
 
 /// The version of the format of a state.
 const VERSION: u8 = 1;
 
-/// A run that waits: all state to resume it in another process, as JSON.
+/// The state of a paused run, which another process can resume. It serializes to JSON.
 ///
 /// The state excludes the agent: the resuming agent provides its model, tools, limits and instructions. It excludes keys
 /// and injected values too, so the resuming application sets the caller ([`Run::with_caller`]) and the scope
@@ -41,8 +41,7 @@ pub struct RunState {
     v: u8,
     /// The run.
     run: RunId,
-    /// Which of its pauses it is, from 1.
-    #[serde(default = "first_pause")]
+    /// The number of this pause, from 1.
     pause: u32,
     started: Timestamp,
     turns: Vec<Turn>,
@@ -54,62 +53,57 @@ pub struct RunState {
     tools_used: Vec<String>,
     tool_calls: Vec<Arc<CallRecord>>,
     notices: Vec<String>,
-    watch: Watch,
+    detector: LoopDetector,
     repairs: u32,
-    /// What the conversation carries to providers beyond its turns, such as a container.
+    /// Provider state beyond the turns, by provider name.
     #[serde(default, skip_serializing_if = "ProviderState::is_empty")]
-    carry: ProviderState,
-    /// The time that the provider's code was billed for.
+    provider_state: ProviderState,
+    /// Billed code execution time.
     #[serde(default, skip_serializing_if = "CodeExecutionMeter::is_empty")]
     code_meter: CodeExecutionMeter,
-    /// The records of runs that were made from it.
+    /// The records of child runs.
     #[serde(default)]
     children: Vec<Arc<RunRecord>>,
     tool_session: Option<ToolSession>,
-    /// The tools that the run may use, if not all.
+    /// The tools that the run may call; `None` for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tools: Option<BTreeSet<String>>,
     usage_metadata: Map<String, Value>,
 }
 
-/// States that do not say which pause it is are of a run that waited once.
-fn first_pause() -> u32 {
-    1
-}
-
-/// A call of a run that waits.
+/// A call of a paused run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PendingCall {
-    /// Its name here, by which it is decided about.
+    /// The id, which a decision names.
     pub id: CallId,
-    /// The model's id of it.
+    /// The id that the model gave it.
     pub call_id: String,
     /// The tool.
     pub tool: String,
-    /// The arguments; the model's text where they are not JSON.
+    /// The arguments; the model's text if they are invalid JSON.
     pub arguments: Value,
-    /// Why the arguments could not be read, when they could not.
+    /// The parse error of the arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments_error: Option<String>,
-    /// What came of it, when it was made already or refused.
+    /// The result, if the call ran or was rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<ToolResult>,
 }
 
-/// What becomes of a call that waits.
+/// The decision about a pending call.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Decision {
-    /// It is made, unless a guardrail says no now.
+    /// The call runs, unless a guardrail rejects it now.
     Approve,
-    /// It is made with these arguments, unless a guardrail says no to them.
+    /// The call runs with these arguments, unless a guardrail rejects them.
     Edit(Value),
-    /// It is not made, and the model is told why.
+    /// The call does not run, and the model reads the reason.
     Deny(String),
 }
 
-/// Why a run cannot be resumed.
+/// The error of [`Agent::resume`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumeError(String);
 
@@ -127,18 +121,17 @@ impl RunState {
         self.run
     }
 
-    /// The calls that wait for a decision, in the model's order.
+    /// The calls that await a decision, in the model's order.
     pub fn pending_calls(&self) -> impl Iterator<Item = &PendingCall> {
         self.calls.iter().filter(|call| call.result.is_none())
     }
 
-    /// The conversation, up to the answer whose calls wait.
+    /// The conversation, up to the answer with the pending calls.
     pub fn turns(&self) -> &[Turn] {
         &self.turns
     }
 
-    /// A result for each call of the last answer, for a conversation that goes on without the run: what came of those that
-    /// were made, and of the others that they were not.
+    /// A result for each call of the last answer, for a conversation that continues without the run.
     pub(super) fn results(&self) -> Vec<ToolResult> {
         let results = self.calls.iter().map(|call| {
             call.result.clone().unwrap_or_else(|| ToolResult {
@@ -146,7 +139,7 @@ impl RunState {
                 ..ToolResult::text(
                     &call.call_id,
                     &call.tool,
-                    "The call was not carried out: it waited for a decision, and another message came first.",
+                    "The call did not run: another message came before a decision.",
                 )
             })
         });
@@ -154,11 +147,11 @@ impl RunState {
     }
 }
 
-/// What a run goes on from.
+/// A state with its decisions.
 pub(super) struct Resumed {
     state: RunState,
     decisions: HashMap<CallId, Decision>,
-    /// Whether it goes on although somebody has before.
+    /// Whether a second resume is allowed.
     again: bool,
 }
 
@@ -176,26 +169,27 @@ impl Run {
     ) -> Result<Self, ResumeError> {
         if state.v != VERSION {
             return Err(ResumeError(format!(
-                "the run's state has version {}: expected {VERSION}; resume it with the version that wrote it",
+                "the state of the run has version {}, expected {VERSION}; resume it with the version that wrote it",
                 state.v
             )));
         }
         let decisions: HashMap<_, _> = decisions.into_iter().collect();
         if let Some(id) = decisions.keys().find(|id| !state.pending_calls().any(|call| call.id == **id)) {
-            return Err(ResumeError(format!("no call {id} waits in run {}", state.run)));
+            return Err(ResumeError(format!("the run {} has no pending call {id}", state.run)));
         }
         let mut run = agent.run_turns(state.turns.clone()).with_id(state.run);
         run.tool_session.clone_from(&state.tool_session);
         run.tools.clone_from(&state.tools);
-        run.carry.clone_from(&state.carry);
+        run.provider_state.clone_from(&state.provider_state);
         run.code_meter.clone_from(&state.code_meter);
         run.usage_metadata.clone_from(&state.usage_metadata);
         run.resumed = Some(Box::new(Resumed { state, decisions, again: false }));
         Ok(run)
     }
 
-    /// Goes on although somebody has gone on from the same state before: what its calls do is then done once more.
-    /// Default: no. Without effect on a run that does not go on from a state, or is not kept.
+    /// Resumes even if the same state was resumed before; its calls then run again. Defaults to false.
+    ///
+    /// No effect on a run that is not resumed or not stored.
     pub fn allow_second_resume(mut self) -> Self {
         if let Some(resumed) = &mut self.resumed {
             resumed.again = true;
@@ -203,9 +197,10 @@ impl Run {
         self
     }
 
-    /// Stops before calls that need approval, with a state to go on from ([`RunOutput::state`](crate::RunOutput::state)),
-    /// instead of asking while the run goes on. Only calls of the model itself: a tool that calls another has somebody
-    /// asked, or is denied. Default: as the agent says.
+    /// Pauses before calls that need approval, with a state to resume from ([`RunOutput::state`](crate::RunOutput::state)).
+    ///
+    /// Covers calls of the model only: a nested call of a tool asks during the run, or is denied. Defaults to the setting
+    /// of the agent.
     pub fn pausing_for_approval(mut self, pauses: bool) -> Self {
         self.pauses = pauses;
         self
@@ -213,26 +208,26 @@ impl Run {
 }
 
 impl Running<'_> {
-    /// Whether a call has to wait for a person.
-    pub(super) fn must_wait(&self, wanted: &Wanted) -> bool {
-        self.pauses
-            && !self.options.mock
-            && !self.options.dry_run
-            && self.config.toolbox.approval(&wanted.name) == Some(Approval::Ask)
+    /// Whether a call pauses the run for approval.
+    pub(super) fn needs_approval(&self, request: &RequestedCall) -> bool {
+        self.run.pauses
+            && !self.run.options.mock
+            && !self.run.options.dry_run
+            && self.config.toolbox.approval(&request.name) == Some(Approval::Ask)
     }
 
-    /// Makes sure that nobody else goes on from the same state, as far as a store can say.
+    /// Claims the state, so that no other process resumes it from the same store.
     pub(super) async fn claim(&mut self) -> Result<(), RunStopReason> {
-        let Some(resumed) = &self.resumed else { return Ok(()) };
+        let Some(resumed) = &self.run.resumed else { return Ok(()) };
         let state = &resumed.state;
-        let kept = (state.turns.as_slice(), state.tool_calls.len());
-        self.keeper.claim(state.pause, resumed.again, kept).await.map_err(|error| {
+        let stored = (state.turns.as_slice(), state.tool_calls.len());
+        self.run.persistence.claim(state.pause, resumed.again, stored).await.map_err(|error| {
             let hint = error.suggestion().map(|hint| format!(". {hint}")).unwrap_or_default();
             RunStopReason::NotClaimed(format!("{}{hint}", error.message()))
         })
     }
 
-    /// What a resumed run has done so far.
+    /// Restores the counts and the record of a resumed run.
     pub(super) fn restore(&mut self, resumed: &Resumed, begun: Instant) {
         let state = &resumed.state;
         self.budget.restore(&state.counted, begun, state.elapsed);
@@ -245,73 +240,72 @@ impl Running<'_> {
         record.tool_calls.clone_from(&state.tool_calls);
         self.record.artifacts =
             state.tool_calls.iter().flat_map(|call| call.artifacts.iter().cloned()).collect();
-        state.notices.iter().for_each(|notice| self.notices.add(notice.clone()));
-        self.watch = state.watch.clone();
+        state.notices.iter().for_each(|notice| self.run.notices.add(notice.clone()));
+        self.detector = state.detector.clone();
         self.repairs = state.repairs;
         self.latest_pause = state.pause;
-        // It has made its first call.
+        // The required call was the first one.
         self.release_choice();
     }
 
-    /// Takes up the calls of a resumed run.
-    pub(super) async fn take_up(&mut self, resumed: Resumed) -> Made {
+    /// Runs the pending calls of a resumed run by their decisions.
+    pub(super) async fn resume_calls(&mut self, resumed: Resumed) -> CallResults {
         let Resumed { state, mut decisions, .. } = resumed;
         let mut planned = Vec::with_capacity(state.calls.len());
         for call in state.calls {
-            let mut wanted = Wanted {
+            let mut request = RequestedCall {
                 id: call.call_id,
                 name: call.tool,
                 arguments: Arc::new(call.arguments),
                 arguments_error: call.arguments_error,
             };
-            let fate = match (call.result, decisions.remove(&call.id)) {
-                (Some(result), _) => Fate::Done(result),
-                (None, Some(Decision::Approve)) => self.fate_of(&mut wanted, Fate::Approved).await,
+            let plan = match (call.result, decisions.remove(&call.id)) {
+                (Some(result), _) => Plan::Done(result),
+                (None, Some(Decision::Approve)) => self.check_call(&mut request, Plan::RunApproved).await,
                 (None, Some(Decision::Edit(arguments))) => {
-                    wanted.arguments = Arc::new(arguments);
-                    wanted.arguments_error = None;
-                    self.fate_of(&mut wanted, Fate::Approved).await
+                    request.arguments = Arc::new(arguments);
+                    request.arguments_error = None;
+                    self.check_call(&mut request, Plan::RunApproved).await
                 }
-                (None, Some(Decision::Deny(reason))) => Fate::Refused(ToolError::permission(format!(
-                    "the call was not made: somebody was asked and said no: {reason}"
-                ))),
-                (None, None) => Fate::Waits,
+                (None, Some(Decision::Deny(reason))) => {
+                    Plan::Reject(ToolError::permission(format!("the call was denied: {reason}")))
+                }
+                (None, None) => Plan::Pending,
             };
-            planned.push(Planned { id: call.id, wanted, fate });
+            planned.push(PlannedCall { id: call.id, request, plan });
         }
-        self.carry_out(planned).await
+        self.run_calls(planned).await
     }
 
-    /// Lets the calls wait on of a run that came to its end before any of them was made: there is a state to go on from
-    /// again.
-    pub(super) fn wait_on(&mut self) {
-        if let Some(resumed) = self.resumed.take() {
-            self.waiting = resumed.state.calls;
+    /// Restores the pending calls of a run that ended before any of them ran, so that it can be resumed again.
+    pub(super) fn restore_pending(&mut self) {
+        if let Some(resumed) = self.run.resumed.take() {
+            self.pending = resumed.state.calls;
         }
     }
 
-    /// Keeps the calls of an answer of which some wait.
-    pub(super) fn wait_for(&mut self, calls: Vec<(Planned, Option<ToolResult>)>) -> Made {
-        let waiting = calls.into_iter().map(|(planned, result)| PendingCall {
+    /// Pauses the run at an answer with pending calls.
+    pub(super) fn pause(&mut self, calls: Vec<(PlannedCall, Option<ToolResult>)>) -> CallResults {
+        let pending = calls.into_iter().map(|(planned, result)| PendingCall {
             id: planned.id,
-            call_id: planned.wanted.id,
-            tool: planned.wanted.name,
-            arguments: Value::clone(&planned.wanted.arguments),
-            arguments_error: planned.wanted.arguments_error,
+            call_id: planned.request.id,
+            tool: planned.request.name,
+            arguments: Value::clone(&planned.request.arguments),
+            arguments_error: planned.request.arguments_error,
             result,
         });
-        self.waiting = waiting.collect();
-        let stop = if self.until == super::Until::Intent {
+        self.pending = pending.collect();
+        let stop = if self.run.until == super::Until::Intent {
             RunStopReason::ToolIntent
         } else {
             RunStopReason::ApprovalNeeded
         };
-        Made { results: Vec::new(), stop: Some(stop) }
+        CallResults { results: Vec::new(), stop: Some(stop) }
     }
 
-    /// The state to go on from, if calls wait.
+    /// The state to resume from, if calls are pending.
     pub(super) fn state(&mut self, begun: Instant) -> Option<RunState> {
-        if self.waiting.is_empty() {
+        if self.pending.is_empty() {
             return None;
         }
         Some(RunState {
@@ -320,26 +314,26 @@ impl Running<'_> {
             pause: self.latest_pause + 1,
             started: self.record.started,
             turns: self.request.turns.clone(),
-            calls: std::mem::take(&mut self.waiting),
+            calls: std::mem::take(&mut self.pending),
             counted: self.budget.counted(),
             elapsed: self.elapsed(begun),
             response: self.record.response.clone(),
             tools_used: self.record.tools_used.clone(),
             tool_calls: self.record.tool_calls.clone(),
-            notices: self.notices.as_slice().to_vec(),
-            watch: self.watch.clone(),
+            notices: self.run.notices.as_slice().to_vec(),
+            detector: self.detector.clone(),
             repairs: self.repairs,
-            carry: self.carry.clone(),
-            code_meter: self.code_meter.clone().compacted(),
+            provider_state: self.run.provider_state.clone(),
+            code_meter: self.run.code_meter.clone().compacted(),
             children: self.budget.context().children(),
-            // Without an offer the run still has the session that it came with.
-            tool_session: self.offer.session().or(self.tool_session.as_ref()).cloned(),
-            tools: self.tools.clone(),
-            usage_metadata: self.usage_metadata.clone(),
+            // Before the tools are listed, the session is that of the start.
+            tool_session: self.offer.session().or(self.run.tool_session.as_ref()).cloned(),
+            tools: self.run.tools.clone(),
+            usage_metadata: self.run.usage_metadata.clone(),
         })
     }
 
-    /// How long the run has worked, without the time in which it waited for a person.
+    /// The working time of the run, without its pauses.
     pub(super) fn elapsed(&self, begun: Instant) -> Duration {
         now().saturating_duration_since(begun).saturating_add(self.elapsed_before)
     }
