@@ -11,7 +11,7 @@ use toolpost_toolbox::{ToolSession, Toolbox};
 
 use crate::answer_schema::AnswerSchema;
 use crate::config::AgentConfig;
-use crate::{Compaction, Dynamic, Guardrail, Pricing, RunLimits, UsageSink, WrapUp};
+use crate::{Compaction, Dynamic, Guardrail, Pricing, RunLimits, UsageSink};
 
 /// A model with tools. Immutable and cheap to clone; it can run many times at once.
 ///
@@ -129,9 +129,9 @@ impl AgentBuilder {
         self
     }
 
-    /// Sets [`RunLimits::wrap_up`]; `None` for no last answer. Defaults to 1,024 tokens in 30 s.
-    pub fn wrap_up(mut self, wrap_up: impl Into<Option<WrapUp>>) -> Self {
-        self.0.limits.wrap_up = wrap_up.into();
+    /// Sets [`RunLimits::wrap_up`]. Defaults to true.
+    pub fn wrap_up(mut self, wrap_up: bool) -> Self {
+        self.0.limits.wrap_up = wrap_up;
         self
     }
 
@@ -211,7 +211,8 @@ impl AgentBuilder {
 
     /// Pauses a run before calls that need approval, instead of asking during the run. Defaults to false.
     ///
-    /// See [`Run::pausing_for_approval`](crate::Run::pausing_for_approval).
+    /// [`RunOutput::state`](crate::RunOutput::state) has the state to resume from. Covers calls of the model only: a
+    /// nested call of a tool asks during the run, or is denied.
     pub fn pause_for_approval(mut self, pauses: bool) -> Self {
         self.0.pauses = pauses;
         self

@@ -8,6 +8,10 @@ use toolpost_llm::{
 
 use crate::meter::Meter;
 
+/// The part of the window at which compaction begins.
+const THRESHOLD: f64 = 0.8;
+/// Output tokens of a summary.
+const SUMMARY_TOKENS: u32 = 2048;
 /// Characters of one text of the conversation that a summary reads.
 const MAX_TEXT_CHARS: usize = 4_000;
 /// Characters of the conversation that a summary reads if the context window is unknown.
@@ -59,29 +63,16 @@ pub struct Compaction {
     pub model: Option<Arc<dyn Model>>,
     /// The context window in tokens. Defaults to that of the model catalog.
     ///
-    /// If the window is unknown, the agent compacts only when the provider rejects a request as too long.
+    /// Compaction begins at 80 % of the window. If the window is unknown, the agent compacts only when the provider rejects
+    /// a request as too long, and a provider chooses itself.
     pub window: Option<u64>,
-    /// The part of the window at which compaction begins. Defaults to 0.8.
-    ///
-    /// A provider chooses itself if the window is unknown.
-    pub threshold: f64,
     /// How many of the latest turns a summary never replaces. Defaults to 6.
     pub keep_turns: usize,
-    /// Output tokens of a summary. Defaults to 2,048.
-    pub summary_tokens: u32,
 }
 
 impl Default for Compaction {
     fn default() -> Self {
-        Self {
-            by: CompactionBy::Summary,
-            keep_results: None,
-            model: None,
-            window: None,
-            threshold: 0.8,
-            keep_turns: 6,
-            summary_tokens: 2048,
-        }
+        Self { by: CompactionBy::Summary, keep_results: None, model: None, window: None, keep_turns: 6 }
     }
 }
 
@@ -114,24 +105,10 @@ impl Compaction {
         self
     }
 
-    /// Sets the part of the window at which compaction begins.
-    #[must_use]
-    pub fn threshold(mut self, part: f64) -> Self {
-        self.threshold = part;
-        self
-    }
-
     /// Sets how many of the latest turns a summary never replaces.
     #[must_use]
     pub fn keep_turns(mut self, turns: usize) -> Self {
         self.keep_turns = turns;
-        self
-    }
-
-    /// Sets the output tokens of a summary.
-    #[must_use]
-    pub fn summary_tokens(mut self, tokens: u32) -> Self {
-        self.summary_tokens = tokens;
         self
     }
 
@@ -149,8 +126,7 @@ impl Compaction {
         if !self.is_by_provider_of(model) {
             return Vec::new();
         }
-        let at_tokens =
-            self.window_of(model).map(|window| (window as f64 * self.threshold.clamp(0.0, 1.0)) as u64);
+        let at_tokens = self.window_of(model).map(|window| (window as f64 * THRESHOLD) as u64);
         // Clear results first: a summary may then be unnecessary.
         let clears = self.by == CompactionBy::Provider || has(model, Feature::ToolResultClearing);
         let clear = self.keep_results.filter(|_| clears);
@@ -165,7 +141,7 @@ impl Compaction {
 
     /// Whether a conversation of so many tokens approaches the window.
     pub(crate) fn is_due(&self, tokens: u64, model: &dyn Model) -> bool {
-        self.window_of(model).is_some_and(|window| tokens as f64 >= window as f64 * self.threshold)
+        self.window_of(model).is_some_and(|window| tokens as f64 >= window as f64 * THRESHOLD)
     }
 
     /// Writes the turn that replaces these.
@@ -181,7 +157,7 @@ impl Compaction {
         let request = Request {
             system: Some(INSTRUCTION.to_owned()),
             settings: Settings {
-                max_output_tokens: Some(self.summary_tokens),
+                max_output_tokens: Some(SUMMARY_TOKENS),
                 // No other request has this prefix.
                 prompt_caching: PromptCaching::Off,
                 ..Settings::default()

@@ -1,6 +1,5 @@
 //! The tools that a model is offered: all of a toolbox, or the loaded ones.
 
-use std::fmt;
 use std::sync::Arc;
 
 use toolpost_core::{Call, Port, Reply, ToolError, ToolSource, ToolSpec};
@@ -10,7 +9,7 @@ use toolpost_toolbox::{Discovery, DynamicSession, DynamicTools, OfferedTool, Too
 use crate::port::ModelPort;
 
 /// How a model finds tools that are loaded on demand.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Dynamic {
     /// All tools are offered.
@@ -43,18 +42,6 @@ impl From<Arc<dyn Model>> for Dynamic {
 impl<M: Model + 'static> From<Arc<M>> for Dynamic {
     fn from(model: Arc<M>) -> Self {
         Self::Find(model)
-    }
-}
-
-impl fmt::Debug for Dynamic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Off => f.write_str("Off"),
-            Self::Auto => f.write_str("Auto"),
-            Self::Native => f.write_str("Native"),
-            Self::Browse => f.write_str("Browse"),
-            Self::Find(model) => f.debug_tuple("Find").field(model.id()).finish(),
-        }
     }
 }
 

@@ -51,7 +51,7 @@ pub use self::delegate::AgentTool;
 pub use self::dynamic::Dynamic;
 pub use self::guardrail::{CallVerdict, Guardrail, TextVerdict};
 pub use self::history::merge_turns;
-pub use self::limits::{RunLimits, WrapUp};
+pub use self::limits::RunLimits;
 pub use self::listeners::UsageSink;
 pub use self::memory::{
     Conversation, ConversationSummary, Conversations, Exchange, Forked, RunStats, RunSummary, Runs, StoredRun,

@@ -45,8 +45,8 @@ pub struct RunLimits {
     pub repetition: u32,
     /// Requests to correct an answer that does not match its schema. Defaults to 2.
     pub repairs: u32,
-    /// The last answer of a run that reached a limit; `None` for none. Defaults to 1,024 tokens in 30 s.
-    pub wrap_up: Option<WrapUp>,
+    /// Whether a run that reached a limit writes a summary, of at most 1,024 tokens in 30 s. Defaults to true.
+    pub wrap_up: bool,
 }
 
 impl Default for RunLimits {
@@ -64,23 +64,7 @@ impl Default for RunLimits {
             tool_output_chars: None,
             repetition: 3,
             repairs: 2,
-            wrap_up: Some(WrapUp::default()),
+            wrap_up: true,
         }
-    }
-}
-
-/// Limits of the last answer of a run that reached a limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WrapUp {
-    /// Output tokens. Defaults to 1,024.
-    pub output_tokens: u32,
-    /// Time, beyond the time limit of the run. Defaults to 30 s.
-    pub time: Duration,
-}
-
-impl Default for WrapUp {
-    fn default() -> Self {
-        Self { output_tokens: 1024, time: Duration::from_secs(30) }
     }
 }

@@ -80,8 +80,6 @@ pub struct Run {
     /// Billed code execution time of the whole conversation.
     code_meter: CodeExecutionMeter,
     answer: Option<AnswerSchema>,
-    /// Whether calls that need approval pause the run.
-    pauses: bool,
     /// The tools that the run may call; `None` for all.
     tools: Option<BTreeSet<String>>,
     until: Until,
@@ -289,7 +287,7 @@ impl Running<'_> {
             if let Some(stop) = self.add_results(results) {
                 return Err(stop.into());
             }
-            if self.budget.context().handoff().is_some() {
+            if self.budget.context.handoff().is_some() {
                 return Ok(RunStopReason::Handoff);
             }
             self.detect_loop()?;
@@ -316,7 +314,7 @@ impl Running<'_> {
 
     /// Decides the step after an answer.
     fn next_step(&self, response: &Response, calls: Vec<RequestedCall>) -> Next {
-        match (stop_of(&response.stop), self.budget.used_up()) {
+        match (stop_of(&response.stop), self.budget.context.used_up()) {
             (Some(stop), _) if calls.is_empty() => Next::Answer(stop),
             // A truncated or refused answer may have truncated calls.
             (Some(stop), _) if stop != RunStopReason::EndTurn => Next::Reject(calls, stop),
@@ -382,14 +380,14 @@ impl Running<'_> {
             payloads,
             value,
             state: state.map(|state| *state),
-            handoff: budget.context().handoff(),
+            handoff: budget.context.handoff(),
         }
     }
 
     /// Sets the end of the run and its figures in the record.
     fn finish_record(&mut self, begun: Instant, stop: &RunStopReason, error: Option<&ModelError>) {
         let execution_time = self.elapsed(begun);
-        let context = self.budget.context();
+        let context = &self.budget.context;
         let spent = context.spent();
         let record = &mut self.record;
         record.children = context.take_children();
@@ -408,7 +406,7 @@ impl Running<'_> {
 
     /// Persists new turns, calls and figures.
     async fn save(&mut self) {
-        let spent = self.budget.context().spent();
+        let spent = self.budget.context.spent();
         if let Some(notice) = self.run.persistence.save(&self.request.turns, &self.record, &spent).await {
             self.note(&notice);
         }

@@ -147,8 +147,8 @@ impl Head {
         head.summary.title = self.summary.title;
         head.summary.model = self.summary.model;
         head.summary.forked_from = Some(Forked { from: self.summary.id, prompts });
-        let Self { provider_state, code_meter, tool_session, .. } = self;
-        Self { provider_state, code_meter, tool_session, ..head }
+        let Self { provider_state, tool_session, code_meter, .. } = self;
+        Self { provider_state, tool_session, code_meter, ..head }
     }
 
     fn spent(&self) -> Spent {

@@ -274,6 +274,14 @@ struct Pending<H> {
     is_sent: bool,
 }
 
+impl<H: Clone> State<H> {
+    fn push(&mut self, text: Option<Arc<str>>, change: impl FnOnce(&mut H)) {
+        change(&mut self.head);
+        let head = self.head.clone();
+        self.pending.push_back(Pending { id: new_change(), text, head, is_sent: false });
+    }
+}
+
 impl<H: Serialize + Clone> Log<H> {
     pub(super) fn new(store: LogStore, document: Document, head: H) -> Self {
         let state = State { document, head, pending: VecDeque::new() };
@@ -301,7 +309,7 @@ impl<H: Serialize + Clone> Log<H> {
 
     /// Appends an entry and changes the head.
     pub(super) fn append(&self, text: String, change: impl FnOnce(&mut H)) {
-        self.push(&mut self.state(), Some(text.into()), change);
+        self.state().push(Some(text.into()), change);
     }
 
     /// Changes the head, with the last pending change if that was not sent yet.
@@ -312,14 +320,8 @@ impl<H: Serialize + Clone> Log<H> {
                 change(&mut state.head);
                 last.head.clone_from(&state.head);
             }
-            None => self.push(state, None, change),
+            None => state.push(None, change),
         }
-    }
-
-    fn push(&self, state: &mut State<H>, text: Option<Arc<str>>, change: impl FnOnce(&mut H)) {
-        change(&mut state.head);
-        let head = state.head.clone();
-        state.pending.push_back(Pending { id: new_change(), text, head, is_sent: false });
     }
 
     /// Writes the pending changes.

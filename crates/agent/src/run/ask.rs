@@ -42,7 +42,7 @@ impl Running<'_> {
 
     /// Checks that all prices are known if the run limits cost.
     fn check_price(&self) -> Result<(), Interrupted> {
-        if !self.budget.context().limits_cost() {
+        if !self.budget.context.limits_cost() {
             return Ok(());
         }
         let Some(model) = self.config.unpriced() else { return Ok(()) };
@@ -56,14 +56,10 @@ impl Running<'_> {
 
     /// Lists the tools. If a source fails, the run offers its last known tools.
     async fn list_tools(&mut self) -> Result<(), Interrupted> {
-        let listed = tokio::select! {
-            biased;
-            () = self.run.cancellation.cancelled() => return Err(RunStopReason::Cancelled.into()),
-            () = sleep_until(self.budget.deadline()) => return Err(RunStopReason::MaxTime.into()),
-            listed = tokio::time::timeout(LIST_TIMEOUT, self.offer.list()) => match listed {
-                Ok(listed) => listed.map_err(|error| error.public(CallId::new()).to_string()),
-                Err(_) => Err("listing tools timed out after 15 s".to_owned()),
-            },
+        let listed = self.unless_over(tokio::time::timeout(LIST_TIMEOUT, self.offer.list())).await?;
+        let listed = match listed {
+            Ok(listed) => listed.map_err(|error| error.public(CallId::new()).to_string()),
+            Err(_) => Err("listing tools timed out after 15 s".to_owned()),
         };
         let listed =
             listed.inspect_err(|reason| self.note(&format!("the list of tools may be outdated: {reason}")));
@@ -123,7 +119,7 @@ impl Running<'_> {
             self.request.turns.push(Turn::Assistant(turn));
         }
         let (response, mut spent) = answer?;
-        self.budget.spend(&code_spending);
+        self.budget.context.spend(&code_spending);
         spent.add(&code_spending);
         self.emit_answer(&response, &spent, response.tool_calls().count());
         Ok(response)
@@ -131,7 +127,7 @@ impl Running<'_> {
 
     /// The answer to a request and its spending. Spending of a failed request counts too.
     pub(super) async fn answer_to(&mut self, request: &Request) -> Result<(Response, Spent), Interrupted> {
-        let mut meter = Meter::new(self.budget.context(), &self.model, self.config.pricing.as_ref());
+        let mut meter = Meter::new(&self.budget.context, &self.model, self.config.pricing.as_ref());
         let answer = self.receive(request, &mut meter).await;
         let spent = meter.finish();
         match answer {

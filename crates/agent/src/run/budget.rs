@@ -23,7 +23,7 @@ pub(super) struct Counted {
 pub(super) struct Budget {
     limits: RunLimits,
     counted: Counted,
-    context: Arc<RunContext>,
+    pub(super) context: Arc<RunContext>,
     /// The deadline of the caller.
     given: Option<Instant>,
     deadline: Option<Instant>,
@@ -51,7 +51,7 @@ impl Budget {
         if self.counted.iterations >= self.limits.iterations {
             return Err(RunStopReason::MaxIterations);
         }
-        match self.used_up() {
+        match self.context.used_up() {
             Some(stop) => Err(stop),
             None => Ok(()),
         }
@@ -61,26 +61,6 @@ impl Budget {
     pub(super) fn begin_iteration(&mut self) -> u32 {
         self.counted.iterations = self.counted.iterations.saturating_add(1);
         self.counted.iterations
-    }
-
-    /// Counts spending.
-    pub(super) fn spend(&self, spent: &Spent) {
-        self.context.spend(spent);
-    }
-
-    /// How many of the requested calls the limits allow.
-    pub(super) fn allowed_calls(&self, requested: usize) -> usize {
-        self.context.allowed_calls(u32::try_from(requested).unwrap_or(u32::MAX)) as usize
-    }
-
-    /// Reserves as many of the requested calls as the limits allow. Returns their number.
-    pub(super) fn take_calls(&self, requested: usize) -> usize {
-        self.context.take_calls(u32::try_from(requested).unwrap_or(u32::MAX)) as usize
-    }
-
-    /// The limit of tokens or cost that is reached.
-    pub(super) fn used_up(&self) -> Option<RunStopReason> {
-        self.context.used_up()
     }
 
     pub(super) fn counted(&self) -> Counted {
@@ -111,10 +91,6 @@ impl Budget {
 
     pub(super) fn is_late(&self) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now())
-    }
-
-    pub(super) fn context(&self) -> &Arc<RunContext> {
-        &self.context
     }
 }
 

@@ -80,7 +80,7 @@ impl Running<'_> {
     /// Runs the calls of an answer, some in parallel. The results have the order of the calls.
     pub(super) async fn call_tools(&mut self, calls: Vec<RequestedCall>) -> CallResults {
         let mut planned = Vec::with_capacity(calls.len());
-        let allowed = self.budget.allowed_calls(calls.len());
+        let allowed = self.budget.context.allowed_calls(calls.len());
         for (index, mut request) in calls.into_iter().enumerate() {
             let plan = if index >= allowed {
                 Plan::OverLimit
@@ -123,7 +123,7 @@ impl Running<'_> {
         }
         // Parallel agents may have used up the limit in the meantime.
         let count = planned.iter().filter(|call| call.plan.runs()).count();
-        let taken = self.budget.take_calls(count);
+        let taken = self.budget.context.take_calls(count);
         let runs = planned.iter_mut().filter(|call| call.plan.runs());
         runs.skip(taken).for_each(|call| call.plan = Plan::OverLimit);
         let over_limit = planned.iter().any(|call| matches!(call.plan, Plan::OverLimit));
@@ -245,7 +245,7 @@ impl Running<'_> {
             }
             if let Some(usage) = one.usage.as_ref().filter(|_| !has_completions) {
                 let spent = Spent { usage: usage.clone(), cost_usd: one.cost_usd };
-                self.budget.spend(&spent);
+                self.budget.context.spend(&spent);
                 self.emit_usage(one.tool.to_string(), &spent, 0);
             }
         }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use toolpost_llm::{ErrorKind, Response};
 
 use super::hosted_code::missing;
-use super::{Interrupted, Running, sleep_until};
-use crate::RunStopReason;
+use super::{Interrupted, Running};
 use crate::compaction::middle;
 use crate::meter::Meter;
 
@@ -64,13 +63,8 @@ impl Running<'_> {
         };
         let window = compaction.window_of(&*writer);
         let turns = self.request.turns.get(from..to).unwrap_or_default();
-        let mut meter = Meter::new(self.budget.context(), &writer, self.config.pricing.as_ref());
-        let summary = tokio::select! {
-            biased;
-            () = self.run.cancellation.cancelled() => Err(Interrupted::from(RunStopReason::Cancelled)),
-            () = sleep_until(self.budget.deadline()) => Err(RunStopReason::MaxTime.into()),
-            summary = compaction.summary(&mut meter, turns, window) => Ok(summary),
-        };
+        let mut meter = Meter::new(&self.budget.context, &writer, self.config.pricing.as_ref());
+        let summary = self.unless_over(compaction.summary(&mut meter, turns, window)).await;
         if let Some(spent) = meter.finish() {
             self.emit_usage(writer.id().to_string(), &spent, 0);
         }
@@ -80,7 +74,7 @@ impl Running<'_> {
                 // Another attempt would cost as much.
                 self.has_summary_failed = true;
                 self.note(&format!("compaction failed and is off for this run: {error}"));
-                return match self.budget.used_up() {
+                return match self.budget.context.used_up() {
                     Some(stop) => Err(stop.into()),
                     None => Ok(false),
                 };
@@ -94,7 +88,7 @@ impl Running<'_> {
         self.request.provider_state = missing(&self.run.provider_state, &self.request.turns);
         self.note(&format!("a summary replaced {} turns of the conversation", to - from));
         // The summary may have used up the limit.
-        match self.budget.used_up() {
+        match self.budget.context.used_up() {
             Some(stop) => Err(stop.into()),
             None => Ok(true),
         }

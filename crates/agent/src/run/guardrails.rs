@@ -94,7 +94,7 @@ impl Running<'_> {
     }
 
     /// Awaits a future until the run is cancelled or reaches its deadline.
-    async fn unless_over<T>(&self, future: impl Future<Output = T>) -> Result<T, RunStopReason> {
+    pub(super) async fn unless_over<T>(&self, future: impl Future<Output = T>) -> Result<T, RunStopReason> {
         tokio::select! {
             biased;
             () = self.run.cancellation.cancelled() => Err(RunStopReason::Cancelled),

@@ -196,21 +196,12 @@ impl Run {
         }
         self
     }
-
-    /// Pauses before calls that need approval, with a state to resume from ([`RunOutput::state`](crate::RunOutput::state)).
-    ///
-    /// Covers calls of the model only: a nested call of a tool asks during the run, or is denied. Defaults to the setting
-    /// of the agent.
-    pub fn pausing_for_approval(mut self, pauses: bool) -> Self {
-        self.pauses = pauses;
-        self
-    }
 }
 
 impl Running<'_> {
     /// Whether a call pauses the run for approval.
     pub(super) fn needs_approval(&self, request: &RequestedCall) -> bool {
-        self.run.pauses
+        self.config.pauses
             && !self.run.options.mock
             && !self.run.options.dry_run
             && self.config.toolbox.approval(&request.name) == Some(Approval::Ask)
@@ -231,7 +222,7 @@ impl Running<'_> {
     pub(super) fn restore(&mut self, resumed: &Resumed, begun: Instant) {
         let state = &resumed.state;
         self.budget.restore(&state.counted, begun, state.elapsed);
-        state.children.iter().for_each(|child| self.budget.context().adopt(Arc::clone(child)));
+        state.children.iter().for_each(|child| self.budget.context.adopt(Arc::clone(child)));
         let record = &mut self.record;
         record.started = state.started;
         record.iterations = state.counted.iterations;
@@ -325,7 +316,7 @@ impl Running<'_> {
             repairs: self.repairs,
             provider_state: self.run.provider_state.clone(),
             code_meter: self.run.code_meter.clone().compacted(),
-            children: self.budget.context().children(),
+            children: self.budget.context.children(),
             // Before the tools are listed, the session is that of the start.
             tool_session: self.offer.session().or(self.run.tool_session.as_ref()).cloned(),
             tools: self.run.tools.clone(),

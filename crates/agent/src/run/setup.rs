@@ -45,7 +45,6 @@ impl Agent {
             provider_state: BTreeMap::new(),
             code_meter: CodeExecutionMeter::new(),
             answer: self.0.answer.clone(),
-            pauses: self.0.pauses,
             tools: None,
             until: Until::Answer,
             resumed: None,

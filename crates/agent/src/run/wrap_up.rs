@@ -1,26 +1,37 @@
 //! The last answer of a run at its limit: a summary without tool calls.
 
+use std::time::Duration;
+
 use toolpost_llm::{Thinking, ToolChoice, Turn};
 
 use super::{FROM_THE_PROGRAM, Running, calls};
 use crate::RunStopReason;
 use crate::results::requested_calls;
 
+/// Output tokens of the summary.
+const MAX_TOKENS: u32 = 1024;
+/// Time for the summary, beyond the time limit of the run.
+const TIME: Duration = Duration::from_secs(30);
 /// The request for the summary.
 const INSTRUCTION: &str = "The run has to end now ({stop}). Call no tool. Summarize the work done, the findings and the open tasks in a few sentences.";
 
 impl Running<'_> {
     /// Requests a summary if the run reached a limit. A failure leaves the run unchanged.
     pub(super) async fn wrap_up(&mut self, stop: &RunStopReason) {
-        let Some(wrap_up) = self.config.limits.wrap_up.clone() else { return };
         let has_done_nothing = self.record.tool_calls.is_empty() && self.record.response.is_empty();
         // A request must have a result for every call.
         let has_pending = !self.pending.is_empty();
         // A caller at its limit reads no summary, and an unknown cost may exceed any limit.
-        let is_over = self.budget.context().is_outer_used_up()
-            || self.budget.used_up() == Some(RunStopReason::UnknownCost);
+        let is_over = self.budget.context.is_outer_used_up()
+            || self.budget.context.used_up() == Some(RunStopReason::UnknownCost);
         let is_cancelled = self.run.cancellation.is_cancelled();
-        if !stop.may_wrap_up() || has_pending || is_over || is_cancelled || has_done_nothing {
+        if !self.config.limits.wrap_up
+            || !stop.may_wrap_up()
+            || has_pending
+            || is_over
+            || is_cancelled
+            || has_done_nothing
+        {
             return;
         }
         let mut request = self.request.clone();
@@ -31,15 +42,14 @@ impl Running<'_> {
             request.tool_choice = Some(ToolChoice::None);
         }
         let settings = &mut request.settings;
-        let tokens =
-            settings.max_output_tokens.map_or(wrap_up.output_tokens, |own| own.min(wrap_up.output_tokens));
+        let tokens = settings.max_output_tokens.map_or(MAX_TOKENS, |own| own.min(MAX_TOKENS));
         settings.max_output_tokens = Some(tokens);
         settings.output = None;
         // The thinking budget must be below the output limit.
         if matches!(settings.thinking, Some(Thinking::Budget(_))) {
             settings.thinking = None;
         }
-        self.budget.extend(wrap_up.time);
+        self.budget.extend(TIME);
         let Ok((answered, spent)) = self.answer_to(&request).await else {
             return self.note("the request for a summary failed");
         };

@@ -142,7 +142,7 @@ async fn a_summary_that_fails_or_costs_too_much_ends_as_it_should() {
     let (builder, _) = adder(50, 99);
     let outcome = builder
         .max_tokens(1_900)
-        .wrap_up(None)
+        .wrap_up(false)
         .compaction(
             Compaction::default()
                 .window(600)
@@ -223,11 +223,11 @@ async fn the_provider_makes_a_conversation_shorter_and_what_it_writes_goes_back(
             ("anthropic", "claude-opus-5-5"),
             message(items.clone(), "tool_use"),
             done(),
-            Compaction::default().by(by).window(200_000).threshold(0.5).keep_results(4),
+            Compaction::default().by(by).window(200_000).keep_results(4),
         )
         .await;
         for body in &bodies {
-            let trigger = json!({"type": "input_tokens", "value": 100_000});
+            let trigger = json!({"type": "input_tokens", "value": 160_000});
             assert_eq!(
                 body["context_management"]["edits"],
                 json!([
@@ -338,23 +338,18 @@ async fn a_summary_that_comes_to_nothing_is_paid_for_once() {
 }
 
 #[tokio::test]
-async fn a_summary_comes_when_it_is_asked_for_and_is_so_long_at_most() {
-    for (threshold, tokens, due) in [(None, None, 9), (Some(0.3), Some(99), 3)] {
-        let (builder, requests) = adder(8, 99);
-        let agent = builder.compaction(
-            Compaction::default()
-                .window(1_000)
-                .keep_turns(1)
-                .threshold(threshold.unwrap_or(0.8))
-                .summary_tokens(tokens.unwrap_or(2048)),
-        );
-        agent.build().run("Add much.").finish().await;
-        let requests = requests.lock().unwrap();
-        let first = requests.iter().position(is_for_summary).unwrap();
-        // The answer before it is the first that came near enough to the window.
-        assert_eq!(requests[first - 1].turns.len(), due);
-        assert_eq!(requests[first].settings.max_output_tokens, Some(tokens.unwrap_or(2048)));
-    }
+async fn a_summary_comes_at_four_fifths_of_the_window() {
+    let (builder, requests) = adder(8, 99);
+    builder
+        .compaction(Compaction::default().window(1_000).keep_turns(1))
+        .build()
+        .run("Add much.")
+        .finish()
+        .await;
+    let requests = requests.lock().unwrap();
+    let first = requests.iter().position(is_for_summary).unwrap();
+    assert_eq!(requests[first - 1].turns.len(), 9);
+    assert_eq!(requests[first].settings.max_output_tokens, Some(2048));
 }
 
 #[tokio::test]

@@ -48,7 +48,7 @@ async fn iterations_end_a_run() {
 
 #[tokio::test]
 async fn tool_calls_end_a_run_and_the_conversation_stays_whole() {
-    let outcome = agent(&endless()).max_tool_calls(3).wrap_up(None).build().run("Go.").finish().await;
+    let outcome = agent(&endless()).max_tool_calls(3).wrap_up(false).build().run("Go.").finish().await;
     assert_eq!((&outcome.stop, outcome.record.tool_calls.len()), (&RunStopReason::MaxToolCalls, 3));
     assert!(is_whole(&outcome.turns));
     let Some(Turn::ToolResults(results)) = outcome.turns.last() else { panic!("{:?}", outcome.turns) };
@@ -57,7 +57,7 @@ async fn tool_calls_end_a_run_and_the_conversation_stays_whole() {
 
 #[tokio::test]
 async fn tokens_end_a_run() {
-    let outcome = agent(&endless()).max_tokens(250).wrap_up(None).build().run("Go.").finish().await;
+    let outcome = agent(&endless()).max_tokens(250).wrap_up(false).build().run("Go.").finish().await;
     assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&RunStopReason::MaxTokens, 300));
     assert!(is_whole(&outcome.turns));
 }
@@ -134,7 +134,7 @@ async fn tokens_end_a_run_that_only_pauses() {
         "turns:\n{}",
         "  - text: a\n    stop: pause\n    usage: { input: 100, output: 0 }\n".repeat(30)
     );
-    let outcome = agent(&script).max_tokens(150).wrap_up(None).build().run("Go.").finish().await;
+    let outcome = agent(&script).max_tokens(150).wrap_up(false).build().run("Go.").finish().await;
     assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&RunStopReason::MaxTokens, 200));
 }
 

@@ -253,7 +253,7 @@ async fn money_of_agents_that_are_called_side_by_side_is_limited_together() {
         let script = r"turns: [{ calls: [{ tool: s, args: { prompt: a } }, { tool: s, args: { prompt: b } }, { tool: s, args: { prompt: c } }], usage: { input: 1, output: 1 } }, { text: done }]";
         let toolbox =
             Toolbox::builder().tool(spender.as_tool(ToolSpec::new("s", "Spends."))).build().unwrap();
-        let boss = scripted(script, toolbox).pricing(Arc::clone(&dollar)).max_cost_usd(1.0).wrap_up(None);
+        let boss = scripted(script, toolbox).pricing(Arc::clone(&dollar)).max_cost_usd(1.0).wrap_up(false);
         boss.build().run("Spend.").finish().await
     };
     let outcome = run(&spender(true)).await;
@@ -277,7 +277,7 @@ async fn money_of_agents_that_are_called_side_by_side_is_limited_together() {
 #[tokio::test]
 async fn what_an_agent_spends_counts_for_who_called_it() {
     let adder = agent(ADDER).build();
-    let outcome = boss(&adder).max_tokens(115).wrap_up(None);
+    let outcome = boss(&adder).max_tokens(115).wrap_up(false);
     let outcome = outcome.build().run("Add.").finish().await;
     assert_eq!(outcome.stop, RunStopReason::MaxTokens);
     let child = &outcome.record.children[0];
@@ -316,7 +316,7 @@ async fn agents_in_agents_are_only_so_deep_and_stop_with_their_callers() {
         cancellation.cancel();
     });
     assert_eq!(outcome.stop, RunStopReason::Cancelled);
-    let hurried = scripted(script, toolbox).max_time(Duration::from_millis(100)).wrap_up(None);
+    let hurried = scripted(script, toolbox).max_time(Duration::from_millis(100)).wrap_up(false);
     assert_eq!(hurried.build().run("x").finish().await.stop, RunStopReason::MaxTime);
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
@@ -445,7 +445,7 @@ async fn a_call_that_no_run_makes_is_a_run_that_is_kept_with_what_it_consumed() 
     assert_eq!(reply.record.usage.as_ref().map(|usage| usage.input_tokens), Some(300));
     assert_eq!(runs.list(None, 9).await.unwrap()[0].usage.input_tokens, 300);
     // What went wrong names the run.
-    let limited = agent(ADDER).max_iterations(1).wrap_up(None).build();
+    let limited = agent(ADDER).max_iterations(1).wrap_up(false).build();
     let error = tool(&limited, &runs).call(call()).await.result.unwrap_err();
     assert_eq!(error.code(), toolpost::Code::Limit);
     let id = runs.find(error.context()["run"].as_str().unwrap()).await.unwrap();

@@ -37,7 +37,7 @@ fn model(turns: &[&str]) -> ScriptModel {
 
 async fn run(toolbox: Toolbox, turns: &[&str], change: impl FnOnce(&mut RunLimits)) -> RunOutput {
     let agent = Agent::builder(Arc::new(model(turns)), toolbox).limits(crate::limits(|limits| {
-        limits.wrap_up = None;
+        limits.wrap_up = false;
         change(limits);
     }));
     agent.build().run("Go.").finish().await

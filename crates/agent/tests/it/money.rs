@@ -45,7 +45,7 @@ async fn money_ends_a_run_and_it_goes_beyond_by_one_answer_and_the_summary() {
     assert_eq!((outcome.text(), outcome.record.tool_calls.len()), ("step 3", 2));
     let off = |limits: &mut toolpost_agent::RunLimits| {
         limits.cost_usd = Some(0.25);
-        limits.wrap_up = None;
+        limits.wrap_up = false;
     };
     let outcome = agent(&endless()).limits(crate::limits(off)).build().run("Go.").finish().await;
     assert!((outcome.record.cost_usd.unwrap() - 0.3).abs() < 1e-9 && !outcome.record.wrapped_up);

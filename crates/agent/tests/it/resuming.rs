@@ -50,7 +50,7 @@ fn sleeper(milliseconds: u64) -> AgentBuilder {
     crate::agent(&format!(
         "turns: [{{ calls: [{{ tool: wait, args: {{ milliseconds: {milliseconds} }} }}] }}, {{ text: Awake. }}]"
     ))
-    .wrap_up(None)
+    .wrap_up(false)
 }
 
 fn in_milliseconds(milliseconds: u64) -> Instant {
@@ -80,7 +80,7 @@ fn careful(limit: Option<u64>) -> Agent {
     let toolbox = Toolbox::builder().tool(crate::wait).approval("wait", Approval::Ask).build().unwrap();
     Agent::builder(Arc::new(ScriptModel::parse("test", script).unwrap()), toolbox)
         .limits(crate::limits(|limits| {
-            (limits.time, limits.wrap_up) = (limit.map(Duration::from_millis), None);
+            (limits.time, limits.wrap_up) = (limit.map(Duration::from_millis), false);
         }))
         .pause_for_approval(true)
         .build()
@@ -155,7 +155,7 @@ turns:
         Toolbox::builder().tool(crate::add).tool(crate::wait).approval("add", Approval::Ask).build().unwrap();
     let builder = Agent::builder(Arc::new(ScriptModel::parse("test", script).unwrap()), toolbox)
         .pricing(pricing)
-        .wrap_up(None)
+        .wrap_up(false)
         .pause_for_approval(true);
     let agent = change(builder).build();
     let first = agent.run("Go.").finish().await;

@@ -167,7 +167,7 @@ async fn later_tools_are_seen_and_the_order_of_keys_hides_nothing() {
     let turn = |args: &str| format!("  - calls: [{{ tool: broken, args: {{ {args} }} }}]\n");
     let turns = [turn("a: 1, b: 2"), turn("b: 2.0, a: 1")].concat().repeat(10);
     let toolbox = Toolbox::builder().build().unwrap();
-    let agent = Agent::builder(script(&format!("turns:\n{turns}")), toolbox.clone()).wrap_up(None).build();
+    let agent = Agent::builder(script(&format!("turns:\n{turns}")), toolbox.clone()).wrap_up(false).build();
     let mut spec = ToolSpec::new("broken", "Fail.");
     spec.input_schema = Arc::new(Schema::new(json!({"type": "object"})));
     toolbox.add(tool_fn(spec, async |_, _| Err(toolpost::ToolError::not_found("nothing there")))).unwrap();

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 use toolpost::{Cancellation, Ctx, Evidence, Output, SampleRequest, ToolSpec, UsageEvent, tool, tool_fn};
-use toolpost_agent::{Agent, AgentBuilder, Compaction, Pricing, RunLimits, RunOutput, RunStopReason, WrapUp};
+use toolpost_agent::{Agent, AgentBuilder, Compaction, Pricing, RunLimits, RunOutput, RunStopReason};
 use toolpost_llm::{
     ErrorKind, FallbackModel, FunctionModel, Model, ModelError, ModelEvent, ModelId, ModelReply,
     NetworkStage, Request, ResponseStream, TimeoutStage, Turn, Usage,
@@ -116,7 +116,7 @@ async fn completions_for_tools_end_at_the_limits_of_the_run() {
         ] {
             let (builder, completions) = asker(tool, arguments.clone());
             let told = Told::default();
-            let agent = told.listen(builder).limits(crate::limits(limit)).wrap_up(None).build();
+            let agent = told.listen(builder).limits(crate::limits(limit)).wrap_up(false).build();
             let outcome = agent.run("Go.").finish().await;
             // The answer, and completions up to the one that reached the limit, also when all are asked for at once.
             assert_eq!((completions.lock().unwrap().len(), outcome.record.iterations), (3, 1), "{tool}");
@@ -166,7 +166,7 @@ async fn a_run_at_its_limit_has_no_tools_picked() {
     );
     let picks = Watched::new("turns:\n  - text: '{\"tool_names\": [\"add\"], \"reasoning\": \"x\"}'\n");
     let agent = Agent::builder(model, toolbox()).dynamic(Arc::clone(&picks)).core_tools(["greedy"]);
-    let agent = agent.max_tokens(150).max_parallel_tools(1).wrap_up(None);
+    let agent = agent.max_tokens(150).max_parallel_tools(1).wrap_up(false);
     let outcome = agent.build().run("Go.").finish().await;
     assert_eq!((&outcome.stop, outcome.record.tool_calls.len()), (&RunStopReason::MaxTokens, 2));
     assert_eq!(picks.asked().len(), 0);
@@ -313,7 +313,7 @@ async fn a_completion_that_nobody_waits_for_counts() {
         let agent = told.listen(Agent::builder(model, toolbox()).pricing(pricing()));
         let agent = agent.limits(crate::limits(|limits| {
             limits.cost_usd = limit;
-            limits.wrap_up = None;
+            limits.wrap_up = false;
         }));
         let outcome = agent.build().run("Go.").finish().await;
         told.check(&outcome);
@@ -385,59 +385,39 @@ fn restless() -> Arc<Watched> {
 }
 
 #[tokio::test]
-async fn a_summing_up_is_so_long_at_most() {
-    for (change, own, expected) in [
-        ((|_| {}) as fn(&mut WrapUp), None, 1024),
-        (|wrap_up| wrap_up.output_tokens = 77, None, 77),
-        (|wrap_up| wrap_up.output_tokens = 77, Some(30), 30),
-    ] {
+async fn a_summary_at_a_limit_has_a_limit_of_tokens() {
+    for (own, expected) in [(None, 1024), (Some(30), 30)] {
         let model = restless();
-        let agent = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox());
-        let agent = agent.limits(crate::limits(|limits| {
-            limits.iterations = 1;
-            change(limits.wrap_up.as_mut().unwrap());
-        }));
+        let agent = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox()).max_iterations(1);
         let settings = toolpost_llm::Settings { max_output_tokens: own, ..toolpost_llm::Settings::default() };
         let outcome = agent.settings(settings).build().run("Go.").finish().await;
         assert!(outcome.record.wrapped_up);
-        let asked = model.asked();
-        assert_eq!(asked[0].settings.max_output_tokens, own);
-        assert_eq!(asked[1].settings.max_output_tokens, Some(expected));
+        let limits =
+            model.asked().iter().map(|request| request.settings.max_output_tokens).collect::<Vec<_>>();
+        assert_eq!(limits, [own, Some(expected)]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_summing_up_takes_so_long_at_most() {
-    for (change, seconds) in
-        [((|_| {}) as fn(&mut WrapUp), 30), (|wrap_up| wrap_up.time = Duration::from_secs(5), 5)]
-    {
-        for limit in [None, Some(Duration::from_mins(10))] {
-            let call = whole(ModelReply::call("add", json!({ "a": 1, "b": 2 })).with_usage(60, 40)).await;
-            let model = telling(move |request: &Request| {
-                if request.tool_choice.is_some() {
-                    part([used(70, 1), text("I was ")], None)
-                } else {
-                    call.clone()
-                }
-            });
-            let told = Told::default();
-            let agent = told.listen(Agent::builder(model, toolbox()).pricing(pricing())).limits(
-                crate::limits(|limits| {
-                    limits.iterations = 1;
-                    limits.time = limit;
-                    change(limits.wrap_up.as_mut().unwrap());
-                }),
-            );
-            let begun = tokio::time::Instant::now();
-            let outcome = agent.build().run("Go.").finish().await;
-            assert_eq!((begun.elapsed().as_secs(), outcome.record.wrapped_up), (seconds, false));
-            assert!(
-                outcome.record.notices.iter().any(|notice| notice.contains("request for a summary failed"))
-            );
-            // It was paid for all the same.
-            assert_eq!((outcome.record.usage.total_tokens(), outcome.record.cost_usd), (171, None));
-            told.check(&outcome);
-        }
+async fn a_summary_at_a_limit_has_a_time_limit_and_counts() {
+    for limit in [None, Some(Duration::from_mins(10))] {
+        let call = whole(ModelReply::call("add", json!({ "a": 1, "b": 2 })).with_usage(60, 40)).await;
+        let model = telling(move |request: &Request| {
+            if request.tool_choice.is_some() {
+                part([used(70, 1), text("I was ")], None)
+            } else {
+                call.clone()
+            }
+        });
+        let told = Told::default();
+        let agent = told.listen(Agent::builder(model, toolbox()).pricing(pricing()).max_iterations(1));
+        let agent = agent.limits(crate::limits(|limits| (limits.iterations, limits.time) = (1, limit)));
+        let begun = tokio::time::Instant::now();
+        let outcome = agent.build().run("Go.").finish().await;
+        assert_eq!((begun.elapsed().as_secs(), outcome.record.wrapped_up), (30, false));
+        assert!(outcome.record.notices.iter().any(|notice| notice.contains("request for a summary failed")));
+        assert_eq!((outcome.record.usage.total_tokens(), outcome.record.cost_usd), (171, None));
+        told.check(&outcome);
     }
 }
 
@@ -467,7 +447,7 @@ async fn what_a_tool_says_that_another_tool_has_called_counts() {
         let agent = told.listen(Agent::builder(model, toolbox.clone()).pricing(pricing()));
         (
             told,
-            agent.limits(crate::limits(|limits| (limits.cost_usd, limits.wrap_up) = (limit, None))).build(),
+            agent.limits(crate::limits(|limits| (limits.cost_usd, limits.wrap_up) = (limit, false))).build(),
         )
     };
     let (told, free) = agent(None);

@@ -100,10 +100,14 @@ async fn what_nothing_is_decided_about_waits_on_and_what_is_done_is_not_done_aga
 }
 
 #[tokio::test]
-async fn without_pausing_somebody_is_asked_or_it_is_denied() {
-    let paid = Arc::new(AtomicU32::new(0));
-    let outcome = agent(&paid).run("Pay.").pausing_for_approval(false).finish().await;
-    assert_eq!((&outcome.stop, paid.load(Ordering::Relaxed)), (&RunStopReason::EndTurn, 0));
+async fn without_a_pause_and_a_port_the_call_is_denied() {
+    let pay = tool_fn(ToolSpec::new("pay", "Pay."), |_, _| async { Ok(Output::text("paid")) });
+    let toolbox = Toolbox::builder().tool(pay).approval("pay", Approval::Ask).build().unwrap();
+    let model =
+        ScriptModel::parse("test", "turns: [{ calls: [{ tool: pay }] }, { text: '{{ last.text }}' }]")
+            .unwrap();
+    let outcome = Agent::builder(Arc::new(model), toolbox).build().run("Pay.").finish().await;
+    assert_eq!(outcome.stop, RunStopReason::EndTurn);
     assert!(outcome.text().contains("this caller cannot be asked") && outcome.state.is_none());
 }
 
