@@ -10,6 +10,8 @@ use toolpost_agent::{Agent, RunLimits, RunOutput, RunStopReason};
 use toolpost_llm::{ScriptModel, Turn};
 use toolpost_toolbox::Toolbox;
 
+use crate::support::results;
+
 /// A tool that answers by a function of how often it was called.
 fn tool(
     name: &str,
@@ -28,7 +30,7 @@ fn tool(
     })
 }
 
-/// A model that says these turns over and over; `{n}` is the number of the turn.
+/// A script that repeats these turns; `{n}` is the number of the turn.
 fn model(turns: &[&str]) -> ScriptModel {
     let turn = |n: usize| format!("  - {}\n", turns[n % turns.len()].replace("{n}", &n.to_string()));
     let turns = (0..60_usize).map(turn).collect::<Vec<_>>().concat();
@@ -116,9 +118,9 @@ async fn every_loop_has_its_stop_reason_and_a_bounded_length() {
         assert_eq!((&outcome.stop, outcome.record.iterations), (stop, *iterations), "{name}");
         assert_eq!(outcome.record.stop_reason, stop.as_str());
         assert!(outcome.stop.is_limit() && outcome.stop.is_repetition() && !outcome.record.success, "{name}");
-        // It was told before, once.
-        let told = |turn: &&Turn| matches!(turn, Turn::User(parts) if format!("{parts:?}").contains("[This is from the program"));
-        let warnings = outcome.turns.iter().filter(told).count();
+        // The model was warned before.
+        let reported = |turn: &&Turn| matches!(turn, Turn::User(parts) if format!("{parts:?}").contains("[This is from the program"));
+        let warnings = outcome.turns.iter().filter(reported).count();
         let pauses = turns[0].contains("pause");
         assert!(pauses || (1..=2).contains(&warnings), "{name}: {warnings}");
         let noted = |notice: &String| notice.starts_with("detected loop: ");
@@ -161,7 +163,7 @@ async fn a_long_result_is_truncated_for_the_model_only() {
     let turns = ["{ calls: [{ tool: big }] }", "{ text: done }"];
     for (limit, at_most) in [(None, 65_536), (Some(1000), 1000), (Some(10), 10)] {
         let outcome = run(toolbox.clone(), &turns, |limits| limits.tool_output_chars = limit).await;
-        let Some(Turn::ToolResults(results)) = outcome.turns.get(2) else { panic!("{:?}", outcome.turns) };
+        let results = results(&outcome.turns, 2);
         let read = results[0].joined_text();
         assert!(read.chars().count() <= at_most && !read.is_empty(), "{limit:?}: {}", read.len());
         let ends_stay = read.starts_with("begin") && read.ends_with("end");
