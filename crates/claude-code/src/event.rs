@@ -24,7 +24,8 @@ pub(super) enum Event {
         message: Message<ToolResult>,
     },
     /// A part of an unfinished message.
-    StreamEvent {
+    #[serde(rename = "stream_event")]
+    Partial {
         event: StreamEvent,
         parent_tool_use_id: Option<String>,
     },
@@ -160,14 +161,14 @@ pub(super) struct Ended {
     pub(super) total_cost_usd: Option<f64>,
     /// Of this turn alone.
     #[serde(deserialize_with = "lenient")]
-    pub(super) usage: Tokens,
+    pub(super) usage: ProgramUsage,
     #[serde(deserialize_with = "list")]
     pub(super) permission_denials: Vec<Denial>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(super) struct Tokens {
+pub(super) struct ProgramUsage {
     input_tokens: u64,
     output_tokens: u64,
     cache_read_input_tokens: u64,
@@ -181,8 +182,8 @@ struct OutputTokens {
     thinking_tokens: Option<u64>,
 }
 
-impl From<Tokens> for Usage {
-    fn from(tokens: Tokens) -> Self {
+impl From<ProgramUsage> for Usage {
+    fn from(tokens: ProgramUsage) -> Self {
         let (read, written) = (tokens.cache_read_input_tokens, tokens.cache_creation_input_tokens);
         Self {
             input_tokens: tokens.input_tokens.saturating_add(read).saturating_add(written),

@@ -172,7 +172,7 @@ impl<'a> OutputBuilder<'a> {
                 }
             }
             Event::User { message } => message.content.iter().for_each(|result| self.add_result(result)),
-            Event::StreamEvent { parent_tool_use_id: None, event } => self.emit(|| match event.delta {
+            Event::Partial { parent_tool_use_id: None, event } => self.emit(|| match event.delta {
                 Delta::TextDelta { text } => RunEvent::TextDelta { run, text },
                 Delta::ThinkingDelta { thinking: text } => RunEvent::ThinkingDelta { run, text },
             }),
@@ -185,7 +185,7 @@ impl<'a> OutputBuilder<'a> {
                 }
             }
             // Text of sub-agents is internal; the session handles the others.
-            Event::StreamEvent { .. }
+            Event::Partial { .. }
             | Event::Result(_)
             | Event::ControlRequest { .. }
             | Event::ControlResponse { .. } => {}

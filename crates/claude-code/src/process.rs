@@ -192,12 +192,10 @@ impl Process {
             Verdict::Ok => (Kind::Killed, "ended".to_owned()),
             other => (Kind::Killed, format!("was ended: {other:?}")),
         };
-        let mut message = format!("the process of Claude Code {end}");
         let stderr = self.stderr();
-        if !stderr.is_empty() {
-            message.push_str(&format!("; its last output on stderr: {stderr}"));
-        }
-        kind.error(message)
+        let stderr =
+            if stderr.is_empty() { stderr } else { format!("; its last output on stderr: {stderr}") };
+        kind.error(format!("the process of Claude Code {end}{stderr}"))
     }
 }
 

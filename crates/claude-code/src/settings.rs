@@ -452,7 +452,9 @@ mod tests {
         let servers: (Check, &[&str], &[&str]) =
             (check_server_name, &["calc", "a-b_c"], &["", "a__b", "a_", "1", "a b"]);
         for (check, valid, invalid) in [models, tools, servers] {
-            valid.iter().for_each(|name| check(name).unwrap());
+            for name in valid {
+                check(name).unwrap();
+            }
             for name in invalid {
                 assert_eq!(check(name).unwrap_err().kind(), Kind::Setting, "{name:?}");
             }

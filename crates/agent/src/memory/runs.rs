@@ -672,21 +672,8 @@ impl ExchangeSink for RunLog {
         }
         let same_turns =
             state.latest.turns.iter().zip(&request.turns).take_while(|(before, now)| before == now).count();
-        let without_turns = |request: &Request, turns: Vec<Turn>| Request {
-            system: request.system.clone(),
-            turns,
-            tools: Arc::clone(&request.tools),
-            tool_choice: request.tool_choice.clone(),
-            hosted_tools: request.hosted_tools.clone(),
-            settings: request.settings.clone(),
-            context_edits: request.context_edits.clone(),
-            provider_options: request.provider_options.clone(),
-            betas: request.betas.clone(),
-            metadata: request.metadata.clone(),
-            provider_state: request.provider_state.clone(),
-        };
         let mut turns = std::mem::take(&mut state.latest.turns);
-        let rest = without_turns(request, Vec::new());
+        let rest = Request { turns: Vec::new(), ..request.clone() };
         let is_new = rest != state.latest;
         let exchange = StoredExchange {
             model: model.clone(),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use toolpost_core::{Approval, CallId, CallRecord, RunId, RunRecord, Timestamp, ToolError};
+use toolpost_core::{Approval, CallId, RunId, RunRecord, ToolError};
 use toolpost_llm::{CodeExecutionMeter, ToolResult, Turn};
 use toolpost_toolbox::ToolSession;
 
@@ -39,20 +39,15 @@ const VERSION: u8 = 1;
 pub struct RunState {
     /// The version of this format.
     v: u8,
-    /// The run.
-    run: RunId,
+    /// The record of the run so far.
+    record: RunRecord,
     /// The number of this pause, from 1.
     pause: u32,
-    started: Timestamp,
     turns: Vec<Turn>,
     /// The calls of the last answer, in the model's order.
     calls: Vec<PendingCall>,
     counted: Counted,
     elapsed: Duration,
-    response: String,
-    tools_used: Vec<String>,
-    tool_calls: Vec<Arc<CallRecord>>,
-    notices: Vec<String>,
     detector: LoopDetector,
     repairs: u32,
     /// Provider state beyond the turns, by provider name.
@@ -61,9 +56,6 @@ pub struct RunState {
     /// Billed code execution time.
     #[serde(default, skip_serializing_if = "CodeExecutionMeter::is_empty")]
     code_meter: CodeExecutionMeter,
-    /// The records of child runs.
-    #[serde(default)]
-    children: Vec<Arc<RunRecord>>,
     tool_session: Option<ToolSession>,
     /// The tools that the run may call; `None` for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,7 +110,7 @@ impl std::error::Error for ResumeError {}
 impl RunState {
     /// The run.
     pub fn run(&self) -> RunId {
-        self.run
+        self.record.id
     }
 
     /// The calls that await a decision, in the model's order.
@@ -175,9 +167,9 @@ impl Run {
         }
         let decisions: HashMap<_, _> = decisions.into_iter().collect();
         if let Some(id) = decisions.keys().find(|id| !state.pending_calls().any(|call| call.id == **id)) {
-            return Err(ResumeError(format!("the run {} has no pending call {id}", state.run)));
+            return Err(ResumeError(format!("the run {} has no pending call {id}", state.record.id)));
         }
-        let mut run = agent.run_turns(state.turns.clone()).with_id(state.run);
+        let mut run = agent.run_turns(state.turns.clone()).with_id(state.record.id);
         run.tool_session.clone_from(&state.tool_session);
         run.tools.clone_from(&state.tools);
         run.provider_state.clone_from(&state.provider_state);
@@ -211,7 +203,7 @@ impl Running<'_> {
     pub(super) async fn claim(&mut self) -> Result<(), RunStopReason> {
         let Some(resumed) = &self.run.resumed else { return Ok(()) };
         let state = &resumed.state;
-        let stored = (state.turns.as_slice(), state.tool_calls.len());
+        let stored = (state.turns.as_slice(), state.record.tool_calls.len());
         self.run.persistence.claim(state.pause, resumed.again, stored).await.map_err(|error| {
             let hint = error.suggestion().map(|hint| format!(". {hint}")).unwrap_or_default();
             RunStopReason::NotClaimed(format!("{}{hint}", error.message()))
@@ -222,16 +214,13 @@ impl Running<'_> {
     pub(super) fn restore(&mut self, resumed: &Resumed, begun: Instant) {
         let state = &resumed.state;
         self.budget.restore(&state.counted, begun, state.elapsed);
-        state.children.iter().for_each(|child| self.budget.context.adopt(Arc::clone(child)));
-        let record = &mut self.record;
-        record.started = state.started;
+        let mut record = state.record.clone();
         record.iterations = state.counted.iterations;
-        record.response.clone_from(&state.response);
-        record.tools_used.clone_from(&state.tools_used);
-        record.tool_calls.clone_from(&state.tool_calls);
-        self.record.artifacts =
-            state.tool_calls.iter().flat_map(|call| call.artifacts.iter().cloned()).collect();
-        state.notices.iter().for_each(|notice| self.run.notices.add(notice.clone()));
+        record.parent = self.record.parent;
+        record.model.clone_from(&self.record.model);
+        record.children.drain(..).for_each(|child| self.budget.context.adopt(child));
+        record.notices.drain(..).for_each(|notice| self.run.notices.add(notice));
+        self.record = record;
         self.detector = state.detector.clone();
         self.repairs = state.repairs;
         self.latest_pause = state.pause;
@@ -299,24 +288,21 @@ impl Running<'_> {
         if self.pending.is_empty() {
             return None;
         }
+        let mut record = self.record.clone();
+        record.children = self.budget.context.children();
+        record.notices = self.run.notices.as_slice().to_vec();
         Some(RunState {
             v: VERSION,
-            run: self.record.id,
+            record,
             pause: self.latest_pause + 1,
-            started: self.record.started,
             turns: self.request.turns.clone(),
             calls: std::mem::take(&mut self.pending),
             counted: self.budget.counted(),
             elapsed: self.elapsed(begun),
-            response: self.record.response.clone(),
-            tools_used: self.record.tools_used.clone(),
-            tool_calls: self.record.tool_calls.clone(),
-            notices: self.run.notices.as_slice().to_vec(),
             detector: self.detector.clone(),
             repairs: self.repairs,
             provider_state: self.run.provider_state.clone(),
             code_meter: self.run.code_meter.clone().compacted(),
-            children: self.budget.context.children(),
             // Before the tools are listed, the session is that of the start.
             tool_session: self.offer.session().or(self.run.tool_session.as_ref()).cloned(),
             tools: self.run.tools.clone(),
