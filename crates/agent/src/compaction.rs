@@ -8,8 +8,6 @@ use toolpost_llm::{
 
 use crate::meter::Meter;
 
-/// The part of the window at which compaction begins.
-const THRESHOLD: f64 = 0.8;
 /// Output tokens of a summary.
 const SUMMARY_TOKENS: u32 = 2048;
 /// Characters of one text of the conversation that a summary reads.
@@ -63,16 +61,25 @@ pub struct Compaction {
     pub model: Option<Arc<dyn Model>>,
     /// The context window in tokens. Defaults to that of the model catalog.
     ///
-    /// Compaction begins at 80 % of the window. If the window is unknown, the agent compacts only when the provider rejects
+    /// If the window is unknown, the agent compacts only when the provider rejects
     /// a request as too long, and a provider chooses itself.
     pub window: Option<u64>,
+    /// The part of the window at which compaction begins. Defaults to 0.8.
+    pub threshold: f64,
     /// How many of the latest turns a summary never replaces. Defaults to 6.
     pub keep_turns: usize,
 }
 
 impl Default for Compaction {
     fn default() -> Self {
-        Self { by: CompactionBy::Summary, keep_results: None, model: None, window: None, keep_turns: 6 }
+        Self {
+            by: CompactionBy::Summary,
+            keep_results: None,
+            model: None,
+            window: None,
+            threshold: 0.8,
+            keep_turns: 6,
+        }
     }
 }
 
@@ -126,7 +133,8 @@ impl Compaction {
         if !self.is_by_provider_of(model) {
             return Vec::new();
         }
-        let at_tokens = self.window_of(model).map(|window| (window as f64 * THRESHOLD) as u64);
+        let at_tokens =
+            self.window_of(model).map(|window| (window as f64 * self.threshold.clamp(0.0, 1.0)) as u64);
         // Clear results first: a summary may then be unnecessary.
         let clears = self.by == CompactionBy::Provider || has(model, Feature::ToolResultClearing);
         let clear = self.keep_results.filter(|_| clears);
@@ -141,7 +149,7 @@ impl Compaction {
 
     /// Whether a conversation of so many tokens approaches the window.
     pub(crate) fn is_due(&self, tokens: u64, model: &dyn Model) -> bool {
-        self.window_of(model).is_some_and(|window| tokens as f64 >= window as f64 * THRESHOLD)
+        self.window_of(model).is_some_and(|window| tokens as f64 >= window as f64 * self.threshold)
     }
 
     /// Writes the turn that replaces these.
