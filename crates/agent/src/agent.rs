@@ -12,7 +12,7 @@ use toolpost_toolbox::Toolbox;
 
 use crate::answer_schema::AnswerSchema;
 use crate::config::AgentConfig;
-use crate::{Compaction, Dynamic, Guardrail, Pricing, RunLimits, UsageSink, WrapUp};
+use crate::{Compaction, Dynamic, Guardrail, Pricing, RunLimits, UsageSink};
 
 /// A model with tools. Immutable and cheap to clone; it can run many times at once.
 ///
@@ -66,7 +66,7 @@ pub struct AgentBuilder(AgentConfig);
 impl AgentBuilder {
     /// Sets the system prompt.
     pub fn system(mut self, text: impl Into<String>) -> Self {
-        self.0.system = Some(text.into());
+        self.0.request.system = Some(text.into());
         self
     }
 
@@ -106,18 +106,6 @@ impl AgentBuilder {
         self
     }
 
-    /// Sets [`RunLimits::completions`]. Defaults to 32.
-    pub fn max_completions(mut self, completions: u32) -> Self {
-        self.0.limits.completions = completions;
-        self
-    }
-
-    /// Sets [`RunLimits::completion_tokens`]. Defaults to 4,096.
-    pub fn max_completion_tokens(mut self, tokens: u32) -> Self {
-        self.0.limits.completion_tokens = tokens;
-        self
-    }
-
     /// Sets [`RunLimits::parallel_tools`]. Defaults to 8.
     pub fn max_parallel_tools(mut self, tools: usize) -> Self {
         self.0.limits.parallel_tools = tools;
@@ -142,21 +130,15 @@ impl AgentBuilder {
         self
     }
 
-    /// Sets [`RunLimits::repairs`]. Defaults to 2.
-    pub fn max_repairs(mut self, repairs: u32) -> Self {
-        self.0.limits.repairs = repairs;
-        self
-    }
-
-    /// Sets [`RunLimits::wrap_up`]; `None` for no last answer. Defaults to 1,024 tokens in 30 s.
-    pub fn wrap_up(mut self, wrap_up: impl Into<Option<WrapUp>>) -> Self {
-        self.0.limits.wrap_up = wrap_up.into();
+    /// Sets [`RunLimits::wrap_up`]. Defaults to true.
+    pub fn wrap_up(mut self, wrap_up: bool) -> Self {
+        self.0.limits.wrap_up = wrap_up;
         self
     }
 
     /// Sets sampling temperature, output tokens, thinking and other settings of the model.
     pub fn settings(mut self, settings: Settings) -> Self {
-        self.0.settings = settings;
+        self.0.request.settings = settings;
         self
     }
 
@@ -166,13 +148,13 @@ impl AgentBuilder {
     /// model's choice. With [`ToolChoice::None`] a run calls no tool, whatever its model requests. A tool that is not
     /// offered, or a model without required calls, ends a run before its first request.
     pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
-        self.0.tool_choice = Some(choice);
+        self.0.request.tool_choice = Some(choice);
         self
     }
 
     /// Adds fields to the requests of one provider, verbatim.
     pub fn provider_options(mut self, options: Map<String, Value>) -> Self {
-        self.0.provider_options = options;
+        self.0.request.provider_options = options;
         self
     }
 
@@ -180,7 +162,7 @@ impl AgentBuilder {
     ///
     /// A provider without a header for beta features ends a run before its first request.
     pub fn betas(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.0.betas = names.into_iter().map(Into::into).collect();
+        self.0.request.betas = names.into_iter().map(Into::into).collect();
         self
     }
 
@@ -188,7 +170,7 @@ impl AgentBuilder {
     ///
     /// Metadata that the provider does not accept ends a run before its first request.
     pub fn metadata(mut self, metadata: Map<String, Value>) -> Self {
-        self.0.metadata = metadata;
+        self.0.request.metadata = metadata;
         self
     }
 
@@ -196,7 +178,7 @@ impl AgentBuilder {
     ///
     /// A tool that the model does not support ends a run before its first request.
     pub fn hosted_tools(mut self, tools: impl IntoIterator<Item = HostedTool>) -> Self {
-        self.0.hosted_tools = tools.into_iter().collect();
+        self.0.request.hosted_tools = tools.into_iter().collect();
         self
     }
 
@@ -230,7 +212,8 @@ impl AgentBuilder {
 
     /// Pauses a run before calls that need approval, instead of asking during the run. Defaults to false.
     ///
-    /// See [`Run::pausing_for_approval`](crate::Run::pausing_for_approval).
+    /// [`RunOutput::state`](crate::RunOutput::state) has the state to resume from. Covers calls of the model only: a
+    /// nested call of a tool asks during the run, or is denied.
     pub fn pause_for_approval(mut self, pauses: bool) -> Self {
         self.0.pauses = pauses;
         self

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_is_found_in_what_models_write() {
+    fn json_is_found_in_text() {
         for (text, found) in [
             ("{\"a\": 1}", json!({"a": 1})),
             ("```json\n{\"a\": [1]}\n```", json!({"a": [1]})),

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
 use toolpost_core::{Clock as _, EventSink, SystemClock};
-use toolpost_llm::{ContextEdit, HostedTool, Model, ModelId, Settings, ToolChoice};
+use toolpost_llm::{ContextEdit, Model, ModelId, Request};
 use toolpost_toolbox::Toolbox;
 
 use crate::answer_schema::AnswerSchema;
@@ -15,14 +14,9 @@ use crate::{Compaction, Guardrail, Pricing, RunLimits, UsageSink};
 pub(crate) struct AgentConfig {
     pub(crate) model: Arc<dyn Model>,
     pub(crate) toolbox: Toolbox,
-    pub(crate) system: Option<String>,
     pub(crate) limits: RunLimits,
-    pub(crate) settings: Settings,
-    pub(crate) tool_choice: Option<ToolChoice>,
-    pub(crate) provider_options: Map<String, Value>,
-    pub(crate) betas: Vec<String>,
-    pub(crate) metadata: Map<String, Value>,
-    pub(crate) hosted_tools: Vec<HostedTool>,
+    /// The system prompt, settings and options of every request.
+    pub(crate) request: Request,
     pub(crate) events: Option<EventSink>,
     pub(crate) on_usage: Option<UsageSink>,
     pub(crate) pricing: Option<Pricing>,
@@ -39,14 +33,8 @@ impl AgentConfig {
         Self {
             model,
             toolbox,
-            system: None,
             limits: RunLimits::default(),
-            settings: Settings::default(),
-            tool_choice: None,
-            provider_options: Map::new(),
-            betas: Vec::new(),
-            metadata: Map::new(),
-            hosted_tools: Vec::new(),
+            request: Request::default(),
             events: None,
             on_usage: None,
             pricing: None,

@@ -48,7 +48,7 @@ impl Conversation {
         let added = match summary {
             Ok(turn) => self
                 .add_turns(edition, run, &turns)
-                .and_then(|edition| self.splice(edition, run, (from, to), &turn, Some(spent.clone()))),
+                .and_then(|edition| self.splice(edition, run, (from, to), &turn, Some(&spent))),
             Err(error) => Err(ToolError::dependency(format!("the summary could not be written: {error}"))),
         };
         paid.is_counted = added.is_ok();
@@ -78,7 +78,7 @@ impl Drop for Paid<'_> {
     fn drop(&mut self) {
         let spent = self.context.spent();
         if !self.is_counted && spent != Spent::default() {
-            self.conversation.spend(spent);
+            self.conversation.spend(&spent);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! An agent as a tool of another one.
+//! An agent as a tool.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use toolpost_core::{
 use crate::run_context::RunContext;
 use crate::{Agent, RunOutput, RunStopReason, Runs};
 
-/// An agent as a tool: a prompt in, its answer out. Made by [`Agent::as_tool`].
+/// An agent as a tool: takes a prompt and returns the answer. See [`Agent::as_tool`].
 ///
-/// Its runs belong to the run that called it: what they spend and the tools that they call count towards that one's limits
-/// while they do so, its deadline and its cancellation are theirs, who listens to it hears them too, their records are
-/// among the children of its record, what was injected into it is injected into them, and where it is kept they are. Agents in agents are as deep as the toolbox lets calls nest.
+/// Its runs are child runs of the calling run: their spending and tool calls count towards the caller's limits at once.
+/// They share the caller's deadline, cancellation, injected values, event sinks and store, and their records are children
+/// of the caller's record. The toolbox limits the nesting of calls, and so of agents.
 ///
-/// A call that no run makes is a run of its own; [`AgentTool::persist_to`] says where it is kept. The record of such a call
-/// has what the run consumed and cost.
+/// A call outside of runs starts a run of its own; [`AgentTool::persist_to`] stores it, and the record of the call has its
+/// usage and cost.
 pub struct AgentTool {
     agent: Agent,
     spec: Arc<ToolSpec>,
@@ -26,9 +26,11 @@ pub struct AgentTool {
 }
 
 impl Agent {
-    /// This agent as a tool. A spec without parameters gets one, `prompt`; of one with parameters the agent is told
-    /// `prompt`, if that is a text, else all arguments as JSON. Its time is not limited unless the spec limits it. If its
-    /// answers must fit a schema, the tool answers with the value.
+    /// This agent as a tool.
+    ///
+    /// A spec without parameters gets the parameter `prompt`. The prompt of the agent is that argument if it is text, else
+    /// all arguments as JSON. The call has no timeout unless the spec sets one. With an answer schema, the tool returns the
+    /// value.
     #[must_use]
     pub fn as_tool(&self, spec: ToolSpec) -> AgentTool {
         AgentTool { agent: self.clone(), spec: Arc::new(AgentTool::spec_for(spec)), runs: None }
@@ -36,7 +38,7 @@ impl Agent {
 }
 
 impl AgentTool {
-    /// What [`Agent::as_tool`] makes of a spec, for those who list the tool before there is an agent.
+    /// The spec that [`Agent::as_tool`] makes, to list the tool before its agent exists.
     #[must_use]
     pub fn spec_for(mut spec: ToolSpec) -> ToolSpec {
         let properties = spec.input_schema.as_value().get("properties").and_then(|value| value.as_object());
@@ -51,8 +53,9 @@ impl AgentTool {
         spec
     }
 
-    /// Keeps the runs of calls that no run makes; those of others are kept where their caller is. An error names such a
-    /// run as `run` in its context. Default: nowhere.
+    /// Stores the runs of calls outside of runs. Defaults to nowhere.
+    ///
+    /// Other runs are stored with their caller. An error has the id of a stored run as `run` in its context.
     #[must_use]
     pub fn persist_to(mut self, runs: &Runs) -> Self {
         self.runs = Some(runs.clone());
@@ -84,19 +87,19 @@ impl Tool for AgentTool {
                 run = run.with_scope(scope.clone());
             }
             let context = ctx.inject::<Arc<RunContext>>().ok().map(|context| Arc::clone(&*context));
-            let mut kept = None;
+            let mut stored = None;
             if let Some(context) = &context {
                 run = run.within(context);
             } else if let Some(runs) = &self.runs {
                 run = run.persist_to(runs);
-                kept = Some(run.id());
+                stored = Some(run.id());
             }
             let mut running = pin!(run.finish());
             let output = tokio::select! {
                 output = &mut running => output,
                 () = ctx.cancelled() => {
                     cancellation.cancel();
-                    // It ends at once, with a record.
+                    // The run ends at once, with a record.
                     running.await
                 }
             };
@@ -108,7 +111,7 @@ impl Tool for AgentTool {
                     cost_usd: record.cost_usd,
                     ..Evidence::default()
                 };
-                return match (answer, kept) {
+                return match (answer, stored) {
                     (Ok(mut output), _) => {
                         output.evidence = Some(Box::new(evidence));
                         Ok(output)
@@ -123,16 +126,16 @@ impl Tool for AgentTool {
     }
 }
 
-/// What the caller is told.
+/// The result for the caller.
 fn answer(output: &RunOutput) -> Result<Output, ToolError> {
     let (stop, text) = (&output.stop, output.text());
     if stop.is_answer() {
         return Ok(output.value.clone().map_or_else(|| Output::text(text), Output::json));
     }
     let message = match (&output.error, text.is_empty()) {
-        (Some(error), _) => format!("the agent could not go on: {error}"),
+        (Some(error), _) => format!("the agent failed: {error}"),
         (None, true) => format!("the agent stopped ({stop}) without an answer"),
-        (None, false) => format!("the agent stopped ({stop}) before it was done; it said: {text}"),
+        (None, false) => format!("the agent stopped ({stop}) before its answer; its last text: {text}"),
     };
     Err(match stop {
         RunStopReason::Cancelled => ToolError::cancelled(message),
@@ -150,7 +153,7 @@ impl std::fmt::Debug for AgentTool {
     }
 }
 
-/// The call that an agent is made from, as the port of its run.
+/// The call of an agent tool, as the port of its run.
 struct CallPort(Ctx);
 
 impl Port for CallPort {

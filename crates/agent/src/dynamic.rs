@@ -1,6 +1,5 @@
-//! Which tools a model is offered: all of a toolbox, or what its conversation has loaded.
+//! The tools that a model is offered: all of a toolbox, or the loaded ones.
 
-use std::fmt;
 use std::sync::Arc;
 
 use toolpost_core::{Call, Port, Reply, ToolError, ToolSource, ToolSpec};
@@ -10,21 +9,22 @@ use toolpost_toolbox::Toolbox;
 
 use crate::port::ModelPort;
 
-/// Whether an agent's conversations load the tools that they need, and how they find them.
-#[derive(Clone, Default)]
+/// How a model finds tools that are loaded on demand.
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Dynamic {
     /// All tools are offered.
     #[default]
     Off,
-    /// The provider searches, where the model is known to have that; else as with [`Dynamic::Browse`].
+    /// The provider searches if the model is known to support it, else as [`Dynamic::Browse`].
     Auto,
-    /// The provider searches: all tools go with each request, and the model sees those that it has found. A model without
-    /// such a search ends a run before anything is sent, with the models that have one.
+    /// The provider searches: each request has all tools, and the model sees those that it found.
+    ///
+    /// A model without a search ends a run before its first request; the error lists the models with one.
     Native,
-    /// The model searches by words: it is offered `browse_toolkit`.
+    /// The model searches by keywords with `browse_toolkit`.
     Browse,
-    /// The model says what it wants to do, and this one, which may be cheaper, picks tools: it is offered `find_tools`.
+    /// The model states an intent with `find_tools`, and this model, for example a cheaper one, picks tools.
     Find(Arc<dyn Model>),
 }
 
@@ -46,31 +46,19 @@ impl<M: Model + 'static> From<Arc<M>> for Dynamic {
     }
 }
 
-impl fmt::Debug for Dynamic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Off => f.write_str("Off"),
-            Self::Auto => f.write_str("Auto"),
-            Self::Native => f.write_str("Native"),
-            Self::Browse => f.write_str("Browse"),
-            Self::Find(model) => f.debug_tuple("Find").field(model.id()).finish(),
-        }
-    }
-}
-
-/// How an agent offers tools, as its builder says.
+/// The settings of an agent for its tools.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Offering {
     pub(crate) dynamic: Dynamic,
     pub(crate) core: Vec<String>,
     pub(crate) compact: bool,
     pub(crate) session: Option<ToolSession>,
-    /// Made when the agent is built: its index serves all runs.
+    /// Built with the agent, so that all runs share its index.
     tools: Option<DynamicTools>,
 }
 
 impl Offering {
-    /// The model that picks tools, if one does.
+    /// The model that picks tools.
     pub(crate) fn finder(&self) -> Option<&Arc<dyn Model>> {
         match &self.dynamic {
             Dynamic::Find(model) => Some(model),
@@ -91,25 +79,25 @@ impl Offering {
     }
 }
 
-/// What one run offers.
+/// The tools that one run offers.
 pub(crate) struct Offer<'a> {
     toolbox: &'a Toolbox,
     offering: &'a Offering,
-    /// What the run's conversation has loaded, if it loads tools.
+    /// The loaded tools, if tools are loaded on demand.
     dynamic: Option<DynamicSession>,
-    /// The caller of `find_tools`, whose completions the model makes that picks tools.
+    /// The port of `find_tools`, whose completions pick tools.
     finder: Option<Arc<ModelPort>>,
-    /// What was offered last.
+    /// The revision of the latest offer.
     seen: Option<(u64, u64)>,
 }
 
 impl<'a> Offer<'a> {
-    /// The offer of a run, before anything was asked of its toolbox. The finder is the port of [`Offering::finder`].
+    /// The offer of a run before its tools are listed. The finder is the port of [`Offering::finder`].
     pub(crate) fn new(toolbox: &'a Toolbox, offering: &'a Offering, finder: Option<Arc<ModelPort>>) -> Self {
         Self { toolbox, offering, dynamic: None, finder, seen: None }
     }
 
-    /// Asks what tools there are now.
+    /// Lists the tools.
     pub(crate) async fn list(&self) -> Result<Vec<Arc<ToolSpec>>, ToolError> {
         match &self.offering.tools {
             Some(tools) => tools.catalog().refresh().await.map(|()| Vec::new()),
@@ -117,8 +105,7 @@ impl<'a> Offer<'a> {
         }
     }
 
-    /// The definitions at the beginning of a run, and what is to be noted. `listed` is what there is, if it could be
-    /// asked for.
+    /// The definitions at the start of a run, and notices. `listed` has the tools if they could be listed.
     pub(crate) fn begin(
         &mut self,
         listed: Option<Vec<Arc<ToolSpec>>>,
@@ -138,10 +125,10 @@ impl<'a> Offer<'a> {
         (self.changed().unwrap_or_default(), notices)
     }
 
-    /// The definitions, if others are to be offered than the last time.
+    /// The definitions, if they changed since the last offer.
     pub(crate) fn changed(&mut self) -> Option<Arc<[ToolDefinition]>> {
         let dynamic = self.dynamic.as_ref()?;
-        // First the revision, then the tools: what changes in between is offered next time.
+        // The revision comes first, so that a later change shows in the next offer.
         let revision = dynamic.revision();
         if self.seen.replace(revision) == Some(revision) {
             return None;
@@ -149,7 +136,7 @@ impl<'a> Offer<'a> {
         Some(definitions(dynamic.offered()))
     }
 
-    /// Makes a call.
+    /// Runs a call.
     pub(crate) async fn call(&self, mut call: Call) -> Reply {
         match &self.dynamic {
             Some(dynamic) => {
@@ -163,29 +150,24 @@ impl<'a> Offer<'a> {
         }
     }
 
-    /// The tool of this name, one of ours by which tools are loaded among them.
+    /// The tool of this name, meta-tools included.
     pub(crate) fn spec(&self, name: &str) -> Option<Arc<ToolSpec>> {
         self.dynamic.as_ref().map_or_else(|| self.toolbox.spec(name), |dynamic| dynamic.spec(name))
     }
 
-    /// Whether there is a tool of this name.
+    /// Whether a tool of this name exists.
     pub(crate) fn has_tool(&self, name: &str) -> bool {
         self.spec(name).is_some()
     }
 
-    /// What makes the completions of `find_tools`.
+    /// The port of `find_tools`.
     pub(crate) fn finder(&self) -> Option<&ModelPort> {
         self.finder.as_deref()
     }
 
-    /// What the conversation has loaded so far.
+    /// The loaded tools.
     pub(crate) fn session(&self) -> Option<&ToolSession> {
         self.dynamic.as_ref().map(DynamicSession::session)
-    }
-
-    /// What the conversation has loaded.
-    pub(crate) fn into_session(self) -> Option<ToolSession> {
-        self.dynamic.map(|dynamic| dynamic.session().clone())
     }
 }
 

@@ -1,10 +1,10 @@
-//! Conversations that were put together from pieces.
+//! Conversations that are merged from parts.
 
 use toolpost_llm::Turn;
 
-/// Joins turns of the same side that follow each other: users' turns, instructions, results, and answers of the same
-/// model. Some providers refuse two of the same side in a row, and a conversation that was put together from several
-/// has them.
+/// Merges consecutive turns of the same role: prompts, instructions, results, and answers of the same model.
+///
+/// Some providers reject consecutive turns of one role, which a conversation that is merged from several ones has.
 pub fn merge_turns(turns: Vec<Turn>) -> Vec<Turn> {
     let mut merged: Vec<Turn> = Vec::with_capacity(turns.len());
     for turn in turns {

@@ -51,11 +51,10 @@ pub use self::delegate::AgentTool;
 pub use self::dynamic::Dynamic;
 pub use self::guardrail::{CallVerdict, Guardrail, TextVerdict};
 pub use self::history::merge_turns;
-pub use self::limits::{RunLimits, WrapUp};
+pub use self::limits::RunLimits;
 pub use self::listeners::UsageSink;
 pub use self::memory::{
-    Conversation, ConversationSummary, Conversations, Exchange, Forked, NewConversation, RunStats,
-    RunSummary, Runs, StoredRun,
+    Conversation, ConversationSummary, Conversations, Exchange, Forked, RunStats, RunSummary, Runs, StoredRun,
 };
 pub use self::port::{CallingModel, ModelPort};
 pub use self::run::{

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Limits of one run.
 ///
-/// A run that reaches one of the first five limits, or repeats itself, asks the model for a last answer without tools
+/// A run that reaches one of the first five limits, or has a detected loop, asks the model for a last answer without tools
 /// ([`RunLimits::wrap_up`]). A run exceeds a limit by at most the answer that reached it and that last answer.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -39,14 +39,14 @@ pub struct RunLimits {
     pub tool_output_chars: Option<usize>,
     /// Threshold of repetition; 0 turns detection off. Defaults to 3.
     ///
-    /// The run warns the model at the threshold and ends at twice the threshold for a failing call, an unknown tool, a
-    /// tool that times out, a cycle of calls, and repeated or growing text. It warns at twice and ends at three times the
-    /// threshold for a repeated successful call and for calls without new results. A call with a new result counts half.
+    /// The run warns the model at the threshold and ends at twice the threshold for a failing call. It warns at twice and
+    /// ends at three times the threshold for a repeated successful call and for answers that bring nothing new. A repeated
+    /// call with a new result counts half.
     pub repetition: u32,
     /// Requests to correct an answer that does not match its schema. Defaults to 2.
     pub repairs: u32,
-    /// The last answer of a run that reached a limit; `None` for none. Defaults to 1,024 tokens in 30 s.
-    pub wrap_up: Option<WrapUp>,
+    /// Whether a run that reached a limit writes a summary, of at most 1,024 tokens in 30 s. Defaults to true.
+    pub wrap_up: bool,
 }
 
 impl Default for RunLimits {
@@ -64,23 +64,7 @@ impl Default for RunLimits {
             tool_output_chars: None,
             repetition: 3,
             repairs: 2,
-            wrap_up: Some(WrapUp::default()),
+            wrap_up: true,
         }
-    }
-}
-
-/// Limits of the last answer of a run that reached a limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WrapUp {
-    /// Output tokens. Defaults to 1,024.
-    pub output_tokens: u32,
-    /// Time, beyond the time limit of the run. Defaults to 30 s.
-    pub time: Duration,
-}
-
-impl Default for WrapUp {
-    fn default() -> Self {
-        Self { output_tokens: 1024, time: Duration::from_secs(30) }
     }
 }

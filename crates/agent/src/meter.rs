@@ -1,4 +1,4 @@
-//! What one exchange with a model consumes, also when it comes to nothing.
+//! The spending of one exchange with a model, also of a failed one.
 
 use std::sync::Arc;
 
@@ -11,19 +11,20 @@ use crate::results::{spent_by, usage_of};
 use crate::run_context::RunContext;
 use crate::spend::Spent;
 
-/// Counts one exchange for a run and for those that it was made from, as soon as it is over: whole, failed or given up. Of
-/// an answer that was not heard to its end counts what the provider has told, at a cost that nobody knows.
+/// Counts one exchange for a run and all runs above it, as soon as the exchange ends: complete, failed or dropped.
+///
+/// An incomplete answer counts the usage that the provider reported so far, at an unknown cost.
 pub(crate) struct Meter {
     context: Arc<RunContext>,
     model: Arc<dyn Model>,
     pricing: Option<Pricing>,
-    /// What the provider has told so far.
-    told: Usage,
-    /// Whether the request may be on its way, and nothing was counted yet.
+    /// The usage that the provider reported so far.
+    reported: Usage,
+    /// Whether the request may have been sent and is not counted yet.
     is_open: bool,
-    /// Whether something of an answer has come.
+    /// Whether an answer has begun.
     has_begun: bool,
-    /// Whether an earlier attempt may have consumed something.
+    /// Whether an earlier attempt may have a cost.
     has_lost: bool,
     spent: Option<Spent>,
 }
@@ -34,7 +35,7 @@ impl Meter {
             context: Arc::clone(context),
             model: Arc::clone(model),
             pricing: pricing.cloned(),
-            told: Usage::default(),
+            reported: Usage::default(),
             is_open: false,
             has_begun: false,
             has_lost: false,
@@ -42,14 +43,14 @@ impl Meter {
         }
     }
 
-    /// The model that is asked.
+    /// The model.
     pub(crate) fn model(&self) -> &Arc<dyn Model> {
         &self.model
     }
 
-    /// Asks for an answer as a whole.
+    /// Requests a complete answer.
     pub(crate) async fn respond(&mut self, request: &Request) -> Result<Response, ModelError> {
-        // As a stream, which tells on its way what is consumed.
+        // A stream reports usage before the end.
         let mut events = self.model.stream(request);
         loop {
             tokio::task::consume_budget().await;
@@ -70,7 +71,7 @@ impl Meter {
         &mut self,
         events: &mut ResponseStream,
     ) -> Option<Result<ModelEvent, ModelError>> {
-        // Nothing is sent before the stream is polled, and anything may be from then on.
+        // The first poll may send the request.
         self.is_open = true;
         let event = events.next().await;
         match &event {
@@ -78,30 +79,30 @@ impl Meter {
                 self.count(spent_by(response, &*self.model, self.pricing.as_ref()));
             }
             Some(Ok(ModelEvent::Usage(usage))) => {
-                self.told = usage_of(usage);
+                self.reported = usage_of(usage);
                 self.has_begun = true;
             }
             Some(Ok(ModelEvent::Lost)) => self.has_lost = true,
             Some(Ok(ModelEvent::Notice(_) | ModelEvent::Retrying { .. })) => {}
             Some(Ok(_)) => self.has_begun = true,
-            // What was refused before an answer began consumes nothing.
+            // A request that is rejected before an answer begins costs nothing.
             Some(Err(error)) if !(self.has_begun || self.has_lost || error.kind.may_be_billed()) => {
                 self.is_open = false;
             }
-            Some(Err(_)) | None => self.give_up(),
+            Some(Err(_)) | None => self.end_early(),
         }
         event
     }
 
-    /// Ends the exchange, and gives what it has consumed, if anything was asked.
+    /// Ends the exchange. Returns its spending if a request was sent.
     pub(crate) fn finish(&mut self) -> Option<Spent> {
-        self.give_up();
+        self.end_early();
         self.spent.take()
     }
 
-    fn give_up(&mut self) {
+    fn end_early(&mut self) {
         if self.is_open {
-            let usage = std::mem::take(&mut self.told);
+            let usage = std::mem::take(&mut self.reported);
             self.count(Spent { usage, cost_usd: None });
         }
     }
@@ -118,6 +119,6 @@ impl Meter {
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        self.give_up();
+        self.end_early();
     }
 }

@@ -1,4 +1,4 @@
-//! What an agent can do for a tool that it has called.
+//! The port of a run for its tools: completions by the model.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,26 +19,28 @@ use crate::{Pricing, RunLimits};
 #[derive(Clone, Debug)]
 pub struct CallingModel(pub Arc<dyn Model>);
 
-/// Passes everything on to another port, but for completions: those a model makes, as many for a call and as long as
-/// [`RunLimits::completions`] and [`RunLimits::completion_tokens`] say, and none once the run is at its limit of tokens or money.
+/// Adds completions by a model to another port.
+///
+/// [`RunLimits::completions`] and [`RunLimits::completion_tokens`] limit the completions of a call. A run at its limit of
+/// tokens or cost makes none.
 pub struct ModelPort {
     outer: Arc<dyn Port>,
     model: Arc<dyn Model>,
     pricing: Option<Pricing>,
     limits: RunLimits,
-    /// The run whose tools ask.
+    /// The run of the tools.
     context: Arc<RunContext>,
-    asked: Mutex<HashMap<CallId, Asked>>,
-    /// Where tokens or money are limited one completion is made after the other, so that a run goes beyond by one at most.
+    completions: Mutex<HashMap<CallId, Completions>>,
+    /// Serializes completions under a limit of tokens or cost, so that a run exceeds it by at most one.
     turn: tokio::sync::Mutex<()>,
-    /// Calls that somebody has approved before they were made.
+    /// Calls that were approved before they started.
     approved: Mutex<HashSet<CallId>>,
 }
 
-/// The completions that were made for a call.
+/// The completions of a call.
 #[derive(Default)]
-struct Asked {
-    completions: u32,
+struct Completions {
+    count: u32,
     spent: Option<Spent>,
 }
 
@@ -53,77 +55,73 @@ impl ModelPort {
             pricing: None,
             limits,
             context,
-            asked: Mutex::default(),
+            completions: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             approved: Mutex::default(),
         }
     }
 
-    /// Says what completions cost.
-    pub(crate) fn with_pricing(mut self, pricing: Option<Pricing>) -> Self {
+    /// Counts completions for a run, under its limits.
+    pub(crate) fn within(
+        mut self,
+        context: &Arc<RunContext>,
+        limits: &RunLimits,
+        pricing: Option<Pricing>,
+    ) -> Self {
         self.pricing = pricing;
-        self
-    }
-
-    /// Makes completions a part of a run: its limits are theirs, and what they consume counts there.
-    pub(crate) fn within(mut self, context: &Arc<RunContext>, limits: &RunLimits) -> Self {
         self.context = Arc::clone(context);
         self.limits = limits.clone();
         self
     }
 
-    /// Says that a call was approved before it is made: it is asked about no more.
+    /// Marks a call as approved before it starts.
     pub(crate) fn approve(&self, call: CallId) {
         self.approved.lock().unwrap_or_else(PoisonError::into_inner).insert(call);
     }
 
-    /// The model that completes.
+    /// The model of completions.
     pub(crate) fn model(&self) -> &ModelId {
         self.model.id()
     }
 
-    /// What completions have consumed since the last time that belongs to no call any more, if there were any.
+    /// Takes the spending of completions whose calls have ended.
     pub(crate) fn take_spent(&self) -> Option<Spent> {
-        let all = std::mem::take(&mut *self.asked());
-        let mut sum = None;
-        for spent in all.into_values().filter_map(|asked| asked.spent) {
-            sum.get_or_insert_with(Spent::default).add(&spent);
-        }
-        sum
+        let all = std::mem::take(&mut *self.completions());
+        all.into_values().filter_map(|completions| completions.spent).reduce(|mut sum, spent| {
+            sum.add(&spent);
+            sum
+        })
     }
 
-    /// What the completions for a call consumed, without those for calls made from it, if there were any. It is counted
-    /// already.
+    /// Takes the spending of the completions of a call, without those of nested calls. It is counted already.
     pub(crate) fn take_spent_of(&self, call: CallId) -> Option<Spent> {
-        self.asked().remove(&call)?.spent
+        self.completions().remove(&call)?.spent
     }
 
-    fn asked(&self) -> MutexGuard<'_, HashMap<CallId, Asked>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn completions(&self) -> MutexGuard<'_, HashMap<CallId, Completions>> {
+        self.completions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a call ask once more, if the limits do.
+    /// Checks that the limits allow another completion of a call, and counts it.
     fn admit(&self, call: CallId) -> Result<(), ToolError> {
         if let Some(stop) = self.context.used_up() {
-            return Err(ToolError::limit(format!(
-                "the model was not asked: the run has reached its limit ({stop})"
-            )));
+            return Err(ToolError::limit(format!("no completion: the run has reached its limit ({stop})")));
         }
-        let most = self.limits.completions;
-        let mut all = self.asked();
-        let asked = all.entry(call).or_default();
-        if asked.completions >= most {
+        let max = self.limits.completions;
+        let mut all = self.completions();
+        let completions = all.entry(call).or_default();
+        if completions.count >= max {
             return Err(ToolError::limit(format!(
-                "the model was not asked: one call of a tool gets {most} completions at most"
+                "no completion: a tool call has at most {max} completions"
             ))
-            .suggest("Ask for less in one call; the agent's owner can raise `RunLimits::completions`."));
+            .suggest("Request fewer per call, or raise `RunLimits::completions`."));
         }
-        asked.completions += 1;
+        completions.count += 1;
         Ok(())
     }
 }
 
-/// A completion that is made for a call. When it is over, or nobody waits for it any more, the call has its part.
+/// A completion in progress. When it ends or is dropped, its spending counts for the call.
 struct Completion<'a> {
     port: &'a ModelPort,
     call: CallId,
@@ -133,9 +131,8 @@ struct Completion<'a> {
 impl Drop for Completion<'_> {
     fn drop(&mut self) {
         if let Some(spent) = self.meter.finish() {
-            let mut all = self.port.asked();
-            let asked = all.entry(self.call).or_default();
-            asked.spent.get_or_insert_with(Spent::default).add(&spent);
+            let mut all = self.port.completions();
+            all.entry(self.call).or_default().spent.get_or_insert_default().add(&spent);
         }
     }
 }
@@ -179,21 +176,23 @@ impl Port for ModelPort {
         Box::pin(async move {
             let _turn = if self.context.limits_spending() { Some(self.turn.lock().await) } else { None };
             self.admit(call)?;
-            let mut asked = Request::new(request.prompt.clone());
-            asked.system.clone_from(&request.system);
-            asked.settings = Settings {
+            let mut completion_request = Request::new(request.prompt.clone());
+            completion_request.system.clone_from(&request.system);
+            completion_request.settings = Settings {
                 max_output_tokens: Some(request.max_tokens.min(self.limits.completion_tokens)),
                 temperature: request.temperature,
                 stop: request.stop_sequences.clone(),
-                // Nothing else begins like it.
+                // No other request has this prefix.
                 prompt_caching: PromptCaching::Off,
                 ..Settings::default()
             };
             let meter = Meter::new(&self.context, &self.model, self.pricing.as_ref());
             let mut completion = Completion { port: self, call, meter };
-            let response = completion.meter.respond(&asked).await.map_err(|error| {
-                ToolError::dependency(format!("the model could not complete the prompt: {error}"))
-            })?;
+            let response = completion
+                .meter
+                .respond(&completion_request)
+                .await
+                .map_err(|error| ToolError::dependency(format!("the completion failed: {error}")))?;
             Ok(Sample { content: response.text(), usage: Some(usage_of(&response.usage)) })
         })
     }

@@ -1,4 +1,4 @@
-//! What a model is told of a tool call.
+//! Tool calls and their results as a model sees them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use toolpost_core::{
 };
 use toolpost_llm::{ItemView, Media, MediaSource, Model, Part, RawJson, Response, ToolResult};
 
-/// How many of the errors of a partial result a model reads.
+/// Errors of a partial result that a model reads.
 const MAX_ERRORS: usize = 16;
-/// How much of one error a model reads, in characters.
-const MAX_ERROR: usize = 4096;
+/// Characters of one error that a model reads.
+const MAX_ERROR_CHARS: usize = 4096;
 
-/// What a model says that it consumed, in the terms of records.
+/// The usage of a model in the terms of records.
 pub(crate) fn usage_of(usage: &toolpost_llm::Usage) -> Usage {
     Usage {
         input_tokens: usage.total_input(),
@@ -31,10 +31,10 @@ pub(crate) fn usage_of(usage: &toolpost_llm::Usage) -> Usage {
 /// Usage and cost of an answer.
 pub(crate) fn spent_by(response: &Response, model: &dyn Model, pricing: Option<&Pricing>) -> Spent {
     let cost_usd = match pricing {
-        // What was not counted has no price, whoever says what tokens cost.
+        // An incomplete count has no price.
         _ if response.usage.incomplete => None,
         Some(pricing) => pricing(&response.origin, &response.usage),
-        // More than is known is not known.
+        // A cost with unpriced parts is unknown.
         None => model
             .cost(response, SystemClock.timestamp())
             .filter(|cost| cost.unpriced.is_empty())
@@ -44,37 +44,37 @@ pub(crate) fn spent_by(response: &Response, model: &dyn Model, pricing: Option<&
 }
 
 /// A tool call as the model made it.
-pub(crate) struct Wanted {
+pub(crate) struct RequestedCall {
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) arguments: Arc<Value>,
-    /// Why the arguments could not be read, when they could not.
+    /// The parse error of the arguments.
     pub(crate) arguments_error: Option<String>,
 }
 
 /// The tool calls of a response, in order.
-pub(crate) fn wanted(response: &Response) -> Vec<Wanted> {
+pub(crate) fn requested_calls(response: &Response) -> Vec<RequestedCall> {
     let calls = response.tool_calls().filter_map(|item| match item.view() {
         ItemView::ToolCall { id, name, arguments } => Some((id, name, arguments)),
         _ => None,
     });
-    let wanted = calls.map(|(id, name, arguments)| {
+    let requested = calls.map(|(id, name, arguments)| {
         let (arguments, arguments_error) = match arguments.as_ref().map(RawJson::to_value) {
             Ok(Ok(value)) => (value, None),
-            // The toolbox refuses what is not an object, and records it; the model sees what it wrote.
-            Ok(Err(error)) => (Value::Null, Some(unreadable(&error))),
+            // The toolbox rejects and records arguments that are no object.
+            Ok(Err(error)) => (Value::Null, Some(parse_error(&error))),
             Err(text) => {
                 let error = serde_json::from_str::<serde::de::IgnoredAny>(text).err();
-                (Value::String(text.clone()), Some(error.as_ref().map(unreadable).unwrap_or_default()))
+                (Value::String(text.clone()), Some(error.as_ref().map(parse_error).unwrap_or_default()))
             }
         };
-        Wanted { id: id.clone(), name: name.clone(), arguments: Arc::new(arguments), arguments_error }
+        RequestedCall { id: id.clone(), name: name.clone(), arguments: Arc::new(arguments), arguments_error }
     });
-    wanted.collect()
+    requested.collect()
 }
 
-/// Why arguments cannot be read. The reader's own word for too many levels says nothing to a model.
-fn unreadable(error: &serde_json::Error) -> String {
+/// The parse error of arguments, with a clear text for the recursion limit.
+fn parse_error(error: &serde_json::Error) -> String {
     let error = error.to_string();
     match error.strip_prefix("recursion limit exceeded") {
         Some(place) => format!("objects and lists are nested deeper than 127 levels{place}"),
@@ -82,21 +82,21 @@ fn unreadable(error: &serde_json::Error) -> String {
     }
 }
 
-/// What the model is told of a call that was made. The payload stays behind.
-pub(crate) fn result(wanted: &Wanted, reply: &Reply) -> ToolResult {
+/// The result of a call, without its payload.
+pub(crate) fn reply_result(request: &RequestedCall, reply: &Reply) -> ToolResult {
     match &reply.result {
         Ok(output) => ToolResult {
-            call_id: wanted.id.clone(),
-            name: wanted.name.clone(),
+            call_id: request.id.clone(),
+            name: request.name.clone(),
             content: parts(output, reply.record.id),
             structured: output.structured.clone(),
             is_error: output.status() == Status::Error,
         },
-        Err(error) => failure(wanted, error, reply.record.id),
+        Err(error) => error_result(request, error, reply.record.id),
     }
 }
 
-/// Shortens the texts of a result to so many characters in all; head and tail stay, and the gap says what is missing.
+/// Truncates the texts of a result to so many characters in all. Head and tail stay, with a marker between them.
 pub(crate) fn shorten(result: &mut ToolResult, limit: usize) {
     let size = |part: &Part| if let Part::Text(text) = part { text.chars().count() } else { 0 };
     let total: usize = result.content.iter().map(size).sum();
@@ -113,7 +113,7 @@ pub(crate) fn shorten(result: &mut ToolResult, limit: usize) {
     }
 }
 
-/// The beginning and the end of a text of so many characters, with a line between them that says what is missing.
+/// The head and tail of a text, with a marker between them.
 fn head_and_tail(text: &str, size: usize, limit: usize) -> String {
     if size <= limit {
         return text.to_owned();
@@ -125,25 +125,25 @@ fn head_and_tail(text: &str, size: usize, limit: usize) -> String {
     let (start, end) =
         (text.get(..at(head)).unwrap_or_default(), text.get(at(size - tail)..).unwrap_or_default());
     let whole = format!("{start}{}{end}", note(size - head - tail));
-    // There is not even room to say that something is missing.
+    // Without room for the marker, only the head stays.
     if room == 0 { whole.chars().take(limit).collect() } else { whole }
 }
 
-/// What the model is told of a call that failed or was not made.
-pub(crate) fn failure(wanted: &Wanted, error: &ToolError, call: CallId) -> ToolResult {
+/// The result of a call that failed or did not run.
+pub(crate) fn error_result(request: &RequestedCall, error: &ToolError, call: CallId) -> ToolResult {
     let mut text = sentence(error, call);
-    let unread = wanted.arguments_error.as_deref().filter(|why| !why.is_empty());
+    let unread = request.arguments_error.as_deref().filter(|why| !why.is_empty());
     if let Some(why) = unread.filter(|_| error.code() == Code::InvalidInput) {
         // Writing to a string cannot fail.
-        let _ = write!(text, ". What came is none: {why}");
+        let _ = write!(text, ". The arguments are invalid JSON: {why}");
     }
-    ToolResult { is_error: true, ..ToolResult::text(&wanted.id, &wanted.name, text) }
+    ToolResult { is_error: true, ..ToolResult::text(&request.id, &request.name, text) }
 }
 
-/// An error as a model may read it, of bounded length.
+/// The public text of an error, of bounded length.
 fn sentence(error: &ToolError, call: CallId) -> String {
     let mut text = error.public(call).to_string();
-    if let Some((end, _)) = text.char_indices().nth(MAX_ERROR) {
+    if let Some((end, _)) = text.char_indices().nth(MAX_ERROR_CHARS) {
         text.truncate(end);
         text.push('…');
     }
@@ -157,14 +157,14 @@ fn parts(output: &Output, call: CallId) -> Vec<Part> {
         output.content.iter().map(part).collect()
     };
     if let Some(partial) = output.partial.as_ref().filter(|partial| !partial.errors.is_empty()) {
-        // An empty text before the errors would say that there is nothing to say.
+        // An empty text before the errors would be misleading.
         parts.retain(|part| !matches!(part, Part::Text(text) if text.is_empty()));
         parts.push(Part::text(failures(partial, call)));
     }
     parts
 }
 
-/// Which of many things failed, and why.
+/// The errors of a partial result.
 fn failures(partial: &Partial, call: CallId) -> String {
     let failed = partial.errors.len();
     let mut text = format!("{failed} of {} failed:", partial.succeeded.saturating_add(failed));
@@ -189,9 +189,9 @@ fn part(content: &Content) -> Part {
             title: None,
         }),
         Content::Resource { uri, media_type, .. } => Part::text(format!("[{media_type} at {uri}]")),
-        // No wire takes sound in a tool's result: the model at least knows that there is some.
+        // No wire supports audio in tool results, so the model reads its type and size.
         Content::Audio { media_type, data } => {
-            Part::text(format!("[{media_type}, {} bytes in base 64]", data.len()))
+            Part::text(format!("[{media_type}, {} bytes in base64]", data.len()))
         }
         _ => Part::text("[content of an unknown kind]"),
     }

@@ -1,23 +1,22 @@
 //! One run of an agent: the loop.
 //!
-//! [`Running::work`] is the whole of it, top to bottom; each stage that needs more than a few lines is a module here.
+//! [`Running::work`] is the whole loop, top to bottom; each longer stage is a module here.
 
 mod ask;
 mod budget;
 mod calls;
-mod choice;
-mod guard;
+mod compact;
+mod guardrails;
 mod hosted_code;
 mod hosted_tools;
 mod intent;
-mod judge;
 mod notices;
 mod output;
-mod pause;
 mod repetition;
+mod resume;
 mod setup;
-mod shorten;
 mod stream;
+mod tool_choice;
 mod typed;
 mod wrap_up;
 
@@ -31,24 +30,26 @@ use toolpost_core::{
     SystemClock, Values,
 };
 use toolpost_gateway::catalog::ToolSession;
-use toolpost_llm::{CodeExecutionMeter, ErrorKind, Model, ModelError, Request, Turn};
+use toolpost_llm::{
+    CodeExecutionMeter, ErrorKind, Model, ModelError, Request, Response, StopReason as ModelStop, Turn,
+};
 
 use self::budget::{Budget, sleep_until};
-use self::calls::Made;
+use self::calls::CallResults;
 pub use self::intent::ToolIntent;
-use self::judge::Next;
 use self::notices::Notices;
 pub use self::output::{CallPayload, RunError, RunOutput, TypedOutput};
-use self::pause::Resumed;
-pub use self::pause::{Decision, PendingCall, ResumeError, RunState};
-use self::repetition::{Verdict, Watch};
+use self::repetition::{LoopDetector, Verdict};
+use self::resume::Resumed;
+pub use self::resume::{Decision, PendingCall, ResumeError, RunState};
 pub use self::stream::RunStream;
 use crate::answer_schema::AnswerSchema;
 use crate::config::AgentConfig;
 use crate::dynamic::Offer;
 use crate::listeners::Listeners;
-use crate::memory::{Ended, Keeper};
+use crate::memory::{Ended, Persistence};
 use crate::port::{CallingModel, ModelPort};
+use crate::results::RequestedCall;
 use crate::run_context::RunContext;
 use crate::{Agent, RunStopReason};
 
@@ -67,16 +68,19 @@ pub struct Run {
     values: Values,
     cancellation: Cancellation,
     options: CallOptions,
+    /// The call that the run is nested in, and its depth.
     parent: Option<(CallId, u8)>,
     notices: Notices,
+    /// The loaded tools at the start.
     tool_session: Option<ToolSession>,
+    /// The metadata of usage events.
     usage_metadata: Map<String, Value>,
-    keeper: Keeper,
-    carry: ProviderState,
-    /// Billed code execution time of earlier runs, if no stored conversation has it.
+    persistence: Persistence,
+    provider_state: ProviderState,
+    /// Billed code execution time of the whole conversation.
     code_meter: CodeExecutionMeter,
     answer: Option<AnswerSchema>,
-    pauses: bool,
+    /// The tools that the run may call; `None` for all.
     tools: Option<BTreeSet<String>>,
     until: Until,
     resumed: Option<Box<Resumed>>,
@@ -130,100 +134,74 @@ impl Run {
 
     /// Moves the state of the run to the heap, which keeps its future small.
     fn begin(mut self, config: &AgentConfig, begun: Instant) -> Box<Running<'_>> {
-        let parent = self.outer.as_ref().and_then(|outer| outer.run);
-        self.keeper.begin(self.id, parent, &*config.model, &self.turns);
-        let model = self.keeper.listen(&config.model);
-        let mut carry = self.keeper.carry();
-        carry.extend(self.carry);
-        let left_out = hosted_code::left_out(&carry, &self.turns);
-        hosted_code::gather(&mut carry, &self.turns);
-        let code_meter = Some(self.code_meter).filter(|meter| !meter.is_empty());
-        let code_meter = code_meter.unwrap_or_else(|| self.keeper.code_meter());
-        let outer = self.outer.take();
-        let mut context = RunContext::new(&config.limits, outer);
+        let mut record = RunRecord::begin(self.id, config.model.id().to_string(), SystemClock.timestamp());
+        record.parent = self.outer.as_ref().and_then(|outer| outer.run);
+        let turns = std::mem::take(&mut self.turns);
+        self.persistence.begin(&record, &turns);
+        let model = self.persistence.recorded(&config.model);
+        let mut provider_state = self.persistence.provider_state();
+        provider_state.append(&mut self.provider_state);
+        self.provider_state = provider_state;
+        if self.code_meter.is_empty() {
+            self.code_meter = self.persistence.code_meter();
+        }
+        let mut context = RunContext::new(&config.limits, self.outer.take());
         context.run = Some(self.id);
         if config.events.is_some() || config.on_usage.is_some() || self.events.is_some() {
             let listeners = Arc::make_mut(&mut context.listeners);
             listeners.add(config.events.as_ref(), config.on_usage.as_ref(), self.events.as_ref());
         }
         context.usage_metadata.clone_from(&self.usage_metadata);
-        let context = Arc::new(context.with_shared(
-            self.values.clone(),
-            self.keeper.runs.clone(),
-            Arc::clone(&self.team),
-        ));
-        self.earlier.into_iter().for_each(|record| context.adopt(record));
+        context.values = self.values.clone();
+        context.runs.clone_from(&self.persistence.runs);
+        context.team = Arc::clone(&self.team);
+        let context = Arc::new(context);
+        self.earlier.drain(..).for_each(|record| context.adopt(record));
         self.values.provide(Arc::clone(&context));
         self.values.provide(CallingModel(Arc::clone(&config.model)));
-        let listeners = Arc::clone(&context.listeners);
-        let mut record = RunRecord::begin(self.id, config.model.id().to_string(), SystemClock.timestamp());
-        record.parent = parent;
         let port_of = |model: Arc<dyn Model>| {
-            let port = ModelPort::new(Arc::clone(&self.port), model).with_pricing(config.pricing.clone());
-            Arc::new(port.within(&context, &config.limits))
+            let port = ModelPort::new(Arc::clone(&self.port), model);
+            Arc::new(port.within(&context, &config.limits, config.pricing.clone()))
         };
-        let finder = config.offering.finder().map(|model| port_of(self.keeper.listen(model)));
-        let port = port_of(Arc::clone(&model));
+        let finder = config.offering.finder().map(|model| port_of(self.persistence.recorded(model)));
+        let request = Request {
+            context_edits: config.context_edits(),
+            provider_state: hosted_code::missing(&self.provider_state, &turns),
+            ..config.request.clone()
+        };
+        hosted_code::collect(&mut self.provider_state, &turns);
         let mut running = Box::new(Running {
             config,
+            port: port_of(Arc::clone(&model)),
             model,
-            keeper: self.keeper,
-            said: String::new(),
-            carry,
-            request: Request {
-                system: config.system.clone(),
-                turns: self.turns,
-                settings: config.settings.clone(),
-                tool_choice: config.tool_choice.clone(),
-                provider_options: config.provider_options.clone(),
-                betas: config.betas.clone(),
-                metadata: config.metadata.clone(),
-                hosted_tools: config.hosted_tools.clone(),
-                context_edits: config.context_edits(),
-                provider_state: left_out,
-                ..Request::default()
-            },
+            partial_text: String::new(),
+            request: Request { turns, ..request },
             offer: Offer::new(&config.toolbox, &config.offering, finder),
-            tool_session: self.tool_session,
-            port,
-            caller: self.caller,
-            scope: self.scope,
-            values: self.values,
-            cancellation: self.cancellation,
-            options: self.options,
-            parent: self.parent,
-            usage_metadata: self.usage_metadata,
-            answer: self.answer,
             value: None,
             repairs: 0,
-            pauses: self.pauses,
-            tools: self.tools,
-            until: self.until,
             latest_pause: 0,
             elapsed_before: self.resumed.as_ref().map(|resumed| resumed.elapsed()).unwrap_or_default(),
-            resumed: self.resumed,
-            waiting: Vec::new(),
-            goes_on: false,
-            has_said: false,
+            pending: Vec::new(),
+            continues_answer: false,
+            has_text: false,
             payloads: Vec::new(),
             context_tokens: 0,
-            code_meter,
-            is_summary_lost: false,
+            has_summary_failed: false,
+            listeners: Arc::clone(&context.listeners),
             budget: Budget::new(&config.limits, begun, context, self.deadline),
-            watch: Watch::default(),
-            notices: self.notices,
-            listeners,
+            detector: LoopDetector::default(),
+            run: self,
             record,
         });
-        if let Some(resumed) = running.resumed.take() {
+        if let Some(resumed) = running.run.resumed.take() {
             running.restore(&resumed, begun);
-            running.resumed = Some(resumed);
+            running.run.resumed = Some(resumed);
         }
         running
     }
 }
 
-/// What ends a run other than the model's last word.
+/// The end of a run without an answer.
 struct Interrupted {
     stop: RunStopReason,
     error: Option<Box<ModelError>>,
@@ -246,117 +224,118 @@ impl From<ModelError> for Interrupted {
     }
 }
 
-/// A run while it runs.
+/// A run in progress.
 struct Running<'a> {
     config: &'a AgentConfig,
-    /// The model, listened to where its exchanges are kept.
+    run: Run,
+    /// The model, with its exchanges stored if the run is.
     model: Arc<dyn Model>,
-    /// What is kept while it runs.
-    keeper: Keeper,
-    /// What the model has said of the answer that is not whole yet.
-    said: String,
-    /// What the next requests carry to providers.
-    carry: ProviderState,
+    /// The text of an unfinished answer.
+    partial_text: String,
     request: Request,
     offer: Offer<'a>,
-    /// What the offer begins with.
-    tool_session: Option<ToolSession>,
     port: Arc<ModelPort>,
-    caller: Caller,
-    scope: Scope,
-    values: Values,
-    cancellation: Cancellation,
-    options: CallOptions,
-    parent: Option<(CallId, u8)>,
-    /// What every event of usage carries.
-    usage_metadata: Map<String, Value>,
-    /// What the answer must be, the value that it is, and how often the model was told that it is not.
-    answer: Option<AnswerSchema>,
+    /// The answer as a value, if it matches the schema.
     value: Option<Value>,
+    /// How often the model was asked to correct its answer.
     repairs: u32,
-    /// Whether calls that need approval end the run, with a state to go on from.
-    pauses: bool,
-    /// The tools that may be used, if not all.
-    tools: Option<BTreeSet<String>>,
-    until: Until,
-    /// What the run goes on from, and how long it had worked then.
-    resumed: Option<Box<Resumed>>,
+    /// The time that the resumed run worked before its pause.
     elapsed_before: Duration,
-    /// How often it has waited for somebody.
+    /// How often the run paused.
     latest_pause: u32,
-    /// The calls of the last answer, if some of them wait for somebody.
-    waiting: Vec<PendingCall>,
-    /// Whether the next answer goes on where a pause was made.
-    goes_on: bool,
-    /// Whether the latest answer has said something, with the pieces that it goes on from.
-    has_said: bool,
+    /// The calls of the last answer, if some of them are pending.
+    pending: Vec<PendingCall>,
+    /// Whether the next answer continues an answer that the provider paused.
+    continues_answer: bool,
+    /// Whether the latest answer has text, with the parts that it continues.
+    has_text: bool,
     payloads: Vec<CallPayload>,
-    /// How many tokens the conversation had with the latest answer.
+    /// The tokens of the conversation with the latest answer.
     context_tokens: u64,
-    /// Whether a summary came to nothing: it is not asked for again.
-    is_summary_lost: bool,
-    /// The time that the provider's code is billed for, of the whole conversation.
-    code_meter: CodeExecutionMeter,
+    /// Whether a summary failed: the run requests no other.
+    has_summary_failed: bool,
     budget: Budget,
-    watch: Watch,
-    notices: Notices,
-    /// Who is told of what happens.
+    detector: LoopDetector,
     listeners: Arc<Listeners>,
     record: RunRecord,
 }
 
+/// The step after an answer.
+enum Next {
+    /// The run ends with this answer.
+    Answer(RunStopReason),
+    /// The provider paused its answer and continues it after another request.
+    Continue,
+    /// The calls do not run, and the run ends.
+    Reject(Vec<RequestedCall>, RunStopReason),
+    /// The calls run.
+    Call(Vec<RequestedCall>),
+}
+
 impl Running<'_> {
-    /// The loop: ask, judge, call, tell, ask again.
+    /// The loop: request an answer, run its calls, add the results, repeat.
     async fn work(&mut self) -> Result<RunStopReason, Interrupted> {
-        if let Err(interrupted) = self.open().await {
-            self.wait_on();
+        if let Err(interrupted) = self.prepare().await {
+            self.restore_pending();
             return Err(interrupted);
         }
-        let mut made = match self.resumed.take() {
-            Some(resumed) => Box::pin(self.take_up(*resumed)).await,
-            None => Made::default(),
+        let mut results = match self.run.resumed.take() {
+            Some(resumed) => Box::pin(self.resume_calls(*resumed)).await,
+            None => CallResults::default(),
         };
         loop {
-            if let Some(stop) = self.tell(made) {
+            if let Some(stop) = self.add_results(results) {
                 return Err(stop.into());
             }
-            if self.budget.context().handoff().is_some() {
+            if self.budget.context.handoff().is_some() {
                 return Ok(RunStopReason::Handoff);
             }
-            self.look_for_repetition()?;
+            self.detect_loop()?;
             self.save().await;
             self.budget.admit()?;
-            let response = self.ask_within_window().await?;
-            let said = self.guard_output(response.text()).await?;
-            let wanted = self.keep(&response, &said);
-            if !wanted.is_empty() {
+            let response = self.request_within_window().await?;
+            let text = self.guard_output(response.text()).await?;
+            let calls = self.add_answer(&response, &text);
+            if !calls.is_empty() {
                 // Tools have effects: the request is stored even if the process dies while they run.
                 self.save().await;
             }
-            made = match self.judge(&response, wanted) {
+            results = match self.next_step(&response, calls) {
                 Next::Answer(stop) => match self.accept(stop) {
                     Some(stop) => return Ok(stop),
-                    None => Made::default(),
+                    None => CallResults::default(),
                 },
-                Next::GoOn => Made::default(),
-                Next::Refuse(wanted, stop) => calls::refuse(&wanted, stop),
-                Next::Call(wanted) => self.call_tools(wanted).await,
+                Next::Continue => CallResults::default(),
+                Next::Reject(calls, stop) => calls::reject(&calls, stop),
+                Next::Call(calls) => self.call_tools(calls).await,
             };
         }
     }
 
-    /// Tells the model when it repeats itself, and ends the run when it goes on.
-    fn look_for_repetition(&mut self) -> Result<(), RunStopReason> {
+    /// Decides the step after an answer.
+    fn next_step(&self, response: &Response, calls: Vec<RequestedCall>) -> Next {
+        match (stop_of(&response.stop), self.budget.context.used_up()) {
+            (Some(stop), _) if calls.is_empty() => Next::Answer(stop),
+            // A truncated or refused answer may have truncated calls.
+            (Some(stop), _) if stop != RunStopReason::EndTurn => Next::Reject(calls, stop),
+            (_, Some(limit)) => Next::Reject(calls, limit),
+            (None, None) if calls.is_empty() => Next::Continue,
+            _ => Next::Call(calls),
+        }
+    }
+
+    /// Warns the model of a detected loop, and ends the run if the loop continues.
+    fn detect_loop(&mut self) -> Result<(), RunStopReason> {
         let threshold = self.config.limits.repetition;
         if threshold == 0 {
             return Ok(());
         }
-        match self.watch.judge(threshold) {
-            Verdict::Fine => {}
+        match self.detector.judge(threshold) {
+            Verdict::Continue => {}
             Verdict::Stop(stop) => return Err(stop),
             Verdict::Warn(warning) => {
                 self.note(&format!("detected loop: {warning}"));
-                // What is paused must be sent back as it is.
+                // A paused answer must go back unchanged.
                 if !matches!(self.request.turns.last(), Some(Turn::Assistant(_))) {
                     self.request.turns.push(Turn::user(format!("{FROM_THE_PROGRAM} {warning}")));
                 }
@@ -365,7 +344,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// The record and what else is handed over.
+    /// Completes and stores the record, and makes the output.
     async fn close(
         mut self: Box<Self>,
         begun: Instant,
@@ -378,27 +357,15 @@ impl Running<'_> {
             record: &self.record,
             turns: &self.request.turns,
             open: state.as_deref().map(RunState::results).unwrap_or_default(),
-            carry: &self.carry,
-            code_meter: &self.code_meter,
+            provider_state: &self.run.provider_state,
+            code_meter: &self.run.code_meter,
             session: self.offer.session(),
         };
-        if let Some(notice) = self.keeper.finish(&ended).await {
-            self.notices.add(notices::shortened(&notice));
+        if let Some(notice) = self.run.persistence.finish(&ended).await {
+            self.run.notices.add(notices::truncate(&notice));
         }
-        let Self {
-            listeners,
-            value,
-            mut record,
-            request,
-            offer,
-            payloads,
-            notices,
-            budget,
-            carry,
-            code_meter,
-            ..
-        } = *self;
-        record.notices = notices.into_vec();
+        let Self { run, listeners, value, mut record, request, offer, payloads, budget, .. } = *self;
+        record.notices = run.notices.into_vec();
         let record = Arc::new(record);
         let finished = Event::RunFinished { record: Arc::clone(&record) };
         listeners.events.iter().for_each(|sink| sink(&finished));
@@ -407,20 +374,20 @@ impl Running<'_> {
             record,
             turns: request.turns,
             error: error.map(|error| *error),
-            tool_session: offer.into_session(),
-            provider_state: carry,
-            code_meter,
+            tool_session: offer.session().cloned(),
+            provider_state: run.provider_state,
+            code_meter: run.code_meter,
             payloads,
             value,
             state: state.map(|state| *state),
-            handoff: budget.context().handoff(),
+            handoff: budget.context.handoff(),
         }
     }
 
-    /// Writes into the record how it ended and what it took.
+    /// Sets the end of the run and its figures in the record.
     fn finish_record(&mut self, begun: Instant, stop: &RunStopReason, error: Option<&ModelError>) {
         let execution_time = self.elapsed(begun);
-        let context = self.budget.context();
+        let context = &self.budget.context;
         let spent = context.spent();
         let record = &mut self.record;
         record.children = context.take_children();
@@ -434,22 +401,22 @@ impl Running<'_> {
         if let RunStopReason::Guardrail(reason) | RunStopReason::NotClaimed(reason) = stop {
             record.error = Some(json!({ "kind": stop.as_str(), "message": reason }));
         }
-        record.notices = self.notices.as_slice().to_vec();
+        record.notices = self.run.notices.as_slice().to_vec();
     }
 
-    /// Keeps what is new of the conversation, where it is kept.
+    /// Persists new turns, calls and figures.
     async fn save(&mut self) {
-        let spent = self.budget.context().spent();
-        if let Some(notice) = self.keeper.save(&self.request.turns, &self.record, &spent).await {
+        let spent = self.budget.context.spent();
+        if let Some(notice) = self.run.persistence.save(&self.request.turns, &self.record, &spent).await {
             self.note(&notice);
         }
     }
 
-    /// Passes a notice on, and keeps it for the record.
+    /// Emits a notice and adds it to the record.
     fn note(&mut self, message: &str) {
-        let message = notices::shortened(message);
+        let message = notices::truncate(message);
         self.emit(|_| Event::Notice { message: message.clone() });
-        self.notices.add(message);
+        self.run.notices.add(message);
     }
 
     fn emit(&self, event: impl FnOnce(&Self) -> Event) {
@@ -458,4 +425,18 @@ impl Running<'_> {
             self.listeners.events.iter().for_each(|sink| sink(&event));
         }
     }
+}
+
+/// The stop reason of the run for that of an answer without calls; `None` if the provider continues the answer.
+fn stop_of(stop: &ModelStop) -> Option<RunStopReason> {
+    Some(match stop {
+        // A model that stops for tools and calls none has finished.
+        ModelStop::EndTurn | ModelStop::ToolUse => RunStopReason::EndTurn,
+        ModelStop::StopSequence => RunStopReason::StopSequence,
+        ModelStop::MaxTokens => RunStopReason::OutputTokens,
+        ModelStop::Refusal => RunStopReason::Refusal,
+        ModelStop::ContextWindow => RunStopReason::ContextWindow,
+        ModelStop::Pause => return None,
+        other => RunStopReason::Other(other.as_str().to_owned()),
+    })
 }

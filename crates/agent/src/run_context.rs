@@ -27,7 +27,7 @@ pub(crate) struct RunContext {
     /// The metadata of usage events.
     pub(crate) usage_metadata: Map<String, Value>,
     /// The team members that may take over the conversation.
-    team: Arc<[String]>,
+    pub(crate) team: Arc<[String]>,
     /// The values injected into the run.
     pub(crate) values: Values,
     /// Where the run is persisted.
@@ -60,14 +60,6 @@ impl RunContext {
         }
     }
 
-    /// Sets the values, the store and the team that nested runs inherit.
-    pub(crate) fn with_shared(mut self, values: Values, runs: Option<Runs>, team: Arc<[String]>) -> Self {
-        self.values = values;
-        self.runs = runs;
-        self.team = team;
-        self
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         // No panic leaves a partial change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -90,22 +82,24 @@ impl RunContext {
     }
 
     /// How many of the requested tool calls the limits of this run and of all runs above it allow.
-    pub(crate) fn allowed_calls(&self, requested: u32) -> u32 {
-        let own = self
-            .tool_calls
-            .map_or(requested, |limit| limit.saturating_sub(self.state().tool_calls).min(requested));
+    pub(crate) fn allowed_calls(&self, requested: usize) -> usize {
+        let own = self.own_allowed_calls(&self.state(), requested);
         self.outer.as_ref().map_or(own, |outer| outer.allowed_calls(own))
     }
 
     /// Reserves as many of the requested tool calls as the limits allow, here and in all runs above. Returns their number.
-    pub(crate) fn take_calls(&self, requested: u32) -> u32 {
+    pub(crate) fn take_calls(&self, requested: usize) -> usize {
         // The lock order is always from the inner to the outer run, so there is no deadlock.
         let mut state = self.state();
-        let own =
-            self.tool_calls.map_or(requested, |limit| limit.saturating_sub(state.tool_calls).min(requested));
+        let own = self.own_allowed_calls(&state, requested);
         let taken = self.outer.as_ref().map_or(own, |outer| outer.take_calls(own));
-        state.tool_calls = state.tool_calls.saturating_add(taken);
+        state.tool_calls = state.tool_calls.saturating_add(u32::try_from(taken).unwrap_or(u32::MAX));
         taken
+    }
+
+    fn own_allowed_calls(&self, state: &State, requested: usize) -> usize {
+        self.tool_calls
+            .map_or(requested, |limit| requested.min(limit.saturating_sub(state.tool_calls) as usize))
     }
 
     /// The number of tool calls of this run and of nested runs.

@@ -30,16 +30,8 @@ pub enum RunStopReason {
     RepeatedError,
     /// The same call succeeded repeatedly.
     RepeatedCall,
-    /// The model repeated a cycle of calls with the same results.
-    Cycle,
-    /// Calls returned no new results.
+    /// Answers brought nothing new: calls in a cycle, known results, unknown tools, the same text.
     NoProgress,
-    /// The model repeated its text, or extended the same text.
-    Narration,
-    /// The model repeatedly called unknown tools.
-    UnknownTool,
-    /// A tool repeatedly timed out.
-    ToolTimeouts,
     /// No answer matched the required schema.
     AnswerSchema,
     /// A guardrail blocked the run: its name and its reason.
@@ -80,11 +72,7 @@ impl RunStopReason {
             Self::MaxCost => "max_cost",
             Self::RepeatedError => "repeated_error",
             Self::RepeatedCall => "repeated_call",
-            Self::Cycle => "cycle",
             Self::NoProgress => "no_progress",
-            Self::Narration => "narration",
-            Self::UnknownTool => "unknown_tool",
-            Self::ToolTimeouts => "tool_timeouts",
             Self::AnswerSchema => "answer_schema",
             Self::Guardrail(_) => "guardrail",
             Self::ApprovalNeeded => "approval_needed",
@@ -111,16 +99,7 @@ impl RunStopReason {
 
     /// Whether the run ended because of a detected loop.
     pub fn is_repetition(&self) -> bool {
-        matches!(
-            self,
-            Self::RepeatedError
-                | Self::RepeatedCall
-                | Self::Cycle
-                | Self::NoProgress
-                | Self::Narration
-                | Self::UnknownTool
-                | Self::ToolTimeouts
-        )
+        matches!(self, Self::RepeatedError | Self::RepeatedCall | Self::NoProgress)
     }
 
     /// Whether the run reached one of its limits; repetition is one.

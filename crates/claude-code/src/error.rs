@@ -1,29 +1,29 @@
-//! Why Claude Code could not do what it was asked.
+//! Errors of Claude Code.
 
 use std::fmt;
 
 use serde_json::{Value, json};
 use toolpost_core::Secret;
 
-/// The longest sentence that is taken over from the program, in characters.
+/// Characters of a text of the program in a message.
 const MAX_FOREIGN: usize = 1000;
 
-/// The four classes of errors: the kind of fix that is needed.
+/// The class of an error, by the fix that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorClass {
-    /// A setting or a credential is missing or wrong. Nothing was started, or nothing was answered.
+    /// A setting or a credential is missing or wrong.
     Configuration,
-    /// A tool server, the provider or the container's daemon could not be reached.
+    /// A tool server, the provider or the container daemon is unreachable.
     Connection,
-    /// Claude Code was at work and failed, was refused something, reached a limit, or was killed.
+    /// Claude Code failed, was denied a tool, reached a limit, or was killed.
     Execution,
-    /// Something was used at the wrong time, such as a session that has ended.
+    /// An object was used in a wrong state, such as a session that has ended.
     State,
 }
 
 impl ErrorClass {
-    /// The word in records: `configuration`, `connection`, `execution` or `state`.
+    /// The name in records: `configuration`, `connection`, `execution` or `state`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Configuration => "configuration",
@@ -40,42 +40,47 @@ impl fmt::Display for ErrorClass {
     }
 }
 
-/// What went wrong.
+/// The kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ClaudeCodeErrorKind {
     /// No credential was given. Nothing was started.
     CredentialMissing,
-    /// The provider refused the credential, or the login has expired.
+    /// The provider rejected the credential, or the login has expired.
     CredentialRefused,
     /// A setting is wrong. Nothing was started.
     Setting,
-    /// The program, or its image, is not there, or does not speak as it should.
+    /// The program or its image is missing, or violates the protocol.
     Program,
-    /// The sandbox cannot provide the request.
+    /// The sandbox cannot provide the requested confinement.
     Sandbox,
-    /// A tool server does not answer, or Claude Code could not connect to it.
+    /// A tool server is unreachable.
     ToolServer,
-    /// The provider could not be reached, or is overloaded.
+    /// The provider is unreachable or overloaded.
     Provider,
-    /// The container's daemon could not be reached.
+    /// The container daemon is unreachable.
     Daemon,
-    /// Claude Code was not allowed to use a tool that it asked for.
+    /// Claude Code was denied a tool.
     Denied,
-    /// A limit on money, turns, time or tokens was reached.
+    /// A limit of cost, turns, time or tokens was reached.
     Limit,
-    /// Claude Code says that it failed.
+    /// Claude Code reported a failure.
     Failed,
-    /// The process or the container ended in the middle of its work.
+    /// The process or the container ended during a turn.
     Killed,
-    /// The caller asked to stop.
+    /// The caller cancelled the turn.
     Cancelled,
-    /// The session has ended already.
+    /// The session has ended.
     Ended,
 }
 
 impl ClaudeCodeErrorKind {
-    /// The class that it belongs to.
+    /// An error of this kind.
+    pub(super) fn error(self, message: impl Into<String>) -> ClaudeCodeError {
+        ClaudeCodeError { kind: self, message: message.into(), hint: None }
+    }
+
+    /// The class of the kind.
     pub const fn class(self) -> ErrorClass {
         match self {
             Self::CredentialMissing
@@ -91,7 +96,7 @@ impl ClaudeCodeErrorKind {
         }
     }
 
-    /// The word in records, such as `tool_server`.
+    /// The name in records, such as `tool_server`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::CredentialMissing => "credential_missing",
@@ -112,7 +117,7 @@ impl ClaudeCodeErrorKind {
     }
 }
 
-/// An error with what to do about it. It holds no credential.
+/// An error with a suggestion. It has no credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaudeCodeError {
     kind: ClaudeCodeErrorKind,
@@ -121,41 +126,32 @@ pub struct ClaudeCodeError {
 }
 
 impl ClaudeCodeError {
-    pub(super) fn new(kind: ClaudeCodeErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), hint: None }
-    }
-
     pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    pub(super) fn hint_maybe(mut self, hint: Option<String>) -> Self {
-        self.hint = hint.or(self.hint);
-        self
-    }
-
-    /// What went wrong.
+    /// The kind.
     pub fn kind(&self) -> ClaudeCodeErrorKind {
         self.kind
     }
 
-    /// The kind of fix that is needed.
+    /// The class, by the fix that the error needs.
     pub fn class(&self) -> ErrorClass {
         self.kind.class()
     }
 
-    /// The sentence.
+    /// The message.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What to do next.
+    /// The suggestion.
     pub fn suggestion(&self) -> Option<&str> {
         self.hint.as_deref()
     }
 
-    /// As it stands in a record.
+    /// The error in records.
     pub fn to_json(&self) -> Value {
         json!({
             "class": self.class().as_str(),
@@ -186,17 +182,16 @@ impl From<toolpost_sandbox::Error> for ClaudeCodeError {
         use toolpost_sandbox::Error as Sandbox;
         let kind = match &error {
             Sandbox::ProgramNotFound { .. } | Sandbox::NotExecutable { .. } => ClaudeCodeErrorKind::Program,
-            Sandbox::Backend { .. } => of_backend(&error),
+            Sandbox::Backend { .. } => kind_of_backend(&error),
             _ => ClaudeCodeErrorKind::Sandbox,
         };
-        let hint = error.hint();
-        Self::new(kind, error.to_string()).hint_maybe(hint)
+        Self { hint: error.hint(), ..kind.error(error.to_string()) }
     }
 }
 
-/// What went wrong with a container.
+/// The kind of an error of a container.
 #[cfg(target_os = "linux")]
-fn of_backend(error: &toolpost_sandbox::Error) -> ClaudeCodeErrorKind {
+fn kind_of_backend(error: &toolpost_sandbox::Error) -> ClaudeCodeErrorKind {
     use toolpost_sandbox::docker::DockerError;
     match DockerError::of(error) {
         Some(DockerError::ContainerGone { .. }) => ClaudeCodeErrorKind::Killed,
@@ -214,12 +209,12 @@ fn of_backend(error: &toolpost_sandbox::Error) -> ClaudeCodeErrorKind {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn of_backend(_error: &toolpost_sandbox::Error) -> ClaudeCodeErrorKind {
+fn kind_of_backend(_error: &toolpost_sandbox::Error) -> ClaudeCodeErrorKind {
     ClaudeCodeErrorKind::Daemon
 }
 
-/// What a program says, for a sentence of ours: one line, of bounded length, without the secrets.
-pub(super) fn foreign(text: &str, secrets: &[Secret]) -> String {
+/// A text of the program for a message: one line of bounded length, without the secrets.
+pub(super) fn redact(text: &str, secrets: &[Secret]) -> String {
     let scrubbed = secrets.iter().fold(text.to_owned(), |text, secret| secret.scrub(&text));
     let line: String = scrubbed.split_whitespace().collect::<Vec<_>>().join(" ");
     let line: String = line.chars().filter(|letter| !letter.is_control()).collect();
@@ -227,4 +222,9 @@ pub(super) fn foreign(text: &str, secrets: &[Secret]) -> String {
         Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
         None => line,
     }
+}
+
+/// A text of the application for a message: at most 60 characters, without control characters.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).take(60).collect()
 }

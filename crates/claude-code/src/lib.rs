@@ -1,9 +1,8 @@
 //! The real Claude Code as an agent, with tools of a toolbox, in a sandbox, a container or a plain process.
 //!
-//! A [`ClaudeCode`] is a description; [`ClaudeCode::run`] starts
-//! the program for one prompt, [`ClaudeCode::start`] gives a [`ClaudeCodeSession`] that stays warm for many. Connected toolboxes stay
-//! in this process and are served to the program with a token that nobody else has, so that state, workers, approvals and
-//! records are what they are everywhere.
+//! [`ClaudeCode::run`] starts the program for one prompt, [`ClaudeCode::start`] starts a [`ClaudeCodeSession`] for many.
+//! Connected toolboxes stay in this process, with their state, workers, approvals and records; the program calls their
+//! tools over loopback with a private token.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -28,127 +27,105 @@
 //!
 //! # Invariants
 //!
-//! - Nothing is started without a credential, with a wrong setting, or while a tool server is not well.
-//! - The credential and the tokens of tool servers go to the program through its standard input alone, into descriptors
-//!   that its children cannot read any more: they are in no argument, variable, file, record, event or log.
-//! - The program's own tools are off, and permissions are never bypassed, unless the application says so.
-//! - A container has no network and nothing of this host: what it may reach goes over the stream that it has anyway.
-//! - Settings, instructions, tool servers and conversations of the user's own Claude Code are not read and not changed.
-//! - What the program reports as success and is none is an error: a tool server that failed, a use of a tool that was
-//!   denied, a login that is refused.
-//! - Every line has a bound, and every wait a limit or a cancellation. The program dies with the session, and everything
-//!   that it started dies with it.
-//! - Deliberately absent: a loop of its own. The program runs the model; this crate starts it, serves it tools and folds
-//!   its events.
+//! - Nothing starts without a credential, with an invalid setting, or without every tool server.
+//! - The program gets the credential and the tokens of tool servers through standard input and private descriptors: they
+//!   are in no argument, variable, file, record, event or log.
+//! - Own tools of the program are off, and permissions are enforced, unless the application opts out.
+//! - A container has no network and no files of this host: its standard streams carry the allowed connections.
+//! - The settings, instructions, tool servers and conversations of the user's Claude Code are neither read nor changed.
+//! - A failure that the program reports as success is an error: a failed tool server, a denied tool, a rejected login.
+//! - Every line has a maximum size, and every wait a limit or a cancellation. The program and its children die with the
+//!   session.
+//! - Deliberately absent: a loop, which is that of the program, and other MCP servers, which a toolbox connects.
 
 #![forbid(unsafe_code)]
 
-mod connection;
 mod error;
 mod event;
 mod executor;
-mod fold;
-mod hooks;
+mod output;
 mod process;
 mod session;
 mod settings;
+mod tool_server;
 
 use std::sync::Arc;
 
 use toolpost_core::ToolSource;
 
-pub use self::connection::Connection;
 pub use self::error::{ClaudeCodeError, ClaudeCodeErrorKind, ErrorClass};
 pub use self::executor::Executor;
-pub use self::fold::{ClaudeCodeOutput, Subagent};
-pub use self::hooks::{HookDecision, Hooks, ToolUse};
+pub use self::output::ClaudeCodeOutput;
 pub use self::session::{ClaudeCodeSession, ClaudeCodeTurn};
 pub use self::settings::{ClaudeCodeBuilder, Credential, PermissionMode};
 
 use self::settings::Settings;
 
-/// A Claude Code that can be started, again and again and many times at once.
+/// Claude Code as an agent. Cheap to clone; it can run many times at once.
 #[derive(Clone, Debug)]
 pub struct ClaudeCode(Settings);
 
 impl ClaudeCode {
-    /// Starts a description. [`ClaudeCodeBuilder::build`] checks it.
+    /// Starts a builder.
     pub fn builder() -> ClaudeCodeBuilder {
         ClaudeCodeBuilder::new()
     }
 
-    /// Connects the tools of a source under a name, for what is started from now on.
+    /// Connects a source for later runs; see [`ClaudeCodeBuilder::connect`].
     ///
     /// # Errors
-    /// The name cannot be used, or is taken.
+    /// The name is invalid or taken.
     pub fn connect(
         &mut self,
         name: impl Into<String>,
         source: Arc<dyn ToolSource>,
     ) -> Result<&mut Self, ClaudeCodeError> {
-        self.connect_to(name, Connection::source(source))
-    }
-
-    /// Connects anything that has tools under a name, for what is started from now on.
-    ///
-    /// # Errors
-    /// The name cannot be used, or is taken.
-    pub fn connect_to(
-        &mut self,
-        name: impl Into<String>,
-        connection: Connection,
-    ) -> Result<&mut Self, ClaudeCodeError> {
         let name = name.into();
-        connection::check_server_name(&name)?;
-        if self.0.connections.iter().any(|(other, _)| *other == name) {
-            return Err(settings::taken(&name));
-        }
-        self.0.connections.push((name, connection));
+        settings::check_source_name(&name, &self.0.sources)?;
+        self.0.sources.push((name, source));
         Ok(self)
     }
 
-    /// The same with another model, for one run.
+    /// The same agent with another model.
     ///
     /// # Errors
-    /// The name cannot be one of a model.
+    /// The name is invalid.
     pub fn with_model(&self, model: impl Into<String>) -> Result<Self, ClaudeCodeError> {
         let model = model.into();
         settings::check_model(&model)?;
-        let mut changed = self.clone();
-        changed.0.model = Some(model);
-        Ok(changed)
+        Ok(Self(Settings { model: Some(model), ..self.0.clone() }))
     }
 
-    /// The same, more or less verbose, for one run: see [`ClaudeCodeBuilder::verbose`].
+    /// The same agent with other verbosity; see [`ClaudeCodeBuilder::verbose`].
     #[must_use]
     pub fn with_verbose(&self, verbose: bool) -> Self {
-        let mut changed = self.clone();
-        changed.0.verbose = verbose;
-        changed
+        Self(Settings { verbose, ..self.0.clone() })
     }
 
-    /// Starts the program, connects it to every tool server, and waits until it is ready for the first turn. Nothing is
-    /// asked of the provider yet.
+    /// Starts the program and connects it to every tool server. Sends nothing to the provider.
+    ///
+    /// # Errors
+    /// The credential, the program or a tool server is missing or invalid.
     pub async fn start(&self) -> Result<ClaudeCodeSession, ClaudeCodeError> {
         ClaudeCodeSession::start(&self.0).await
     }
 
-    /// Starts the program, lets it answer one prompt, and ends it.
+    /// Runs one prompt in a new process.
     pub async fn run(&self, prompt: impl Into<String>) -> ClaudeCodeOutput {
         self.run_turn(ClaudeCodeTurn::new(prompt)).await
     }
 
-    /// The same with more to say about the turn than the prompt.
+    /// Runs one turn in a new process.
     pub async fn run_turn(&self, turn: ClaudeCodeTurn) -> ClaudeCodeOutput {
         match tokio::select! {
             biased;
-            () = turn.cancellation().cancelled() => Err(session::cancelled()),
+            () = turn.cancellation.cancelled() => Err(session::cancelled()),
             started = self.start() => started,
         } {
             Ok(mut session) => {
-                let outcome = session.run(turn).await;
+                let output = session.run(turn).await;
                 session.end().await;
-                outcome
+                output
             }
             Err(error) => ClaudeCodeOutput::not_started(&turn, &self.0, error),
         }

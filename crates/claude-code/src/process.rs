@@ -1,4 +1,4 @@
-//! The program while it runs: lines in, lines out, and its end.
+//! The process of Claude Code: its input, its output lines, and its end.
 
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,22 +8,22 @@ use tokio::sync::{mpsc, oneshot};
 use toolpost_core::Secret;
 use toolpost_sandbox::{Cancel, Outcome, Program, Running, Sandbox, Verdict};
 
-use super::error::{ClaudeCodeError, ClaudeCodeErrorKind, foreign};
+use super::error::{ClaudeCodeError, ClaudeCodeErrorKind as Kind, redact};
 
-/// The longest line that is read, in bytes.
-pub(super) const MAX_LINE: usize = 8 << 20;
-/// How many lines wait until somebody reads them; the program stands still when there are more.
-const WAITING: usize = 16;
-/// How much of what the program writes to standard error is kept.
-const KEPT: usize = 8 << 10;
-/// How long a program that is told to end may take to do so.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Bytes of a line.
+const MAX_LINE: usize = 8 << 20;
+/// Queued lines. A full queue blocks the program.
+const MAX_QUEUED: usize = 16;
+/// Bytes of standard error that are stored.
+const MAX_STDERR: usize = 8 << 10;
+/// Time for the program to end by itself.
+const END_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A line of output, without its end.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
     Whole(Vec<u8>),
-    /// A line of more than [`MAX_LINE`] bytes, which is passed over.
+    /// A line of more than [`MAX_LINE`] bytes, which is dropped.
     TooLong,
 }
 
@@ -36,45 +36,45 @@ fn ends_tool_use(line: &Line) -> bool {
         .any(|kind| start.windows(kind.len()).any(|window| window == *kind))
 }
 
-/// A program that runs. Dropped, it is killed with everything that it started.
+/// A running program. Dropping it kills it with all its children.
 pub(super) struct Process {
     running: Option<Running>,
     cancel: Cancel,
     input: Option<mpsc::Sender<Vec<u8>>>,
     lines: mpsc::Receiver<Line>,
     errors: Arc<Mutex<Vec<u8>>>,
-    /// Ends when it writes nothing more to standard error.
-    silence: Option<oneshot::Receiver<()>>,
+    /// Resolves when standard error is closed.
+    stderr_closed: Option<oneshot::Receiver<()>>,
     secrets: Vec<Secret>,
     container: Option<String>,
 }
 
 impl Process {
-    /// Starts it and gives it the first lines of its input. What it says is scrubbed of the secrets.
+    /// Starts the program with the first lines of its input. Error texts are redacted.
     pub(super) async fn start(
         sandbox: Sandbox,
         program: Program,
         first: Vec<u8>,
         secrets: Vec<Secret>,
     ) -> Result<Self, ClaudeCodeError> {
-        // Making a process blocks for milliseconds.
+        // Starting a process blocks for milliseconds.
         let started = tokio::task::spawn_blocking(move || sandbox.start(&program)).await;
-        let mut running = started.map_err(|error| lost(&error.to_string()))??;
+        let mut running = started.map_err(|error| failed(&error.to_string()))??;
         let (cancel, container) = (running.cancel(), running.container().map(str::to_owned));
         let directory = running.host_directory();
         let (Some(mut stdin), Some((stdout, mut stderr))) = (running.take_stdin(), running.take_output())
         else {
-            return Err(lost("it has no streams"));
+            return Err(failed("its streams are missing"));
         };
-        let (input, mut orders) = mpsc::channel::<Vec<u8>>(WAITING);
-        let (sender, lines) = mpsc::channel(WAITING);
+        let (input, mut orders) = mpsc::channel::<Vec<u8>>(MAX_QUEUED);
+        let (sender, lines) = mpsc::channel(MAX_QUEUED);
         let errors = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&errors);
-        let (speaking, silence) = oneshot::channel::<()>();
-        // A thread each: pipes block, and these last as long as the program.
+        let stored = Arc::clone(&errors);
+        let (open, stderr_closed) = oneshot::channel::<()>();
+        // Pipes block as long as the program runs, so each has a thread.
         thread("claude input", move || {
             while let Some(order) = orders.blocking_recv() {
-                // That nobody reads shows when the answer is waited for.
+                // The reader of the output reports a closed input.
                 if stdin.write_all(&order).and_then(|()| stdin.flush()).is_err() {
                     return;
                 }
@@ -83,10 +83,10 @@ impl Process {
         thread("claude output", move || {
             let mut reader = BufReader::with_capacity(64 << 10, stdout);
             while let Some(line) = next_line(&mut reader, MAX_LINE) {
-                // What its own tools changed is on the host before anybody hears of it, and what ours changed is shown.
+                // Apply changes of its tools before their result is reported, and show changes of connected tools.
                 if ends_tool_use(&line) {
                     if let Err(error) = directory.apply() {
-                        tracing::warn!("changes of Claude Code were not applied: {error}");
+                        tracing::warn!("applying changes of Claude Code failed: {error}");
                     }
                     directory.refresh();
                 }
@@ -96,71 +96,68 @@ impl Process {
             }
         })?;
         thread("claude errors", move || {
-            let _speaking = speaking;
+            let _open = open;
             let mut piece = [0; 1 << 10];
             while let Ok(read @ 1..) = stderr.read(&mut piece) {
-                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.extend_from_slice(piece.get(..read).unwrap_or_default());
-                let excess = kept.len().saturating_sub(KEPT);
-                kept.drain(..excess);
+                let mut stored = stored.lock().unwrap_or_else(PoisonError::into_inner);
+                stored.extend_from_slice(piece.get(..read).unwrap_or_default());
+                let excess = stored.len().saturating_sub(MAX_STDERR);
+                stored.drain(..excess);
             }
         })?;
-        let (running, input, silence) = (Some(running), Some(input), Some(silence));
-        let process = Self { running, cancel, input, lines, errors, silence, secrets, container };
+        let (running, input, stderr_closed) = (Some(running), Some(input), Some(stderr_closed));
+        let process = Self { running, cancel, input, lines, errors, stderr_closed, secrets, container };
         process.send(first).await?;
         Ok(process)
     }
 
-    /// Writes bytes to its input. If it reads none any more, [`line`](Self::line) ends, and [`end`](Self::end) says why.
+    /// Writes to the input. If it is closed, [`line`](Self::line) ends, and [`end`](Self::end) has the reason.
     pub(super) async fn send(&self, bytes: Vec<u8>) -> Result<(), ClaudeCodeError> {
         let Some(input) = &self.input else {
-            return Err(ClaudeCodeError::new(
-                ClaudeCodeErrorKind::Killed,
-                "Claude Code reads no input any more",
-            ));
+            return Err(Kind::Killed.error("the input of Claude Code is closed"));
         };
         let _ = input.send(bytes).await;
         Ok(())
     }
 
-    /// What it writes next; `None` when it writes nothing more. Nothing is lost if the future is dropped.
+    /// The next line of output; `None` at the end. Dropping the future loses no line.
     pub(super) async fn line(&mut self) -> Option<Line> {
         self.lines.recv().await
     }
 
-    /// The id of the container that it runs in, if it runs in one.
+    /// The id of the container, if the program runs in one.
     pub(super) fn container(&self) -> Option<&str> {
         self.container.as_deref()
     }
 
-    /// What it wrote to standard error last, as one line.
-    fn said(&self) -> String {
+    /// The end of standard error, as one line.
+    fn stderr(&self) -> String {
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        foreign(&String::from_utf8_lossy(&errors), &self.secrets)
+        redact(&String::from_utf8_lossy(&errors), &self.secrets)
     }
 
-    /// Kills it, and waits until it and everything that it started is dead.
+    /// Kills the program and its children, and waits for their end.
     pub(super) async fn kill(&mut self) {
         self.cancel.cancel();
         self.input = None;
         if let Some(running) = self.running.take() {
-            // If this future is dropped, the thread goes on.
+            // The thread continues if this future is dropped.
             let _ = tokio::task::spawn_blocking(move || running.wait()).await;
         }
     }
 
-    /// Ends its input, gives it a moment to end by itself, and waits until everything is dead. Says why it ended.
+    /// Closes the input and waits for the end; kills the program after 3 s. Returns the reason of the end.
     pub(super) async fn end(&mut self) -> ClaudeCodeError {
         self.input = None;
         let drained = async { while self.lines.recv().await.is_some() {} };
-        if tokio::time::timeout(PATIENCE, drained).await.is_err() {
+        if tokio::time::timeout(END_TIMEOUT, drained).await.is_err() {
             self.cancel.cancel();
         }
         let (running, cancel) = (self.running.take(), self.cancel.clone());
         let ended = tokio::task::spawn_blocking(move || {
-            // Its streams have ended. If it goes on all the same, it is of no use any more.
+            // Without streams, a program that continues is useless.
             let late = std::thread::spawn(move || {
-                std::thread::park_timeout(PATIENCE);
+                std::thread::park_timeout(END_TIMEOUT);
                 cancel.cancel();
             });
             let outcome = running.map(Running::wait);
@@ -168,45 +165,37 @@ impl Process {
             outcome
         });
         let ended = ended.await;
-        if let Some(silence) = self.silence.take() {
-            // What it said last says why, and may still be on its way. Others may hold the stream open.
-            let _ = tokio::time::timeout(PATIENCE, silence).await;
+        if let Some(stderr_closed) = self.stderr_closed.take() {
+            // The last text has the reason. A child may hold the stream open.
+            let _ = tokio::time::timeout(END_TIMEOUT, stderr_closed).await;
         }
         match ended {
             Ok(Some(Ok(outcome))) => self.died(&outcome),
             Ok(Some(Err(error))) => error.into(),
-            _ => lost("its exit status is unknown"),
+            _ => failed("its exit status is unknown"),
         }
     }
 
-    /// Why it is dead.
+    /// The error for an outcome.
     fn died(&self, outcome: &Outcome) -> ClaudeCodeError {
-        let said = self.said();
-        let (kind, what) = match &outcome.verdict {
+        let (kind, end) = match &outcome.verdict {
             Verdict::Memory { limit } => {
-                (ClaudeCodeErrorKind::Limit, format!("needed more than its {} MiB of memory", limit >> 20))
+                (Kind::Limit, format!("exceeded its limit of {} MiB of memory", limit >> 20))
             }
-            Verdict::Processes { limit } => {
-                (ClaudeCodeErrorKind::Limit, format!("wanted more than {limit} processes and threads"))
-            }
+            Verdict::Processes { limit } => (Kind::Limit, format!("exceeded its limit of {limit} processes")),
             Verdict::Disk { limit } => {
-                (ClaudeCodeErrorKind::Limit, format!("wrote more than {} MiB", limit >> 20))
+                (Kind::Limit, format!("exceeded its limit of {} MiB on disk", limit >> 20))
             }
-            Verdict::Signal { signal } => {
-                (ClaudeCodeErrorKind::Killed, format!("was killed by signal {signal}"))
-            }
-            Verdict::Exit { code } => (ClaudeCodeErrorKind::Killed, format!("ended with status {code}")),
-            Verdict::Denied { rule } => {
-                (ClaudeCodeErrorKind::Sandbox, format!("was ended by the sandbox: {rule}"))
-            }
-            Verdict::Ok => (ClaudeCodeErrorKind::Killed, "ended".to_owned()),
-            other => (ClaudeCodeErrorKind::Killed, format!("was ended: {other:?}")),
+            Verdict::Signal { signal } => (Kind::Killed, format!("was killed by signal {signal}")),
+            Verdict::Exit { code } => (Kind::Killed, format!("ended with exit status {code}")),
+            Verdict::Denied { rule } => (Kind::Sandbox, format!("was ended by the sandbox: {rule}")),
+            Verdict::Ok => (Kind::Killed, "ended".to_owned()),
+            other => (Kind::Killed, format!("was ended: {other:?}")),
         };
-        let said = if said.is_empty() { String::new() } else { format!("; it said: {said}") };
-        ClaudeCodeError::new(
-            kind,
-            format!("the process of Claude Code {what} in the middle of its work{said}"),
-        )
+        let stderr = self.stderr();
+        let stderr =
+            if stderr.is_empty() { stderr } else { format!("; its last output on stderr: {stderr}") };
+        kind.error(format!("the process of Claude Code {end}{stderr}"))
     }
 }
 
@@ -214,26 +203,23 @@ impl Drop for Process {
     fn drop(&mut self) {
         let Some(running) = self.running.take() else { return };
         self.cancel.cancel();
-        // It is being killed; waiting for its end takes milliseconds, which are not the executor's.
+        // Waiting for the end takes milliseconds, so it must not block the runtime.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn_blocking(move || drop(running));
         }
     }
 }
 
-fn lost(why: &str) -> ClaudeCodeError {
-    ClaudeCodeError::new(
-        ClaudeCodeErrorKind::Sandbox,
-        format!("the process of Claude Code cannot be used: {why}"),
-    )
+fn failed(reason: &str) -> ClaudeCodeError {
+    Kind::Sandbox.error(format!("the process of Claude Code failed: {reason}"))
 }
 
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ClaudeCodeError> {
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(work);
-    started.map(|_| ()).map_err(|error| lost(&format!("no thread could be started: {error}")))
+    started.map(|_| ()).map_err(|error| failed(&format!("starting a thread failed: {error}")))
 }
 
-/// The next line, of at most so many bytes; a longer one is read to its end and passed over. `None` at the end.
+/// The next line, of at most `limit` bytes; a longer one is dropped. `None` at the end.
 fn next_line(reader: &mut BufReader<impl Read>, limit: usize) -> Option<Line> {
     let mut line = Vec::new();
     let mut is_too_long = false;
@@ -263,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_have_a_limit_and_the_next_one_is_whole_again() {
+    fn a_line_beyond_the_limit_is_dropped() {
         let text = format!("a\n\n{}\nb\n{}", "x".repeat(100), "y".repeat(10));
         for capacity in [1, 7, 1000] {
             let mut reader = BufReader::with_capacity(capacity, text.as_bytes());

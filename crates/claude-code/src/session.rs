@@ -1,47 +1,41 @@
-//! A program that stays, and its turns.
+//! A session: one process of Claude Code for many turns.
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tempfile::TempDir;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use toolpost_core::{Answer, CallId, Cancellation, Question, QuestionKind, RunId, Scope, Secret};
 
-use super::connection::{Front, Served};
-use super::error::{ClaudeCodeError, ClaudeCodeErrorKind, foreign};
-use super::event::{Event, Request, ServerStatus};
+use super::error::{ClaudeCodeError, ClaudeCodeErrorKind as Kind, redact};
+use super::event::{Ended, Event, Request, Response, ServerStatus, System};
 use super::executor::{CREDENTIAL_DESCRIPTOR, SERVERS_PATH, Start};
-use super::fold::{ClaudeCodeOutput, Fold, kind_of, refused};
-use super::hooks::{HookDecision, ToolUse};
+use super::output::{ClaudeCodeOutput, OutputBuilder, error_kind, rejected_credential};
 use super::process::{Line, Process};
-use super::settings::{Credential, Settings, check_allowed, check_model};
+use super::settings::{Credential, Settings, check_allowed};
+use super::tool_server::{Owner, ToolServer};
 
-/// How long between two looks at tool servers that are being connected.
-const CONNECT_PAUSE: Duration = Duration::from_millis(25);
-/// How long a hook may take.
-const HOOK_TIMEOUT: Duration = Duration::from_mins(1);
-/// How long the program may take to answer what it can answer by itself.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The most lines that are no events before the program counts as one that does not speak.
+/// Time between two checks of the tool servers that the program connects to.
+const CONNECT_INTERVAL: Duration = Duration::from_millis(25);
+/// Lines without an event before the program counts as broken.
 const MAX_BAD_LINES: u32 = 64;
-/// The longest prompt, in bytes.
+/// Bytes of a prompt.
 const MAX_PROMPT: usize = 16 << 20;
-/// The hooks that are registered.
-const BEFORE: &str = "before";
-const AFTER: &str = "after";
+/// Bytes of a credential.
+const MAX_CREDENTIAL: usize = 16 << 10;
 
-/// A prompt, and how its turn is known and stopped.
+/// A prompt with the id and the cancellation of its turn.
 #[derive(Clone, Debug)]
 #[must_use = "a turn does nothing until it is run"]
 pub struct ClaudeCodeTurn {
-    prompt: String,
-    id: RunId,
-    cancellation: Cancellation,
-    notices: Vec<String>,
+    pub(super) prompt: String,
+    pub(super) id: RunId,
+    pub(super) cancellation: Cancellation,
+    pub(super) notices: Vec<String>,
 }
 
 impl ClaudeCodeTurn {
-    /// A prompt.
+    /// A turn with a prompt.
     pub fn new(prompt: impl Into<String>) -> Self {
         Self {
             prompt: prompt.into(),
@@ -51,56 +45,46 @@ impl ClaudeCodeTurn {
         }
     }
 
-    /// Gives it the name that somebody has reserved for it already.
+    /// Sets the id of the run. Defaults to a new one.
     pub fn with_id(mut self, id: RunId) -> Self {
         self.id = id;
         self
     }
 
-    /// Says how it is stopped. What stops a turn ends the session.
+    /// Sets the cancellation, which also ends the session. Defaults to none.
     pub fn with_cancellation(mut self, cancellation: Cancellation) -> Self {
         self.cancellation = cancellation;
         self
     }
 
-    /// Adds something that its record shall say.
+    /// Adds a notice to the record.
     pub fn with_notice(mut self, notice: impl Into<String>) -> Self {
         self.notices.push(notice.into());
         self
     }
-
-    pub(super) fn id(&self) -> RunId {
-        self.id
-    }
-
-    pub(super) fn cancellation(&self) -> &Cancellation {
-        &self.cancellation
-    }
-
-    pub(super) fn notices(&self) -> &[String] {
-        &self.notices
-    }
 }
 
-/// The caller asked to stop.
+/// The error of a cancelled turn.
 pub(super) fn cancelled() -> ClaudeCodeError {
-    ClaudeCodeError::new(ClaudeCodeErrorKind::Cancelled, "the caller asked to stop")
+    Kind::Cancelled.error("the caller cancelled the turn")
 }
 
-/// A Claude Code that runs and waits for the next turn. Dropped, it is killed with everything that it started;
-/// [`ClaudeCodeSession::end`] lets it end by itself.
+/// A running Claude Code that waits for turns.
+///
+/// Dropping it kills the process with all its children; [`ClaudeCodeSession::end`] lets it end by itself.
 pub struct ClaudeCodeSession {
     settings: Settings,
     process: Process,
-    servers: Vec<Served>,
+    servers: Vec<ToolServer>,
+    /// The allowed tools.
     tools: Vec<String>,
-    /// What must not be seen, tokens of tool servers too.
+    /// The credential and the tokens of the tool servers.
     secrets: Vec<Secret>,
     id: Option<String>,
     cost: f64,
-    asked: u64,
+    requests: u64,
     is_over: bool,
-    /// Where the program keeps what it keeps; goes with the session.
+    /// The home directory, which is deleted with the session.
     _home: Option<TempDir>,
 }
 
@@ -113,61 +97,40 @@ impl std::fmt::Debug for ClaudeCodeSession {
     }
 }
 
-/// What waiting for the next event can come to.
-enum Next {
-    Event(Event),
-    /// Nothing more comes.
-    Over,
-}
-
 impl ClaudeCodeSession {
-    /// Checks everything, starts everything, and waits until everything is connected.
+    /// Starts the tool servers and the program, and waits until they are connected.
     pub(super) async fn start(settings: &Settings) -> Result<Self, ClaudeCodeError> {
-        // Before anything else: a missing credential starts nothing.
+        // A missing credential must start nothing.
         let credential = check_credential(settings.credential.as_ref())?;
-        let executor = settings.executor.found()?;
-        let home = if executor.confines() { None } else { Some(private_folder()?) };
+        let executor = settings.executor.resolve()?;
+        let home = if executor.confines() { None } else { Some(private_directory()?) };
         let deadline = Instant::now() + settings.limits.start;
-        let late = || {
-            let limit = toolpost_core::format_duration(settings.limits.start);
-            ClaudeCodeError::new(
-                ClaudeCodeErrorKind::Program,
-                format!("Claude Code was not ready within {limit}"),
-            )
-        };
-        let owner = settings.caller.identity.as_deref().unwrap_or("claude-code");
-        let mut scope = Scope::new(owner);
-        if let Some(folder) = &settings.folder {
-            scope = scope.with_working_dir(folder);
+        let mut scope = Scope::new(settings.caller.identity.as_deref().unwrap_or("claude-code"));
+        if let Some(directory) = &settings.directory {
+            scope = scope.with_working_dir(directory);
         }
-        let front = Front { caller: settings.caller.clone(), scope, port: settings.port.clone() };
-        let mut servers = Vec::with_capacity(settings.connections.len());
-        for (name, connection) in &settings.connections {
-            servers.push(Served::start(name, connection, &front).await?);
+        let owner = Owner { caller: settings.caller.clone(), scope, port: settings.port.clone() };
+        let mut servers = Vec::with_capacity(settings.sources.len());
+        for (name, source) in &settings.sources {
+            servers.push(ToolServer::start(name, source, &owner).await?);
         }
         let (arguments, tools) = arguments(settings, &servers)?;
-        let addresses = servers.iter().filter_map(|server| server.address().transpose());
+        // A copy of the directory is useless without own tools.
+        let needs_directory = !executor.copies_directory() || !settings.own_tools.is_empty();
         let (sandbox, program) = executor.prepare(Start {
             arguments,
             variables: variables(settings, credential),
-            // Without tools of its own it has no use for a copy.
-            folder: settings
-                .folder
-                .as_deref()
-                .filter(|_| !executor.copies_folder() || !settings.own_tools.is_empty()),
+            directory: settings.directory.as_deref().filter(|_| needs_directory),
             home: home.as_ref().map(TempDir::path),
             base_url: settings.base_url.as_deref(),
             no_network: settings.no_network,
-            servers: addresses.collect::<Result<_, ClaudeCodeError>>()?,
+            servers: servers.iter().map(ToolServer::address).collect::<Result<_, _>>()?,
             limits: &settings.limits,
         })?;
         let sandbox = sandbox.protect(settings.protected.iter().cloned());
-        let secrets: Vec<Secret> = settings
-            .secrets()
-            .into_iter()
-            .chain(servers.iter().filter_map(|server| server.token().cloned()))
-            .collect();
-        let entries: serde_json::Map<String, Value> =
+        let mut secrets = settings.secrets();
+        secrets.extend(servers.iter().map(|server| server.token.clone()));
+        let entries: Map<String, Value> =
             servers.iter().map(|server| (server.name.clone(), server.entry())).collect();
         let first = format!("{}\n{}\n", credential.secret().expose(), json!({ "mcpServers": entries }));
         let process = Process::start(sandbox, program, first.into_bytes(), secrets.clone()).await?;
@@ -179,12 +142,15 @@ impl ClaudeCodeSession {
             secrets,
             id: None,
             cost: 0.0,
-            asked: 0,
+            requests: 0,
             is_over: false,
             _home: home,
         };
-        let ready = timeout_at(deadline, session.get_ready()).await;
-        match ready.unwrap_or_else(|_| Err(late())) {
+        let ready = timeout_at(deadline, session.connect()).await.unwrap_or_else(|_| {
+            let limit = toolpost_core::format_duration(settings.limits.start);
+            Err(Kind::Program.error(format!("Claude Code was not ready within {limit}")))
+        });
+        match ready {
             Ok(()) => Ok(session),
             Err(error) => {
                 session.process.kill().await;
@@ -194,152 +160,119 @@ impl ClaudeCodeSession {
         }
     }
 
-    /// Greets the program, and waits until it is connected to every tool server.
-    async fn get_ready(&mut self) -> Result<(), ClaudeCodeError> {
-        let mut greeting = json!({ "subtype": "initialize" });
-        if self.settings.hooks.is_some() {
-            let hook = |name: &str| json!([{ "matcher": null, "hookCallbackIds": [name], "timeout": 120 }]);
-            greeting["hooks"] = json!({ "PreToolUse": hook(BEFORE), "PostToolUse": hook(AFTER) });
-        }
-        self.ask(greeting).await?;
+    /// Initializes the program, and waits until it is connected to every tool server.
+    async fn connect(&mut self) -> Result<(), ClaudeCodeError> {
+        self.request("initialize").await?;
         loop {
-            let answer = self.ask(json!({ "subtype": "mcp_status" })).await?;
-            let statuses = ServerStatus::all(answer.get("mcpServers"));
+            let mut response = self.request("mcp_status").await?;
+            let statuses: Vec<ServerStatus> =
+                serde_json::from_value(response["mcpServers"].take()).unwrap_or_default();
             self.check_servers(&statuses)?;
-            if self.servers.iter().all(|server| {
+            let is_connected = |server: &ToolServer| {
                 statuses.iter().any(|status| status.name == server.name && status.status == "connected")
-            }) {
+            };
+            if self.servers.iter().all(is_connected) {
                 return Ok(());
             }
-            tokio::time::sleep(CONNECT_PAUSE).await;
+            tokio::time::sleep(CONNECT_INTERVAL).await;
         }
     }
 
-    /// Whether the program could connect to every tool server, as far as it has tried.
+    /// Checks that no connection to a tool server failed.
     fn check_servers(&self, statuses: &[ServerStatus]) -> Result<(), ClaudeCodeError> {
-        for status in statuses {
-            if matches!(status.status.as_str(), "connected" | "pending") {
-                continue;
-            }
-            let why = status.error.as_deref().unwrap_or(&status.status);
-            let message = format!(
-                "Claude Code cannot use the tool server `{}`: {}",
-                foreign(&status.name, &[]),
-                foreign(why, &self.secrets)
-            );
-            return Err(ClaudeCodeError::new(ClaudeCodeErrorKind::ToolServer, message));
-        }
-        Ok(())
+        let failed =
+            statuses.iter().find(|server| !matches!(server.status.as_str(), "connected" | "pending"));
+        let Some(server) = failed else { return Ok(()) };
+        let reason = redact(server.error.as_deref().unwrap_or(&server.status), &self.secrets);
+        let name = redact(&server.name, &[]);
+        Err(Kind::ToolServer.error(format!("Claude Code cannot use the tool server `{name}`: {reason}")))
     }
 
-    /// Asks the program something that it answers by itself.
-    async fn ask(&mut self, request: Value) -> Result<Value, ClaudeCodeError> {
-        self.asked += 1;
-        let id = format!("toolpost-{}", self.asked);
+    /// Sends a request to the program and returns its response.
+    async fn request(&mut self, subtype: &str) -> Result<Value, ClaudeCodeError> {
+        self.requests += 1;
+        let id = format!("toolpost-{}", self.requests);
+        let request = json!({ "subtype": subtype });
         self.write(&json!({ "type": "control_request", "request_id": id, "request": request })).await?;
         loop {
             match self.next().await? {
-                Next::Over => {
+                None => {
                     let error = self.process.end().await;
                     self.is_over = true;
-                    // It never was at work: what is wrong is the program, or how it was started.
-                    let kind = if error.kind() == ClaudeCodeErrorKind::Killed {
-                        ClaudeCodeErrorKind::Program
-                    } else {
-                        error.kind()
-                    };
-                    return Err(ClaudeCodeError::new(
-                        kind,
-                        error.message().replace(" in the middle of its work", ", and was not ready"),
-                    ));
+                    // A program that ends before its first turn is broken, or was started in a wrong way.
+                    let kind = if error.kind() == Kind::Killed { Kind::Program } else { error.kind() };
+                    return Err(kind.error(format!("Claude Code failed to start: {}", error.message())));
                 }
-                Next::Event(Event::Answer { id: answered, result }) if answered == id => {
-                    return result.map_err(|why| {
-                        ClaudeCodeError::new(
-                            ClaudeCodeErrorKind::Program,
-                            format!("Claude Code refuses: {}", foreign(&why, &self.secrets)),
-                        )
-                    });
+                Some(Event::ControlResponse { response: Response::Success { request_id, response } })
+                    if request_id == id =>
+                {
+                    return Ok(response);
                 }
-                Next::Event(Event::Request { id, request }) => self.answer(&id, request).await?,
-                Next::Event(_) => {}
+                Some(Event::ControlResponse { response: Response::Error { request_id, error } })
+                    if request_id == id =>
+                {
+                    let error = redact(&error, &self.secrets);
+                    return Err(
+                        Kind::Program.error(format!("Claude Code rejected the request `{subtype}`: {error}"))
+                    );
+                }
+                Some(Event::ControlRequest { request_id, request }) => {
+                    self.respond(request_id, request).await?;
+                }
+                Some(_) => {}
             }
         }
     }
 
-    /// The model of the turns from now on.
-    ///
-    /// # Errors
-    /// The name cannot be one of a model, the program refuses it, or the session has ended.
-    pub async fn set_model(&mut self, model: &str) -> Result<(), ClaudeCodeError> {
-        check_model(model)?;
-        self.check_alive()?;
-        let asked =
-            timeout(ANSWER_TIMEOUT, self.ask(json!({ "subtype": "set_model", "model": model }))).await;
-        asked.unwrap_or_else(|_| {
-            Err(ClaudeCodeError::new(ClaudeCodeErrorKind::Program, "Claude Code did not answer within 10 s"))
-        })?;
-        self.settings.model = Some(model.to_owned());
-        Ok(())
-    }
-
-    /// Gives the program a prompt and waits until it has answered.
+    /// Runs a turn with a prompt.
     pub async fn turn(&mut self, prompt: impl Into<String>) -> ClaudeCodeOutput {
         self.run(ClaudeCodeTurn::new(prompt)).await
     }
 
-    /// The same with more to say about the turn than the prompt.
+    /// Runs a turn.
     pub async fn run(&mut self, turn: ClaudeCodeTurn) -> ClaudeCodeOutput {
         let settings = self.settings.clone();
-        let mut fold = Fold::new(&turn, &settings, self.id.clone());
-        fold.in_container(self.process.container());
+        let mut output = OutputBuilder::new(&turn, &settings, self.id.clone());
         if let Err(error) = self.check_alive().and_then(|()| check_prompt(&turn.prompt)) {
-            return fold.failed(error, &[]);
+            return output.fail(error, &[]);
         }
-        fold.begin(&self.tools);
-        let deadline = settings.limits.time.and_then(|time| Instant::now().checked_add(time));
+        output.begin(&self.tools, self.process.container());
+        let time = settings.limits.time;
+        let deadline = time.and_then(|time| Instant::now().checked_add(time));
         let ended = tokio::select! {
             biased;
             () = turn.cancellation.cancelled() => Err(cancelled()),
-            () = until(deadline) => {
-                let limit = toolpost_core::format_duration(settings.limits.time.unwrap_or_default());
-                Err(ClaudeCodeError::new(ClaudeCodeErrorKind::Limit, format!("the turn took longer than {limit}")))
+            () = reached(deadline) => {
+                let limit = toolpost_core::format_duration(time.unwrap_or_default());
+                Err(Kind::Limit.error(format!("the turn exceeded its time limit of {limit}")))
             }
-            ended = self.work(&turn.prompt, &mut fold) => ended,
+            ended = self.work(&turn.prompt, &mut output) => ended,
         };
         match ended {
             Ok(ended) => {
-                let outcome = fold.ended(&ended, self.cost, &self.servers);
-                self.cost = ended.total_cost.unwrap_or(self.cost);
-                self.id.clone_from(&outcome.session);
-                outcome
+                let output = output.finish(&ended, self.cost, &self.servers);
+                self.cost = ended.total_cost_usd.unwrap_or(self.cost);
+                self.id.clone_from(&output.session);
+                output
             }
             Err(error) => {
-                // Nobody knows what it would say next.
+                // The state of the program is unknown.
                 self.is_over = true;
                 self.process.kill().await;
-                fold.failed(error, &self.servers)
+                output.fail(error, &self.servers)
             }
         }
     }
 
     fn check_alive(&self) -> Result<(), ClaudeCodeError> {
         if self.is_over {
-            return Err(ClaudeCodeError::new(
-                ClaudeCodeErrorKind::Ended,
-                "this session of Claude Code has ended",
-            )
-            .hint("start another one"));
+            return Err(Kind::Ended.error("this session of Claude Code has ended").hint("start another one"));
         }
         Ok(())
     }
 
-    /// Sends the prompt and takes in what comes until the turn is over.
-    async fn work(
-        &mut self,
-        prompt: &str,
-        fold: &mut Fold<'_>,
-    ) -> Result<super::event::Ended, ClaudeCodeError> {
+    /// Sends the prompt and adds events to the output until the turn ends.
+    async fn work(&mut self, prompt: &str, output: &mut OutputBuilder<'_>) -> Result<Ended, ClaudeCodeError> {
         let message = json!({
             "type": "user",
             "message": { "role": "user", "content": prompt },
@@ -348,73 +281,77 @@ impl ClaudeCodeSession {
         });
         self.write(&message).await?;
         loop {
-            match self.next().await? {
-                Next::Over => return Err(self.process.end().await),
-                Next::Event(Event::Ended(ended)) => return Ok(*ended),
-                Next::Event(Event::Request { id, request }) => self.answer(&id, request).await?,
-                Next::Event(Event::Init { servers, session, model }) => {
-                    self.check_servers(&servers)?;
-                    fold.take(Event::Init { servers, session, model });
+            let event = match self.next().await? {
+                None => return Err(self.process.end().await),
+                Some(Event::Result(ended)) => return Ok(*ended),
+                Some(Event::ControlRequest { request_id, request }) => {
+                    self.respond(request_id, request).await?;
+                    continue;
                 }
-                // The program would try for minutes.
-                Next::Event(Event::Retry { error, status, .. })
-                    if kind_of(Some(&error), status, "") == ClaudeCodeErrorKind::CredentialRefused =>
+                Some(event) => event,
+            };
+            match &event {
+                Event::System(System::Init { mcp_servers, .. }) => self.check_servers(mcp_servers)?,
+                // The program would retry a rejected credential for minutes.
+                Event::System(System::ApiRetry { error, error_status, .. })
+                    if error_kind(Some(error), *error_status, "") == Kind::CredentialRefused =>
                 {
-                    return Err(refused(&foreign(&error, &self.secrets)));
+                    return Err(rejected_credential(&redact(error, &self.secrets)));
                 }
-                Next::Event(event) => fold.take(event),
+                _ => {}
             }
+            output.add(event);
         }
     }
 
-    /// The next event. Lines that are none are passed over, but not for ever.
-    async fn next(&mut self) -> Result<Next, ClaudeCodeError> {
+    /// The next event; `None` at the end. Skips a limited number of lines without an event.
+    async fn next(&mut self) -> Result<Option<Event>, ClaudeCodeError> {
         for _ in 0..MAX_BAD_LINES {
-            match self.process.line().await {
-                None => return Ok(Next::Over),
+            let line = match self.process.line().await {
+                None => return Ok(None),
                 Some(Line::TooLong) => {
-                    tracing::warn!("Claude Code wrote a line of more than 8 MiB, which is lost");
+                    tracing::warn!("dropped a line of Claude Code of more than 8 MiB");
+                    continue;
                 }
-                Some(Line::Whole(line)) if line.iter().all(u8::is_ascii_whitespace) => {}
-                Some(Line::Whole(line)) => match Event::read(&line) {
-                    Ok(event) => {
-                        if self.settings.verbose {
-                            let text = String::from_utf8_lossy(&line);
-                            tracing::debug!(event = foreign(&text, &self.secrets), "Claude Code");
-                        }
-                        return Ok(Next::Event(event));
+                Some(Line::Whole(line)) => line,
+            };
+            if line.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            let text = || redact(&String::from_utf8_lossy(&line), &self.secrets);
+            match Event::parse(&line) {
+                Ok(event) => {
+                    if self.settings.verbose {
+                        tracing::debug!(event = text(), "Claude Code");
                     }
-                    Err(why) => {
-                        let text = foreign(&String::from_utf8_lossy(&line), &self.secrets);
-                        tracing::warn!(why, line = text, "Claude Code wrote a line that is no event");
-                    }
-                },
+                    return Ok(Some(event));
+                }
+                Err(error) => tracing::warn!(error, line = text(), "invalid event of Claude Code"),
             }
         }
-        Err(ClaudeCodeError::new(ClaudeCodeErrorKind::Program, "Claude Code writes lines that are no events")
-            .hint("this version speaks with Claude Code 2.1; install that one"))
+        let error = Kind::Program.error("Claude Code writes lines that are not events");
+        Err(error.hint("this version supports Claude Code 2.1; install it"))
     }
 
-    /// Answers what the program asks.
-    async fn answer(&self, id: &str, request: Request) -> Result<(), ClaudeCodeError> {
-        let answer = match request {
-            Request::Permission { tool, input } => Ok(self.permission(tool, input).await),
-            Request::Hook { callback, input } => Ok(self.hook(&callback, &input).await),
-            Request::Other(what) => Err(format!("this host does not know `{}`", foreign(&what, &[]))),
-        };
-        let response = match answer {
-            Ok(value) => json!({ "subtype": "success", "request_id": id, "response": value }),
-            Err(why) => json!({ "subtype": "error", "request_id": id, "error": why }),
+    /// Responds to a request of the program.
+    async fn respond(&self, request_id: String, request: Request) -> Result<(), ClaudeCodeError> {
+        let response = match request {
+            Request::CanUseTool { tool_name, input } => {
+                Response::Success { request_id, response: self.approve(tool_name, input).await }
+            }
+            Request::Unknown => {
+                Response::Error { request_id, error: "this host does not support the request".to_owned() }
+            }
         };
         self.write(&json!({ "type": "control_response", "response": response })).await
     }
 
-    /// Asks the owner whether a tool may be used that is not allowed.
-    async fn permission(&self, tool: String, input: Value) -> Value {
-        let deny = |why: &str| json!({ "behavior": "deny", "message": why });
+    /// Asks the port to approve a tool that is not allowed.
+    async fn approve(&self, tool: String, input: Value) -> Value {
+        let deny = |reason: &str| json!({ "behavior": "deny", "message": reason });
         let Some(port) = &self.settings.port else { return deny("this session has no approval port") };
         let question = Question {
-            message: format!("Claude Code wants to use `{}`.", foreign(&tool, &self.secrets)),
+            message: format!("Allow Claude Code to use `{}`?", redact(&tool, &self.secrets)),
             kind: QuestionKind::Approval { tool, arguments: input.clone() },
             name: None,
         };
@@ -422,32 +359,9 @@ impl ClaudeCodeSession {
             Ok(Answer::Given { value }) if value == true => {
                 json!({ "behavior": "allow", "updatedInput": input })
             }
-            Ok(_) => deny("the owner says no"),
+            Ok(_) => deny("the owner denied the tool"),
             Err(error) => deny(error.public(CallId::new()).message()),
         }
-    }
-
-    async fn hook(&self, callback: &str, input: &Value) -> Value {
-        let Some(hooks) = &self.settings.hooks else { return json!({}) };
-        let used = ToolUse::of(input);
-        if callback == AFTER {
-            let result = input.get("tool_response").cloned().unwrap_or_default();
-            // A hook that is late has nothing to say any more.
-            let _ = timeout(HOOK_TIMEOUT, hooks.after_tool(&used, &result)).await;
-            return json!({});
-        }
-        let decided = timeout(HOOK_TIMEOUT, hooks.before_tool(&used)).await;
-        let (decision, reason) = match decided {
-            Ok(HookDecision::Continue) => return json!({}),
-            Ok(HookDecision::Allow) => ("allow", "the application allows it".to_owned()),
-            Ok(HookDecision::Deny(why)) => ("deny", why),
-            Err(_) => ("deny", "the application did not decide within a minute".to_owned()),
-        };
-        json!({ "hookSpecificOutput": {
-            "hookEventName": "PreToolUse",
-            "permissionDecision": decision,
-            "permissionDecisionReason": reason,
-        } })
     }
 
     async fn write(&self, message: &Value) -> Result<(), ClaudeCodeError> {
@@ -460,17 +374,17 @@ impl ClaudeCodeSession {
         }
     }
 
-    /// Lets the program end, within a few seconds, and stops the tool servers.
+    /// Ends the program within a few seconds, and stops the tool servers.
     pub async fn end(mut self) {
         if !self.is_over {
-            // Why it ended does not matter any more.
+            // The reason of the end does not matter.
             let _ = self.process.end().await;
         }
         self.stop_servers().await;
     }
 }
 
-async fn until(deadline: Option<Instant>) {
+async fn reached(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
@@ -479,45 +393,36 @@ async fn until(deadline: Option<Instant>) {
 
 fn check_prompt(prompt: &str) -> Result<(), ClaudeCodeError> {
     if prompt.trim().is_empty() {
-        return Err(ClaudeCodeError::new(ClaudeCodeErrorKind::Setting, "the prompt is empty"));
+        return Err(Kind::Setting.error("the prompt is empty"));
     }
     if prompt.len() > MAX_PROMPT {
-        return Err(ClaudeCodeError::new(ClaudeCodeErrorKind::Setting, "the prompt is larger than 16 MiB")
-            .hint("put what is long into a file of the working folder, and name it"));
+        let error = Kind::Setting.error("the prompt exceeds 16 MiB");
+        return Err(error.hint("put long text into a file of the working directory, and name the file"));
     }
     Ok(())
 }
 
 fn check_credential(credential: Option<&Credential>) -> Result<&Credential, ClaudeCodeError> {
-    let how = "set CLAUDE_CODE_OAUTH_TOKEN (made by `claude setup-token`) or ANTHROPIC_API_KEY";
     let credential = credential.filter(|credential| !credential.secret().expose().is_empty());
-    let credential = credential.ok_or_else(|| {
-        ClaudeCodeError::new(
-            ClaudeCodeErrorKind::CredentialMissing,
-            "Claude Code needs a credential, and there is none",
-        )
-        .hint(how)
-    })?;
-    let text = credential.secret().expose();
-    if text.len() > 16 << 10 || !text.chars().all(|letter| letter.is_ascii_graphic()) {
-        let message = "the credential of Claude Code has characters that no key and no token has";
-        return Err(ClaudeCodeError::new(ClaudeCodeErrorKind::CredentialRefused, message).hint(how));
-    }
-    Ok(credential)
+    let is_valid =
+        |text: &str| text.len() <= MAX_CREDENTIAL && text.chars().all(|letter| letter.is_ascii_graphic());
+    let error = match credential {
+        Some(credential) if is_valid(credential.secret().expose()) => return Ok(credential),
+        Some(_) => Kind::CredentialRefused.error("the credential of Claude Code has invalid characters"),
+        None => Kind::CredentialMissing.error("Claude Code needs a credential"),
+    };
+    Err(error.hint("set CLAUDE_CODE_OAUTH_TOKEN (created by `claude setup-token`) or ANTHROPIC_API_KEY"))
 }
 
-/// A folder that nobody else reads.
-fn private_folder() -> Result<TempDir, ClaudeCodeError> {
+/// A directory that only this user can read.
+fn private_directory() -> Result<TempDir, ClaudeCodeError> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("toolpost-claude-");
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
-    builder.tempdir().map_err(|error| {
-        ClaudeCodeError::new(
-            ClaudeCodeErrorKind::Sandbox,
-            format!("no folder for temporary files could be made: {error}"),
-        )
-    })
+    builder
+        .tempdir()
+        .map_err(|error| Kind::Sandbox.error(format!("creating a temporary directory failed: {error}")))
 }
 
 fn variables(settings: &Settings, credential: &Credential) -> Vec<(String, String)> {
@@ -527,7 +432,7 @@ fn variables(settings: &Settings, credential: &Credential) -> Vec<(String, Strin
     };
     let mut variables = vec![
         (descriptor, CREDENTIAL_DESCRIPTOR),
-        // Else tools are not offered, only found.
+        // With a search, the model does not see the tools.
         ("ENABLE_TOOL_SEARCH", "false"),
         ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
         ("DISABLE_AUTOUPDATER", "1"),
@@ -538,26 +443,21 @@ fn variables(settings: &Settings, credential: &Credential) -> Vec<(String, Strin
         variables.push(("ANTHROPIC_BASE_URL", url));
     }
     if settings.executor.confines() {
-        // The program's word for a place that confines it, without which root may not have its permissions bypassed.
+        // Without it, root cannot bypass permissions.
         variables.push(("IS_SANDBOX", "1"));
     }
     variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// The arguments of the program, and the names of the tools that it may use.
-fn arguments(settings: &Settings, servers: &[Served]) -> Result<(Vec<String>, Vec<String>), ClaudeCodeError> {
-    let known: Vec<String> = servers.iter().flat_map(|server| server.tools().iter().cloned()).collect();
+/// The arguments of the program, and the allowed tools.
+fn arguments(
+    settings: &Settings,
+    servers: &[ToolServer],
+) -> Result<(Vec<String>, Vec<String>), ClaudeCodeError> {
+    let known: Vec<String> = servers.iter().flat_map(|server| server.tools.iter().cloned()).collect();
+    let allowed = settings.allowed.clone().unwrap_or_else(|| known.clone());
     let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
-    let allowed = match &settings.allowed {
-        Some(allowed) => {
-            check_allowed(allowed, &names, &known)?;
-            allowed.clone()
-        }
-        None => {
-            let foreign = servers.iter().filter(|server| !server.is_own());
-            known.iter().cloned().chain(foreign.map(|server| format!("mcp__{}", server.name))).collect()
-        }
-    };
+    check_allowed(&allowed, &names, &known)?;
     let mut arguments: Vec<String> = [
         "--print",
         "--input-format=stream-json",
@@ -566,7 +466,7 @@ fn arguments(settings: &Settings, servers: &[Served]) -> Result<(Vec<String>, Ve
         "--strict-mcp-config",
         "--no-session-persistence",
         "--disable-slash-commands",
-        // Nothing of the user's own Claude Code.
+        // No settings of the user.
         "--setting-sources=",
     ]
     .map(str::to_owned)
@@ -574,9 +474,6 @@ fn arguments(settings: &Settings, servers: &[Served]) -> Result<(Vec<String>, Ve
     arguments.push(format!("--mcp-config={SERVERS_PATH}"));
     arguments.push(format!("--tools={}", settings.own_tools.join(",")));
     arguments.push(format!("--permission-mode={}", settings.mode.argument()));
-    if !allowed.is_empty() {
-        arguments.push(format!("--allowedTools={}", allowed.join(",")));
-    }
     if settings.port.is_some() {
         arguments.push("--permission-prompt-tool=stdio".to_owned());
     }
@@ -584,17 +481,14 @@ fn arguments(settings: &Settings, servers: &[Served]) -> Result<(Vec<String>, Ve
         arguments.push("--include-partial-messages".to_owned());
     }
     let options = [
+        ("--allowedTools", Some(allowed.join(",")).filter(|tools| !tools.is_empty())),
         ("--model", settings.model.clone()),
         ("--effort", settings.effort.map(|effort| effort.as_str().to_owned())),
         ("--system-prompt", settings.system.clone()),
-        ("--append-system-prompt", settings.append_system.clone()),
         ("--max-turns", settings.limits.iterations.map(|turns| turns.to_string())),
         ("--max-budget-usd", settings.limits.cost_usd.map(|cost| cost.to_string())),
     ];
-    for (option, value) in options {
-        if let Some(value) = value {
-            arguments.push(format!("{option}={value}"));
-        }
-    }
+    let set = options.into_iter().filter_map(|(option, value)| Some(format!("{option}={}", value?)));
+    arguments.extend(set);
     Ok((arguments, allowed))
 }

@@ -128,7 +128,7 @@ fn limits(args: &AgentArgs, config: &Config) -> Result<RunLimits, Failure> {
     limits.time = args.max_time.or_else(|| config.duration("max_time"));
     limits.cost_usd = args.max_cost.or_else(|| config.fraction("max_cost"));
     if config.flag("no_wrap_up") {
-        limits.wrap_up = None;
+        limits.wrap_up = false;
     }
     limits.parallel_tools = config.number("parallel_tools")?.unwrap_or(limits.parallel_tools);
     limits.tool_timeout = config.duration("tool_timeout");

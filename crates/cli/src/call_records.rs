@@ -20,7 +20,7 @@ const LAST: Duration = Duration::from_secs(5);
 /// Opens the stored calls; none with the setting `no_save` or without a store.
 pub(crate) fn open(config: &Config) -> Option<Runs> {
     let path = store::path(config).ok().filter(|_| !config.flag("no_save"))?;
-    Some(Runs::of_calls(Arc::new(LazyStore::new(path))).with_secrets(env::secrets()))
+    Some(Runs::for_calls(Arc::new(LazyStore::new(path))).with_secrets(env::secrets()))
 }
 
 /// Stores the records of internal errors in the background.
@@ -61,7 +61,7 @@ fn store(calls: &Runs, room: &Arc<Semaphore>, runtime: &Handle, record: &Arc<Cal
     };
     let (calls, record) = (calls.clone(), Arc::clone(record));
     runtime.spawn(async move {
-        if let Err(error) = calls.keep_call(&record).await {
+        if let Err(error) = calls.add_call(&record).await {
             tracing::warn!(call = %record.id, "call record not stored: {error}");
         }
         drop(permit);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::runtime::Runtime;
-use toolpost_agent::{Conversation, ConversationSummary, Conversations, NewConversation, Runs};
+use toolpost_agent::{Conversation, ConversationSummary, Conversations, Runs};
 use toolpost_core::{Code, DocStore, RunRecord};
 use toolpost_toolbox::MemoryStore;
 
@@ -49,8 +49,8 @@ impl Memory {
         let store: Arc<dyn DocStore> = file.clone();
         let conversations = Conversations::new(Arc::clone(&store)).with_secrets(env::secrets());
         let mut runs = Runs::new(store).with_secrets(env::secrets());
-        if let Some(holder) = process_identity::own() {
-            runs = runs.with_holder(holder);
+        if let Some(process) = process_identity::own() {
+            runs = runs.with_process(process);
         }
         Ok(Self { conversations, runs: Some(runs), directory, file: has_file.then_some(file) })
     }
@@ -70,7 +70,7 @@ impl Memory {
 
     /// Creates a conversation.
     pub(crate) fn create(&self) -> Conversation {
-        self.conversations.create(NewConversation::default().in_folder(self.directory.as_str()))
+        self.conversations.create_in(self.directory.as_str())
     }
 
     /// Resumes the conversation of the options, else creates one.
@@ -89,7 +89,7 @@ impl Memory {
         if !args.resume_last {
             return Ok(self.create());
         }
-        self.conversations.last(&self.directory).await?.ok_or_else(|| {
+        self.conversations.latest(&self.directory).await?.ok_or_else(|| {
             Failure::new(Exit::Failed, "NOT_FOUND", "this directory has no conversations")
                 .hint("Remove `--continue`, or name a conversation with `--resume ID`.")
         })

@@ -160,7 +160,7 @@ fn quiet(mut command: Command) -> Command {
     command
 }
 
-/// The command `toolpost run` with an address, at home in a folder. It is built beside the examples.
+/// The command `toolpost run` with an address, with a home directory of its own. It is built beside the examples.
 fn toolpost_run(home: &Path, url: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap().with_file_name("../toolpost"));
     command

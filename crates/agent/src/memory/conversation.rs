@@ -7,19 +7,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolpost_core::{
-    Clock, Code, Document, RunId, RunRecord, ScopeId, SystemClock, Timestamp, ToolError, to_json,
+    Clock, Code, Document, RunId, RunRecord, ScopeId, SystemClock, Timestamp, ToolError, Usage, to_json,
 };
 use toolpost_gateway::catalog::ToolSession;
 use toolpost_llm::{CodeExecutionMeter, ItemView, Part, ToolResult, Turn};
 
-use super::backlog::Backlog;
-use super::head::{ConversationSummary, Head, shortened};
-use super::latest::set_latest;
-use super::ledger::Ledger;
+use super::log::{Log, LogStore, VERSION, parse_head};
 use crate::spend::Spent;
 
 /// Bytes of JSON of all turns of a conversation, compacted ones included.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
+/// Characters of a title.
+const MAX_TITLE_CHARS: usize = 80;
+
 /// A conversation that is persisted after every answer and every tool result. Clones are the same conversation.
 ///
 /// One run at a time can continue it. Of two concurrent runs, in this process or in another, the second one can no longer
@@ -28,12 +28,13 @@ const MAX_BYTES: u64 = 64 * 1024 * 1024;
 pub struct Conversation(Arc<Inner>);
 
 struct Inner {
-    backlog: Backlog<Head>,
+    log: Log<Head>,
     id: ScopeId,
     state: Mutex<State>,
 }
 
 /// All turns, persisted or not.
+#[derive(Default)]
 struct State {
     turns: Vec<Turn>,
     /// Results for pending calls of the last turn, for a run that continues without resuming.
@@ -55,61 +56,176 @@ pub struct Exchange {
     pub first_turn: usize,
 }
 
+/// The origin of a forked conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forked {
+    /// The original conversation.
+    pub from: ScopeId,
+    /// The number of copied prompts.
+    pub prompts: usize,
+}
+
+/// A summary of a stored conversation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ConversationSummary {
+    /// The id.
+    pub id: ScopeId,
+    /// The beginning of the first prompt, of at most 80 characters.
+    pub title: String,
+    /// The directory or project that it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
+    /// The model of the latest answer; empty before the first answer.
+    pub model: String,
+    /// When it was created.
+    pub created: Timestamp,
+    /// When it was last changed.
+    pub updated: Timestamp,
+    /// The number of turns.
+    pub turns: usize,
+    /// The number of prompts.
+    pub prompts: usize,
+    /// Tokens used.
+    pub usage: Usage,
+    /// The cost in US dollars; absent if the cost of any run is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    /// The origin, if it is a fork.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<Forked>,
+}
+
+/// The stored head of a conversation: its summary, and what the next run inherits.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Head {
+    v: u8,
+    pub(super) summary: ConversationSummary,
+    last_run: Option<RunId>,
+    /// The spending before the last run, if that run paused: its own spending is counted again when it ends.
+    before_pause: Option<(RunId, Spent)>,
+    /// Provider state beyond the turns, by provider name, such as the id of a code container.
+    provider_state: BTreeMap<String, Map<String, Value>>,
+    /// The loaded tools.
+    tool_session: Option<Value>,
+    /// Billed code execution time, so that a reused container is not billed again.
+    code_meter: CodeExecutionMeter,
+    bytes: u64,
+}
+
+impl Head {
+    pub(super) fn new(id: ScopeId, directory: Option<String>) -> Self {
+        let now = SystemClock.timestamp();
+        let summary = ConversationSummary {
+            id,
+            title: String::new(),
+            directory,
+            model: String::new(),
+            created: now,
+            updated: now,
+            turns: 0,
+            prompts: 0,
+            usage: Usage::default(),
+            cost_usd: Some(0.0),
+            forked_from: None,
+        };
+        Self {
+            v: VERSION,
+            summary,
+            last_run: None,
+            before_pause: None,
+            provider_state: BTreeMap::new(),
+            tool_session: None,
+            code_meter: CodeExecutionMeter::new(),
+            bytes: 0,
+        }
+    }
+
+    /// The head of a fork with so many prompts.
+    pub(super) fn fork(self, id: ScopeId, prompts: usize) -> Self {
+        let mut head = Self::new(id, self.summary.directory);
+        head.summary.title = self.summary.title;
+        head.summary.model = self.summary.model;
+        head.summary.forked_from = Some(Forked { from: self.summary.id, prompts });
+        let Self { provider_state, tool_session, code_meter, .. } = self;
+        Self { provider_state, tool_session, code_meter, ..head }
+    }
+
+    fn spent(&self) -> Spent {
+        Spent { usage: self.summary.usage.clone(), cost_usd: self.summary.cost_usd }
+    }
+
+    fn set_spent(&mut self, spent: Spent) {
+        (self.summary.usage, self.summary.cost_usd) = (spent.usage, spent.cost_usd);
+    }
+
+    /// Counts spending outside of runs.
+    fn spend(&mut self, spent: &Spent) {
+        if let Some((_, before)) = &mut self.before_pause {
+            before.add(spent);
+        }
+        let mut sum = self.spent();
+        sum.add(spent);
+        self.set_spent(sum);
+    }
+
+    /// Counts the spending of a run, replacing what the run had spent when it paused.
+    fn spend_for_run(&mut self, run: RunId, spent: &Spent, is_paused: bool) {
+        let mut sum = match self.before_pause.take() {
+            Some((paused, before)) if paused == run => before,
+            _ => self.spent(),
+        };
+        self.before_pause = is_paused.then(|| (run, sum.clone()));
+        sum.add(spent);
+        self.set_spent(sum);
+    }
+}
+
 /// A change of a conversation.
 #[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Entry {
-    /// New turns, and results for pending calls of the last one.
-    Turns {
-        run: RunId,
-        turns: Vec<Turn>,
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        open: Vec<ToolResult>,
-    },
-    /// Turns that replace others.
-    Splice { run: RunId, from: usize, to: usize, turns: Vec<Turn> },
+struct Entry {
+    run: RunId,
+    /// New turns.
+    turns: Vec<Turn>,
+    /// The range of turns that the new ones replace; without a range they are appended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replaces: Option<(usize, usize)>,
+    /// Results for pending calls of the last turn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    open: Vec<ToolResult>,
 }
 
 impl State {
-    fn new() -> Self {
-        Self { turns: Vec::new(), open: Vec::new(), exchanges: Vec::new(), edition: 0 }
-    }
-
     fn add(&mut self, at: Timestamp, entry: Entry) {
         self.edition += 1;
-        match entry {
-            Entry::Turns { run, turns, open } => {
-                // Results that complete the last turn belong to the prompt before.
-                let completes = matches!(turns.first(), Some(Turn::ToolResults(_)));
-                self.begin(run, at, self.turns.len() + usize::from(completes));
-                self.turns.extend(turns);
-                self.open = open;
-            }
-            Entry::Splice { run, from, to, turns } => {
-                self.begin(run, at, self.turns.len());
-                self.splice(from, to, turns);
+        // Results that complete the last turn belong to the prompt before.
+        let completes = entry.replaces.is_none() && matches!(entry.turns.first(), Some(Turn::ToolResults(_)));
+        if self.is_new(entry.run) {
+            let first_turn = self.turns.len() + usize::from(completes);
+            self.exchanges.push(Exchange { run: entry.run, at, first_turn });
+        }
+        match entry.replaces {
+            Some(range) => self.splice(range, entry.turns),
+            None => {
+                self.turns.extend(entry.turns);
+                self.open = entry.open;
             }
         }
     }
 
-    /// Starts an exchange unless the run already has one.
-    fn begin(&mut self, run: RunId, at: Timestamp, first_turn: usize) {
-        if self.exchanges.last().is_none_or(|last| last.run != run) {
-            self.exchanges.push(Exchange { run, at, first_turn });
-        }
+    /// Whether a run begins a new exchange.
+    fn is_new(&self, run: RunId) -> bool {
+        self.exchanges.last().is_none_or(|last| last.run != run)
     }
 
-    fn splice(&mut self, from: usize, to: usize, turns: Vec<Turn>) {
+    fn splice(&mut self, (from, to): (usize, usize), turns: Vec<Turn>) {
         let to = to.min(self.turns.len());
         let from = from.min(to);
         let after = from + turns.len();
         self.turns.splice(from..to, turns);
         for exchange in &mut self.exchanges {
             let first = exchange.first_turn;
-            exchange.first_turn = match first {
-                first if first >= to => first - to + after,
-                first => first.min(from),
-            };
+            exchange.first_turn = if first >= to { first - to + after } else { first.min(from) };
         }
     }
 
@@ -142,36 +258,30 @@ impl State {
 }
 
 impl Conversation {
-    pub(super) fn begin(ledger: Ledger, id: ScopeId, name: String, head: Head) -> Self {
+    /// A conversation that is not stored yet.
+    pub(super) fn new(store: LogStore, name: String, head: Head) -> Self {
         let document = Document { id: name, version: 0, value: Arc::default() };
-        Self::of(ledger, id, document, head, State::new())
+        Self::of(store, document, head, State::default())
     }
 
-    fn of(ledger: Ledger, id: ScopeId, document: Document, head: Head, state: State) -> Self {
-        let backlog = Backlog::new(ledger, document, head, Head::read);
-        Self(Arc::new(Inner { backlog, id, state: Mutex::new(state) }))
+    fn of(store: LogStore, document: Document, head: Head, state: State) -> Self {
+        let id = head.summary.id;
+        Self(Arc::new(Inner { log: Log::new(store, document, head), id, state: Mutex::new(state) }))
     }
 
     /// Reads a conversation, up to its first `prompts` prompts and their answers.
-    pub(super) async fn read(
-        ledger: Ledger,
-        id: ScopeId,
-        document: Document,
-        prompts: usize,
-    ) -> Result<Self, ToolError> {
-        let (head, mut state) = (Head::read(&document)?, State::new());
-        ledger
-            .read(&document.id, document.version, |at, entry: Entry| {
-                let (Entry::Turns { run, .. } | Entry::Splice { run, .. }) = &entry;
-                let is_new = state.exchanges.last().is_none_or(|last| last.run != *run);
-                if is_new && state.exchanges.len() == prompts {
-                    return false;
+    pub(super) async fn read(store: LogStore, document: Document, prompts: usize) -> Result<Self, ToolError> {
+        let (head, mut state) = (parse_head(&document)?, State::default());
+        store
+            .read(&document, |at, entry: Entry| {
+                let is_past = state.is_new(entry.run) && state.exchanges.len() == prompts;
+                if !is_past {
+                    state.add(at, entry);
                 }
-                state.add(at, entry);
-                true
+                !is_past
             })
             .await?;
-        Ok(Self::of(ledger, id, document, head, state))
+        Ok(Self::of(store, document, head, state))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -186,7 +296,7 @@ impl Conversation {
 
     /// A summary: title, figures, times.
     pub fn summary(&self) -> ConversationSummary {
-        ConversationSummary::of(self.0.id, &self.0.backlog.head())
+        self.0.log.head().summary
     }
 
     /// All turns, with a result for every tool call.
@@ -201,47 +311,27 @@ impl Conversation {
 
     /// The loaded tools.
     pub fn tool_session(&self) -> Option<ToolSession> {
-        let session = self.0.backlog.head().tool_session?;
-        serde_json::from_value(session).ok()
+        serde_json::from_value(self.0.log.head().tool_session?).ok()
     }
 
     /// Provider state beyond the turns, by provider name, such as the id of a code container.
     pub fn provider_state(&self) -> BTreeMap<String, Map<String, Value>> {
-        self.0.backlog.head().carry
+        self.0.log.head().provider_state
     }
 
     pub(super) fn code_meter(&self) -> CodeExecutionMeter {
-        self.0.backlog.head().code_meter
+        self.0.log.head().code_meter
     }
 
-    /// The turns to continue from, and the edition that they are of.
+    /// The turns to continue from, and their edition.
     pub(crate) fn turns_to_continue(&self) -> (Vec<Turn>, u64) {
         let state = self.state();
         (state.complete_turns(), state.edition)
     }
 
-    /// Sets the title, of at most 80 characters. Defaults to the beginning of the first prompt.
-    ///
-    /// # Errors
-    /// `CONFLICT` if another run changed the conversation, and errors of the store: then the next write includes the title.
-    pub async fn set_title(&self, title: &str) -> Result<(), ToolError> {
-        let backlog = &self.0.backlog;
-        let title = shortened(&backlog.ledger().scrubber().scrub(title.to_owned()));
-        if backlog.is_new() {
-            backlog.prepare(|head| head.title = title);
-            return Ok(());
-        }
-        let now = SystemClock.timestamp();
-        backlog.push(None, move |head| {
-            head.title.clone_from(&title);
-            head.updated = now;
-        });
-        self.flush().await
-    }
-
     /// Counts spending outside of runs.
-    pub(crate) fn spend(&self, spent: Spent) {
-        self.0.backlog.push(None, move |head| head.spend(&spent));
+    pub(crate) fn spend(&self, spent: &Spent) {
+        self.0.log.update(|head| head.spend(spent));
     }
 
     /// The edition, which every change increments.
@@ -257,46 +347,44 @@ impl Conversation {
         let mut state = self.state_at(edition)?;
         match turns.get(state.turns.len()..) {
             Some(new) if !new.is_empty() => {
-                let entry = Entry::Turns { run, turns: new.to_vec(), open: Vec::new() };
+                let entry = Entry { run, turns: new.to_vec(), replaces: None, open: Vec::new() };
                 self.add(&mut state, entry, |_| ())
             }
             _ => Ok(edition),
         }
     }
 
-    /// Replaces turns, in the same way.
+    /// Replaces a range of turns and counts spending, in the same way.
     pub(crate) fn splice(
         &self,
         edition: u64,
         run: RunId,
         range: (usize, usize),
         turn: &Turn,
-        spent: Option<Spent>,
+        spent: Option<&Spent>,
     ) -> Result<u64, ToolError> {
         let mut state = self.state_at(edition)?;
-        let entry = Entry::Splice { run, from: range.0, to: range.1, turns: vec![turn.clone()] };
-        self.add(&mut state, entry, move |head| spent.iter().for_each(|spent| head.spend(spent)))
+        let entry = Entry { run, turns: vec![turn.clone()], replaces: Some(range), open: Vec::new() };
+        self.add(&mut state, entry, |head| spent.into_iter().for_each(|spent| head.spend(spent)))
     }
 
     /// Adds the remaining turns and the figures of a run that ended or paused, in the same way.
     pub(super) fn finish(&self, edition: u64, ended: &Ended<'_>) -> Result<u64, ToolError> {
         let mut state = self.state_at(edition)?;
-        let new = ended.turns.get(state.turns.len()..).unwrap_or_default();
-        let run = ended.record.id;
-        let entry = Entry::Turns { run, turns: new.to_vec(), open: ended.open.clone() };
-        let spent = Spent { usage: ended.record.usage.clone(), cost_usd: ended.record.cost_usd };
+        let record = ended.record;
+        let turns = ended.turns.get(state.turns.len()..).unwrap_or_default().to_vec();
+        let entry = Entry { run: record.id, turns, replaces: None, open: ended.open.clone() };
+        let spent = Spent { usage: record.usage.clone(), cost_usd: record.cost_usd };
         let session = ended.session.map(to_json).transpose()?;
-        let (model, is_paused) = (ended.record.model.clone(), !ended.open.is_empty());
-        let (carry, meter) = (ended.carry.clone(), ended.code_meter.clone().compacted());
-        self.add(&mut state, entry, move |head| {
-            head.model.clone_from(&model);
-            head.spend_for_run(run, &spent, is_paused);
-            for (provider, carry) in carry.iter().filter(|(_, carry)| !carry.is_empty()) {
-                head.carry.entry(provider.clone()).or_default().extend(carry.clone());
+        self.add(&mut state, entry, |head| {
+            head.summary.model.clone_from(&record.model);
+            head.spend_for_run(record.id, &spent, !ended.open.is_empty());
+            for (provider, values) in ended.provider_state.iter().filter(|(_, values)| !values.is_empty()) {
+                head.provider_state.entry(provider.clone()).or_default().extend(values.clone());
             }
-            head.code_meter.clone_from(&meter);
+            head.code_meter = ended.code_meter.clone().compacted();
             if session.is_some() {
-                head.tool_session.clone_from(&session);
+                head.tool_session = session;
             }
         })
     }
@@ -305,7 +393,7 @@ impl Conversation {
     ///
     /// # Errors
     /// `CONFLICT` if it is not, and errors of the store.
-    pub(super) async fn check_waiting(&self, run: RunId, turns: &[Turn]) -> Result<(), ToolError> {
+    pub(super) async fn check_paused(&self, run: RunId, turns: &[Turn]) -> Result<(), ToolError> {
         {
             let state = self.state();
             let is_last = state.exchanges.last().is_none_or(|last| last.run == run);
@@ -321,12 +409,12 @@ impl Conversation {
                 return Err(superseded(run));
             }
         }
-        self.0.backlog.check().await.map_err(|error| superseded_if_conflict(error, run))
+        self.0.log.check().await.map_err(|error| superseded_if_conflict(error, run))
     }
 
     /// A turn as stored: without secrets, with normalized numbers.
     fn as_stored(&self, turn: &Turn) -> Result<Value, ToolError> {
-        Ok(serde_json::from_str(&self.0.backlog.ledger().text(turn)?)?)
+        Ok(serde_json::from_str(&self.0.log.store().text(turn)?)?)
     }
 
     /// Claims the conversation for a resumed run, so that no other run can continue the same turns. Returns the new edition.
@@ -334,9 +422,8 @@ impl Conversation {
     /// # Errors
     /// `CONFLICT` if another run was faster, and errors of the store.
     pub(super) async fn claim(&self, edition: u64, run: RunId) -> Result<u64, ToolError> {
-        let added = self.state_at(edition).and_then(|mut state| {
-            self.add(&mut state, Entry::Turns { run, turns: Vec::new(), open: Vec::new() }, |_| ())
-        });
+        let entry = Entry { run, turns: Vec::new(), replaces: None, open: Vec::new() };
+        let added = self.state_at(edition).and_then(|mut state| self.add(&mut state, entry, |_| ()));
         let claimed = match added {
             Ok(edition) => self.flush().await.map(|()| edition),
             Err(error) => Err(error),
@@ -349,15 +436,7 @@ impl Conversation {
     /// # Errors
     /// `CONFLICT` if another run changed the conversation, and errors of the store: then the next call continues there.
     pub async fn flush(&self) -> Result<(), ToolError> {
-        self.0.backlog.flush(|_| ()).await
-    }
-
-    /// Marks it as the latest conversation of its directory.
-    pub(super) async fn touch(&self) -> Result<(), ToolError> {
-        match self.0.backlog.head().folder {
-            Some(folder) => set_latest(self.0.backlog.ledger(), &folder, self.0.id).await,
-            None => Ok(()),
-        }
+        self.0.log.flush().await
     }
 
     /// The state, if it did not change since an edition.
@@ -371,41 +450,29 @@ impl Conversation {
     }
 
     /// Adds an entry and changes the head. Returns the new edition.
-    fn add(
-        &self,
-        state: &mut State,
-        entry: Entry,
-        over: impl Fn(&mut Head) + Send + Sync + 'static,
-    ) -> Result<u64, ToolError> {
-        let backlog = &self.0.backlog;
-        let text = backlog.ledger().text(&entry)?;
-        let length = text.len() as u64;
-        let bytes = backlog.head().bytes.saturating_add(length);
+    fn add(&self, state: &mut State, entry: Entry, change: impl FnOnce(&mut Head)) -> Result<u64, ToolError> {
+        let log = &self.0.log;
+        let text = log.store().text(&entry)?;
+        let bytes = log.head().bytes.saturating_add(text.len() as u64);
         if bytes > MAX_BYTES {
             return Err(ToolError::limit(format!(
                 "the conversation would have {bytes} bytes; the maximum is {MAX_BYTES}"
             ))
             .suggest("Start a new conversation."));
         }
-        let title = match &entry {
-            Entry::Turns { turns, .. } => title(turns, backlog.ledger()),
-            Entry::Splice { .. } => String::new(),
-        };
-        let (Entry::Turns { run, .. } | Entry::Splice { run, .. }) = &entry;
-        let (run, now) = (*run, SystemClock.timestamp());
+        let title = entry.turns.iter().find_map(prompt_text).unwrap_or_default();
+        let (run, now) = (entry.run, SystemClock.timestamp());
         state.add(now, entry);
-        let turns = state.turns.len();
-        backlog.push(Some(text), move |head| {
-            head.bytes = head.bytes.saturating_add(length);
-            head.turns = turns;
-            if head.last_run.replace(run) != Some(run) {
-                head.prompts += 1;
+        log.append(text, |head| {
+            head.bytes = bytes;
+            let summary = &mut head.summary;
+            summary.turns = state.turns.len();
+            summary.prompts += usize::from(head.last_run.replace(run) != Some(run));
+            summary.updated = now;
+            if summary.title.is_empty() {
+                summary.title = one_line(&log.store().scrubber().scrub(title));
             }
-            if head.title.is_empty() {
-                head.title.clone_from(&title);
-            }
-            head.updated = now;
-            over(head);
+            change(head);
         });
         Ok(state.edition)
     }
@@ -438,30 +505,36 @@ pub(crate) struct Ended<'a> {
     /// Results for pending calls of the last turn, for a run that continues without resuming.
     pub(crate) open: Vec<ToolResult>,
     /// Provider state beyond the turns, by provider name.
-    pub(crate) carry: &'a BTreeMap<String, Map<String, Value>>,
+    pub(crate) provider_state: &'a BTreeMap<String, Map<String, Value>>,
     /// Billed code execution time of the conversation.
     pub(crate) code_meter: &'a CodeExecutionMeter,
     pub(crate) session: Option<&'a ToolSession>,
 }
 
-/// The beginning of the first prompt. Secrets are masked before truncation, since a part of a secret is not detected.
-fn title(turns: &[Turn], ledger: &Ledger) -> String {
-    let texts = turns.iter().filter_map(|turn| match turn {
-        Turn::User(parts) => parts.iter().find_map(|part| match part {
-            Part::Text(text) if !text.trim().is_empty() => Some(text.as_str()),
-            _ => None,
-        }),
+/// The text of a prompt; `None` for other turns and for prompts without text.
+pub(super) fn prompt_text(turn: &Turn) -> Option<String> {
+    let Turn::User(parts) = turn else { return None };
+    let texts = parts.iter().filter_map(|part| match part {
+        Part::Text(text) => Some(text.as_str()),
         _ => None,
     });
-    let text = texts.into_iter().next().unwrap_or_default();
-    shortened(&ledger.scrubber().scrub(text.to_owned()))
+    Some(texts.collect::<Vec<_>>().join("\n")).filter(|text| !text.trim().is_empty())
+}
+
+/// A title: one line of bounded length, without control characters. Mask secrets first: a part of one is not detected.
+pub(super) fn one_line(text: &str) -> String {
+    let words = text.split_whitespace().take(MAX_TITLE_CHARS).collect::<Vec<_>>().join(" ");
+    let visible = words.chars().filter(|character| !character.is_control());
+    let mut title: String = visible.clone().take(MAX_TITLE_CHARS).collect();
+    if visible.count() > MAX_TITLE_CHARS {
+        title.pop();
+        title.push('…');
+    }
+    title
 }
 
 impl fmt::Debug for Conversation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Conversation")
-            .field("id", &self.0.id)
-            .field("head", &self.0.backlog.head())
-            .finish_non_exhaustive()
+        f.debug_tuple("Conversation").field(&self.summary()).finish()
     }
 }

@@ -3,20 +3,18 @@
 use std::sync::Arc;
 
 use toolpost_core::{DocStore, Document, ScopeId, Secret, ToolError};
-use toolpost_llm::Scrubber;
 
-use super::conversation::Conversation;
-use super::head::{ConversationSummary, Forked, Head};
-use super::latest::latest;
-use super::ledger::{Ledger, MAX_LISTED};
+use super::conversation::{Conversation, ConversationSummary, Head};
+use super::log::{LogStore, parse_head};
 
 /// The prefix of conversation documents.
 const PREFIX: &str = "conversations/";
+
 /// The conversations of a store.
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use toolpost_agent::{Agent, Conversations, NewConversation};
+/// # use toolpost_agent::{Agent, Conversations};
 /// # use toolpost_llm::ScriptModel;
 /// # use toolpost_toolbox::{MemoryStore, Toolbox};
 /// # #[tokio::main(flavor = "current_thread")]
@@ -24,64 +22,42 @@ const PREFIX: &str = "conversations/";
 /// # let model = ScriptModel::parse("hello", "turns: [{ text: Hello. }, { text: Still here. }]")?;
 /// # let agent = Agent::builder(Arc::new(model), Toolbox::builder().build()?).build();
 /// let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-/// let conversation = conversations.create(NewConversation::default().in_folder("/srv/sales"));
+/// let conversation = conversations.create_in("/srv/sales");
 /// conversation.run(&agent, "Good morning.").finish().await;
 ///
-/// let again = conversations.last("/srv/sales").await?.expect("it is stored");
-/// let outcome = again.run(&agent, "Are you there?").finish().await;
-/// assert_eq!(outcome.text(), "Still here.");
+/// let again = conversations.latest("/srv/sales").await?.expect("it is stored");
+/// let output = again.run(&agent, "Are you there?").finish().await;
+/// assert_eq!(output.text(), "Still here.");
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]
 pub struct Conversations {
-    ledger: Ledger,
-}
-
-/// Options of a new conversation.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct NewConversation {
-    /// The title, of at most 80 characters. Defaults to the beginning of the first prompt.
-    pub title: Option<String>,
-    /// The directory, project or other place it belongs to. Defaults to none.
-    pub folder: Option<String>,
-}
-
-impl NewConversation {
-    /// Sets the title.
-    #[must_use]
-    pub fn titled(mut self, title: impl Into<String>) -> Self {
-        self.title = Some(title.into());
-        self
-    }
-
-    /// Sets the directory it belongs to; see [`Conversations::last`].
-    #[must_use]
-    pub fn in_folder(mut self, folder: impl Into<String>) -> Self {
-        self.folder = Some(folder.into());
-        self
-    }
+    store: LogStore,
 }
 
 impl Conversations {
     /// The conversations of a store.
     pub fn new(store: Arc<dyn DocStore>) -> Self {
-        Self { ledger: Ledger::new(store, Arc::default()) }
+        Self { store: LogStore::new(store) }
     }
 
     /// Masks these secrets in everything stored from now on. Defaults to none.
     #[must_use]
     pub fn with_secrets(self, secrets: Vec<Secret>) -> Self {
-        Self { ledger: self.ledger.with_scrubber(Arc::new(Scrubber::new(secrets))) }
+        Self { store: self.store.with_secrets(secrets) }
     }
 
     /// Creates a conversation. It is stored with its first run.
-    pub fn create(&self, new: NewConversation) -> Conversation {
+    pub fn create(&self) -> Conversation {
         let id = ScopeId::new();
-        // Mask secrets before truncation: a part of a secret is not detected.
-        let title = new.title.map(|title| self.ledger.scrubber().scrub(title));
-        Conversation::begin(self.ledger.clone(), id, name(id), Head::new(title.as_deref(), new.folder))
+        Conversation::new(self.store.clone(), name(id), Head::new(id, None))
+    }
+
+    /// Creates a conversation of a directory or project; see [`latest`](Self::latest).
+    pub fn create_in(&self, directory: impl Into<String>) -> Conversation {
+        let id = ScopeId::new();
+        Conversation::new(self.store.clone(), name(id), Head::new(id, Some(directory.into())))
     }
 
     /// Opens a conversation by id.
@@ -89,7 +65,7 @@ impl Conversations {
     /// # Errors
     /// `NOT_FOUND` for an unknown id, `DEPENDENCY` for an invalid document, and errors of the store.
     pub async fn open(&self, id: ScopeId) -> Result<Conversation, ToolError> {
-        Conversation::read(self.ledger.clone(), id, self.document(id).await?, usize::MAX).await
+        Conversation::read(self.store.clone(), self.document(id).await?, usize::MAX).await
     }
 
     /// The id of the only conversation with this prefix.
@@ -97,7 +73,7 @@ impl Conversations {
     /// # Errors
     /// `NOT_FOUND` for no match, `INVALID_INPUT` for several, and errors of the store.
     pub async fn find(&self, start: &str) -> Result<ScopeId, ToolError> {
-        let found = self.ledger.find(PREFIX, start, "conversation").await?;
+        let found = self.store.find(PREFIX, start, "conversation").await?;
         found.parse().map_err(|error: String| ToolError::internal(error))
     }
 
@@ -105,15 +81,8 @@ impl Conversations {
     ///
     /// # Errors
     /// Those of [`open`](Self::open), except `NOT_FOUND`.
-    pub async fn last(&self, folder: &str) -> Result<Option<Conversation>, ToolError> {
-        if let Some(id) = latest(&self.ledger, folder).await?
-            && let Some(document) = self.ledger.head(&name(id)).await?
-            && Head::read(&document)?.folder.as_deref() == Some(folder)
-        {
-            return Conversation::read(self.ledger.clone(), id, document, usize::MAX).await.map(Some);
-        }
-        // The latest one was deleted; take the most recently changed one.
-        match self.list(Some(folder), 1).await?.first() {
+    pub async fn latest(&self, directory: &str) -> Result<Option<Conversation>, ToolError> {
+        match self.list(Some(directory), 1).await?.first() {
             Some(summary) => self.open(summary.id).await.map(Some),
             None => Ok(None),
         }
@@ -125,24 +94,18 @@ impl Conversations {
     /// `INVALID_INPUT` if it has fewer prompts, and those of [`open`](Self::open).
     pub async fn fork(&self, id: ScopeId, prompts: Option<usize>) -> Result<Conversation, ToolError> {
         let document = self.document(id).await?;
-        let head = Head::read(&document)?;
-        if let Some(prompts) = prompts.filter(|prompts| *prompts == 0 || *prompts > head.prompts) {
+        let head: Head = parse_head(&document)?;
+        if let Some(prompts) = prompts.filter(|prompts| *prompts == 0 || *prompts > head.summary.prompts) {
             return Err(ToolError::invalid_input(format!(
                 "prompts: expected 1 to {}, found {prompts}: the conversation has no more",
-                head.prompts
+                head.summary.prompts
             )));
         }
         let original =
-            Conversation::read(self.ledger.clone(), id, document, prompts.unwrap_or(usize::MAX)).await?;
+            Conversation::read(self.store.clone(), document, prompts.unwrap_or(usize::MAX)).await?;
         let exchanges = original.exchanges();
-        let mut new = Head::new(Some(&head.title), head.folder);
-        new.forked_from = Some(Forked { from: id, prompts: exchanges.len() });
-        new.model = head.model;
-        new.carry = head.carry;
-        new.code_meter = head.code_meter;
-        new.tool_session = head.tool_session;
         let id = ScopeId::new();
-        let copy = Conversation::begin(self.ledger.clone(), id, name(id), new);
+        let copy = Conversation::new(self.store.clone(), name(id), head.fork(id, exchanges.len()));
         copy.persist_copy(&exchanges, &original.turns()).await?;
         Ok(copy)
     }
@@ -153,19 +116,12 @@ impl Conversations {
     /// Errors of the store.
     pub async fn list(
         &self,
-        folder: Option<&str>,
+        directory: Option<&str>,
         limit: usize,
     ) -> Result<Vec<ConversationSummary>, ToolError> {
-        let mut found = Vec::new();
-        for document_name in self.ledger.names(PREFIX, MAX_LISTED).await? {
-            let Some(Ok(id)) = document_name.strip_prefix(PREFIX).map(str::parse) else { continue };
-            let Some(document) = self.ledger.head(&document_name).await? else { continue };
-            // An invalid document must not hide the others.
-            let Ok(head) = Head::read(&document) else { continue };
-            if folder.is_none() || head.folder.as_deref() == folder {
-                found.push(ConversationSummary::of(id, &head));
-            }
-        }
+        let matches = |head: &Head| directory.is_none() || head.summary.directory.as_deref() == directory;
+        let heads = self.store.heads(PREFIX, matches, usize::MAX).await?;
+        let mut found: Vec<_> = heads.into_iter().map(|head| head.summary).collect();
         found.sort_by(|a, b| b.updated.cmp(&a.updated).then_with(|| b.id.cmp(&a.id)));
         found.truncate(limit);
         Ok(found)
@@ -176,11 +132,11 @@ impl Conversations {
     /// # Errors
     /// Errors of the store.
     pub async fn delete(&self, id: ScopeId) -> Result<bool, ToolError> {
-        self.ledger.forget(&name(id)).await
+        self.store.delete(&name(id)).await
     }
 
     async fn document(&self, id: ScopeId) -> Result<Document, ToolError> {
-        self.ledger.head(&name(id)).await?.ok_or_else(|| {
+        self.store.load(&name(id)).await?.ok_or_else(|| {
             ToolError::not_found(format!("unknown conversation `{id}`"))
                 .suggest("List the stored conversations.")
         })

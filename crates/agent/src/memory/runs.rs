@@ -1,4 +1,4 @@
-//! The runs that are kept: their records, and what their models were asked and answered.
+//! Stored runs: their records, and the exchanges with their models.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,46 +6,40 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toolpost_core::{
-    CallRecord, Clock, Code, DocStore, Document, RunId, RunRecord, ScopeId, Secret, SystemClock, Timestamp,
-    ToolError, Usage,
+    CallRecord, Code, DocStore, Document, RunId, RunRecord, ScopeId, Secret, Timestamp, ToolError, Usage,
 };
-use toolpost_llm::{
-    ErrorKind, ExchangeSink, ModelError, ModelId, Part, RawJson, Request, Response, Scrubber, Turn,
-};
+use toolpost_llm::{ErrorKind, ExchangeSink, ModelError, ModelId, RawJson, Request, Response, Turn};
 
-use super::backlog::Backlog;
-use super::head::shortened;
-use super::ledger::{Ledger, MAX_LISTED};
+use super::conversation::{one_line, prompt_text};
+use super::log::{Log, LogStore, MAX_LISTED, VERSION, new_change, parse_head};
 use crate::spend::Spent;
 
-/// The version of the format of a head.
-const VERSION: u8 = 1;
-/// Where runs are stored, by their names.
+/// The prefix of runs.
 const RUNS: &str = "runs/";
-/// Where single calls are stored.
+/// The prefix of single calls.
 const CALLS: &str = "calls/";
-/// How many runs are searched for a call, the youngest first.
+/// Runs that are searched for a call, the latest first.
 const MAX_SEARCHED: usize = 100;
-/// How many runs are kept unless set.
+/// Runs that a store keeps; the oldest are deleted.
 const MAX_RUNS: usize = 1_000;
-/// The most bytes of JSON that are kept of one run.
+/// Bytes of JSON that are stored of one run.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
-/// The stop reason of a call that did not fail.
+/// The stop reason of a successful call.
 const CALLED: &str = "called";
-/// How many runs too many are removed at once, at most.
-const MAX_REMOVED: usize = 100;
+/// Runs that are deleted at once.
+const MAX_DELETED: usize = 100;
 
-/// The runs of a store: their records, and all that their models were asked and answered, so that a run can be played
-/// again.
+/// The stored runs: their records, and the exchanges with their models, which a replay uses.
+///
+/// A store keeps the latest 1,000 runs.
 #[derive(Clone)]
 pub struct Runs {
-    ledger: Ledger,
+    store: LogStore,
     prefix: &'static str,
-    most: usize,
-    holder: Option<Arc<str>>,
+    process: Option<Arc<str>>,
 }
 
-/// Where a run stands.
+/// A summary of a stored run. Figures of an unfinished run are those of its last write.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RunSummary {
@@ -53,66 +47,90 @@ pub struct RunSummary {
     pub v: u8,
     /// The run.
     pub id: RunId,
-    /// The run that it was made from, by an agent that is a tool.
+    /// The parent run, if an agent that is a tool started this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<RunId>,
     /// The beginning of its prompt.
     pub title: String,
     /// The model, such as `anthropic/claude-opus-5`.
     pub model: String,
-    /// The conversation that it belongs to.
+    /// The conversation of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ScopeId>,
-    /// When it began.
+    /// When the run started.
     pub started: Timestamp,
-    /// Why it stopped; absent while it runs, and for ever if its process was killed.
+    /// The stop reason; absent while the run continues, and if its process was killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<String>,
-    /// Who works on it, as [`Runs::with_holder`] has it; absent when it is over. If that process is no more, the run was
-    /// interrupted.
+    /// The process of the run ([`Runs::with_process`]); absent once the run ended.
+    ///
+    /// If the process does not exist any more, the run was interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub holder: Option<String>,
-    /// How many of its pauses were gone on from.
+    pub process: Option<String>,
+    /// How many of its pauses were resumed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub resumed: u32,
-    /// Whether it reached an answer.
+    /// Whether the run finished with an answer.
     pub success: bool,
-    /// How often the model was asked; of a run that is not over, when it was kept last, as in the next four.
+    /// Number of model requests.
     pub iterations: u32,
-    /// How many tools were called.
+    /// Number of tool calls.
     pub tool_calls: usize,
-    /// What it consumed.
+    /// Usage of the models.
     pub usage: Usage,
-    /// What it cost in US dollars; absent is unknown.
+    /// Cost in US dollars; absent means unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
-    /// How long it took, in milliseconds.
+    /// Duration in milliseconds.
     #[serde(default)]
     pub duration_ms: f64,
-    /// The same in seconds.
+    /// Duration in seconds.
     pub execution_time: f64,
-    /// How many exchanges with models are kept.
+    /// Number of stored exchanges with models.
     pub exchanges: usize,
-    /// Whether exchanges are missing: all of them had more than 64 MiB.
+    /// Whether exchanges are missing because the run exceeds 64 MiB.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_incomplete: bool,
-    /// How many bytes of JSON are kept.
+    /// Stored bytes of JSON.
     pub bytes: u64,
 }
 
-/// A run that is kept.
+impl RunSummary {
+    /// Updates the figures of a run that continues.
+    fn update(&mut self, record: &RunRecord, spent: &Spent) {
+        self.iterations = record.iterations;
+        self.tool_calls = record.tool_calls.len();
+        self.usage.clone_from(&spent.usage);
+        self.cost_usd = spent.cost_usd.filter(|_| record.iterations > 0);
+    }
+
+    /// Sets the figures of a run that ended.
+    fn finish(&mut self, record: &RunRecord) {
+        let spent = Spent { usage: record.usage.clone(), cost_usd: record.cost_usd };
+        self.update(record, &spent);
+        self.cost_usd = record.cost_usd;
+        self.model.clone_from(&record.model);
+        self.stop_reason = Some(record.stop_reason.clone());
+        self.process = None;
+        self.success = record.success;
+        self.duration_ms = record.duration_ms;
+        self.execution_time = record.execution_time;
+    }
+}
+
+/// A stored run.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct StoredRun {
-    /// Where it stands.
+    /// The summary.
     pub summary: RunSummary,
-    /// What its model was asked first, as text; absent if no exchange is stored.
+    /// The text of its prompt; absent if no exchange is stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// Its record, as it was when it ended or waited last; absent if it did neither.
+    /// Its record when it ended or last paused; absent before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<Value>,
-    /// The records of its calls that came after that: all calls that had ended before its process was killed.
+    /// The records of later calls: all calls that ended before the process was killed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Value>,
 }
@@ -126,29 +144,29 @@ fn is_zero(value: &u32) -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct RunStats {
-    /// How many there are.
+    /// Number of runs.
     pub runs: usize,
-    /// How many reached an answer.
+    /// Runs with an answer.
     pub succeeded: usize,
-    /// How many have not ended: they still run, or were killed.
+    /// Runs that continue or were killed.
     pub unfinished: usize,
-    /// How often models were asked.
+    /// Number of model requests.
     pub iterations: u64,
-    /// How many tools were called.
+    /// Number of tool calls.
     pub tool_calls: usize,
-    /// What they consumed.
+    /// Usage of the models.
     pub usage: Usage,
-    /// What those cost whose cost is known, in US dollars.
+    /// The cost of all runs whose cost is known, in US dollars.
     pub known_cost_usd: f64,
-    /// How many ended whose cost is not known.
+    /// Finished runs whose cost is unknown.
     pub unknown_costs: usize,
-    /// How long they took together, in milliseconds.
+    /// Total duration in milliseconds.
     pub duration_ms: f64,
-    /// The same in seconds.
+    /// Total duration in seconds.
     pub execution_time: f64,
-    /// How many ended for each reason.
+    /// Number of runs by stop reason.
     pub stop_reasons: BTreeMap<String, usize>,
-    /// The same figures for each model.
+    /// The same figures by model.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, RunStats>,
 }
@@ -174,41 +192,41 @@ impl RunStats {
     }
 }
 
-/// What was added to what is kept of a run.
+/// An entry of a stored run.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Entry {
-    /// A model was asked.
+    /// An exchange with a model.
     Exchange(Box<StoredExchange>),
-    /// Calls were made.
+    /// Records of calls.
     Calls(Vec<RawJson>),
-    /// The run is over.
+    /// The record of the run.
     Record(RawJson),
 }
 
-/// A record, as far as the runs go that were made from it.
+/// The ids of the child runs in a record.
 #[derive(Default, Deserialize)]
-struct Relatives {
+struct Children {
     #[serde(default)]
-    children: Vec<Relative>,
+    children: Vec<Child>,
 }
 
 #[derive(Deserialize)]
-struct Relative {
+struct Child {
     id: String,
 }
 
-/// An exchange, as what is new in it.
+/// An exchange, as the difference to the one before.
 #[derive(Serialize, Deserialize)]
 struct StoredExchange {
     model: ModelId,
     /// The request without its turns, if it differs from the one before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     request: Option<Request>,
-    /// How many turns are those of the request before.
+    /// The number of leading turns that are those of the request before.
     #[serde(default)]
     same_turns: usize,
-    /// The others.
+    /// The other turns.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     turns: Vec<Turn>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -218,181 +236,153 @@ struct StoredExchange {
 }
 
 impl Runs {
-    /// The runs that a store keeps.
+    /// The runs of a store.
     pub fn new(store: Arc<dyn DocStore>) -> Self {
-        Self { ledger: Ledger::new(store, Arc::default()), prefix: RUNS, most: MAX_RUNS, holder: None }
+        Self { store: LogStore::new(store), prefix: RUNS, process: None }
     }
 
-    /// The calls of a store that no run made, apart from its runs: each is a run without a model that has the id of its
-    /// call ([`keep_call`](Self::keep_call)).
-    pub fn of_calls(store: Arc<dyn DocStore>) -> Self {
+    /// The single calls of a store, apart from its runs.
+    ///
+    /// Each is a run without a model, with the id of its call ([`add_call`](Self::add_call)).
+    pub fn for_calls(store: Arc<dyn DocStore>) -> Self {
         Self { prefix: CALLS, ..Self::new(store) }
     }
 
-    /// Masks these secrets in all that is kept from now on. Default: none. What a request itself calls a secret, in its
-    /// provider options, is always masked.
+    /// Masks these secrets in everything stored from now on. Defaults to none.
+    ///
+    /// Secrets in the provider options of a request are always masked.
     #[must_use]
     pub fn with_secrets(self, secrets: Vec<Secret>) -> Self {
-        Self { ledger: self.ledger.with_scrubber(Arc::new(Scrubber::new(secrets))), ..self }
+        Self { store: self.store.with_secrets(secrets), ..self }
     }
 
-    /// How many runs are kept; when there are more, the oldest go. Default: 1,000.
+    /// Names the process of new runs, to tell an interrupted run from one that continues. Defaults to none.
     #[must_use]
-    pub fn with_most(mut self, runs: usize) -> Self {
-        self.most = runs;
+    pub fn with_process(mut self, process: impl Into<Arc<str>>) -> Self {
+        self.process = Some(process.into());
         self
     }
 
-    /// Says who works on the runs that begin from now on, in words of the caller's own: a process, for one. So whoever
-    /// looks at them can tell a run that goes on from one whose process was killed. Default: nobody.
-    #[must_use]
-    pub fn with_holder(mut self, holder: impl Into<Arc<str>>) -> Self {
-        self.holder = Some(holder.into());
-        self
-    }
-
-    /// The id of the one run whose id begins so.
+    /// The id of the only run with this prefix.
     ///
     /// # Errors
-    /// `NOT_FOUND` if there is none, `INVALID_INPUT` if there are several, and those of the store.
+    /// `NOT_FOUND` for no match, `INVALID_INPUT` for several, and errors of the store.
     pub async fn find(&self, start: &str) -> Result<RunId, ToolError> {
-        let found = self.ledger.find(self.prefix, start, "run").await?;
+        let found = self.store.find(self.prefix, start, "run").await?;
         found.parse().map_err(|error: String| ToolError::internal(error))
     }
 
-    /// The runs, the youngest first, at most `limit`; those of a conversation, if one is named. Runs that were made from
-    /// others are not among them. Of more than 5,000 runs the oldest are passed over.
+    /// Lists runs of one conversation or of all, the latest first, at most `limit`. Omits child runs.
+    ///
+    /// Lists the latest 5,000 only.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub async fn list(
         &self,
         conversation: Option<ScopeId>,
         limit: usize,
     ) -> Result<Vec<RunSummary>, ToolError> {
-        let is_of = |run: &RunSummary| conversation.is_none() || run.conversation == conversation;
-        self.list_where(|run| run.parent.is_none() && is_of(run), limit).await
+        let matches = |run: &RunSummary| {
+            run.parent.is_none() && (conversation.is_none() || run.conversation == conversation)
+        };
+        self.store.heads(self.prefix, matches, limit).await
     }
 
-    /// All runs, those among them that were made from others; else as [`list`](Self::list).
+    /// Lists all runs, child runs included, like [`list`](Self::list).
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub async fn list_all(&self, limit: usize) -> Result<Vec<RunSummary>, ToolError> {
-        self.list_where(|_| true, limit).await
+        self.store.heads(self.prefix, |_: &RunSummary| true, limit).await
     }
 
-    /// The runs that were made from a run and are kept, the oldest first: also of one that has not ended, whose record
-    /// does not name them yet.
+    /// Lists the child runs of a run, the oldest first, also while the run continues.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub async fn children(&self, id: RunId) -> Result<Vec<RunSummary>, ToolError> {
-        let mut found = self.list_where(|run| run.parent == Some(id), usize::MAX).await?;
+        let is_child = |run: &RunSummary| run.parent == Some(id);
+        let mut found = self.store.heads(self.prefix, is_child, usize::MAX).await?;
         found.reverse();
         Ok(found)
     }
 
-    async fn list_where(
-        &self,
-        is_wanted: impl Fn(&RunSummary) -> bool,
-        limit: usize,
-    ) -> Result<Vec<RunSummary>, ToolError> {
-        let mut found = Vec::new();
-        for name in self.ledger.names(self.prefix, MAX_LISTED).await? {
-            if found.len() >= limit {
-                break;
-            }
-            let Some(document) = self.ledger.head(&name).await? else { continue };
-            // One that cannot be read must not hide the others.
-            let Ok(summary) = read_head(&document) else { continue };
-            if is_wanted(&summary) {
-                found.push(summary);
-            }
-        }
-        Ok(found)
-    }
-
-    /// Figures over the runs that began at a time or later. What a run has spent that was made from another stands in that
-    /// one's figures, and is not counted twice.
+    /// Figures over the runs that started at a time or later. Spending of a child run counts once, in its parent.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub async fn stats(&self, since: Timestamp) -> Result<RunStats, ToolError> {
         let mut stats = RunStats::default();
-        let counts = |run: &&RunSummary| run.started >= since;
-        for run in self.list(None, usize::MAX).await?.iter().filter(counts) {
+        for run in self.list(None, usize::MAX).await?.iter().filter(|run| run.started >= since) {
             stats.add(run);
             stats.models.entry(run.model.clone()).or_default().add(run);
         }
         Ok(stats)
     }
 
-    /// A run by its id.
+    /// Loads a run.
     ///
     /// # Errors
-    /// `NOT_FOUND` if it is not kept, `DEPENDENCY` if it cannot be read, and those of the store.
+    /// `NOT_FOUND` for an unknown id, `DEPENDENCY` for an invalid document, and errors of the store.
     pub async fn load(&self, id: RunId) -> Result<StoredRun, ToolError> {
         let document = self.document(id).await?;
         let (mut prompt, mut record, mut calls) = (None, None, Vec::new());
-        self.ledger
-            .read(&document.id, document.version, |_, entry: Entry| {
+        self.store
+            .read(&document, |_, entry: Entry| {
                 match entry {
                     Entry::Record(raw) => {
                         record = raw.to_value().ok();
-                        // They are in it.
+                        // The record has them.
                         calls.clear();
                     }
                     Entry::Calls(new) => calls.extend(new.iter().filter_map(|raw| raw.to_value().ok())),
                     Entry::Exchange(exchange) => {
-                        prompt = prompt.take().or_else(|| last_prompt(&exchange.turns));
+                        prompt = prompt.take().or_else(|| exchange.turns.iter().rev().find_map(prompt_text));
                     }
                 }
                 true
             })
             .await?;
-        Ok(StoredRun { summary: read_head(&document)?, prompt, record, calls })
+        Ok(StoredRun { summary: parse_head(&document)?, prompt, record, calls })
     }
 
-    /// Tells of all exchanges of a run in their order, as they were when it ran, and then of those of the runs that were
-    /// made from it: into a [`Recording`](toolpost_llm::Recording), for one, which then is a test that a `replay:` model
-    /// plays. Of a run that was killed, and of those that were made from it, that is what had ended. Returns how many there
-    /// were.
+    /// Sends the exchanges of a run and of its child runs to a sink, in order. Returns their number.
+    ///
+    /// A [`Recording`](toolpost_llm::Recording) as the sink makes a file that a `replay:` model plays. A killed run has the
+    /// exchanges that had ended.
     ///
     /// # Errors
-    /// `NOT_FOUND` if the run is not kept, `PRECONDITION` if exchanges of it are missing or there are none, and those of
-    /// the store and of the sink.
+    /// `NOT_FOUND` for an unknown id, `PRECONDITION` if exchanges are missing, and errors of the store and of the sink.
     pub async fn export(&self, id: RunId, sink: &dyn ExchangeSink) -> Result<usize, ToolError> {
-        let refused = |what: &str| {
-            ToolError::precondition(format!(
-                "the run `{id}` cannot be played again: of what its models were asked, {what}"
-            ))
-            .suggest("Run it again with `--record FILE`.")
+        let missing = |problem: &str| {
+            ToolError::precondition(format!("cannot replay the run `{id}`: {problem}"))
+                .suggest("Run it again with `--record FILE`.")
         };
-        let (mut told, mut open, mut seen) = (0, vec![self.document(id).await?], HashSet::from([id]));
+        let (mut count, mut open, mut seen) = (0, vec![self.document(id).await?], HashSet::from([id]));
         while let Some(document) = open.pop() {
-            let head = read_head(&document)?;
+            let head: RunSummary = parse_head(&document)?;
             if head.is_incomplete {
-                return Err(refused("not all were kept"));
+                return Err(missing("its stored exchanges are incomplete"));
             }
             let (own, mut children) = self.export_one(&document, sink).await?;
             if head.stop_reason.is_none() {
-                // Its record, which would name them, is not there, or of the time when it waited.
+                // Its record is missing, or is that of a pause.
                 children.extend(self.children(head.id).await?.iter().map(|child| child.id));
             }
-            if told + own == 0 {
-                return Err(refused("none were kept"));
+            count += own;
+            if count == 0 {
+                return Err(missing("it has no stored exchanges"));
             }
-            told += own;
             for child in children.into_iter().rev().filter(|child| seen.insert(*child)) {
-                let document = self.ledger.head(&self.name(child)).await?;
-                open.push(document.ok_or_else(|| refused("those of an agent that it called are not there"))?);
+                let document = self.store.load(&self.name(child)).await?;
+                open.push(document.ok_or_else(|| missing("the exchanges of a child run are missing"))?);
             }
         }
-        Ok(told)
+        Ok(count)
     }
 
-    /// Tells of the exchanges of one run; how many there were, and which runs were made from it.
+    /// Exports the exchanges of one run. Returns their number and the child runs.
     async fn export_one(
         &self,
         document: &Document,
@@ -400,16 +390,16 @@ impl Runs {
     ) -> Result<(usize, Vec<RunId>), ToolError> {
         let mut children = Vec::new();
         let mut request = Request::default();
-        let (mut told, mut failed) = (0, None);
-        self.ledger
-            .read(&document.id, document.version, |_, entry: Entry| {
+        let (mut count, mut failed) = (0, None);
+        self.store
+            .read(document, |_, entry: Entry| {
                 let exchange = match entry {
                     Entry::Exchange(exchange) => exchange,
                     Entry::Record(record) => {
-                        let context: Relatives = record.read().unwrap_or_default();
-                        // One that waited has a record of each part.
+                        // A resumed run has a record of each part.
+                        let record: Children = record.read().unwrap_or_default();
                         children.extend(
-                            context.children.iter().filter_map(|child| child.id.parse::<RunId>().ok()),
+                            record.children.iter().filter_map(|child| child.id.parse::<RunId>().ok()),
                         );
                         return true;
                     }
@@ -428,91 +418,88 @@ impl Runs {
                     (None, None) => return true,
                 };
                 failed = sink.exchange(&exchange.model, &request, answer).err();
-                told += usize::from(failed.is_none());
+                count += usize::from(failed.is_none());
                 failed.is_none()
             })
             .await?;
         match failed {
             Some(error) => Err(ToolError::dependency(error.to_string())),
-            None => Ok((told, children)),
+            None => Ok((count, children)),
         }
     }
 
-    /// Keeps the record of a run whose models were not ours to listen to.
+    /// Stores the record of a run whose exchanges another program made.
     ///
     /// # Errors
-    /// Those of the store.
-    pub async fn keep(
+    /// Errors of the store.
+    pub async fn add(
         &self,
         record: &RunRecord,
         prompt: &str,
         conversation: Option<ScopeId>,
     ) -> Result<(), ToolError> {
-        let log = RunLog::new(self.clone(), record.id, record.model.clone(), record.started);
-        log.begin(prompt, record.parent, conversation);
-        log.finish(record).await
+        RunLog::new(self, record, prompt, conversation).finish(record).await
     }
 
-    /// Puts a record in the place of the one that is kept, of a run that is over or waits: with files that came after it,
-    /// for one.
+    /// Replaces the record of a run that ended or paused, for example to add later files.
     ///
     /// # Errors
-    /// `NOT_FOUND` if the run is not kept, `CONFLICT` if another process resumes it, and those of the store.
+    /// `NOT_FOUND` for an unknown id, `CONFLICT` while the run continues, and errors of the store.
     pub async fn amend(&self, record: &RunRecord) -> Result<(), ToolError> {
         let document = self.document(record.id).await?;
-        let mut head = read_head(&document)?;
+        let mut head: RunSummary = parse_head(&document)?;
         if head.stop_reason.is_none() {
-            return Err(ToolError::conflict(format!("the run `{}` is not over", record.id))
-                .suggest("Put its record in place when it is."));
+            return Err(ToolError::conflict(format!("the run `{}` has not ended", record.id))
+                .suggest("Replace its record after the end."));
         }
-        let text = self.ledger.text(&Entry::Record(RawJson::of(record)?))?;
+        let text = self.store.text(&Entry::Record(RawJson::of(record)?))?;
         head.bytes = head.bytes.saturating_add(text.len() as u64);
-        self.ledger.append(document, &head, &text).await.map(drop)
+        self.store.write(document, &head, &new_change(), Some(&text)).await.map(drop)
     }
 
-    /// Removes a run for good. Returns whether there was one.
+    /// Deletes a run and its history. Returns whether it existed.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub async fn delete(&self, id: RunId) -> Result<bool, ToolError> {
-        self.ledger.forget(&self.name(id)).await
+        self.store.delete(&self.name(id)).await
     }
 
-    /// Stores the record of a call that no run made.
+    /// Stores the record of a call outside of runs.
     ///
     /// # Errors
-    /// Those of the store.
-    pub async fn keep_call(&self, call: &Arc<CallRecord>) -> Result<(), ToolError> {
-        // Both kinds of ids have one form.
+    /// Errors of the store.
+    pub async fn add_call(&self, call: &Arc<CallRecord>) -> Result<(), ToolError> {
+        // Ids of calls and of runs have the same form.
         let id = call.id.to_string().parse().map_err(|error: String| ToolError::internal(error))?;
         let mut record = RunRecord::begin(id, String::new(), call.started);
         record.success = call.error.is_none();
         record.stop_reason = call.error.as_ref().map_or(CALLED, |error| error.code().as_str()).to_owned();
         record.error = call.error.as_ref().map(serde_json::to_value).transpose()?;
-        record.duration_ms = call.duration.as_secs_f64() * 1000.0;
-        record.execution_time = call.duration.as_secs_f64();
+        record.set_duration(call.duration);
         record.tools_used = vec![call.tool.to_string()];
         record.usage = call.usage.clone().unwrap_or_default();
         record.cost_usd = call.cost_usd;
         record.artifacts.clone_from(&call.artifacts);
         record.tool_calls = vec![Arc::clone(call)];
         let arguments = call.arguments.as_deref().map(ToString::to_string).unwrap_or_default();
-        self.keep(&record, &format!("{} {arguments}", call.tool), None).await
+        self.add(&record, &format!("{} {arguments}", call.tool), None).await
     }
 
-    /// The run that made the call whose id begins so; of many runs, only the youngest are searched.
+    /// The run of the call whose id begins with `start`. Searches the latest 100 runs with calls.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub async fn find_call(&self, start: &str) -> Result<Option<RunId>, ToolError> {
         let start = start.trim().to_ascii_lowercase();
         if start.is_empty() {
             return Ok(None);
         }
-        for run in self.list_where(|run| run.tool_calls > 0, MAX_SEARCHED).await? {
+        let has_calls = |run: &RunSummary| run.tool_calls > 0;
+        for run in self.store.heads(self.prefix, has_calls, MAX_SEARCHED).await? {
             let stored = self.load(run.id).await?;
-            let of_record = stored.record.as_ref().and_then(|record| record["tool_calls"].as_array());
-            let mut calls = of_record.into_iter().flatten().chain(&stored.calls);
+            let recorded = stored.record.as_ref().and_then(|record| record["tool_calls"].as_array());
+            let mut calls = recorded.into_iter().flatten().chain(&stored.calls);
             if calls.any(|call| has_call(call, &start)) {
                 return Ok(Some(run.id));
             }
@@ -525,18 +512,16 @@ impl Runs {
     }
 
     async fn document(&self, id: RunId) -> Result<Document, ToolError> {
-        self.ledger.head(&self.name(id)).await?.ok_or_else(|| {
-            ToolError::not_found(format!("the run `{id}` is not kept"))
-                .suggest("List the runs that are kept.")
+        self.store.load(&self.name(id)).await?.ok_or_else(|| {
+            ToolError::not_found(format!("unknown run `{id}`")).suggest("List the stored runs.")
         })
     }
 
-    /// Removes the oldest of those that are too many.
+    /// Deletes the oldest runs beyond the maximum.
     async fn prune(&self) -> Result<(), ToolError> {
-        let looked_at = self.most.saturating_add(MAX_REMOVED).max(MAX_LISTED);
-        let names = self.ledger.names(self.prefix, looked_at).await?;
-        for name in names.iter().skip(self.most).rev().take(MAX_REMOVED) {
-            self.ledger.forget(name).await?;
+        let names = self.store.names(self.prefix, MAX_LISTED).await?;
+        for name in names.iter().skip(MAX_RUNS).rev().take(MAX_DELETED) {
+            self.store.delete(name).await?;
         }
         Ok(())
     }
@@ -544,46 +529,21 @@ impl Runs {
 
 impl std::fmt::Debug for Runs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Runs").field("most", &self.most).finish_non_exhaustive()
+        f.debug_struct("Runs").field("prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
-/// The text of the last question among turns.
-fn last_prompt(turns: &[Turn]) -> Option<String> {
-    let parts = turns.iter().rev().find_map(|turn| match turn {
-        Turn::User(parts) => Some(parts),
-        _ => None,
-    })?;
-    let texts = parts.iter().filter_map(|part| match part {
-        Part::Text(text) => Some(text.as_str()),
-        _ => None,
-    });
-    Some(texts.collect::<Vec<_>>().join("\n"))
-}
-
-/// Whether a record is that of a call whose id begins so, or of one that made it.
+/// Whether the id of a call, or of a call below it, begins with `start`.
 fn has_call(record: &Value, start: &str) -> bool {
     let children = record["children"].as_array().into_iter().flatten();
     record["id"].as_str().is_some_and(|id| id.starts_with(start))
         || children.into_iter().any(|child| has_call(child, start))
 }
 
-fn read_head(document: &Document) -> Result<RunSummary, ToolError> {
-    match RunSummary::deserialize(&*document.value).map_err(|error| error.to_string()) {
-        Ok(head) if head.v == VERSION => Ok(head),
-        Ok(head) => Err(format!("v: expected {VERSION}, found {}", head.v)),
-        Err(error) => Err(error),
-    }
-    .map_err(|what| {
-        ToolError::new(Code::Dependency, format!("`{}` cannot be read: {what}", document.id))
-            .suggest("It is damaged, or a newer program wrote it: delete it, or use that program.")
-    })
-}
-
-/// Keeps one run while it runs.
+/// Stores one run while it continues.
 pub(super) struct RunLog {
     runs: Runs,
-    backlog: Backlog<RunSummary>,
+    log: Log<RunSummary>,
     state: Mutex<LogState>,
 }
 
@@ -591,24 +551,23 @@ pub(super) struct RunLog {
 struct LogState {
     /// The request of the latest exchange.
     latest: Request,
-    /// How many calls are kept.
+    /// The number of stored calls.
     calls: usize,
-    /// Whether exchanges are dropped for lack of room.
-    is_full: bool,
 }
 
 impl RunLog {
-    pub(super) fn new(runs: Runs, id: RunId, model: String, started: Timestamp) -> Self {
+    /// The log of a run whose record so far is given.
+    pub(super) fn new(runs: &Runs, record: &RunRecord, prompt: &str, conversation: Option<ScopeId>) -> Self {
         let head = RunSummary {
             v: VERSION,
-            id,
-            parent: None,
-            title: String::new(),
-            model,
-            conversation: None,
-            started,
+            id: record.id,
+            parent: record.parent,
+            title: one_line(&runs.store.scrubber().scrub(prompt.to_owned())),
+            model: record.model.clone(),
+            conversation,
+            started: record.started,
             stop_reason: None,
-            holder: runs.holder.as_deref().map(str::to_owned),
+            process: runs.process.as_deref().map(str::to_owned),
             resumed: 0,
             success: false,
             iterations: 0,
@@ -621,145 +580,82 @@ impl RunLog {
             is_incomplete: false,
             bytes: 0,
         };
-        let document = Document { id: runs.name(id), version: 0, value: Arc::default() };
-        let backlog = Backlog::new(runs.ledger.clone(), document, head, read_head);
-        Self { runs, backlog, state: Mutex::default() }
+        let document = Document { id: runs.name(record.id), version: 0, value: Arc::default() };
+        let log = Log::new(runs.store.clone(), document, head);
+        Self { runs: runs.clone(), log, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, LogState> {
-        // Nothing is left half done behind it.
+        // No panic leaves a partial change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn begin(&self, prompt: &str, parent: Option<RunId>, conversation: Option<ScopeId>) {
-        // A part of a secret would not be known for it.
-        let title = shortened(&self.runs.ledger.scrubber().scrub(prompt.to_owned()));
-        self.backlog.prepare(|head| {
-            head.parent = parent;
-            head.title = title;
-            head.conversation = conversation;
-        });
-    }
-
-    /// Takes over a run that waits with so many calls made: from this pause nobody else goes on then, unless told to.
+    /// Claims a paused run with so many calls: afterwards no other process can resume from this pause.
     pub(super) async fn claim(&self, pause: u32, again: bool, calls: usize) -> Result<(), ToolError> {
-        let mut head = self.backlog.head();
+        let mut head = self.log.head();
         let id = head.id;
-        let document = match self.runs.ledger.head(&self.runs.name(id)).await? {
+        let name = self.runs.name(id);
+        let document = match self.runs.store.load(&name).await? {
             Some(document) => {
-                let holder = head.holder.take();
-                head = RunSummary { holder, stop_reason: None, success: false, ..read_head(&document)? };
+                let process = head.process.take();
+                head = RunSummary { process, stop_reason: None, success: false, ..parse_head(&document)? };
                 document
             }
-            None => Document { id: self.runs.name(id), version: 0, value: Arc::default() },
+            None => Document { id: name, version: 0, value: Arc::default() },
         };
-        let already = || {
-            ToolError::new(Code::Conflict, format!("the run `{id}` was resumed before from the same state"))
-                .suggest("Go on from the state that it gave then; `Run::allow_second_resume` goes on all the same, and makes its calls once more.")
+        let claimed = || {
+            ToolError::conflict(format!("the run `{id}` was resumed before from the same state"))
+                .suggest("Resume its latest state, or use `Run::allow_second_resume` to run its calls again.")
         };
         if head.resumed >= pause && !again {
-            return Err(already());
+            return Err(claimed());
         }
         head.resumed = head.resumed.max(pause);
-        let document = match self.runs.ledger.replace(document, &head).await {
-            Err(error) if error.code() == Code::Conflict => return Err(already()),
-            committed => committed?,
+        let document = match self.runs.store.write(document, &head, &new_change(), None).await {
+            Err(error) if error.code() == Code::Conflict => return Err(claimed()),
+            written => written?,
         };
-        self.backlog.restart(document, head);
+        self.log.restart(document, head);
         self.state().calls = calls;
         Ok(())
     }
 
-    /// Keeps how far the run has come.
+    /// Stores new calls and the figures.
     pub(super) async fn save(&self, record: &RunRecord, spent: &Spent) -> Result<(), ToolError> {
-        if self.backlog.is_new() {
-            // A run that is killed during its first answer was there all the same.
-            self.backlog.push(None, |_| ());
-        }
-        let made = self.state().calls;
-        let calls = record.tool_calls.get(made..).unwrap_or_default();
+        let stored = std::mem::replace(&mut self.state().calls, record.tool_calls.len());
+        let calls = record.tool_calls.get(stored..).unwrap_or_default();
         if !calls.is_empty() {
             let raw = calls.iter().map(RawJson::of).collect::<Result<Vec<_>, _>>()?;
-            let text = self.runs.ledger.text(&Entry::Calls(raw))?;
-            let length = text.len() as u64;
-            self.state().calls = record.tool_calls.len();
-            // The record that comes at the end has them in any case.
-            if self.backlog.head().bytes + length <= MAX_BYTES {
-                self.backlog.push(Some(text), move |head| head.bytes += length);
-            }
+            // Without room for them, the final record still has them.
+            self.append(self.runs.store.text(&Entry::Calls(raw))?, |_| ());
         }
-        self.flush(|head| {
-            head.iterations = record.iterations;
-            head.tool_calls = record.tool_calls.len();
-            head.usage.clone_from(&spent.usage);
-            head.cost_usd = spent.cost_usd.filter(|_| record.iterations > 0);
-        })
-        .await
+        self.log.update(|head| head.update(record, spent));
+        self.log.flush().await
     }
 
-    /// Writes what waits.
-    async fn flush(&self, besides: impl Fn(&mut RunSummary)) -> Result<(), ToolError> {
-        let is_full = self.state().is_full;
-        let flushed = self.backlog.flush(|head| {
-            head.is_incomplete |= is_full;
-            besides(head);
+    /// Appends an entry if there is room. Returns whether there was.
+    fn append(&self, text: String, change: impl FnOnce(&mut RunSummary)) -> bool {
+        let bytes = self.log.head().bytes + text.len() as u64;
+        if bytes > MAX_BYTES {
+            return false;
+        }
+        self.log.append(text, |head| {
+            head.bytes = bytes;
+            change(head);
         });
-        flushed.await
+        true
     }
 
-    /// Keeps the record.
+    /// Stores the record.
     pub(super) async fn finish(&self, record: &RunRecord) -> Result<(), ToolError> {
-        let text = self.runs.ledger.text(&Entry::Record(RawJson::of(record)?))?;
+        let text = self.runs.store.text(&Entry::Record(RawJson::of(record)?))?;
         let length = text.len() as u64;
-        let end = RunEnd::of(record);
-        self.backlog.push(Some(text), move |head| {
+        self.log.append(text, |head| {
             head.bytes += length;
-            end.tell(head);
+            head.finish(record);
         });
-        self.flush(|_| ()).await?;
+        self.log.flush().await?;
         self.runs.prune().await
-    }
-}
-
-/// What the summary of a run has of its record.
-struct RunEnd {
-    model: String,
-    stop_reason: String,
-    success: bool,
-    iterations: u32,
-    tool_calls: usize,
-    usage: Usage,
-    cost_usd: Option<f64>,
-    duration_ms: f64,
-    execution_time: f64,
-}
-
-impl RunEnd {
-    fn of(record: &RunRecord) -> Self {
-        Self {
-            model: record.model.clone(),
-            stop_reason: record.stop_reason.clone(),
-            success: record.success,
-            iterations: record.iterations,
-            tool_calls: record.tool_calls.len(),
-            usage: record.usage.clone(),
-            cost_usd: record.cost_usd,
-            duration_ms: record.duration_ms,
-            execution_time: record.execution_time,
-        }
-    }
-
-    fn tell(&self, head: &mut RunSummary) {
-        head.model.clone_from(&self.model);
-        head.stop_reason = Some(self.stop_reason.clone());
-        head.holder = None;
-        head.success = self.success;
-        head.iterations = self.iterations;
-        head.tool_calls = self.tool_calls;
-        head.usage.clone_from(&self.usage);
-        head.cost_usd = self.cost_usd;
-        head.duration_ms = self.duration_ms;
-        head.execution_time = self.execution_time;
     }
 }
 
@@ -771,26 +667,13 @@ impl ExchangeSink for RunLog {
         answer: Result<&Response, &ModelError>,
     ) -> Result<(), ModelError> {
         let mut state = self.state();
-        if state.is_full {
+        if self.log.head().is_incomplete {
             return Ok(());
         }
         let same_turns =
             state.latest.turns.iter().zip(&request.turns).take_while(|(before, now)| before == now).count();
-        let without_turns = |request: &Request, turns: Vec<Turn>| Request {
-            system: request.system.clone(),
-            turns,
-            tools: Arc::clone(&request.tools),
-            tool_choice: request.tool_choice.clone(),
-            hosted_tools: request.hosted_tools.clone(),
-            settings: request.settings.clone(),
-            context_edits: request.context_edits.clone(),
-            provider_options: request.provider_options.clone(),
-            betas: request.betas.clone(),
-            metadata: request.metadata.clone(),
-            provider_state: request.provider_state.clone(),
-        };
         let mut turns = std::mem::take(&mut state.latest.turns);
-        let rest = without_turns(request, Vec::new());
+        let rest = Request { turns: Vec::new(), ..request.clone() };
         let is_new = rest != state.latest;
         let exchange = StoredExchange {
             model: model.clone(),
@@ -807,21 +690,10 @@ impl ExchangeSink for RunLog {
         let text = serde_json::to_string(&Entry::Exchange(Box::new(exchange))).map_err(|error| {
             ModelError::new(ErrorKind::InvalidRequest, error.to_string()).with_model(model)
         })?;
-        let text = self.runs.ledger.scrubber().with_request_secrets(request).scrub_json(&text);
-        let length = text.len() as u64;
-        if self.backlog.head().bytes + length > MAX_BYTES {
-            state.is_full = true;
-            return Ok(());
+        let text = self.runs.store.scrubber().with_request_secrets(request).scrub_json(&text);
+        if !self.append(text, |head| head.exchanges += 1) {
+            self.log.update(|head| head.is_incomplete = true);
         }
-        self.backlog.push(Some(text), move |head| {
-            head.bytes += length;
-            head.exchanges += 1;
-        });
         Ok(())
     }
-}
-
-/// When a run that is told of only at its end has begun.
-pub(super) fn now() -> Timestamp {
-    SystemClock.timestamp()
 }

@@ -1,4 +1,4 @@
-//! How far a run may go, and what it has spent.
+//! The limits of a run and its spending.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,8 +23,8 @@ pub(super) struct Counted {
 pub(super) struct Budget {
     limits: RunLimits,
     counted: Counted,
-    context: Arc<RunContext>,
-    /// When it must be over whatever its own limit is.
+    pub(super) context: Arc<RunContext>,
+    /// The deadline of the caller.
     given: Option<Instant>,
     deadline: Option<Instant>,
 }
@@ -46,41 +46,21 @@ impl Budget {
         }
     }
 
-    /// Counts one more question to the model, unless there have been as many as may be.
+    /// Checks that the limits allow another request to the model.
     pub(super) fn admit(&mut self) -> Result<(), RunStopReason> {
         if self.counted.iterations >= self.limits.iterations {
             return Err(RunStopReason::MaxIterations);
         }
-        match self.used_up() {
+        match self.context.used_up() {
             Some(stop) => Err(stop),
             None => Ok(()),
         }
     }
 
-    /// Counts a question to the model, and gives its number, from 1.
+    /// Counts a request to the model. Returns its number, from 1.
     pub(super) fn begin_iteration(&mut self) -> u32 {
         self.counted.iterations = self.counted.iterations.saturating_add(1);
         self.counted.iterations
-    }
-
-    /// Counts what a tool says that it has consumed.
-    pub(super) fn spend(&self, spent: &Spent) {
-        self.context.spend(spent);
-    }
-
-    /// How many of so many calls may be made.
-    pub(super) fn allowed_calls(&self, wanted: usize) -> usize {
-        self.context.allowed_calls(u32::try_from(wanted).unwrap_or(u32::MAX)) as usize
-    }
-
-    /// Counts calls that are about to be made, as many as may be; how many those are.
-    pub(super) fn take_calls(&self, wanted: usize) -> usize {
-        self.context.take_calls(u32::try_from(wanted).unwrap_or(u32::MAX)) as usize
-    }
-
-    /// Which limit of tokens or money is reached, if one is.
-    pub(super) fn used_up(&self) -> Option<RunStopReason> {
-        self.context.used_up()
     }
 
     pub(super) fn counted(&self) -> Counted {
@@ -99,12 +79,12 @@ impl Budget {
         self.deadline = own.into_iter().chain(self.given).min();
     }
 
-    /// When the run must be over.
+    /// The earlier of the deadline and the time limit.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Gives so much time from now, for a last answer.
+    /// Sets the deadline to so much time from now, for a last answer.
     pub(super) fn extend(&mut self, time: Duration) {
         self.deadline = now().checked_add(time);
     }
@@ -112,13 +92,9 @@ impl Budget {
     pub(super) fn is_late(&self) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now())
     }
-
-    pub(super) fn context(&self) -> &Arc<RunContext> {
-        &self.context
-    }
 }
 
-/// Waits until then; for ever without a then.
+/// Waits for a deadline; without one, forever.
 pub(super) async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,

@@ -1,4 +1,4 @@
-//! The tools that an answer asks for are called.
+//! The tool calls of an answer.
 
 use std::sync::Arc;
 
@@ -9,202 +9,200 @@ use toolpost_core::{Call, CallId, CallRecord, Port, Reply, ToolError};
 use toolpost_llm::schema::without_nulls;
 use toolpost_llm::{ToolResult, Turn};
 
-use super::repetition::Seen;
+use super::repetition::ObservedCall;
 use super::{CallPayload, Running, Until};
 use crate::RunStopReason;
 use crate::port::ModelPort;
-use crate::results::{Wanted, failure, result, shorten};
+use crate::results::{RequestedCall, error_result, reply_result, shorten};
 use crate::spend::Spent;
 
-/// What came of the calls of one answer.
+/// The results of the calls of one answer.
 #[derive(Default)]
-pub(super) struct Made {
+pub(super) struct CallResults {
     /// One for each call, in the order of the calls.
     pub(super) results: Vec<ToolResult>,
-    /// Why the run ends here, if it does.
+    /// The stop reason, if the run ends here.
     pub(super) stop: Option<RunStopReason>,
 }
 
-/// A call of an answer, and what becomes of it.
-pub(super) struct Planned {
+/// A call of an answer and the decision about it.
+pub(super) struct PlannedCall {
     pub(super) id: CallId,
-    pub(super) wanted: Wanted,
-    pub(super) fate: Fate,
+    pub(super) request: RequestedCall,
+    pub(super) plan: Plan,
 }
 
-/// What becomes of a call.
-pub(super) enum Fate {
-    /// It is made.
-    Make,
-    /// It is made, and somebody has approved it already.
-    Approved,
-    /// It was made before the run waited.
+/// The decision about a call.
+pub(super) enum Plan {
+    /// It runs.
+    Run,
+    /// It runs, and is already approved.
+    RunApproved,
+    /// It ran before the run paused.
     Done(ToolResult),
-    /// It is not made, and the model is told why.
-    Refused(ToolError),
-    /// It is not made, because as many were made as may be.
+    /// It does not run, and the model reads the error.
+    Reject(ToolError),
+    /// It does not run, because it exceeds the limit of tool calls.
     OverLimit,
-    /// It waits for somebody, and the run with it.
-    Waits,
-    /// It is not made, nor any other of the answer, and the run ends.
-    Ends(RunStopReason),
+    /// It awaits a decision, and the run with it.
+    Pending,
+    /// No call of the answer runs, and the run ends.
+    Stop(RunStopReason),
 }
 
-/// Calls that are not made, because the run ends.
-pub(super) fn refuse(wanted: &[Wanted], stop: RunStopReason) -> Made {
+impl Plan {
+    fn runs(&self) -> bool {
+        matches!(self, Self::Run | Self::RunApproved)
+    }
+}
+
+/// Rejects all calls of an answer at the end of a run.
+pub(super) fn reject(calls: &[RequestedCall], stop: RunStopReason) -> CallResults {
     let reason = if stop.is_limit() && stop != RunStopReason::OutputTokens {
         at_limit(&stop)
     } else {
-        format!("the answer that asked for it was not whole ({stop})")
+        format!("the answer with the call is incomplete ({stop})")
     };
-    Made { results: refuse_all(wanted, &reason), stop: Some(stop) }
+    let error = not_run(&reason);
+    let results = calls.iter().map(|call| error_result(call, &error, CallId::new())).collect();
+    CallResults { results, stop: Some(stop) }
 }
 
-/// Why a call is not made when the run is at a limit.
 fn at_limit(stop: &RunStopReason) -> String {
     format!("the run has reached its limit ({stop})")
 }
 
-fn not_made(reason: &str) -> ToolError {
-    ToolError::limit(format!("the call was not made: {reason}"))
-}
-
-/// Results for calls that are not made, so that the conversation stays whole.
-pub(super) fn refuse_all(wanted: &[Wanted], reason: &str) -> Vec<ToolResult> {
-    let error = not_made(reason);
-    wanted.iter().map(|wanted| failure(wanted, &error, CallId::new())).collect()
+fn not_run(reason: &str) -> ToolError {
+    ToolError::limit(format!("the call did not run: {reason}"))
 }
 
 impl Running<'_> {
-    /// Calls the tools that the model asked for, some at a time; the results are in the order of the calls.
-    pub(super) async fn call_tools(&mut self, wanted: Vec<Wanted>) -> Made {
-        let mut planned = Vec::with_capacity(wanted.len());
-        let allowed = self.budget.allowed_calls(wanted.len());
-        for (index, mut wanted) in wanted.into_iter().enumerate() {
-            let fate = if index >= allowed {
-                Fate::OverLimit
-            } else if let Some(refused) = self.refuse_by_choice() {
-                Fate::Refused(refused)
+    /// Runs the calls of an answer, some in parallel. The results have the order of the calls.
+    pub(super) async fn call_tools(&mut self, calls: Vec<RequestedCall>) -> CallResults {
+        let mut planned = Vec::with_capacity(calls.len());
+        let allowed = self.budget.context.allowed_calls(calls.len());
+        for (index, mut request) in calls.into_iter().enumerate() {
+            let plan = if index >= allowed {
+                Plan::OverLimit
+            } else if let Some(error) = self.reject_by_choice() {
+                Plan::Reject(error)
             } else {
-                let waits = self.until == Until::Intent || self.must_wait(&wanted);
-                self.fate_of(&mut wanted, if waits { Fate::Waits } else { Fate::Make }).await
+                let is_pending = self.run.until == Until::Intent || self.needs_approval(&request);
+                self.check_call(&mut request, if is_pending { Plan::Pending } else { Plan::Run }).await
             };
-            planned.push(Planned { id: CallId::new(), wanted, fate });
+            planned.push(PlannedCall { id: CallId::new(), request, plan });
         }
-        self.carry_out(planned).await
+        self.run_calls(planned).await
     }
 
-    /// This fate for a call, unless the run may not make it or a guardrail says no. Its arguments may be replaced.
-    pub(super) async fn fate_of(&mut self, wanted: &mut Wanted, fate: Fate) -> Fate {
-        if !self.may_use(&wanted.name) {
-            let name = &wanted.name;
-            return Fate::Refused(ToolError::not_found(format!("there is no tool `{name}` in this run")));
+    /// This plan, unless the run does not have the tool or a guardrail rejects the call. A guardrail may change arguments.
+    pub(super) async fn check_call(&mut self, request: &mut RequestedCall, plan: Plan) -> Plan {
+        if !self.has_tool(&request.name) {
+            let name = &request.name;
+            return Plan::Reject(ToolError::not_found(format!("this run has no tool `{name}`")));
         }
-        match self.guard_call(wanted).await {
-            Ok(Some(refused)) => Fate::Refused(refused),
-            Ok(None) => fate,
-            Err(stop) => Fate::Ends(stop),
+        match self.guard_call(request).await {
+            Ok(Some(error)) => Plan::Reject(error),
+            Ok(None) => plan,
+            Err(stop) => Plan::Stop(stop),
         }
     }
 
-    /// Makes the calls that are to be made.
-    pub(super) async fn carry_out(&mut self, mut planned: Vec<Planned>) -> Made {
-        // What ends the run ends it before anything is done.
-        let ends = planned
+    /// Runs the planned calls.
+    pub(super) async fn run_calls(&mut self, mut planned: Vec<PlannedCall>) -> CallResults {
+        let stop = planned
             .iter()
-            .find_map(|call| if let Fate::Ends(stop) = &call.fate { Some(stop.clone()) } else { None });
-        if let Some(stop) = ends {
-            let error = not_made("something else in the same answer was not allowed");
-            let results = planned.into_iter().map(|call| match call.fate {
-                // What was made before the run waited was made.
-                Fate::Done(result) => result,
-                _ => failure(&call.wanted, &error, call.id),
+            .find_map(|call| if let Plan::Stop(stop) = &call.plan { Some(stop.clone()) } else { None });
+        if let Some(stop) = stop {
+            let error = not_run("another call of the answer was blocked");
+            let results = planned.into_iter().map(|call| match call.plan {
+                Plan::Done(result) => result,
+                _ => error_result(&call.request, &error, call.id),
             });
-            return Made { results: results.collect(), stop: Some(stop) };
+            return CallResults { results: results.collect(), stop: Some(stop) };
         }
-        // Agents that run beside this one may have made the rest of the calls in the meantime.
-        let is_to_be_made = |call: &&mut Planned| matches!(call.fate, Fate::Make | Fate::Approved);
-        let wanted = planned.iter_mut().filter(is_to_be_made).count();
-        let taken = self.budget.take_calls(wanted);
-        planned.iter_mut().filter(is_to_be_made).skip(taken).for_each(|call| call.fate = Fate::OverLimit);
-        let over_limit = planned.iter().any(|call| matches!(call.fate, Fate::OverLimit));
-        let waits = planned.iter().any(|call| match call.fate {
-            Fate::Waits => self.until != Until::Calls,
-            // An intent goes no further than to one answer, also if nothing of it may be done.
-            Fate::Refused(_) => self.until == Until::Intent,
+        // Parallel agents may have used up the limit in the meantime.
+        let count = planned.iter().filter(|call| call.plan.runs()).count();
+        let taken = self.budget.context.take_calls(count);
+        let runs = planned.iter_mut().filter(|call| call.plan.runs());
+        runs.skip(taken).for_each(|call| call.plan = Plan::OverLimit);
+        let over_limit = planned.iter().any(|call| matches!(call.plan, Plan::OverLimit));
+        let pauses = planned.iter().any(|call| match call.plan {
+            Plan::Pending => self.run.until != Until::Calls,
+            // An intent ends at its first answer, even if all its calls are rejected.
+            Plan::Reject(_) => self.run.until == Until::Intent,
             _ => false,
         });
-        let made: Vec<_> =
-            planned.iter().filter(|call| matches!(call.fate, Fate::Make | Fate::Approved)).collect();
-        let mut replies = self.replies_to(&made).await.into_iter();
+        let running: Vec<_> = planned.iter().filter(|call| call.plan.runs()).collect();
+        let mut replies = self.replies_to(&running).await.into_iter();
         let mut results = Vec::with_capacity(planned.len());
         for call in &mut planned {
-            let wanted = &call.wanted;
-            let refused = |error: &ToolError| Some(failure(wanted, error, call.id));
-            let mut result = match std::mem::replace(&mut call.fate, Fate::Waits) {
-                Fate::Make | Fate::Approved => replies.next().map(|reply| {
-                    self.look_at(wanted, &reply);
-                    let result = result(wanted, &reply);
+            let request = &call.request;
+            let failed = |error: &ToolError| Some(error_result(request, error, call.id));
+            let mut result = match std::mem::replace(&mut call.plan, Plan::Pending) {
+                Plan::Run | Plan::RunApproved => replies.next().map(|reply| {
+                    self.observe(request, &reply);
+                    let result = reply_result(request, &reply);
                     self.record_call(reply);
                     result
                 }),
-                Fate::Done(result) => Some(result),
-                Fate::Refused(error) => refused(&error),
-                Fate::OverLimit => refused(&not_made(&at_limit(&RunStopReason::MaxToolCalls))),
-                Fate::Waits if waits => None,
-                Fate::Waits | Fate::Ends(_) => refused(&not_made("it was not approved")),
+                Plan::Done(result) => Some(result),
+                Plan::Reject(error) => failed(&error),
+                Plan::OverLimit => failed(&not_run(&at_limit(&RunStopReason::MaxToolCalls))),
+                Plan::Pending if pauses => None,
+                Plan::Pending | Plan::Stop(_) => failed(&not_run("it was not approved")),
             };
             if let (Some(result), Some(limit)) = (&mut result, self.config.limits.tool_output_chars) {
                 shorten(result, limit);
             }
             results.push(result);
         }
-        let stop = if self.cancellation.is_cancelled() {
+        let stop = if self.run.cancellation.is_cancelled() {
             Some(RunStopReason::Cancelled)
         } else if self.budget.is_late() {
             Some(RunStopReason::MaxTime)
-        } else if waits {
-            return self.wait_for(planned.into_iter().zip(results).collect());
+        } else if pauses {
+            return self.pause(planned.into_iter().zip(results).collect());
         } else if over_limit {
             Some(RunStopReason::MaxToolCalls)
-        } else if self.until == Until::Calls {
+        } else if self.run.until == Until::Calls {
             Some(RunStopReason::ToolsCalled)
         } else {
             None
         };
-        let not_made = not_made("the run was ended");
+        let error = not_run("the run ended");
         let results = results.into_iter().zip(&planned);
-        let results =
-            results.map(|(result, call)| result.unwrap_or_else(|| failure(&call.wanted, &not_made, call.id)));
-        Made { results: results.collect(), stop }
+        let results = results
+            .map(|(result, call)| result.unwrap_or_else(|| error_result(&call.request, &error, call.id)));
+        CallResults { results: results.collect(), stop }
     }
 
-    /// Counts a call towards repetition.
-    fn look_at(&mut self, wanted: &Wanted, reply: &Reply) {
+    /// Observes a call for the detection of loops.
+    fn observe(&mut self, request: &RequestedCall, reply: &Reply) {
         let threshold = self.config.limits.repetition;
         if threshold == 0 {
             return;
         }
         let spec = self.config.toolbox.spec(&reply.record.tool);
-        let seen = Seen {
-            tool: &wanted.name,
-            arguments: &wanted.arguments,
+        let call = ObservedCall {
+            tool: &request.name,
+            arguments: &request.arguments,
             result: reply.result.as_ref(),
             exists: spec.is_some() || self.offer.has_tool(&reply.record.tool) || reply.record.attempts > 0,
             is_read_only: spec.is_some_and(|spec| spec.annotations.read_only),
         };
-        self.watch.call(&seen, threshold);
+        self.detector.observe_call(&call, threshold);
     }
 
-    /// Keeps what is to be kept of a call.
+    /// Adds a call to the record, and its payload to the output.
     fn record_call(&mut self, reply: Reply) {
         let Reply { record: mut call, result } = reply;
-        self.account_for(&mut call);
+        self.count_spending(&mut call);
         if let Some(payload) = result.ok().and_then(|output| output.payload) {
             self.payloads.push(CallPayload { call: call.id, tool: Arc::clone(&call.tool), payload });
         }
         let record = &mut self.record;
-        // What a model makes up is no tool, and its name may be of any length.
+        // The model may invent names, of any length.
         let exists = call.attempts > 0 || self.offer.has_tool(&call.tool);
         if exists && !record.tools_used.iter().any(|known| **known == *call.tool) {
             record.tools_used.push(call.tool.to_string());
@@ -213,33 +211,42 @@ impl Running<'_> {
         record.tool_calls.push(call);
     }
 
-    /// Adds the results to the conversation, and says whether the run ends here.
-    pub(super) fn tell(&mut self, made: Made) -> Option<RunStopReason> {
-        if !made.results.is_empty() {
-            self.request.turns.push(Turn::ToolResults(made.results));
+    /// Adds the results to the conversation. Returns the stop reason, if the run ends here.
+    pub(super) fn add_results(&mut self, results: CallResults) -> Option<RunStopReason> {
+        if !results.results.is_empty() {
+            self.request.turns.push(Turn::ToolResults(results.results));
         }
-        self.settle();
-        made.stop
+        if let Some(tools) = self.offer.changed() {
+            self.offer_tools(tools);
+        }
+        // Completions for calls that ended before their answer.
+        for port in self.ports() {
+            if let Some(spent) = port.take_spent() {
+                self.emit_usage(port.model().to_string(), &spent, 0);
+            }
+        }
+        results.stop
     }
 
-    /// Enters into the record of a call what models have consumed for it and for the calls made from it, by what they were
-    /// asked for here, which is counted already; and counts what the others of these calls say themselves.
-    fn account_for(&self, call: &mut Arc<CallRecord>) {
+    /// Sets the spending of a call and of the calls below it.
+    ///
+    /// Completions of this run are counted already. Other usage that the calls report is counted here.
+    fn count_spending(&self, call: &mut Arc<CallRecord>) {
         let mut sum: Option<Spent> = None;
         let mut calls = vec![&**call];
         while let Some(one) = calls.pop() {
             calls.extend(one.children.iter().map(|child| &**child));
-            let mut was_asked = false;
+            let mut has_completions = false;
             for port in self.ports() {
                 let Some(spent) = port.take_spent_of(one.id) else { continue };
-                was_asked = true;
-                self.tell_usage(port.model().to_string(), &spent, 0);
-                sum.get_or_insert_with(Spent::default).add(&spent);
+                has_completions = true;
+                self.emit_usage(port.model().to_string(), &spent, 0);
+                sum.get_or_insert_default().add(&spent);
             }
-            if let Some(usage) = one.usage.as_ref().filter(|_| !was_asked) {
+            if let Some(usage) = one.usage.as_ref().filter(|_| !has_completions) {
                 let spent = Spent { usage: usage.clone(), cost_usd: one.cost_usd };
-                self.budget.spend(&spent);
-                self.tell_usage(one.tool.to_string(), &spent, 0);
+                self.budget.context.spend(&spent);
+                self.emit_usage(one.tool.to_string(), &spent, 0);
             }
         }
         if let Some(spent) = sum {
@@ -249,71 +256,58 @@ impl Running<'_> {
         }
     }
 
-    /// What makes completions for tools.
+    /// The ports that make completions for tools.
     fn ports(&self) -> impl Iterator<Item = &ModelPort> {
         std::iter::once(&*self.port).chain(self.offer.finder())
     }
 
-    /// Takes over what calls have changed: the tools that are offered, and tells what models have consumed for calls that
-    /// were given up.
-    fn settle(&mut self) {
-        if let Some(tools) = self.offer.changed() {
-            self.offer_tools(tools);
-        }
-        for port in self.ports() {
-            if let Some(spent) = port.take_spent() {
-                self.tell_usage(port.model().to_string(), &spent, 0);
-            }
-        }
-    }
-
-    /// Makes calls, some at a time. The replies are in the order of the calls.
-    async fn replies_to(&self, calls: &[&Planned]) -> Vec<Reply> {
+    /// Runs calls in parallel, up to the limit. The replies have the order of the calls.
+    async fn replies_to(&self, calls: &[&PlannedCall]) -> Vec<Reply> {
         let offer = &self.offer;
-        // Nearly always there is one, and that needs no crowd.
+        // One call is the usual case and needs no stream.
         if let [only] = calls {
             return vec![offer.call(self.call_of(only)).await];
         }
         let calls: Vec<_> =
             (0_usize..).zip(calls).map(|(index, planned)| (index, self.call_of(planned))).collect();
         let calls = calls.into_iter().map(|(index, call)| async move { (index, offer.call(call).await) });
-        let at_once = self.config.limits.parallel_tools.max(1);
-        // Unordered, so that a slow call holds no other back.
-        let mut replies: Vec<_> = stream::iter(calls).buffer_unordered(at_once).collect().await;
+        let parallel = self.config.limits.parallel_tools.max(1);
+        // Unordered, so that a slow call delays no other.
+        let mut replies: Vec<_> = stream::iter(calls).buffer_unordered(parallel).collect().await;
         replies.sort_unstable_by_key(|(index, _)| *index);
         replies.into_iter().map(|(_, reply)| reply).collect()
     }
 
-    /// The arguments as the tool takes them: a provider that keeps to a schema writes `null` for what is not there.
-    fn arguments_of(&self, wanted: &Wanted) -> Arc<Value> {
-        match self.offer.spec(&wanted.name).filter(|_| self.config.strict) {
+    /// The arguments for the tool: a provider with strict schemas writes `null` for absent members.
+    fn arguments_of(&self, request: &RequestedCall) -> Arc<Value> {
+        match self.offer.spec(&request.name).filter(|_| self.config.strict) {
             Some(spec) => {
-                Arc::new(without_nulls(Value::clone(&wanted.arguments), spec.input_schema.as_value()))
+                Arc::new(without_nulls(Value::clone(&request.arguments), spec.input_schema.as_value()))
             }
-            None => Arc::clone(&wanted.arguments),
+            None => Arc::clone(&request.arguments),
         }
     }
 
-    fn call_of(&self, planned: &Planned) -> Call {
-        let wanted = &planned.wanted;
-        let mut call = Call::new(wanted.name.clone(), self.arguments_of(wanted))
-            .with_caller(self.caller.clone())
-            .with_scope(self.scope.clone())
+    fn call_of(&self, planned: &PlannedCall) -> Call {
+        let (run, request) = (&self.run, &planned.request);
+        let mut call = Call::new(request.name.clone(), self.arguments_of(request))
+            .with_caller(run.caller.clone())
+            .with_scope(run.scope.clone())
             .with_port(Arc::clone(&self.port) as Arc<dyn Port>)
-            .with_cancellation(self.cancellation.clone());
+            .with_cancellation(run.cancellation.clone());
         call.id = planned.id;
-        if matches!(planned.fate, Fate::Approved) {
+        if matches!(planned.plan, Plan::RunApproved) {
             self.port.approve(planned.id);
             call.idempotency_key = Some(planned.id.to_string());
         }
         call.deadline = self.budget.deadline();
-        call.values = self.values.clone();
+        call.values = run.values.clone();
         call.events.clone_from(&self.listeners.calls);
-        call.options = self.options.clone();
+        call.options = run.options.clone();
         if let Some(limit) = self.config.limits.tool_timeout {
             call.options.timeout = Some(call.options.timeout.map_or(limit, |own| own.min(limit)));
         }
-        if let Some((parent, depth)) = self.parent {
+        if let Some((parent, depth)) = run.parent {
             call.parent = Some(parent);
             call.depth = depth.saturating_add(1);
         }

@@ -1,4 +1,4 @@
-//! What the provider's own tools do is passed on while it answers.
+//! Events of the provider's own tools.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,25 +7,25 @@ use serde_json::{Value, json};
 use toolpost_core::{Event, RunId};
 use toolpost_llm::{HostedOutput, Item, ItemView, RawJson};
 
-/// What was told of the hosted tools of one answer.
+/// The events of the hosted tools of one answer.
 #[derive(Default)]
-pub(super) struct Told {
-    /// The names of the tools that were called, by the provider's ids of the calls.
+pub(super) struct HostedEvents {
+    /// The names of the called tools, by call id.
     tools: BTreeMap<String, String>,
-    /// How many of the items were shown before their turn, and did not come in their place yet.
+    /// The number of early items that did not arrive in order yet.
     ahead: usize,
 }
 
-impl Told {
-    /// What there is to tell of an item that comes before its turn.
+impl HostedEvents {
+    /// The events of an item that arrives early.
     pub(super) fn early(&mut self, run: RunId, item: &Item) -> Vec<Event> {
         let events = self.events(run, item);
         self.ahead += usize::from(!events.is_empty());
         events
     }
 
-    /// What there is to tell of an item, if it was not told before.
-    pub(super) fn in_turn(&mut self, run: RunId, item: &Item) -> Vec<Event> {
+    /// The events of an item that arrives in order; none if it arrived early before.
+    pub(super) fn in_order(&mut self, run: RunId, item: &Item) -> Vec<Event> {
         let is_hosted =
             matches!(item.view(), ItemView::ServerToolCall { .. } | ItemView::ServerToolResult { .. });
         if is_hosted && self.ahead > 0 {
@@ -63,7 +63,7 @@ impl Told {
     }
 }
 
-/// A value that a provider gave; what cannot be held as one is its text.
+/// The value of raw JSON; its text if the value cannot be represented.
 fn value_of(raw: &RawJson) -> Arc<Value> {
     Arc::new(raw.to_value().unwrap_or_else(|_| raw.get().into()))
 }
@@ -77,14 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn each_item_is_told_once_and_a_result_has_the_name_of_its_tool() {
+    fn each_item_has_one_event_and_a_result_names_its_tool() {
         let run = RunId::new();
-        let mut told = Told::default();
+        let mut hosted = HostedEvents::default();
         let call = item(&json!({"server_tool_call": {"id": "c1", "name": "code", "input": {"code": "1"}}}));
         let result =
             json!({"server_tool_result": {"call_id": "c1", "kind": "code_result", "output": {"text": "1"}}});
         let result = item(&result);
-        let told_of = |events: Vec<Event>| -> Value {
+        let shown = |events: Vec<Event>| -> Value {
             let event = |event: &Event| {
                 let event = serde_json::to_value(event).unwrap();
                 json!([event["type"], event["id"], event["tool"], event["input"], event["output"]["text"]])
@@ -93,22 +93,22 @@ mod tests {
         };
         let started = json!([["hosted.started", "c1", "code", {"code": "1"}, null]]);
         let finished = json!([["hosted.finished", "c1", "code", null, "1"]]);
-        assert_eq!(told_of(told.early(run, &call)), started);
-        assert_eq!(told_of(told.early(run, &result)), finished);
-        assert!(told.in_turn(run, &item(&json!({"text": {"text": "x"}}))).is_empty());
-        assert!(told.in_turn(run, &call).is_empty() && told.in_turn(run, &result).is_empty());
-        // The next ones come in their turn.
-        assert_eq!(told_of(told.in_turn(run, &call)), started);
-        assert_eq!(told_of(told.in_turn(run, &result)), finished);
-        // A result that stands in its call, and one whose call is not known.
+        assert_eq!(shown(hosted.early(run, &call)), started);
+        assert_eq!(shown(hosted.early(run, &result)), finished);
+        assert!(hosted.in_order(run, &item(&json!({"text": {"text": "x"}}))).is_empty());
+        assert!(hosted.in_order(run, &call).is_empty() && hosted.in_order(run, &result).is_empty());
+        // Later items arrive in order.
+        assert_eq!(shown(hosted.in_order(run, &call)), started);
+        assert_eq!(shown(hosted.in_order(run, &result)), finished);
+        // A result within its call, and a result of an unknown call.
         let whole =
             item(&json!({"server_tool_call": {"id": "c2", "name": "search", "output": {"text": "2"}}}));
         let both = json!([
             ["hosted.started", "c2", "search", null, null],
             ["hosted.finished", "c2", "search", null, "2"],
         ]);
-        assert_eq!(told_of(told.in_turn(run, &whole)), both);
+        assert_eq!(shown(hosted.in_order(run, &whole)), both);
         let unknown = json!([["hosted.finished", "c1", "code_result", null, "1"]]);
-        assert_eq!(told_of(Told::default().in_turn(run, &result)), unknown);
+        assert_eq!(shown(HostedEvents::default().in_order(run, &result)), unknown);
     }
 }

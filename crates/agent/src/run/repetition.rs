@@ -1,28 +1,22 @@
 //! Detection of loops: runs that repeat themselves.
 //!
-//! Every pattern counts per subject, such as a call, in one map. One table has the counts at which the model is warned and
-//! the run ends. Subjects are hashes, so that the cost of an iteration does not grow with the run.
+//! Three patterns count: a failing call, a repeated call, and answers without new results. Calls and results are hashes,
+//! so that the cost of an iteration does not grow with the run.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use toolpost_core::{Code, Output, ToolError};
+use toolpost_core::{Content, Output, Status, ToolError};
 
 use crate::RunStopReason;
 
-/// The longest detected cycle, in answers.
-const MAX_PERIOD: usize = 8;
-/// Counts, results and texts that a run remembers, so that a hostile model cannot exhaust the memory.
+/// Calls and results that a run remembers, so that a hostile model cannot exhaust the memory.
 const MAX_REMEMBERED: usize = 65_536;
-/// Bytes of the last text that a run remembers.
-const MAX_TEXT: usize = 65_536;
-/// Bytes that a text needs before a longer one counts as its continuation.
-const MIN_TEXT: usize = 16;
 
 /// A call and its result.
-pub(super) struct Seen<'a> {
+pub(super) struct ObservedCall<'a> {
     pub(super) tool: &'a str,
     pub(super) arguments: &'a Value,
     pub(super) result: Result<&'a Output, &'a ToolError>,
@@ -34,28 +28,20 @@ pub(super) struct Seen<'a> {
 /// The consequence of repetition.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Verdict {
-    Fine,
+    Continue,
     /// The model reads this warning.
     Warn(String),
     Stop(RunStopReason),
 }
 
-/// What can repeat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// What repeats.
+#[derive(Clone, Copy)]
 enum Pattern {
-    /// Calls of unknown tools alone.
-    UnknownTools,
-    /// Timeouts of one tool.
-    Timeouts,
-    /// Failures of one call.
+    /// Failures of one call in a row.
     FailingCall,
     /// One call: two for each repeated result, one for each other result.
-    SameCall,
-    /// Answers with the same or growing text, and nothing else new.
-    Narration,
-    /// Rounds of a cycle of this many answers.
-    Cycle(usize),
-    /// Answers whose calls return nothing new.
+    RepeatedCall,
+    /// Answers in a row whose calls or whose text are not new.
     NoProgress,
 }
 
@@ -63,217 +49,131 @@ impl Pattern {
     /// The counts at which the model is warned and the run ends, as multiples of the threshold.
     const fn limits(self) -> (u32, u32) {
         match self {
-            Self::SameCall => (4, 6),
+            Self::FailingCall => (1, 2),
+            Self::RepeatedCall => (4, 6),
             Self::NoProgress => (2, 3),
-            _ => (1, 2),
         }
     }
 
     const fn stop(self) -> RunStopReason {
         match self {
-            Self::UnknownTools => RunStopReason::UnknownTool,
-            Self::Timeouts => RunStopReason::ToolTimeouts,
             Self::FailingCall => RunStopReason::RepeatedError,
-            Self::SameCall => RunStopReason::RepeatedCall,
-            Self::Narration => RunStopReason::Narration,
-            Self::Cycle(_) => RunStopReason::Cycle,
+            Self::RepeatedCall => RunStopReason::RepeatedCall,
             Self::NoProgress => RunStopReason::NoProgress,
         }
     }
 
-    /// The warning for the model, about a tool if the pattern has one.
     fn warning(self, tool: &str, count: u32) -> String {
         let tool = tool.get(..tool.floor_char_boundary(64)).unwrap_or_default();
         match self {
-            Self::UnknownTools => "None of the tools that you call exists. Call only tools that you were given, or answer without one.".to_owned(),
-            Self::Timeouts => format!("`{tool}` has taken too long {count} times in a row. Ask less of it at once, or do without it."),
-            Self::FailingCall => format!("`{tool}` has failed {count} times with the same arguments. Change the arguments, use another tool, or answer with what there is."),
-            Self::SameCall => format!("`{tool}` has been called again and again with the same arguments. What it said stands above: go on from it."),
-            Self::Narration => "You say the same again and again. Do the next step, or give your answer.".to_owned(),
-            Self::Cycle(period) => format!("You have done the same {period} steps {count} times in turn, with the same results. Do something else, or answer with what there is."),
-            Self::NoProgress => "The last calls have brought nothing new. Try something else, or answer with what there is.".to_owned(),
+            Self::FailingCall => format!(
+                "`{tool}` failed {count} times with the same arguments. Change the arguments, use another tool, or answer with what you have."
+            ),
+            Self::RepeatedCall => format!(
+                "You repeat `{tool}` with the same arguments. Use the results above and continue from there."
+            ),
+            Self::NoProgress => format!(
+                "The last {count} answers brought nothing new. Try something else, or answer with what you have."
+            ),
         }
     }
+}
+
+/// The counts of one call.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct CallCount {
+    failures: u32,
+    repeats: u32,
+    /// The hash of the last result.
+    result: u64,
 }
 
 /// The repetition of a run so far.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Watch {
-    /// The count of each pattern and subject.
-    counts: HashMap<u64, u32>,
-    /// The hash of the last result of each call.
-    results: HashMap<u64, u64>,
+pub(super) struct LoopDetector {
+    calls: HashMap<u64, CallCount>,
     /// The hashes of all results and texts.
     known: HashSet<u64>,
-    last_text: String,
-    /// The latest iterations, newest first.
-    latest: VecDeque<u64>,
+    /// Answers in a row without anything new.
+    stale: u32,
     #[serde(skip)]
-    now: Now,
+    now: Iteration,
 }
 
 /// The current iteration.
 #[derive(Clone, Debug, Default)]
-struct Now {
+struct Iteration {
     calls: HashSet<u64>,
-    timed_out: HashSet<u64>,
-    signature: u64,
-    has_calls: bool,
-    has_news: bool,
+    /// Whether the text is new, if there is one.
+    is_new_text: Option<bool>,
     has_new_result: bool,
-    has_known_tool: bool,
-    has_text: bool,
-    is_same_text: bool,
-    is_grown_text: bool,
     warning: Option<String>,
     stop: Option<RunStopReason>,
 }
 
-impl Watch {
+impl LoopDetector {
     /// Observes the text of an answer.
-    pub(super) fn answer(&mut self, text: &str) {
+    pub(super) fn observe_text(&mut self, text: &str) {
         let text = text.trim();
-        if text.is_empty() {
-            return;
+        if !text.is_empty() {
+            self.now.is_new_text = Some(remember(&mut self.known, hash_of(&("text", text))));
         }
-        self.now.has_text = true;
-        self.now.is_grown_text = self.last_text.len() >= MIN_TEXT
-            && text.len() > self.last_text.len()
-            && text.starts_with(&self.last_text);
-        self.now.is_same_text = !remember(&mut self.known, hash_of(&("text", text)));
-        self.last_text.clear();
-        self.last_text.push_str(text.get(..text.floor_char_boundary(MAX_TEXT)).unwrap_or_default());
     }
 
     /// Observes a call of the answer.
-    pub(super) fn call(&mut self, seen: &Seen<'_>, threshold: u32) {
-        let tool = hash_of(&seen.tool);
-        let call = hash_of(&(tool, canonical(seen.arguments)));
-        let result = hash_of(&(tool, result_hash(seen.result)));
+    pub(super) fn observe_call(&mut self, call: &ObservedCall<'_>, threshold: u32) {
+        let tool = hash_of(&call.tool);
+        let hash = hash_of(&(tool, canonical(call.arguments)));
+        let result = hash_of(&(tool, result_hash(call.result)));
+        let known = self.calls.get(&hash).copied();
         let is_new_result = remember(&mut self.known, hash_of(&("result", result)));
-        let is_new_call = !self.results.contains_key(&call);
-        let now = &mut self.now;
-        now.has_calls = true;
-        now.has_known_tool |= seen.exists;
-        now.has_new_result |= is_new_result;
-        now.has_news |= is_new_result || (seen.result.is_ok() && is_new_call && !seen.is_read_only);
-        // Parallel calls have no order, so the signature ignores it.
-        now.signature = now.signature.wrapping_add(hash_of(&(call, result)));
+        // A new call of a tool with effects may return a known result.
+        let has_effect = call.result.is_ok() && known.is_none() && !call.is_read_only;
+        self.now.has_new_result |= call.exists && (is_new_result || has_effect);
         // The same call twice in one answer counts once.
-        if !now.calls.insert(call) {
+        if !self.now.calls.insert(hash) || (known.is_none() && self.calls.len() >= MAX_REMEMBERED) {
             return;
         }
-        let is_timeout = matches!(seen.result, Err(error) if error.code() == Code::Timeout);
-        if !is_timeout || self.now.timed_out.insert(tool) {
-            let step = is_timeout.then_some(1);
-            self.count(Pattern::Timeouts, tool, step, threshold, seen.tool);
-        }
-        let has_failed = seen.result.is_ok_and(|output| output.status() == toolpost_core::Status::Error)
-            || seen.result.is_err();
-        self.count(Pattern::FailingCall, call, has_failed.then_some(1), threshold, seen.tool);
-        if is_new_call && self.results.len() >= MAX_REMEMBERED {
-            return;
-        }
-        let is_same = self.results.insert(call, result).is_none_or(|last| last == result);
-        self.count(Pattern::SameCall, call, Some(if is_same { 2 } else { 1 }), threshold, seen.tool);
+        let before = known.unwrap_or_default();
+        let has_failed =
+            call.result.is_ok_and(|output| output.status() == Status::Error) || call.result.is_err();
+        let is_same = known.is_none_or(|known| known.result == result);
+        let after = CallCount {
+            failures: if has_failed { before.failures.saturating_add(1) } else { 0 },
+            repeats: before.repeats.saturating_add(if is_same { 2 } else { 1 }),
+            result,
+        };
+        self.calls.insert(hash, after);
+        self.apply(Pattern::FailingCall, (before.failures, after.failures), threshold, call.tool);
+        self.apply(Pattern::RepeatedCall, (before.repeats, after.repeats), threshold, call.tool);
     }
 
     /// Ends the iteration.
     pub(super) fn judge(&mut self, threshold: u32) -> Verdict {
-        let now = std::mem::take(&mut self.now);
-        self.now = Now { warning: now.warning, stop: now.stop, ..Now::default() };
-        // A pattern grows, ends, or is not affected by this iteration.
-        let step_of =
-            |grows: bool, is_affected: bool| if grows { Some(1) } else { (!is_affected).then_some(0) };
-        let unknown = step_of(now.has_calls && !now.has_known_tool, now.has_calls);
-        let (_, unknown) = self.count(Pattern::UnknownTools, 0, unknown, threshold, "");
-        // An unknown tool also fails and returns nothing new; this reason is the most specific one.
-        if unknown >= threshold.saturating_mul(2) {
-            self.now = Now::default();
-            return Verdict::Stop(RunStopReason::UnknownTool);
+        let before = self.stale;
+        // Text beside calls is no progress.
+        let is_new =
+            if self.now.calls.is_empty() { self.now.is_new_text } else { Some(self.now.has_new_result) };
+        match is_new {
+            Some(true) => self.stale = 0,
+            Some(false) => self.stale = self.stale.saturating_add(1),
+            None => {}
         }
-        let narrates = now.has_text
-            && ((now.is_same_text && !now.has_news) || (now.is_grown_text && !now.has_new_result));
-        let narration = step_of(narrates, now.has_text || now.has_news);
-        self.count(Pattern::Narration, 0, narration, threshold, "");
-        let is_cycle = now.has_calls && self.count_cycles(now.signature, threshold);
-        let stale = step_of(now.has_calls && !now.has_news, now.has_calls);
-        let (before, after) = self.add(Pattern::NoProgress, 0, stale);
-        // A cycle also returns nothing new.
-        let stop = if is_cycle { RunStopReason::Cycle } else { RunStopReason::NoProgress };
-        self.apply(Pattern::NoProgress, stop, (before, after), threshold, "");
-        let Now { stop, warning, .. } = std::mem::take(&mut self.now);
-        match (stop, warning) {
-            (Some(stop), _) => Verdict::Stop(stop),
-            (None, Some(warning)) => Verdict::Warn(warning),
-            (None, None) => Verdict::Fine,
+        self.apply(Pattern::NoProgress, (before, self.stale), threshold, "");
+        match std::mem::take(&mut self.now) {
+            Iteration { stop: Some(stop), .. } => Verdict::Stop(stop),
+            Iteration { warning: Some(warning), .. } => Verdict::Warn(warning),
+            _ => Verdict::Continue,
         }
-    }
-
-    /// Counts the rounds of cycles of every period. Returns whether one reached the threshold.
-    fn count_cycles(&mut self, signature: u64, threshold: u32) -> bool {
-        let mut is_cycle = false;
-        // The same answer repeated is a cycle of any period; the calls count it.
-        let is_constant = self.latest.front() == Some(&signature);
-        for period in 1..=MAX_PERIOD {
-            let is_same = self.latest.get(period - 1) == Some(&signature);
-            let (before, after) = self.add(Pattern::Cycle(period), 0, is_same.then_some(1));
-            let rounds = |matches: u32| (matches / period as u32).saturating_add(u32::from(matches > 0));
-            let (before, after) = (rounds(before), rounds(after));
-            if period > 1 && !is_constant {
-                is_cycle |= after >= threshold;
-                self.apply(Pattern::Cycle(period), RunStopReason::Cycle, (before, after), threshold, "");
-            }
-        }
-        self.latest.push_front(signature);
-        self.latest.truncate(MAX_PERIOD);
-        is_cycle
-    }
-
-    /// Counts a pattern and applies its limits.
-    fn count(
-        &mut self,
-        pattern: Pattern,
-        subject: u64,
-        step: Option<u32>,
-        threshold: u32,
-        tool: &str,
-    ) -> (u32, u32) {
-        let counts = self.add(pattern, subject, step);
-        self.apply(pattern, pattern.stop(), counts, threshold, tool);
-        counts
-    }
-
-    /// Adds to the count of a pattern and a subject; `None` resets it. Returns the counts before and after.
-    fn add(&mut self, pattern: Pattern, subject: u64, step: Option<u32>) -> (u32, u32) {
-        let key = hash_of(&(pattern, subject));
-        let before = self.counts.get(&key).copied();
-        let after =
-            step.map(|step| before.unwrap_or_default().saturating_add(step)).filter(|after| *after > 0);
-        match after {
-            Some(after) if before.is_some() || self.counts.len() < MAX_REMEMBERED => {
-                self.counts.insert(key, after);
-            }
-            Some(_) => return (0, 0),
-            None => drop(self.counts.remove(&key)),
-        }
-        (before.unwrap_or_default(), after.unwrap_or_default())
     }
 
     /// Ends the run or warns the model if a count reached a limit of its pattern. The first reason counts.
-    fn apply(
-        &mut self,
-        pattern: Pattern,
-        stop: RunStopReason,
-        (before, after): (u32, u32),
-        threshold: u32,
-        tool: &str,
-    ) {
+    fn apply(&mut self, pattern: Pattern, (before, after): (u32, u32), threshold: u32, tool: &str) {
         let (warn, end) = pattern.limits();
         let (warn, end) = (threshold.saturating_mul(warn), threshold.saturating_mul(end));
         if after >= end {
-            self.now.stop.get_or_insert(stop);
+            self.now.stop.get_or_insert(pattern.stop());
         } else if before < warn && after >= warn {
             self.now.warning.get_or_insert_with(|| pattern.warning(tool, after));
         }
@@ -281,8 +181,8 @@ impl Watch {
 }
 
 /// Whether a hash is new. If the set is full, no hash is new.
-fn remember(seen: &mut HashSet<u64>, hash: u64) -> bool {
-    seen.len() < MAX_REMEMBERED && seen.insert(hash)
+fn remember(known: &mut HashSet<u64>, hash: u64) -> bool {
+    known.len() < MAX_REMEMBERED && known.insert(hash)
 }
 
 fn hash_of(value: &impl Hash) -> u64 {
@@ -322,9 +222,7 @@ fn result_hash(result: Result<&Output, &ToolError>) -> u64 {
             let mut hasher = DefaultHasher::new();
             output.to_text().hash(&mut hasher);
             for content in &output.content {
-                if let toolpost_core::Content::Image { data, .. }
-                | toolpost_core::Content::Audio { data, .. } = content
-                {
+                if let Content::Image { data, .. } | Content::Audio { data, .. } = content {
                     // The size and both ends distinguish images well enough.
                     let head = data.floor_char_boundary(1024.min(data.len()));
                     let tail = data.ceil_char_boundary(data.len().saturating_sub(1024));
@@ -343,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_are_the_same_by_meaning() {
+    fn arguments_are_equal_by_value() {
         let same = |a: &str, b: &str| {
             canonical(&serde_json::from_str(a).unwrap()) == canonical(&serde_json::from_str(b).unwrap())
         };
@@ -360,135 +258,37 @@ mod tests {
         }
     }
 
-    /// A tool, its argument and its result.
-    type Call<'a> = (&'a str, i64, Result<&'a str, &'a str>);
-
-    /// The verdicts of iterations, each with calls and a text.
-    fn verdicts(iterations: &[(&[Call<'_>], &str)]) -> Vec<Verdict> {
-        let mut watch = Watch::default();
-        let judged = iterations.iter().map(|(calls, text)| {
-            watch.answer(text);
-            for (tool, arguments, result) in *calls {
-                let output = result.map(Output::text);
-                let output = output.map_err(ToolError::not_found);
-                let arguments = json!({ "n": arguments });
-                watch.call(
-                    &Seen {
-                        tool,
-                        arguments: &arguments,
-                        result: output.as_ref(),
-                        exists: *tool != "ghost",
-                        is_read_only: *tool == "look",
-                    },
-                    3,
-                );
-            }
-            watch.judge(3)
-        });
-        judged.collect()
-    }
-
-    /// The iteration of the first warning, and that of the end.
-    fn ends(verdicts: &[Verdict]) -> (Option<usize>, Option<(usize, RunStopReason)>) {
-        let warned = verdicts.iter().position(|verdict| matches!(verdict, Verdict::Warn(_)));
-        let stopped = verdicts.iter().enumerate().find_map(|(index, verdict)| match verdict {
-            Verdict::Stop(stop) => Some((index + 1, stop.clone())),
-            _ => None,
-        });
-        (warned.map(|index| index + 1), stopped)
-    }
-
-    #[test]
-    fn each_pattern_is_warned_of_and_then_ended() {
-        type Step = (&'static [Call<'static>], &'static str);
-        const SAME: &[Step] = &[(&[("do", 1, Ok("ok"))], "")];
-        const ERROR: &[Step] = &[(&[("do", 1, Err("no"))], "")];
-        const PAIR: &[Step] = &[(&[("do", 1, Ok("a"))], ""), (&[("do", 2, Ok("b"))], "")];
-        const UNKNOWN: &[Step] = &[
-            (&[("ghost", 1, Err("a"))], ""),
-            (&[("ghost", 2, Err("b"))], ""),
-            (&[("ghost", 3, Err("c"))], ""),
-        ];
-        const TEXT: &[Step] = &[(&[("look", 1, Ok("a"))], "Let me look."), (&[], "Let me look.")];
-        for (steps, warned, stopped) in [
-            (SAME, 6, (9, RunStopReason::RepeatedCall)),
-            (ERROR, 3, (6, RunStopReason::RepeatedError)),
-            (PAIR, 6, (11, RunStopReason::Cycle)),
-            (UNKNOWN, 3, (6, RunStopReason::UnknownTool)),
-            (TEXT, 4, (7, RunStopReason::Narration)),
-        ] {
-            let iterations: Vec<_> = steps.iter().copied().cycle().take(30).collect();
-            assert_eq!(ends(&verdicts(&iterations)), (Some(warned), Some(stopped)));
+    /// Observes one answer with so many equal calls.
+    fn answer(detector: &mut LoopDetector, tool: &str, n: i64, count: usize) -> Verdict {
+        let (error, output, arguments) =
+            (ToolError::not_found("no"), Output::text("done"), json!({ "n": n }));
+        let result = if tool == "fails" { Err(&error) } else { Ok(&output) };
+        detector.observe_text("Next.");
+        for _ in 0..count {
+            let call =
+                ObservedCall { tool, arguments: &arguments, result, exists: true, is_read_only: false };
+            detector.observe_call(&call, 3);
         }
+        detector.judge(3)
     }
 
     #[test]
-    fn a_search_without_matches_is_no_progress() {
-        let calls: Vec<_> = (0..20).map(|n| [("look", n, Ok("no matches"))]).collect();
-        let iterations: Vec<_> = calls.iter().map(|calls| (calls.as_slice(), "")).collect();
-        assert_eq!(ends(&verdicts(&iterations)), (Some(7), Some((10, RunStopReason::NoProgress))));
-        // A tool that does something may well say the same each time.
-        let calls: Vec<_> = (0..100).map(|n| [("do", n, Ok("done"))]).collect();
-        let iterations: Vec<_> = calls.iter().map(|calls| (calls.as_slice(), "Writing the next.")).collect();
-        assert_eq!(ends(&verdicts(&iterations)), (None, None));
+    fn equal_calls_of_one_answer_count_once_and_new_effects_are_progress() {
+        assert_eq!(answer(&mut LoopDetector::default(), "fails", 1, 50), Verdict::Continue);
+        let mut detector = LoopDetector::default();
+        assert!((0..100).all(|n| answer(&mut detector, "writes", n, 1) == Verdict::Continue));
     }
 
     #[test]
-    fn polling_with_changing_results_counts_half() {
-        let texts: Vec<String> = (0..30).map(|n| format!("{n} %")).collect();
-        let calls: Vec<_> = texts.iter().map(|text| [("look", 1, Ok(text.as_str()))]).collect();
-        let iterations: Vec<_> = calls.iter().map(|calls| (calls.as_slice(), "")).collect();
-        assert_eq!(ends(&verdicts(&iterations)), (Some(11), Some((17, RunStopReason::RepeatedCall))));
-    }
-
-    #[test]
-    fn the_same_call_many_times_in_one_answer_is_one() {
-        let calls = vec![("do", 1, Err("no")); 50];
-        assert_eq!(ends(&verdicts(&[(&calls, "")])), (None, None));
-    }
-
-    #[test]
-    fn counters_of_a_changed_state_stay_in_their_bounds() {
-        fn most(value: &mut Value) {
-            match value {
-                Value::Number(count) if count.as_u64().is_some_and(|count| count < 1_000) => {
-                    *value = u32::MAX.into();
-                }
-                Value::Array(items) => items.iter_mut().for_each(most),
-                Value::Object(members) => members.values_mut().for_each(most),
-                _ => {}
-            }
+    fn counts_of_a_modified_state_stay_in_bounds() {
+        let mut detector = LoopDetector::default();
+        answer(&mut detector, "fails", 1, 1);
+        detector.stale = u32::MAX;
+        for count in detector.calls.values_mut() {
+            (count.failures, count.repeats) = (u32::MAX, u32::MAX);
         }
-        for exists in [true, false] {
-            let (error, arguments) = (ToolError::new(Code::Timeout, "slow"), json!({ "n": 1 }));
-            let step = |watch: &mut Watch| {
-                watch.answer("The same again.");
-                let seen = Seen {
-                    tool: "look",
-                    arguments: &arguments,
-                    result: Err(&error),
-                    exists,
-                    is_read_only: true,
-                };
-                watch.call(&seen, 3);
-                watch.judge(3)
-            };
-            let mut watch = Watch::default();
-            step(&mut watch);
-            step(&mut watch);
-            let mut state = serde_json::to_value(&watch).unwrap();
-            most(&mut state);
-            let mut watch = serde_json::from_value(state).unwrap();
-            assert!(matches!(step(&mut watch), Verdict::Stop(_)));
-        }
-    }
-
-    #[test]
-    fn growing_text_is_narration_even_if_a_tool_stores_it() {
-        let texts: Vec<String> = (1..20).map(|n| "I am thinking about it. ".repeat(n)).collect();
-        let calls: Vec<_> = (0..20).map(|n| [("note", n, Ok("noted"))]).collect();
-        let iterations: Vec<_> =
-            texts.iter().zip(&calls).map(|(text, calls)| (calls.as_slice(), text.as_str())).collect();
-        assert_eq!(ends(&verdicts(&iterations)), (Some(4), Some((7, RunStopReason::Narration))));
+        let state = serde_json::to_value(&detector).unwrap();
+        let mut detector = serde_json::from_value(state).unwrap();
+        assert!(matches!(answer(&mut detector, "fails", 1, 1), Verdict::Stop(_)));
     }
 }

@@ -12,10 +12,10 @@ use toolpost_core::{
 use toolpost_gateway::catalog::ToolSession;
 use toolpost_llm::{CodeExecutionMeter, Model, Turn};
 
-use super::notices::{Notices, shortened};
+use super::notices::{Notices, truncate};
 use super::{Decision, ResumeError, Run, RunState, Until};
 use crate::answer_schema::AnswerSchema;
-use crate::memory::Keeper;
+use crate::memory::Persistence;
 use crate::run_context::RunContext;
 use crate::{Agent, Conversation, Runs};
 
@@ -41,11 +41,10 @@ impl Agent {
             notices: Notices::default(),
             tool_session: None,
             usage_metadata: Map::new(),
-            keeper: Keeper::default(),
-            carry: BTreeMap::new(),
+            persistence: Persistence::default(),
+            provider_state: BTreeMap::new(),
             code_meter: CodeExecutionMeter::new(),
             answer: self.0.answer.clone(),
-            pauses: self.0.pauses,
             tools: None,
             until: Until::Answer,
             resumed: None,
@@ -165,7 +164,7 @@ impl Run {
     ///
     /// State of an answer among the turns takes precedence. Defaults to the state of the stored conversation, else none.
     pub fn with_provider_state(mut self, state: BTreeMap<String, Map<String, Value>>) -> Self {
-        self.carry = state;
+        self.provider_state = state;
         self
     }
 
@@ -180,13 +179,13 @@ impl Run {
     /// Persists the run in a conversation whose turns it has as of an edition.
     pub(crate) fn with_conversation_at(mut self, conversation: &Conversation, edition: u64) -> Self {
         self.scope = self.scope.with_id(conversation.id());
-        self.keeper.hold(conversation, edition);
+        self.persistence.set_conversation(conversation, edition);
         self
     }
 
     /// Persists the record of the run and the exchanges with its models. Defaults to nowhere.
     pub fn persist_to(mut self, runs: &Runs) -> Self {
-        self.keeper.runs = Some(runs.clone());
+        self.persistence.runs = Some(runs.clone());
         self
     }
 
@@ -201,8 +200,8 @@ impl Run {
         if self.values.is_empty() {
             self.values = outer.values.clone();
         }
-        if self.keeper.runs.is_none() {
-            self.keeper.runs.clone_from(&outer.runs);
+        if self.persistence.runs.is_none() {
+            self.persistence.runs.clone_from(&outer.runs);
         }
         if self.usage_metadata.is_empty() {
             self.usage_metadata.clone_from(&outer.usage_metadata);
@@ -226,7 +225,7 @@ impl Run {
 
     /// Adds a notice to the record. A record has at most 64 notices.
     pub fn with_notice(mut self, notice: impl Into<String>) -> Self {
-        self.notices.add(shortened(&notice.into()));
+        self.notices.add(truncate(&notice.into()));
         self
     }
 

@@ -47,7 +47,7 @@ impl Run {
 impl Running<'_> {
     /// Requests the schema natively or through a tool; without support for either, through the system prompt.
     pub(super) fn request_schema(&mut self) -> Result<(), Interrupted> {
-        let Some(answer) = &self.answer else { return Ok(self.model.check(&self.request)?) };
+        let Some(answer) = &self.run.answer else { return Ok(self.model.check(&self.request)?) };
         self.request.settings.output = Some(OutputFormat::schema(answer.schema()));
         match self.model.check(&self.request) {
             Err(error) if error.kind == ErrorKind::Unsupported => {
@@ -84,9 +84,9 @@ impl Running<'_> {
 
     /// Describes the schema in the system prompt, instead of in a field of the request.
     pub(super) fn describe_schema(&mut self, reason: &str) {
-        let Some(answer) = &self.answer else { return };
+        let Some(answer) = &self.run.answer else { return };
         let instruction = format!(
-            "Your last answer must be one JSON value, without any other text, that fits this JSON Schema:\n{}",
+            "Your last answer must be one JSON value, without any other text, that matches this JSON Schema:\n{}",
             answer.schema()
         );
         self.request.settings.output = None;
@@ -100,10 +100,10 @@ impl Running<'_> {
 
     /// Checks the last answer: why the run ends with it, or `None` if the model has to correct it.
     pub(super) fn accept(&mut self, stop: RunStopReason) -> Option<RunStopReason> {
-        let Some(answer) = self.answer.as_ref().filter(|_| stop.is_answer()) else { return Some(stop) };
+        let Some(answer) = self.run.answer.as_ref().filter(|_| stop.is_answer()) else { return Some(stop) };
         // The record has all parts of an answer with pauses, even if the last part is empty.
-        let whole = if self.has_said { self.record.response.as_str() } else { "" };
-        let problem = match answer.parse(whole) {
+        let text = if self.has_text { self.record.response.as_str() } else { "" };
+        let problem = match answer.parse(text) {
             Ok(value) => {
                 self.value = Some(value);
                 return Some(stop);
@@ -112,18 +112,18 @@ impl Running<'_> {
         };
         let schema = answer.schema().clone();
         let problem: String = problem.chars().take(MAX_PROBLEM_CHARS).collect();
-        self.note(&format!("the answer does not fit its schema: {problem}"));
+        self.note(&format!("the answer does not match its schema: {problem}"));
         if self.repairs >= self.config.limits.repairs {
             return Some(RunStopReason::AnswerSchema);
         }
         self.repairs += 1;
-        // A provider that ignored the schema has never shown it to the model.
+        // A provider that ignores schemas never showed it to the model.
         let knows =
             self.config.model.info().and_then(|info| info.has(Feature::StructuredOutput)) == Some(true);
         let knows_schema = knows || self.repairs > 1 || self.request.settings.output.is_none();
         let schema = if knows_schema { ".".to_owned() } else { format!(": {schema}") };
         self.request.turns.push(Turn::user(format!(
-            "{FROM_THE_PROGRAM} The answer does not fit: {problem}. Answer again, with one JSON value that fits the schema and no other text{schema}"
+            "{FROM_THE_PROGRAM} The answer does not match: {problem}. Answer again, with one JSON value that matches the schema and no other text{schema}"
         )));
         None
     }

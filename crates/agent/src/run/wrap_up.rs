@@ -1,32 +1,37 @@
-//! The last answer of a run that came to a limit: without tools, it sums up.
+//! The last answer of a run at its limit: a summary without tool calls.
+
+use std::time::Duration;
 
 use toolpost_llm::{Thinking, ToolChoice, Turn};
 
 use super::{FROM_THE_PROGRAM, Running, calls};
 use crate::RunStopReason;
-use crate::results::wanted;
+use crate::results::requested_calls;
 
-/// What the model is told before it sums up.
-const INSTRUCTION: &str = "The run has to end now ({stop}). Call no tool. Say in a few sentences what was done, what was found, and what is missing.";
+/// Output tokens of the summary.
+const MAX_TOKENS: u32 = 1024;
+/// Time for the summary, beyond the time limit of the run.
+const TIME: Duration = Duration::from_secs(30);
+/// The request for the summary.
+const INSTRUCTION: &str = "The run has to end now ({stop}). Call no tool. Summarize the work done, the findings and the open tasks in a few sentences.";
 
 impl Running<'_> {
-    /// Lets the model sum up, if the run came to one of its limits. Whatever goes wrong here leaves the run as it was.
+    /// Requests a summary if the run reached a limit. A failure leaves the run unchanged.
     pub(super) async fn wrap_up(&mut self, stop: &RunStopReason) {
-        let Some(wrap_up) = self.config.limits.wrap_up.clone() else { return };
         let has_done_nothing = self.record.tool_calls.is_empty() && self.record.response.is_empty();
-        // Calls without results could not be sent.
-        if !self.waiting.is_empty() {
-            return;
-        }
-        // When those are at a limit that it was made from, nobody reads a summary.
-        if self.budget.context().is_outer_used_up() {
-            return;
-        }
-        // What came before may have cost anything.
-        if self.budget.used_up() == Some(RunStopReason::UnknownCost) {
-            return;
-        }
-        if !stop.may_wrap_up() || self.cancellation.is_cancelled() || has_done_nothing {
+        // A request must have a result for every call.
+        let has_pending = !self.pending.is_empty();
+        // A caller at its limit reads no summary, and an unknown cost may exceed any limit.
+        let is_over = self.budget.context.is_outer_used_up()
+            || self.budget.context.used_up() == Some(RunStopReason::UnknownCost);
+        let is_cancelled = self.run.cancellation.is_cancelled();
+        if !self.config.limits.wrap_up
+            || !stop.may_wrap_up()
+            || has_pending
+            || is_over
+            || is_cancelled
+            || has_done_nothing
+        {
             return;
         }
         let mut request = self.request.clone();
@@ -37,32 +42,31 @@ impl Running<'_> {
             request.tool_choice = Some(ToolChoice::None);
         }
         let settings = &mut request.settings;
-        let tokens =
-            settings.max_output_tokens.map_or(wrap_up.output_tokens, |own| own.min(wrap_up.output_tokens));
+        let tokens = settings.max_output_tokens.map_or(MAX_TOKENS, |own| own.min(MAX_TOKENS));
         settings.max_output_tokens = Some(tokens);
         settings.output = None;
-        // A budget of thinking must be less than what may be said at all.
+        // The thinking budget must be below the output limit.
         if matches!(settings.thinking, Some(Thinking::Budget(_))) {
             settings.thinking = None;
         }
-        self.budget.extend(wrap_up.time);
+        self.budget.extend(TIME);
         let Ok((answered, spent)) = self.answer_to(&request).await else {
-            return self.note("the model could not be asked to sum up");
+            return self.note("the request for a summary failed");
         };
-        let wanted = wanted(&answered);
-        // It was told to use no tool, so no code was run for it.
-        self.tell_answer(&answered, &spent, wanted.len());
+        let calls = requested_calls(&answered);
+        // Without tools, the provider ran no code.
+        self.emit_answer(&answered, &spent, calls.len());
         let Ok(text) = self.guard_output(answered.text()).await else {
-            return self.note("what the model summed up was not let through");
+            return self.note("a guardrail blocked the summary");
         };
         if text.trim().is_empty() {
-            return self.note("the model was asked to sum up and said nothing");
+            return self.note("the summary is empty");
         }
         if let Some(instruction) = request.turns.pop() {
             self.request.turns.push(instruction);
         }
         self.request.push_response(&answered);
-        self.tell(calls::refuse(&wanted, stop.clone()));
+        self.add_results(calls::reject(&calls, stop.clone()));
         self.record.response = text;
         self.record.wrapped_up = true;
     }

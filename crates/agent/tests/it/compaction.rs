@@ -1,45 +1,21 @@
-//! Conversations that become too long for their models.
+//! Compaction of long conversations.
 
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use toolpost_agent::{
-    Agent, AgentBuilder, Compaction, CompactionBy, Conversations, NewConversation, RunStopReason,
-};
-use toolpost_llm::{
-    ErrorKind, FunctionModel, ItemView, ModelError, ModelReply, PromptCaching, Request, Turn,
-};
-use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
+use toolpost_agent::{Agent, AgentBuilder, Compaction, CompactionBy, Conversations, RunStopReason};
+use toolpost_llm::{ErrorKind, FunctionModel, ModelError, ModelReply, PromptCaching, Request, Turn};
+use toolpost_testkit::provider::{LoopbackProvider, Reply};
 use toolpost_toolbox::{MemoryStore, Toolbox};
+
+use crate::support::{bodies, check_pairs, hosted};
 
 /// Whether it is the request for a summary.
 fn is_for_summary(request: &Request) -> bool {
-    request.system.as_deref().is_some_and(|system| system.contains("Its place will be taken"))
+    request.system.as_deref().is_some_and(|system| system.contains("Summarize this part"))
 }
 
-/// Every call has its result right behind it, and no result is without its call.
-fn check_pairs(turns: &[Turn]) {
-    let mut open: Vec<String> = Vec::new();
-    for turn in turns {
-        match turn {
-            Turn::Assistant(turn) => {
-                assert!(open.is_empty(), "calls without results: {open:?}");
-                open.extend(turn.items.iter().filter_map(|item| match item.view() {
-                    ItemView::ToolCall { id, .. } => Some(id.clone()),
-                    _ => None,
-                }));
-            }
-            Turn::ToolResults(results) => {
-                let answered: Vec<String> = results.iter().map(|result| result.call_id.clone()).collect();
-                assert_eq!(std::mem::take(&mut open), answered);
-            }
-            _ => assert!(open.is_empty()),
-        }
-    }
-}
-
-/// An agent whose model adds until there are so many results in all, and consumes 100 tokens for each turn that it reads.
-/// It does not take more than so many turns. The requests are kept.
+/// An agent whose model adds for so many rounds, and uses 100 tokens per turn. It rejects longer conversations.
 fn adder(rounds: usize, most_turns: usize) -> (AgentBuilder, Arc<Mutex<Vec<Request>>>) {
     let (requests, rounds_made) = (Arc::new(Mutex::new(Vec::new())), Mutex::new(0));
     let seen = Arc::clone(&requests);
@@ -66,13 +42,13 @@ fn adder(rounds: usize, most_turns: usize) -> (AgentBuilder, Arc<Mutex<Vec<Reque
 }
 
 #[tokio::test]
-async fn a_conversation_near_the_window_goes_on_with_a_summary() {
+async fn a_conversation_near_the_context_window_is_compacted() {
     let (builder, requests) = adder(8, 99);
     let agent = builder.compaction(Compaction::default().window(1_000).keep_turns(2));
     let outcome = agent.build().run("Add much.").finish().await;
     assert_eq!((outcome.text(), &outcome.stop), ("Done.", &RunStopReason::EndTurn), "{:?}", outcome.error);
     assert!(
-        outcome.record.notices.iter().any(|notice| notice.contains("has taken the place of")),
+        outcome.record.notices.iter().any(|notice| notice.contains("a summary replaced")),
         "{:?}",
         outcome.record.notices
     );
@@ -89,9 +65,9 @@ async fn a_conversation_near_the_window_goes_on_with_a_summary() {
     }
     let last = requests.last().unwrap();
     let shown = serde_json::to_string(&last.turns).unwrap();
-    assert!(shown.contains("a summary of what came here") && shown.contains("Sums were made."), "{shown}");
+    assert!(shown.contains("a summary of earlier turns") && shown.contains("Sums were made."), "{shown}");
     let read = requests.iter().find(|request| is_for_summary(request)).unwrap();
-    // It is asked once, and pays for no place in a cache.
+    // A summary uses no prompt cache.
     assert_eq!(read.settings.prompt_caching, PromptCaching::Off);
     assert_eq!(last.settings.prompt_caching, PromptCaching::Automatic);
     let read = serde_json::to_string(&read.turns).unwrap();
@@ -107,7 +83,7 @@ async fn a_conversation_near_the_window_goes_on_with_a_summary() {
 }
 
 #[tokio::test]
-async fn a_question_that_was_too_long_is_asked_once_more() {
+async fn a_request_that_is_too_long_is_compacted_and_retried_once() {
     let (builder, _) = adder(6, 7);
     let outcome = builder.build().run("Add.").finish().await;
     assert_eq!(outcome.stop, RunStopReason::ContextWindow, "summaries were not requested");
@@ -125,7 +101,7 @@ async fn a_question_that_was_too_long_is_asked_once_more() {
 }
 
 #[tokio::test]
-async fn a_summary_that_fails_or_costs_too_much_ends_as_it_should() {
+async fn a_failed_summary_is_reported_and_an_expensive_one_ends_the_run() {
     let failing =
         || Arc::new(FunctionModel::new("none", |_: &Request| Ok(ModelReply::text(" ").with_usage(1, 1))));
     let (builder, _) = adder(5, 99);
@@ -144,7 +120,7 @@ async fn a_summary_that_fails_or_costs_too_much_ends_as_it_should() {
     let (builder, _) = adder(50, 99);
     let outcome = builder
         .max_tokens(1_900)
-        .wrap_up(None)
+        .wrap_up(false)
         .compaction(
             Compaction::default()
                 .window(600)
@@ -162,9 +138,9 @@ async fn a_summary_that_fails_or_costs_too_much_ends_as_it_should() {
 }
 
 #[tokio::test]
-async fn a_kept_conversation_has_the_summary_and_what_it_stands_for() {
+async fn a_stored_conversation_has_the_summary_and_the_original() {
     let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     let (builder, _) = adder(3, 99);
     let first = conversation.run(&builder.build(), "Add.").finish().await;
     let (builder, requests) = adder(4, 99);
@@ -203,14 +179,14 @@ async fn asked_with(
     )
     .unwrap();
     let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
-    let agent = Agent::builder(crate::caching::model_at(&server, provider, name), toolbox);
+    let agent = Agent::builder(hosted(&server, provider, name), toolbox);
     let outcome = agent.compaction(compaction).build().run("Add.").finish().await;
     assert_eq!((outcome.text(), &outcome.stop), ("Done.", &RunStopReason::EndTurn), "{:?}", outcome.error);
-    server.requests().iter().map(ReceivedRequest::json).collect()
+    bodies(&server)
 }
 
 #[tokio::test]
-async fn the_provider_makes_a_conversation_shorter_and_what_it_writes_goes_back() {
+async fn compaction_by_the_provider_goes_back_unchanged() {
     let message = |content: Value, stop: &str| {
         json!({"type": "message", "id": "m", "role": "assistant", "model": "claude-opus-5-5", "content": content,
             "stop_reason": stop, "usage": {"input_tokens": 10, "output_tokens": 1}})
@@ -225,11 +201,11 @@ async fn the_provider_makes_a_conversation_shorter_and_what_it_writes_goes_back(
             ("anthropic", "claude-opus-5-5"),
             message(items.clone(), "tool_use"),
             done(),
-            Compaction::default().by(by).window(200_000).threshold(0.5).keep_results(4),
+            Compaction::default().by(by).window(200_000).keep_results(4),
         )
         .await;
         for body in &bodies {
-            let trigger = json!({"type": "input_tokens", "value": 100_000});
+            let trigger = json!({"type": "input_tokens", "value": 160_000});
             assert_eq!(
                 body["context_management"]["edits"],
                 json!([
@@ -279,7 +255,7 @@ async fn the_provider_makes_a_conversation_shorter_and_what_it_writes_goes_back(
 }
 
 #[tokio::test]
-async fn a_provider_that_cannot_make_it_shorter_ends_the_run_before_anything_is_sent() {
+async fn a_provider_without_compaction_ends_the_run_before_its_first_request() {
     let server = LoopbackProvider::start(Vec::new()).unwrap();
     for (provider, name, results, would_do) in [
         ("anthropic", "claude-sonnet-4-5", None, "claude-opus-5-5"),
@@ -289,7 +265,7 @@ async fn a_provider_that_cannot_make_it_shorter_ends_the_run_before_anything_is_
         ("openai-compatible", "m", None, "use Anthropic"),
     ] {
         let toolbox = Toolbox::builder().build().unwrap();
-        let agent = Agent::builder(crate::caching::model_at(&server, provider, name), toolbox);
+        let agent = Agent::builder(hosted(&server, provider, name), toolbox);
         let mut compaction = Compaction::default().by(CompactionBy::Provider);
         compaction.keep_results = results;
         let agent = agent.compaction(compaction);
@@ -306,7 +282,7 @@ async fn a_provider_that_cannot_make_it_shorter_ends_the_run_before_anything_is_
 }
 
 #[tokio::test]
-async fn a_summary_that_comes_to_nothing_is_paid_for_once() {
+async fn a_failed_summary_is_not_retried_and_counts() {
     for says_nothing in [true, false] {
         let asked = Arc::new(Mutex::new(0));
         let count = Arc::clone(&asked);
@@ -334,33 +310,28 @@ async fn a_summary_that_comes_to_nothing_is_paid_for_once() {
         } else {
             assert_eq!((record.usage.input_tokens, record.cost_usd), (answers, None));
         }
-        let notices = record.notices.iter().filter(|notice| notice.contains("that is not tried again"));
+        let notices = record.notices.iter().filter(|notice| notice.contains("is off for this run"));
         assert_eq!(notices.count(), 1, "{:?}", record.notices);
     }
 }
 
 #[tokio::test]
-async fn a_summary_comes_when_it_is_asked_for_and_is_so_long_at_most() {
-    for (threshold, tokens, due) in [(None, None, 9), (Some(0.3), Some(99), 3)] {
-        let (builder, requests) = adder(8, 99);
-        let agent = builder.compaction(
-            Compaction::default()
-                .window(1_000)
-                .keep_turns(1)
-                .threshold(threshold.unwrap_or(0.8))
-                .summary_tokens(tokens.unwrap_or(2048)),
-        );
-        agent.build().run("Add much.").finish().await;
-        let requests = requests.lock().unwrap();
-        let first = requests.iter().position(is_for_summary).unwrap();
-        // The answer before it is the first that came near enough to the window.
-        assert_eq!(requests[first - 1].turns.len(), due);
-        assert_eq!(requests[first].settings.max_output_tokens, Some(tokens.unwrap_or(2048)));
-    }
+async fn a_summary_comes_at_four_fifths_of_the_window() {
+    let (builder, requests) = adder(8, 99);
+    builder
+        .compaction(Compaction::default().window(1_000).keep_turns(1))
+        .build()
+        .run("Add much.")
+        .finish()
+        .await;
+    let requests = requests.lock().unwrap();
+    let first = requests.iter().position(is_for_summary).unwrap();
+    assert_eq!(requests[first - 1].turns.len(), 9);
+    assert_eq!(requests[first].settings.max_output_tokens, Some(2048));
 }
 
 #[tokio::test]
-async fn a_summary_is_read_as_a_whole_for_the_next_one() {
+async fn the_next_summary_reads_the_whole_last_one() {
     let read = Arc::new(Mutex::new(String::new()));
     let seen = Arc::clone(&read);
     let writer = FunctionModel::new("writer", move |request: &Request| {
@@ -370,7 +341,7 @@ async fn a_summary_is_read_as_a_whole_for_the_next_one() {
     let agent = crate::agent("turns: [{ text: a }, { text: b }, { text: c }, { text: d }]")
         .compaction(Compaction::default().keep_turns(1).model(Arc::new(writer)))
         .build();
-    let conversation = Conversations::new(Arc::new(MemoryStore::new())).create(NewConversation::default());
+    let conversation = Conversations::new(Arc::new(MemoryStore::new())).create();
     for prompt in ["One.", "Two.", "Three.", "Four."] {
         conversation.run(&agent, prompt).finish().await;
         if prompt == "Two." {

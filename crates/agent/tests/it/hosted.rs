@@ -1,15 +1,13 @@
 //! Tools that the provider runs, in the loop: pauses, containers, models that take none.
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
 use toolpost::{Approval, Output, ToolSpec, tool_fn};
-use toolpost_agent::{Agent, AgentBuilder, Decision, Handoff, RunStopReason, Team};
-use toolpost_llm::{
-    ErrorKind, HostedModel, HostedTool, HttpClient, HttpOptions, Provider, ProviderAccess, Secret, Turn,
-};
+use toolpost_agent::{Agent, AgentBuilder, Handoff, RunStopReason, Team};
+use toolpost_llm::{ErrorKind, HostedTool, Turn};
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 use toolpost_toolbox::Toolbox;
+
+use crate::support::{bodies, hosted, reread, resume};
 
 fn message(content: &Value, stop: &str) -> Value {
     json!({"type": "message", "id": "m", "role": "assistant", "model": "claude-opus-5-5", "content": content,
@@ -22,16 +20,12 @@ fn agent_at(server: &LoopbackProvider, model: &str) -> Agent {
 }
 
 fn builder_at(server: &LoopbackProvider, model: &str, toolbox: Toolbox) -> AgentBuilder {
-    let access =
-        ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("key")) };
-    let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
-    let model = HostedModel::new(Provider::find("anthropic").unwrap(), model, access, client).unwrap();
     let code = HostedTool::CodeExecution { version: None, file_ids: Vec::new() };
-    Agent::builder(Arc::new(model), toolbox).hosted_tools([code])
+    Agent::builder(hosted(server, "anthropic", model), toolbox).hosted_tools([code])
 }
 
 #[tokio::test]
-async fn a_pause_is_gone_on_from_in_the_same_container_and_so_is_a_saved_conversation() {
+async fn a_paused_answer_and_a_saved_conversation_resume_in_their_container() {
     let call = json!({"type": "server_tool_use", "id": "s1", "name": "bash_code_execution", "input": {"command": "sleep 9"}});
     let result = json!({"type": "bash_code_execution_tool_result", "tool_use_id": "s1", "content":
         {"type": "bash_code_execution_result", "stdout": "4\n", "stderr": "", "return_code": 0, "content": []}});
@@ -53,15 +47,14 @@ async fn a_pause_is_gone_on_from_in_the_same_container_and_so_is_a_saved_convers
     let mut turns: Vec<Turn> = serde_json::from_str(&saved).unwrap();
     turns.push(Turn::user("And now?"));
     assert_eq!(agent.run_turns(turns).finish().await.text(), "Still 4.");
-    let bodies: Vec<Value> =
-        server.requests().iter().map(toolpost_testkit::provider::ReceivedRequest::json).collect();
+    let bodies = bodies(&server);
     assert_eq!(bodies[0]["tools"], json!([{"type": "code_execution_20260521", "name": "code_execution"}]));
     assert!(bodies[0].get("container").is_none());
     for body in &bodies[1..] {
         assert_eq!(body["container"], "c1");
     }
     assert_eq!(bodies[1]["messages"][1]["content"], json!([text("Let me see. "), call]));
-    // What was said before and after the pause is one message of the assistant.
+    // The parts before and after the pause are one message.
     assert_eq!(
         bodies[2]["messages"][1]["content"],
         json!([text("Let me see. "), call, result, text("It is 4.")])
@@ -69,7 +62,7 @@ async fn a_pause_is_gone_on_from_in_the_same_container_and_so_is_a_saved_convers
 }
 
 #[tokio::test]
-async fn a_model_that_takes_no_hosted_tool_ends_the_run_before_anything_is_sent() {
+async fn a_model_without_hosted_tools_ends_the_run_before_its_first_request() {
     let server = LoopbackProvider::start(Vec::new()).unwrap();
     let outcome = agent_at(&server, "claude-3-opus-20240229").run("What is it?").finish().await;
     assert_eq!(outcome.stop, RunStopReason::ModelError);
@@ -97,16 +90,14 @@ fn code_and_call(tool: &str) -> LoopbackProvider {
 }
 
 #[tokio::test]
-async fn a_container_has_its_least_time_once_also_where_a_run_waits_or_the_conversation_moves() {
+async fn the_minimum_charge_of_a_container_counts_once() {
     let server = code_and_call("pay");
     let pay = tool_fn(ToolSpec::new("pay", "Pay."), |_, _| async { Ok(Output::text("paid")) });
     let toolbox = Toolbox::builder().tool(pay).approval("pay", Approval::Ask).build().unwrap();
     let agent = builder_at(&server, "claude-opus-5-5", toolbox).pause_for_approval(true).build();
     let first = agent.run("Pay.").finish().await;
     assert_eq!((&first.stop, first.record.usage.hosted_code_seconds), (&RunStopReason::ApprovalNeeded, 300));
-    let state = crate::waiting::carried(&first);
-    let decisions: Vec<_> = state.pending_calls().map(|call| (call.id, Decision::Approve)).collect();
-    let second = agent.resume(state, decisions).unwrap().finish().await;
+    let second = resume(&agent, &reread(&first)).finish().await;
     assert_eq!((second.text(), second.record.usage.hosted_code_seconds), ("Done.", 300));
 
     let server = code_and_call("transfer_to_other");

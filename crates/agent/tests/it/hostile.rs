@@ -1,4 +1,4 @@
-//! Models, tools and sources that do what they should not.
+//! Misbehaving models, tools and sources.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,76 +10,45 @@ use toolpost::{
     ToolSource, ToolSpec, tool, tool_fn,
 };
 use toolpost_agent::{Agent, RunOutput, RunStopReason};
-use toolpost_llm::{
-    Model, ModelError, ModelEvent, ModelId, Request, ResponseStream, ScriptModel, ToolResult, Turn,
-};
+use toolpost_llm::ModelEvent;
 use toolpost_toolbox::Toolbox;
 
+use crate::support::{FakeModel, results, scripted};
 use crate::{agent, limits};
 
-fn scripted(script: &str, toolbox: Toolbox) -> toolpost_agent::AgentBuilder {
-    Agent::builder(Arc::new(ScriptModel::parse("test", script).unwrap()), toolbox)
-}
-
-/// The first result of the run's first tool calls.
-fn first_result(outcome: &RunOutput) -> &ToolResult {
-    let results = outcome.turns.iter().find_map(|turn| match turn {
-        Turn::ToolResults(results) => results.first(),
-        _ => None,
-    });
-    results.unwrap()
-}
-
-/// A model that says something else for ever and never answers.
-#[derive(Debug)]
-struct Endless(ModelId);
-
-impl Endless {
-    fn shared() -> Arc<dyn Model> {
-        Arc::new(Self(ModelId::new("test", "endless")))
-    }
-}
-
-impl Model for Endless {
-    fn id(&self) -> &ModelId {
-        &self.0
-    }
-
-    fn check(&self, _request: &Request) -> Result<(), ModelError> {
-        Ok(())
-    }
-
-    fn stream(&self, _request: &Request) -> ResponseStream {
+/// A model with endless notices and no answer.
+fn endless() -> Arc<FakeModel> {
+    FakeModel::new(|_| {
         let notice = |number| Ok(ModelEvent::Notice(format!("{number} {}", "x".repeat(5000))));
         stream::iter(0_u64..).map(notice).boxed()
-    }
+    })
 }
 
 #[tokio::test]
-async fn a_stream_that_always_has_something_is_ended_by_time_and_by_the_caller() {
+async fn an_endless_stream_ends_by_time_and_by_cancellation() {
     let toolbox = Toolbox::builder().build().unwrap();
-    let agent =
-        Agent::builder(Endless::shared(), toolbox.clone()).max_time(Duration::from_millis(50)).build();
+    let agent = Agent::builder(endless(), toolbox.clone()).max_time(Duration::from_millis(50)).build();
     let outcome = agent.run("Go.").finish().await;
     assert_eq!(outcome.stop, RunStopReason::MaxTime);
-    // What it said meanwhile fills no memory.
+    // The notices are bounded.
     assert_eq!(outcome.record.notices.len(), 64);
     assert!(outcome.record.notices.iter().all(|notice| notice.chars().count() <= 1001));
     assert!(outcome.record.notices[63].contains("further notices"), "{}", outcome.record.notices[63]);
 
-    let agent = Agent::builder(Endless::shared(), toolbox).build();
+    // The first notice is the event that cancels the run.
     let cancellation = Cancellation::new();
-    let run = agent.run("Go.").with_cancellation(cancellation.clone()).finish();
-    let stop = async {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        cancellation.cancel();
-    };
-    let (outcome, ()) = tokio::join!(run, stop);
+    let stop = cancellation.clone();
+    let agent = Agent::builder(endless(), toolbox).on_event(Arc::new(move |event: &Event| {
+        if matches!(event, Event::Notice { .. }) {
+            stop.cancel();
+        }
+    }));
+    let outcome = agent.build().run("Go.").with_cancellation(cancellation).finish().await;
     assert_eq!(outcome.stop, RunStopReason::Cancelled);
 }
 
 #[tokio::test]
-async fn a_batch_that_failed_is_an_error_to_the_model_and_a_partial_one_says_what_failed() {
+async fn a_failed_batch_is_an_error_and_a_partial_one_lists_its_failures() {
     let batch = |succeeded: usize, failed: usize| {
         let spec = ToolSpec::new("batch", "Do many things.");
         tool_fn(spec, move |_, _| async move {
@@ -92,7 +61,7 @@ async fn a_batch_that_failed_is_an_error_to_the_model_and_a_partial_one_says_wha
     for (succeeded, failed) in [(0, 2), (3, 2), (0, 1000)] {
         let toolbox = Toolbox::builder().tool(batch(succeeded, failed)).build().unwrap();
         let outcome = scripted(script, toolbox).build().run("Go.").finish().await;
-        let result = first_result(&outcome);
+        let result = &results(&outcome.turns, 2)[0];
         let text = result.joined_text();
         assert_eq!(result.is_error, succeeded == 0, "{text}");
         assert!(text.starts_with(&format!("{failed} of {} failed:", succeeded + failed)), "{text}");
@@ -102,7 +71,7 @@ async fn a_batch_that_failed_is_an_error_to_the_model_and_a_partial_one_says_wha
 }
 
 #[tokio::test]
-async fn an_error_of_any_length_is_told_in_part() {
+async fn a_long_error_is_truncated() {
     let spec = ToolSpec::new("big", "Fail at length.");
     let big = tool_fn(spec, async |_, _| Err(ToolError::not_found("é".repeat(1_000_000))));
     let toolbox = Toolbox::builder().tool(big).build().unwrap();
@@ -111,12 +80,12 @@ async fn an_error_of_any_length_is_told_in_part() {
         .run("Go.")
         .finish()
         .await;
-    let text = first_result(&outcome).joined_text();
+    let text = results(&outcome.turns, 2)[0].joined_text();
     assert!((1000..10_000).contains(&text.len()), "{}", text.len());
 }
 
 #[tokio::test]
-async fn only_tools_that_exist_are_among_those_used() {
+async fn unknown_tools_are_not_listed_as_used() {
     let made_up = "n".repeat(100_000);
     let script = format!(
         "turns:\n  - calls: [{{ tool: {made_up} }}, {{ tool: lookup }}, {{ tool: add, args: {{}} }}]\n  - text: ok\n"
@@ -149,7 +118,7 @@ async fn offered(toolbox: Toolbox, limit: Option<Duration>) -> (Vec<String>, Run
 }
 
 #[tokio::test]
-async fn the_model_is_offered_what_the_sources_have_now() {
+async fn a_run_lists_the_current_tools_of_its_sources() {
     let inner = Toolbox::builder().build().unwrap();
     let outer = Toolbox::builder().build().unwrap();
     outer.add_source(Arc::new(inner.clone())).await.unwrap();
@@ -157,7 +126,7 @@ async fn the_model_is_offered_what_the_sources_have_now() {
     assert_eq!(offered(outer, None).await.0, ["add"]);
 }
 
-/// A source that lists what it has once, and from then on fails or hangs.
+/// A source whose first list succeeds and later ones fail or hang.
 struct Unsteady {
     lists: Mutex<u64>,
     has: Vec<Arc<ToolSpec>>,
@@ -206,15 +175,15 @@ async fn a_source_that_fails_or_hangs_does_not_end_the_run() {
         toolbox.add_source(Arc::new(Unsteady { lists: Mutex::new(0), has, hangs })).await.unwrap();
         let (names, outcome) = offered(toolbox, limit).await;
         assert_eq!((names.len(), &outcome.stop), (tools, &stop), "hangs: {hangs}, limited: {limited}");
-        // Where nothing is known, the owner is told why.
+        // Without known tools, a notice has the reason.
         let notices = &outcome.record.notices;
-        let says_so = notices.iter().any(|notice| notice.contains("the list of tools may be old"));
+        let says_so = notices.iter().any(|notice| notice.contains("the list of tools may be outdated"));
         assert!(says_so || limited || tools > 0, "hangs: {hangs}: {notices:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_call_holds_no_other_back() {
+async fn a_slow_call_delays_no_other() {
     let waits = |milliseconds: u64, count: usize| {
         format!("{{ tool: wait, args: {{ milliseconds: {milliseconds} }} }}, ").repeat(count)
     };
@@ -231,7 +200,7 @@ async fn a_slow_call_holds_no_other_back() {
         (json!(10_000), json!(100), json!(100)),
         "in the order of the calls"
     );
-    let Some(Turn::ToolResults(results)) = outcome.turns.get(2) else { panic!("{:?}", outcome.turns) };
+    let results = results(&outcome.turns, 2);
     assert_eq!((results[0].joined_text().as_str(), results[100].joined_text().as_str()), ("10000", "100"));
 }
 
@@ -257,5 +226,5 @@ async fn calls_have_the_options_and_the_parent_of_their_run() {
     // An agent that is a tool itself does not begin again at the top.
     let outcome = run().with_parent(parent, 8).finish().await;
     assert_eq!(outcome.record.tool_calls[0].error.as_ref().unwrap().code(), Code::Limit);
-    assert!(first_result(&outcome).is_error, "{}", json!(outcome.text()));
+    assert!(results(&outcome.turns, 2)[0].is_error, "{}", json!(outcome.text()));
 }

@@ -1,36 +1,32 @@
 //! The loop from outside, with scripted models and a loopback provider.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests")]
 
 // The attribute macros emit paths that begin with `::toolpost`.
 extern crate toolpost_core as toolpost;
 
-mod caching;
 mod compaction;
-mod ends;
-mod family;
-mod guards;
+mod dynamic_tools;
+mod guardrails;
 mod hosted;
 mod hostile;
-mod keeping;
-mod loading;
-mod memory;
+mod loop_detection;
 mod money;
+mod nested_agents;
 mod options;
-mod resuming;
+mod persistence;
+mod prompt_caching;
+mod resume;
 mod seed_defects;
 mod spending;
-mod traps;
+mod stop_reasons;
+mod stored_runs;
+mod support;
 mod turns;
 mod typed;
-mod waiting;
 mod wires;
 
-use std::sync::Arc;
-
 use toolpost::tool;
-use toolpost_agent::{Agent, AgentBuilder, RunLimits};
-use toolpost_llm::ScriptModel;
-use toolpost_toolbox::Toolbox;
+use toolpost_agent::{AgentBuilder, RunLimits};
 
 /// Add two numbers.
 #[tool]
@@ -53,8 +49,7 @@ async fn broken() -> Result<String, toolpost::ToolError> {
 
 /// An agent that plays a script.
 fn agent(script: &str) -> AgentBuilder {
-    let toolbox = Toolbox::builder().tool(add).tool(wait).tool(broken).build().unwrap();
-    Agent::builder(Arc::new(ScriptModel::parse("test", script).unwrap()), toolbox)
+    support::scripted(script, support::toolbox())
 }
 
 /// The default limits with a change.

@@ -1,4 +1,4 @@
-//! What runs consume and cost, and where they end for it.
+//! Cost and usage of runs, and their limits.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,10 +6,10 @@ use futures_util::StreamExt as _;
 use serde_json::json;
 use toolpost::{Ctx, Event, SampleRequest, UsageEvent, tool};
 use toolpost_agent::{Agent, AgentBuilder, Pricing, RunStopReason};
-use toolpost_llm::{
-    ErrorKind, Model, ModelError, ModelEvent, ModelId, Request, ResponseStream, ScriptModel, Turn, Usage,
-};
+use toolpost_llm::{ErrorKind, Model, ModelEvent, ScriptModel, Turn, Usage};
 use toolpost_toolbox::Toolbox;
+
+use crate::support::FakeModel;
 
 /// Ask the model.
 #[tool]
@@ -36,7 +36,7 @@ fn endless() -> String {
 }
 
 #[tokio::test]
-async fn money_ends_a_run_and_it_goes_beyond_by_one_answer_and_the_summary() {
+async fn a_limit_of_cost_is_exceeded_by_one_answer_and_the_summary() {
     let outcome = agent(&endless()).max_cost_usd(0.25).build().run("Go.").finish().await;
     assert_eq!((&outcome.stop, outcome.record.iterations), (&RunStopReason::MaxCost, 3));
     // Three answers, the last of which reached the limit, and the one that sums up.
@@ -45,14 +45,14 @@ async fn money_ends_a_run_and_it_goes_beyond_by_one_answer_and_the_summary() {
     assert_eq!((outcome.text(), outcome.record.tool_calls.len()), ("step 3", 2));
     let off = |limits: &mut toolpost_agent::RunLimits| {
         limits.cost_usd = Some(0.25);
-        limits.wrap_up = None;
+        limits.wrap_up = false;
     };
     let outcome = agent(&endless()).limits(crate::limits(off)).build().run("Go.").finish().await;
     assert!((outcome.record.cost_usd.unwrap() - 0.3).abs() < 1e-9 && !outcome.record.wrapped_up);
 }
 
 #[tokio::test]
-async fn without_a_price_there_is_no_limit_of_money() {
+async fn a_limit_of_cost_needs_a_price() {
     let free: Pricing = Arc::new(|_, _| None);
     let outcome = agent(&endless()).pricing(free.clone()).max_cost_usd(1.0).build().run("Go.").finish().await;
     assert_eq!(
@@ -73,7 +73,7 @@ async fn without_a_price_there_is_no_limit_of_money() {
 }
 
 #[tokio::test]
-async fn a_run_at_a_limit_sums_up_without_tools() {
+async fn a_run_at_a_limit_writes_a_summary_without_tools() {
     let outcome = agent(&endless()).max_iterations(2).build().run("Go.").finish().await;
     assert_eq!((&outcome.stop, outcome.record.iterations), (&RunStopReason::MaxIterations, 2));
     assert_eq!((outcome.text(), outcome.record.wrapped_up), ("step 2", true));
@@ -85,7 +85,7 @@ async fn a_run_at_a_limit_sums_up_without_tools() {
 }
 
 #[tokio::test]
-async fn each_answer_of_a_model_is_told_with_its_price_and_the_callers_tags() {
+async fn usage_events_have_the_cost_and_the_metadata_of_the_caller() {
     let script = "turns:
   - calls: [{ tool: curious }, { tool: add, args: { a: 1, b: 2 } }]
     usage: { input: 60, output: 40 }
@@ -113,7 +113,7 @@ async fn each_answer_of_a_model_is_told_with_its_price_and_the_callers_tags() {
         brief,
         [
             (json!(1), json!(2), json!(0.1)),
-            // The completion that the tool asked for.
+            // The completion of the tool.
             (json!(1), json!(0), json!(0.1)),
             (json!(2), json!(0), json!(1.0)),
         ]
@@ -128,38 +128,27 @@ async fn each_answer_of_a_model_is_told_with_its_price_and_the_callers_tags() {
     assert_eq!(record.usage.total_tokens(), 1200);
 }
 
-/// A script whose answers consumed something else than it says.
-#[derive(Debug)]
-struct Counted(ScriptModel, fn(&mut Usage));
-
-impl Model for Counted {
-    fn id(&self) -> &ModelId {
-        self.0.id()
-    }
-
-    fn check(&self, request: &Request) -> Result<(), ModelError> {
-        self.0.check(request)
-    }
-
-    fn stream(&self, request: &Request) -> ResponseStream {
-        let count = self.1;
-        let change = move |event| match event {
+/// A script whose answers report another usage.
+fn counted(script: &str, change: fn(&mut Usage)) -> Arc<FakeModel> {
+    let script = ScriptModel::parse("test", script).unwrap();
+    FakeModel::new(move |request| {
+        let count = move |event| match event {
             Ok(ModelEvent::Done(mut response)) => {
-                count(&mut response.usage);
+                change(&mut response.usage);
                 Ok(ModelEvent::Done(response))
             }
             other => other,
         };
-        self.0.stream(request).map(change).boxed()
-    }
+        script.stream(request).map(count).boxed()
+    })
 }
 
 #[tokio::test]
-async fn what_was_not_counted_ends_a_run_that_may_only_cost_so_much() {
+async fn an_incomplete_usage_ends_a_run_with_a_limit_of_cost() {
     let run = |limit: Option<f64>| {
-        let model = Counted(ScriptModel::parse("test", &endless()).unwrap(), |usage| usage.incomplete = true);
+        let model = counted(&endless(), |usage| usage.incomplete = true);
         let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
-        let agent = Agent::builder(Arc::new(model), toolbox).pricing(pricing());
+        let agent = Agent::builder(model, toolbox).pricing(pricing());
         agent.limits(crate::limits(|limits| (limits.cost_usd, limits.iterations) = (limit, 3))).build()
     };
     let outcome = run(Some(100.0)).run("Go.").finish().await;
@@ -169,15 +158,15 @@ async fn what_was_not_counted_ends_a_run_that_may_only_cost_so_much() {
 }
 
 #[tokio::test]
-async fn cached_and_reasoning_tokens_are_summed_apart() {
+async fn cached_and_reasoning_tokens_are_counted_separately() {
     let script = "turns:\n  - calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - text: done\n";
     let count = |usage: &mut Usage| {
         let (cache_read, cache_write, reasoning) = (300, 4000, Some(5));
         *usage = Usage { cache_read, cache_write, reasoning, input: 1, output: 20, ..Usage::default() };
     };
-    let model = Counted(ScriptModel::parse("test", script).unwrap(), count);
+    let model = counted(script, count);
     let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
-    let outcome = Agent::builder(Arc::new(model), toolbox).build().run("Go.").finish().await;
+    let outcome = Agent::builder(model, toolbox).build().run("Go.").finish().await;
     let expected = toolpost::Usage {
         input_tokens: 8602,
         output_tokens: 40,

@@ -1,4 +1,4 @@
-//! What one run is told, and does.
+//! Options of one run.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use toolpost_llm::{
 use toolpost_toolbox::Toolbox;
 
 use crate::agent;
-use crate::loading::Watched;
+use crate::support::{FakeModel, results};
 
 /// The tools that a run offers.
 async fn offered(change: impl FnOnce(Run) -> Run) -> (Vec<String>, toolpost_agent::RunOutput) {
@@ -29,7 +29,7 @@ async fn offered(change: impl FnOnce(Run) -> Run) -> (Vec<String>, toolpost_agen
 }
 
 #[tokio::test]
-async fn a_run_may_use_some_of_the_tools_or_none() {
+async fn a_run_can_have_some_of_the_tools_or_none() {
     let (tools, outcome) = offered(|run| run).await;
     assert_eq!((tools.len(), outcome.text()), (3, "3"));
     let (tools, outcome) = offered(|run| run.with_tools(["add"])).await;
@@ -38,23 +38,19 @@ async fn a_run_may_use_some_of_the_tools_or_none() {
         let (tools, outcome) = offered(|run| run.with_tools(names.clone())).await;
         assert_eq!(tools, names);
         // What is not offered is not run either.
-        assert!(
-            outcome.text().starts_with("NOT_FOUND: there is no tool `add` in this run"),
-            "{}",
-            outcome.text()
-        );
+        assert!(outcome.text().starts_with("NOT_FOUND: this run has no tool `add`"), "{}", outcome.text());
         assert!(outcome.record.tool_calls.is_empty());
     }
 }
 
-/// Do what cannot be undone.
+/// An irreversible action.
 #[tool]
 async fn launch() -> String {
     unreachable!("a mock runs nothing")
 }
 
 #[tokio::test]
-async fn tools_can_be_answered_for_without_running_them() {
+async fn mock_tools_do_not_run() {
     let model = ScriptModel::parse("test", "turns:\n  - calls: [{ tool: launch }]\n  - text: ok\n").unwrap();
     let toolbox = Toolbox::builder().tool(launch).build().unwrap();
     let agent = Agent::builder(Arc::new(model), toolbox).build();
@@ -63,7 +59,7 @@ async fn tools_can_be_answered_for_without_running_them() {
 }
 
 #[tokio::test]
-async fn turns_of_the_same_side_are_joined() {
+async fn consecutive_turns_of_one_role_are_merged() {
     let pieces = vec![Turn::user("a"), Turn::user("b")];
     assert_eq!(merge_turns(pieces.clone()), [Turn::User(vec![Part::text("a"), Part::text("b")])]);
     let agent = agent("turns:\n  - text: first\n  - text: second\n").build();
@@ -78,7 +74,7 @@ async fn turns_of_the_same_side_are_joined() {
 }
 
 #[tokio::test]
-async fn the_record_of_a_call_can_be_read_again() {
+async fn the_record_of_a_call_round_trips() {
     let (_, outcome) = offered(|run| run).await;
     let written = serde_json::to_value(&outcome.record.tool_calls).unwrap();
     let read: Vec<Arc<toolpost::CallRecord>> = serde_json::from_value(written.clone()).unwrap();
@@ -86,7 +82,7 @@ async fn the_record_of_a_call_can_be_read_again() {
     assert_eq!(written[0]["arguments"], json!({"a": 1, "b": 2}));
 }
 
-/// An agent with a choice, and the choices of its requests. Its model does what it must, and else calls once and answers.
+/// The tool choices of the requests of a run, and its output. The model calls a tool once, and whenever it is required.
 async fn chosen(choice: ToolChoice) -> (Vec<Option<ToolChoice>>, toolpost_agent::RunOutput) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&seen);
@@ -108,7 +104,7 @@ async fn chosen(choice: ToolChoice) -> (Vec<Option<ToolChoice>>, toolpost_agent:
 }
 
 #[tokio::test]
-async fn a_call_that_must_be_made_is_asked_for_once() {
+async fn a_required_call_is_required_once() {
     for choice in [ToolChoice::Any, ToolChoice::Tool("add".into())] {
         let (seen, outcome) = chosen(choice.clone()).await;
         assert_eq!(seen, [Some(choice), None]);
@@ -119,16 +115,16 @@ async fn a_call_that_must_be_made_is_asked_for_once() {
 }
 
 #[tokio::test]
-async fn a_run_that_may_call_nothing_calls_nothing_whatever_its_model_says() {
+async fn a_run_without_calls_rejects_the_calls_of_its_model() {
     let (seen, outcome) = chosen(ToolChoice::None).await;
     assert_eq!(seen, vec![Some(ToolChoice::None); 2]);
     assert!(outcome.record.success && outcome.record.tool_calls.is_empty());
-    let Turn::ToolResults(results) = &outcome.turns[2] else { panic!("{:?}", outcome.turns) };
+    let results = results(&outcome.turns, 2);
     assert!(results[0].is_error, "{results:?}");
 }
 
 #[tokio::test]
-async fn a_tool_that_must_be_called_and_is_not_there_is_found_before_anything_is_sent() {
+async fn a_required_unknown_tool_ends_the_run_before_its_first_request() {
     let (seen, outcome) = chosen(ToolChoice::Tool("ad".into())).await;
     let error = outcome.error.unwrap();
     assert!(seen.is_empty() && error.kind == ErrorKind::InvalidRequest, "{error}");
@@ -150,7 +146,7 @@ async fn a_tool_that_must_be_called_and_is_not_there_is_found_before_anything_is
 
 #[tokio::test]
 async fn settings_and_options_of_the_provider_reach_the_model() {
-    let model = Watched::new("turns:\n  - text: hi\n");
+    let model = FakeModel::script("turns:\n  - text: hi\n");
     let settings = Settings {
         max_output_tokens: Some(321),
         temperature: Some(0.25),
@@ -160,6 +156,6 @@ async fn settings_and_options_of_the_provider_reach_the_model() {
     let options = json!({ "service_tier": "flex" }).as_object().unwrap().clone();
     let agent = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, Toolbox::builder().build().unwrap());
     agent.settings(settings.clone()).provider_options(options.clone()).build().run("Go.").finish().await;
-    let asked = model.asked();
+    let asked = model.requests();
     assert_eq!((&asked[0].settings, &asked[0].provider_options), (&settings, &options));
 }

@@ -1,6 +1,6 @@
-//! The defects of `llm_factory_toolkit` 2.1, by their numbers in the study of it: what fails there and holds here.
+//! The defects of `llm_factory_toolkit` 2.1, by their numbers in the study of it.
 //!
-//! Elsewhere: 4 (Gemini, nested objects) and 5 (thinking, errors and cache tokens on the wire of Anthropic, `json_object`,
+//! Elsewhere: 4 (Gemini, nested objects) and 5 (`turns.rs`; thinking, errors and cache tokens on the wire of Anthropic, `json_object`,
 //! web search) with the wires and schemas of the crate for models, `schema.rs`, `wire.rs`, `anthropic_tools.rs` and
 //! `fidelity.rs`; 6 (core and meta-tools have tokens) with the catalog of the toolbox; 9 (mathematics that runs code,
 //! files without a root) with the built-in tools, `reading.rs`; 10 (prices without dates) in `catalog.rs` of the crate
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::json;
 use toolpost::{Event, Output, ParameterType, Schema, ToolSpec, Values, tool, tool_fn};
 use toolpost_agent::{Agent, RunStopReason};
-use toolpost_llm::{ScriptModel, Turn};
+use toolpost_llm::ScriptModel;
 use toolpost_toolbox::Toolbox;
 
 fn script(text: &str) -> Arc<ScriptModel> {
@@ -27,7 +27,7 @@ async fn whoami(question: String, #[arg(inject)] user_id: String) -> String {
 
 /// 1. A model's argument takes the place of an injected value: `bob` acts as `alice`.
 #[tokio::test]
-async fn no_model_says_who_it_acts_for() {
+async fn a_model_cannot_set_an_injected_value() {
     let model = script(
         "turns:
   - calls: [{ tool: whoami, args: { question: why, user_id: bob } }, { tool: whoami, args: { question: why } }]
@@ -42,7 +42,7 @@ async fn no_model_says_who_it_acts_for() {
     let (forged, honest) = outcome.text().split_once(" | ").unwrap();
     assert!(forged.starts_with("INVALID_INPUT") && !forged.contains("bob asks"), "{forged}");
     assert_eq!(honest, "alice asks why");
-    // The model is never told that there is such a parameter.
+    // The schema for the model has no injected parameter.
     let offered = agent_schema(&["whoami"], &Toolbox::builder().tool(whoami).build().unwrap());
     assert!(!offered.contains("user_id"), "{offered}");
 }
@@ -53,7 +53,7 @@ fn agent_schema(names: &[&str], toolbox: &Toolbox) -> String {
 
 /// 2. Arguments of the wrong type reach the function; missing ones are errors of its execution.
 #[tokio::test]
-async fn no_function_sees_arguments_that_do_not_fit() {
+async fn no_tool_runs_with_invalid_arguments() {
     let runs = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&runs);
     let spec = ToolSpec::new("count", "Count.").parameter("n", ParameterType::Integer, "A number.");
@@ -78,7 +78,7 @@ async fn no_function_sees_arguments_that_do_not_fit() {
 
 /// 3. A streamed run has no usage over its rounds, no hook of usage, no payloads and no structured answer.
 #[tokio::test]
-async fn a_streamed_run_has_all_that_a_run_has() {
+async fn a_streamed_run_has_usage_payloads_and_a_value() {
     let plot =
         tool_fn(ToolSpec::new("plot", "Plot."), async |_, _| Ok(Output::text("seen").with_payload(7_u8)));
     let model = script(
@@ -89,8 +89,8 @@ async fn a_streamed_run_has_all_that_a_run_has() {
     usage: { input: 20, output: 5 }
 ",
     );
-    let (told, streamed) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(String::new())));
-    let (hook, sink) = (Arc::clone(&told), Arc::clone(&streamed));
+    let (reported, streamed) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(String::new())));
+    let (hook, sink) = (Arc::clone(&reported), Arc::clone(&streamed));
     let agent = Agent::builder(model, Toolbox::builder().tool(plot).build().unwrap())
         .answer_schema(json!({"type": "object", "properties": {"n": {"type": "integer"}}}))
         .on_usage(Arc::new(move |event| hook.lock().unwrap().push(event.usage.total_tokens())))
@@ -102,13 +102,16 @@ async fn a_streamed_run_has_all_that_a_run_has() {
         .build();
     let outcome = agent.run("Go.").finish().await;
     assert_eq!(*streamed.lock().unwrap(), "{\"n\": 3}");
-    assert_eq!((told.lock().unwrap().as_slice(), outcome.record.usage.total_tokens()), (&[15, 25][..], 40));
+    assert_eq!(
+        (reported.lock().unwrap().as_slice(), outcome.record.usage.total_tokens()),
+        (&[15, 25][..], 40)
+    );
     assert_eq!((outcome.payloads.len(), outcome.value), (1, Some(json!({"n": 3}))));
 }
 
 /// 4. Strictness changes the registered schema, and parameters that may be left out must be there.
 #[tokio::test]
-async fn strictness_leaves_the_tool_as_it_is_and_what_is_optional_optional() {
+async fn strict_tools_keep_the_schema_and_optional_parameters() {
     let mut spec = ToolSpec::new("find", "Find.");
     let schema = json!({"type": "object", "required": ["text"], "additionalProperties": false,
         "properties": {"text": {"type": "string"}, "limit": {"type": "integer"}}});
@@ -131,19 +134,7 @@ async fn strictness_leaves_the_tool_as_it_is_and_what_is_optional_optional() {
     assert!(loose.run("Go.").finish().await.text().starts_with("INVALID_INPUT"));
 }
 
-/// 5. A result never says that it is an error.
-#[tokio::test]
-async fn a_result_that_is_an_error_says_so() {
-    let outcome = crate::agent("turns:\n  - calls: [{ tool: broken }]\n  - text: ok\n")
-        .build()
-        .run("Go.")
-        .finish()
-        .await;
-    let Some(Turn::ToolResults(results)) = outcome.turns.get(2) else { panic!("{:?}", outcome.turns) };
-    assert!(results[0].is_error);
-}
-
-/// 6 and 7. Calls are never counted, and a conversation forgets what it has loaded.
+/// 6 and 7. Calls are never counted, and a conversation forgets its loaded tools.
 #[tokio::test]
 async fn calls_of_loaded_tools_are_counted_and_stay_loaded() {
     let turns = "turns:
@@ -163,11 +154,11 @@ async fn calls_of_loaded_tools_are_counted_and_stay_loaded() {
 
 /// 8. What is registered later is not seen, the order of keys hides a repetition, and runs of one agent mix.
 #[tokio::test]
-async fn later_tools_are_seen_and_the_order_of_keys_hides_nothing() {
+async fn later_tools_are_offered_and_member_order_hides_no_loop() {
     let turn = |args: &str| format!("  - calls: [{{ tool: broken, args: {{ {args} }} }}]\n");
     let turns = [turn("a: 1, b: 2"), turn("b: 2.0, a: 1")].concat().repeat(10);
     let toolbox = Toolbox::builder().build().unwrap();
-    let agent = Agent::builder(script(&format!("turns:\n{turns}")), toolbox.clone()).wrap_up(None).build();
+    let agent = Agent::builder(script(&format!("turns:\n{turns}")), toolbox.clone()).wrap_up(false).build();
     let mut spec = ToolSpec::new("broken", "Fail.");
     spec.input_schema = Arc::new(Schema::new(json!({"type": "object"})));
     toolbox.add(tool_fn(spec, async |_, _| Err(toolpost::ToolError::not_found("nothing there")))).unwrap();

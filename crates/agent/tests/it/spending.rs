@@ -1,4 +1,4 @@
-//! What is spent beside the answers of a run, and of answers that come to nothing: all of it counts.
+//! Spending beside the answers of a run, and of failed answers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,22 +7,24 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
-use toolpost::{Cancellation, Ctx, Evidence, Output, SampleRequest, ToolSpec, UsageEvent, tool, tool_fn};
-use toolpost_agent::{Agent, AgentBuilder, Compaction, Pricing, RunLimits, RunOutput, RunStopReason, WrapUp};
+use toolpost::{
+    Cancellation, Ctx, Event, Evidence, Output, SampleRequest, ToolSpec, UsageEvent, tool, tool_fn,
+};
+use toolpost_agent::{Agent, AgentBuilder, Compaction, Pricing, RunLimits, RunOutput, RunStopReason};
 use toolpost_llm::{
-    ErrorKind, FallbackModel, FunctionModel, Model, ModelError, ModelEvent, ModelId, ModelReply,
-    NetworkStage, Request, ResponseStream, TimeoutStage, Turn, Usage,
+    ErrorKind, FallbackModel, FunctionModel, Model, ModelError, ModelEvent, ModelReply, NetworkStage,
+    Request, TimeoutStage, Turn, Usage,
 };
 use toolpost_toolbox::Toolbox;
 
-use crate::loading::Watched;
+use crate::support::FakeModel;
 
-/// One dollar for each thousand tokens; for a model called `unpriced` nobody knows.
+/// One dollar per thousand tokens; unknown for the model `unpriced`.
 fn pricing() -> Pricing {
     Arc::new(|model, usage| (model.name != "unpriced").then(|| usage.total() as f64 / 1000.0))
 }
 
-/// Has the model complete a prompt until it is told no; how often it did.
+/// Requests completions until one fails. Returns their number and the error.
 async fn greed(ctx: &Ctx, tokens: u32) -> String {
     for made in 0..1000 {
         let request = SampleRequest { max_tokens: tokens, ..SampleRequest::new("More.") };
@@ -64,13 +66,13 @@ fn is_completion(request: &Request) -> bool {
     request.tools.is_empty()
 }
 
-/// A model that calls a tool and then says what came of it, a hundred tokens each. The requests of tools are kept.
+/// A model that calls a tool and answers with its result, and the requests for completions. Each answer has 100 tokens.
 fn asker(call: &'static str, arguments: serde_json::Value) -> (AgentBuilder, Arc<Mutex<Vec<Request>>>) {
     let completions = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&completions);
+    let stored = Arc::clone(&completions);
     let model = FunctionModel::new("asker", move |request: &Request| {
         if is_completion(request) {
-            kept.lock().unwrap().push(request.clone());
+            stored.lock().unwrap().push(request.clone());
             return Ok(ModelReply::text("more").with_usage(60, 40));
         }
         Ok(match request.tool_results().last() {
@@ -82,17 +84,17 @@ fn asker(call: &'static str, arguments: serde_json::Value) -> (AgentBuilder, Arc
     (Agent::builder(Arc::new(model), toolbox()).pricing(pricing()), completions)
 }
 
-/// What the events of usage add up to: tokens, and cost if all of it is known.
+/// The usage events of a run.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<UsageEvent>>>);
+struct UsageEvents(Arc<Mutex<Vec<UsageEvent>>>);
 
-impl Told {
+impl UsageEvents {
     fn listen(&self, builder: AgentBuilder) -> AgentBuilder {
-        let told = Arc::clone(&self.0);
-        builder.on_usage(Arc::new(move |event| told.lock().unwrap().push(event.clone())))
+        let reported = Arc::clone(&self.0);
+        builder.on_usage(Arc::new(move |event| reported.lock().unwrap().push(event.clone())))
     }
 
-    /// The record says what the events say.
+    /// Checks that the events add up to the record.
     #[track_caller]
     fn check(&self, outcome: &RunOutput) {
         let events = self.0.lock().unwrap();
@@ -115,10 +117,10 @@ async fn completions_for_tools_end_at_the_limits_of_the_run() {
             |limits: &mut RunLimits| limits.tokens = Some(350),
         ] {
             let (builder, completions) = asker(tool, arguments.clone());
-            let told = Told::default();
-            let agent = told.listen(builder).limits(crate::limits(limit)).wrap_up(None).build();
+            let reported = UsageEvents::default();
+            let agent = reported.listen(builder).limits(crate::limits(limit)).wrap_up(false).build();
             let outcome = agent.run("Go.").finish().await;
-            // The answer, and completions up to the one that reached the limit, also when all are asked for at once.
+            // The answer, and completions up to the limit, even if all are requested at once.
             assert_eq!((completions.lock().unwrap().len(), outcome.record.iterations), (3, 1), "{tool}");
             assert!(
                 matches!(outcome.stop, RunStopReason::MaxCost | RunStopReason::MaxTokens),
@@ -126,18 +128,15 @@ async fn completions_for_tools_end_at_the_limits_of_the_run() {
                 outcome.stop
             );
             assert_eq!(outcome.record.usage.total_tokens(), 400);
-            told.check(&outcome);
+            reported.check(&outcome);
             let shown = serde_json::to_string(&outcome.turns).unwrap();
-            assert!(
-                tool == "crowd" || shown.contains("3: LIMIT: the model was not asked: the run has"),
-                "{shown}"
-            );
+            assert!(tool == "crowd" || shown.contains("3: LIMIT: no completion: the run has"), "{shown}");
         }
     }
 }
 
 #[tokio::test]
-async fn one_call_gets_so_many_completions_of_such_a_length() {
+async fn completions_of_a_call_are_limited_in_number_and_length() {
     for (change, most, tokens) in [
         ((|_| {}) as fn(&mut RunLimits), 32, 4096),
         (|limits| limits.completions = 5, 5, 4096),
@@ -151,7 +150,7 @@ async fn one_call_gets_so_many_completions_of_such_a_length() {
         assert!(completions.iter().all(|request| request.settings.max_output_tokens == Some(tokens)));
         assert!(
             outcome.text().starts_with(&format!("{most}: LIMIT: "))
-                && outcome.text().contains(&format!("{most} completions at most")),
+                && outcome.text().contains(&format!("at most {most} completions")),
             "{}",
             outcome.text()
         );
@@ -163,58 +162,28 @@ async fn one_call_gets_so_many_completions_of_such_a_length() {
 }
 
 #[tokio::test]
-async fn a_run_at_its_limit_has_no_tools_picked() {
-    let model = Watched::new(
+async fn a_run_at_its_limit_makes_no_request_to_the_finder() {
+    let model = FakeModel::script(
         "turns:\n  - calls: [{ tool: greedy, args: { tokens: 5 } }, { tool: find_tools, args: { intent: add } }]\n    usage: { input: 60, output: 40 }\n  - text: more\n    usage: { input: 60, output: 40 }\n  - text: more\n    usage: { input: 60, output: 40 }\n",
     );
-    let picks = Watched::new("turns:\n  - text: '{\"tool_names\": [\"add\"], \"reasoning\": \"x\"}'\n");
+    let picks = FakeModel::script("turns:\n  - text: '{\"tool_names\": [\"add\"], \"reasoning\": \"x\"}'\n");
     let agent = Agent::builder(model, toolbox()).dynamic(Arc::clone(&picks)).core_tools(["greedy"]);
-    let agent = agent.max_tokens(150).max_parallel_tools(1).wrap_up(None);
+    let agent = agent.max_tokens(150).max_parallel_tools(1).wrap_up(false);
     let outcome = agent.build().run("Go.").finish().await;
     assert_eq!((&outcome.stop, outcome.record.tool_calls.len()), (&RunStopReason::MaxTokens, 2));
-    assert_eq!(picks.asked().len(), 0);
+    assert_eq!(picks.requests().len(), 0);
 }
 
 /// The events of an answer.
 type Events = Vec<Result<ModelEvent, ModelError>>;
 
-/// A model that says these events, and then no more unless the last one is an end.
-struct Telling {
-    id: ModelId,
-    answers: Box<dyn Fn(&Request) -> Events + Send + Sync>,
-    asked: AtomicUsize,
-}
-
-impl std::fmt::Debug for Telling {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Telling").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
-impl Model for Telling {
-    fn id(&self) -> &ModelId {
-        &self.id
-    }
-
-    fn check(&self, _request: &Request) -> Result<(), ModelError> {
-        Ok(())
-    }
-
-    fn stream(&self, request: &Request) -> ResponseStream {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        let events = (self.answers)(request);
+/// A model with these events, which never ends unless the last one is an end.
+fn telling(answers: impl Fn(&Request) -> Events + Send + Sync + 'static) -> Arc<FakeModel> {
+    FakeModel::new(move |request| {
+        let events = answers(request);
         let is_over = matches!(events.last(), Some(Err(_) | Ok(ModelEvent::Done(_))));
         let events = stream::iter(events);
         if is_over { events.boxed() } else { events.chain(stream::pending()).boxed() }
-    }
-}
-
-/// A model of its name whose answers are these events.
-fn telling(answers: impl Fn(&Request) -> Events + Send + Sync + 'static) -> Arc<Telling> {
-    Arc::new(Telling {
-        id: ModelId::new("test", "telling"),
-        answers: Box::new(answers),
-        asked: AtomicUsize::new(0),
     })
 }
 
@@ -239,7 +208,7 @@ async fn whole(said: ModelReply) -> Events {
 }
 
 #[tokio::test]
-async fn an_answer_that_fails_counts_as_far_as_it_is_known() {
+async fn a_failed_answer_counts_its_reported_usage() {
     let (broken, late) =
         (|| ErrorKind::Network(NetworkStage::Transfer), || ErrorKind::Timeout(TimeoutStage::FirstByte));
     let done = whole(ModelReply::text("hi").with_usage(60, 40)).await;
@@ -254,31 +223,34 @@ async fn an_answer_that_fails_counts_as_far_as_it_is_known() {
         ("whole", done, 100, Some(0.1)),
     ] {
         let model = telling(move |_| events.clone());
-        let told = Told::default();
-        let agent = told.listen(Agent::builder(model, toolbox()).pricing(pricing())).build();
+        let reported = UsageEvents::default();
+        let agent = reported.listen(Agent::builder(model, toolbox()).pricing(pricing())).build();
         let outcome = agent.run("Go.").finish().await;
         assert_eq!((outcome.record.usage.total_tokens(), outcome.record.cost_usd), (tokens, cost), "{what}");
-        told.check(&outcome);
+        reported.check(&outcome);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_given_up_counts_too() {
+async fn a_cancelled_answer_counts_its_reported_usage() {
     let slow = || telling(|_| part([used(30, 5), text("Half an ")], None));
     let cancellation = Cancellation::new();
-    let agent = Agent::builder(slow(), toolbox()).pricing(pricing()).build();
-    let run = agent.run("Go.").with_cancellation(cancellation.clone()).finish();
-    let (outcome, ()) = tokio::join!(run, async {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        cancellation.cancel();
-    });
+    let stop = cancellation.clone();
+    let agent =
+        Agent::builder(slow(), toolbox()).pricing(pricing()).on_event(Arc::new(move |event: &Event| {
+            if matches!(event, Event::TextDelta { .. }) {
+                stop.cancel();
+            }
+        }));
+    let agent = agent.build();
+    let outcome = agent.run("Go.").with_cancellation(cancellation.clone()).finish().await;
     assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&RunStopReason::Cancelled, 35));
     assert_eq!(outcome.record.cost_usd, None);
-    // Before anything was asked, nothing was spent.
+    // A run without a request costs nothing.
     let outcome = agent.run("Go.").with_cancellation(cancellation).finish().await;
     assert_eq!((outcome.record.usage.total_tokens(), outcome.record.cost_usd), (0, Some(0.0)));
 
-    // A run that may only cost so much does not sum up when it may have cost anything.
+    // A run with a limit of cost writes no summary after an unknown cost.
     for (limit, asked) in [(None, 3), (Some(9.0), 2)] {
         let call = whole(ModelReply::call("add", json!({ "a": 1, "b": 2 })).with_usage(60, 40)).await;
         let model = telling(move |request: &Request| {
@@ -297,12 +269,12 @@ async fn an_answer_that_is_given_up_counts_too() {
         }));
         let outcome = agent.build().run("Go.").finish().await;
         assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&RunStopReason::MaxTime, 135));
-        assert_eq!(model.asked.load(Ordering::Relaxed), asked, "{limit:?}");
+        assert_eq!(model.requests().len(), asked, "{limit:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_completion_that_nobody_waits_for_counts() {
+async fn a_dropped_completion_counts() {
     let asked = |limit: Option<f64>| async move {
         let call = whole(ModelReply::call("impatient", json!({})).with_usage(60, 40)).await;
         let done = whole(ModelReply::text("done").with_usage(60, 40)).await;
@@ -312,14 +284,14 @@ async fn a_completion_that_nobody_waits_for_counts() {
             }
             if request.tool_results().last().is_some() { done.clone() } else { call.clone() }
         });
-        let told = Told::default();
-        let agent = told.listen(Agent::builder(model, toolbox()).pricing(pricing()));
+        let reported = UsageEvents::default();
+        let agent = reported.listen(Agent::builder(model, toolbox()).pricing(pricing()));
         let agent = agent.limits(crate::limits(|limits| {
             limits.cost_usd = limit;
-            limits.wrap_up = None;
+            limits.wrap_up = false;
         }));
         let outcome = agent.build().run("Go.").finish().await;
-        told.check(&outcome);
+        reported.check(&outcome);
         outcome
     };
     let outcome = asked(None).await;
@@ -332,7 +304,7 @@ async fn a_completion_that_nobody_waits_for_counts() {
 }
 
 #[tokio::test]
-async fn no_model_is_asked_whose_price_nobody_knows() {
+async fn no_model_with_an_unknown_price_gets_a_request() {
     let asked = Arc::new(AtomicUsize::new(0));
     let of = |name: &str| -> Arc<dyn Model> {
         let asked = Arc::clone(&asked);
@@ -380,72 +352,52 @@ async fn no_model_is_asked_whose_price_nobody_knows() {
     assert_eq!((asked.load(Ordering::Relaxed), outcome.record.cost_usd), (0, Some(0.0)));
 }
 
-/// Calls for ever; what it is asked at last is to sum up, without tools.
-fn restless() -> Arc<Watched> {
+/// A script with endless calls.
+fn restless() -> Arc<FakeModel> {
     let turns = (0..9)
         .map(|n| format!("  - text: step {n}\n    calls: [{{ tool: add, args: {{ a: {n}, b: 2 }} }}]\n"));
-    Watched::new(&format!("turns:\n{}", turns.collect::<String>()))
+    FakeModel::script(&format!("turns:\n{}", turns.collect::<String>()))
 }
 
 #[tokio::test]
-async fn a_summing_up_is_so_long_at_most() {
-    for (change, own, expected) in [
-        ((|_| {}) as fn(&mut WrapUp), None, 1024),
-        (|wrap_up| wrap_up.output_tokens = 77, None, 77),
-        (|wrap_up| wrap_up.output_tokens = 77, Some(30), 30),
-    ] {
+async fn a_summary_at_a_limit_has_a_limit_of_tokens() {
+    for (own, expected) in [(None, 1024), (Some(30), 30)] {
         let model = restless();
-        let agent = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox());
-        let agent = agent.limits(crate::limits(|limits| {
-            limits.iterations = 1;
-            change(limits.wrap_up.as_mut().unwrap());
-        }));
+        let agent = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox()).max_iterations(1);
         let settings = toolpost_llm::Settings { max_output_tokens: own, ..toolpost_llm::Settings::default() };
         let outcome = agent.settings(settings).build().run("Go.").finish().await;
         assert!(outcome.record.wrapped_up);
-        let asked = model.asked();
-        assert_eq!(asked[0].settings.max_output_tokens, own);
-        assert_eq!(asked[1].settings.max_output_tokens, Some(expected));
+        let limits =
+            model.requests().iter().map(|request| request.settings.max_output_tokens).collect::<Vec<_>>();
+        assert_eq!(limits, [own, Some(expected)]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_summing_up_takes_so_long_at_most() {
-    for (change, seconds) in
-        [((|_| {}) as fn(&mut WrapUp), 30), (|wrap_up| wrap_up.time = Duration::from_secs(5), 5)]
-    {
-        for limit in [None, Some(Duration::from_mins(10))] {
-            let call = whole(ModelReply::call("add", json!({ "a": 1, "b": 2 })).with_usage(60, 40)).await;
-            let model = telling(move |request: &Request| {
-                if request.tool_choice.is_some() {
-                    part([used(70, 1), text("I was ")], None)
-                } else {
-                    call.clone()
-                }
-            });
-            let told = Told::default();
-            let agent = told.listen(Agent::builder(model, toolbox()).pricing(pricing())).limits(
-                crate::limits(|limits| {
-                    limits.iterations = 1;
-                    limits.time = limit;
-                    change(limits.wrap_up.as_mut().unwrap());
-                }),
-            );
-            let begun = tokio::time::Instant::now();
-            let outcome = agent.build().run("Go.").finish().await;
-            assert_eq!((begun.elapsed().as_secs(), outcome.record.wrapped_up), (seconds, false));
-            assert!(
-                outcome.record.notices.iter().any(|notice| notice.contains("could not be asked to sum up"))
-            );
-            // It was paid for all the same.
-            assert_eq!((outcome.record.usage.total_tokens(), outcome.record.cost_usd), (171, None));
-            told.check(&outcome);
-        }
+async fn a_summary_at_a_limit_has_a_time_limit_and_counts() {
+    for limit in [None, Some(Duration::from_mins(10))] {
+        let call = whole(ModelReply::call("add", json!({ "a": 1, "b": 2 })).with_usage(60, 40)).await;
+        let model = telling(move |request: &Request| {
+            if request.tool_choice.is_some() {
+                part([used(70, 1), text("I was ")], None)
+            } else {
+                call.clone()
+            }
+        });
+        let reported = UsageEvents::default();
+        let agent = reported.listen(Agent::builder(model, toolbox()).pricing(pricing()).max_iterations(1));
+        let agent = agent.limits(crate::limits(|limits| (limits.iterations, limits.time) = (1, limit)));
+        let begun = tokio::time::Instant::now();
+        let outcome = agent.build().run("Go.").finish().await;
+        assert_eq!((begun.elapsed().as_secs(), outcome.record.wrapped_up), (30, false));
+        assert!(outcome.record.notices.iter().any(|notice| notice.contains("request for a summary failed")));
+        assert_eq!((outcome.record.usage.total_tokens(), outcome.record.cost_usd), (171, None));
+        reported.check(&outcome);
     }
 }
 
 #[tokio::test]
-async fn what_a_tool_says_that_another_tool_has_called_counts() {
+async fn usage_reported_by_a_nested_call_counts() {
     let inner = tool_fn(ToolSpec::new("inner", "Ask a model of its own."), |_, _| async {
         let usage = toolpost::Usage { input_tokens: 500, ..toolpost::Usage::default() };
         let evidence = Evidence { usage: Some(usage), cost_usd: Some(5.0), ..Evidence::default() };
@@ -465,17 +417,17 @@ async fn what_a_tool_says_that_another_tool_has_called_counts() {
     };
     let toolbox = Toolbox::builder().tool(inner).tool(outer).build().unwrap();
     let agent = |limit: Option<f64>| {
-        let told = Told::default();
+        let reported = UsageEvents::default();
         let model = Arc::new(FunctionModel::new("m", spends));
-        let agent = told.listen(Agent::builder(model, toolbox.clone()).pricing(pricing()));
+        let agent = reported.listen(Agent::builder(model, toolbox.clone()).pricing(pricing()));
         (
-            told,
-            agent.limits(crate::limits(|limits| (limits.cost_usd, limits.wrap_up) = (limit, None))).build(),
+            reported,
+            agent.limits(crate::limits(|limits| (limits.cost_usd, limits.wrap_up) = (limit, false))).build(),
         )
     };
-    let (told, free) = agent(None);
+    let (reported, free) = agent(None);
     let outcome = free.run("Go.").finish().await;
-    told.check(&outcome);
+    reported.check(&outcome);
     let cost = outcome.record.cost_usd.unwrap();
     assert_eq!((outcome.text(), outcome.record.usage.total_tokens()), ("done", 1_250));
     assert!((cost - 10.25).abs() < 1e-9, "{cost}");

@@ -1,22 +1,20 @@
-//! What goes to the model and back.
+//! The exchange between a run, its model and its tools.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use serde_json::json;
 use toolpost::{Answer, Ctx, Event, Output, SampleRequest, Status, tool, tool_fn};
 use toolpost_agent::{Agent, RunStopReason};
-use toolpost_llm::{
-    HostedModel, HttpClient, HttpOptions, ItemView, Provider, ProviderAccess, ScriptModel, Secret, Turn,
-};
+use toolpost_llm::{ItemView, ScriptModel, Turn};
 use toolpost_testkit::MemoryPort;
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 use toolpost_toolbox::Toolbox;
 
 use crate::agent;
+use crate::support::{hosted, results};
 
 #[tokio::test]
-async fn a_run_may_ask_another_model() {
+async fn a_run_can_use_another_model() {
     let agent = agent("turns: [{ text: usual }]").build();
     let other = Arc::new(ScriptModel::parse("other", "turns: [{ text: special }]").unwrap());
     let outcome = agent.run("hi").with_model(other.clone()).finish().await;
@@ -26,7 +24,7 @@ async fn a_run_may_ask_another_model() {
 }
 
 #[tokio::test]
-async fn tools_run_and_their_results_come_back() {
+async fn tools_run_and_the_model_reads_their_results() {
     let events = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&events);
     let agent = agent(
@@ -69,7 +67,7 @@ turns:
 }
 
 #[tokio::test]
-async fn an_agent_goes_on_from_a_conversation_and_runs_many_times_at_once() {
+async fn an_agent_continues_a_conversation_and_runs_concurrently() {
     let agent = agent("turns:\n  - text: first\n  - text: second\n").build();
     let first = agent.run("Hello.").finish().await;
     let mut turns = first.turns.clone();
@@ -99,7 +97,7 @@ turns:
 }
 
 #[tokio::test]
-async fn errors_go_to_the_model_without_what_is_inside() {
+async fn the_model_reads_errors_without_internal_details() {
     let script = r"
 turns:
   - calls: [{ tool: broken }, { tool: ad, args: { a: 1 } }, { tool: add, args: { a: x } }]
@@ -111,6 +109,7 @@ turns:
     assert!(text.contains("NOT_FOUND: unknown tool `ad`. Did you mean `add`?"), "{text}");
     assert!(text.contains("MISSING_PARAM: `b` is missing"), "{text}");
     assert!(outcome.record.tool_calls.iter().all(|call| call.status == Status::Error));
+    assert!(results(&outcome.turns, 2).iter().all(|result| result.is_error));
     // The owner's record has the cause.
     assert!(serde_json::to_string(&outcome.record).unwrap().contains("hunter2"));
 }
@@ -126,7 +125,7 @@ async fn curious(ctx: &Ctx) -> Result<String, toolpost::ToolError> {
 }
 
 #[tokio::test]
-async fn a_tool_can_use_the_agents_model_and_ask_its_owner() {
+async fn a_tool_can_use_the_model_and_ask_the_port() {
     // A scripted model counts its own answers, so that the completion is its first turn too.
     let script = "turns:\n  - calls: [{ tool: curious }]\n    usage: { input: 5, output: 1 }\n  - text: '{{ last.text }}'\n";
     let toolbox = Toolbox::builder().tool(curious).build().unwrap();
@@ -141,7 +140,7 @@ async fn a_tool_can_use_the_agents_model_and_ask_its_owner() {
 }
 
 #[tokio::test]
-async fn a_payload_never_reaches_the_model_and_pictures_do() {
+async fn images_reach_the_model_and_payloads_do_not() {
     let spec = toolpost::ToolSpec::new("plot", "Plot.");
     let plot = tool_fn(spec, async |_, _| {
         Ok(Output::text("a plot")
@@ -162,7 +161,7 @@ async fn a_payload_never_reaches_the_model_and_pictures_do() {
 }
 
 #[tokio::test]
-async fn what_a_real_wire_said_goes_back_unchanged_and_broken_arguments_are_told() {
+async fn items_of_a_provider_go_back_unchanged() {
     let block =
         r#"{"type":"tool_use","id":"toolu_1","name":"add","input":{"a":1.0,"b":2},"future_field":[1]}"#;
     let body = |content: &str, stop: &str| {
@@ -175,16 +174,11 @@ async fn what_a_real_wire_said_goes_back_unchanged_and_broken_arguments_are_told
         Reply::json(200, body(r#"{"type":"text","text":"done"}"#, "end_turn")),
     ])
     .unwrap();
-    let mut options = ProviderAccess::new(Secret::new("key"));
-    options.base_url = Some(provider.base_url());
-    let client =
-        HttpClient::new(HttpOptions { event_timeout: Duration::from_secs(5), ..HttpOptions::default() })
-            .unwrap();
-    let model = HostedModel::new(Provider::find("anthropic").unwrap(), "claude-x", options, client).unwrap();
     let toolbox = Toolbox::builder().tool(crate::add).build().unwrap();
-    let outcome = Agent::builder(Arc::new(model), toolbox).build().run("Add.").finish().await;
+    let model = hosted(&provider, "anthropic", "claude-x");
+    let outcome = Agent::builder(model, toolbox).build().run("Add.").finish().await;
     assert_eq!(outcome.text(), "done", "{:?}", outcome.error);
-    // `1.0` is an integer to JSON Schema, and this provider's cache is part of what was read.
+    // `1.0` is an integer in JSON Schema, and cached tokens are input.
     assert_eq!(outcome.record.usage.input_tokens, 194);
     let sent = String::from_utf8(provider.requests()[1].body.clone()).unwrap();
     assert!(sent.contains(r#""input":{"a":1.0,"b":2},"future_field":[1]"#), "{sent}");
@@ -193,7 +187,7 @@ async fn what_a_real_wire_said_goes_back_unchanged_and_broken_arguments_are_told
 }
 
 #[tokio::test]
-async fn awaiting_a_run_gives_an_output_or_an_error_with_the_output() {
+async fn awaiting_a_run_yields_an_output_or_an_error_with_the_output() {
     async fn answer(agent: &toolpost_agent::Agent) -> Result<String, Box<dyn std::error::Error>> {
         Ok(agent.run("Hello.").await?.text().to_owned())
     }

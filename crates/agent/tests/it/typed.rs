@@ -1,4 +1,4 @@
-//! Answers that are values.
+//! Typed answers.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ fn oslo() -> City {
 }
 
 #[tokio::test]
-async fn an_answer_is_a_value_of_the_type_that_was_asked_for() {
+async fn a_typed_answer_is_a_value() {
     for text in [
         r#"{"name": "Oslo", "people": 700000}"#,
         r#"{"name": "Oslo", "people": 700000, "mayor": null}"#,
@@ -41,7 +41,7 @@ async fn an_answer_is_a_value_of_the_type_that_was_asked_for() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_mended_and_the_model_is_told_what_is_wrong() {
+async fn a_mismatch_is_reported_to_the_model_and_corrected() {
     let script = r#"
 turns:
   - text: Oslo
@@ -50,16 +50,16 @@ turns:
 "#;
     let answer = agent(script).build().run_as::<City>("Which?").await.unwrap();
     assert_eq!((answer.value, answer.output.record.iterations), (oslo(), 3));
-    let told = serde_json::to_string(&answer.output.turns).unwrap();
-    assert!(told.contains("it is not JSON") && told.contains("`people` is missing"), "{told}");
+    let reported = serde_json::to_string(&answer.output.turns).unwrap();
+    assert!(reported.contains("it is not JSON") && reported.contains("`people` is missing"), "{reported}");
 }
 
 #[tokio::test]
-async fn an_answer_that_never_fits_ends_the_run() {
+async fn an_answer_that_never_matches_ends_the_run() {
     let turns = (0..20).map(|n| format!("  - text: 'no {n}'\n")).collect::<Vec<_>>().concat();
     let script = format!("turns:\n{turns}");
     for (repairs, iterations) in [(2, 3), (0, 1), (5, 6)] {
-        let agent = agent(&script).max_repairs(repairs).build();
+        let agent = agent(&script).limits(crate::limits(|limits| limits.repairs = repairs)).build();
         let failed = agent.run_as::<City>("Which?").await.unwrap_err();
         let outcome = failed.output();
         assert_eq!((&outcome.stop, outcome.record.iterations), (&RunStopReason::AnswerSchema, iterations));
@@ -70,7 +70,7 @@ async fn an_answer_that_never_fits_ends_the_run() {
 }
 
 #[tokio::test]
-async fn a_schema_will_do_without_a_type() {
+async fn a_schema_works_without_a_type() {
     let schema =
         json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer", "minimum": 5}}});
     let script = "turns:\n  - text: '{\"n\": 4}'\n  - text: '{\"n\": 5}'\n";
@@ -80,7 +80,7 @@ async fn a_schema_will_do_without_a_type() {
     assert_eq!(run.finish().await.value, Some(json!({"n": 5})));
 }
 
-/// A Chat Completions server that says these texts, one after another.
+/// A Chat Completions server with these answers in order.
 fn chat(texts: &'static [&'static str], refuses: fn(&Value) -> bool) -> LoopbackProvider {
     let said = std::sync::atomic::AtomicUsize::new(0);
     LoopbackProvider::start_with(move |request| {
@@ -109,12 +109,12 @@ fn agent_at(server: &LoopbackProvider, catalog: &Arc<Catalog>) -> Agent {
 const FITS: &str = r#"{"name": "Oslo", "people": 700000}"#;
 
 #[tokio::test]
-async fn a_server_without_schemas_and_tools_is_told_in_the_instructions() {
+async fn a_server_without_schemas_and_tools_gets_the_schema_in_the_system_prompt() {
     let takes_neither = |body: &Value| body.get("response_format").is_some() || body.get("tools").is_some();
     let unknown = Arc::clone(Catalog::built_in());
     let row = r#"{"models": [{"id": "openai-compatible/small", "features": {"structured_output": false, "tools": false}}]}"#;
     let known = Arc::new(unknown.with_file("mine", row).unwrap());
-    // Of whom nothing is known is asked natively, then by way of a tool.
+    // An unknown server gets a native schema first, then a forced tool.
     for (catalog, refused) in [(&unknown, 2), (&known, 0)] {
         let server = chat(&["It is Oslo.", FITS], takes_neither);
         let answer = agent_at(&server, catalog).run_as::<City>("Which?").await.unwrap();
@@ -143,7 +143,7 @@ async fn a_server_without_schemas_and_tools_is_told_in_the_instructions() {
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_the_form_is_asked_by_way_of_a_tool() {
+async fn a_server_that_rejects_schemas_gets_a_forced_tool() {
     let server = LoopbackProvider::start_with(|request| {
         let body = request.json();
         if body.get("response_format").is_some() {
@@ -177,24 +177,24 @@ async fn a_server_that_refuses_the_form_is_asked_by_way_of_a_tool() {
 }
 
 #[tokio::test]
-async fn a_server_that_passes_the_schema_over_has_it_with_the_first_hint() {
+async fn a_server_that_ignores_the_schema_gets_it_with_the_first_correction() {
     let server = chat(&["Oslo", "Oslo!", FITS], |_| false);
     let answer = agent_at(&server, Catalog::built_in()).run_as::<City>("Which?").await.unwrap();
     assert_eq!(answer.value, oslo());
     let bodies: Vec<Value> = server.requests().iter().map(ReceivedRequest::json).collect();
-    let told = |body: &Value| body["messages"].to_string().matches("\\\"people\\\"").count();
-    assert_eq!(bodies.iter().map(|body| told(body) > 0).collect::<Vec<_>>(), [false, true, true]);
-    assert_eq!(told(&bodies[1]), told(&bodies[2]), "once is enough");
+    let reported = |body: &Value| body["messages"].to_string().matches("\\\"people\\\"").count();
+    assert_eq!(bodies.iter().map(|body| reported(body) > 0).collect::<Vec<_>>(), [false, true, true]);
+    assert_eq!(reported(&bodies[1]), reported(&bodies[2]), "once is enough");
     assert!(bodies.iter().all(|body| body.get("response_format").is_some()));
 }
 
 #[tokio::test]
-async fn an_answer_is_whole_also_if_its_last_piece_says_nothing() {
+async fn an_answer_is_complete_even_if_its_last_part_is_empty() {
     let schema = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}});
     let script = "turns:\n  - text: '{\"n\": 4}'\n    stop: pause\n  - text: ''\n  - text: '{\"n\": 5}'\n";
     let outcome = agent(script).answer_schema(schema.clone()).build().run("Which?").finish().await;
     assert_eq!((outcome.value, outcome.record.iterations), (Some(json!({"n": 4})), 2));
-    // What was said before a call is no answer.
+    // Text before a call is no answer.
     let script = "turns:\n  - text: '{\"n\": 4}'\n    calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - text: ''\n  - text: '{\"n\": 5}'\n";
     let outcome = agent(script).answer_schema(schema).build().run("Which?").finish().await;
     assert_eq!((outcome.value, outcome.record.iterations), (Some(json!({"n": 5})), 3));

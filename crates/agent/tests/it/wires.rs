@@ -1,32 +1,23 @@
-//! Whole runs over the wire of each provider, and what of a run stands in its requests.
+//! Runs over the wire of each provider.
 
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use toolpost::{Approval, Event};
-use toolpost_agent::{Agent, AgentBuilder, Conversations, NewConversation, RunStopReason};
-use toolpost_llm::{
-    HostedModel, HostedTool, HttpClient, HttpOptions, OutputFormat, Provider, ProviderAccess, Secret,
-    Settings,
-};
-use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
+use toolpost_agent::{Agent, AgentBuilder, Conversations, RunStopReason};
+use toolpost_llm::{HostedTool, OutputFormat, Settings};
+use toolpost_testkit::provider::{LoopbackProvider, Reply};
 use toolpost_toolbox::{MemoryStore, Toolbox};
+
+use crate::support::{bodies, hosted};
 
 fn agent_at(server: &LoopbackProvider, provider: &str, model: &str) -> AgentBuilder {
     agent_with(server, provider, model, Approval::Allow)
 }
 
 fn agent_with(server: &LoopbackProvider, provider: &str, model: &str, approval: Approval) -> AgentBuilder {
-    let access =
-        ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("key")) };
-    let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
-    let model = HostedModel::new(Provider::find(provider).unwrap(), model, access, client).unwrap();
     let toolbox = Toolbox::builder().tool(crate::add).approval("add", approval).build().unwrap();
-    Agent::builder(Arc::new(model), toolbox)
-}
-
-fn bodies(server: &LoopbackProvider) -> Vec<Value> {
-    server.requests().iter().map(ReceivedRequest::json).collect()
+    Agent::builder(hosted(server, provider, model), toolbox)
 }
 
 /// The body of a response of OpenAI or xAI.
@@ -38,10 +29,10 @@ fn response(output: &Value) -> Value {
 fn responses() -> [Value; 2] {
     let call = json!({"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "add",
         "arguments": "{\"a\":1,\"b\":2}", "status": "completed"});
-    [response(&call), response(&said())]
+    [response(&call), response(&message_item())]
 }
 
-fn said() -> Value {
+fn message_item() -> Value {
     json!({"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
         "content": [{"type": "output_text", "text": "It is 3.", "annotations": []}]})
 }
@@ -62,7 +53,7 @@ fn messages() -> [Value; 2] {
 }
 
 #[tokio::test]
-async fn a_call_that_waits_is_answered_for_when_another_prompt_comes() {
+async fn a_pending_call_has_a_result_in_the_next_prompt() {
     for (provider, model, replies) in
         [("anthropic", "claude-opus-5-5", messages()), ("openai", "gpt-6.1-sol", responses())]
     {
@@ -70,7 +61,7 @@ async fn a_call_that_waits_is_answered_for_when_another_prompt_comes() {
         let server = LoopbackProvider::start(replies).unwrap();
         let agent = agent_with(&server, provider, model, Approval::Ask).pause_for_approval(true).build();
         let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-        let conversation = conversations.create(NewConversation::default());
+        let conversation = conversations.create();
         let first = conversation.run(&agent, "How much is 1 and 2?").finish().await;
         assert_eq!(first.stop, RunStopReason::ApprovalNeeded, "{provider}: {:?}", first.error);
         let again = conversations.open(conversation.id()).await.unwrap();
@@ -87,21 +78,21 @@ async fn a_call_that_waits_is_answered_for_when_another_prompt_comes() {
             let result = &all[2]["content"][0];
             assert_eq!((&result["type"], &result["tool_use_id"]), (&json!("tool_result"), &json!("c1")));
             assert_eq!(result["is_error"], true, "{body}");
-            assert!(result.to_string().contains("was not carried out"), "{body}");
+            assert!(result.to_string().contains("did not run: another"), "{body}");
             assert!(all[2]["content"][1].to_string().contains("Never mind."), "{body}");
             assert_eq!(all.len(), 3, "{body}");
         } else {
             let all = body["input"].as_array().unwrap();
             assert_eq!((&all[1]["type"], &all[1]["call_id"]), (&json!("function_call"), &json!("c1")));
             assert_eq!((&all[2]["type"], &all[2]["call_id"]), (&json!("function_call_output"), &json!("c1")));
-            assert!(all[2]["output"].to_string().contains("was not carried out"), "{body}");
+            assert!(all[2]["output"].to_string().contains("did not run: another"), "{body}");
             assert!(all.len() == 4 && all[3].to_string().contains("Never mind."), "{body}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_tool_is_called_and_answered_for_on_every_wire() {
+async fn a_tool_call_works_on_every_wire() {
     let anthropic = messages();
     let candidate = |part: Value| {
         json!({"candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}],
@@ -147,8 +138,9 @@ async fn a_tool_is_called_and_answered_for_on_every_wire() {
 }
 
 #[tokio::test]
-async fn hosted_searches_and_json_are_asked_of_the_provider() {
-    let server = LoopbackProvider::start(vec![Reply::json(200, response(&said()).to_string())]).unwrap();
+async fn hosted_searches_and_json_output_reach_the_provider() {
+    let server =
+        LoopbackProvider::start(vec![Reply::json(200, response(&message_item()).to_string())]).unwrap();
     let search =
         HostedTool::WebSearch { max_uses: None, allowed_domains: Vec::new(), blocked_domains: Vec::new() };
     let files = HostedTool::FileSearch { stores: vec!["vs_1".into()], max_results: Some(3) };
@@ -164,7 +156,7 @@ async fn hosted_searches_and_json_are_asked_of_the_provider() {
 }
 
 #[tokio::test]
-async fn what_events_of_usage_carry_is_not_sent_to_the_provider() {
+async fn usage_metadata_is_not_sent_to_the_provider() {
     let event = |kind: &str, mut fields: Value| {
         fields["type"] = json!(kind);
         format!("event: {kind}\ndata: {fields}\n\n")
@@ -174,21 +166,21 @@ async fn what_events_of_usage_carry_is_not_sent_to_the_provider() {
         json!({"sequence_number": 0, "response": {"id": "resp_1", "status": "in_progress", "output": []}}),
     ) + &event(
         "response.output_item.done",
-        json!({"sequence_number": 1, "output_index": 0, "item": said()}),
+        json!({"sequence_number": 1, "output_index": 0, "item": message_item()}),
     ) + &event(
         "response.completed",
-        json!({"sequence_number": 2, "response": response(&said())}),
+        json!({"sequence_number": 2, "response": response(&message_item())}),
     );
     let server = LoopbackProvider::start(vec![Reply::events(stream)]).unwrap();
-    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let sink = Arc::clone(&told);
+    let reported = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let sink = Arc::clone(&reported);
     let agent = agent_at(&server, "openai", "gpt-6.1-sol")
         .on_usage(Arc::new(move |event| sink.lock().unwrap().push(event.metadata.clone())))
         .build();
     let tags = json!({ "tenant": "tenant-seven" }).as_object().unwrap().clone();
     let outcome = agent.run("Hi.").with_usage_metadata(tags.clone()).finish().await;
     assert_eq!(outcome.text(), "It is 3.", "{:?}", outcome.error);
-    assert_eq!(*told.lock().unwrap(), [tags]);
+    assert_eq!(*reported.lock().unwrap(), [tags]);
     let request = &server.requests()[0];
     assert_eq!(request.json()["stream"], true);
     let sent = String::from_utf8_lossy(&request.body).into_owned() + &format!("{:?}", request.headers);
@@ -196,13 +188,13 @@ async fn what_events_of_usage_carry_is_not_sent_to_the_provider() {
 }
 
 #[tokio::test]
-async fn what_an_answer_says_beside_itself_is_told_once() {
+async fn a_notice_of_an_answer_is_emitted_once() {
     let body = json!({"id": "resp_1", "object": "response", "status": "completed", "model": "m",
         "output": [{"type": "message", "id": "m", "role": "assistant", "status": "completed",
             "content": [{"type": "output_text", "text": "hi", "annotations": []}]}]});
     let server = LoopbackProvider::start(vec![Reply::json(200, body.to_string())]).unwrap();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&told);
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&reported);
     let agent = agent_at(&server, "openai", "gpt-x")
         .on_event(Arc::new(move |event: &Event| {
             if let Event::Notice { message } = event {
@@ -212,13 +204,13 @@ async fn what_an_answer_says_beside_itself_is_told_once() {
         .build();
     let outcome = agent.run("hi").finish().await;
     assert_eq!(outcome.stop, RunStopReason::EndTurn, "{:?}", outcome.error);
-    let told = told.lock().unwrap();
-    let of_tokens = told.iter().filter(|notice| notice.contains("token counts")).count();
-    assert_eq!(of_tokens, 1, "{told:?}");
+    let reported = reported.lock().unwrap();
+    let of_tokens = reported.iter().filter(|notice| notice.contains("token counts")).count();
+    assert_eq!(of_tokens, 1, "{reported:?}");
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_an_approval_at_the_provider_is_told_of() {
+async fn an_approval_request_of_the_provider_is_a_notice() {
     let body = json!({"id": "resp_1", "object": "response", "status": "completed", "model": "m",
         "output": [{"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "tickets", "name": "close",
             "arguments": "{}"}],
@@ -226,13 +218,13 @@ async fn a_call_that_waits_for_an_approval_at_the_provider_is_told_of() {
     let server = LoopbackProvider::start(vec![Reply::json(200, body.to_string())]).unwrap();
     let outcome = agent_at(&server, "openai", "gpt-x").build().run("hi").finish().await;
     assert!(!outcome.record.success, "{:?}", outcome.stop);
-    let told = &outcome.record.notices;
-    let has = |part: &str| told.iter().any(|notice| notice.contains(part));
-    assert!(has("`close` on the MCP server `tickets`") && has("require_approval"), "{told:?}");
+    let reported = &outcome.record.notices;
+    let has = |part: &str| reported.iter().any(|notice| notice.contains(part));
+    assert!(has("`close` on the MCP server `tickets`") && has("require_approval"), "{reported:?}");
 }
 
 #[tokio::test]
-async fn arguments_of_too_many_levels_are_said_to_have_too_many() {
+async fn deeply_nested_arguments_are_reported_to_the_model() {
     let arguments = format!("{{\"a\":{}{}}}", "[".repeat(200), "]".repeat(200));
     let call = json!({"id": "resp_1", "object": "response", "status": "completed", "model": "m",
         "output": [{"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "add", "status": "completed",

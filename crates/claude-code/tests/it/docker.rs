@@ -1,22 +1,21 @@
-//! The real Claude Code in containers of a daemon of our own.
+//! The real Claude Code in containers of a test daemon.
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use toolpost_claude_code::{ClaudeCode, ClaudeCodeErrorKind, Executor};
+use toolpost_claude_code::{ClaudeCode, ClaudeCodeErrorKind as Kind, Executor};
 use toolpost_sandbox::docker::image::{CLAUDE_CODE_PROGRAM, Recipe};
 use toolpost_sandbox::docker::{Docker, DockerHost, Options};
 
 use crate::daemon::Daemon;
-use crate::real::{calls_our_tools, model, starts_servers_and_says_what_is_wrong, toolbox, with};
-use crate::{KEY, claude, program};
+use crate::real::{check_connected_tools, check_sources_and_errors, model, toolbox, with};
+use crate::{KEY, claude, eventually, program};
 
 const IMAGE: &str = "toolpost/claude-code:test";
 
-/// A daemon with an image of the program that is installed, as `image build claude-code` makes it; none, loudly, where
-/// it cannot be had.
+/// A daemon with an image of the installed program, like that of `image build claude-code`; else prints why it is skipped.
 fn daemon(test: &str) -> Option<Daemon> {
     let program = program(test)?;
     let daemon = match Daemon::start() {
@@ -37,8 +36,8 @@ fn daemon(test: &str) -> Option<Daemon> {
     for name in ["sh", "sed", "cat"] {
         std::os::unix::fs::symlink("busybox", root.path().join("bin").join(name)).unwrap();
     }
-    for folder in ["tmp", "workspace", "proc", "sys", "dev", "etc"] {
-        std::fs::create_dir(root.path().join(folder)).unwrap();
+    for name in ["tmp", "workspace", "proc", "sys", "dev", "etc"] {
+        std::fs::create_dir(root.path().join(name)).unwrap();
     }
     put(&Path::new("/bin/bash").canonicalize().unwrap(), "/bin/bash");
     for program in [program.as_path(), Path::new("/bin/bash")] {
@@ -62,18 +61,15 @@ fn executor(host: &DockerHost) -> Executor {
     Executor::container(CLAUDE_CODE_PROGRAM, Arc::new(Docker::connect(host, options).unwrap()))
 }
 
-fn all_gone(daemon: &Daemon) {
-    let begun = Instant::now();
-    while !daemon.containers().is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", daemon.containers());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+async fn all_removed(daemon: &Daemon) {
+    eventually("all containers are removed", || daemon.containers().is_empty()).await;
 }
 
-/// What every process of this machine shows of itself: its arguments and its environment.
-fn shown_by_processes() -> Vec<u8> {
-    let folders = std::fs::read_dir("/proc").unwrap().flatten();
-    let files = folders.flat_map(|folder| ["cmdline", "environ"].map(|name| folder.path().join(name)));
+/// The arguments and environments of all processes of this machine.
+fn process_texts() -> Vec<u8> {
+    let directories = std::fs::read_dir("/proc").unwrap().flatten();
+    let files =
+        directories.flat_map(|directory| ["cmdline", "environ"].map(|name| directory.path().join(name)));
     files.filter_map(|file| std::fs::read(file).ok()).flatten().collect()
 }
 
@@ -82,30 +78,27 @@ fn contains(bytes: &[u8], text: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_calls_our_tools_and_leaves_nothing() {
-    let Some(daemon) = daemon("a_container_calls_our_tools_and_leaves_nothing") else { return };
-    // Nothing is made without a credential.
+async fn a_container_calls_connected_tools_and_is_removed() {
+    let Some(daemon) = daemon("a_container_calls_connected_tools_and_is_removed") else { return };
+    // Without a credential, no container starts.
     let (model, toolbox) = (model(), toolbox());
     let without_credential = ClaudeCode::builder().executor(executor(&daemon.host)).build().unwrap();
-    assert_eq!(
-        without_credential.run("hi").await.error.unwrap().kind(),
-        ClaudeCodeErrorKind::CredentialMissing
-    );
+    assert_eq!(without_credential.run("hi").await.error.unwrap().kind(), Kind::CredentialMissing);
     let missing = Options::new("toolpost/none:here").idle_containers(0);
     let missing = Executor::container("claude", Arc::new(Docker::connect(&daemon.host, missing).unwrap()));
     let error = claude(missing).base_url(model.base_url()).build().unwrap().run("hi").await.error.unwrap();
-    assert_eq!(error.kind(), ClaudeCodeErrorKind::Program, "{error}");
+    assert_eq!(error.kind(), Kind::Program, "{error}");
     let absent = Options::new(IMAGE).idle_containers(0);
     let absent = Executor::container("/nowhere", Arc::new(Docker::connect(&daemon.host, absent).unwrap()));
     let error = claude(absent).base_url(model.base_url()).build().unwrap().run("hi").await.error.unwrap();
-    assert_eq!(error.kind(), ClaudeCodeErrorKind::Program, "{error}");
-    all_gone(&daemon);
+    assert_eq!(error.kind(), Kind::Program, "{error}");
+    all_removed(&daemon).await;
     assert!(model.requests().is_empty());
 
-    calls_our_tools(executor(&daemon.host)).await;
-    starts_servers_and_says_what_is_wrong(executor(&daemon.host)).await;
+    check_connected_tools(executor(&daemon.host)).await;
+    check_sources_and_errors(executor(&daemon.host)).await;
 
-    // What anybody can look at holds no secret while it runs.
+    // Arguments, environments and logs have no secret.
     let agent = with(executor(&daemon.host), &model, &toolbox).build().unwrap();
     let mut session = agent.start().await.unwrap();
     let outcome = session.turn("call mcp__calc__increase {\"by\": 1}").await;
@@ -114,29 +107,30 @@ async fn a_container_calls_our_tools_and_leaves_nothing() {
     let names = daemon.containers();
     let digits = names[0].strip_prefix("agent-").unwrap_or_else(|| panic!("{names:?}"));
     assert!(digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{names:?}");
-    let told = daemon.request("GET", &format!("/containers/{id}/json"), "");
-    assert!(told.contains(&names[0]) && told.contains("\"NetworkMode\":\"none\""), "{told}");
-    let processes = shown_by_processes();
+    let shown = daemon.request("GET", &format!("/containers/{id}/json"), "");
+    assert!(shown.contains(&names[0]) && shown.contains("\"NetworkMode\":\"none\""), "{shown}");
+    let processes = process_texts();
     assert!(contains(&processes, "--strict-mcp-config"), "the program is seen");
     for secret in [KEY, "Bearer "] {
-        assert!(!contains(told.as_bytes(), secret) && !contains(&processes, secret), "{secret}");
+        assert!(!contains(shown.as_bytes(), secret) && !contains(&processes, secret), "{secret}");
     }
     let logs = daemon.request("GET", &format!("/containers/{id}/logs?stdout=1&stderr=1"), "");
     assert!(!logs.contains(KEY));
 
-    // Killed by somebody in the middle of a turn.
-    let (turn, ()) = tokio::join!(session.turn("wait 60000"), async {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+    // Killed during a turn.
+    let requests = model.requests().len();
+    let (turn, ()) = tokio::join!(session.turn("wait 600000"), async {
+        eventually("the turn begins", || model.requests().len() > requests).await;
         daemon.request("POST", &format!("/containers/{id}/kill"), "");
     });
     let error = turn.error.unwrap();
-    assert_eq!((error.kind(), error.class().as_str()), (ClaudeCodeErrorKind::Killed, "execution"), "{error}");
+    assert_eq!((error.kind(), error.class().as_str()), (Kind::Killed, "execution"), "{error}");
     assert!(error.message().contains("137"), "{error}");
     assert_eq!(turn.record.container_id.as_deref(), Some(id.as_str()));
     session.end().await;
-    all_gone(&daemon);
+    all_removed(&daemon).await;
 
-    // Dropped, and told to end.
+    // A dropped session, and an ended one.
     for is_dropped in [true, false] {
         let session = agent.start().await.unwrap();
         assert_eq!(daemon.containers().len(), 1);
@@ -145,31 +139,30 @@ async fn a_container_calls_our_tools_and_leaves_nothing() {
         } else {
             session.end().await;
         }
-        all_gone(&daemon);
+        all_removed(&daemon).await;
     }
 
-    // What its own tools make in the working folder is there afterwards; limits are the daemon's business too.
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("there.txt"), "from before").unwrap();
+    // Files of own tools are in the working directory afterwards, and the daemon has the limits.
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("there.txt"), "from before").unwrap();
     let agent = with(executor(&daemon.host), &model, &toolbox)
         .own_tools(["Bash"])
         .allow(["Bash(cat*)", "Bash"])
-        .working_dir(folder.path())
+        .working_dir(directory.path())
         .max_memory_bytes(3 << 30)
-        .max_processes(300)
         .max_cpus(1.5)
         .build()
         .unwrap();
     let mut session = agent.start().await.unwrap();
-    let told = daemon.request("GET", &format!("/containers/{}/json", daemon.containers()[0]), "");
-    for limit in ["\"Memory\":3221225472", "\"PidsLimit\":301", "\"NanoCpus\":1500000000"] {
-        assert!(told.contains(limit), "{limit}: {told}");
+    let shown = daemon.request("GET", &format!("/containers/{}/json", daemon.containers()[0]), "");
+    for limit in ["\"Memory\":3221225472", "\"PidsLimit\":1025", "\"NanoCpus\":1500000000"] {
+        assert!(shown.contains(limit), "{limit}: {shown}");
     }
     let outcome = session.turn("call Bash {\"command\": \"cat there.txt > made.txt\"}").await;
     assert_eq!(outcome.error, None);
     session.end().await;
-    let made = std::fs::read_to_string(folder.path().join("made.txt"));
+    let made = std::fs::read_to_string(directory.path().join("made.txt"));
     assert_eq!(made.ok().as_deref(), Some("from before"), "{}", outcome.text());
-    all_gone(&daemon);
-    assert!(!contains(&shown_by_processes(), KEY));
+    all_removed(&daemon).await;
+    assert!(!contains(&process_texts(), KEY));
 }

@@ -1,6 +1,7 @@
-//! Claude Code: a program that plays it, and the real one where it is installed.
+//! Claude Code: a scripted program, and the real one if installed.
 #![cfg(target_os = "linux")]
 #![expect(
+    clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -22,7 +23,7 @@ use std::path::PathBuf;
 use toolpost_claude_code::{ClaudeCode, ClaudeCodeBuilder, Credential, Executor};
 use toolpost_core::Secret;
 
-/// What must be seen nowhere.
+/// The credential, which must not leak.
 const KEY: &str = "sk-ant-canary-0123456789";
 
 /// A builder with a credential.
@@ -39,4 +40,14 @@ fn program(test: &str) -> Option<PathBuf> {
     }
     println!("SKIP {test}: Claude Code is not installed; `cargo xtask test` installs it below .dev");
     None
+}
+
+/// Waits until a condition holds.
+async fn eventually(claim: &str, holds: impl Fn() -> bool) {
+    let held = async {
+        while !holds() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_mins(1), held).await.expect(claim);
 }

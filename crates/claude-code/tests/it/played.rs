@@ -1,15 +1,15 @@
-//! What the runner makes of what a program says, by a script that says it.
+//! The output of a turn for the events of a scripted program.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use toolpost_agent::RunStopReason;
 use toolpost_claude_code::{
-    ClaudeCode, ClaudeCodeErrorKind, ClaudeCodeOutput, ClaudeCodeTurn, Connection, Credential, ErrorClass,
+    ClaudeCode, ClaudeCodeErrorKind as Kind, ClaudeCodeOutput, ClaudeCodeTurn, Credential, ErrorClass,
     Executor,
 };
 use toolpost_core::{Cancellation, Event, Secret};
@@ -18,20 +18,20 @@ use crate::{KEY, claude};
 
 /// A program that is a shell script.
 struct Played {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Played {
     /// A program with this script.
     fn new(script: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("claude");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("claude");
         std::fs::write(&path, format!("#!/bin/sh\n{script}")).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        Self { folder }
+        Self { directory }
     }
 
-    /// A program that greets, reads one prompt, and then runs this script.
+    /// A program that connects, reads one prompt, and then runs this script.
     fn ready(script: &str) -> Self {
         let greeting = answer(1, &json!({}));
         let servers = answer(2, &json!({ "mcpServers": [] }));
@@ -43,7 +43,7 @@ impl Played {
     }
 
     fn path(&self) -> PathBuf {
-        self.folder.path().join("claude")
+        self.directory.path().join("claude")
     }
 
     fn agent(&self) -> ClaudeCode {
@@ -77,12 +77,12 @@ fn ended(more: &Value) -> Value {
     value
 }
 
-fn kind(outcome: &ClaudeCodeOutput) -> ClaudeCodeErrorKind {
+fn kind(outcome: &ClaudeCodeOutput) -> Kind {
     outcome.error.as_ref().unwrap_or_else(|| panic!("no error: {outcome:?}")).kind()
 }
 
 #[tokio::test]
-async fn a_turn_is_told_and_recorded() {
+async fn a_turn_has_events_and_a_record() {
     let lines = [
         json!({ "type": "system", "subtype": "init", "session_id": "s-1", "model": "claude-x", "mcp_servers": [] }),
         json!({ "type": "assistant", "parent_tool_use_id": null, "message": { "content": [
@@ -92,23 +92,19 @@ async fn a_turn_is_told_and_recorded() {
         json!({ "type": "user", "message": { "content": [
             { "type": "tool_result", "tool_use_id": "t1", "content": "1234" },
             { "type": "tool_result", "tool_use_id": "t2", "content": "no such file", "is_error": true } ] } }),
-        json!({ "type": "system", "subtype": "task_started", "task_id": "k", "tool_use_id": "t3", "description": "look" }),
-        json!({ "type": "system", "subtype": "task_notification", "task_id": "k", "status": "completed", "summary": "saw" }),
         json!({ "type": "tomorrow", "x": 1 }),
         ended(&json!({})),
     ];
     let played = Played::ready(&lines.iter().map(say).collect::<String>());
-    let told: Arc<Mutex<Vec<Value>>> = Arc::default();
-    let heard = Arc::clone(&told);
-    let sink = move |event: &Event| heard.lock().unwrap().push(serde_json::to_value(event).unwrap());
+    let events: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let stored = Arc::clone(&events);
+    let sink = move |event: &Event| stored.lock().unwrap().push(serde_json::to_value(event).unwrap());
     let agent = claude(Executor::process(played.path())).on_event(Arc::new(sink)).build().unwrap();
     let outcome = agent.run("do it").await;
     assert_eq!(outcome.error, None);
     assert_eq!(outcome.stop, RunStopReason::EndTurn);
     assert_eq!(outcome.session.as_deref(), Some("s-1"));
     assert_eq!(outcome.unknown, [json!({ "type": "tomorrow", "x": 1 })]);
-    let subagent = &outcome.subagents[0];
-    assert_eq!((subagent.status.as_str(), subagent.description.as_str()), ("completed", "saw"));
     let record = serde_json::to_value(&*outcome.record).unwrap();
     for (field, value) in [
         ("success", json!(true)),
@@ -130,16 +126,13 @@ async fn a_turn_is_told_and_recorded() {
         (&calls[1]["status"], &calls[1]["error"]["message"]),
         (&json!("error"), &json!("no such file"))
     );
-    let told = told.lock().unwrap();
-    let types: Vec<&str> = told.iter().filter_map(|event| event["type"].as_str()).collect();
-    assert_eq!(
-        types,
-        ["run.started", "text.delta", "notice", "call.finished", "call.finished", "run.finished"]
-    );
+    let events = events.lock().unwrap();
+    let types: Vec<&str> = events.iter().filter_map(|event| event["type"].as_str()).collect();
+    assert_eq!(types, ["run.started", "text.delta", "call.finished", "call.finished", "run.finished"]);
 }
 
 #[tokio::test]
-async fn what_the_program_calls_a_success_is_an_error_where_it_is_none() {
+async fn a_failure_that_the_program_reports_as_success_is_an_error() {
     let denied = ended(&json!({ "permission_denials": [{ "tool_name": "Bash", "tool_use_id": "t" }] }));
     let error = |subtype: &str, more: Value| {
         let mut value = ended(&json!({ "subtype": subtype, "is_error": true, "result": null }));
@@ -154,55 +147,30 @@ async fn what_the_program_calls_a_success_is_an_error_where_it_is_none() {
     };
     let mut rows = tokio::task::JoinSet::new();
     let overloaded = json!({ "api_error_status": 529, "errors": ["Overloaded"] });
-    for (line, kind_of, class, stop) in [
-        (denied, ClaudeCodeErrorKind::Denied, ErrorClass::Execution, "permission_denied"),
-        (
-            error("error_max_turns", json!({})),
-            ClaudeCodeErrorKind::Limit,
-            ErrorClass::Execution,
-            "max_iterations",
-        ),
-        (
-            error("error_max_budget_usd", json!({})),
-            ClaudeCodeErrorKind::Limit,
-            ErrorClass::Execution,
-            "max_cost",
-        ),
-        (
-            error("error_during_execution", json!({})),
-            ClaudeCodeErrorKind::Failed,
-            ErrorClass::Execution,
-            "model_error",
-        ),
-        (error("success", overloaded), ClaudeCodeErrorKind::Provider, ErrorClass::Connection, "model_error"),
-        (
-            error("success", json!({ "result": "Not logged in · Please run /login" })),
-            ClaudeCodeErrorKind::CredentialRefused,
-            ErrorClass::Configuration,
-            "model_error",
-        ),
-        (retry, ClaudeCodeErrorKind::CredentialRefused, ErrorClass::Configuration, "model_error"),
-        (init("failed"), ClaudeCodeErrorKind::ToolServer, ErrorClass::Connection, "tool_server"),
-        (init("needs-auth"), ClaudeCodeErrorKind::ToolServer, ErrorClass::Connection, "tool_server"),
-        (
-            ended(&json!({ "stop_reason": "max_tokens" })),
-            ClaudeCodeErrorKind::Limit,
-            ErrorClass::Execution,
-            "output_tokens",
-        ),
+    let logged_out = json!({ "result": "Not logged in · Please run /login" });
+    let truncated = ended(&json!({ "stop_reason": "max_tokens" }));
+    for (line, expected, class, stop) in [
+        (denied, Kind::Denied, ErrorClass::Execution, "permission_denied"),
+        (error("error_max_turns", json!({})), Kind::Limit, ErrorClass::Execution, "max_iterations"),
+        (error("error_max_budget_usd", json!({})), Kind::Limit, ErrorClass::Execution, "max_cost"),
+        (error("error_during_execution", json!({})), Kind::Failed, ErrorClass::Execution, "model_error"),
+        (error("success", overloaded), Kind::Provider, ErrorClass::Connection, "model_error"),
+        (error("success", logged_out), Kind::CredentialRefused, ErrorClass::Configuration, "model_error"),
+        (retry, Kind::CredentialRefused, ErrorClass::Configuration, "model_error"),
+        (init("failed"), Kind::ToolServer, ErrorClass::Connection, "tool_server"),
+        (init("needs-auth"), Kind::ToolServer, ErrorClass::Connection, "tool_server"),
+        (truncated, Kind::Limit, ErrorClass::Execution, "output_tokens"),
     ] {
         rows.spawn(async move {
-            // What does not end the turn by itself must be ended by us: the program stays for a minute.
-            let played = Played::ready(&format!("{}sleep 60", say(&line)));
-            let begun = Instant::now();
+            // The program does not end by itself.
+            let played = Played::ready(&format!("{}sleep 600", say(&line)));
             let outcome = played.run().await;
-            assert_eq!(kind(&outcome), kind_of, "{line}");
+            assert_eq!(kind(&outcome), expected, "{line}");
             let failure = outcome.error.clone().unwrap();
             assert_eq!(failure.class(), class, "{line}");
             assert_eq!(outcome.stop.as_str(), stop, "{line}");
             assert!(!outcome.record.success, "{line}");
             assert_eq!(outcome.record.error.as_ref().unwrap()["class"], class.as_str());
-            assert!(begun.elapsed() < Duration::from_secs(30), "{line}");
         });
     }
     while let Some(row) = rows.join_next().await {
@@ -211,102 +179,87 @@ async fn what_the_program_calls_a_success_is_an_error_where_it_is_none() {
 }
 
 #[tokio::test]
-async fn a_program_that_dies_says_how() {
+async fn the_error_of_a_program_that_ends_has_the_reason() {
     let killed = Played::ready("echo 'it hurts' >&2; kill -9 $$").run().await;
-    assert_eq!(kind(&killed), ClaudeCodeErrorKind::Killed);
+    assert_eq!(kind(&killed), Kind::Killed);
     let text = killed.error.unwrap().to_string();
     assert!(text.contains("signal 9") && text.contains("it hurts"), "{text}");
     let exited = Played::ready("exit 3").run().await;
-    assert_eq!(kind(&exited), ClaudeCodeErrorKind::Killed);
+    assert_eq!(kind(&exited), Kind::Killed);
     assert!(exited.error.unwrap().to_string().contains("status 3"));
     let never = Played::new("echo 'no such option' >&2; exit 1").run().await;
     assert_eq!(
         (kind(&never), never.error.as_ref().unwrap().class()),
-        (ClaudeCodeErrorKind::Program, ErrorClass::Configuration)
+        (Kind::Program, ErrorClass::Configuration)
     );
     assert!(never.error.unwrap().to_string().contains("no such option"));
 }
 
 #[tokio::test]
-async fn a_program_that_does_not_speak_is_given_up() {
+async fn a_program_without_events_is_killed() {
     let babble = Played::new("yes Welcome").run().await;
-    assert_eq!(kind(&babble), ClaudeCodeErrorKind::Program);
-    let silent = Played::new("sleep 60");
+    assert_eq!(kind(&babble), Kind::Program);
+    let silent = Played::new("sleep 600");
     let agent =
         claude(Executor::process(silent.path())).start_timeout(Duration::from_millis(300)).build().unwrap();
-    let begun = Instant::now();
     let error = agent.start().await.unwrap_err();
-    assert_eq!(error.kind(), ClaudeCodeErrorKind::Program);
+    assert_eq!(error.kind(), Kind::Program);
     assert!(error.message().contains("300ms") || error.message().contains("300 ms"), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(20));
     let huge =
         Played::ready(&format!("head -c 9000000 /dev/zero | tr '\\0' x; echo\n{}", say(&ended(&json!({})))));
-    assert_eq!(huge.run().await.error, None, "a line that is too long is passed over");
+    assert_eq!(huge.run().await.error, None, "a line that is too long is dropped");
 }
 
 #[tokio::test]
-async fn a_turn_that_is_stopped_or_late_ends_the_session() {
-    let played = Played::ready("sleep 60");
+async fn a_cancelled_or_late_turn_ends_the_session() {
+    let played = Played::ready("sleep 600");
     let agent =
         claude(Executor::process(played.path())).max_time(Duration::from_millis(200)).build().unwrap();
     let mut session = agent.start().await.unwrap();
     let outcome = session.turn("do it").await;
-    assert_eq!((kind(&outcome), &outcome.stop), (ClaudeCodeErrorKind::Limit, &RunStopReason::MaxTime));
+    assert_eq!((kind(&outcome), &outcome.stop), (Kind::Limit, &RunStopReason::MaxTime));
     let after = session.turn("again").await;
-    assert_eq!(kind(&after), ClaudeCodeErrorKind::Ended);
+    assert_eq!(kind(&after), Kind::Ended);
     assert_eq!(after.error.unwrap().class(), ErrorClass::State);
-    assert_eq!(session.set_model("opus").await.unwrap_err().kind(), ClaudeCodeErrorKind::Ended);
     let cancellation = Cancellation::new();
     let stop = cancellation.clone();
-    tokio::spawn(async move {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        stop.cancel();
-    });
-    let turn = ClaudeCodeTurn::new("do it").with_cancellation(cancellation);
-    let outcome = played.agent().run_turn(turn).await;
-    assert_eq!((kind(&outcome), outcome.stop), (ClaudeCodeErrorKind::Cancelled, RunStopReason::Cancelled));
+    let sink = move |event: &Event| {
+        if matches!(event, Event::RunStarted { .. }) {
+            stop.cancel();
+        }
+    };
+    let agent = claude(Executor::process(played.path())).on_event(Arc::new(sink)).build().unwrap();
+    let outcome = agent.run_turn(ClaudeCodeTurn::new("do it").with_cancellation(cancellation)).await;
+    assert_eq!((kind(&outcome), outcome.stop), (Kind::Cancelled, RunStopReason::Cancelled));
 }
 
 #[tokio::test]
-async fn nothing_is_started_without_a_credential_or_with_a_server_that_is_not_there() {
+async fn nothing_starts_without_a_credential_a_provider_or_a_program() {
     let marker = tempfile::tempdir().unwrap();
     let started = marker.path().join("started");
     let played = Played::new(&format!("touch {}", started.display()));
     let without = ClaudeCode::builder().executor(Executor::process(played.path())).build().unwrap();
     let outcome = without.run("do it").await;
-    assert_eq!(kind(&outcome), ClaudeCodeErrorKind::CredentialMissing);
+    assert_eq!(kind(&outcome), Kind::CredentialMissing);
     assert_eq!(outcome.error.unwrap().class(), ErrorClass::Configuration);
     let empty =
         claude(Executor::process(played.path())).credential(Credential::OauthToken(Secret::new(" \n")));
-    assert_eq!(
-        empty.build().unwrap().start().await.unwrap_err().kind(),
-        ClaudeCodeErrorKind::CredentialMissing
-    );
+    assert_eq!(empty.build().unwrap().start().await.unwrap_err().kind(), Kind::CredentialMissing);
     let broken = claude(Executor::process(played.path())).credential(Credential::ApiKey(Secret::new("a\nb")));
-    assert_eq!(
-        broken.build().unwrap().start().await.unwrap_err().kind(),
-        ClaudeCodeErrorKind::CredentialRefused
-    );
-    // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut dead = played.agent();
-    dead.connect_to("dead", Connection::http(format!("http://127.0.0.1:{port}/mcp"))).unwrap();
-    let error = dead.start().await.unwrap_err();
-    assert_eq!((error.kind(), error.class()), (ClaudeCodeErrorKind::ToolServer, ErrorClass::Connection));
-    assert!(error.message().contains("`dead`") && error.message().contains(&port.to_string()), "{error}");
+    assert_eq!(broken.build().unwrap().start().await.unwrap_err().kind(), Kind::CredentialRefused);
     for executor in [Executor::process(played.path()), Executor::sandbox(played.path())] {
         let forbidden =
             claude(executor).no_network(true).base_url("https://provider.example").build().unwrap();
-        assert_eq!(forbidden.start().await.unwrap_err().kind(), ClaudeCodeErrorKind::Sandbox);
+        assert_eq!(forbidden.start().await.unwrap_err().kind(), Kind::Sandbox);
     }
     let gone = claude(Executor::process("/nowhere/claude")).build().unwrap();
-    assert_eq!(gone.start().await.unwrap_err().kind(), ClaudeCodeErrorKind::Program);
+    assert_eq!(gone.start().await.unwrap_err().kind(), Kind::Program);
     assert!(!started.exists(), "the program was started");
 }
 
 #[tokio::test]
-async fn the_key_is_seen_nowhere_but_in_its_descriptor() {
-    // Says everything that a curious program can find, and the key from where it belongs.
+async fn the_key_is_in_its_descriptor_only() {
+    // Prints what a program can read, and the key from its descriptor.
     let played = Played::ready(
         r#"words="$* $(env) $(cat /proc/$$/cmdline | tr '\0' ' ') $(cat /proc/$PPID/cmdline 2>/dev/null | tr '\0' ' ')"
 case "$words" in *canary*) found=yes;; *) found=no;; esac
@@ -327,7 +280,7 @@ exit 1"#,
     assert_eq!(seen["length"], KEY.len());
     assert_eq!(seen["again"], "", "a descriptor is read once");
     assert_eq!(seen["servers"], json!({ "mcpServers": {} }));
-    // What the program says in words is scrubbed.
+    // Text of the program is redacted.
     let text = format!("{:?} {:?}", outcome.error, outcome.record);
     assert!(text.contains("[secret]") && !text.contains("canary"), "{text}");
 }
@@ -335,13 +288,13 @@ exit 1"#,
 #[tokio::test]
 async fn options_reach_the_program() {
     let played = Played::ready(
-        r#"printf '{"type":"words","words":"%s","folder":"%s","home":"%s"}\n' "$(printf '%s|' "$@")" "$PWD" "$HOME"
+        r#"printf '{"type":"words","words":"%s","directory":"%s","home":"%s"}\n' "$(printf '%s|' "$@")" "$PWD" "$HOME"
 exit 1"#,
     );
     let words = async |agent: ClaudeCode| {
         let outcome = agent.run("do it").await;
         let seen = outcome.unknown[0].clone();
-        (seen["words"].as_str().unwrap().to_owned(), seen["folder"].as_str().unwrap().to_owned())
+        (seen["words"].as_str().unwrap().to_owned(), seen["directory"].as_str().unwrap().to_owned())
     };
     let (plain, _) = words(played.agent()).await;
     for word in
@@ -360,26 +313,24 @@ exit 1"#,
     ] {
         assert!(!plain.contains(word), "{plain}");
     }
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let agent = claude(Executor::process(played.path()))
         .model("haiku")
         .system("be brief")
-        .append_system("be kind")
         .own_tools(["Read", "Grep"])
         .allow(["Read"])
         .permission_mode(toolpost_claude_code::PermissionMode::Plan)
         .max_iterations(3)
         .max_cost_usd(1.5)
         .port(Arc::new(toolpost_core::NoPort))
-        .working_dir(folder.path())
+        .working_dir(directory.path())
         .verbose(true)
         .build()
         .unwrap();
-    let (all, place) = words(agent.clone()).await;
+    let (all, working_dir) = words(agent.clone()).await;
     for word in [
         "--model=haiku|",
         "--system-prompt=be brief|",
-        "--append-system-prompt=be kind|",
         "--tools=Read,Grep|",
         "--allowedTools=Read|",
         "--permission-mode=plan|",
@@ -390,7 +341,7 @@ exit 1"#,
     ] {
         assert!(all.contains(word), "{word} in {all}");
     }
-    assert_eq!(PathBuf::from(place), folder.path().canonicalize().unwrap());
+    assert_eq!(PathBuf::from(working_dir), directory.path().canonicalize().unwrap());
     let (other, _) = words(agent.with_model("opus").unwrap().with_verbose(false)).await;
     assert!(other.contains("--model=opus|") && !other.contains("--include-partial"), "{other}");
 }

@@ -162,7 +162,7 @@ fn tool(
 /// Stores the record of the call; false if that failed.
 async fn store(reply: &Reply, config: &Config, printer: &Printer) -> bool {
     let Some(calls) = call_records::open(config) else { return false };
-    let stored = calls.keep_call(&reply.record).await;
+    let stored = calls.add_call(&reply.record).await;
     if let Err(error) = &stored {
         printer.warn(&format!("call record not stored: {error}"));
     }

@@ -31,7 +31,7 @@ pub(crate) fn run(command: &RunsCommand, config: &Config, printer: &Printer) -> 
             .hint("`toolpost run`, `chat` and `call` store runs there; `--store FILE` names another file."));
     }
     let store = Arc::new(LazyStore::new(path));
-    let calls = Runs::of_calls(store.clone()).with_secrets(env::secrets());
+    let calls = Runs::for_calls(store.clone()).with_secrets(env::secrets());
     let runs = Runs::new(store).with_secrets(env::secrets());
     let runtime = crate::runtime::start()?;
     let done = runtime.block_on(async {
@@ -195,7 +195,7 @@ fn state(run: &RunSummary) -> &'static str {
     if run.stop_reason.is_some() {
         return "ended";
     }
-    match run.holder.as_deref().and_then(process_identity::is_alive) {
+    match run.process.as_deref().and_then(process_identity::is_alive) {
         Some(true) => "running",
         Some(false) => "interrupted",
         None => "unknown",

@@ -101,7 +101,7 @@ pub(crate) fn compaction() {
         let replayed = provider.env.run(["runs", "ls", "--json"]).ok().json()["runs"][0]["id"].clone();
         let bodies = provider.bodies();
         let edits = bodies[0]["context_management"]["edits"].clone();
-        let has_summary = bodies[bodies.len() - 1].to_string().contains("a summary of what came here");
+        let has_summary = bodies[bodies.len() - 1].to_string().contains("a summary of earlier turns");
         if !edits.is_null() {
             provider.env.run(["runs", "replay", replayed.as_str().unwrap()]).ok();
         }

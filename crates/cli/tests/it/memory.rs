@@ -115,8 +115,8 @@ pub(crate) fn ls_all() {
     (child.id, child.parent) = (RunId::new(), Some(parent.id));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        runs.keep(&parent, "the task", None).await.unwrap();
-        runs.keep(&child, "a part of it", None).await.unwrap();
+        runs.add(&parent, "the task", None).await.unwrap();
+        runs.add(&child, "a part of it", None).await.unwrap();
     });
     drop(runs);
     let ls = |words: &[&str]| env.run(["runs", "ls", "--store", "runs.db"].iter().chain(words)).ok();

@@ -290,7 +290,7 @@ fn limit(all: &mut RunLimits, stored: &StoredRun, used: Used) {
     let summary = &stored.summary;
     let has_summed_up = has_summed_up(stored);
     if !has_summed_up {
-        all.wrap_up = None;
+        all.wrap_up = false;
     }
     let used = if has_summed_up { used.before_last } else { used.all };
     all.iterations = summary.iterations.saturating_add(1).max(all.iterations);

@@ -1,18 +1,16 @@
-//! What a provider keeps of a prompt stays worth it: each request begins as the one before.
+//! Prompt caches stay valid: each request extends the one before.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use toolpost::{Output, ParameterType, ToolSpec, tool_fn};
 use toolpost_agent::{Agent, Dynamic};
-use toolpost_llm::{
-    CacheLifetime, HostedModel, HttpClient, HttpOptions, Model, PromptCaching, Provider, ProviderAccess,
-    Secret, Settings, Turn,
-};
+use toolpost_llm::{CacheLifetime, PromptCaching, Settings, Turn};
 use toolpost_testkit::provider::{LoopbackProvider, Reply};
 use toolpost_toolbox::Toolbox;
+
+use crate::support::hosted;
 
 /// What a model does: a call of a tool, or a last word.
 enum Does {
@@ -70,13 +68,6 @@ fn answer(provider: &str, number: usize, does: &Does) -> Value {
     }
 }
 
-pub(crate) fn model_at(server: &LoopbackProvider, provider: &str, name: &str) -> Arc<dyn Model> {
-    let access =
-        ProviderAccess { base_url: Some(server.base_url()), ..ProviderAccess::new(Secret::new("key")) };
-    let client = HttpClient::new(HttpOptions { no_network: true, ..HttpOptions::default() }).unwrap();
-    Arc::new(HostedModel::new(Provider::find(provider).unwrap(), name, access, client).unwrap())
-}
-
 fn add_tool(toolbox: &Toolbox, name: &str) {
     let mut spec =
         ToolSpec::new(name, "A tool.").optional_parameter("text", ParameterType::String, "The text.");
@@ -111,7 +102,7 @@ async fn bodies(
     for name in ["boil_water", "add_person", "find_person", "send_letter"] {
         add_tool(&toolbox, name);
     }
-    let agent = Agent::builder(model_at(&server, provider, name), toolbox)
+    let agent = Agent::builder(hosted(&server, provider, name), toolbox)
         .system("Be brief.")
         .settings(Settings { prompt_caching: caching, ..Settings::default() })
         .dynamic(dynamic)
@@ -178,7 +169,7 @@ fn check(name: &str, bodies: &[String]) -> usize {
         assert_eq!(before.members.len(), after.members.len(), "{name}: {}", after.whole);
         let has_grown = before.open("tools") != after.open("tools");
         grown += usize::from(has_grown);
-        // As bytes: all up to the end of the conversation or, if tools came, of what stands first.
+        // The bytes are equal up to the end of the conversation or, after new tools, of the first of both.
         let conversation = CONVERSATIONS.into_iter().find(|name| before.members.contains_key(*name)).unwrap();
         let (tools, all) = (before.up_to("tools"), before.up_to(conversation));
         let same = if has_grown && tools.len() < all.len() { tools } else { all };
@@ -189,7 +180,7 @@ fn check(name: &str, bodies: &[String]) -> usize {
 }
 
 #[tokio::test]
-async fn requests_begin_as_those_before_while_tools_are_loaded() {
+async fn each_request_extends_the_one_before_while_tools_are_loaded() {
     let script = || {
         vec![
             Calls("browse_toolkit", json!({"query": "letter"})),
@@ -216,7 +207,7 @@ async fn requests_begin_as_those_before_while_tools_are_loaded() {
 }
 
 #[tokio::test]
-async fn requests_begin_as_those_before_where_the_provider_searches_tools() {
+async fn each_request_extends_the_one_before_if_the_provider_searches_tools() {
     for model in [("anthropic", "claude-opus-5-5"), ("openai", "gpt-5.4")] {
         let script = vec![
             Calls("find_person", json!({})),
@@ -233,7 +224,7 @@ async fn requests_begin_as_those_before_where_the_provider_searches_tools() {
 }
 
 #[tokio::test]
-async fn anthropic_keeps_prompts_by_default_and_marks_stand_where_something_ends() {
+async fn anthropic_caches_prompts_by_default_and_at_breakpoints() {
     let script =
         || vec![Calls("load_tools", json!({"tool_names": ["send_letter"]})), Says("Done."), Says("So.")];
     let model = ("anthropic", "claude-opus-5-5");

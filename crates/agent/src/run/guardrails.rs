@@ -1,4 +1,4 @@
-//! Guardrails are asked.
+//! The checks of the guardrails.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use toolpost_core::{CallId, Event, ToolError};
 use toolpost_llm::{Part, Turn};
 
 use super::{Interrupted, Running, sleep_until};
-use crate::results::Wanted;
+use crate::results::RequestedCall;
 use crate::{CallVerdict, Guardrail, RunStopReason, TextVerdict};
 
 impl Running<'_> {
-    /// Looks at what the user has said last.
+    /// Checks the latest user turn.
     pub(super) async fn guard_input(&mut self) -> Result<(), Interrupted> {
         if self.config.guardrails.is_empty() {
             return Ok(());
@@ -19,24 +19,24 @@ impl Running<'_> {
         else {
             return Ok(());
         };
-        let mut said = Ok(());
+        let mut checked = Ok(());
         for part in &mut parts {
             if let Part::Text(text) = part {
                 match self.guard_text(text, |guardrail, text| guardrail.input(text)).await {
                     Ok(Some(replaced)) => *text = replaced,
                     Ok(None) => {}
-                    Err(stop) => said = Err(stop.into()),
+                    Err(stop) => checked = Err(stop.into()),
                 }
             }
         }
-        // What is blocked is no part of the conversation.
-        if said.is_ok() {
+        // A blocked prompt is not part of the conversation.
+        if checked.is_ok() {
             self.request.turns.push(Turn::User(parts));
         }
-        said
+        checked
     }
 
-    /// Looks at what an answer says, and gives what may be shown.
+    /// Checks the text of an answer. Returns the text to show.
     pub(super) async fn guard_output(&mut self, text: String) -> Result<String, Interrupted> {
         if !self.withholds_text() || text.is_empty() {
             return Ok(text);
@@ -46,26 +46,26 @@ impl Running<'_> {
         Ok(shown)
     }
 
-    /// Whether somebody must see a text before it is shown.
+    /// Whether a guardrail checks text before it is shown.
     pub(super) fn withholds_text(&self) -> bool {
         self.config.guardrails.iter().any(|guardrail| guardrail.looks_at_output())
     }
 
-    /// Looks at a call. `Err(Ok(_))` is a refusal that the model is told of, `Err(Err(_))` the end of the run.
+    /// Checks a call. `Ok(Some(_))` is an error for the model, `Err(_)` ends the run.
     pub(super) async fn guard_call(
         &mut self,
-        wanted: &mut Wanted,
+        request: &mut RequestedCall,
     ) -> Result<Option<ToolError>, RunStopReason> {
         for guardrail in &self.config.guardrails {
-            let verdict = self.unless_over(guardrail.call(&wanted.name, &wanted.arguments)).await?;
+            let verdict = self.unless_over(guardrail.call(&request.name, &request.arguments)).await?;
             match verdict {
                 CallVerdict::Allow => {}
                 CallVerdict::Replace(arguments) => {
-                    wanted.arguments = Arc::new(arguments);
-                    wanted.arguments_error = None;
+                    request.arguments = Arc::new(arguments);
+                    request.arguments_error = None;
                 }
                 CallVerdict::Refuse(reason) => {
-                    let reason = format!("the call was not made: {reason}");
+                    let reason = format!("the call did not run: {reason}");
                     return Ok(Some(
                         ToolError::permission(reason).with("rule", guardrail.name()).public(CallId::new()),
                     ));
@@ -93,11 +93,11 @@ impl Running<'_> {
         Ok(replaced)
     }
 
-    /// Waits for something, but not beyond the run's own time.
-    async fn unless_over<T>(&self, future: impl Future<Output = T>) -> Result<T, RunStopReason> {
+    /// Awaits a future until the run is cancelled or reaches its deadline.
+    pub(super) async fn unless_over<T>(&self, future: impl Future<Output = T>) -> Result<T, RunStopReason> {
         tokio::select! {
             biased;
-            () = self.cancellation.cancelled() => Err(RunStopReason::Cancelled),
+            () = self.run.cancellation.cancelled() => Err(RunStopReason::Cancelled),
             () = sleep_until(self.budget.deadline()) => Err(RunStopReason::MaxTime),
             done = future => Ok(done),
         }

@@ -1,4 +1,4 @@
-//! What is kept while the store fails, a run is dropped, or a run waits.
+//! Persistence with failing stores, dropped runs and paused runs.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -12,31 +12,31 @@ use toolpost::{
     tool_fn,
 };
 use toolpost_agent::{
-    Agent, Compaction, Conversation, Conversations, Decision, NewConversation, Pricing, RunOutput, RunState,
-    RunStopReason, Runs,
+    Agent, Compaction, Conversation, Conversations, Pricing, RunOutput, RunState, RunStopReason, Runs,
 };
 use toolpost_llm::{
-    BoxFuture, ErrorKind, FallbackModel, FunctionModel, ItemView, Model, ModelError, ModelEvent, ModelId,
-    ModelReply, Request, ResponseStream, Secret, Turn,
+    BoxFuture, ErrorKind, FallbackModel, FunctionModel, Model, ModelError, ModelEvent, ModelId, ModelInfo,
+    ModelReply, Request, Secret, Turn,
 };
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
-use crate::waiting::{agent as payer, carried};
+use crate::resume::payer;
+use crate::support::{FakeModel, check_pairs, reread, results, resume};
 
-/// What goes wrong with one commit.
+/// The failure of a commit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
     /// It fails.
     Fails,
-    /// It is stored, and nobody is told.
-    IsNotTold,
+    /// It succeeds and reports an error.
+    Unconfirmed,
     /// It never comes to an end.
     Hangs,
     /// It is stored, and never comes to an end.
     HangsStored,
 }
 
-/// A store with trouble at a commit, counted from 0, and so many in a row.
+/// A store whose commits fail from number `at` on, so many times.
 struct Flaky {
     store: MemoryStore,
     trouble: Trouble,
@@ -70,7 +70,7 @@ impl DocStore for Flaky {
             if !(self.at..self.at.saturating_add(self.times)).contains(&number) {
                 return self.store.commit(commit).await;
             }
-            if matches!(self.trouble, Trouble::IsNotTold | Trouble::HangsStored) {
+            if matches!(self.trouble, Trouble::Unconfirmed | Trouble::HangsStored) {
                 self.store.commit(commit).await?;
             }
             if matches!(self.trouble, Trouble::Hangs | Trouble::HangsStored) {
@@ -114,33 +114,9 @@ turns:
     usage: { input: 300, output: 30 }
 "#;
 
-/// A prompt that is kept in two pieces.
+/// A prompt that is stored in two pieces.
 fn long_prompt() -> String {
     "Add 2 and 3. ".repeat(45_000)
-}
-
-/// Where the results of calls are missing, or are without their calls.
-fn pairs(turns: &[Turn]) -> Result<(), String> {
-    let mut open: Vec<String> = Vec::new();
-    for turn in turns {
-        match turn {
-            Turn::Assistant(turn) if open.is_empty() => {
-                open.extend(turn.items.iter().filter_map(|item| match item.view() {
-                    ItemView::ToolCall { id, .. } => Some(id.clone()),
-                    _ => None,
-                }));
-            }
-            Turn::ToolResults(results) => {
-                let answered: Vec<String> = results.iter().map(|result| result.call_id.clone()).collect();
-                if std::mem::take(&mut open) != answered {
-                    return Err(format!("{answered:?}"));
-                }
-            }
-            _ if open.is_empty() => {}
-            _ => return Err(format!("{open:?} have no results")),
-        }
-    }
-    Ok(())
 }
 
 /// Whose prompts there are, and where.
@@ -153,26 +129,26 @@ fn notices(outcome: &RunOutput) -> &[String] {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_once_loses_nothing_and_doubles_nothing() {
-    for trouble in [Trouble::Fails, Trouble::IsNotTold] {
+async fn a_store_that_fails_once_loses_and_duplicates_nothing() {
+    for trouble in [Trouble::Fails, Trouble::Unconfirmed] {
         for at in 0.. {
             let store = Flaky::new(trouble, at);
             let agent = crate::agent(SCRIPT).build();
             let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
             let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>);
-            let conversation = conversations.create(NewConversation::default().in_folder("/srv"));
+            let conversation = conversations.create_in("/srv");
             let first = conversation.run(&agent, long_prompt()).persist_to(&runs).finish().await;
             assert_eq!(first.text(), "It is 5.", "{trouble:?} {at}");
             let had_trouble = store.had_trouble();
-            let told: Vec<&String> =
+            let reported: Vec<&String> =
                 notices(&first).iter().filter(|notice| notice.contains("the disk is away")).collect();
-            assert!(told.len() <= usize::from(had_trouble), "{trouble:?} {at}: {told:?}");
-            let lacks_end = told.iter().any(|notice| notice.contains("the end of the run"));
+            assert!(reported.len() <= usize::from(had_trouble), "{trouble:?} {at}: {reported:?}");
+            let lacks_end = reported.iter().any(|notice| notice.contains("the end of the run"));
             if !lacks_end {
-                assert!(told.iter().all(|notice| notice.contains("retried with")), "{told:?}");
-                let kept = conversations.open(conversation.id()).await.unwrap();
-                assert_eq!(kept.turns(), first.turns, "{trouble:?} {at}");
-                assert_eq!(kept.summary(), conversation.summary());
+                assert!(reported.iter().all(|notice| notice.contains("retried with")), "{reported:?}");
+                let stored = conversations.open(conversation.id()).await.unwrap();
+                assert_eq!(stored.turns(), first.turns, "{trouble:?} {at}");
+                assert_eq!(stored.summary(), conversation.summary());
                 let run = runs.load(first.record.id).await.unwrap();
                 assert_eq!((run.summary.exchanges, run.summary.success), (2, true), "{trouble:?} {at}");
                 assert_eq!(run.record.unwrap()["tool_calls"].as_array().unwrap().len(), 1);
@@ -181,11 +157,11 @@ async fn a_store_that_fails_once_loses_nothing_and_doubles_nothing() {
             // What is missing of the end comes with the next run.
             let second = conversation.run(&agent, "Thanks.").persist_to(&runs).finish().await;
             assert_eq!(second.text(), "You are welcome.");
-            let kept = conversations.open(conversation.id()).await.unwrap();
-            assert_eq!(kept.turns(), second.turns, "{trouble:?} {at}");
-            let summary = kept.summary();
+            let stored = conversations.open(conversation.id()).await.unwrap();
+            assert_eq!(stored.turns(), second.turns, "{trouble:?} {at}");
+            let summary = stored.summary();
             assert_eq!((summary.turns, summary.prompts, summary.usage.input_tokens), (6, 2, 600));
-            assert_eq!(kept.exchanges().iter().map(|one| one.first_turn).collect::<Vec<_>>(), [0, 4]);
+            assert_eq!(stored.exchanges().iter().map(|one| one.first_turn).collect::<Vec<_>>(), [0, 4]);
             if !had_trouble {
                 assert!(at > 6, "{at}");
                 break;
@@ -195,17 +171,21 @@ async fn a_store_that_fails_once_loses_nothing_and_doubles_nothing() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_for_long_is_told_of_once_and_catches_up() {
+async fn a_store_that_fails_repeatedly_is_reported_once_and_catches_up() {
     for (times, at_end) in [(3, false), (4, false), (usize::MAX, true)] {
         let store = Flaky::often(Trouble::Fails, 1, times);
         let agent = crate::agent(SCRIPT).build();
         let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
         let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>);
-        let conversation = conversations.create(NewConversation::default());
+        let conversation = conversations.create();
         let outcome = conversation.run(&agent, long_prompt()).persist_to(&runs).finish().await;
         assert_eq!(outcome.text(), "It is 5.");
-        let told = |part: &str| notices(&outcome).iter().filter(|notice| notice.contains(part)).count();
-        assert_eq!((told("retried with"), told("the end of the run")), (1, usize::from(at_end)), "{times}");
+        let reported = |part: &str| notices(&outcome).iter().filter(|notice| notice.contains(part)).count();
+        assert_eq!(
+            (reported("retried with"), reported("the end of the run")),
+            (1, usize::from(at_end)),
+            "{times}"
+        );
         if !at_end {
             assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), outcome.turns);
             assert_eq!(runs.load(outcome.record.id).await.unwrap().summary.exchanges, 2);
@@ -215,13 +195,13 @@ async fn a_store_that_is_away_for_long_is_told_of_once_and_catches_up() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_dropped_while_it_is_kept_leaves_a_beginning_that_is_gone_on_with() {
+async fn a_run_dropped_during_a_write_leaves_a_prefix_that_can_be_continued() {
     for trouble in [Trouble::Hangs, Trouble::HangsStored] {
         for at in 0.. {
             let store = Flaky::new(trouble, at);
             let agent = crate::agent(SCRIPT).build();
             let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
-            let conversation = conversations.create(NewConversation::default());
+            let conversation = conversations.create();
             let run = conversation.run(&agent, long_prompt()).finish();
             let dropped = tokio::time::timeout(Duration::from_millis(100), Box::pin(run)).await.is_err();
             assert_eq!(dropped, store.had_trouble(), "{trouble:?} {at}");
@@ -235,21 +215,21 @@ async fn a_run_that_is_dropped_while_it_is_kept_leaves_a_beginning_that_is_gone_
                 (&RunStopReason::EndTurn, &[][..]),
                 "{trouble:?} {at}"
             );
-            assert_eq!(pairs(&second.turns), Ok(()), "{trouble:?} {at}");
+            check_pairs(&second.turns);
             assert_eq!(second.turns[0], Turn::user(long_prompt()), "what was said is not lost");
-            let kept = conversations.open(conversation.id()).await.unwrap();
-            assert_eq!(kept.turns(), second.turns, "{trouble:?} {at}");
-            assert_eq!((kept.summary().prompts, prompts(&kept)), (2, prompts(&conversation)));
+            let stored = conversations.open(conversation.id()).await.unwrap();
+            assert_eq!(stored.turns(), second.turns, "{trouble:?} {at}");
+            assert_eq!((stored.summary().prompts, prompts(&stored)), (2, prompts(&conversation)));
         }
     }
 }
 
 #[tokio::test]
-async fn what_another_process_sees_of_a_long_entry_that_is_half_written_is_what_was_there_before() {
+async fn an_unfinished_entry_is_invisible_to_other_processes() {
     let store = Flaky::new(Trouble::Hangs, 1);
     let agent = crate::agent(SCRIPT).build();
     let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     let run = conversation.run(&agent, long_prompt()).finish();
     assert!(tokio::time::timeout(Duration::from_millis(50), Box::pin(run)).await.is_err());
     assert_eq!(store.list("conversations/", None, 9).await.unwrap().len(), 1);
@@ -259,56 +239,34 @@ async fn what_another_process_sees_of_a_long_entry_that_is_half_written_is_what_
 }
 
 #[tokio::test]
-async fn somebody_else_behind_the_beginning_of_an_entry_is_a_conflict_for_ever() {
+async fn a_change_by_another_process_is_a_permanent_conflict() {
     let store = Flaky::new(Trouble::Hangs, 3);
     let agent = crate::agent("turns: [{ text: a }, { text: b }, { text: c }, { text: d }]").build();
     let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     conversation.run(&agent, "One.").finish().await;
     let run = conversation.run(&agent, long_prompt()).finish();
     assert!(tokio::time::timeout(Duration::from_millis(50), Box::pin(run)).await.is_err());
     let other = conversations.open(conversation.id()).await.unwrap();
-    let kept = other.run(&agent, "Two.").finish().await;
-    assert!(notices(&kept).is_empty(), "{:?}", notices(&kept));
+    let stored = other.run(&agent, "Two.").finish().await;
+    assert!(notices(&stored).is_empty(), "{:?}", notices(&stored));
     let late = conversation.run(&agent, "Three.").finish().await;
     assert!(
         notices(&late).len() == 1 && notices(&late)[0].contains("no longer stores"),
         "{:?}",
         notices(&late)
     );
-    assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), kept.turns);
+    assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), stored.turns);
 }
 
-/// A model of a provider that leaves a container with its first answer, and says in which container each later question
-/// goes on.
-struct Boxes {
-    id: ModelId,
-    inner: Arc<dyn Model>,
-    asked: AtomicUsize,
-    containers: Mutex<Vec<Option<Value>>>,
-}
-
-impl std::fmt::Debug for Boxes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Boxes")
-    }
-}
-
-impl Model for Boxes {
-    fn id(&self) -> &ModelId {
-        &self.id
-    }
-
-    fn check(&self, _: &Request) -> Result<(), ModelError> {
-        Ok(())
-    }
-
-    fn stream(&self, request: &Request) -> ResponseStream {
-        let carried = request.provider_state(&self.id.provider, "container").cloned();
-        self.containers.lock().unwrap().push(carried);
-        let is_first = self.asked.fetch_add(1, Ordering::SeqCst) == 0;
-        let origin = self.id.clone();
-        let events = self.inner.stream(request).map(move |event| match event {
+/// A model of the provider `second`, whose first answer has a container.
+fn container_model() -> Arc<FakeModel> {
+    let inner = FunctionModel::new("inner", |_: &Request| Ok(ModelReply::text("I am the second.")));
+    let (id, count) = (ModelId::new("second", "m"), AtomicUsize::new(0));
+    FakeModel::with_info(Some(ModelInfo::unknown(&id)), move |request| {
+        let is_first = count.fetch_add(1, Ordering::SeqCst) == 0;
+        let origin = id.clone();
+        let events = inner.stream(request).map(move |event| match event {
             Ok(ModelEvent::Done(mut response)) => {
                 response.origin = origin.clone();
                 if is_first {
@@ -319,11 +277,17 @@ impl Model for Boxes {
             other => other,
         });
         events.boxed()
-    }
+    })
 }
 
-/// An agent whose first model cannot be had at the times at which it is said so, and whose other one has containers.
-fn with_fallback(away: &Arc<Mutex<bool>>) -> (Agent, Arc<Boxes>) {
+/// The container of each request.
+fn containers(model: &FakeModel) -> Vec<Option<Value>> {
+    let requests = model.requests();
+    requests.iter().map(|request| request.provider_state("second", "container").cloned()).collect()
+}
+
+/// An agent whose first model may be unavailable, and whose fallback model has containers.
+fn with_fallback(away: &Arc<Mutex<bool>>) -> (Agent, Arc<FakeModel>) {
     let away = Arc::clone(away);
     let first = FunctionModel::new("first", move |_: &Request| {
         if *away.lock().unwrap() {
@@ -331,12 +295,7 @@ fn with_fallback(away: &Arc<Mutex<bool>>) -> (Agent, Arc<Boxes>) {
         }
         Ok(ModelReply::text("I am the first.").with_usage(1, 1))
     });
-    let boxes = Arc::new(Boxes {
-        id: ModelId::new("second", "m"),
-        inner: Arc::new(FunctionModel::new("inner", |_: &Request| Ok(ModelReply::text("I am the second.")))),
-        asked: AtomicUsize::new(0),
-        containers: Mutex::default(),
-    });
+    let boxes = container_model();
     let model = FallbackModel::new(Arc::new(first), vec![Arc::clone(&boxes) as Arc<dyn Model>]);
     let agent = Agent::builder(Arc::new(model), Toolbox::builder().build().unwrap())
         .compaction(Compaction::default().keep_turns(2))
@@ -345,11 +304,11 @@ fn with_fallback(away: &Arc<Mutex<bool>>) -> (Agent, Arc<Boxes>) {
 }
 
 #[tokio::test]
-async fn a_container_of_a_fallback_model_is_its_own_and_outlives_a_summary() {
+async fn a_container_of_a_fallback_model_outlives_a_summary() {
     let away = Arc::new(Mutex::new(true));
     let (agent, boxes) = with_fallback(&away);
     let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     assert_eq!(conversation.run(&agent, "One.").finish().await.text(), "I am the second.");
     let container = json!({ "container": { "id": "c2" } });
     assert_eq!(json!(conversation.provider_state()), json!({ "second": container }));
@@ -370,14 +329,13 @@ async fn a_container_of_a_fallback_model_is_its_own_and_outlives_a_summary() {
     let outcome = again.run(&agent, "Five.").finish().await;
     assert_eq!(outcome.text(), "I am the second.");
     assert_eq!(json!(outcome.provider_state), json!({ "second": container }));
-    assert_eq!(*boxes.containers.lock().unwrap(), [None, Some(container["container"].clone())]);
-    // A conversation that nobody keeps goes on in it as well, and so does a copy.
+    assert_eq!(containers(&boxes), [None, Some(container["container"].clone())]);
+    // A fork and a conversation without a store continue in the container, too.
     let fork = conversations.fork(again.id(), None).await.unwrap();
     fork.run(&agent, "Six.").finish().await;
     let run = agent.run("Seven.").with_provider_state(outcome.provider_state);
     run.finish().await;
-    let containers = boxes.containers.lock().unwrap().clone();
-    assert_eq!(containers[2..], vec![Some(container["container"].clone()); 2]);
+    assert_eq!(containers(&boxes)[2..], vec![Some(container["container"].clone()); 2]);
 }
 
 #[tokio::test]
@@ -410,11 +368,11 @@ async fn a_container_outlives_a_summary_within_its_run() {
         .build();
     let outcome = agent.run_turns(turns).finish().await;
     assert_eq!((outcome.text(), outcome.turns.len()), ("I am the second.", 4), "{:?}", outcome.error);
-    assert_eq!(*boxes.containers.lock().unwrap(), [None, Some(json!({ "id": "c2" }))]);
+    assert_eq!(containers(&boxes), [None, Some(json!({ "id": "c2" }))]);
 }
 
 #[tokio::test]
-async fn what_a_summary_costs_counts_for_its_conversation() {
+async fn the_cost_of_a_summary_counts_for_its_conversation() {
     let says = Arc::new(Mutex::new("Sums were made."));
     let said = Arc::clone(&says);
     let writer = FunctionModel::new("writer", move |_: &Request| {
@@ -427,27 +385,27 @@ async fn what_a_summary_costs_counts_for_its_conversation() {
             .compaction(Compaction::default().keep_turns(1).model(Arc::new(writer)))
             .build();
     let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     for prompt in ["x", "y", "z"] {
         conversation.run(&agent, prompt).finish().await;
     }
-    let kept = async || {
+    let stored = async || {
         let summary = conversations.open(conversation.id()).await.unwrap().summary();
         assert_eq!(summary, conversation.summary());
         (summary.usage.input_tokens, summary.cost_usd, summary.prompts)
     };
-    assert_eq!(kept().await, (10, Some(11.0), 3));
+    assert_eq!(stored().await, (10, Some(11.0), 3));
     *says.lock().unwrap() = " ";
     assert_eq!(conversation.compact(&agent).await.unwrap_err().code(), Code::Dependency);
-    assert_eq!(kept().await, (60, Some(66.0), 3), "an answer that is no summary is paid for");
+    assert_eq!(stored().await, (60, Some(66.0), 3), "an answer that is no summary is paid for");
     *says.lock().unwrap() = "Sums were made.";
     let compacted = conversation.compact(&agent).await.unwrap().unwrap();
     assert_eq!((compacted.usage.input_tokens, compacted.cost_usd), (50, Some(55.0)));
-    assert_eq!(kept().await, (110, Some(121.0), 3));
+    assert_eq!(stored().await, (110, Some(121.0), 3));
 }
 
 #[tokio::test]
-async fn titles_are_kept_without_secrets_and_over_runs() {
+async fn titles_have_no_secrets() {
     const CANARY: &str = "canary-title-5519";
     let store = Arc::new(MemoryStore::new());
     let conversations =
@@ -455,28 +413,10 @@ async fn titles_are_kept_without_secrets_and_over_runs() {
     let agent = crate::agent("turns: [{ text: a }, { text: b }]").build();
     // A secret that the length of a title cuts is no less one.
     let cut = format!("{} {CANARY} and more", "x".repeat(70));
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     conversation.run(&agent, cut.as_str()).finish().await;
     let title = async |id| conversations.open(id).await.unwrap().summary().title;
     assert_eq!(title(conversation.id()).await, format!("{} [secret]…", "x".repeat(70)));
-    conversation.set_title(&format!("The key\n is {CANARY}")).await.unwrap();
-    assert_eq!(conversation.summary().title, "The key is [secret]");
-    assert_eq!(title(conversation.id()).await, "The key is [secret]");
-    conversation.run(&agent, "More.").finish().await;
-    assert_eq!(title(conversation.id()).await, "The key is [secret]");
-    // Somebody else's title is no reason to stop.
-    let other = conversations.open(conversation.id()).await.unwrap();
-    conversation.set_title("Another").await.unwrap();
-    other.set_title(&cut).await.unwrap();
-    assert_eq!(title(conversation.id()).await, format!("{} [secret]…", "x".repeat(70)));
-
-    let titled = conversations.create(NewConversation::default().titled(&cut));
-    let renamed = conversations.create(NewConversation::default());
-    renamed.set_title(&cut).await.unwrap();
-    for begun in [titled, renamed] {
-        begun.run(&agent, "x").finish().await;
-        assert_eq!(title(begun.id()).await, format!("{} [secret]…", "x".repeat(70)));
-    }
     let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>).with_secrets(vec![Secret::new(CANARY)]);
     agent.run(cut).persist_to(&runs).finish().await;
     assert_eq!(runs.list(None, 9).await.unwrap()[0].title, format!("{} [secret]…", "x".repeat(70)));
@@ -486,19 +426,17 @@ async fn titles_are_kept_without_secrets_and_over_runs() {
     }
 }
 
-/// Resumes a run in its conversation, with everything approved.
-async fn resume(agent: &Agent, state: &RunState, conversation: &Conversation) -> RunOutput {
-    let decisions: Vec<_> = state.pending_calls().map(|call| (call.id, Decision::Approve)).collect();
-    let run = agent.resume(state.clone(), decisions).unwrap();
-    run.with_conversation(conversation).finish().await
+/// Resumes a run in its conversation, with all calls approved.
+async fn resume_in(conversation: &Conversation, agent: &Agent, state: &RunState) -> RunOutput {
+    resume(agent, state).with_conversation(conversation).finish().await
 }
 
 #[tokio::test]
-async fn a_run_that_waits_goes_on_in_its_conversation_once_and_is_counted_once() {
+async fn a_paused_run_resumes_in_its_conversation_once_and_counts_once() {
     for reopened in [false, true] {
         let (paid, conversations) = (Arc::default(), Conversations::new(Arc::new(MemoryStore::new())));
         let agent = payer(&paid);
-        let mut conversation = conversations.create(NewConversation::default());
+        let mut conversation = conversations.create();
         let first = conversation.run(&agent, "Pay.").finish().await;
         assert_eq!(first.stop, RunStopReason::ApprovalNeeded);
         assert_eq!(conversation.summary().usage.input_tokens, 60);
@@ -506,16 +444,16 @@ async fn a_run_that_waits_goes_on_in_its_conversation_once_and_is_counted_once()
         if reopened {
             conversation = conversations.open(conversation.id()).await.unwrap();
         }
-        let state = carried(&first);
-        let second = resume(&agent, &state, &conversation).await;
+        let state = reread(&first);
+        let second = resume_in(&conversation, &agent, &state).await;
         assert_eq!((&second.stop, notices(&second)), (&RunStopReason::EndTurn, &[][..]));
-        let kept = conversations.open(conversation.id()).await.unwrap();
-        assert_eq!(kept.turns(), second.turns);
-        let summary = kept.summary();
+        let stored = conversations.open(conversation.id()).await.unwrap();
+        assert_eq!(stored.turns(), second.turns);
+        let summary = stored.summary();
         assert_eq!((summary.usage.input_tokens, summary.prompts), (120, 1), "each answer counts once");
-        // Neither that conversation nor one that was read before lets it go on once more.
+        // The state does not resume again, also not from an older handle.
         for late in [&conversation, &before] {
-            let again = resume(&agent, &state, late).await;
+            let again = resume_in(late, &agent, &state).await;
             let RunStopReason::NotClaimed(why) = &again.stop else { panic!("{:?}", again.stop) };
             assert!(why.contains("the conversation continued after the run"), "{why}");
         }
@@ -525,13 +463,13 @@ async fn a_run_that_waits_goes_on_in_its_conversation_once_and_is_counted_once()
 }
 
 #[tokio::test]
-async fn another_prompt_answers_for_the_calls_that_wait_and_their_run_goes_on_no_more() {
+async fn a_newer_prompt_supersedes_a_paused_run() {
     for reopened in [false, true] {
         let paid: Arc<AtomicU32> = Arc::default();
         let conversations = Conversations::new(Arc::new(MemoryStore::new()));
         let runs = Runs::new(Arc::new(MemoryStore::new()));
         let agent = payer(&paid);
-        let mut conversation = conversations.create(NewConversation::default());
+        let mut conversation = conversations.create();
         let first = conversation.run(&agent, "Pay.").persist_to(&runs).finish().await;
         let waiting = runs.load(first.record.id).await.unwrap().summary;
         let before = conversations.open(conversation.id()).await.unwrap();
@@ -539,20 +477,19 @@ async fn another_prompt_answers_for_the_calls_that_wait_and_their_run_goes_on_no
             conversation = conversations.open(conversation.id()).await.unwrap();
         }
         let second = conversation.run(&agent, "No, thanks.").finish().await;
-        assert_eq!(pairs(&second.turns), Ok(()));
-        let Turn::ToolResults(results) = &second.turns[2] else { panic!("{:?}", second.turns) };
+        check_pairs(&second.turns);
+        let results = results(&second.turns, 2);
         assert_eq!((results[0].joined_text(), results[0].is_error), ("3".into(), false), "that was made");
         for result in &results[1..] {
-            assert!(result.is_error && result.joined_text().contains("was not carried out"), "{result:?}");
+            assert!(result.is_error && result.joined_text().contains("did not run: another"), "{result:?}");
         }
-        let kept = conversations.open(conversation.id()).await.unwrap();
-        assert_eq!((kept.turns(), prompts(&kept)), (second.turns.clone(), prompts(&conversation)));
-        assert_eq!(kept.exchanges()[1].first_turn, 3, "the prompt, and not what mends the one before");
+        let stored = conversations.open(conversation.id()).await.unwrap();
+        assert_eq!((stored.turns(), prompts(&stored)), (second.turns.clone(), prompts(&conversation)));
+        assert_eq!(stored.exchanges()[1].first_turn, 3, "the prompt, and not what mends the one before");
 
-        let state = carried(&first);
-        let decisions: Vec<_> = state.pending_calls().map(|call| (call.id, Decision::Approve)).collect();
+        let state = reread(&first);
         for late in [&conversation, &before] {
-            let run = agent.resume(state.clone(), decisions.clone()).unwrap();
+            let run = resume(&agent, &state);
             let again = run.with_conversation(late).persist_to(&runs).allow_second_resume().finish().await;
             let RunStopReason::NotClaimed(why) = &again.stop else { panic!("{:?}", again.stop) };
             assert!(
@@ -564,21 +501,21 @@ async fn another_prompt_answers_for_the_calls_that_wait_and_their_run_goes_on_no
         assert_eq!(runs.load(first.record.id).await.unwrap().summary, waiting, "it waits as before");
         assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), second.turns);
         // On its own it can.
-        let alone = agent.resume(state, decisions).unwrap().persist_to(&runs).finish().await;
+        let alone = resume(&agent, &state).persist_to(&runs).finish().await;
         assert_eq!((&alone.stop, paid.load(Ordering::Relaxed)), (&RunStopReason::EndTurn, 2));
     }
 }
 
 #[tokio::test]
-async fn a_prompt_that_was_begun_before_a_waiting_run_went_on_is_not_mixed_with_it() {
+async fn an_older_prompt_is_not_mixed_with_a_resumed_run() {
     let paid = Arc::default();
     let agent = payer(&paid);
     let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     let first = conversation.run(&agent, "Pay.").finish().await;
     let other = conversations.open(conversation.id()).await.unwrap();
     let prompts = [conversation.run(&agent, "No, thanks."), other.run(&agent, "No, thanks.")];
-    let resumed = resume(&agent, &carried(&first), &conversation).await;
+    let resumed = resume_in(&conversation, &agent, &reread(&first)).await;
     assert_eq!(resumed.stop, RunStopReason::EndTurn);
     for prompt in prompts {
         let late = prompt.finish().await;
@@ -588,7 +525,7 @@ async fn a_prompt_that_was_begun_before_a_waiting_run_went_on_is_not_mixed_with_
 }
 
 #[tokio::test]
-async fn a_record_that_is_amended_is_the_one_that_is_kept() {
+async fn an_amended_record_replaces_the_stored_one() {
     let runs = Runs::new(Arc::new(MemoryStore::new()));
     let agent = crate::agent("turns: [{ text: a }]").build();
     let outcome = agent.run("x").persist_to(&runs).finish().await;
@@ -600,7 +537,7 @@ async fn a_record_that_is_amended_is_the_one_that_is_kept() {
     assert_eq!((stored.summary.exchanges, stored.summary.success), (1, true));
     record.id = RunId::new();
     assert_eq!(runs.amend(&record).await.unwrap_err().code(), Code::NotFound);
-    // Of a run that goes on nothing is put in place.
+    // The record of a running run cannot be replaced.
     let sleeper =
         crate::agent("turns: [{ calls: [{ tool: wait, args: { milliseconds: 600000 } }] }]").build();
     let run = sleeper.run("x").persist_to(&runs);
@@ -612,7 +549,7 @@ async fn a_record_that_is_amended_is_the_one_that_is_kept() {
 /// An agent that asks for a payment with its first answer, and whose summaries are short.
 fn asking(paid: &Arc<AtomicU32>) -> Agent {
     let model = FunctionModel::new("asking", |request: &Request| {
-        let sums_up = request.system.as_deref().is_some_and(|system| system.contains("Its place will be"));
+        let sums_up = request.system.as_deref().is_some_and(|system| system.contains("Summarize this part"));
         Ok(match request.turns.last() {
             _ if sums_up => ModelReply::text("Much was said."),
             Some(Turn::ToolResults(_)) => ModelReply::text("Paid."),
@@ -632,9 +569,9 @@ fn asking(paid: &Arc<AtomicU32>) -> Agent {
 }
 
 #[tokio::test]
-async fn a_conversation_that_was_made_shorter_is_not_gone_on_with_by_a_run_that_waited() {
+async fn a_paused_run_does_not_resume_in_a_compacted_conversation() {
     let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     let talker = crate::agent("turns: [{ text: a }, { text: b }]").build();
     for prompt in ["One.", "Two."] {
         conversation.run(&talker, prompt).finish().await;
@@ -647,29 +584,24 @@ async fn a_conversation_that_was_made_shorter_is_not_gone_on_with_by_a_run_that_
     let shorter = elsewhere.turns();
     // Of another process too.
     for conversation in [elsewhere, conversations.open(conversation.id()).await.unwrap()] {
-        let state = carried(&first);
-        let decisions: Vec<_> = state.pending_calls().map(|call| (call.id, Decision::Approve)).collect();
-        let run = asking(&paid).resume(state, decisions).unwrap().with_conversation(&conversation);
-        let second = run.finish().await;
+        let second = resume_in(&conversation, &asking(&paid), &reread(&first)).await;
         assert!(matches!(&second.stop, RunStopReason::NotClaimed(_)), "{}", second.stop);
     }
     assert_eq!(paid.load(Ordering::SeqCst), 0);
     assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), shorter);
-    // On its own it goes on.
-    let state = carried(&first);
-    let decisions: Vec<_> = state.pending_calls().map(|call| (call.id, Decision::Approve)).collect();
-    assert_eq!(asking(&paid).resume(state, decisions).unwrap().finish().await.text(), "Paid.");
+    // Without the conversation it resumes.
+    assert_eq!(resume(&asking(&paid), &reread(&first)).finish().await.text(), "Paid.");
 }
 
 #[tokio::test]
-async fn a_summary_that_nobody_waits_for_has_an_unknown_cost() {
+async fn a_dropped_summary_has_an_unknown_cost() {
     let pricing: Pricing = Arc::new(|_, usage| Some(usage.total() as f64));
     let agent = crate::agent("turns: [{ text: a }, { text: b }]")
         .pricing(pricing)
-        .compaction(Compaction::default().keep_turns(1).model(Arc::new(Silent(ModelId::new("x", "silent")))))
+        .compaction(Compaction::default().keep_turns(1).model(FakeModel::silent()))
         .build();
     let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     for prompt in ["One.", "Two."] {
         conversation.run(&agent, prompt).finish().await;
     }
@@ -682,26 +614,8 @@ async fn a_summary_that_nobody_waits_for_has_an_unknown_cost() {
     assert_eq!(cost().await, None);
 }
 
-/// A model that never says anything.
-#[derive(Debug)]
-struct Silent(ModelId);
-
-impl Model for Silent {
-    fn id(&self) -> &ModelId {
-        &self.0
-    }
-
-    fn check(&self, _: &Request) -> Result<(), ModelError> {
-        Ok(())
-    }
-
-    fn stream(&self, _: &Request) -> ResponseStream {
-        futures_util::stream::once(pending()).boxed()
-    }
-}
-
 #[test]
-fn a_run_goes_on_from_the_turns_that_it_was_given_whatever_comes_meanwhile() {
+fn concurrent_runs_persist_their_own_turns_or_report_a_conflict() {
     let agent = || {
         let model = FunctionModel::new("echo", |_: &Request| Ok(ModelReply::text("Hm.")));
         Agent::builder(Arc::new(model), Toolbox::builder().build().unwrap()).build()
@@ -711,14 +625,14 @@ fn a_run_goes_on_from_the_turns_that_it_was_given_whatever_comes_meanwhile() {
         for _ in 0..40 {
             let outcome = runtime.block_on(conversation.run(&agent(), prompt).finish());
             let is_kept = outcome.record.notices.is_empty();
-            let kept = conversation.turns();
-            let is_there = kept.get(..outcome.turns.len()) == Some(&outcome.turns[..]);
+            let stored = conversation.turns();
+            let is_there = stored.get(..outcome.turns.len()) == Some(&outcome.turns[..]);
             assert_eq!(is_kept, is_there, "{:?}", outcome.record.notices);
         }
     };
     for _ in 0..40 {
         let conversations = Conversations::new(Arc::new(MemoryStore::new()));
-        let conversation = conversations.create(NewConversation::default());
+        let conversation = conversations.create();
         std::thread::scope(|scope| {
             scope.spawn(|| talk(&conversation, "One."));
             scope.spawn(|| talk(&conversation, "Two."));
@@ -727,20 +641,20 @@ fn a_run_goes_on_from_the_turns_that_it_was_given_whatever_comes_meanwhile() {
 }
 
 #[tokio::test]
-async fn what_is_spent_counts_once_also_if_nobody_is_told_that_it_is_kept() {
+async fn spending_counts_once_after_an_unconfirmed_commit() {
     for at in 0..12 {
         let writer = FunctionModel::new("writer", |_: &Request| Ok(ModelReply::text(" ").with_usage(50, 5)));
         let agent = crate::agent("turns: [{ text: a }, { text: b }]")
             .compaction(Compaction::default().keep_turns(1).model(Arc::new(writer)))
             .build();
-        let conversations = Conversations::new(Flaky::new(Trouble::IsNotTold, at) as Arc<dyn DocStore>);
-        let conversation = conversations.create(NewConversation::default());
+        let conversations = Conversations::new(Flaky::new(Trouble::Unconfirmed, at) as Arc<dyn DocStore>);
+        let conversation = conversations.create();
         for prompt in ["One.", "Two."] {
             conversation.run(&agent, prompt).finish().await;
         }
         assert!(conversation.compact(&agent).await.is_err());
         conversation.flush().await.unwrap();
-        let kept = conversations.open(conversation.id()).await.unwrap().summary();
-        assert_eq!((kept.usage.input_tokens, kept.turns), (50, 4), "{at}");
+        let stored = conversations.open(conversation.id()).await.unwrap().summary();
+        assert_eq!((stored.usage.input_tokens, stored.turns), (50, 4), "{at}");
     }
 }

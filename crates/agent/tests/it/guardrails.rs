@@ -1,4 +1,4 @@
-//! Guardrails: what goes in, what comes out, what is called.
+//! Guardrails of input, output and calls.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,8 +8,9 @@ use toolpost_agent::{CallVerdict, Decision, Guardrail, RunState, RunStopReason, 
 use toolpost_llm::Turn;
 
 use crate::agent;
+use crate::support::texts;
 
-/// Says of a text or a call what its words ask for.
+/// A guardrail with a verdict for certain words and arguments.
 #[derive(Debug)]
 struct Strict;
 
@@ -49,7 +50,7 @@ impl Guardrail for Strict {
 }
 
 #[tokio::test]
-async fn what_the_user_says_is_changed_or_ends_the_run_before_the_model_is_asked() {
+async fn input_is_replaced_or_blocked_before_the_first_request() {
     let guarded = agent("turns:\n  - text: ok\n").guardrail(Strict).build();
     let outcome = guarded.run("the secret word").finish().await;
     assert_eq!(outcome.turns[0], Turn::user("the … word"));
@@ -61,7 +62,7 @@ async fn what_the_user_says_is_changed_or_ends_the_run_before_the_model_is_asked
 }
 
 #[tokio::test]
-async fn what_the_model_says_is_seen_before_it_is_shown() {
+async fn output_is_checked_before_it_is_shown() {
     let said = |script: &str| {
         let shown = Arc::new(Mutex::new(String::new()));
         let sink = Arc::clone(&shown);
@@ -83,14 +84,13 @@ async fn what_the_model_says_is_seen_before_it_is_shown() {
 }
 
 #[tokio::test]
-async fn calls_are_changed_refused_or_end_the_run() {
+async fn calls_are_replaced_refused_or_blocked() {
     let call = |a: i64| format!("{{ tool: add, args: {{ a: {a}, b: 1 }} }}");
     let script = format!("turns:\n  - calls: [{}, {}, {}]\n  - text: done\n", call(0), call(1), call(2));
     let outcome = agent(&script).guardrail(Strict).build().run("Go.").finish().await;
-    let Some(Turn::ToolResults(results)) = outcome.turns.get(2) else { panic!("{:?}", outcome.turns) };
-    let texts: Vec<_> = results.iter().map(toolpost_llm::ToolResult::joined_text).collect();
+    let texts = texts(&outcome.turns, 2);
     assert_eq!((texts[0].as_str(), texts[1].as_str(), outcome.record.tool_calls.len()), ("1", "101", 2));
-    assert!(texts[2].contains("PERMISSION: the call was not made: two is not for you"), "{}", texts[2]);
+    assert!(texts[2].contains("PERMISSION: the call did not run: two is not for you"), "{}", texts[2]);
     let script = format!("turns:\n  - calls: [{}, {}]\n  - text: done\n", call(0), call(3));
     let outcome = agent(&script).guardrail(Strict).build().run("Go.").finish().await;
     assert_eq!(outcome.stop, RunStopReason::Guardrail("strict: three is right out".into()));
@@ -98,7 +98,7 @@ async fn calls_are_changed_refused_or_end_the_run() {
 }
 
 #[tokio::test]
-async fn intents_are_guarded_and_only_of_the_tools_of_the_run() {
+async fn intents_are_guarded_and_limited_to_the_tools_of_the_run() {
     let call = |a: i64| format!("{{ tool: add, args: {{ a: {a}, b: 1 }} }}");
     let script = format!(
         "turns:\n  - calls: [{}, {}, {}, {{ tool: wait, args: {{ milliseconds: 1 }} }}]\n  - text: done\n",
@@ -113,16 +113,15 @@ async fn intents_are_guarded_and_only_of_the_tools_of_the_run() {
     assert_eq!(intended, [json!({"a": 0, "b": 1}), json!({"a": 100, "b": 1})]);
     let approved = intent.tool_calls().map(|call| (call.id, Decision::Approve)).collect::<Vec<_>>();
     let done = guarded.execute_tool_intents(&intent, approved).await.unwrap();
-    let Some(Turn::ToolResults(results)) = done.turns.last() else { panic!("{:?}", done.turns) };
-    let texts: Vec<_> = results.iter().map(toolpost_llm::ToolResult::joined_text).collect();
+    let texts = texts(&done.turns, 2);
     assert_eq!((texts[0].as_str(), texts[1].as_str()), ("1", "101"));
     assert!(
-        texts[2].contains("two is not for you") && texts[3].contains("there is no tool `wait`"),
+        texts[2].contains("two is not for you") && texts[3].contains("this run has no tool `wait`"),
         "{texts:?}"
     );
     assert_eq!(done.record.tool_calls.len(), 2);
 
-    // What is refused all the same is told, and nothing is asked a second time.
+    // Rejected intents end the run after one request, too.
     let alone =
         agent(&format!("turns:\n  - calls: [{}]\n  - text: done\n", call(2))).guardrail(Strict).build();
     let intent = alone.generate_tool_intent("Go.").await;
@@ -134,7 +133,7 @@ async fn intents_are_guarded_and_only_of_the_tools_of_the_run() {
 }
 
 #[tokio::test]
-async fn what_somebody_has_approved_is_guarded_with_what_is_then_called() {
+async fn an_approved_call_is_guarded_with_its_final_arguments() {
     let script = "turns:
   - calls: [{ tool: add, args: { a: 0, b: 1 } }, { tool: add, args: { a: 5, b: 1 } }]
   - calls: [{ tool: wait, args: { milliseconds: 1 } }]
@@ -150,23 +149,16 @@ async fn what_somebody_has_approved_is_guarded_with_what_is_then_called() {
         let decisions = [(ids[0], Decision::Edit(arguments)), (ids[1], Decision::Approve)];
         guarded().resume(state(), decisions).unwrap().finish()
     };
-    let results = |outcome: &toolpost_agent::RunOutput| match outcome.turns.get(2) {
-        Some(Turn::ToolResults(results)) => {
-            results.iter().map(toolpost_llm::ToolResult::joined_text).collect::<Vec<_>>()
-        }
-        _ => panic!("{:?}", outcome.turns),
-    };
-    for (a, expected) in [(7, "8"), (1, "101"), (2, "PERMISSION: the call was not made: two is not for you")]
-    {
+    for (a, expected) in [(7, "8"), (1, "101"), (2, "PERMISSION: the call did not run: two is not for you")] {
         let outcome = resumed(json!({"a": a, "b": 1})).await;
-        let texts = results(&outcome);
+        let texts = texts(&outcome.turns, 2);
         assert!(texts[0].starts_with(expected) && texts[1] == "6", "{texts:?}");
         // The tools of the run are those that it began with.
-        assert!(outcome.text().contains("there is no tool `wait` in this run"), "{}", outcome.text());
+        assert!(outcome.text().contains("this run has no tool `wait`"), "{}", outcome.text());
     }
     let outcome = resumed(json!({"a": 3, "b": 1})).await;
     assert_eq!(outcome.stop, RunStopReason::Guardrail("strict: three is right out".into()));
-    assert!(outcome.record.tool_calls.is_empty() && results(&outcome).len() == 2);
+    assert!(outcome.record.tool_calls.is_empty() && texts(&outcome.turns, 2).len() == 2);
     // A state that was tampered with names no other tool.
     let mut state = serde_json::to_value(state()).unwrap();
     state["calls"][0]["tool"] = json!("wait");
@@ -174,7 +166,7 @@ async fn what_somebody_has_approved_is_guarded_with_what_is_then_called() {
     let outcome = guarded().resume(state, [(ids[0], Decision::Approve)]).unwrap();
     let outcome = outcome.execute_tool_intents().await;
     assert!(
-        results(&outcome)[0].contains("there is no tool `wait` in this run")
+        texts(&outcome.turns, 2)[0].contains("this run has no tool `wait`")
             && outcome.record.tool_calls.is_empty()
     );
 }

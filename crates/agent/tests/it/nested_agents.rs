@@ -1,21 +1,17 @@
-//! Agents as tools of agents, conversations that move, and many runs of one agent.
+//! Agents as tools, teams, and concurrent runs of one agent.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost::{Cancellation, Event, EventSink, Inject, ToolSpec, UsageEvent, Values, tool};
 use toolpost_agent::{Agent, Handoff, Pricing, RunStopReason, Runs, Team, UsageSink};
-use toolpost_llm::{
-    FunctionModel, ItemView, ModelId, ModelReply, Recording, ReplayModel, Request, ScriptModel, Turn,
-};
+use toolpost_llm::{FunctionModel, ItemView, ModelId, ModelReply, Request, ScriptModel, Turn};
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
+use crate::support::{export, scripted};
 use crate::{agent, limits};
-
-fn scripted(script: &str, toolbox: Toolbox) -> toolpost_agent::AgentBuilder {
-    Agent::builder(Arc::new(ScriptModel::parse("test", script).unwrap()), toolbox)
-}
 
 const ADDER: &str = r#"
 turns:
@@ -40,7 +36,7 @@ fn boss(adder: &Agent) -> toolpost_agent::AgentBuilder {
 }
 
 #[tokio::test]
-async fn an_agent_is_a_tool_whose_run_is_part_of_its_callers() {
+async fn an_agent_tool_runs_as_a_child_of_its_caller() {
     let adder = agent(ADDER).build();
     let runs = Runs::new(Arc::new(MemoryStore::new()));
     let outcome = boss(&adder).build().run("Add.").persist_to(&runs).finish().await;
@@ -55,36 +51,16 @@ async fn an_agent_is_a_tool_whose_run_is_part_of_its_callers() {
     assert_eq!((child.parent, record.parent), (Some(record.id), None));
     assert_eq!(runs.list(None, 9).await.unwrap().iter().map(|run| run.id).collect::<Vec<_>>(), [record.id]);
     assert_eq!(runs.children(record.id).await.unwrap()[0].id, child.id);
-    let kept = runs.list_all(9).await.unwrap();
-    let of: Vec<_> = kept.iter().map(|run| (run.id, run.parent)).collect();
+    let stored = runs.list_all(9).await.unwrap();
+    let of: Vec<_> = stored.iter().map(|run| (run.id, run.parent)).collect();
     assert!(of.len() == 2 && of.contains(&(child.id, Some(record.id))) && of.contains(&(record.id, None)));
-    // What it has spent is a part of what its caller has.
+    // Its spending is part of that of its caller.
     let stats = runs.stats(toolpost::Timestamp::from_micros(0)).await.unwrap();
     assert_eq!((stats.runs, stats.usage.input_tokens), (1, 330));
 }
 
-/// A place that takes bytes, and whoever asks can read them.
-#[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Written {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
 #[tokio::test]
-async fn an_exported_run_has_the_exchanges_of_the_agents_that_it_called_and_plays_again() {
+async fn an_export_includes_child_runs_and_replays() {
     let runs = Runs::new(Arc::new(MemoryStore::new()));
     let inner = agent(ADDER).build();
     let script =
@@ -93,16 +69,9 @@ async fn an_exported_run_has_the_exchanges_of_the_agents_that_it_called_and_play
     let middle = scripted(script, toolbox).build();
     let outcome = boss(&middle).build().run("Add.").persist_to(&runs).finish().await;
     assert_eq!(outcome.text(), "The adder says 5.");
-    let written = Written::default();
-    assert_eq!(
-        runs.export(outcome.record.id, &Recording::new(written.clone(), Vec::new())).await.unwrap(),
-        6
-    );
-
-    let model: Arc<dyn toolpost_llm::Model> =
-        Arc::new(ReplayModel::parse("family", &written.text(), Vec::new()).unwrap());
-    let same = Toolbox::builder().tool(crate::add).tool(crate::wait).tool(crate::broken).build().unwrap();
-    let inner = Agent::builder(Arc::clone(&model), same).build();
+    let (count, model) = export(&runs, outcome.record.id).await.unwrap();
+    assert_eq!(count, 6);
+    let inner = Agent::builder(Arc::clone(&model), crate::support::toolbox()).build();
     let tool = |agent: &Agent| {
         Toolbox::builder().tool(agent.as_tool(ToolSpec::new("adder", "Adds."))).build().unwrap()
     };
@@ -110,17 +79,16 @@ async fn an_exported_run_has_the_exchanges_of_the_agents_that_it_called_and_play
     let again = Agent::builder(Arc::clone(&model), tool(&middle)).build().run("Add.").finish().await;
     assert_eq!(again.text(), "The adder says 5.", "{:?}", again.error);
 
-    // What is not there any more is said.
+    // A deleted child run is an error.
     let child = outcome.record.children[0].id;
     assert!(runs.delete(child).await.unwrap());
-    let error =
-        runs.export(outcome.record.id, &Recording::new(std::io::sink(), Vec::new())).await.unwrap_err();
+    let error = export(&runs, outcome.record.id).await.unwrap_err();
     assert_eq!(error.code(), toolpost::Code::Precondition);
-    assert!(error.to_string().contains("an agent that it called"), "{error}");
+    assert!(error.to_string().contains("a child run"), "{error}");
 }
 
 #[tokio::test]
-async fn an_exported_run_that_was_killed_has_the_exchanges_of_the_agents_that_it_called() {
+async fn an_export_of_a_killed_run_includes_child_runs() {
     let runs = Runs::new(Arc::new(MemoryStore::new()));
     // One has ended and one has not when the process dies, and the latter has called one as well.
     let sleeps = agent("turns: [{ calls: [{ tool: wait, args: { milliseconds: 600000 } }] }]").build();
@@ -142,14 +110,12 @@ async fn an_exported_run_that_was_killed_has_the_exchanges_of_the_agents_that_it
     assert!(ended.is_err() && runs.load(id).await.unwrap().record.is_none());
     assert_eq!((runs.list(None, 9).await.unwrap().len(), runs.list_all(9).await.unwrap().len()), (1, 4));
     assert_eq!(runs.children(id).await.unwrap().len(), 2);
-    let written = Written::default();
-    // Its own, two of the adder, one of the asking one, and one of the sleeper.
-    let told = runs.export(id, &Recording::new(written.clone(), Vec::new())).await.unwrap();
-    assert_eq!((told, written.text().lines().count()), (5, 5));
+    // One of its own, two of the adder, one of the middle agent, and one of the sleeper.
+    assert_eq!(export(&runs, id).await.unwrap().0, 5);
 }
 
 #[tokio::test]
-async fn a_team_is_kept_as_the_runs_of_its_members() {
+async fn a_team_is_stored_as_the_runs_of_its_members() {
     let runs = Runs::new(Arc::new(MemoryStore::new()));
     let toolbox = Toolbox::builder().tool(Handoff::to("billing", "Moves.")).build().unwrap();
     let first = scripted("turns: [{ calls: [{ tool: transfer_to_billing, args: {} }] }]", toolbox).build();
@@ -158,12 +124,11 @@ async fn a_team_is_kept_as_the_runs_of_its_members() {
     let outcome = team.run_with(vec![Turn::user("Paid?")], |run| run.persist_to(&runs)).await.unwrap();
     assert_eq!((outcome.text(), outcome.record.children.len()), ("It is paid.", 1));
     assert_eq!(runs.list(None, 9).await.unwrap().len(), 2);
-    let sink = Recording::new(std::io::sink(), Vec::new());
-    assert_eq!(runs.export(outcome.record.id, &sink).await.unwrap(), 2);
+    assert_eq!(export(&runs, outcome.record.id).await.unwrap().0, 2);
 }
 
 #[tokio::test]
-async fn who_listens_to_a_run_hears_the_agents_that_it_calls_once() {
+async fn a_listener_receives_the_events_of_nested_agents_once() {
     let heard: Arc<Mutex<Vec<Event>>> = Arc::default();
     let used: Arc<Mutex<Vec<(u64, Value)>>> = Arc::default();
     let (events, usage) = (Arc::clone(&heard), Arc::clone(&used));
@@ -201,7 +166,7 @@ async fn who_listens_to_a_run_hears_the_agents_that_it_calls_once() {
 }
 
 #[tokio::test]
-async fn calls_of_an_agent_count_for_who_called_it() {
+async fn calls_of_a_nested_agent_count_for_its_caller() {
     // Two that each would call four times, side by side.
     let adder = |calls: Option<u32>| {
         let model = FunctionModel::new("adder", |request: &Request| {
@@ -237,7 +202,7 @@ async fn calls_of_an_agent_count_for_who_called_it() {
 }
 
 #[tokio::test]
-async fn money_of_agents_that_are_called_side_by_side_is_limited_together() {
+async fn parallel_agents_share_the_limit_of_cost() {
     let dollar: Pricing =
         Arc::new(|_: &ModelId, usage: &toolpost_llm::Usage| Some(usage.output as f64 * 0.1));
     let spender = |priced: bool| {
@@ -253,7 +218,7 @@ async fn money_of_agents_that_are_called_side_by_side_is_limited_together() {
         let script = r"turns: [{ calls: [{ tool: s, args: { prompt: a } }, { tool: s, args: { prompt: b } }, { tool: s, args: { prompt: c } }], usage: { input: 1, output: 1 } }, { text: done }]";
         let toolbox =
             Toolbox::builder().tool(spender.as_tool(ToolSpec::new("s", "Spends."))).build().unwrap();
-        let boss = scripted(script, toolbox).pricing(Arc::clone(&dollar)).max_cost_usd(1.0).wrap_up(None);
+        let boss = scripted(script, toolbox).pricing(Arc::clone(&dollar)).max_cost_usd(1.0).wrap_up(false);
         boss.build().run("Spend.").finish().await
     };
     let outcome = run(&spender(true)).await;
@@ -262,7 +227,7 @@ async fn money_of_agents_that_are_called_side_by_side_is_limited_together() {
     let cost = outcome.record.cost_usd.unwrap();
     assert!((1.0..1.31).contains(&cost), "{cost}");
     assert!(outcome.record.children.iter().all(|child| child.stop_reason == "max_cost"));
-    // An agent of unknown price is not asked at all.
+    // An agent with an unknown price makes no request.
     let outcome = run(&spender(false)).await;
     assert!(
         outcome
@@ -275,9 +240,9 @@ async fn money_of_agents_that_are_called_side_by_side_is_limited_together() {
 }
 
 #[tokio::test]
-async fn what_an_agent_spends_counts_for_who_called_it() {
+async fn spending_of_a_nested_agent_counts_for_its_caller() {
     let adder = agent(ADDER).build();
-    let outcome = boss(&adder).max_tokens(115).wrap_up(None);
+    let outcome = boss(&adder).max_tokens(115).wrap_up(false);
     let outcome = outcome.build().run("Add.").finish().await;
     assert_eq!(outcome.stop, RunStopReason::MaxTokens);
     let child = &outcome.record.children[0];
@@ -289,7 +254,7 @@ async fn what_an_agent_spends_counts_for_who_called_it() {
 }
 
 #[tokio::test]
-async fn agents_in_agents_are_only_so_deep_and_stop_with_their_callers() {
+async fn nesting_of_agents_is_limited_and_cancelled_with_the_caller() {
     // One that would call itself for ever, if it could.
     let mut inner = agent("turns: [{ text: at the bottom }]").build();
     for _ in 0..12 {
@@ -309,16 +274,18 @@ async fn agents_in_agents_are_only_so_deep_and_stop_with_their_callers() {
     let toolbox =
         Toolbox::builder().tool(waiting.as_tool(ToolSpec::new("waiter", "Waits."))).build().unwrap();
     let cancellation = Cancellation::new();
-    let run = scripted(script, toolbox.clone()).build().run("x").with_cancellation(cancellation.clone());
-    let begun = std::time::Instant::now();
-    let (outcome, ()) = tokio::join!(run.finish(), async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        cancellation.cancel();
-    });
+    let stop = cancellation.clone();
+    // The second run is the nested one.
+    let started = AtomicU32::new(0);
+    let cancelling = scripted(script, toolbox.clone()).on_event(Arc::new(move |event: &Event| {
+        if matches!(event, Event::RunStarted { .. }) && started.fetch_add(1, Ordering::Relaxed) == 1 {
+            stop.cancel();
+        }
+    }));
+    let outcome = cancelling.build().run("x").with_cancellation(cancellation).finish().await;
     assert_eq!(outcome.stop, RunStopReason::Cancelled);
-    let hurried = scripted(script, toolbox).max_time(Duration::from_millis(100)).wrap_up(None);
+    let hurried = scripted(script, toolbox).max_time(Duration::from_millis(100)).wrap_up(false);
     assert_eq!(hurried.build().run("x").finish().await.stop, RunStopReason::MaxTime);
-    assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
 /// Name the caller.
@@ -328,7 +295,7 @@ async fn who(name: Inject<String>) -> String {
 }
 
 #[tokio::test]
-async fn what_is_injected_into_an_agent_is_injected_into_those_that_it_calls() {
+async fn nested_agents_inherit_injected_values() {
     let toolbox = Toolbox::builder().tool(who).build().unwrap();
     let asker =
         scripted(r#"turns: [{ calls: [{ tool: who, args: {} }] }, { text: "{{ last.text }}" }]"#, toolbox)
@@ -344,12 +311,12 @@ async fn what_is_injected_into_an_agent_is_injected_into_those_that_it_calls() {
 }
 
 #[tokio::test]
-async fn a_conversation_moves_and_the_record_says_so() {
+async fn a_handoff_moves_the_conversation_and_is_recorded() {
     let of = |script: &str, to: &str| {
         let toolbox = Toolbox::builder().tool(Handoff::to(to, "Moves.")).build().unwrap();
         scripted(script, toolbox).system(format!("You hand over to {to}.")).build()
     };
-    // Turns of one script: what was said before counts for all members.
+    // A script counts the answers of all members.
     let first = of(
         "turns: [{ text: Moving., calls: [{ tool: transfer_to_billing, args: {} }], usage: { input: 5, output: 1 } }]",
         "billing",
@@ -433,7 +400,7 @@ async fn a_hundred_runs_of_one_agent_do_not_mix() {
 }
 
 #[tokio::test]
-async fn a_call_that_no_run_makes_is_a_run_that_is_kept_with_what_it_consumed() {
+async fn a_call_outside_of_runs_is_stored_as_a_run_with_its_usage() {
     let runs = Runs::new(Arc::new(MemoryStore::new()));
     let tool = |agent: &Agent, runs: &Runs| {
         let tool = agent.as_tool(ToolSpec::new("adder", "Adds.")).persist_to(runs);
@@ -445,12 +412,12 @@ async fn a_call_that_no_run_makes_is_a_run_that_is_kept_with_what_it_consumed() 
     assert_eq!(reply.record.usage.as_ref().map(|usage| usage.input_tokens), Some(300));
     assert_eq!(runs.list(None, 9).await.unwrap()[0].usage.input_tokens, 300);
     // What went wrong names the run.
-    let limited = agent(ADDER).max_iterations(1).wrap_up(None).build();
+    let limited = agent(ADDER).max_iterations(1).wrap_up(false).build();
     let error = tool(&limited, &runs).call(call()).await.result.unwrap_err();
     assert_eq!(error.code(), toolpost::Code::Limit);
     let id = runs.find(error.context()["run"].as_str().unwrap()).await.unwrap();
     assert_eq!(runs.load(id).await.unwrap().summary.stop_reason.as_deref(), Some("max_iterations"));
-    // Of one that a run makes, the run says where it is kept, and what it consumed counts once.
+    // A nested run is stored with its caller and counts once.
     let outer = Runs::new(Arc::new(MemoryStore::new()));
     let boss = scripted(BOSS, tool(&agent(ADDER).build(), &runs)).build();
     let outcome = boss.run("Add.").persist_to(&outer).finish().await;
@@ -459,7 +426,7 @@ async fn a_call_that_no_run_makes_is_a_run_that_is_kept_with_what_it_consumed() 
 }
 
 #[tokio::test]
-async fn an_agent_whose_answers_fit_a_schema_answers_its_caller_with_the_value() {
+async fn an_agent_with_an_answer_schema_returns_the_value() {
     let model = ScriptModel::parse("test", "turns: [{ text: 'Here: {\"sum\": 5}' }]").unwrap();
     let schema = json!({ "type": "object", "required": ["sum"] });
     let adder =

@@ -1,4 +1,4 @@
-//! Tools that are loaded while a conversation goes on.
+//! Tools that are loaded on demand.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,54 +8,25 @@ use toolpost_agent::{Agent, AgentBuilder, Dynamic, RunStopReason, Runs};
 use toolpost_gateway::catalog::ToolSession;
 use toolpost_llm::{
     ErrorKind, ExchangeSink, Feature, HostedTool, Model, ModelError, ModelId, ModelInfo, Request, Response,
-    ResponseStream, ScriptModel, Turn,
+    ScriptModel, Turn,
 };
-use toolpost_testkit::provider::{LoopbackProvider, ReceivedRequest, Reply};
+use toolpost_testkit::provider::{LoopbackProvider, Reply};
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
-/// Plays a script and keeps what it was asked.
-#[derive(Debug)]
-pub(crate) struct Watched {
-    inner: ScriptModel,
-    asked: Mutex<Vec<Request>>,
+use crate::support::{FakeModel, bodies, hosted};
+
+/// The schema of a tool in one of the requests.
+fn schema(model: &FakeModel, request: usize, tool: &str) -> Value {
+    let tools = model.requests()[request].tools.clone();
+    tools.iter().find(|known| known.name == tool).unwrap().input_schema.to_value().unwrap()
 }
 
-impl Watched {
-    pub(crate) fn asked(&self) -> Vec<Request> {
-        self.asked.lock().unwrap().clone()
-    }
-
-    pub(crate) fn new(script: &str) -> Arc<Self> {
-        Arc::new(Self { inner: ScriptModel::parse("test", script).unwrap(), asked: Mutex::default() })
-    }
-
-    /// The names of the tools that each request offered.
-    fn offered(&self) -> Vec<Vec<String>> {
-        let names = |request: &Request| request.tools.iter().map(|tool| tool.name.clone()).collect();
-        self.asked.lock().unwrap().iter().map(names).collect()
-    }
-
-    /// The schema of a tool in one of the requests.
-    fn schema(&self, request: usize, tool: &str) -> Value {
-        let asked = self.asked.lock().unwrap();
-        let tool = asked[request].tools.iter().find(|known| known.name == tool).unwrap();
-        tool.input_schema.to_value().unwrap()
-    }
-}
-
-impl Model for Watched {
-    fn id(&self) -> &ModelId {
-        self.inner.id()
-    }
-
-    fn check(&self, request: &Request) -> Result<(), ModelError> {
-        self.inner.check(request)
-    }
-
-    fn stream(&self, request: &Request) -> ResponseStream {
-        self.asked.lock().unwrap().push(request.clone());
-        self.inner.stream(request)
-    }
+/// A script whose model is known to search tools, known not to, or unknown.
+fn searching(script: &str, searches: Option<bool>) -> Arc<FakeModel> {
+    let script = ScriptModel::parse("test", script).unwrap();
+    let mut info = ModelInfo::unknown(script.id());
+    info.features.extend(searches.map(|searches| (Feature::ToolSearch, searches)));
+    FakeModel::with_info(Some(info), move |request| script.stream(request))
 }
 
 fn toolbox() -> Toolbox {
@@ -71,12 +42,14 @@ fn toolbox() -> Toolbox {
     toolbox
 }
 
-fn agent(model: &Arc<Watched>) -> AgentBuilder {
+fn agent(model: &Arc<FakeModel>) -> AgentBuilder {
     Agent::builder(Arc::clone(model) as Arc<dyn Model>, toolbox())
 }
 
 const META: [&str; 5] =
     ["browse_toolkit", "load_tools", "load_tool_group", "unload_tools", "unload_tool_group"];
+
+const BUDGETED: &str = "turns:\n  - calls: [{ tool: load_tools, args: { tool_names: [send_letter, find_person, add_person] } }]\n  - calls: [{ tool: unload_tools, args: { tool_names: [find_person, add_person] } }]\n  - text: done\n";
 
 const LOADS: &str = r"
 turns:
@@ -88,8 +61,8 @@ turns:
 ";
 
 #[tokio::test]
-async fn loaded_tools_are_offered_from_the_next_turn_on_at_the_end() {
-    let model = Watched::new(LOADS);
+async fn loaded_tools_are_appended_from_the_next_request() {
+    let model = FakeModel::script(LOADS);
     let started = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&started);
     let agent = agent(&model)
@@ -131,10 +104,10 @@ async fn loaded_tools_are_offered_from_the_next_turn_on_at_the_end() {
 }
 
 #[tokio::test]
-async fn what_was_loaded_stays_loaded_in_the_next_run_of_the_conversation() {
+async fn loaded_tools_stay_loaded_in_the_next_run() {
     let script = "turns:\n  - calls: [{ tool: load_tools, args: { tool_names: [send_letter] } }]\n  - text: one\n  - text: two\n  - text: three\n";
     // Passed on from run to run.
-    let model = Watched::new(script);
+    let model = FakeModel::script(script);
     let agent_of = |builder: AgentBuilder| builder.dynamic(true).build();
     let first_agent = agent_of(agent(&model));
     let first = first_agent.run("Hello.").finish().await;
@@ -150,24 +123,24 @@ async fn what_was_loaded_stays_loaded_in_the_next_run_of_the_conversation() {
         META.len() + 1
     );
 
-    // Kept by the agent, and saved in between.
-    let model = Watched::new(script);
+    // Stored in the agent, and serialized in between.
+    let model = FakeModel::script(script);
     let session = ToolSession::new().with_session_id("s");
     agent_of(agent(&model).tool_session(session.clone())).run("Hello.").finish().await;
     assert!(session.is_active("send_letter"));
     let saved = serde_json::to_string(&session).unwrap();
     let read: ToolSession = serde_json::from_str(&saved).unwrap();
-    let model = Watched::new("turns:\n  - text: two\n");
+    let model = FakeModel::script("turns:\n  - text: two\n");
     agent_of(agent(&model).tool_session(read)).run("Again.").finish().await;
     assert_eq!(model.offered()[0].last().map(String::as_str), Some("send_letter"));
 }
 
 #[tokio::test]
-async fn a_model_of_its_own_picks_tools_and_its_tokens_count() {
-    let model = Watched::new(
+async fn another_model_picks_tools_and_its_tokens_count() {
+    let model = FakeModel::script(
         "turns:\n  - calls: [{ tool: find_tools, args: { intent: write to my aunt } }]\n    usage: { input: 5, output: 1 }\n  - text: '{{ last.structured.results[0].name }}, {{ last.structured.reasoning }}'\n    usage: { input: 7, output: 1 }\n",
     );
-    let picks = Watched::new(
+    let picks = FakeModel::script(
         "turns:\n  - text: '{\"tool_names\": [\"send_letter\"], \"reasoning\": \"letters\"}'\n    usage: { input: 1000, output: 30 }\n",
     );
     let outcome = agent(&model).dynamic(Arc::clone(&picks)).build().run("Write.").finish().await;
@@ -178,7 +151,7 @@ async fn a_model_of_its_own_picks_tools_and_its_tokens_count() {
         ["find_tools", "load_tools", "load_tool_group", "unload_tools", "unload_tool_group"]
     );
     // It sees the catalog and gets no tools.
-    let asked = picks.asked.lock().unwrap();
+    let asked = picks.requests();
     assert_eq!((asked.len(), asked[0].tools.len()), (1, 0));
     let prompt = serde_json::to_string(&asked[0].turns).unwrap();
     assert!(prompt.contains("- send_letter: A tool.") && prompt.contains("write to my aunt"), "{prompt}");
@@ -187,7 +160,7 @@ async fn a_model_of_its_own_picks_tools_and_its_tokens_count() {
 #[tokio::test]
 async fn without_dynamic_loading_all_tools_are_offered() {
     let all = ["add_person", "find_person", "send_letter", "boil_water"];
-    let model = Watched::new("turns:\n  - text: hi\n");
+    let model = FakeModel::script("turns:\n  - text: hi\n");
     let outcome =
         agent(&model).dynamic(false).tool_session(ToolSession::new()).build().run("Hello.").finish().await;
     assert_eq!(model.offered(), [all]);
@@ -195,15 +168,15 @@ async fn without_dynamic_loading_all_tools_are_offered() {
 }
 
 #[tokio::test]
-async fn definitions_are_compact_on_request_but_for_core_tools() {
+async fn definitions_are_compact_on_request_except_core_tools() {
     let described = |schema: &Value| schema["properties"]["text"].get("description").is_some();
     for compact in [false, true] {
-        let model = Watched::new("turns:\n  - text: hi\n");
+        let model = FakeModel::script("turns:\n  - text: hi\n");
         agent(&model).compact_tools(compact).core_tools(["boil_water"]).build().run("Hello.").finish().await;
-        assert_eq!(described(&model.schema(0, "send_letter")), !compact);
-        assert!(described(&model.schema(0, "boil_water")));
+        assert_eq!(described(&schema(&model, 0, "send_letter")), !compact);
+        assert!(described(&schema(&model, 0, "boil_water")));
 
-        let model = Watched::new(LOADS);
+        let model = FakeModel::script(LOADS);
         agent(&model)
             .dynamic(true)
             .compact_tools(compact)
@@ -212,27 +185,23 @@ async fn definitions_are_compact_on_request_but_for_core_tools() {
             .run("Hello.")
             .finish()
             .await;
-        assert_eq!(described(&model.schema(2, "send_letter")), !compact);
-        assert!(described(&model.schema(2, "boil_water")));
+        assert_eq!(described(&schema(&model, 2, "send_letter")), !compact);
+        assert!(described(&schema(&model, 2, "boil_water")));
     }
     // And under the pressure of a budget, until there is room again.
-    let model = Watched::new(
-        "turns:\n  - calls: [{ tool: load_tools, args: { tool_names: [send_letter, find_person, add_person] } }]\n  - calls: [{ tool: unload_tools, args: { tool_names: [find_person, add_person] } }]\n  - text: done\n",
-    );
+    let model = FakeModel::script(BUDGETED);
     let probe = agent(&model).dynamic(true).build().run("Hello.").finish().await.tool_session.unwrap();
     let one = probe.budget().tokens_used;
-    let model = Watched::new(
-        "turns:\n  - calls: [{ tool: load_tools, args: { tool_names: [send_letter, find_person, add_person] } }]\n  - calls: [{ tool: unload_tools, args: { tool_names: [find_person, add_person] } }]\n  - text: done\n",
-    );
+    let model = FakeModel::script(BUDGETED);
     // Three tools are over three quarters of it, one is not.
     let session = ToolSession::new().with_token_budget((one + 30) * 4 / 3);
     agent(&model).dynamic(true).tool_session(session).build().run("Hello.").finish().await;
-    assert_eq!([1, 2].map(|request| described(&model.schema(request, "send_letter"))), [false, true]);
+    assert_eq!([1, 2].map(|request| described(&schema(&model, request, "send_letter"))), [false, true]);
 }
 
 #[tokio::test]
-async fn a_core_tool_that_is_none_is_a_notice_and_calls_of_unknown_tools_are_errors() {
-    let model = Watched::new(
+async fn an_unknown_core_tool_is_a_notice_and_an_unknown_call_an_error() {
+    let model = FakeModel::script(
         "turns:\n  - calls: [{ tool: find_tools, args: { intent: x } }, { tool: nothing }]\n  - text: '{{ results[0].text }} | {{ results[1].text }}'\n",
     );
     let outcome = agent(&model).dynamic(true).core_tools(["boil_watr"]).build().run("Hello.").finish().await;
@@ -246,14 +215,14 @@ async fn a_core_tool_that_is_none_is_a_notice_and_calls_of_unknown_tools_are_err
 }
 
 #[tokio::test]
-async fn many_conversations_of_one_agent_load_apart() {
+async fn conversations_of_one_agent_load_independently() {
     let toolbox = toolbox();
     let mut runs = Vec::new();
     for name in ["send_letter", "find_person", "add_person"] {
         let script = format!(
             "turns:\n  - calls: [{{ tool: load_tools, args: {{ tool_names: [{name}] }} }}]\n  - text: done\n"
         );
-        let agent = Agent::builder(Watched::new(&script), toolbox.clone()).dynamic(true).build();
+        let agent = Agent::builder(FakeModel::script(&script), toolbox.clone()).dynamic(true).build();
         runs.push(tokio::spawn(async move { (name, agent.run("Go.").finish().await) }));
     }
     for run in runs {
@@ -264,44 +233,10 @@ async fn many_conversations_of_one_agent_load_apart() {
     assert_eq!(toolbox.specs().len(), 4);
 }
 
-/// Knows of itself what it can do.
-#[derive(Debug)]
-struct Searching {
-    inner: Arc<Watched>,
-    info: ModelInfo,
-}
-
-impl Searching {
-    fn new(script: &str, searches: Option<bool>) -> Arc<Self> {
-        let inner = Watched::new(script);
-        let mut info = ModelInfo::unknown(inner.id());
-        info.features.extend(searches.map(|searches| (Feature::ToolSearch, searches)));
-        Arc::new(Self { inner, info })
-    }
-}
-
-impl Model for Searching {
-    fn id(&self) -> &ModelId {
-        self.inner.id()
-    }
-
-    fn info(&self) -> Option<&ModelInfo> {
-        Some(&self.info)
-    }
-
-    fn check(&self, request: &Request) -> Result<(), ModelError> {
-        self.inner.check(request)
-    }
-
-    fn stream(&self, request: &Request) -> ResponseStream {
-        self.inner.stream(request)
-    }
-}
-
 #[tokio::test]
-async fn where_the_provider_searches_all_but_the_core_tools_are_deferred() {
+async fn with_a_search_of_the_provider_only_core_tools_are_not_deferred() {
     let script = "turns:\n  - calls: [{ tool: send_letter }]\n  - text: '{{ last.text }}'\n  - text: again\n";
-    let model = Searching::new(script, Some(true));
+    let model = searching(script, Some(true));
     let agent = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox())
         .dynamic(true)
         .core_tools(["boil_water"])
@@ -316,7 +251,7 @@ async fn where_the_provider_searches_all_but_the_core_tools_are_deferred() {
     turns.push(Turn::user("Again."));
     let again = agent.run_turns(turns).with_tool_session(session).with_tools(["find_person", "add_person"]);
     assert_eq!(again.finish().await.text(), "again");
-    let asked = model.inner.asked.lock().unwrap();
+    let asked = model.requests();
     let offered = |request: &Request| -> Vec<(String, bool)> {
         request.tools.iter().map(|tool| (tool.name.clone(), tool.deferred)).collect()
     };
@@ -335,7 +270,7 @@ async fn where_the_provider_searches_all_but_the_core_tools_are_deferred() {
 }
 
 #[tokio::test]
-async fn tools_are_searched_as_the_builder_says_and_the_model_can() {
+async fn the_search_depends_on_the_builder_and_the_model() {
     let native = ["add_person", "find_person", "send_letter", "boil_water"];
     for (dynamic, searches, expected) in [
         (Dynamic::from(true), Some(true), &native[..]),
@@ -344,12 +279,12 @@ async fn tools_are_searched_as_the_builder_says_and_the_model_can() {
         (Dynamic::Browse, Some(true), &META[..]),
         (Dynamic::Native, None, &native[..]),
     ] {
-        let model = Searching::new("turns: [{ text: hi }]", searches);
+        let model = searching("turns: [{ text: hi }]", searches);
         let builder = Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox());
         let outcome = builder.dynamic(dynamic.clone()).build().run("Hello.").finish().await;
         assert_eq!(outcome.text(), "hi");
-        assert_eq!(model.inner.offered(), [expected], "{dynamic:?} {searches:?}");
-        let asked = model.inner.asked.lock().unwrap();
+        assert_eq!(model.offered(), [expected], "{dynamic:?} {searches:?}");
+        let asked = model.requests();
         assert_eq!(asked[0].hosted_tools.len(), usize::from(expected.len() == 4), "{dynamic:?}");
     }
     // A search that was chosen stays, and without tools there is nothing to search.
@@ -357,16 +292,16 @@ async fn tools_are_searched_as_the_builder_says_and_the_model_can() {
     for (toolbox, hosted) in
         [(toolbox(), vec![patterns.clone()]), (Toolbox::builder().build().unwrap(), Vec::new())]
     {
-        let model = Watched::new("turns: [{ text: hi }]");
+        let model = FakeModel::script("turns: [{ text: hi }]");
         let builder =
             Agent::builder(Arc::clone(&model) as Arc<dyn Model>, toolbox).hosted_tools(hosted.clone());
         builder.dynamic(Dynamic::Native).build().run("Hello.").finish().await;
-        assert_eq!(model.asked.lock().unwrap()[0].hosted_tools, hosted);
+        assert_eq!(model.requests()[0].hosted_tools, hosted);
     }
 }
 
 #[tokio::test]
-async fn what_the_provider_has_found_goes_back_as_it_came() {
+async fn search_results_of_the_provider_go_back_unchanged() {
     let found = json!([
         {"type": "server_tool_use", "id": "srvtoolu_1", "name": "tool_search_tool_bm25", "input": {"query": "letter", "limit": 5}},
         {"type": "tool_search_tool_result", "tool_use_id": "srvtoolu_1", "content": {"type": "tool_search_tool_search_result",
@@ -382,7 +317,7 @@ async fn what_the_provider_has_found_goes_back_as_it_came() {
         vec![message(&found, "tool_use"), message(&json!([{"type": "text", "text": "Sent."}]), "end_turn")];
     let server = LoopbackProvider::start(answers).unwrap();
     let agent = |name: &str| {
-        Agent::builder(crate::caching::model_at(&server, "anthropic", name), toolbox())
+        Agent::builder(hosted(&server, "anthropic", name), toolbox())
             .dynamic(Dynamic::Native)
             .core_tools(["boil_water"])
             .build()
@@ -394,7 +329,7 @@ async fn what_the_provider_has_found_goes_back_as_it_came() {
     );
     let requests = server.requests();
     assert!(requests.iter().all(|request| request.header("anthropic-beta").is_none()), "it needs no header");
-    let bodies: Vec<Value> = requests.iter().map(ReceivedRequest::json).collect();
+    let bodies = bodies(&server);
     assert_eq!(bodies[1]["messages"][1]["content"], found);
     for body in &bodies {
         let tools: Vec<_> = body["tools"]
@@ -413,7 +348,7 @@ async fn what_the_provider_has_found_goes_back_as_it_came() {
     }
     assert_eq!(bodies[0]["tools"][0]["type"], "tool_search_tool_bm25_20251119");
 
-    // A model without a search is told before anything is sent, and by itself the loop takes ours.
+    // A model without a search ends the run before its first request.
     let refused = agent("claude-opus-4-1").run("Write.").finish().await;
     let error = refused.error.unwrap();
     assert_eq!((refused.stop, error.kind.clone()), (RunStopReason::ModelError, ErrorKind::Unsupported));
@@ -424,7 +359,7 @@ async fn what_the_provider_has_found_goes_back_as_it_came() {
     for (provider, name) in
         [("gemini", "gemini-of-tomorrow"), ("xai", "grok-4.3"), ("openai-compatible", "m")]
     {
-        let model = crate::caching::model_at(&server, provider, name);
+        let model = hosted(&server, provider, name);
         let outcome =
             Agent::builder(model, toolbox()).dynamic(Dynamic::Native).build().run("Write.").finish().await;
         assert_eq!(outcome.error.unwrap().kind, ErrorKind::Unsupported, "{provider}");
@@ -433,7 +368,7 @@ async fn what_the_provider_has_found_goes_back_as_it_came() {
 }
 
 #[tokio::test]
-async fn strict_tools_are_asked_for_and_their_nulls_are_nothing() {
+async fn strict_tools_may_have_null_for_absent_arguments() {
     let script = "turns:
   - calls: [{ tool: browse_toolkit, args: { query: letter, group: null, limit: null, offset: null } }]
   - calls: [{ tool: load_tools, args: { tool_names: [send_letter] } }]
@@ -441,39 +376,40 @@ async fn strict_tools_are_asked_for_and_their_nulls_are_nothing() {
   - text: '{{ last.text }}'
 ";
     for strict in [false, true] {
-        let model = Watched::new(script);
+        let model = FakeModel::script(script);
         let outcome = agent(&model).dynamic(true).strict_tools(strict).build().run("Go.").finish().await;
         let failed: Vec<bool> =
             outcome.record.tool_calls.iter().map(|call| call.status == toolpost::Status::Error).collect();
         assert_eq!(failed, [!strict, false, !strict], "{:?}", outcome.record.tool_calls);
-        for request in model.asked() {
+        for request in model.requests() {
             assert!(!request.tools.is_empty() && request.tools.iter().all(|tool| tool.strict == strict));
         }
     }
 }
 
 #[tokio::test]
-async fn what_the_model_is_asked_that_picks_tools_is_kept() {
-    let model =
-        Watched::new("turns:\n  - calls: [{ tool: find_tools, args: { intent: write } }]\n  - text: done\n");
+async fn exchanges_with_the_finder_are_stored() {
+    let model = FakeModel::script(
+        "turns:\n  - calls: [{ tool: find_tools, args: { intent: write } }]\n  - text: done\n",
+    );
     let picks =
-        Watched::new("turns:\n  - text: '{\"tool_names\": [\"send_letter\"], \"reasoning\": \"x\"}'\n");
+        FakeModel::script("turns:\n  - text: '{\"tool_names\": [\"send_letter\"], \"reasoning\": \"x\"}'\n");
     let runs = Runs::new(Arc::new(MemoryStore::new()));
     let agent = agent(&model).dynamic(Arc::clone(&picks)).build();
     let outcome = agent.run("Write.").persist_to(&runs).finish().await;
     assert_eq!(outcome.text(), "done");
-    let kept = Kept::default();
-    assert_eq!(runs.export(outcome.record.id, &kept).await.unwrap(), 3);
-    let kept = kept.0.lock().unwrap();
-    assert_eq!(kept.iter().filter(|request| request.tools.is_empty()).count(), 1);
-    assert_eq!(kept[1].turns, picks.asked()[0].turns);
+    let stored = Requests::default();
+    assert_eq!(runs.export(outcome.record.id, &stored).await.unwrap(), 3);
+    let stored = stored.0.lock().unwrap();
+    assert_eq!(stored.iter().filter(|request| request.tools.is_empty()).count(), 1);
+    assert_eq!(stored[1].turns, picks.requests()[0].turns);
 }
 
-/// The requests of exchanges that it is told of.
+/// Stores the requests of exchanges.
 #[derive(Debug, Default)]
-struct Kept(Mutex<Vec<Request>>);
+struct Requests(Mutex<Vec<Request>>);
 
-impl ExchangeSink for Kept {
+impl ExchangeSink for Requests {
     fn exchange(
         &self,
         _model: &ModelId,

@@ -1,14 +1,15 @@
-//! Every way in which a run ends.
+//! The stop reasons of runs.
 
 use std::time::Duration;
 
-use toolpost::{Cancellation, Code};
-use toolpost_agent::{Agent, RunStopReason};
-use toolpost_llm::{ErrorKind, Turn};
+use toolpost::{Cancellation, Code, Event};
+use toolpost_agent::{AgentBuilder, RunStopReason};
+use toolpost_llm::ErrorKind;
 
 use crate::agent;
+use crate::support::{check_pairs, texts};
 
-/// A model that calls a tool for ever.
+/// A script with endless calls.
 fn endless() -> String {
     let answer = |n: usize| {
         format!(
@@ -18,76 +19,57 @@ fn endless() -> String {
     format!("turns:\n{}", (0..60).map(answer).collect::<String>())
 }
 
-/// In every conversation, each tool call has its result.
-fn is_whole(turns: &[Turn]) -> bool {
-    turns.windows(2).all(|pair| match pair {
-        [Turn::Assistant(turn), Turn::ToolResults(results)] => {
-            let calls = turn
-                .items
-                .iter()
-                .filter(|item| matches!(item.view(), toolpost_llm::ItemView::ToolCall { .. }));
-            calls.count() == results.len()
-        }
-        _ => true,
-    }) && !matches!(turns.last(), Some(Turn::Assistant(turn)) if turn.items.iter().any(|item| matches!(item.view(), toolpost_llm::ItemView::ToolCall { .. })))
-}
+/// A change of a builder.
+type Change = fn(AgentBuilder) -> AgentBuilder;
 
 #[tokio::test]
-async fn iterations_end_a_run() {
-    let outcome = agent(&endless()).build().run("Go.").finish().await;
-    assert_eq!(
-        (&outcome.stop, outcome.record.iterations),
-        (&RunStopReason::MaxIterations, 25),
-        "the default"
-    );
-    let outcome = agent(&endless()).max_iterations(3).build().run("Go.").finish().await;
-    assert_eq!((outcome.record.iterations, outcome.record.tool_calls.len()), (3, 6));
-    assert!(outcome.stop.is_limit() && !outcome.record.success && is_whole(&outcome.turns));
-    assert_eq!(outcome.record.stop_reason, "max_iterations");
-}
-
-#[tokio::test]
-async fn tool_calls_end_a_run_and_the_conversation_stays_whole() {
-    let outcome = agent(&endless()).max_tool_calls(3).wrap_up(None).build().run("Go.").finish().await;
-    assert_eq!((&outcome.stop, outcome.record.tool_calls.len()), (&RunStopReason::MaxToolCalls, 3));
-    assert!(is_whole(&outcome.turns));
-    let Some(Turn::ToolResults(results)) = outcome.turns.last() else { panic!("{:?}", outcome.turns) };
-    assert!(results[1].is_error && results[1].joined_text().contains("max_tool_calls"));
-}
-
-#[tokio::test]
-async fn tokens_end_a_run() {
-    let outcome = agent(&endless()).max_tokens(250).wrap_up(None).build().run("Go.").finish().await;
-    assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&RunStopReason::MaxTokens, 300));
-    assert!(is_whole(&outcome.turns));
+async fn limits_end_a_run_and_every_call_has_a_result() {
+    let cases: [(Change, RunStopReason, usize, u64); 5] = [
+        (|builder| builder, RunStopReason::MaxIterations, 50, 2_500),
+        (|builder| builder.max_iterations(3), RunStopReason::MaxIterations, 6, 300),
+        (|builder| builder.max_tool_calls(3), RunStopReason::MaxToolCalls, 3, 200),
+        (|builder| builder.max_tokens(250), RunStopReason::MaxTokens, 4, 300),
+        (|builder| builder.max_tokens(100), RunStopReason::MaxTokens, 0, 100),
+    ];
+    for (change, stop, calls, tokens) in cases {
+        let outcome = change(agent(&endless()).wrap_up(false)).build().run("Go.").finish().await;
+        let record = &outcome.record;
+        assert_eq!((&outcome.stop, record.tool_calls.len()), (&stop, calls));
+        assert_eq!((record.usage.total_tokens(), record.stop_reason.as_str()), (tokens, stop.as_str()));
+        assert!(outcome.stop.is_limit() && !record.success);
+        check_pairs(&outcome.turns);
+        let last = texts(&outcome.turns, outcome.turns.len() - 1);
+        assert!(stop == RunStopReason::MaxIterations || last[1].contains(stop.as_str()), "{last:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_ends_a_run_in_the_middle_of_a_tool() {
+async fn time_ends_a_run_during_a_call() {
     let script = "turns:\n  - calls: [{ tool: wait, args: { milliseconds: 50000 } }]\n  - text: never\n";
     let start = tokio::time::Instant::now();
     let outcome = agent(script).max_time(Duration::from_secs(2)).build().run("Go.").finish().await;
     assert!(start.elapsed() < Duration::from_secs(3));
     assert_eq!(outcome.record.tool_calls[0].error.as_ref().unwrap().code(), Code::Timeout);
-    assert!(is_whole(&outcome.turns));
+    check_pairs(&outcome.turns);
     assert_eq!(outcome.stop, RunStopReason::MaxTime);
 }
 
 #[tokio::test]
-async fn the_caller_ends_a_run() {
+async fn the_caller_cancels_a_run() {
     let script = "turns:\n  - calls: [{ tool: wait, args: { milliseconds: 50000 } }]\n  - text: never\n";
-    let agent: Agent = agent(script).build();
     let cancellation = Cancellation::new();
-    let running = tokio::spawn(agent.run("Go.").with_cancellation(cancellation.clone()).finish());
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    cancellation.cancel();
-    let outcome = running.await.unwrap();
-    assert_eq!(outcome.stop, RunStopReason::Cancelled);
-    assert_eq!(outcome.record.tool_calls.len(), 1, "what was running is in the record");
+    let mut stream = agent(script).build().run("Go.").with_cancellation(cancellation.clone()).stream();
+    while let Some(event) = stream.next().await {
+        if matches!(event, Event::CallStarted { .. }) {
+            cancellation.cancel();
+        }
+    }
+    let outcome = stream.finish().await.unwrap_err().into_output();
+    assert_eq!((outcome.stop, outcome.record.tool_calls.len()), (RunStopReason::Cancelled, 1));
 }
 
 #[tokio::test]
-async fn a_model_that_fails_ends_a_run_with_all_that_was_done() {
+async fn a_failed_request_ends_a_run_with_its_calls_recorded() {
     let script = "turns:\n  - calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - expect: { result_contains: seven }\n    text: x\n";
     let outcome = agent(script).build().run("Go.").finish().await;
     assert_eq!(outcome.stop, RunStopReason::ModelError);
@@ -100,7 +82,7 @@ async fn a_model_that_fails_ends_a_run_with_all_that_was_done() {
 }
 
 #[tokio::test]
-async fn the_models_own_reasons_are_told_apart() {
+async fn stop_reasons_of_the_model_are_distinguished() {
     for (stop, expected) in [
         ("max_tokens", RunStopReason::OutputTokens),
         ("refusal", RunStopReason::Refusal),
@@ -116,12 +98,12 @@ async fn the_models_own_reasons_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_provider_that_pauses_is_asked_again_and_the_answer_is_all_that_it_said() {
+async fn a_paused_answer_is_continued_and_concatenated() {
     let script = "turns:\n  - text: 'The answer is '\n    stop: pause\n  - text: '4'\n    stop: pause\n  - text: '2.'\n";
     let outcome = agent(script).build().run("Go.").finish().await;
     assert_eq!((outcome.text(), outcome.record.iterations), ("The answer is 42.", 3));
     assert!(outcome.record.success);
-    // What was said before a tool call is no part of the answer.
+    // Text before a tool call is no part of the answer.
     let script = "turns:\n  - text: 'Let me add. '\n    calls: [{ tool: add, args: { a: 1, b: 2 } }]\n    stop: pause\n  - text: '3.'\n";
     assert_eq!(agent(script).build().run("Go.").finish().await.text(), "3.");
     let script = "turns:\n  - text: 'Let me add. '\n    calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - text: ''\n    stop: pause\n  - text: '3.'\n";
@@ -130,16 +112,14 @@ async fn a_provider_that_pauses_is_asked_again_and_the_answer_is_all_that_it_sai
 
 #[tokio::test]
 async fn tokens_end_a_run_that_only_pauses() {
-    let script = format!(
-        "turns:\n{}",
-        "  - text: a\n    stop: pause\n    usage: { input: 100, output: 0 }\n".repeat(30)
-    );
-    let outcome = agent(&script).max_tokens(150).wrap_up(None).build().run("Go.").finish().await;
+    let script = "  - text: a\n    stop: pause\n    usage: { input: 100, output: 0 }\n".repeat(30);
+    let agent = agent(&format!("turns:\n{script}")).max_tokens(150).wrap_up(false).build();
+    let outcome = agent.run("Go.").finish().await;
     assert_eq!((&outcome.stop, outcome.record.usage.total_tokens()), (&RunStopReason::MaxTokens, 200));
 }
 
 #[tokio::test]
-async fn tools_of_an_answer_that_is_not_whole_are_not_run() {
+async fn tools_of_an_incomplete_answer_do_not_run() {
     for (stop, expected) in [
         ("max_tokens", RunStopReason::OutputTokens),
         ("refusal", RunStopReason::Refusal),
@@ -151,14 +131,13 @@ async fn tools_of_an_answer_that_is_not_whole_are_not_run() {
         );
         let outcome = agent(&script).build().run("Go.").finish().await;
         assert_eq!((&outcome.stop, outcome.record.tool_calls.len()), (&expected, 0));
-        assert!(is_whole(&outcome.turns));
-        let Some(Turn::ToolResults(results)) = outcome.turns.last() else { panic!("{:?}", outcome.turns) };
-        assert!(results[0].is_error && results[0].joined_text().contains(expected.as_str()));
+        check_pairs(&outcome.turns);
+        assert!(texts(&outcome.turns, 2)[0].contains(expected.as_str()));
     }
 }
 
 #[tokio::test]
-async fn records_know_what_the_caller_wants_them_to_say() {
+async fn a_record_has_the_id_and_the_notices_of_the_caller() {
     let agent = agent("turns:\n  - text: hi\n").build();
     let run = agent.run("Go.").with_notice("scripted");
     let id = run.id();

@@ -1,14 +1,15 @@
-//! Conversations and runs that are kept.
+//! Stored conversations and runs.
 
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 use toolpost::{Code, Commit, DocStore, Inject, Patch, ScopeId, Timestamp, Write, tool};
-use toolpost_agent::{Agent, Conversations, NewConversation, RunStopReason, Runs};
-use toolpost_llm::{Model, Recording, ReplayModel, ScriptModel, Secret, Turn};
+use toolpost_agent::{Agent, Conversations, RunStopReason, Runs};
+use toolpost_llm::{ScriptModel, Secret, Turn};
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
 use crate::agent;
+use crate::support::{FakeModel, export, toolbox};
 
 const ADDS: &str = r#"
 turns:
@@ -26,11 +27,11 @@ fn store() -> Arc<MemoryStore> {
 }
 
 #[tokio::test]
-async fn a_conversation_goes_on_where_it_was() {
+async fn a_conversation_continues_in_another_process() {
     let (store, agent) = (store(), agent(ADDS).build());
     let conversations = Conversations::new(Arc::clone(&store) as Arc<dyn DocStore>);
-    let conversation = conversations.create(NewConversation::default().in_folder("/srv/ada"));
-    assert_eq!(conversations.list(None, 9).await.unwrap(), [], "nothing is kept before the first run");
+    let conversation = conversations.create_in("/srv/ada");
+    assert_eq!(conversations.list(None, 9).await.unwrap(), [], "nothing is stored before the first run");
     let first = conversation.run(&agent, "Add 2 and 3,\n please.").finish().await;
     assert_eq!((first.text(), first.record.notices.as_slice()), ("It is 5.", &[][..]));
     let id = conversation.id();
@@ -46,7 +47,7 @@ async fn a_conversation_goes_on_where_it_was() {
     let summary = again.summary();
     assert_eq!((summary.title.as_str(), summary.model.as_str()), ("Add 2 and 3, please.", "script/test"));
     assert_eq!((summary.turns, summary.prompts, summary.usage.input_tokens), (6, 2, 300));
-    assert_eq!(summary.folder.as_deref(), Some("/srv/ada"));
+    assert_eq!(summary.directory.as_deref(), Some("/srv/ada"));
     assert_eq!(summary.cost_usd, Some(0.0), "a script costs nothing");
     assert_eq!(conversations.list(None, 9).await.unwrap(), [summary]);
     let exchanges = again.exchanges();
@@ -56,16 +57,16 @@ async fn a_conversation_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn the_last_one_of_a_folder_is_found_also_when_it_was_deleted() {
+async fn the_latest_conversation_of_a_directory_is_found() {
     let agent = agent("turns: [{ text: a }, { text: b }]").build();
     let conversations = Conversations::new(store());
     let begin = async |folder: &str| {
-        let conversation = conversations.create(NewConversation::default().in_folder(folder));
+        let conversation = conversations.create_in(folder);
         conversation.run(&agent, "x").finish().await;
         conversation.id()
     };
     let (first, second, elsewhere) = (begin("/a").await, begin("/a").await, begin("/b/ü").await);
-    let last = async |folder: &str| conversations.last(folder).await.unwrap().map(|found| found.id());
+    let last = async |folder: &str| conversations.latest(folder).await.unwrap().map(|found| found.id());
     assert_eq!(
         (last("/a").await, last("/b/ü").await, last("/c").await),
         (Some(second), Some(elsewhere), None)
@@ -80,12 +81,12 @@ async fn the_last_one_of_a_folder_is_found_also_when_it_was_deleted() {
 }
 
 #[tokio::test]
-async fn two_runs_at_once_do_not_mix_in_what_is_kept() {
+async fn one_of_two_concurrent_runs_is_stored() {
     let other = agent("turns:\n  - text: Hello.\n").build();
     for first_begins in [true, false] {
         let agent = agent(ADDS).build();
         let conversations = Conversations::new(store());
-        let one = conversations.create(NewConversation::default());
+        let one = conversations.create();
         let (adds, says) = if first_begins {
             let adds = one.run(&agent, "Add.");
             (adds, one.run(&other, "Hi."))
@@ -94,28 +95,30 @@ async fn two_runs_at_once_do_not_mix_in_what_is_kept() {
             (one.run(&agent, "Add."), says)
         };
         let (adds, says) = tokio::join!(Box::pin(adds.finish()), Box::pin(says.finish()));
-        // Both have answered, one of them is kept, and the other one says that it is not.
+        // Both have answered, and one of them is stored.
         assert_eq!((adds.text(), says.text()), ("It is 5.", "Hello."));
         let lost = |notices: &[String]| notices.iter().any(|notice| notice.contains("no longer stores"));
         assert!(lost(&adds.record.notices) != lost(&says.record.notices), "{:?}", says.record.notices);
-        let kept = if lost(&adds.record.notices) { says } else { adds };
-        assert_eq!(one.turns(), kept.turns);
-        assert_eq!(conversations.open(one.id()).await.unwrap().turns(), kept.turns);
+        let (stored, late) = if lost(&adds.record.notices) { (says, adds) } else { (adds, says) };
+        let id = one.id();
+        for part in ["another run resumed it", &format!("`--fork {id}`"), &format!("`--resume {id}`")] {
+            assert!(late.record.notices[0].contains(part), "{part}: {:?}", late.record.notices);
+        }
+        assert_eq!(one.turns(), stored.turns);
+        assert_eq!(conversations.open(one.id()).await.unwrap().turns(), stored.turns);
     }
 }
 
 #[tokio::test]
-async fn a_fork_goes_its_own_way() {
+async fn a_fork_is_independent() {
     let agent = agent(ADDS).build();
     let conversations = Conversations::new(store());
-    let original = conversations.create(NewConversation::default().titled("Sums"));
+    let original = conversations.create();
     for prompt in ["Add.", "Thanks.", "Bye."] {
         assert_eq!(original.run(&agent, prompt).finish().await.stop, RunStopReason::EndTurn);
     }
     let fork = conversations.fork(original.id(), Some(1)).await.unwrap();
     assert_eq!(fork.turns(), original.turns()[..4]);
-    // Ids of one millisecond differ at their end alone.
-    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     let whole = conversations.fork(original.id(), None).await.unwrap();
     assert_eq!(whole.turns(), original.turns());
     assert_eq!(whole.exchanges().len(), 3);
@@ -127,10 +130,10 @@ async fn a_fork_goes_its_own_way() {
     let again = conversations.open(fork.id()).await.unwrap();
     assert_eq!(again.run(&agent, "Other thanks.").finish().await.text(), "You are welcome.");
     let summary = again.summary();
-    assert_eq!((summary.title.as_str(), summary.prompts, summary.turns), ("Sums", 2, 6));
+    assert_eq!((summary.title.as_str(), summary.prompts, summary.turns), ("Add.", 2, 6));
     assert_eq!(summary.forked_from.map(|forked| forked.prompts), Some(1));
     let name = fork.id().to_string();
-    assert_eq!(conversations.find(&name[..24]).await.unwrap(), fork.id());
+    assert_eq!(conversations.find(&name).await.unwrap(), fork.id());
     for (start, code) in
         [("", Code::NotFound), ("0", Code::InvalidInput), ("%", Code::NotFound), ("zz", Code::NotFound)]
     {
@@ -140,30 +143,30 @@ async fn a_fork_goes_its_own_way() {
 
 /// Report whether the request is stored already.
 #[tool]
-async fn look(seen: Inject<Seen>, kept: Inject<Kept>) -> String {
-    let id: ScopeId = kept.1.lock().unwrap().unwrap();
-    let turns = kept.0.open(id).await.unwrap().turns();
+async fn look(seen: Inject<Seen>, stored: Inject<Stored>) -> String {
+    let id: ScopeId = stored.1.lock().unwrap().unwrap();
+    let turns = stored.0.open(id).await.unwrap().turns();
     *seen.0.lock().unwrap() = turns;
     "seen".to_owned()
 }
 
 struct Seen(Arc<Mutex<Vec<Turn>>>);
-struct Kept(Conversations, Mutex<Option<ScopeId>>);
+struct Stored(Conversations, Mutex<Option<ScopeId>>);
 
 #[tokio::test]
-async fn a_process_that_dies_in_a_tool_loses_the_result_only() {
+async fn a_call_is_stored_before_its_tool_runs() {
     let script = "turns: [{ text: I look., calls: [{ tool: look, args: {} }] }, { text: Done. }]";
     let conversations = Conversations::new(store());
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let kept = Kept(conversations.clone(), Mutex::new(None));
-    let conversation = conversations.create(NewConversation::default());
-    *kept.1.lock().unwrap() = Some(conversation.id());
+    let stored = Stored(conversations.clone(), Mutex::new(None));
+    let conversation = conversations.create();
+    *stored.1.lock().unwrap() = Some(conversation.id());
     let toolbox =
-        Toolbox::builder().tool(look).provide(Seen(Arc::clone(&seen))).provide(kept).build().unwrap();
+        Toolbox::builder().tool(look).provide(Seen(Arc::clone(&seen))).provide(stored).build().unwrap();
     let agent = Agent::builder(Arc::new(ScriptModel::parse("x", script).unwrap()), toolbox).build();
     let outcome = conversation.run(&agent, "Look.").finish().await;
     assert_eq!(outcome.text(), "Done.", "{:?}", outcome.record);
-    // What another process finds while the tool runs: the call, and a result that says that nobody knows.
+    // While the tool runs, another process finds the call and a result of an interrupted run.
     let seen = seen.lock().unwrap().clone();
     assert_eq!(seen[..2], outcome.turns[..2]);
     let Turn::ToolResults(results) = &seen[2] else { panic!("no result: {seen:?}") };
@@ -172,27 +175,7 @@ async fn a_process_that_dies_in_a_tool_loses_the_result_only() {
 }
 
 #[tokio::test]
-async fn two_runs_of_one_conversation_do_not_mix() {
-    let agent = agent("turns: [{ text: a }, { text: b }]").build();
-    let conversations = Conversations::new(store());
-    let conversation = conversations.create(NewConversation::default());
-    conversation.run(&agent, "x").finish().await;
-    let other = conversations.open(conversation.id()).await.unwrap();
-    assert!(conversation.run(&agent, "y").finish().await.record.notices.is_empty());
-    let late = other.run(&agent, "z").finish().await;
-    assert_eq!(late.text(), "b", "the run itself goes on");
-    let id = conversation.id();
-    for told in
-        ["no longer stores", "another run resumed it", &format!("`--fork {id}`"), &format!("`--resume {id}`")]
-    {
-        assert!(late.record.notices[0].contains(told), "{told}: {:?}", late.record.notices);
-    }
-    assert_eq!(late.record.notices.len(), 1);
-    assert_eq!(conversations.open(conversation.id()).await.unwrap().turns(), conversation.turns());
-}
-
-#[tokio::test]
-async fn long_texts_come_back_and_no_secret_is_kept() {
+async fn long_texts_round_trip_and_secrets_are_masked() {
     const CANARY: &str = "canary-\"55a1";
     let store = store();
     let secrets = vec![Secret::new(CANARY)];
@@ -205,12 +188,12 @@ async fn long_texts_come_back_and_no_secret_is_kept() {
     .system(format!("The key is {CANARY}."))
     .provider_options(json!({"mcp_servers": [{"authorization_token": "another-canary-77"}]}).as_object().unwrap().clone())
     .build();
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     let prompt = format!("{CANARY} {} another-canary-77", "long \u{1F980}\"".repeat(300_000));
     let outcome = conversation.run(&agent, prompt.clone()).persist_to(&runs).finish().await;
     assert_eq!((outcome.text(), outcome.record.notices.len()), ("done", 0), "{:?}", outcome.record.notices);
-    let kept = conversations.open(conversation.id()).await.unwrap();
-    assert_eq!(kept.turns()[0], Turn::user(prompt.replace(CANARY, "[secret]")));
+    let stored = conversations.open(conversation.id()).await.unwrap();
+    assert_eq!(stored.turns()[0], Turn::user(prompt.replace(CANARY, "[secret]")));
     let mut looked = 0;
     for (name, _) in store.list("", None, 100).await.unwrap() {
         let document = store.load(&name).await.unwrap();
@@ -228,15 +211,16 @@ async fn long_texts_come_back_and_no_secret_is_kept() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_kept_can_be_looked_at_and_played_again() {
+async fn a_stored_run_can_be_listed_and_replayed() {
     let store = store();
     let runs = Runs::new(Arc::clone(&store) as Arc<dyn DocStore>);
     let conversations = Conversations::new(store);
-    let conversation = conversations.create(NewConversation::default());
+    let conversation = conversations.create();
     let scripted = agent(ADDS).system("Be brief.").build();
-    let outcome = conversation.run(&scripted, "Add.").persist_to(&runs).finish().await;
-    tokio::time::sleep(std::time::Duration::from_millis(3)).await;
-    let second = conversation.run(&scripted, "Thanks.").persist_to(&runs).finish().await;
+    // Runs of one millisecond have no order.
+    let id = |last: char| format!("{}{last}", "0".repeat(25)).parse().unwrap();
+    let outcome = conversation.run(&scripted, "Add.").with_id(id('1')).persist_to(&runs).finish().await;
+    let second = conversation.run(&scripted, "Thanks.").with_id(id('2')).persist_to(&runs).finish().await;
 
     let listed = runs.list(None, 9).await.unwrap();
     assert_eq!(listed.iter().map(|run| run.id).collect::<Vec<_>>(), [second.record.id, outcome.record.id]);
@@ -252,121 +236,71 @@ async fn a_run_that_is_kept_can_be_looked_at_and_played_again() {
     assert_eq!(stats.models["script/test"].tool_calls, 1);
     assert_eq!(runs.stats(Timestamp::from_micros(u64::MAX)).await.unwrap().runs, 0);
 
-    let written = Written::default();
-    let recording = Recording::new(written.clone(), Vec::new());
-    assert_eq!(runs.export(outcome.record.id, &recording).await.unwrap(), 2);
-    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-    let replayed = |system: &str| {
-        let model: Arc<dyn Model> = Arc::new(ReplayModel::parse("run", &text, Vec::new()).unwrap());
-        let toolbox =
-            Toolbox::builder().tool(crate::add).tool(crate::wait).tool(crate::broken).build().unwrap();
-        Agent::builder(model, toolbox).system(system).build()
+    let replay = async |system: &str| {
+        let (count, model) = export(&runs, outcome.record.id).await.unwrap();
+        assert_eq!(count, 2);
+        Agent::builder(model, toolbox()).system(system).build().run("Add.").finish().await
     };
-    let again = replayed("Be brief.").run("Add.").finish().await;
+    let again = replay("Be brief.").await;
     assert_eq!((again.text(), &again.turns), ("It is 5.", &outcome.turns), "{:?}", again.error);
-    let other = replayed("Be long.").run("Add.").finish().await;
-    assert!(other.error.unwrap().message.contains("Be brief."));
+    assert!(replay("Be long.").await.error.unwrap().message.contains("Be brief."));
 
     assert!(runs.delete(outcome.record.id).await.unwrap());
     assert_eq!(runs.load(outcome.record.id).await.unwrap_err().code(), Code::NotFound);
 }
 
 #[tokio::test]
-async fn a_run_that_failed_is_kept_up_to_the_failure_and_fails_again() {
+async fn a_failed_run_is_stored_and_fails_again_in_a_replay() {
     let runs = Runs::new(store());
     let script = "turns: [{ text: I add., calls: [{ tool: add, args: { a: 1, b: 1 } }] }]";
     let outcome = agent(script).build().run("Add.").persist_to(&runs).finish().await;
     assert_eq!(outcome.stop, RunStopReason::ModelError);
     let summary = runs.list(None, 1).await.unwrap().remove(0);
     assert_eq!((summary.success, summary.exchanges, summary.iterations), (false, 2, 2));
-    let written = Written::default();
-    runs.export(outcome.record.id, &Recording::new(written.clone(), Vec::new())).await.unwrap();
-    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-    let model = ReplayModel::parse("run", &text, Vec::new()).unwrap();
-    let toolbox = Toolbox::builder().tool(crate::add).tool(crate::wait).tool(crate::broken).build().unwrap();
-    let again = Agent::builder(Arc::new(model), toolbox).build().run("Add.").finish().await;
+    let (_, model) = export(&runs, outcome.record.id).await.unwrap();
+    let again = Agent::builder(model, toolbox()).build().run("Add.").finish().await;
     assert_eq!((again.stop, again.error, again.turns), (outcome.stop, outcome.error, outcome.turns));
 }
 
 #[tokio::test]
-async fn the_oldest_runs_go_when_there_are_too_many() {
-    let runs = Runs::new(store()).with_most(3);
-    let agent = agent("turns: [{ text: a }]").build();
-    let mut ids = Vec::new();
-    for _ in 0..5 {
-        let outcome = agent.run("x").persist_to(&runs).finish().await;
-        assert!(outcome.record.notices.is_empty());
-        ids.insert(0, outcome.record.id);
-        // Names sort by the millisecond.
-        tokio::time::sleep(std::time::Duration::from_millis(3)).await;
-    }
-    let kept: Vec<_> = runs.list(None, 9).await.unwrap().iter().map(|run| run.id).collect();
-    assert_eq!(kept, ids[..3]);
-    let record = agent.run("x").finish().await.record;
-    runs.keep(&record, "x of another agent", None).await.unwrap();
+async fn a_run_of_another_agent_is_stored_without_exchanges() {
+    let runs = Runs::new(store());
+    let record = agent("turns: [{ text: a }]").build().run("x").finish().await.record;
+    runs.add(&record, "x of another agent", None).await.unwrap();
     let stored = runs.load(record.id).await.unwrap();
     assert_eq!((stored.summary.title.as_str(), stored.summary.exchanges), ("x of another agent", 0));
-    let error = runs.export(record.id, &Recording::new(std::io::sink(), Vec::new())).await.unwrap_err();
+    let error = export(&runs, record.id).await.unwrap_err();
     assert_eq!(error.code(), Code::Precondition);
 }
 
-#[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
-async fn a_run_that_is_killed_is_kept_as_far_as_it_came() {
-    let runs = Runs::new(Arc::new(MemoryStore::new())).with_holder("process 7");
+async fn a_killed_run_is_stored_up_to_its_last_write() {
+    let runs = Runs::new(Arc::new(MemoryStore::new())).with_process("process 7");
     let script = "turns:\n  - calls: [{ tool: add, args: { a: 1, b: 2 } }]\n  - calls: [{ tool: wait, args: { milliseconds: 600000 } }]\n  - text: never\n";
     let agent = crate::agent(script).build();
     let run = agent.run("Go.").persist_to(&runs);
     let id = run.id();
     assert!(tokio::time::timeout(std::time::Duration::from_millis(300), run.finish()).await.is_err());
-    let kept = runs.load(id).await.unwrap();
-    let summary = &kept.summary;
-    assert_eq!((summary.holder.as_deref(), summary.stop_reason.as_deref()), (Some("process 7"), None));
+    let stored = runs.load(id).await.unwrap();
+    let summary = &stored.summary;
+    assert_eq!((summary.process.as_deref(), summary.stop_reason.as_deref()), (Some("process 7"), None));
     assert_eq!((summary.iterations, summary.tool_calls, summary.exchanges), (2, 1, 2));
-    assert_eq!((kept.record, kept.calls.len(), &kept.calls[0]["tool"]), (None, 1, &serde_json::json!("add")));
-    // One that ends is nobody's any more.
+    assert_eq!(
+        (stored.record, stored.calls.len(), &stored.calls[0]["tool"]),
+        (None, 1, &serde_json::json!("add"))
+    );
+    // A run that ended has no process.
     let agent = crate::agent("turns:\n  - text: done\n").build();
     let run = agent.run("Go.").persist_to(&runs);
     let id = run.id();
     run.finish().await;
-    assert_eq!(runs.load(id).await.unwrap().summary.holder, None);
+    assert_eq!(runs.load(id).await.unwrap().summary.process, None);
 }
 
 #[tokio::test]
-async fn a_run_is_there_while_its_first_answer_is_not() {
-    struct Silent(toolpost_llm::ModelId);
-    impl std::fmt::Debug for Silent {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("Silent")
-        }
-    }
-    impl toolpost_llm::Model for Silent {
-        fn id(&self) -> &toolpost_llm::ModelId {
-            &self.0
-        }
-        fn check(&self, _: &toolpost_llm::Request) -> Result<(), toolpost_llm::ModelError> {
-            Ok(())
-        }
-        fn stream(&self, _: &toolpost_llm::Request) -> toolpost_llm::ResponseStream {
-            Box::pin(futures_util::stream::pending())
-        }
-    }
+async fn a_run_is_stored_before_its_first_answer() {
     let runs = Runs::new(Arc::new(MemoryStore::new()));
-    let model = Arc::new(Silent(toolpost_llm::ModelId::new("test", "silent")));
-    let agent = Agent::builder(model, Toolbox::builder().build().unwrap()).build();
+    let agent = Agent::builder(FakeModel::silent(), toolbox()).build();
     let run = agent.run("Are you there?").persist_to(&runs);
     let id = run.id();
     assert!(tokio::time::timeout(std::time::Duration::from_millis(50), run.finish()).await.is_err());
@@ -375,22 +309,17 @@ async fn a_run_is_there_while_its_first_answer_is_not() {
 }
 
 #[tokio::test]
-async fn as_many_runs_are_kept_as_may_be_however_many_that_is() {
+async fn the_oldest_runs_are_deleted_beyond_the_maximum() {
     let store = store();
-    for number in 0..6_010 {
+    for number in 0..1_010 {
         let value = json!({});
         let patch = Patch::diff(&json!(null), &value).to_value();
         let write = Write { id: format!("runs/{number:026}"), base: 0, patch, value: Arc::new(value) };
         store.commit(Commit { writes: vec![write], ..Commit::default() }).await.unwrap();
     }
-    let outcome = agent("turns: [{ text: a }]").build().run("x").finish().await;
-    Runs::new(store.clone()).with_most(6_000).keep(&outcome.record, "x", None).await.unwrap();
-    let (mut kept, mut last) = (0, None::<String>);
-    loop {
-        let page = store.list("runs/", last.as_deref(), 1_000).await.unwrap();
-        let Some((name, _)) = page.last() else { break };
-        last = Some(name.clone());
-        kept += page.len();
-    }
-    assert_eq!((kept, last), (6_000, Some(format!("runs/{}", outcome.record.id))));
+    let record = agent("turns: [{ text: a }]").build().run("x").finish().await.record;
+    Runs::new(store.clone()).add(&record, "x", None).await.unwrap();
+    let stored = store.list("runs/", None, 2_000).await.unwrap();
+    assert_eq!((stored.len(), stored[0].0.as_str()), (1_000, format!("runs/{:026}", 11).as_str()));
+    assert_eq!(stored[999].0, format!("runs/{}", record.id));
 }
