@@ -165,7 +165,7 @@ fn server(args: &ServeArgs, source: Arc<dyn ToolSource>, tokens: &Tokens) -> Res
     let mut builder = Server::builder(source).name(&args.name).version(env!("CARGO_PKG_VERSION"));
     if args.search.is_some() {
         let core = args.core_tool.iter().map(|pattern| pattern.parse()).collect::<Result<Vec<Glob>, _>>()?;
-        builder = builder.hints_for_each(move |spec| hints(spec, &core));
+        builder = builder.hints(move |spec| hints(spec, &core));
     }
     for token in &tokens.accepted {
         builder = builder.bearer(token.clone());

@@ -46,29 +46,14 @@ struct Keys {
 struct KeyFile {
     path: PathBuf,
     /// The version of the file that was read.
-    stamp: Option<Stamp>,
+    stamp: Option<(SystemTime, u64)>,
     checked: Instant,
 }
 
-/// Identifies a version of a file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    modified: Option<SystemTime>,
-    bytes: u64,
-    #[cfg(unix)]
-    inode: u64,
-}
-
-impl Stamp {
-    fn of(path: &Path) -> std::io::Result<Self> {
-        let known = path.metadata()?;
-        Ok(Self {
-            modified: known.modified().ok(),
-            bytes: known.len(),
-            #[cfg(unix)]
-            inode: std::os::unix::fs::MetadataExt::ino(&known),
-        })
-    }
+/// The version of a file: when it changed, and its size.
+fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
+    let known = path.metadata().ok()?;
+    Some((known.modified().ok()?, known.len()))
 }
 
 impl Keys {
@@ -79,9 +64,9 @@ impl Keys {
             && file.checked.elapsed() >= KEY_FILE_POLL
         {
             file.checked = Instant::now();
-            let stamp = Stamp::of(&file.path).ok();
-            if stamp != file.stamp {
-                file.stamp = stamp;
+            let now = stamp(&file.path);
+            if now != file.stamp {
+                file.stamp = now;
                 match read_keys(&file.path) {
                     Ok(keys) => *self.known.write().unwrap_or_else(PoisonError::into_inner) = keys,
                     Err(error) => tracing::warn!("reloading keys failed; using the previous keys: {error}"),
@@ -250,7 +235,7 @@ impl ResourceServer {
     ) -> Result<Self, ToolError> {
         let path = keys.into();
         // Taken before reading, so a change in between is detected.
-        let stamp = Stamp::of(&path).ok();
+        let stamp = stamp(&path);
         let known = RwLock::new(read_keys(&path)?);
         let file = Some(Mutex::new(KeyFile { path, stamp, checked: Instant::now() }));
         Self::with(resource.into(), issuer.into(), Keys { known, file })
