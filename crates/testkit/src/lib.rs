@@ -1,15 +1,16 @@
-//! Loopback providers, in-memory ports and fixed clocks, for tests.
+//! Loopback providers, in-memory ports, fixed clocks and waits, for tests.
 //!
 //! # Invariants
 //!
-//! - For tests alone: never a normal dependency of another crate, never published.
-//! - Servers bind 127.0.0.1 and die with their value. Nothing else is connected to.
-//! - Recorded traffic is read where it lies beside the checkout; none of it is in the project.
+//! - Other crates use it as a development dependency only; it is never published.
+//! - Servers bind 127.0.0.1 and stop when their value is dropped. Nothing connects to another host.
+//! - Recorded traffic is read from a directory beside the checkout; the project contains none of it.
 //!
-//! Deliberately absent: anything that a test of one crate alone needs; that stays with the crate.
+//! Deliberately absent: helpers that the tests of one crate alone need.
 #![forbid(unsafe_code)]
 
 mod clock;
+mod eventually;
 pub mod messages;
 pub mod packed;
 mod port;
@@ -19,4 +20,5 @@ pub mod tls;
 pub mod tunnel;
 
 pub use self::clock::FixedClock;
+pub use self::eventually::eventually;
 pub use self::port::{Heard, MemoryPort};

@@ -188,7 +188,7 @@ fn server(args: &ServeArgs, source: Arc<dyn ToolSource>, tokens: &Tokens) -> Res
     if let (Some(issuer), Some(keys), Some(resource)) =
         (&oauth.oauth_issuer, &oauth.oauth_keys, &oauth.oauth_resource)
     {
-        let rules = ResourceServer::from_file(resource, issuer, keys)?;
+        let rules = ResourceServer::new(resource, issuer, keys)?;
         builder = builder.oauth(oauth.oauth_scope.iter().fold(rules, ResourceServer::scope));
     }
     let tasks = &args.tasks;

@@ -207,7 +207,9 @@ proptest! {
         let pair = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap();
         let x = URL_SAFE_NO_PAD.encode(pair.public_key().as_ref());
         let keys = json!({ "keys": [{ "kty": "OKP", "crv": "Ed25519", "x": x }] }).to_string();
-        let server = ResourceServer::new("https://a.example/mcp", "i", &keys).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), keys).unwrap();
+        let server = ResourceServer::new("https://a.example/mcp", "i", file.path()).unwrap();
         let encode = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let claims = json!({ "iss": "i", "aud": "https://a.example/mcp", "sub": "ada", "exp": 32_000_000_000_u64 });
         let message = format!("{}.{}", encode(json!({ "alg": "EdDSA" })), encode(claims));
