@@ -7,7 +7,6 @@
     dead_code,
     clippy::wildcard_imports,
     clippy::unnecessary_wraps,
-    clippy::needless_pass_by_value,
     clippy::disallowed_methods,
     reason = "a module of the tests, which use more of it"
 )]

@@ -22,7 +22,7 @@ const TASKS: schema::Format = schema::Format {
 CREATE TABLE tasks (
     id TEXT PRIMARY KEY,
     until INTEGER NOT NULL, -- microseconds since 1970-01-01 UTC
-    body TEXT NOT NULL      -- JSON of the server
+    body TEXT NOT NULL      -- JSON, the server's own
 ) STRICT, WITHOUT ROWID;
 "],
 };

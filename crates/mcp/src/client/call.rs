@@ -152,7 +152,7 @@ impl Client {
         let annotations = bound.spec.annotations;
         let dispatch = Dispatch {
             flight: Arc::clone(flight),
-            meta: self.meta(call),
+            meta: Self::meta(call),
             may_repeat: annotations.idempotent || annotations.read_only,
         };
         let request = |answers: &Round| {
@@ -220,7 +220,7 @@ impl Client {
         request: impl Fn(&Round) -> ClientRequest,
     ) -> Result<ServerResult, ToolError> {
         let flight = Flight::new(call.id, Arc::clone(&call.port));
-        let dispatch = Dispatch { flight: Arc::clone(&flight), meta: self.meta(call), may_repeat: true };
+        let dispatch = Dispatch { flight: Arc::clone(&flight), meta: Self::meta(call), may_repeat: true };
         let mut attempts = 0;
         let work = async { Ok(self.rounds(&dispatch, request, &mut attempts).await?.result) };
         let limit = self.settings.timeout.min(call.options.timeout.unwrap_or(Duration::MAX));
@@ -235,7 +235,7 @@ impl Client {
     }
 
     /// The `_meta` of a call.
-    fn meta(&self, call: &Call) -> RequestMetaObject {
+    fn meta(call: &Call) -> RequestMetaObject {
         let mut meta = RequestMetaObject::new();
         let level = if call.options.verbose { LogLevel::Debug } else { LOG_LEVEL };
         meta.set_log_level(protocol_level(level));

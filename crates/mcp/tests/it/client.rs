@@ -11,7 +11,6 @@ mod conformance;
 #[expect(
     deprecated,
     clippy::unnecessary_wraps,
-    clippy::needless_pass_by_value,
     clippy::disallowed_methods,
     reason = "the fixture covers deprecated methods and exits its own process"
 )]

@@ -1,4 +1,4 @@
-//! Servers built with FastMCP and the TypeScript SDK.
+//! Servers built with `FastMCP` and the TypeScript SDK.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

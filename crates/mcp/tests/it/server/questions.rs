@@ -23,7 +23,7 @@ fn name(name: &str) -> Value {
 }
 
 /// The call again, with answers.
-fn answered(state: &Value, answers: Value) -> Value {
+fn answered(state: &Value, answers: &Value) -> Value {
     json!({ "name": "greet", "arguments": {}, "requestState": state, "inputResponses": answers })
 }
 
@@ -40,10 +40,10 @@ async fn answers_complete_the_call_and_a_state_is_valid_once() {
     assert_eq!(question["params"]["message"], "What is your name?");
     assert_eq!(question["params"]["requestedSchema"]["required"], json!(["name"]));
     let state = &result["requestState"];
-    assert_eq!(text(&call(answered(state, name("Ada"))).await), "Hello, Ada");
-    assert_eq!(call(answered(state, name("Eve"))).await["error"]["code"], -32602);
+    assert_eq!(text(&call(answered(state, &name("Ada"))).await), "Hello, Ada");
+    assert_eq!(call(answered(state, &name("Eve"))).await["error"]["code"], -32602);
     // An answer that arrives with the call needs no round.
-    assert_eq!(text(&call(answered(&Value::Null, name("Ada"))).await), "Hello, Ada");
+    assert_eq!(text(&call(answered(&Value::Null, &name("Ada"))).await), "Hello, Ada");
 }
 
 #[tokio::test]
@@ -54,15 +54,15 @@ async fn a_malformed_answer_is_rejected_and_a_missing_one_is_requested_again() {
     let asked = call(greet()).await;
     let state = &asked["result"]["requestState"];
     for malformed in [json!({ "user_name": 12345 }), json!({ "user_name": { "action": "maybe" } })] {
-        let rejected = call(answered(state, malformed)).await;
+        let rejected = call(answered(state, &malformed)).await;
         assert_eq!(rejected["error"]["code"], -32602, "{rejected}");
     }
     let other = json!({ "other": { "action": "accept", "content": {} } });
-    let again = call(answered(state, other)).await;
+    let again = call(answered(state, &other)).await;
     assert_eq!(again["result"]["resultType"], "input_required", "{again}");
     assert_ne!(&again["result"]["requestState"], state);
     let declined = json!({ "user_name": { "action": "decline" } });
-    let done = call(answered(&again["result"]["requestState"], declined)).await;
+    let done = call(answered(&again["result"]["requestState"], &declined)).await;
     assert_eq!(text(&done), "Hello, stranger", "{done}");
 }
 
@@ -76,19 +76,19 @@ async fn a_state_belongs_to_its_client_and_call_and_cannot_be_modified() {
     };
     let asked = call("ada", greet()).await;
     let state = asked["result"]["requestState"].as_str().unwrap().to_owned();
-    let mut other_tool = answered(&json!(state), json!({}));
+    let mut other_tool = answered(&json!(state), &json!({}));
     other_tool["name"] = "summarize".into();
-    let mut rejected = vec![("eve", answered(&json!(state), name("Eve"))), ("ada", other_tool)];
+    let mut rejected = vec![("eve", answered(&json!(state), &name("Eve"))), ("ada", other_tool)];
     for place in [0, state.len() / 2, state.len() - 1] {
         let mut bytes = state.clone().into_bytes();
         bytes[place] = if bytes[place] == b'0' { b'1' } else { b'0' };
-        rejected.push(("ada", answered(&json!(String::from_utf8(bytes).unwrap()), name("Eve"))));
+        rejected.push(("ada", answered(&json!(String::from_utf8(bytes).unwrap()), &name("Eve"))));
     }
     for (client, params) in rejected {
         let error = call(client, params.clone()).await;
         assert_eq!(error["error"]["code"], -32602, "{client} {params}: {error}");
     }
-    assert_eq!(text(&call("ada", answered(&json!(state), name("Ada"))).await), "Hello, Ada");
+    assert_eq!(text(&call("ada", answered(&json!(state), &name("Ada"))).await), "Hello, Ada");
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn parked_calls_are_bounded_in_number_and_time() {
         call(greet()).await["result"]["resultType"] == "input_required"
     })
     .await;
-    let late = call(answered(&first["result"]["requestState"], name("Ada"))).await;
+    let late = call(answered(&first["result"]["requestState"], &name("Ada"))).await;
     assert_eq!(late["error"]["code"], -32602);
 }
 
@@ -125,7 +125,7 @@ async fn a_missing_client_capability_is_named() {
 #[tokio::test]
 async fn a_legacy_client_is_asked_during_its_request() {
     let mut client = Conversation::open(&builder().build().unwrap());
-    client.send(initialize(LEGACY, json!({ "elicitation": {}, "sampling": {} }))).await;
+    client.send(initialize(LEGACY, &json!({ "elicitation": {}, "sampling": {} }))).await;
     assert_eq!(client.next().await["id"], 0);
     client.send(initialized()).await;
     for (tool, method, answer, expected) in [

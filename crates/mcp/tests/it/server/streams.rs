@@ -20,7 +20,7 @@ async fn both_protocol_generations_work() {
     let legacy_call = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call",
         "params": { "name": "add", "arguments": { "a": 2, "b": 1 } } });
     for messages in
-        [vec![discover(), add()], vec![initialize("2025-06-18", json!({})), initialized(), legacy_call]]
+        [vec![discover(), add()], vec![initialize("2025-06-18", &json!({})), initialized(), legacy_call]]
     {
         let mut client = Conversation::open(&server);
         for message in messages {

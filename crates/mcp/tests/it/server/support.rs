@@ -234,7 +234,7 @@ pub(super) async fn post_legacy(
     request(address, "POST", "/mcp", &all, &message.to_string()).await
 }
 
-pub(super) fn initialize(version: &str, capabilities: Value) -> Value {
+pub(super) fn initialize(version: &str, capabilities: &Value) -> Value {
     json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": version, "capabilities": capabilities, "clientInfo": { "name": "test", "version": "1" },
     } })
@@ -246,7 +246,7 @@ pub(super) fn initialized() -> Value {
 
 /// Begins a legacy session and returns its id.
 pub(super) async fn begin_session(address: SocketAddr, headers: &[(&str, &str)]) -> String {
-    let response = post_legacy(address, None, &initialize(LEGACY, json!({})), headers).await;
+    let response = post_legacy(address, None, &initialize(LEGACY, &json!({})), headers).await;
     assert_eq!(response.message()["result"]["serverInfo"]["name"], "calc", "{response:?}");
     let session = response.header("mcp-session-id").unwrap().to_owned();
     assert_eq!(post_legacy(address, Some(&session), &initialized(), headers).await.status, 202);
