@@ -155,6 +155,10 @@ impl Fixture {
                 let line = LoggingMessageNotificationParam::new(LoggingLevel::Warning, json!("careful"))
                     .with_logger("fixture");
                 let _ = context.peer.notify_logging_message(line).await;
+                if self.is_legacy {
+                    // Over HTTP the line is in another stream than the result. A ping follows it in that stream.
+                    let _ = context.peer.send_request(parse(json!({ "method": "ping" }))).await;
+                }
                 text("logged")
             }
             "task" => {
