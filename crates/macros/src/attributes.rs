@@ -109,8 +109,8 @@ pub(crate) fn unknown(meta: &Meta, known: &str, foreign: &[(&str, &str)]) -> Err
     let name = meta.path().get_ident().map(ToString::to_string).unwrap_or_default();
     let ours = foreign.iter().find(|(theirs, _)| *theirs == name);
     let message = match ours {
-        Some((_, ours)) => format!("unknown option `{name}`: write {ours}"),
-        None => format!("unknown option: expected one of {known}"),
+        Some((_, ours)) => format!("unknown key `{name}`: write {ours}"),
+        None => format!("unknown key: expected one of {known}"),
     };
     Error::new_spanned(meta.path(), message)
 }
@@ -121,7 +121,7 @@ pub(crate) fn flag(meta: &Meta) -> Result<&syn::Path> {
         Meta::Path(path) => Ok(path),
         other => {
             let name = other.path().get_ident().map(ToString::to_string).unwrap_or_default();
-            let message = format!("`{name}` has no value: write `{name}` alone, or drop it");
+            let message = format!("`{name}` takes no value: write `{name}` only, or remove it");
             Err(Error::new_spanned(other, message))
         }
     }
@@ -141,7 +141,7 @@ pub(crate) fn metas(tokens: TokenStream) -> Result<Vec<Meta>> {
 pub(crate) fn text(meta: &Meta) -> Result<LitStr> {
     match &meta.require_name_value()?.value {
         Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Ok(text.clone()),
-        other => Err(Error::new_spanned(other, "expected a text in quotes")),
+        other => Err(Error::new_spanned(other, "expected a string")),
     }
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn texts(meta: &Meta) -> Result<Vec<LitStr>> {
     let texts = Punctuated::<LitStr, Token![,]>::parse_terminated.parse2(list.tokens.clone());
     texts
         .map(|texts| texts.into_iter().collect())
-        .map_err(|_| Error::new(list.tokens.span(), "expected texts in quotes, separated by commas"))
+        .map_err(|_| Error::new(list.tokens.span(), "expected strings separated by commas"))
 }
 
 fn whole_number(meta: &Meta, min: u64) -> Result<Expr> {
@@ -270,7 +270,8 @@ impl ToolOptions {
             "examples" => {
                 for example in texts(meta)? {
                     json::check_object(&example.value()).map_err(|reason| {
-                        let message = format!("an example is a JSON object with the arguments: {reason}");
+                        let message =
+                            format!("invalid example, which is a JSON object of arguments: {reason}");
                         Error::new(example.span(), message)
                     })?;
                     self.changes.push(quote!(
@@ -291,7 +292,7 @@ impl ToolOptions {
                 if self.placement.is_some() {
                     return Err(Error::new_spanned(
                         meta,
-                        "`cpu_bound` is a placement: drop `policy(placement)`",
+                        "`cpu_bound` sets the placement: remove `policy(placement)`",
                     ));
                 }
                 self.cpu_bound = true;
@@ -364,7 +365,7 @@ impl ToolOptions {
             "rate" => {
                 let value = text(meta)?;
                 let wrong =
-                    || Error::new(value.span(), "expected calls and a time, such as \"10/s\" or \"5/30s\"");
+                    || Error::new(value.span(), "expected calls per time, such as \"10/s\" or \"5/30s\"");
                 let written = value.value();
                 let (calls, per) = written.split_once('/').ok_or_else(wrong)?;
                 let calls: u32 = calls.parse().ok().filter(|calls| *calls > 0).ok_or_else(wrong)?;
@@ -390,7 +391,10 @@ impl ToolOptions {
             "placement" => {
                 let variant = one_of(&text(meta)?, &[("inline", "Inline"), ("blocking", "Blocking")])?;
                 if self.placement.is_some() {
-                    return Err(Error::new_spanned(meta, "`cpu_bound` is a placement: drop `placement`"));
+                    return Err(Error::new_spanned(
+                        meta,
+                        "`cpu_bound` sets the placement: remove `placement`",
+                    ));
                 }
                 self.placement = Some(quote!(::toolpost::__private::Placement::#variant));
             }
@@ -431,13 +435,13 @@ impl ToolOptions {
         if let (Some(span), false) = (self.cache, self.idempotent) {
             return Err(Error::new(
                 span,
-                "only an idempotent tool can be cached: add `idempotent`, or drop `cache`",
+                "only an idempotent tool can be cached: add `idempotent`, or remove `cache`",
             ));
         }
         if let (Some(span), false) = (self.memory, self.cpu_bound) {
             return Err(Error::new(
                 span,
-                "only a worker process has a memory limit: add `cpu_bound`, or drop `memory_mib`",
+                "only a worker process has a memory limit: add `cpu_bound`, or remove `memory_mib`",
             ));
         }
         self.retries = self.retries()?;
@@ -453,7 +457,7 @@ impl ToolOptions {
                 _ => None,
             };
             if number(initial) > number(max) {
-                let message = "`backoff_initial_ms` exceeds `backoff_max_ms`: write the shorter wait first";
+                let message = "`backoff_initial_ms` exceeds `backoff_max_ms`: swap them";
                 return Err(Error::new_spanned(initial, message));
             }
         }
@@ -479,14 +483,14 @@ impl ToolOptions {
                 }));
             }
             (Some(conflict), Some(_)) => {
-                let message = "`policy(merge)` is the conflict policy: drop `conflict_policy`";
+                let message = "`policy(merge)` sets the conflict policy: remove `conflict_policy`";
                 return Err(Error::new(conflict.span(), message));
             }
             (None, Some(merge)) => Ident::new("Merge", merge.span()),
             (Some(conflict), None) => {
                 if let (true, Some(unused)) = (conflict.value() == "error", is_set) {
                     let message =
-                        "`conflict_policy = \"error\"` retries nothing: drop `max_retries` and the backoff";
+                        "`conflict_policy = \"error\"` retries nothing: remove `max_retries` and the backoff";
                     return Err(Error::new_spanned(unused, message));
                 }
                 one_of(conflict, CONFLICTS)?
@@ -506,18 +510,18 @@ impl ToolOptions {
     /// Checks the keys about state against the number of state parameters, and of those that the tool changes.
     pub(crate) fn check_state(&self, all: usize, changed: usize) -> Result<()> {
         if let (Some(span), true) = (self.cache, all > 0) {
-            let message = "a tool with state cannot be cached: drop `cache`";
+            let message = "a tool with state cannot be cached: remove `cache`";
             return Err(Error::new(span, message));
         }
         let conflict = self.conflict.as_ref().map(LitStr::span);
         let span = conflict.or(self.merge.as_ref().map(Spanned::span));
         match span {
             Some(span) if changed == 0 => {
-                let message = "nothing can conflict: put `#[state(id = \"…\")]` on a parameter `&mut T`, or drop this key";
+                let message = "the tool changes no state: add `#[state(id = \"…\")]` to a parameter `&mut T`, or remove this key";
                 Err(Error::new(span, message))
             }
             Some(span) if changed > 1 && self.merge.is_some() => {
-                let message = "only one changed parameter can be merged: make one type of them, or use \
+                let message = "`merge` supports one changed parameter: combine them, or use \
                                `conflict_policy = \"retry\"`";
                 Err(Error::new(span, message))
             }
@@ -544,7 +548,7 @@ fn tool_name(meta: &Meta) -> Result<LitStr> {
         && characters.all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
         && value.len() <= 64;
     if !is_valid {
-        let message = "a tool name begins with a letter and has at most 64 letters, digits, `_` or `-`";
+        let message = "invalid tool name: write a letter, then at most 63 letters, digits, `_` or `-`";
         return Err(Error::new(name.span(), message));
     }
     Ok(name)

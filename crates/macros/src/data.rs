@@ -1,4 +1,4 @@
-//! `#[data]`: the three derives with the paths that they need.
+//! `#[data]`: the three derives with `toolpost` paths.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -6,7 +6,7 @@ use syn::{Error, Item, Result};
 
 pub(crate) fn expand(options: &TokenStream, item: TokenStream) -> Result<TokenStream> {
     if !options.is_empty() {
-        return Err(Error::new_spanned(options, "`#[data]` takes no options: write `#[serde(…)]` beside it"));
+        return Err(Error::new_spanned(options, "`#[data]` takes no options: add `#[serde(…)]` below it"));
     }
     match syn::parse2(item)? {
         item @ (Item::Struct(_) | Item::Enum(_)) => Ok(quote! {
@@ -19,6 +19,6 @@ pub(crate) fn expand(options: &TokenStream, item: TokenStream) -> Result<TokenSt
             #[schemars(crate = "::toolpost::__private::schemars")]
             #item
         }),
-        other => Err(Error::new_spanned(other, "`#[data]` goes on a struct or an enum")),
+        other => Err(Error::new_spanned(other, "`#[data]` applies to a struct or an enum")),
     }
 }

@@ -1,4 +1,4 @@
-//! What a tool function turns into, whether it stands alone or in an `impl` block.
+//! The emitted code of a tool, from a function or a method.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -6,52 +6,68 @@ use syn::ext::IdentExt as _;
 use syn::spanned::Spanned;
 use syn::{Attribute, Error, Result, ReturnType, Signature, Type};
 
-use crate::attributes::ToolOptions;
+use crate::attributes::{ToolOptions, doc_text};
 use crate::parameter::{Parameter, Source};
 
-/// A variable of the emitted code, which nothing that a user writes can name or hide.
+/// A variable of the emitted code, hygienic against the user's names.
 pub(crate) fn local(name: &str) -> Ident {
     Ident::new(&format!("toolpost_{name}"), Span::mixed_site())
 }
 
-/// Where an error about a type is shown, without giving names away to it.
+/// The span of errors about a type, with hygienic names.
 pub(crate) fn at(kind: &Type) -> Span {
     Span::mixed_site().located_at(kind.span())
 }
 
-/// The name of a tool that bears the name of a function: `r#match` is `match`.
+/// The tool name: the option, else the name of the function. `r#match` is `match`.
 pub(crate) fn tool_name(options: &ToolOptions, identifier: &Ident) -> String {
     options.name.as_ref().map_or_else(|| identifier.unraw().to_string(), syn::LitStr::value)
 }
 
-/// The `#[cfg]`s of a function: everything that is made of it needs them too.
+/// The `#[cfg]` attributes of a function, which its emitted items need as well.
 pub(crate) fn conditions(attributes: &[Attribute]) -> Vec<Attribute> {
     attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).cloned().collect()
 }
 
-/// Refuses what cannot be a tool.
+/// The description of a tool: the option, else the doc comment.
+pub(crate) fn description(
+    options: &ToolOptions,
+    attributes: &[Attribute],
+    identifier: &Ident,
+) -> Result<String> {
+    let description = options.description.as_ref().map_or_else(|| doc_text(attributes), syn::LitStr::value);
+    if description.trim().is_empty() {
+        return Err(Error::new_spanned(identifier, "a tool needs a description: write a doc comment"));
+    }
+    Ok(description)
+}
+
+/// Rejects signatures that cannot be tools.
 pub(crate) fn check_signature(signature: &Signature) -> Result<()> {
     if let syn::Safety::Unsafe(keyword) = &signature.safety {
         return Err(Error::new_spanned(
             keyword,
-            "a tool cannot be `unsafe`: a model decides when it is called",
+            "a tool cannot be `unsafe`: make it safe to call with any arguments",
         ));
     }
     if let Some(keyword) = &signature.constness {
-        return Err(Error::new_spanned(keyword, "a tool cannot be `const`"));
+        return Err(Error::new_spanned(keyword, "a tool cannot be `const`: remove the keyword"));
     }
     if !signature.generics.params.is_empty() {
-        let message = "a tool cannot be generic: its schema needs one type for each parameter";
+        let message = "a tool cannot be generic: write a concrete type for each parameter";
         return Err(Error::new_spanned(&signature.generics, message));
     }
     Ok(())
 }
 
-/// The type that the function returns; whether it is a `Result` or an `Output` is for the type system to say.
+/// The return type of the function.
 fn return_type(signature: &Signature) -> Result<Option<&Type>> {
     let ReturnType::Type(_, kind) = &signature.output else { return Ok(None) };
     if let Type::ImplTrait(_) = &**kind {
-        return Err(Error::new_spanned(kind, "a tool's result needs a type of its own, not `impl Trait`"));
+        return Err(Error::new_spanned(
+            kind,
+            "`impl Trait` cannot be a tool's result: write a concrete type",
+        ));
     }
     Ok(Some(kind))
 }
@@ -67,7 +83,7 @@ pub(crate) fn spec(
     let (spec, input) = (local("spec"), local("input"));
     let output = return_type(signature)?.map(|kind| {
         quote_spanned! {at(kind)=>
-            #[allow(unused_imports, reason = "a `Result` has its own method")]
+            #[allow(unused_imports, reason = "an inherent method takes precedence for a `Result`")]
             use ::toolpost::__private::PlainReturn as _;
             #spec.output_schema = ::toolpost::__private::Return::<#kind>::of().output_schema();
         }
@@ -77,7 +93,7 @@ pub(crate) fn spec(
         None => {
             let schemas = parameters.iter().filter_map(|parameter| parameter.schema(&input));
             quote!({
-                #[allow(unused_imports, reason = "what the application fills in has its own methods")]
+                #[allow(unused_imports, reason = "inherent methods take precedence for injected parameters")]
                 use ::toolpost::__private::ArgumentSlot as _;
                 #[allow(unused_mut, reason = "a tool may have no parameters")]
                 let mut #input = ::toolpost::__private::InputBuilder::default();
@@ -109,7 +125,7 @@ pub(crate) fn spec(
     }))
 }
 
-/// The body of `Tool::call`: bind the parameters, run the function, turn its result into an output.
+/// The body of `Tool::call`: binds the parameters, runs the function, converts its result.
 pub(crate) fn call_body(
     function: &TokenStream,
     signature: &Signature,
@@ -131,46 +147,39 @@ pub(crate) fn call_body(
             Some(quote!(#path(&#input).map_err(::toolpost::__private::into_error)?;))
         }
         (Some(path), None) => {
-            let message = "`pre_validate` needs one struct that is the whole input: mark it `#[arg(input)]`";
+            let message = "`pre_validate` needs a whole input: mark one struct parameter `#[arg(input)]`";
             return Err(Error::new_spanned(path, message));
         }
     };
     let run = quote!(#function(#(#passed),*)#wait);
-    // Errors about the result are shown at its type; no type is `()`, which has a JSON form too: no answer.
+    // Errors about the result point to its type.
     let answer = quote_spanned! {return_type(signature)?.map_or_else(Span::mixed_site, at)=>
         ::toolpost::__private::Returned(#run).into_tool_output()
     };
-    let write_back = (!write_back.is_empty()).then(|| {
-        let answer = local("answer");
-        // What a failed attempt made of its state is thrown away.
+    let answer = if write_back.is_empty() {
+        answer
+    } else {
+        let name = local("answer");
+        // A failed attempt discards its state changes.
         quote! {
-            if #answer.is_ok() {
+            let #name = #answer;
+            if #name.is_ok() {
                 #(#write_back)*
             }
-        }
-    });
-    let answer = match write_back {
-        None => answer,
-        Some(write_back) => {
-            let name = local("answer");
-            quote! {
-                let #name = #answer;
-                #write_back
-                #name
-            }
+            #name
         }
     };
     Ok(quote! {
-        #[allow(unused_imports, reason = "a `Result`, and what the application fills in, have their own methods")]
+        #[allow(unused_imports, reason = "inherent methods take precedence for a `Result` and for injected parameters")]
         use ::toolpost::__private::{ArgumentSlot as _, PlainReturned as _};
         #(#bindings)*
         #pre_validate
-        #[allow(clippy::unit_arg, reason = "a tool may answer nothing")]
+        #[allow(clippy::unit_arg, reason = "a tool may return `()`")]
         #answer
     })
 }
 
-/// The method that makes one value of two, if the tool says how.
+/// The `merge_state` method, if the tool has `merge`.
 pub(crate) fn merge(parameters: &[Parameter], options: &ToolOptions) -> Option<TokenStream> {
     let path = options.merge.as_ref()?;
     let kind = parameters.iter().find_map(|parameter| parameter.write_back().map(|_| &parameter.kind))?;
@@ -188,7 +197,7 @@ pub(crate) fn merge(parameters: &[Parameter], options: &ToolOptions) -> Option<T
     })
 }
 
-/// The method that looks at the arguments without running, if the tool says how.
+/// The `pre_validate` method, if the tool has one.
 pub(crate) fn pre_validate(parameters: &[Parameter], options: &ToolOptions) -> Option<TokenStream> {
     let path = options.pre_validate.as_ref()?;
     let whole = parameters.iter().find(|parameter| matches!(parameter.source, Source::WholeInput))?;

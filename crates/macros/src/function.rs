@@ -5,18 +5,18 @@ use quote::{format_ident, quote};
 use syn::ext::IdentExt as _;
 use syn::{Error, FnArg, Ident, Item, ItemFn, LitStr, Meta, Result};
 
-use crate::attributes::{ToolOptions, doc_text, metas, texts};
+use crate::attributes::{ToolOptions, metas, texts};
 use crate::parameter::{Parameter, Source};
 use crate::{emit, parameter};
 
 pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
-    let message = "`#[tool]` goes on a function; for methods put `#[tools]` on the `impl` block";
+    let message = "`#[tool]` applies to a function: for methods add `#[tools]` to the `impl` block";
     build(&ToolOptions::parse(options)?, item, message, |_, _| Ok(TokenStream::new()))
 }
 
-/// A resource is a function that reads: its parameters are those of the pattern of its addresses.
+/// A resource: its parameters are those of its URI pattern.
 pub(crate) fn resource(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
-    let wrong = "a resource needs the pattern of its addresses first: `#[resource(\"notes://{user}\")]`";
+    let wrong = "a resource needs a URI pattern first: write `#[resource(\"notes://{user}\")]`";
     let mut tokens = options.into_iter();
     let pattern: LitStr = match tokens.next() {
         Some(first) => syn::parse2(first.clone().into()).map_err(|_| Error::new(first.span(), wrong))?,
@@ -32,7 +32,7 @@ pub(crate) fn resource(options: TokenStream, item: TokenStream) -> Result<TokenS
             others.push(meta);
         }
     }
-    let message = "`#[resource]` goes on a function";
+    let message = "`#[resource]` applies to a function";
     build(&ToolOptions::parse(quote!(#(#others),*))?, item, message, |identifier, parameters| {
         check_pattern(&pattern, parameters)?;
         Ok(quote! {
@@ -51,7 +51,7 @@ pub(crate) fn resource(options: TokenStream, item: TokenStream) -> Result<TokenS
     })
 }
 
-/// Each name in braces is that of a parameter.
+/// Checks that each name in braces is a parameter.
 fn check_pattern(pattern: &LitStr, parameters: &[Parameter]) -> Result<()> {
     let text = pattern.value();
     for part in text.split('{').skip(1) {
@@ -67,15 +67,15 @@ fn check_pattern(pattern: &LitStr, parameters: &[Parameter]) -> Result<()> {
     Ok(())
 }
 
-/// A prompt is a function that writes text, or messages.
+/// A prompt: its function returns text or messages.
 pub(crate) fn prompt(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
-    let message = "`#[prompt]` goes on a function";
+    let message = "`#[prompt]` applies to a function";
     build(&ToolOptions::parse(options)?, item, message, |identifier, _| {
         Ok(quote!(impl ::toolpost::__private::Prompt for #identifier {}))
     })
 }
 
-/// What is made of a function: a type with its name, that implements `Tool`, and what else `further` makes of it.
+/// Emits the type of a tool, its `Tool` implementation, and the code of `further`.
 fn build(
     options: &ToolOptions,
     item: TokenStream,
@@ -88,25 +88,14 @@ fn build(
     };
     emit::check_signature(&function.sig)?;
     if let Some(FnArg::Receiver(receiver)) = function.sig.inputs.first() {
-        return Err(Error::new_spanned(
-            receiver,
-            "a method is a tool of its type: put `#[tools]` on the `impl` block",
-        ));
+        return Err(Error::new_spanned(receiver, "a method needs `#[tools]`: add it to the `impl` block"));
     }
     let parameters = parameter::take_all(&mut function.sig)?;
     parameter::use_names(&parameters, &mut function.block);
     let identifier = function.sig.ident.clone();
     let name = emit::tool_name(options, &identifier);
     let conditions = emit::conditions(&function.attrs);
-    let description = match &options.description {
-        Some(text) => text.value(),
-        None => doc_text(&function.attrs),
-    };
-    if description.trim().is_empty() {
-        let message =
-            "a tool needs a description: write a doc comment that says what it does and when to use it";
-        return Err(Error::new_spanned(&function.sig.ident, message));
-    }
+    let description = emit::description(options, &function.attrs, &identifier)?;
     let spec = emit::spec(&name, &description, &function.sig, &parameters, options)?;
     let body = emit::call_body(&quote!(#identifier::run), &function.sig, &parameters, options)?;
     let methods = [emit::merge(&parameters, options), emit::pre_validate(&parameters, options)];
@@ -126,22 +115,22 @@ fn build(
     Ok(quote! {
         #(#conditions)*
         #(#docs)*
-        #[allow(non_camel_case_types, reason = "the tool bears the name of its function")]
+        #[allow(non_camel_case_types, reason = "the type has the name of its function")]
         #[derive(Clone, Copy, Debug)]
         #visibility struct #identifier {}
 
         #(#conditions)*
-        #[allow(clippy::unused_async, reason = "a tool may answer without waiting")]
+        #[allow(clippy::unused_async, reason = "an async tool may have no await")]
         impl #identifier {
             #(#docs)*
             #[allow(unreachable_pub, clippy::too_many_arguments, clippy::needless_pass_by_value, clippy::unnecessary_wraps,
-                reason = "a tool owns its arguments, and has as many as it needs")]
+                reason = "a tool owns its arguments and has any number of them")]
             #original
         }
 
         #(#conditions)*
         #(#docs)*
-        #[allow(dead_code, reason = "a tool may be used by its type alone")]
+        #[allow(dead_code, reason = "a tool may be used by its type only")]
         #visibility const fn #identifier() -> #identifier {
             #identifier {}
         }

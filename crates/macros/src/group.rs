@@ -5,7 +5,7 @@ use quote::{ToTokens as _, format_ident, quote};
 use syn::ext::IdentExt as _;
 use syn::{Error, FnArg, ImplItem, ImplItemFn, Item, ItemImpl, ReceiverKind, Result};
 
-use crate::attributes::{ToolOptions, doc_text, metas, text};
+use crate::attributes::{ToolOptions, metas, text};
 use crate::parameter::last_segment;
 use crate::{emit, parameter};
 
@@ -15,23 +15,26 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
     for meta in metas(options)? {
         let path = meta.path();
         if !path.is_ident("category") && !path.is_ident("group") {
-            return Err(Error::new_spanned(path, "unknown option: expected one of category, group"));
+            return Err(Error::new_spanned(path, "unknown key: expected `category` or `group`"));
         }
         let value = text(&meta)?;
         shared.push(quote!(#spec.#path = ::core::option::Option::Some(#value.into());));
     }
     let mut block: ItemImpl = match syn::parse2(item)? {
         Item::Impl(block) => block,
-        other => return Err(Error::new_spanned(other, "`#[tools]` goes on an `impl` block")),
+        other => return Err(Error::new_spanned(other, "`#[tools]` applies to an `impl` block")),
     };
     if let Some((path, _)) = &block.trait_ {
         return Err(Error::new_spanned(
             path,
-            "`#[tools]` goes on an `impl` block of the type itself, not of a trait",
+            "`#[tools]` does not apply to a trait: move the methods to an `impl` block of the type",
         ));
     }
     if !block.generics.params.is_empty() {
-        return Err(Error::new_spanned(&block.generics, "a type with tools cannot be generic"));
+        return Err(Error::new_spanned(
+            &block.generics,
+            "a type with tools cannot be generic: remove the parameters",
+        ));
     }
     let owner = block.self_ty.clone();
     let owner_name = last_segment(&owner)
@@ -56,12 +59,12 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
             clippy::too_many_arguments,
             clippy::needless_pass_by_value,
             clippy::unnecessary_wraps,
-            reason = "a tool owns its arguments, and may answer at once"
+            reason = "a tool owns its arguments and may have no await"
         )]));
         tools.push(expand_method(method, &owner, &owner_name, &options)?);
     }
     if tools.is_empty() {
-        let message = "no method is a tool yet: put `#[tool]` on those that a model may call";
+        let message = "the block has no tool: add `#[tool]` to a method";
         return Err(Error::new_spanned(&block.self_ty, message));
     }
     let definitions = tools.iter().map(|tool| &tool.definition);
@@ -82,7 +85,7 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
                 fn into_tools(self) -> ::std::vec::Vec<::toolpost::__private::Arc<dyn ::toolpost::__private::Tool>> {
                     let owner = ::toolpost::__private::Arc::new(self);
                     let _ = &owner;
-                    // An array, because its elements may have conditions and those of `vec!` may not.
+                    // The elements of an array may have `#[cfg]`, those of `vec!` may not.
                     ::std::vec::Vec::from([#(#elements),*])
                 }
             }
@@ -99,7 +102,7 @@ struct MethodTool {
     definition: TokenStream,
 }
 
-/// What is written within the `impl` block, for a place outside of it: `Self` is the type's name.
+/// Replaces `Self` by the type, for code outside of the `impl` block.
 fn without_self(tokens: TokenStream, owner: &syn::Type) -> TokenStream {
     let mut tokens = tokens.into_iter().peekable();
     let mut replaced = TokenStream::new();
@@ -130,30 +133,22 @@ fn expand_method(
     match method.sig.inputs.first() {
         Some(FnArg::Receiver(receiver)) if matches!(receiver.kind, ReceiverKind::Reference(_, _, None)) => {}
         Some(FnArg::Receiver(receiver)) => {
-            let message = "calls may run at the same time: take `&self`, and put what changes behind a lock";
+            let message =
+                "concurrent calls share the value: take `&self` and put mutable fields behind a lock";
             return Err(Error::new_spanned(receiver, message));
         }
         _ => {
-            let message =
-                "a tool of an `impl` block takes `&self`; without it, make it a function with `#[tool]`";
+            let message = "a tool method takes `&self`: add it, or move the method out as a function";
             return Err(Error::new_spanned(&method.sig.ident, message));
         }
     }
-    // What is emitted stands outside of the `impl` block, where `Self` is another type.
+    // The emitted code is outside of the `impl` block, where `Self` is another type.
     let mut signature: syn::Signature = syn::parse2(without_self(method.sig.to_token_stream(), owner))?;
     let parameters = parameter::take_all(&mut signature)?;
     parameter::use_names(&parameter::take_all(&mut method.sig)?, &mut method.block);
     let identifier = method.sig.ident.clone();
     let name = emit::tool_name(options, &identifier);
-    let description = match &options.description {
-        Some(text) => text.value(),
-        None => doc_text(&method.attrs),
-    };
-    if description.trim().is_empty() {
-        let message =
-            "a tool needs a description: write a doc comment that says what it does and when to use it";
-        return Err(Error::new_spanned(&identifier, message));
-    }
+    let description = emit::description(options, &method.attrs, &identifier)?;
     let spec = emit::spec(&name, &description, &signature, &parameters, options)?;
     let body = emit::call_body(&quote!(self.0.#identifier), &signature, &parameters, options)?;
     let tool = format_ident!("{}_{}", owner_name.unraw(), identifier.unraw());
@@ -162,7 +157,7 @@ fn expand_method(
     let conditions = emit::conditions(&method.attrs);
     let definition = quote! {
         #(#conditions)*
-        #[allow(non_camel_case_types, reason = "the tool bears the name of its method")]
+        #[allow(non_camel_case_types, reason = "the type has the name of its method")]
         struct #tool(::toolpost::__private::Arc<#owner>);
 
         #(#conditions)*

@@ -1,11 +1,11 @@
-//! Whether a text is JSON, so that an example that is none is a compile error.
+//! A JSON validator, so that an invalid example is a compile error.
 //!
-//! A reader of its own, because a JSON crate would be built for the host only to say yes or no.
+//! Not a JSON crate: one would be built for the host for this check only.
 
-/// How deep lists and objects may stand in each other: what the reader at run time takes too.
+/// The maximum nesting depth, as at run time.
 const MAX_DEPTH: usize = 100;
 
-/// Checks that a text is one JSON object and nothing else; the error says what was expected where.
+/// Checks that a text is one JSON object. The error names the expected token and the place.
 pub(crate) fn check_object(text: &str) -> Result<(), String> {
     let mut reader = Reader { text, at: 0 };
     reader.skip_space();
@@ -51,17 +51,17 @@ impl Reader<'_> {
         self.skip_while(|c| matches!(c, ' ' | '\t' | '\n' | '\r'));
     }
 
-    fn take(&mut self, wanted: &str) -> bool {
-        let there = self.rest().starts_with(wanted);
-        if there {
-            self.at += wanted.len();
+    fn take(&mut self, expected: &str) -> bool {
+        let is_next = self.rest().starts_with(expected);
+        if is_next {
+            self.at += expected.len();
         }
-        there
+        is_next
     }
 
     fn value(&mut self, depth: usize) -> Result<(), String> {
         if depth > MAX_DEPTH {
-            return Err(format!("at most {MAX_DEPTH} levels are read"));
+            return Err(format!("expected at most {MAX_DEPTH} levels"));
         }
         self.skip_space();
         match self.peek() {
@@ -75,14 +75,14 @@ impl Reader<'_> {
                 reader.value(depth + 1)
             }),
             Some('[') => self.list(']', |reader| reader.value(depth + 1)),
-            Some('"') => self.string("a text"),
+            Some('"') => self.string("a string"),
             Some('-' | '0'..='9') => self.number(),
             _ if self.take("true") || self.take("false") || self.take("null") => Ok(()),
             _ => Err(self.expected("a JSON value")),
         }
     }
 
-    /// The items of a list or an object, from its opening to its closing bracket.
+    /// The items of a list or an object, brackets included.
     fn list(
         &mut self,
         close: char,
@@ -117,7 +117,7 @@ impl Reader<'_> {
                 return Ok(());
             }
             if !self.take("\\") {
-                return Err(self.expected("the end of a text"));
+                return Err(self.expected("the end of a string"));
             }
             match self.peek() {
                 Some('"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't') => self.at += 1,
@@ -158,7 +158,7 @@ mod tests {
     use super::check_object;
 
     #[test]
-    fn json_is_told_from_what_only_looks_like_it() {
+    fn only_json_objects_are_valid() {
         for good in [
             "{}",
             " { } ",

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - The generated code names `::toolpost::__private` only, so that a user's crate needs no other dependency.
+//! - The generated code refers to `::toolpost::__private` only, so a user's crate needs no other dependency.
 //! - A misuse is a compile error at the wrong token, with the fix.
 //! - The original function stays callable: `forecast::run(…)`.
-//! - The macros know no schema, no call path and no protocol; they only name items of `core`.
+//! - The macros contain no schema, call path or protocol; they refer to items of `core`.
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -77,12 +77,13 @@ use proc_macro::TokenStream;
 /// | `inject` | filled by the application, by name; excludes other keys |
 /// | `input` | this struct is the whole input; excludes other keys |
 ///
-/// A parameter `&mut T` or `&T` with `#[state(…)]` is a part of a stored document; `T` has a JSON form and a default, the
-/// value of a missing document. A change is committed if the function succeeds, else discarded. The keys:
+/// A parameter `&mut T` or `&T` with `#[state(…)]` is a part of a stored document. `T` has a JSON form and a
+/// default, the value of a missing document. A change is committed if the function succeeds, else discarded.
+/// The keys:
 ///
 /// | key | meaning |
 /// |---|---|
-/// | `id = "counters/{owner}"` | the document id: `{owner}` is the owner of the call, `{scope}` its run or conversation, any other name in braces an argument; each fills a whole segment between `/` |
+/// | `id = "counters/{owner}"` | the document id: `{owner}` is the owner of the call, `{scope}` its run or conversation, any other name an argument; each fills a whole segment between `/` |
 /// | `path = "/by_name/{name}"` | the JSON pointer of the part that the function gets (the whole document) |
 /// | `existing` | a missing document is `NOT_FOUND` |
 ///
@@ -94,9 +95,9 @@ pub fn tool(options: TokenStream, item: TokenStream) -> TokenStream {
 
 /// Defines a resource from a function: content that a client reads by URI.
 ///
-/// The first item of the attribute is the URI pattern, `#[resource("notes://{user}")]`. The parts in braces fill the
-/// parameters of the function; `Ctx` and `Inject<T>` work as in a tool. Further keys: `mime_types("text/plain")`, and those
-/// of [`macro@tool`].
+/// The first item of the attribute is the URI pattern, `#[resource("notes://{user}")]`. The names in braces
+/// are parameters of the function; `Ctx` and `Inject<T>` work as in a tool. Further keys:
+/// `mime_types("text/plain")`, and those of [`macro@tool`].
 #[proc_macro_attribute]
 pub fn resource(options: TokenStream, item: TokenStream) -> TokenStream {
     function::resource(options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
@@ -110,7 +111,7 @@ pub fn prompt(options: TokenStream, item: TokenStream) -> TokenStream {
     function::prompt(options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// Defines tools from the methods of an `impl` block that have `#[tool]`. The tools share the value behind an `Arc`.
+/// Defines tools from the `#[tool]` methods of an `impl` block. The tools share the value behind an `Arc`.
 ///
 /// `#[tools(category = "…", group = "…")]` sets both for all of them. The methods take `&self`.
 #[proc_macro_attribute]
@@ -120,7 +121,7 @@ pub fn tools(options: TokenStream, item: TokenStream) -> TokenStream {
 
 /// Derives `Serialize`, `Deserialize` and `JsonSchema` for a parameter or result of tools.
 ///
-/// The derives use the right paths, so that no further crate is needed.
+/// The derives name `toolpost` paths, so no further crate is needed.
 #[proc_macro_attribute]
 pub fn data(options: TokenStream, item: TokenStream) -> TokenStream {
     data::expand(&options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()

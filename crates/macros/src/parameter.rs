@@ -1,4 +1,4 @@
-//! One parameter of a tool function: where its value comes from, and what the schema says of it.
+//! A parameter of a tool function: the source of its value, and its schema.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -9,19 +9,19 @@ use crate::attributes::{doc_text, flag, metas, text, texts, unknown};
 use crate::emit::{at, local};
 use crate::state::State;
 
-/// Where the value of a parameter comes from.
+/// The source of a parameter's value.
 pub(crate) enum Source {
-    /// The caller's arguments.
+    /// An argument of the caller.
     Argument { default: Option<Expr>, keywords: Vec<TokenStream>, sensitive: bool },
-    /// All of the caller's arguments at once.
+    /// All arguments of the caller, as one struct.
     WholeInput,
     /// The context, by reference.
     ContextReference,
-    /// By its name the context or an injected value; the type system has the last word.
+    /// The context or an injected value, judged by the name of the type; the type system decides.
     ContextOrInject,
-    /// The application, by name.
+    /// A value that the application injects by name.
     InjectedByName,
-    /// A document.
+    /// A part of a document.
     State(State),
 }
 
@@ -48,7 +48,7 @@ fn is_named(kind: &Type, name: &str) -> bool {
 const KNOWN: &str =
     "default, min, max, min_len, max_len, pattern, format, example, enum, sensitive, inject, input";
 
-/// What other toolkits call them, each with what to write here.
+/// Keys of other toolkits, each with its replacement.
 const FOREIGN: &[(&str, &str)] = &[
     ("ge", "`min`"),
     ("minimum", "`min`"),
@@ -63,7 +63,7 @@ const FOREIGN: &[(&str, &str)] = &[
     ("required", "nothing: `Option` and `default` make a parameter optional"),
 ];
 
-/// The forms of a text that are checked: everyday names first, then those of JSON Schema.
+/// The formats of a string: everyday names, then those of JSON Schema.
 const FORMATS: &[&str] = &[
     "file",
     "url",
@@ -86,7 +86,7 @@ const FORMATS: &[&str] = &[
     "json-pointer",
 ];
 
-/// What `#[arg(…)]` says.
+/// The parsed keys of `#[arg(…)]`.
 #[derive(Default)]
 struct ArgOptions {
     default: Option<Expr>,
@@ -164,10 +164,10 @@ fn is_number(expression: &Expr) -> bool {
 }
 
 impl Parameter {
-    /// Reads a parameter and strips what only the macro understands from it.
+    /// Parses a parameter and removes its tool attributes.
     pub(crate) fn take(argument: &mut PatType) -> Result<Self> {
         let Pat::Ident(pattern) = &*argument.pat else {
-            let message = "a tool's parameter needs a name: take it whole and destructure it in the body";
+            let message = "a tool parameter cannot be a pattern: name it and destructure it in the body";
             return Err(Error::new_spanned(&argument.pat, message));
         };
         let name = pattern.ident.clone();
@@ -175,7 +175,7 @@ impl Parameter {
         {
             let attribute = argument.attrs.remove(position);
             if let Some(other) = argument.attrs.iter().find(|other| !other.path().is_ident("doc")) {
-                let message = "a document fills this parameter, so that it takes no other attributes";
+                let message = "a state parameter takes no other attributes: remove this one";
                 return Err(Error::new_spanned(other, message));
             }
             argument.attrs.clear();
@@ -184,32 +184,32 @@ impl Parameter {
         }
         let description = doc_text(&argument.attrs);
         let mut options = ArgOptions::default();
-        let mut said = Vec::new();
+        let mut keys = Vec::new();
         for attribute in argument.attrs.iter().filter(|attribute| attribute.path().is_ident("arg")) {
             for meta in metas(attribute.meta.require_list()?.tokens.clone())? {
                 options.take(&meta)?;
-                said.push(meta);
+                keys.push(meta);
             }
         }
         let filled = match &*argument.ty {
             Type::Reference(reference) => is_named(&reference.elem, "Ctx"),
             kind => is_named(kind, "Ctx") || is_named(kind, "Inject"),
         };
-        if let (true, Some(first)) = (filled, said.first()) {
-            let message = "the application fills this parameter, so that it takes no options; \
-                           if a model gives it, its type needs another name than `Ctx` and `Inject`";
+        if let (true, Some(first)) = (filled, keys.first()) {
+            let message =
+                "`Ctx` and `Inject` parameters take no keys: remove `#[arg(…)]`, or rename the type";
             return Err(Error::new_spanned(first, message));
         }
-        if let (true, [first, second, ..]) = (options.inject, said.as_slice()) {
-            let message = "an injected parameter is not in the schema: `inject` stands alone";
+        if let (true, [first, second, ..]) = (options.inject, keys.as_slice()) {
+            let message = "an injected parameter has no schema: remove the keys besides `inject`";
             return Err(Error::new_spanned(
                 if first.path().is_ident("inject") { second } else { first },
                 message,
             ));
         }
-        if let (true, [first, second, ..]) = (options.input, said.as_slice()) {
-            let message = "the whole input takes no other options: put them on its fields, and for secrets \
-                           write `sensitive(\"field\")` in `#[tool(…)]`";
+        if let (true, [first, second, ..]) = (options.input, keys.as_slice()) {
+            let message = "a whole input takes no other keys: move them to its fields, and secrets to \
+                           `policy(sensitive(\"field\"))`";
             return Err(Error::new_spanned(
                 if first.path().is_ident("input") { second } else { first },
                 message,
@@ -226,19 +226,17 @@ impl Parameter {
                 Source::ContextReference
             }
             Type::Reference(reference) if reference.mutability.is_some() => {
-                let message = "a tool changes nothing of its caller's: take the value, or say which document it is \
-                               kept in with `#[state(id = \"…\")]`";
+                let message = "a tool cannot borrow mutably: take the value, or add `#[state(id = \"…\")]` for a document";
                 return Err(Error::new_spanned(reference, message));
             }
             Type::Reference(reference) => {
-                let message = "a tool owns its arguments: write `String` instead of `&str`, `Vec<T>` instead of `&[T]`; \
-                               only the context may be borrowed, as `&Ctx`";
+                let message = "a tool owns its arguments: write `String` for `&str`, `Vec<T>` for `&[T]`";
                 return Err(Error::new_spanned(reference, message));
             }
             Type::ImplTrait(_) => {
                 return Err(Error::new_spanned(
                     &kind,
-                    "a tool's parameter needs a type of its own, not `impl Trait`",
+                    "`impl Trait` cannot be a tool parameter: write a concrete type",
                 ));
             }
             _ if filled => Source::ContextOrInject,
@@ -257,14 +255,14 @@ impl Parameter {
         self.name.unraw().to_string()
     }
 
-    /// The variable that holds its value in the emitted code.
+    /// The variable of its value in the emitted code.
     pub(crate) fn variable(&self) -> Ident {
         let mut variable = local(&format!("argument_{}", self.name.unraw()));
         variable.set_span(Span::mixed_site().located_at(self.name.span()));
         variable
     }
 
-    /// The statement that adds it to an input builder, if its type is one that a caller gives.
+    /// The statement that adds it to the input schema, unless the application fills it.
     pub(crate) fn schema(&self, input: &Ident) -> Option<TokenStream> {
         let (default, keywords) = match &self.source {
             Source::Argument { default, keywords, .. } => (default.as_ref(), keywords.as_slice()),
@@ -289,7 +287,7 @@ impl Parameter {
         })
     }
 
-    /// The statement that notes it as injected or sensitive in a spec.
+    /// The statement that adds it to the injected, sensitive or state parameters of a spec.
     pub(crate) fn note(&self, spec: &Ident) -> Option<TokenStream> {
         let name = self.text_name();
         match &self.source {
@@ -303,7 +301,7 @@ impl Parameter {
         }
     }
 
-    /// The statement that binds its value; beside a whole input there are no single arguments.
+    /// The statement that binds its value. With a whole input there are no single arguments.
     pub(crate) fn binding(&self, beside_whole_input: bool) -> TokenStream {
         let (variable, kind, name) = (self.variable(), &self.kind, self.text_name());
         let (args, ctx) = (local("args"), local("ctx"));
@@ -337,7 +335,7 @@ impl Parameter {
 }
 
 impl Parameter {
-    /// What the function is called with.
+    /// The argument expression of the function call.
     pub(crate) fn passed(&self) -> TokenStream {
         let variable = self.variable();
         match &self.source {
@@ -347,7 +345,7 @@ impl Parameter {
         }
     }
 
-    /// The statement that notes what the function has made of it.
+    /// The statement that stores a changed state.
     pub(crate) fn write_back(&self) -> Option<TokenStream> {
         let (variable, ctx) = (self.variable(), local("ctx"));
         matches!(self.source, Source::State(State { writes: true, .. }))
@@ -362,7 +360,7 @@ impl Parameter {
     }
 }
 
-/// Uses the arguments that do nothing but name a document, so that nobody is warned that they are unused.
+/// Marks arguments that only name a document as used.
 pub(crate) fn use_names(parameters: &[Parameter], block: &mut syn::Block) {
     let placeholders = parameters.iter().filter_map(Parameter::state).flat_map(State::placeholders);
     let names: Vec<String> = placeholders.map(|placeholder| placeholder.name).collect();
@@ -372,7 +370,7 @@ pub(crate) fn use_names(parameters: &[Parameter], block: &mut syn::Block) {
     }
 }
 
-/// Checks that the names in the templates of documents are those of arguments.
+/// Checks that the names in document templates are arguments.
 fn check_placeholders(parameters: &[Parameter]) -> Result<()> {
     let whole = parameters.iter().any(|parameter| matches!(parameter.source, Source::WholeInput));
     for placeholder in parameters.iter().filter_map(Parameter::state).flat_map(State::placeholders) {
@@ -385,13 +383,12 @@ fn check_placeholders(parameters: &[Parameter]) -> Result<()> {
         match (name.as_str(), argument) {
             ("owner" | "scope", Some(_)) => {
                 return wrong(format!(
-                    "`{{{name}}}` is whom or what the call belongs to, and there is an argument of that name: \
-                     rename the argument"
+                    "`{{{name}}}` is reserved, but there is an argument of that name: rename the argument"
                 ));
             }
             (_, Some(true)) => {
                 return wrong(format!(
-                    "`{name}` is sensitive, and the name of a document is not kept secret: use another argument"
+                    "`{name}` is sensitive, but a document id is not secret: use another argument"
                 ));
             }
             ("owner" | "scope", None) | (_, Some(false)) => {}
@@ -405,14 +402,14 @@ fn check_placeholders(parameters: &[Parameter]) -> Result<()> {
                     .chain(arguments.map(Parameter::text_name))
                     .map(|name| format!("`{{{name}}}`"))
                     .collect();
-                return wrong(format!("`{{{name}}}` is no argument: expected one of {}", known.join(", ")));
+                return wrong(format!("unknown name `{{{name}}}`: expected one of {}", known.join(", ")));
             }
         }
     }
     Ok(())
 }
 
-/// Reads the parameters of a function; a receiver is passed over.
+/// Parses the parameters of a function, without the receiver.
 pub(crate) fn take_all(signature: &mut syn::Signature) -> Result<Vec<Parameter>> {
     let mut parameters = Vec::new();
     for argument in &mut signature.inputs {
@@ -430,7 +427,7 @@ pub(crate) fn take_all(signature: &mut syn::Signature) -> Result<Vec<Parameter>>
     let (first, second) = (whole.next(), whole.next());
     let other = parameters.iter().find(|parameter| matches!(parameter.source, Source::Argument { .. }));
     if let (Some(_), Some(other)) = (first, second.or(other)) {
-        let message = "the whole input is another parameter already: make this a field of it";
+        let message = "the tool has a whole input: make this parameter a field of it";
         return Err(Error::new_spanned(&other.name, message));
     }
     Ok(parameters)

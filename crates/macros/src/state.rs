@@ -1,4 +1,4 @@
-//! `#[state(…)]` on a parameter of a tool: which document it is a part of.
+//! `#[state(…)]` on a parameter: the document that the parameter is a part of.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -6,29 +6,28 @@ use syn::{Attribute, Error, LitStr, Result, Type};
 
 use crate::attributes::{metas, text};
 
-/// What `#[state(…)]` says of a parameter.
+/// The parsed `#[state(…)]`.
 pub(crate) struct State {
     id: LitStr,
     path: Option<LitStr>,
     existing: bool,
-    /// Whether it is changed.
+    /// Whether the tool may change the part.
     pub(crate) writes: bool,
-    /// Which of the tool's state parameters it is, from 0.
+    /// The index among the tool's state parameters.
     pub(crate) index: usize,
 }
 
-/// A name in braces, and where it is written.
+/// A name in braces and its template.
 pub(crate) struct Placeholder<'a> {
     pub(crate) name: String,
     pub(crate) template: &'a LitStr,
 }
 
 impl State {
-    /// Reads the attribute, and the type behind the reference.
+    /// Parses the attribute, and returns the type behind the reference.
     pub(crate) fn take(attribute: &Attribute, kind: &Type) -> Result<(Self, Type)> {
         let Type::Reference(reference) = kind else {
-            let message =
-                "state is borrowed from its document: write `&mut T` to change it, or `&T` to read it";
+            let message = "a state parameter is a reference: write `&mut T` to change it, or `&T` to read it";
             return Err(Error::new_spanned(kind, message));
         };
         let (mut id, mut path, mut existing) = (None, None, false);
@@ -41,13 +40,13 @@ impl State {
                     existing = true;
                 }
                 _ => {
-                    let message = "unknown option: expected one of id, path, existing";
+                    let message = "unknown key: expected `id`, `path` or `existing`";
                     return Err(Error::new_spanned(meta.path(), message));
                 }
             }
         }
         let id = id.ok_or_else(|| {
-            let message = "state needs the name of a document, such as `id = \"counters/{owner}\"`";
+            let message = "a state parameter needs a document id: write `id = \"counters/{owner}\"`";
             Error::new_spanned(attribute, message)
         })?;
         check_id(&id)?;
@@ -68,7 +67,7 @@ impl State {
         names
     }
 
-    /// The expression of what the spec says of it.
+    /// The expression of its `StateSpec`.
     pub(crate) fn spec(&self) -> TokenStream {
         let Self { id, writes, existing, .. } = self;
         let path = self.path.as_ref().map_or_else(String::new, LitStr::value);
@@ -81,7 +80,7 @@ impl State {
     }
 }
 
-/// The name in a part that stands in braces.
+/// The name of a segment in braces.
 fn name(part: &str) -> Option<&str> {
     part.strip_prefix('{')?.strip_suffix('}')
 }
@@ -89,7 +88,7 @@ fn name(part: &str) -> Option<&str> {
 fn check_braces(template: &LitStr, part: &str) -> Result<()> {
     let inner = name(part).unwrap_or(part);
     if inner.contains(['{', '}']) || name(part) == Some("") {
-        let message = format!("`{part}`: braces stand around a whole part between `/`, such as `{{owner}}`");
+        let message = format!("`{part}` is not a segment: put braces around all of it, such as `{{owner}}`");
         return Err(Error::new(template.span(), message));
     }
     Ok(())
@@ -99,11 +98,11 @@ fn check_id(template: &LitStr) -> Result<()> {
     for part in template.value().split('/') {
         check_braces(template, part)?;
         let message = if part.is_empty() {
-            "a part between `/` is empty: the name of a document is like `counters/{owner}`"
+            "a segment is empty: write a document id such as `counters/{owner}`"
         } else if part.starts_with(['@', '+']) {
-            "`@` and `+` begin the parts of owners and scopes: write `{owner}` or `{scope}`"
+            "`@` and `+` are reserved for owners and scopes: write `{owner}` or `{scope}`"
         } else if part.contains(char::is_control) {
-            "the name of a document has no control characters"
+            "a document id has a control character: remove it"
         } else {
             continue;
         };
@@ -116,17 +115,15 @@ fn check_path(template: &LitStr) -> Result<()> {
     let written = template.value();
     let wrong = |message: &str| Err(Error::new(template.span(), message));
     if !written.is_empty() && !written.starts_with('/') {
-        return wrong("a path is a JSON pointer: it begins with `/`, such as `/by_name/{name}`");
+        return wrong("a path is a JSON pointer: begin it with `/`, such as `/by_name/{name}`");
     }
     if written.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1'])) {
-        return wrong("in a JSON pointer `~` is written `~0`, and `/` in a name `~1`");
+        return wrong("invalid escape in a JSON pointer: write `~` as `~0`, and `/` in a name as `~1`");
     }
     for part in written.split('/').skip(1) {
         check_braces(template, part)?;
         if matches!(name(part), Some("owner" | "scope")) {
-            return wrong(
-                "`{owner}` and `{scope}` stand in the `id`: each owner and each scope has its own document",
-            );
+            return wrong("`{owner}` and `{scope}` select a document: move them to `id`");
         }
     }
     Ok(())

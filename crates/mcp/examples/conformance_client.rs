@@ -52,12 +52,7 @@ async fn run(url: &str) -> Result<(), ToolError> {
     let context = std::env::var("MCP_CONFORMANCE_CONTEXT").unwrap_or_default();
     let context: Value = serde_json::from_str(&context).unwrap_or_default();
     let port: Arc<dyn Port> = Arc::new(Agreeable);
-    let client = Client::builder(Endpoint::http(url))
-        .name("suite")
-        .port(Arc::clone(&port))
-        .oauth(oauth(&context))
-        .connect()
-        .await?;
+    let client = Client::builder(Endpoint::http(url)).name("suite").oauth(oauth(&context)).connect().await?;
     let tools = client.list().await?;
     let planned: Vec<(String, Value)> = match context.get("toolCalls").and_then(Value::as_array) {
         Some(calls) => calls
@@ -66,11 +61,8 @@ async fn run(url: &str) -> Result<(), ToolError> {
             .collect(),
         None => tools.iter().map(|spec| (spec.name.clone(), arguments(spec, &tools))).collect(),
     };
-    let calls = planned.into_iter().map(|(name, arguments)| {
-        let mut call = Call::new(name, arguments);
-        call.port = Arc::clone(&port);
-        client.call(call)
-    });
+    let with_port = |name: &str, arguments| Call::new(name, arguments).with_port(Arc::clone(&port));
+    let calls = planned.into_iter().map(|(name, arguments)| client.call(with_port(&name, arguments)));
     for reply in futures_util::future::join_all(calls).await {
         if let Err(error) = reply.result {
             eprintln!("{}: {error}", reply.record.tool);
@@ -78,13 +70,13 @@ async fn run(url: &str) -> Result<(), ToolError> {
     }
     for spec in client.resources().await? {
         if spec.uri_pattern.parameters().next().is_none() {
-            client.read_resource(spec.uri_pattern.as_str()).await?;
+            client.read(with_port(spec.uri_pattern.as_str(), Value::Null)).await?;
         }
     }
     for spec in client.prompts().await? {
         let given: Map<String, Value> =
             spec.arguments.iter().map(|argument| (argument.name.clone(), "x".into())).collect();
-        client.render_prompt(&spec.name, &given).await?;
+        client.render(with_port(&spec.name, given.into())).await?;
     }
     client.disconnect().await;
     Ok(())
@@ -118,7 +110,7 @@ fn browse(url: &str) {
 /// Arguments that match the schema. An argument `schema` is the schema of another tool.
 fn arguments(spec: &ToolSpec, tools: &[Arc<ToolSpec>]) -> Value {
     let schema = spec.input_schema.as_value();
-    let mut made = Map::new();
+    let mut arguments = Map::new();
     for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let value = match (name.as_str(), property.get("type").and_then(Value::as_str)) {
             ("schema", _) => match tools.iter().find(|other| other.name != spec.name) {
@@ -130,7 +122,7 @@ fn arguments(spec: &ToolSpec, tools: &[Arc<ToolSpec>]) -> Value {
             (_, Some("string")) => json!("text"),
             _ => continue,
         };
-        made.insert(name.clone(), value);
+        arguments.insert(name.clone(), value);
     }
-    Value::Object(made)
+    Value::Object(arguments)
 }

@@ -1,15 +1,14 @@
-//! A server made with the protocol's own library, over standard streams: what the tests of the client call.
-//! `protocol_server legacy` knows only the older era.
-#![expect(clippy::unwrap_used, reason = "it ends if anything is wrong")]
+//! The fixture of the client tests over stdio: a server built with rmcp. `protocol_server legacy` supports only
+//! versions with `initialize`.
+#![expect(clippy::unwrap_used, reason = "a test program exits on any error")]
 
 #[expect(
     deprecated,
     dead_code,
     clippy::wildcard_imports,
     clippy::unnecessary_wraps,
-    clippy::needless_pass_by_value,
     clippy::disallowed_methods,
-    reason = "a part of the tests, which also use it otherwise"
+    reason = "a module of the tests, which use more of it"
 )]
 #[path = "../tests/it/client/fixture.rs"]
 mod fixture;

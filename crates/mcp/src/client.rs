@@ -32,7 +32,7 @@
 //!
 //! The tools stay listed. The next call reconnects. A call whose request certainly did not arrive is sent
 //! again; any other call only if its tool is idempotent or read-only, else the error says that the call may
-//! have run. The wait between attempts grows from 100 ms to 5 s; [`ClientLimits::attempts`] bounds the attempts.
+//! have run. There are at most five attempts; the wait between them doubles from 100 ms.
 
 mod answer;
 mod call;
@@ -63,11 +63,11 @@ use self::catalog::Catalog;
 use self::connection::Connection;
 use self::failure::Failure;
 use self::handler::Changes;
-use self::settings::Settings;
+use self::settings::{MAX_CALLS, Settings};
 
 pub use self::endpoint::Endpoint;
 pub use self::oauth::{Identity, Login, OAuth, TokenStore};
-pub use self::settings::{ClientBuilder, ClientLimits, StartEvent};
+pub use self::settings::{ClientBuilder, StartEvent};
 
 /// The timeout of a health check.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -121,14 +121,13 @@ impl Client {
     }
 
     async fn connected(settings: Settings) -> Result<Arc<Self>, ToolError> {
-        let calls = Semaphore::new(settings.limits.calls.max(1));
         let client = Arc::new(Self {
             settings,
             link: tokio::sync::Mutex::default(),
             catalog: RwLock::default(),
             listing: tokio::sync::Mutex::default(),
             changes: Arc::default(),
-            calls,
+            calls: Semaphore::new(MAX_CALLS),
         });
         let connection = client.connection().await?;
         client.reload_tools(&connection).await.map_err(Failure::into_error)?;
@@ -193,13 +192,6 @@ impl Client {
         }
     }
 
-    /// A call that the client itself makes, with the port of the client.
-    fn own_call(&self, what: &str, arguments: Value) -> Call {
-        let mut call = Call::new(what, arguments);
-        call.port = Arc::clone(&self.settings.port);
-        call
-    }
-
     /// Drops a broken connection.
     async fn discard(&self, lost: &Arc<Connection>) {
         let mut link = self.link.lock().await;
@@ -211,11 +203,11 @@ impl Client {
     /// Lists the tools again.
     async fn reload_tools(&self, connection: &Connection) -> Result<(), Failure> {
         // Changes from here on trigger the next reload.
-        self.changes.take_tools();
+        self.changes.set_tools(false);
         let found = match Box::pin(catalog::tools(connection, &self.settings)).await {
             Ok(found) => found,
             Err(error) => {
-                self.changes.restore();
+                self.changes.set_tools(true);
                 return Err(error);
             }
         };
@@ -251,10 +243,20 @@ impl Client {
         }
     }
 
-    /// A new connection instead of a broken one.
-    async fn reconnect(&self, lost: &Arc<Connection>) -> Result<Arc<Connection>, ToolError> {
-        self.discard(lost).await;
-        self.connection().await
+    /// Lists items, once more over a new connection if the connection broke.
+    async fn list_items<T>(
+        &self,
+        list: impl for<'a> Fn(&'a Connection, &'a Settings) -> BoxFuture<'a, Result<Vec<T>, Failure>>,
+    ) -> Result<Vec<T>, ToolError> {
+        let connection = self.connection().await?;
+        let found = match list(&connection, &self.settings).await {
+            Err(Failure::Lost(_)) => {
+                self.discard(&connection).await;
+                list(&*self.connection().await?, &self.settings).await
+            }
+            found => found,
+        };
+        found.map_err(Failure::into_error)
     }
 }
 
@@ -306,31 +308,11 @@ impl ToolSource for Client {
     }
 
     fn resources(&self) -> BoxFuture<'_, Result<Vec<Arc<ResourceSpec>>, ToolError>> {
-        Box::pin(async move {
-            let connection = self.connection().await?;
-            let found = match catalog::resources(&connection, &self.settings).await {
-                Err(Failure::Lost(_)) => {
-                    let connection = self.reconnect(&connection).await?;
-                    catalog::resources(&connection, &self.settings).await
-                }
-                found => found,
-            };
-            found.map_err(Failure::into_error)
-        })
+        Box::pin(self.list_items(|connection, settings| Box::pin(catalog::resources(connection, settings))))
     }
 
     fn prompts(&self) -> BoxFuture<'_, Result<Vec<Arc<PromptSpec>>, ToolError>> {
-        Box::pin(async move {
-            let connection = self.connection().await?;
-            let found = match catalog::prompts(&connection, &self.settings).await {
-                Err(Failure::Lost(_)) => {
-                    let connection = self.reconnect(&connection).await?;
-                    catalog::prompts(&connection, &self.settings).await
-                }
-                found => found,
-            };
-            found.map_err(Failure::into_error)
-        })
+        Box::pin(self.list_items(|connection, settings| Box::pin(catalog::prompts(connection, settings))))
     }
 
     /// Whether a connection exists or can be made. An HTTP server is sent a probe; a slow answer still counts
@@ -360,7 +342,7 @@ impl ToolSource for Client {
     }
 
     fn read_resource<'a>(&'a self, uri: &'a str) -> BoxFuture<'a, Result<Output, ToolError>> {
-        Box::pin(async move { self.read_for(&self.own_call(uri, Value::Null)).await })
+        Box::pin(async move { self.read_for(&Call::new(uri, Value::Null)).await })
     }
 
     fn render_prompt<'a>(
@@ -368,6 +350,6 @@ impl ToolSource for Client {
         name: &'a str,
         arguments: &'a Map<String, Value>,
     ) -> BoxFuture<'a, Result<Output, ToolError>> {
-        Box::pin(async move { self.render_for(&self.own_call(name, Value::Object(arguments.clone()))).await })
+        Box::pin(async move { self.render_for(&Call::new(name, Value::Object(arguments.clone()))).await })
     }
 }

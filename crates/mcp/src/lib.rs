@@ -18,3 +18,5 @@ pub mod client;
 mod convert;
 #[cfg(feature = "server")]
 pub mod server;
+#[cfg(any(feature = "client", feature = "server"))]
+mod websocket;

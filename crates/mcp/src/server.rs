@@ -1,7 +1,7 @@
 //! Serves tools, resources and prompts to MCP clients.
 //!
-//! A [`Server`] exposes any [`ToolSource`](toolpost_core::ToolSource) over stdio, streamable HTTP, WebSocket
-//! and Unix sockets, to clients of all protocol versions.
+//! A [`Server`] exposes any [`ToolSource`](toolpost_core::ToolSource) over stdio, streamable HTTP and
+//! WebSocket, to clients of all protocol versions.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -54,8 +54,6 @@ pub use self::hints::Hints;
 pub use self::http::RunningServer;
 pub use self::limits::ServerLimits;
 pub use self::oauth::ResourceServer;
-#[cfg(unix)]
-pub use self::streams::RunningUnixServer;
 pub use self::tls::Certificate;
 
 /// The authenticated identity of a request.

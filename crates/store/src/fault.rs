@@ -1,4 +1,4 @@
-//! What the database and the file system say, as errors that name the file and what to do next.
+//! Errors of the database and the file system, with the file and the fix.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::{Error, ErrorCode};
 use toolpost_core::{Code, RetryAdvice, ToolError};
 
-/// Whether another connection holds a lock that a little patience may get.
+/// Whether another connection holds the lock; a retry may succeed.
 pub(crate) fn is_busy(error: &Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
@@ -24,8 +24,8 @@ pub(crate) fn database(error: Error, path: &Path) -> ToolError {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => about(
             Code::Dependency,
             path,
-            "is locked by another process, and nothing was written",
-            "End the program that holds it, or try again; `busy_timeout` is how long a commit waits.",
+            "is locked by another process; nothing was written",
+            "Stop the other process, retry, or raise `busy_timeout`.",
         )
         .retry(RetryAdvice::After(Duration::from_millis(250))),
         Some(
@@ -38,33 +38,33 @@ pub(crate) fn database(error: Error, path: &Path) -> ToolError {
             Code::InvalidPath,
             path,
             "cannot be opened",
-            "Check that the path names a file, and that this user may open it and write to its folder.",
+            "Check that the path is a file, and that this user may write to it and its directory.",
         ),
         _ => about(
             Code::Dependency,
             path,
-            "did not answer as it should",
-            "Check the disk and the system's log; what was committed before is not touched.",
+            "failed unexpectedly",
+            "Check the disk and the system log; earlier commits are unaffected.",
         ),
     };
     answer.caused_by(error)
 }
 
-/// An error of the file system, when the file or its folder is made.
+/// An error of the file system while creating the file or its directory.
 pub(crate) fn file(error: io::Error, path: &Path) -> ToolError {
     let answer = match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => about(
             Code::Permission,
             path,
-            "cannot be made or opened for writing",
-            "Make the file and its folder writable for this user, or name another file.",
+            "cannot be created or opened for writing",
+            "Make the file and its directory writable for this user, or use another file.",
         ),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => full(path),
         _ => about(
             Code::InvalidPath,
             path,
             &format!("cannot be opened ({error})"),
-            "Check that the path names a file in a folder that exists or can be made.",
+            "Check that the path is a file in a directory that exists or can be created.",
         ),
     };
     answer.caused_by(error)
@@ -75,8 +75,8 @@ pub(crate) fn read_only(path: &Path) -> ToolError {
     about(
         Code::Permission,
         path,
-        "cannot be written, and nothing was",
-        "Make the file and its folder writable for this user, or name another file.",
+        "cannot be written; nothing was written",
+        "Make the file and its directory writable for this user, or use another file.",
     )
 }
 
@@ -84,18 +84,18 @@ fn full(path: &Path) -> ToolError {
     about(
         Code::Limit,
         path,
-        "has no room to grow: the disk is full, and the commit was not stored",
-        "Free space on that disk and try again; what was committed before is not touched.",
+        "cannot grow: the disk is full; the commit was not stored",
+        "Free disk space and retry; earlier commits are unaffected.",
     )
 }
 
-/// The file is no store of ours, and is left alone.
+/// The file is not a Toolpost store; it stays unchanged.
 pub(crate) fn not_ours(path: &Path, what: &str) -> ToolError {
     about(
         Code::InvalidPath,
         path,
-        &format!("{what}, and was left as it is"),
-        "Name a file that Toolpost made, or a new one.",
+        &format!("{what}; the file is unchanged"),
+        "Use a Toolpost store, or a new file.",
     )
 }
 
@@ -104,30 +104,30 @@ pub(crate) fn newer(path: &Path, found: i64, known: i64) -> ToolError {
     about(
         Code::Precondition,
         path,
-        &format!("has format {found}, but this program knows formats up to {known}; it was left as it is"),
-        "Use the newer program that wrote it, or name another file.",
+        &format!("has format {found}, but this program supports formats up to {known}"),
+        "Use the newer program, or another file.",
     )
     .with("found", found)
     .with("known", known)
 }
 
-/// The file system cannot share a file between processes as the store needs it.
+/// The file system does not support shared memory between processes.
 pub(crate) fn no_shared_memory(path: &Path) -> ToolError {
     about(
         Code::Precondition,
         path,
-        "lies on a file system without shared memory between processes",
-        "Keep it on a local disk, not on a network file system.",
+        "is on a file system without shared memory between processes",
+        "Move it to a local disk.",
     )
 }
 
-/// What stands in the file contradicts itself.
+/// The file contradicts itself.
 pub(crate) fn corrupt(path: &Path, what: &str) -> ToolError {
     about(
         Code::Dependency,
         path,
         &format!("is damaged: {what}"),
-        "It was left as it is. Restore a copy, or save what can be read with `sqlite3 FILE .recover`.",
+        "Restore a backup, or recover rows with `sqlite3 FILE .recover`.",
     )
     .retry(RetryAdvice::Never)
 }

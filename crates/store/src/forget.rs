@@ -1,4 +1,4 @@
-//! How a document goes, with all that it ever was.
+//! Deletes a document with its history.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use toolpost_core::ToolError;
 
 use crate::{fault, schema};
 
-/// Removes a document and its changes. It works on a connection of its own: the writer then finds that somebody else has
-/// written, and forgets what it remembers.
+/// Removes a document and its changes over its own connection. The writer detects the change and clears its
+/// cache.
 pub(crate) fn forget(path: &Path, busy_timeout: Duration, id: &str) -> Result<bool, ToolError> {
     let work = || -> rusqlite::Result<bool> {
         let mut connection = schema::connect(path, busy_timeout)?;
-        // What is removed is overwritten, and is on the disk when this returns.
+        // Removed bytes are overwritten on the disk when this returns.
         connection.execute_batch("PRAGMA secure_delete = ON; PRAGMA synchronous = FULL;")?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let found: Option<(i64, i64)> = transaction
@@ -23,7 +23,7 @@ pub(crate) fn forget(path: &Path, busy_timeout: Duration, id: &str) -> Result<bo
             .optional()?;
         let Some((key, head)) = found else { return Ok(false) };
         {
-            // Each change names the one before it: no look at those of other documents.
+            // Each change names its predecessor, so no other document's changes are read.
             let mut previous = transaction
                 .prepare("DELETE FROM changes WHERE seq = ?1 AND document = ?2 RETURNING previous")?;
             let mut next = Some(head);
@@ -33,9 +33,9 @@ pub(crate) fn forget(path: &Path, busy_timeout: Duration, id: &str) -> Result<bo
             transaction.execute("DELETE FROM documents WHERE key = ?1", [key])?;
         }
         transaction.commit()?;
-        // The log still has what was written once; somebody who reads now keeps it a little longer.
+        // The log still has the removed bytes; an open read transaction may delay its truncation.
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
         Ok(true)
     };
-    schema::patiently(busy_timeout, work).map_err(|error| fault::database(error, path))
+    schema::retry_busy(busy_timeout, work).map_err(|error| fault::database(error, path))
 }

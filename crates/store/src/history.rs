@@ -1,4 +1,4 @@
-//! How a document is read back from its changes.
+//! Reads a document back from its changes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use toolpost_core::{Change, Document, Patch, Timestamp, ToolError};
 use crate::fault;
 use crate::schema::MILESTONE;
 
-/// Where a document stands.
+/// The newest version of a document and its position in the file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Head {
-    /// The document's number in the file.
+    /// The row of the document.
     pub(crate) key: i64,
-    /// The newest version; 0 if there is none.
+    /// The newest version; 0 if the document is missing.
     pub(crate) version: u64,
-    /// The change that made it.
+    /// The row of the newest change.
     pub(crate) seq: i64,
-    /// Bytes of the patches since the newest change that keeps the document whole.
+    /// The bytes of the patches since the last change with a whole document.
     pub(crate) tail: u64,
 }
 
-/// A connection and the name of its file, for errors.
+/// A connection, and its file for errors.
 #[derive(Clone, Copy)]
 pub(crate) struct History<'a> {
     pub(crate) connection: &'a Connection,
@@ -43,7 +43,7 @@ impl History<'_> {
             .map_err(|error| fault::database(error, self.path))
     }
 
-    /// Where a document stands now.
+    /// The current head of a document.
     pub(crate) fn head(&self, id: &str) -> Result<Option<Head>, ToolError> {
         self.one("SELECT key, version, head, tail FROM documents WHERE id = ?1", [id], |row| {
             Ok(Head {
@@ -60,12 +60,12 @@ impl History<'_> {
         self.newest(id, self.head(id)?.unwrap_or_default())
     }
 
-    /// The newest version of a document that stands there.
+    /// The newest version of a document with a known head.
     pub(crate) fn newest(&self, id: &str, head: Head) -> Result<Document, ToolError> {
         self.fold(id, head, head.version, head.seq)
     }
 
-    /// A document as it was.
+    /// A document at a version.
     pub(crate) fn at(&self, id: &str, version: u64) -> Result<Document, ToolError> {
         let head = self.head(id)?.unwrap_or_default();
         if version > head.version {
@@ -73,7 +73,7 @@ impl History<'_> {
                 "`{id}` has no version {version}: the newest is {}",
                 head.version
             ))
-            .suggest(format!("Ask for a version from 0 to {}.", head.version))
+            .suggest(format!("Use a version from 0 to {}.", head.version))
             .with("id", id)
             .with("newest", head.version));
         }
@@ -106,7 +106,7 @@ impl History<'_> {
         Ok(changes)
     }
 
-    /// The documents whose name begins so.
+    /// The documents whose id has a prefix.
     pub(crate) fn list(
         &self,
         prefix: &str,
@@ -132,7 +132,7 @@ impl History<'_> {
         read().map_err(|error| fault::database(error, self.path))
     }
 
-    /// The change that made a version, which must be there.
+    /// The row of the change of an existing version.
     fn find(&self, id: &str, head: Head, version: u64) -> Result<i64, ToolError> {
         let (mut seq, mut at) = (head.seq, head.version);
         if head.version - version >= MILESTONE {
@@ -158,7 +158,7 @@ impl History<'_> {
         Ok(seq)
     }
 
-    /// A version, from the newest whole one before it and the patches since.
+    /// A version, rebuilt from the last whole document and the patches since.
     fn fold(&self, id: &str, head: Head, version: u64, seq: i64) -> Result<Document, ToolError> {
         if version == 0 {
             return Ok(Document { id: id.to_owned(), version, value: Arc::new(Value::Null) });
@@ -193,7 +193,7 @@ impl History<'_> {
     }
 
     fn lost(&self, id: &str, version: u64) -> ToolError {
-        self.damaged(id, version, "the change is not where it should be")
+        self.damaged(id, version, "the change is missing")
     }
 
     fn damaged(&self, id: &str, version: u64, what: &str) -> ToolError {
@@ -201,7 +201,7 @@ impl History<'_> {
     }
 }
 
-/// What a row of `at, call, patch, event` says; the error is what is wrong with it.
+/// Parses a row of `at, call, patch, event`. The error names the invalid column.
 fn read_change(row: &Row<'_>, version: u64) -> Result<Change, String> {
     let text = |column| row.get::<_, Option<String>>(column).map_err(|error| error.to_string());
     let json = |text: String| serde_json::from_str::<Value>(&text).map_err(|error| error.to_string());

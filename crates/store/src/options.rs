@@ -1,4 +1,4 @@
-//! What can be set when a store is opened.
+//! The options of a store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use toolpost_core::{Clock, SystemClock, ToolError};
 
 use crate::Store;
 
-/// How a store is opened and what it may hold. Made by [`Store::options`].
+/// The timeouts and limits of a store. [`Store::options`] creates it.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) busy_timeout: Duration,
@@ -31,46 +31,47 @@ impl Default for Options {
 }
 
 impl Options {
-    /// How long a commit, and opening the file, wait for another process that holds the file's lock. Default: 10 s.
-    /// After that the answer is `DEPENDENCY`.
+    /// Sets how long commits and opening wait for another process that holds the lock. Default: 10 s. Then
+    /// they fail with `DEPENDENCY`.
     #[must_use]
     pub fn busy_timeout(mut self, timeout: Duration) -> Self {
         self.busy_timeout = timeout;
         self
     }
 
-    /// The largest document, in bytes of its JSON. Default: 1 MiB. The patch and the event of one change may have
-    /// twice as much together. A larger one is `LIMIT`, as is one that is nested in more
-    /// than 100 levels; what is already stored stays readable.
+    /// Sets the largest document, in bytes of JSON. Default: 1 MiB. The patch and the event of one change
+    /// together may have twice as much. A larger document, and one nested more than 100 deep, fails with
+    /// `LIMIT`. Stored documents stay readable.
     #[must_use]
     pub fn document_limit(mut self, bytes: usize) -> Self {
         self.document_bytes = bytes;
         self
     }
 
-    /// How much may wait to be written, in bytes of JSON, each commit counted as 1 KiB at least. Default: 64 MiB.
-    /// A commit that finds the queue full waits for [`queue_wait`](Self::queue_wait).
+    /// Sets the size of the queue of commits, in bytes of JSON. Default: 64 MiB. Each commit counts as at
+    /// least 1 KiB. A commit waits [`queue_wait`](Self::queue_wait) for space in a full queue.
     #[must_use]
     pub fn queue_limit(mut self, bytes: usize) -> Self {
         self.queue_bytes = bytes;
         self
     }
 
-    /// How long a commit waits for a place in a full queue. Default: 10 s. After that the answer is `OVERLOADED`.
+    /// Sets how long a commit waits for space in a full queue. Default: 10 s. Then it fails with
+    /// `OVERLOADED`.
     #[must_use]
     pub fn queue_wait(mut self, wait: Duration) -> Self {
         self.queue_wait = wait;
         self
     }
 
-    /// Where the times of the history come from. Default: the machine's clock.
+    /// Sets the clock of the history. Default: the system clock.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Opens the file, and makes it, with its folders, where it is not there: as [`Store::open`] does.
+    /// Opens a store like [`Store::open`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Store, ToolError> {
         Store::open_with(path.as_ref(), self)
     }

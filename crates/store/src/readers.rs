@@ -1,4 +1,4 @@
-//! Connections that read, each used by one thread at a time.
+//! Read connections, each used by one thread at a time.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,32 +12,32 @@ use toolpost_core::ToolError;
 use crate::history::History;
 use crate::{fault, schema};
 
-/// How many reads run at once; more wait.
-const READERS: usize = 4;
+/// The most concurrent reads; further ones wait.
+const MAX_READERS: usize = 4;
 
 pub(crate) struct Readers {
     path: PathBuf,
     busy_timeout: Duration,
     idle: Mutex<Vec<Connection>>,
-    places: Semaphore,
+    permits: Semaphore,
 }
 
 impl Readers {
     pub(crate) fn new(path: PathBuf, busy_timeout: Duration) -> Self {
-        Self { path, busy_timeout, idle: Mutex::default(), places: Semaphore::new(READERS) }
+        Self { path, busy_timeout, idle: Mutex::default(), permits: Semaphore::new(MAX_READERS) }
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads, on a thread for blocking work where there is a runtime, else here.
+    /// Reads on a blocking thread, or on this thread without a runtime.
     pub(crate) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(History<'_>) -> Result<T, ToolError> + Send + 'static,
     ) -> Result<T, ToolError> {
         let readers = Arc::clone(self);
-        let _place = self.places.acquire().await?;
+        let _permit = self.permits.acquire().await?;
         match Handle::try_current() {
             Ok(runtime) => runtime.spawn_blocking(move || readers.read_here(work)).await?,
             Err(_) => readers.read_here(work),
@@ -55,7 +55,7 @@ impl Readers {
                 connection
             }
         };
-        // One state of the file for all that is read. Dropped, it is over; a connection that failed is not used again.
+        // All statements see one state of the file. A failed connection is dropped.
         let transaction = connection.unchecked_transaction().map_err(failed)?;
         let answer = work(History { connection: &transaction, path: &self.path })?;
         drop(transaction);

@@ -1,9 +1,9 @@
-//! What the file looks like, and how an older one becomes a newer one.
+//! The file format, and migrations from older formats.
 //!
-//! `documents` has one row for each document and says where its newest change is. `changes` only grows, in the order
-//! of the commits, so that a batch of commits to many documents touches few pages: with an index over all changes, each
-//! document of a batch would cost a page of its own. Each change names the one before it; the index knows every 64th,
-//! from which the others are found by at most 63 steps.
+//! `documents` has one row per document with its newest change. `changes` is append-only, in commit order, so
+//! a batch of commits to many documents touches few pages; an index over all changes would cost a page per
+//! document. Each change names its predecessor. The index contains every 64th version, so any version is at
+//! most 63 steps away.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
@@ -18,11 +18,11 @@ use crate::fault;
 
 /// A kind of file.
 pub(crate) struct Format {
-    /// Marks a file as ours.
+    /// The application id of the file.
     pub(crate) application: i64,
-    /// One step for each format, forward only. The format of a file is the number of steps it has taken.
+    /// The migrations, forward only. The format of a file is the number of applied ones.
     pub(crate) steps: &'static [&'static str],
-    /// Whether one connection alone has the file open.
+    /// Whether only one connection may open the file.
     pub(crate) is_exclusive: bool,
 }
 
@@ -53,16 +53,16 @@ CREATE INDEX milestones ON changes (document, version) WHERE version % 64 = 0;
 "],
 };
 
-/// Every how many versions the index knows one; the same number stands in the index.
+/// The index contains one of this many versions; the index definition repeats the number.
 pub(crate) const MILESTONE: u64 = 64;
 
-/// The longest pause between two tries to get a lock.
+/// The longest pause between two attempts to get the lock.
 const MAX_PAUSE: Duration = Duration::from_millis(2);
 
-/// Tries again while another connection holds the lock.
+/// Retries while another connection holds the lock.
 ///
-/// The database's own waiting doubles its pauses up to 100 ms, which starves a process beside busy ones.
-pub(crate) fn patiently<T>(
+/// SQLite's own busy handler doubles its pauses up to 100 ms, which starves a process beside busy ones.
+pub(crate) fn retry_busy<T>(
     limit: Duration,
     mut work: impl FnMut() -> rusqlite::Result<T>,
 ) -> rusqlite::Result<T> {
@@ -79,23 +79,23 @@ pub(crate) fn patiently<T>(
     }
 }
 
-/// One at a time makes a file: it is closed again before anybody else of this process opens it as a database.
-static MAKING: Mutex<()> = Mutex::new(());
+/// Serializes file creation: the new file is closed before this process opens it as a database.
+static CREATING: Mutex<()> = Mutex::new(());
 
-/// Makes the file, for this user alone, and its folders where they are missing.
+/// Creates the file for this user only, with missing directories.
 ///
-/// A file that is there is not opened, not even to look whether it may be written: when a process closes any
-/// descriptor of a file, the system takes back all locks that the process has on it. A store that is open here would
-/// lose its locks, and another process would remove the log under its hands.
-pub(crate) fn make_file(path: &Path) -> Result<(), ToolError> {
-    let _alone = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
-    let make = || -> io::Result<()> {
-        if let Some(folder) = path.parent() {
+/// An existing file is not opened, not even to check permissions: closing any descriptor of a file releases
+/// all POSIX locks of the process on it. An open store of this process would lose its locks, and another
+/// process would remove its log.
+pub(crate) fn create_file(path: &Path) -> Result<(), ToolError> {
+    let _guard = CREATING.lock().unwrap_or_else(PoisonError::into_inner);
+    let create = || -> io::Result<()> {
+        if let Some(directory) = path.parent() {
             let mut builder = DirBuilder::new();
             builder.recursive(true);
             #[cfg(unix)]
             std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-            builder.create(folder)?;
+            builder.create(directory)?;
         }
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
@@ -106,12 +106,12 @@ pub(crate) fn make_file(path: &Path) -> Result<(), ToolError> {
             _ => Ok(()),
         }
     };
-    make().map_err(|error| fault::file(error, path))
+    create().map_err(|error| fault::file(error, path))
 }
 
-/// Opens a connection to a file that is there.
+/// Opens a connection to an existing file.
 pub(crate) fn connect(path: &Path, busy_timeout: Duration) -> rusqlite::Result<Connection> {
-    // No URI: a path is a path, whatever is in it.
+    // Without the URI flag, a path is never parsed as a URI.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(busy_timeout)?;
@@ -119,7 +119,7 @@ pub(crate) fn connect(path: &Path, busy_timeout: Duration) -> rusqlite::Result<C
     Ok(connection)
 }
 
-/// Makes a connection a writer's: the file is ours, of the newest format, and a commit is on the disk when it returns.
+/// Prepares a writer's connection: checks and migrates the file, and makes commits durable.
 pub(crate) fn prepare(
     connection: &mut Connection,
     format: &Format,
@@ -127,7 +127,7 @@ pub(crate) fn prepare(
     busy_timeout: Duration,
 ) -> Result<(), ToolError> {
     let failed = |error| fault::database(error, path);
-    // The database opens a file that it may not write too, and fails later.
+    // SQLite opens a read-only file as well, and fails later.
     if connection.is_readonly("main").map_err(failed)? {
         return Err(fault::read_only(path));
     }
@@ -135,25 +135,25 @@ pub(crate) fn prepare(
         connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(failed)?;
     }
     check(connection, format, path)?;
-    let mode = patiently(busy_timeout, || {
+    let mode = retry_busy(busy_timeout, || {
         connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0))
     })
     .map_err(failed)?;
     if mode != "wal" {
         return Err(fault::no_shared_memory(path));
     }
-    // A commit returns when the disk has it. After a large burst the log gives its space back.
+    // A commit returns when it is on the disk. The log shrinks after a large burst.
     connection
         .execute_batch(
             "PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 67108864; PRAGMA secure_delete = ON;",
         )
         .map_err(failed)?;
-    patiently(busy_timeout, || migrate(connection, format)).map_err(failed)?;
-    // Another process may have taken the file further in the meantime.
+    retry_busy(busy_timeout, || migrate(connection, format)).map_err(failed)?;
+    // Another process may have migrated the file meanwhile.
     check(connection, format, path)
 }
 
-/// Refuses a file that is not ours or of a newer format.
+/// Rejects a foreign file and a newer format.
 fn check(connection: &Connection, expected: &Format, path: &Path) -> Result<(), ToolError> {
     let number = |pragma: &str| {
         connection
@@ -161,7 +161,7 @@ fn check(connection: &Connection, expected: &Format, path: &Path) -> Result<(), 
             .map_err(|error| fault::database(error, path))
     };
     let format = number("user_version")?;
-    // The first thing that is read is the schema, which tells whether this is a database at all.
+    // Reading the schema fails if the file is not a database.
     let objects = connection
         .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))
         .map_err(|error| fault::database(error, path))?;
@@ -175,7 +175,7 @@ fn check(connection: &Connection, expected: &Format, path: &Path) -> Result<(), 
     Ok(())
 }
 
-/// Takes the steps that the file has not taken.
+/// Applies the missing migrations.
 fn migrate(connection: &mut Connection, expected: &Format) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     let format: i64 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;

@@ -1,4 +1,4 @@
-//! The store as others see it.
+//! The public store.
 
 use std::fmt;
 use std::path::Path;
@@ -18,18 +18,19 @@ use crate::readers::Readers;
 use crate::writer::{Job, Row, Writer};
 use crate::{fault, forget, schema};
 
-/// What one place of the queue stands for, in bytes of JSON.
-const PLACE_BYTES: usize = 1 << 10;
+/// The size of one queue permit, in bytes of JSON.
+const PERMIT_BYTES: usize = 1 << 10;
 
-/// Versioned documents in a SQLite file. A clone is the same store; the last one that goes waits until all that was
-/// handed over is written.
+/// Versioned documents in a SQLite file. Clones share the store; dropping the last one waits until the queue
+/// is written.
 ///
-/// A commit that was answered with `Done` is on the disk. Several stores, of one or of several processes, may share
-/// a file on a local disk.
+/// A commit answered with `Done` is on the disk. Several stores, in one or in several processes, may share a
+/// file on a local disk.
 ///
-/// Errors beyond those of [`DocStore`], each with the path and what to do next: `DEPENDENCY` if another process holds
-/// the file's lock for too long, or if the file is damaged; `PERMISSION` if it cannot be written; `LIMIT` if the disk
-/// is full or a document too large or nested too deeply; `OVERLOADED` if the queue stays full; `INVALID_INPUT` if an id is no id.
+/// Errors besides those of [`DocStore`], each with the path and the fix: `DEPENDENCY` if another process
+/// holds the lock too long or the file is damaged; `PERMISSION` if it is not writable; `LIMIT` if the disk is
+/// full, or a document is too large or nested too deeply; `OVERLOADED` if the queue stays full;
+/// `INVALID_INPUT` for an invalid id.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -38,8 +39,8 @@ const PLACE_BYTES: usize = 1 << 10;
 /// # use serde_json::json;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), toolpost_core::ToolError> {
-/// # let folder = tempfile::tempdir()?;
-/// let store = Store::open(folder.path().join("state.db"))?;
+/// # let directory = tempfile::tempdir()?;
+/// let store = Store::open(directory.path().join("state.db"))?;
 /// let patch = json!([{"op": "replace", "path": "", "value": {"n": 1}}]);
 /// let write = Write { id: "counters/ada".into(), base: 0, patch, value: Arc::new(json!({"n": 1})) };
 /// let done = store.commit(Commit { writes: vec![write], ..Commit::default() }).await?;
@@ -53,12 +54,12 @@ pub struct Store(Arc<Inner>);
 
 struct Inner {
     readers: Arc<Readers>,
-    places: Arc<Semaphore>,
-    all_places: usize,
+    permits: Arc<Semaphore>,
+    max_permits: usize,
     document_bytes: usize,
     queue_wait: Duration,
     busy_timeout: Duration,
-    /// Emptied when the store goes, which ends the thread.
+    /// Taken on drop, which ends the thread.
     writer: Option<(Sender<Job>, JoinHandle<()>)>,
 }
 
@@ -71,40 +72,40 @@ impl fmt::Debug for Store {
 impl Store {
     /// Opens a store with the default [`Options`].
     ///
-    /// A file that is not there is made, with its folders, readable by this user alone. An older format is taken to
-    /// the newest. This blocks: it reads the file and may wait for another process.
+    /// Creates a missing file with its directories, readable by this user only. Migrates an older format.
+    /// Blocks: it reads the file and may wait for another process.
     ///
     /// # Errors
-    /// `INVALID_PATH` if the path names a folder, a database of another program or no database, `PRECONDITION` if a
-    /// newer program wrote the file, `PERMISSION` if it may not be written, `DEPENDENCY` if it is damaged or locked.
-    /// The file is then left as it was.
+    /// `INVALID_PATH` if the path is a directory, a foreign database or not a database; `PRECONDITION` if a
+    /// newer program wrote the file; `PERMISSION` if it is not writable; `DEPENDENCY` if it is damaged or
+    /// locked. The file stays unchanged.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ToolError> {
         Self::options().open(path)
     }
 
-    /// What can be set, with the defaults.
+    /// The default options.
     pub fn options() -> Options {
         Options::default()
     }
 
     pub(crate) fn open_with(path: &Path, options: &Options) -> Result<Self, ToolError> {
-        // Whatever the working folder is later, and so that `:memory:` is a name like any other.
+        // Independent of the working directory; makes `:memory:` an ordinary name.
         let path = std::path::absolute(path).map_err(|error| fault::file(error, path))?;
-        schema::make_file(&path)?;
+        schema::create_file(&path)?;
         let mut connection =
             schema::connect(&path, options.busy_timeout).map_err(|error| fault::database(error, &path))?;
         schema::prepare(&mut connection, &schema::DOCUMENTS, &path, options.busy_timeout)?;
-        // From here on the writer itself waits for the lock.
+        // From here on the writer waits for the lock.
         connection.busy_timeout(Duration::ZERO).map_err(|error| fault::database(error, &path))?;
-        let all_places = (options.queue_bytes / PLACE_BYTES).clamp(1, u32::MAX as usize >> 3);
-        let places = Arc::new(Semaphore::new(all_places));
+        let max_permits = (options.queue_bytes / PERMIT_BYTES).clamp(1, u32::MAX as usize >> 3);
+        let permits = Arc::new(Semaphore::new(max_permits));
         let (queue, jobs) = channel();
         let writer = Writer::new(
             connection,
             path.clone(),
             options.busy_timeout,
             Arc::clone(&options.clock),
-            Arc::clone(&places),
+            Arc::clone(&permits),
         );
         let thread = std::thread::Builder::new()
             .name("toolpost-store".into())
@@ -112,8 +113,8 @@ impl Store {
             .map_err(|error| fault::file(error, &path))?;
         Ok(Self(Arc::new(Inner {
             readers: Arc::new(Readers::new(path, options.busy_timeout)),
-            places,
-            all_places,
+            permits,
+            max_permits,
             document_bytes: options.document_bytes,
             queue_wait: options.queue_wait,
             busy_timeout: options.busy_timeout,
@@ -128,7 +129,7 @@ impl Store {
 }
 
 impl Inner {
-    /// A commit as text, checked, and how many bytes that is.
+    /// Checks and serializes a commit, and returns its size in bytes.
     fn rows(&self, commit: &Commit) -> Result<(Vec<Row>, Option<String>, usize), ToolError> {
         let event = commit.event.as_ref().map(serde_json::to_string).transpose()?;
         let event_bytes = event.as_ref().map_or(0, String::len);
@@ -143,30 +144,30 @@ impl Inner {
             check_document_id(id)?;
             if rows.iter().any(|row| row.id == *id) {
                 return Err(ToolError::invalid_input(format!("a commit changes `{id}` twice"))
-                    .suggest("Make one change of the two."));
+                    .suggest("Combine the changes."));
             }
-            // A change that cannot be read would make the document unreadable later.
+            // An invalid patch would make the document unreadable later.
             Patch::parse(&write.patch)?;
             let text = serde_json::to_string(&write.value)?;
             let patch = serde_json::to_string(&write.patch)?;
             check_size(id, "the document", text.len(), self.document_bytes)?;
-            let most = self.document_bytes.saturating_mul(2);
-            check_size(id, "its change and the event", patch.len() + event_bytes, most)?;
+            let max = self.document_bytes.saturating_mul(2);
+            check_size(id, "its change and the event", patch.len() + event_bytes, max)?;
             bytes += text.len() + patch.len();
             rows.push(Row { id: id.clone(), base: write.base, patch, text, value: Arc::clone(&write.value) });
         }
         Ok((rows, event, bytes))
     }
 
-    /// Takes places in the queue, waiting for them as long as that is allowed.
-    async fn reserve(&self, places: u32) -> Result<(), ToolError> {
-        if let Ok(permit) = self.places.try_acquire_many(places) {
+    /// Acquires queue permits, and waits for them within the limit.
+    async fn reserve(&self, permits: u32) -> Result<(), ToolError> {
+        if let Ok(permit) = self.permits.try_acquire_many(permits) {
             permit.forget();
             return Ok(());
         }
-        // Without a runtime there is no clock to wait by.
+        // Without a runtime there is no timer.
         let waited = match tokio::runtime::Handle::try_current() {
-            Ok(_) => tokio::time::timeout(self.queue_wait, self.places.acquire_many(places)).await.ok(),
+            Ok(_) => tokio::time::timeout(self.queue_wait, self.permits.acquire_many(permits)).await.ok(),
             Err(_) => None,
         };
         match waited {
@@ -175,11 +176,11 @@ impl Inner {
                 Ok(())
             }
             None => Err(ToolError::overloaded(format!(
-                "the store `{}` has too much to write: no place in its queue within {}",
+                "the queue of the store `{}` stayed full for {}",
                 self.readers.path().display(),
                 toolpost_core::format_duration(self.queue_wait)
             ))
-            .suggest("Commit less at once, or raise the store's `queue_limit` or `queue_wait`.")
+            .suggest("Commit less at once, or raise `queue_limit` or `queue_wait`.")
             .retry(RetryAdvice::After(Duration::from_millis(250)))),
         }
     }
@@ -188,34 +189,34 @@ impl Inner {
         if commit.writes.is_empty() {
             return Ok(Committed::Done(Vec::new()));
         }
-        // What is nested more deeply could be written, but never be read again.
+        // A document nested more deeply could be written but not read.
         commit.check_depth()?;
         let (rows, event, bytes) = self.rows(&commit)?;
-        // One that is larger than the queue gets all of it.
-        let places = bytes.div_ceil(PLACE_BYTES).clamp(1, self.all_places);
-        self.reserve(places as u32).await?;
+        // A commit larger than the queue takes all of it.
+        let permits = bytes.div_ceil(PERMIT_BYTES).clamp(1, self.max_permits);
+        self.reserve(permits as u32).await?;
         let (answer, answered) = oneshot::channel();
         let call = commit.call.map(|id| id.to_string());
-        let gone = || ToolError::internal("the store's writer ended before its time");
+        let gone = || ToolError::internal("the store's writer has ended");
         let (queue, _) = self.writer.as_ref().ok_or_else(gone)?;
-        queue.send(Job { rows, reads: commit.reads, call, event, places, answer }).map_err(|_| gone())?;
+        queue.send(Job { rows, reads: commit.reads, call, event, permits, answer }).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?
     }
 }
 
-fn check_size(id: &str, what: &str, found: usize, most: usize) -> Result<(), ToolError> {
-    if found <= most {
+fn check_size(id: &str, what: &str, found: usize, max: usize) -> Result<(), ToolError> {
+    if found <= max {
         return Ok(());
     }
-    Err(ToolError::limit(format!("`{id}`: {what} has {found} bytes of JSON, at most {most} are stored"))
-        .suggest("Split it into several documents, or raise the store's `document_limit`.")
+    Err(ToolError::limit(format!("`{id}`: {what} has {found} bytes of JSON, more than the limit of {max}"))
+        .suggest("Split it into several documents, or raise `document_limit`.")
         .with("id", id)
         .with("bytes", found)
-        .with("limit", most))
+        .with("limit", max))
 }
 
 impl Drop for Inner {
-    /// Waits until the writer has written what it was handed.
+    /// Waits until the writer has written its queue.
     fn drop(&mut self) {
         if let Some((queue, thread)) = self.writer.take() {
             drop(queue);

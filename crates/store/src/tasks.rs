@@ -1,4 +1,4 @@
-//! Tasks of a server, in a file of their own.
+//! Tasks of a server, in their own file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use toolpost_core::{BoxFuture, Code, RetryAdvice, TaskRecord, TaskStore, Timesta
 
 use crate::{fault, schema};
 
-/// How long opening waits for a server that is about to end.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long opening waits for a server that exits.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Tasks, marked `TPTK`.
 const TASKS: schema::Format = schema::Format {
@@ -27,17 +27,17 @@ CREATE TABLE tasks (
 "],
 };
 
-/// The tasks of one server in a SQLite file. What was answered is on the disk.
+/// The tasks of one server in a SQLite file. Answered writes are on the disk.
 ///
-/// A file belongs to the process that has it open: another one is refused. Clones are the same file.
+/// Only one process may open a file. Clones share the file.
 ///
 /// ```
 /// # use toolpost_core::{TaskRecord, TaskStore, Timestamp};
 /// # use toolpost_store::TaskFile;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), toolpost_core::ToolError> {
-/// # let folder = tempfile::tempdir()?;
-/// let tasks = TaskFile::open(folder.path().join("tasks.db"))?;
+/// # let directory = tempfile::tempdir()?;
+/// let tasks = TaskFile::open(directory.path().join("tasks.db"))?;
 /// let task = TaskRecord { id: "one".into(), until: Timestamp::from_micros(1), body: "half".into() };
 /// tasks.put(task.clone()).await?;
 /// assert_eq!(tasks.load("one").await?, Some(task));
@@ -59,29 +59,29 @@ impl fmt::Debug for TaskFile {
 }
 
 impl TaskFile {
-    /// Opens a file, and makes it, with its folders, where it is not there, readable by this user alone. This blocks: it
-    /// waits up to 5 s for a server that is about to end.
+    /// Opens a file, or creates it with its directories, readable by this user only. Blocks: it waits up to 5
+    /// s for a server that exits.
     ///
     /// # Errors
-    /// `DEPENDENCY` if another process has it open or it is damaged, `INVALID_PATH` if the path names a folder or a file
-    /// of another kind, `PRECONDITION` if a newer program wrote it, `PERMISSION` if it may not be written. The file is
-    /// then left as it was.
+    /// `DEPENDENCY` if another process has it open or it is damaged; `INVALID_PATH` if the path is a
+    /// directory or a file of another kind; `PRECONDITION` if a newer program wrote it; `PERMISSION` if it is
+    /// not writable. The file stays unchanged.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ToolError> {
         let path = std::path::absolute(path.as_ref()).map_err(|error| fault::file(error, path.as_ref()))?;
-        schema::make_file(&path)?;
+        schema::create_file(&path)?;
         let open = || {
             let mut connection =
-                schema::connect(&path, PATIENCE).map_err(|error| fault::database(error, &path))?;
-            schema::prepare(&mut connection, &TASKS, &path, PATIENCE)?;
+                schema::connect(&path, OPEN_TIMEOUT).map_err(|error| fault::database(error, &path))?;
+            schema::prepare(&mut connection, &TASKS, &path, OPEN_TIMEOUT)?;
             Ok(connection)
         };
         let connection = open().map_err(|error: ToolError| match error.retry_advice() {
-            // Only a lock is worth another try.
+            // Only a lock has this advice.
             Some(RetryAdvice::After(_)) => ToolError::new(
                 Code::Dependency,
-                format!("the tasks in `{}` belong to a server that runs", path.display()),
+                format!("the task file `{}` is in use by another server", path.display()),
             )
-            .suggest("End that server, or name another file.")
+            .suggest("Stop that server, or use another file.")
             .caused_by(error.to_string()),
             _ => error,
         })?;
@@ -93,14 +93,14 @@ impl TaskFile {
         &self.0.path
     }
 
-    /// Works with the connection, on a thread for blocking work where there is a runtime, else here.
+    /// Uses the connection on a blocking thread, or on this thread without a runtime.
     async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, ToolError> {
         let inner = Arc::clone(&self.0);
         let work = move || {
-            // Each work is one statement or one transaction, which a panic ends.
+            // A panic ends the statement or transaction.
             let connection = inner.connection.lock().unwrap_or_else(PoisonError::into_inner);
             work(&connection).map_err(|error| fault::database(error, &inner.path))
         };

@@ -1,4 +1,4 @@
-//! The one thread that writes: it takes all that waits, makes one transaction of it, and answers everybody.
+//! The writer thread: batches queued commits into one transaction and answers each.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -13,18 +13,18 @@ use toolpost_core::{Clock, Committed, Document, Timestamp, ToolError};
 
 use crate::fault;
 use crate::history::{Head, History};
-use crate::schema::{MILESTONE, patiently};
+use crate::schema::{MILESTONE, retry_busy};
 
 /// The most commits of one transaction.
-const BATCH: usize = 1_024;
+const MAX_BATCH: usize = 1_024;
 
-/// How much of the newest values is remembered, in bytes of JSON: who loses a race is told what won.
-const REMEMBERED_BYTES: usize = 16 << 20;
+/// The size of the cached newest values, in bytes of JSON. Conflicts are answered with them.
+const MAX_CACHED_BYTES: usize = 16 << 20;
 
-/// How many documents are remembered.
-const REMEMBERED: usize = 16_384;
+/// The most cached documents.
+const MAX_CACHED: usize = 16_384;
 
-/// One changed document, as text.
+/// One changed document, serialized.
 pub(crate) struct Row {
     pub(crate) id: String,
     pub(crate) base: u64,
@@ -33,49 +33,49 @@ pub(crate) struct Row {
     pub(crate) value: Arc<Value>,
 }
 
-/// A commit that waits.
+/// A queued commit.
 pub(crate) struct Job {
     pub(crate) rows: Vec<Row>,
-    /// Documents that were only read, and their versions.
+    /// The documents that the commit only read, and their versions.
     pub(crate) reads: Vec<(String, u64)>,
     pub(crate) call: Option<String>,
     pub(crate) event: Option<String>,
-    /// How many places of the queue it holds.
-    pub(crate) places: usize,
+    /// The queue permits that it holds.
+    pub(crate) permits: usize,
     pub(crate) answer: oneshot::Sender<Answer>,
 }
 
-/// What one commit is told, also if the others of its transaction are stored.
+/// The answer of one commit; the others of its transaction may differ.
 type Answer = Result<Committed, ToolError>;
 
-/// What is known of a document without asking the file.
+/// The cached state of a document.
 #[derive(Clone, Default)]
 struct Known {
     head: Head,
-    /// The newest value and its size, where this process wrote it.
+    /// The newest value and its size, if this process wrote it.
     value: Option<(Arc<Value>, usize)>,
-    /// Whether its row in `documents` has to be written.
+    /// Whether its row in `documents` is outdated.
     changed: bool,
 }
 
-/// The thread's state.
+/// The state of the thread.
 pub(crate) struct Writer {
     pub(crate) connection: Connection,
     pub(crate) path: PathBuf,
     pub(crate) busy_timeout: Duration,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) places: Arc<Semaphore>,
-    memory: Memory,
+    pub(crate) permits: Arc<Semaphore>,
+    cache: Cache,
 }
 
-/// The documents that this connection has seen, as they are while nobody else writes.
+/// The cached documents, valid while no other connection writes.
 #[derive(Default)]
-struct Memory {
+struct Cache {
     documents: HashMap<String, Known>,
-    /// Those whose row in `documents` has to be written.
+    /// The documents whose row in `documents` is outdated.
     changed: Vec<String>,
     bytes: usize,
-    /// Changes whenever another connection has written.
+    /// SQLite's counter of writes by other connections.
     data_version: i64,
 }
 
@@ -85,22 +85,22 @@ impl Writer {
         path: PathBuf,
         busy_timeout: Duration,
         clock: Arc<dyn Clock>,
-        places: Arc<Semaphore>,
+        permits: Arc<Semaphore>,
     ) -> Self {
-        Self { connection, path, busy_timeout, clock, places, memory: Memory::default() }
+        Self { connection, path, busy_timeout, clock, permits, cache: Cache::default() }
     }
 
-    /// Works until nobody can send any more and everything is answered.
+    /// Runs until all senders are dropped and all commits are answered.
     pub(crate) fn run(mut self, queue: &Receiver<Job>) {
         while let Ok(first) = queue.recv() {
             let mut jobs = vec![first];
-            let begun = patiently(self.busy_timeout, || run(&self.connection, "BEGIN IMMEDIATE"));
-            // Only now: what came in while the lock was waited for goes along, or fails with the first.
-            jobs.extend(queue.try_iter().take(BATCH - 1));
+            let begun = retry_busy(self.busy_timeout, || run(&self.connection, "BEGIN IMMEDIATE"));
+            // Includes commits that arrived during the wait for the lock.
+            jobs.extend(queue.try_iter().take(MAX_BATCH - 1));
             let answers =
                 begun.map_err(|error| fault::database(error, &self.path)).and_then(|()| self.transact(&jobs));
-            let places = jobs.iter().map(|job| job.places).sum();
-            // Whoever no longer waits does not hear it; what is stored is stored.
+            let permits = jobs.iter().map(|job| job.permits).sum();
+            // A caller may have stopped waiting; its commit is stored anyway.
             match answers {
                 Ok(answers) => {
                     for (job, answer) in jobs.into_iter().zip(answers) {
@@ -113,61 +113,61 @@ impl Writer {
                     }
                 }
             }
-            self.places.add_permits(places);
+            self.permits.add_permits(permits);
         }
     }
 
-    /// Everything in one transaction, which is begun, or nothing.
+    /// Writes and commits the open transaction, or rolls it back.
     fn transact(&mut self, jobs: &[Job]) -> Result<Vec<Answer>, ToolError> {
         let answers = self.write(jobs).and_then(|answers| {
             run(&self.connection, "COMMIT").map_err(|error| fault::database(error, &self.path))?;
             Ok(answers)
         });
         if answers.is_err() {
-            self.memory = Memory::default();
-            // After some errors the database has rolled back by itself.
+            self.cache = Cache::default();
+            // After some errors SQLite has rolled back already.
             if !self.connection.is_autocommit()
                 && let Err(error) = self.connection.execute_batch("ROLLBACK")
             {
-                tracing::error!(%error, path = %self.path.display(), "the store could not roll back");
+                tracing::error!(%error, path = %self.path.display(), "the rollback of the store failed");
             }
         }
         answers
     }
 
     fn write(&mut self, jobs: &[Job]) -> Result<Vec<Answer>, ToolError> {
-        let Self { connection, path, clock, memory, .. } = self;
+        let Self { connection, path, clock, cache, .. } = self;
         let history = History { connection, path };
-        memory.refresh(&history)?;
+        cache.refresh(&history)?;
         let at = clock.timestamp();
         let answers =
-            jobs.iter().map(|job| memory.commit(&history, job, at)).collect::<Result<Vec<_>, _>>()?;
-        memory.flush(&history)?;
+            jobs.iter().map(|job| cache.commit(&history, job, at)).collect::<Result<Vec<_>, _>>()?;
+        cache.flush(&history)?;
         Ok(answers)
     }
 }
 
-/// Runs a statement that is compiled once.
+/// Runs a cached statement.
 fn run(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
     connection.prepare_cached(sql)?.execute([]).map(drop)
 }
 
-impl Memory {
-    /// Forgets everything if somebody else has written since.
+impl Cache {
+    /// Clears the cache if another connection has written or it is full.
     fn refresh(&mut self, history: &History<'_>) -> Result<(), ToolError> {
         let data_version = history
             .connection
             .prepare_cached("PRAGMA data_version")
             .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
             .map_err(|error| fault::database(error, history.path))?;
-        let too_much = self.documents.len() > REMEMBERED || self.bytes > REMEMBERED_BYTES;
-        if data_version != self.data_version || too_much {
+        let is_full = self.documents.len() > MAX_CACHED || self.bytes > MAX_CACHED_BYTES;
+        if data_version != self.data_version || is_full {
             *self = Self { data_version, ..Self::default() };
         }
         Ok(())
     }
 
-    /// What is known of a document, asking the file the first time.
+    /// The cached state of a document, read from the file the first time.
     fn known(&mut self, history: &History<'_>, id: &str) -> Result<&mut Known, ToolError> {
         if !self.documents.contains_key(id) {
             let head = history.head(id)?.unwrap_or_default();
@@ -176,8 +176,8 @@ impl Memory {
         Ok(self.documents.entry(id.to_owned()).or_default())
     }
 
-    /// One commit: a compare-and-set of all its documents, and of those that it was made from. An error is one of the whole transaction; that what won
-    /// cannot be read, because it is damaged, concerns only who lost.
+    /// One commit: a compare-and-set of all documents that it wrote and read. `Err` fails the whole
+    /// transaction; a damaged newer document fails only this commit.
     fn commit(&mut self, history: &History<'_>, job: &Job, at: Timestamp) -> Result<Answer, ToolError> {
         let mut newer = Vec::new();
         let written = job.rows.iter().map(|row| (&row.id, row.base));
@@ -245,7 +245,7 @@ impl Memory {
         Ok(version)
     }
 
-    /// Writes where each changed document stands: once, however often it was changed.
+    /// Writes the outdated rows of `documents`, once per document.
     fn flush(&mut self, history: &History<'_>) -> Result<(), ToolError> {
         let mut write = || -> rusqlite::Result<()> {
             let mut statement = history
@@ -269,7 +269,7 @@ impl Memory {
 }
 
 impl Known {
-    /// The newest version, as who lost the race needs it.
+    /// The newest version, for the answer of a conflict.
     fn document(&self, history: &History<'_>, id: &str) -> Result<Document, ToolError> {
         match &self.value {
             Some((value, _)) => {

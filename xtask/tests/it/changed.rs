@@ -6,7 +6,11 @@ use xtask::workspace::Workspace;
 fn a_change_reaches_the_packages_that_depend_on_it() {
     let workspace = Workspace::read(&xtask::root()).unwrap();
     let rows: &[(&str, &[&str], &[&str])] = &[
-        ("crates/egress/src/lib.rs", &["toolpost-egress", "toolpost-sandbox", "toolpost-cli"], &["toolpost-llm"]),
+        (
+            "crates/egress/src/lib.rs",
+            &["toolpost-egress", "toolpost-sandbox", "toolpost-cli"],
+            &["toolpost-llm"],
+        ),
         ("crates/cli/src/main.rs", &["toolpost-cli", "xtask"], &["toolpost-core", "toolpost-sandbox"]),
         ("crates/core/src/new.rs", &["toolpost-core", "toolpost-llm", "toolpost"], &["toolpost-egress"]),
         ("docs/fidelity.md", &["toolpost-llm", "xtask"], &["toolpost-core"]),

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolpost_core::{Approval, CallId, RunId, RunRecord, ToolError};
+use toolpost_gateway::catalog::ToolSession;
 use toolpost_llm::{CodeExecutionMeter, ToolResult, Turn};
-use toolpost_toolbox::ToolSession;
 
 use super::budget::Counted;
 use super::calls::{CallResults, Plan, PlannedCall};

@@ -164,7 +164,7 @@ fn server(args: &ServeArgs, source: Arc<dyn ToolSource>, tokens: &Tokens) -> Res
     let mut builder = Server::builder(source).name(&args.name).version(env!("CARGO_PKG_VERSION"));
     if args.search.is_some() {
         let core = args.core_tool.iter().map(|pattern| pattern.parse()).collect::<Result<Vec<Glob>, _>>()?;
-        builder = builder.hints_for_each(move |spec| hints(spec, &core));
+        builder = builder.hints(move |spec| hints(spec, &core));
     }
     for token in &tokens.accepted {
         builder = builder.bearer(token.clone());
@@ -187,7 +187,7 @@ fn server(args: &ServeArgs, source: Arc<dyn ToolSource>, tokens: &Tokens) -> Res
     if let (Some(issuer), Some(keys), Some(resource)) =
         (&oauth.oauth_issuer, &oauth.oauth_keys, &oauth.oauth_resource)
     {
-        let rules = ResourceServer::from_file(resource, issuer, keys)?;
+        let rules = ResourceServer::new(resource, issuer, keys)?;
         builder = builder.oauth(oauth.oauth_scope.iter().fold(rules, ResourceServer::scope));
     }
     let tasks = &args.tasks;

@@ -116,7 +116,7 @@ pub(crate) fn a_killed_server_restores_its_tasks() {
     let again = begin(address, "again", "1.5");
     let store = env.path("kept/tasks.db");
     let other = env.run(["serve", "sleep.toml", "--task-store", store.to_str().unwrap()]).exit(4);
-    assert!(other.err.contains("belong to a server that runs"), "{other}");
+    assert!(other.err.contains("in use by another server"), "{other}");
     running.signal(Signal::KILL);
     running.finish();
     let running = serve(&env, address, &words);

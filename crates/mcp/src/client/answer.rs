@@ -1,7 +1,6 @@
 //! Requests of servers to the caller: elicitation, sampling and roots.
 #![expect(deprecated, reason = "older servers use sampling and roots")]
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rmcp::model::{
@@ -10,7 +9,7 @@ use rmcp::model::{
     SamplingMessageContentBlock,
 };
 use serde_json::{Map, Value, json};
-use toolpost_core::{Answer, CallId, Port, Question, SampleRequest, ToolError};
+use toolpost_core::{Answer, CallId, NoPort, Port, Question, SampleRequest, ToolError};
 
 use super::flight::Flight;
 use crate::convert::inward::shortened;
@@ -23,20 +22,14 @@ const MAX_NAME: usize = 200;
 /// The most roots of a caller that a server gets.
 const MAX_ROOTS: usize = 100;
 
-/// Answers the requests of a server for one call.
-#[derive(Clone)]
-pub(super) struct Responder {
-    pub(super) flight: Option<Arc<Flight>>,
-    /// The port for requests that belong to no known call.
-    pub(super) port: Arc<dyn Port>,
-    pub(super) roots: Arc<[PathBuf]>,
-}
+/// Answers the requests of a server for one call; without a call it declines.
+pub(super) struct Responder(pub(super) Option<Arc<Flight>>);
 
 impl Responder {
     fn port(&self) -> (&dyn Port, CallId) {
-        match &self.flight {
+        match &self.0 {
             Some(flight) => (&*flight.port, flight.call),
-            None => (&*self.port, CallId::new()),
+            None => (&NoPort, CallId::new()),
         }
     }
 
@@ -67,7 +60,7 @@ impl Responder {
         params: ElicitRequestParams,
         name: Option<&str>,
     ) -> Result<ElicitResult, ToolError> {
-        let _pause = self.flight.as_ref().map(Flight::question).transpose()?;
+        let _pause = self.0.as_ref().map(Flight::question).transpose()?;
         let (port, call) = self.port();
         let (question, schema) = match params {
             ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
@@ -113,7 +106,7 @@ impl Responder {
         &self,
         params: CreateMessageRequestParams,
     ) -> Result<CreateMessageResult, ToolError> {
-        let _pause = self.flight.as_ref().map(Flight::question).transpose()?;
+        let _pause = self.0.as_ref().map(Flight::question).transpose()?;
         let (port, call) = self.port();
         if params.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
             return Err(ToolError::precondition("sampling with tools is not supported"));
@@ -130,20 +123,18 @@ impl Responder {
         Ok(result)
     }
 
-    /// The roots of the operator and of the caller.
+    /// The roots of the caller.
     pub(super) async fn roots(&self) -> ListRootsResult {
         let (port, call) = self.port();
-        let address = |path: &PathBuf| reqwest::Url::from_directory_path(path).ok();
-        let configured = self.roots.iter().filter_map(address).map(|url| Root::new(url.as_str()));
         // A caller may have no roots.
-        let own = port.roots(call).await.unwrap_or_default().into_iter().take(MAX_ROOTS).map(|root| {
+        let roots = port.roots(call).await.unwrap_or_default().into_iter().take(MAX_ROOTS).map(|root| {
             let listed = Root::new(root.uri);
             match root.name {
                 Some(name) => listed.with_name(name),
                 None => listed,
             }
         });
-        ListRootsResult::new(configured.chain(own).collect())
+        ListRootsResult::new(roots.collect())
     }
 }
 

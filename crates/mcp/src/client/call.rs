@@ -18,15 +18,20 @@ use toolpost_core::{
 
 use super::answer::Responder;
 use super::catalog::Bound;
-use super::connection::{Connection, protocol_level};
+use super::connection::Connection;
 use super::failure::Failure;
 use super::flight::Flight;
+use super::settings::LOG_LEVEL;
 use super::{Client, backoff, is_transient};
-use crate::convert::inward;
+use crate::convert::{inward, protocol_level};
 
 /// The shortest and the longest poll interval of a task, and the default.
 const POLL_RANGE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
 const DEFAULT_POLL: Duration = Duration::from_millis(500);
+/// The most input rounds of one call.
+const MAX_ROUNDS: usize = 20;
+/// The most attempts of a call that may be repeated, and of a connection for it.
+const MAX_ATTEMPTS: u32 = 5;
 /// The wait before a round without questions.
 const EMPTY_ROUND_DELAY: Duration = Duration::from_millis(50);
 /// The trace context keys that a call passes to the server.
@@ -44,6 +49,12 @@ struct Dispatch {
     meta: RequestMetaObject,
     /// Whether the request may run twice.
     may_repeat: bool,
+}
+
+impl Dispatch {
+    fn responder(&self) -> Responder {
+        Responder(Some(Arc::clone(&self.flight)))
+    }
 }
 
 impl Client {
@@ -141,7 +152,7 @@ impl Client {
         let annotations = bound.spec.annotations;
         let dispatch = Dispatch {
             flight: Arc::clone(flight),
-            meta: self.meta(call),
+            meta: Self::meta(call),
             may_repeat: annotations.idempotent || annotations.read_only,
         };
         let request = |answers: &Round| {
@@ -154,7 +165,7 @@ impl Client {
         let server = &self.settings.name;
         match result {
             ServerResult::CallToolResult(result) => inward::result(result, server),
-            ServerResult::CreateTaskResult(task) if self.settings.tasks => {
+            ServerResult::CreateTaskResult(task) => {
                 let result = self.task(&connection, task, &dispatch).await?;
                 inward::result(result, server)
             }
@@ -209,7 +220,7 @@ impl Client {
         request: impl Fn(&Round) -> ClientRequest,
     ) -> Result<ServerResult, ToolError> {
         let flight = Flight::new(call.id, Arc::clone(&call.port));
-        let dispatch = Dispatch { flight: Arc::clone(&flight), meta: self.meta(call), may_repeat: true };
+        let dispatch = Dispatch { flight: Arc::clone(&flight), meta: Self::meta(call), may_repeat: true };
         let mut attempts = 0;
         let work = async { Ok(self.rounds(&dispatch, request, &mut attempts).await?.result) };
         let limit = self.settings.timeout.min(call.options.timeout.unwrap_or(Duration::MAX));
@@ -224,9 +235,9 @@ impl Client {
     }
 
     /// The `_meta` of a call.
-    fn meta(&self, call: &Call) -> RequestMetaObject {
+    fn meta(call: &Call) -> RequestMetaObject {
         let mut meta = RequestMetaObject::new();
-        let level = if call.options.verbose { LogLevel::Debug } else { self.settings.log_level };
+        let level = if call.options.verbose { LogLevel::Debug } else { LOG_LEVEL };
         meta.set_log_level(protocol_level(level));
         for key in TRACE_KEYS {
             if let Some(value) = call.options.metadata.get(key).filter(|value| value.is_string()) {
@@ -244,14 +255,14 @@ impl Client {
         attempts: &mut u32,
     ) -> Result<Answer, ToolError> {
         let mut round = Round::default();
-        for _ in 0..self.settings.limits.rounds.max(1) {
+        for _ in 0..MAX_ROUNDS {
             let answer = self.exchange(dispatch, || request(&round), attempts).await?;
             let ServerResult::InputRequiredResult(required) = answer.result else { return Ok(answer) };
             round = self.next_round(required, dispatch).await?;
         }
         Err(ToolError::limit(format!(
-            "the server `{}` requested input more than {} times for one call",
-            self.settings.name, self.settings.limits.rounds
+            "the server `{}` requested input more than {MAX_ROUNDS} times for one call",
+            self.settings.name
         )))
     }
 
@@ -267,16 +278,8 @@ impl Client {
             }
             tokio::time::sleep(EMPTY_ROUND_DELAY).await;
         }
-        let responses = self.responder(dispatch).answer_all(questions).await?;
+        let responses = dispatch.responder().answer_all(questions).await?;
         Ok(Round { responses: (!responses.is_empty()).then_some(responses), state: required.request_state })
-    }
-
-    fn responder(&self, dispatch: &Dispatch) -> Responder {
-        Responder {
-            flight: Some(Arc::clone(&dispatch.flight)),
-            port: Arc::clone(&self.settings.port),
-            roots: self.settings.roots.as_slice().into(),
-        }
     }
 
     /// Sends a request until it is answered; resends it if it certainly did not arrive or may run twice.
@@ -286,10 +289,9 @@ impl Client {
         request: impl Fn() -> ClientRequest,
         attempts: &mut u32,
     ) -> Result<Answer, ToolError> {
-        let max = self.settings.limits.attempts.max(1);
-        for attempt in 1..=max {
+        for attempt in 1..=MAX_ATTEMPTS {
             let wait = backoff(attempt);
-            let is_last = attempt == max;
+            let is_last = attempt == MAX_ATTEMPTS;
             let connection = match self.connection().await {
                 Ok(connection) => connection,
                 Err(error) if is_last || !is_transient(&error) => {
@@ -375,7 +377,7 @@ impl Client {
                     // Answered questions may stay listed until the server has processed the answer.
                     let open =
                         input_requests.into_iter().filter(|(key, _)| !answered.contains_key(key)).collect();
-                    let responses = self.responder(&dispatch).answer_all(open).await?;
+                    let responses = dispatch.responder().answer_all(open).await?;
                     if !responses.is_empty() {
                         answered.extend(responses.clone());
                         let update = || {

@@ -15,10 +15,14 @@ use toolpost_core::{PromptSpec, ResourceSpec, ToolError, ToolSpec, format_durati
 use super::connection::Connection;
 use super::failure::Failure;
 use super::settings::Settings;
-use crate::convert::inward::{self, SchemaBounds};
+use crate::convert::inward;
 
 /// The longest time for which a list is cached.
 const MAX_TTL: Duration = Duration::from_hours(24);
+/// The most pages of one list.
+const MAX_PAGES: usize = 100;
+/// The most tools, and as many resources and prompts; further ones are dropped.
+const MAX_ITEMS: usize = 2_000;
 /// The most problems that are stored for one list.
 const MAX_PROBLEMS: usize = 100;
 
@@ -62,15 +66,13 @@ impl Catalog {
     }
 
     fn new(tools: Vec<Result<Tool, String>>, ttl: Option<u64>, settings: &Settings) -> Self {
-        let limits = &settings.limits;
-        let bounds = SchemaBounds { depth: limits.schema_depth, bytes: limits.schema_bytes };
         let mut catalog = Self { is_loaded: true, ..Self::default() };
         for (index, tool) in tools.into_iter().enumerate() {
             let shown = match &tool {
                 Ok(tool) => format!("`{}`", inward::shortened(&tool.name.escape_debug().to_string(), 100)),
                 Err(_) => format!("number {}", index + 1),
             };
-            let converted = tool.and_then(|tool| inward::tool(tool, &settings.name, bounds));
+            let converted = tool.and_then(|tool| inward::tool(tool, &settings.name));
             match converted {
                 Ok((spec, _)) if catalog.by_name.contains_key(&spec.name) => {
                     let name = &spec.name;
@@ -120,55 +122,66 @@ struct Pages<T> {
     ttl: Option<u64>,
 }
 
+/// Requests all pages of a list within the list timeout.
 async fn pages<T>(
     connection: &Connection,
     settings: &Settings,
     request: impl Fn(PaginatedRequestParams) -> ClientRequest,
     page: impl Fn(ServerResult) -> Option<Page<T>>,
 ) -> Result<Pages<T>, Failure> {
-    let limits = &settings.limits;
-    let mut all = Pages { items: Vec::new(), problem: None, ttl: None };
-    let mut cursor = None;
-    for _ in 0..limits.pages {
-        let params = PaginatedRequestParams::default().with_cursor(cursor.clone());
-        let answer = connection.request(request(params), None, RequestMetaObject::new()).await?;
-        let Some(Page { items, next, ttl }) = page(answer) else {
-            return Err(Failure::Answered(ToolError::dependency(format!(
-                "the server `{}` returned no list",
-                settings.name
-            ))));
-        };
-        // A repeated cursor would loop forever.
-        let has_more = next.is_some() && next != cursor;
-        all.items.extend(items);
-        all.ttl = ttl.map(|ttl| all.ttl.map_or(ttl, |known: u64| known.min(ttl))).or(all.ttl);
-        if all.items.len() > limits.items {
-            all.items.truncate(limits.items);
-            all.problem = Some(format!("truncated the list after {} items", limits.items));
-            return Ok(all);
+    let failed = |error| Err(Failure::Answered(error));
+    let work = async {
+        let mut all = Pages { items: Vec::new(), problem: None, ttl: None };
+        let mut cursor = None;
+        for _ in 0..MAX_PAGES {
+            let params = PaginatedRequestParams::default().with_cursor(cursor.clone());
+            let answer = connection.request(request(params), None, RequestMetaObject::new()).await?;
+            let Some(Page { items, next, ttl }) = page(answer) else {
+                let message = format!("the server `{}` returned no list", settings.name);
+                return failed(ToolError::dependency(message));
+            };
+            all.items.extend(items);
+            all.ttl = ttl.into_iter().chain(all.ttl).min();
+            if all.items.len() > MAX_ITEMS {
+                all.items.truncate(MAX_ITEMS);
+                all.problem = Some(format!("truncated the list after {MAX_ITEMS} items"));
+                return Ok(all);
+            }
+            // A repeated cursor would loop forever.
+            if next.is_none() || next == cursor {
+                return Ok(all);
+            }
+            cursor = next;
         }
-        if !has_more {
-            return Ok(all);
-        }
-        cursor = next;
-    }
-    all.problem = Some(format!("truncated the list after {} pages", limits.pages));
-    Ok(all)
+        all.problem = Some(format!("truncated the list after {MAX_PAGES} pages"));
+        Ok(all)
+    };
+    let limit = settings.connect_timeout;
+    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+        let (server, limit) = (&settings.name, format_duration(limit));
+        failed(ToolError::timeout(format!("listing the server `{server}` timed out after {limit}")))
+    })
 }
 
-/// Bounds a list request by the list timeout.
-async fn with_list_timeout<T>(
-    settings: &Settings,
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let limit = settings.list_timeout;
-    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
-        Err(Failure::Answered(ToolError::timeout(format!(
-            "listing the server `{}` timed out after {}",
-            settings.name,
-            format_duration(limit)
-        ))))
-    })
+/// Requests a list of one kind; `$convert` converts an item.
+macro_rules! pages_of {
+    ($connection:ident, $settings:ident, $request:ident, $result:ident, $key:literal, $items:ident, $convert:expr) => {
+        pages(
+            $connection,
+            $settings,
+            |params| ClientRequest::$request($request::with_param(params)),
+            |answer| match answer {
+                ServerResult::$result(page) => Some(Page {
+                    items: page.$items.into_iter().map($convert).collect(),
+                    next: page.next_cursor,
+                    ttl: page.ttl_ms,
+                }),
+                ServerResult::CustomResult(CustomResult(value)) => page_of(value, $key, $convert),
+                _ => None,
+            },
+        )
+        .await
+    };
 }
 
 /// Lists the tools.
@@ -176,24 +189,7 @@ pub(super) async fn tools(connection: &Connection, settings: &Settings) -> Resul
     if connection.info.capabilities.tools.is_none() {
         return Ok(Catalog { is_loaded: true, ..Catalog::default() });
     }
-    let found = with_list_timeout(
-        settings,
-        pages(
-            connection,
-            settings,
-            |params| ClientRequest::ListToolsRequest(ListToolsRequest::with_param(params)),
-            |answer| match answer {
-                ServerResult::ListToolsResult(page) => Some(Page {
-                    items: page.tools.into_iter().map(Ok).collect(),
-                    next: page.next_cursor,
-                    ttl: page.ttl_ms,
-                }),
-                ServerResult::CustomResult(CustomResult(value)) => page_of(value, "tools"),
-                _ => None,
-            },
-        ),
-    )
-    .await?;
+    let found = pages_of!(connection, settings, ListToolsRequest, ListToolsResult, "tools", tools, Ok)?;
     let mut catalog = Catalog::new(found.items, found.ttl, settings);
     if let Some(problem) = found.problem {
         catalog.problem(problem);
@@ -202,15 +198,20 @@ pub(super) async fn tools(connection: &Connection, settings: &Settings) -> Resul
 }
 
 /// Parses a page item by item, so one invalid item does not lose the others.
-fn page_of<T: DeserializeOwned>(value: Value, key: &str) -> Option<Page<T>> {
+fn page_of<Item: DeserializeOwned, T>(
+    value: Value,
+    key: &str,
+    convert: impl Fn(Item) -> Result<T, String>,
+) -> Option<Page<T>> {
     let Value::Object(mut fields) = value else { return None };
     let Some(Value::Array(items)) = fields.shift_remove(key) else { return None };
     let items = items
         .into_iter()
         .map(|item| {
-            serde_json::from_value(item).map_err(|error| {
+            let invalid = |error: serde_json::Error| {
                 format!("invalid definition: {}", inward::shortened(&error.to_string(), 200))
-            })
+            };
+            serde_json::from_value(item).map_err(invalid).and_then(&convert)
         })
         .collect();
     let next = fields.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
@@ -225,37 +226,29 @@ pub(super) async fn resources(
     if connection.info.capabilities.resources.is_none() {
         return Ok(Vec::new());
     }
-    let fixed = pages(
+    let resource = inward::resource;
+    let mut found = pages_of!(
         connection,
         settings,
-        |params| ClientRequest::ListResourcesRequest(ListResourcesRequest::with_param(params)),
-        |answer| match answer {
-            ServerResult::ListResourcesResult(page) => Some(Page {
-                items: page.resources.into_iter().map(inward::resource).collect(),
-                next: page.next_cursor,
-                ttl: page.ttl_ms,
-            }),
-            _ => None,
-        },
-    );
-    let mut found = with_list_timeout(settings, fixed).await?.items;
-    let templates = pages(
+        ListResourcesRequest,
+        ListResourcesResult,
+        "resources",
+        resources,
+        resource
+    )?
+    .items;
+    let template = inward::template;
+    let templates = pages_of!(
         connection,
         settings,
-        |params| {
-            ClientRequest::ListResourceTemplatesRequest(ListResourceTemplatesRequest::with_param(params))
-        },
-        |answer| match answer {
-            ServerResult::ListResourceTemplatesResult(page) => Some(Page {
-                items: page.resource_templates.into_iter().map(inward::template).collect(),
-                next: page.next_cursor,
-                ttl: page.ttl_ms,
-            }),
-            _ => None,
-        },
+        ListResourceTemplatesRequest,
+        ListResourceTemplatesResult,
+        "resourceTemplates",
+        resource_templates,
+        template
     );
     // Some servers have resources but do not know templates.
-    if let Ok(templates) = with_list_timeout(settings, templates).await {
+    if let Ok(templates) = templates {
         found.extend(templates.items);
     }
     Ok(valid_items(found, &settings.name))
@@ -269,20 +262,10 @@ pub(super) async fn prompts(
     if connection.info.capabilities.prompts.is_none() {
         return Ok(Vec::new());
     }
-    let found = pages(
-        connection,
-        settings,
-        |params| ClientRequest::ListPromptsRequest(ListPromptsRequest::with_param(params)),
-        |answer| match answer {
-            ServerResult::ListPromptsResult(page) => Some(Page {
-                items: page.prompts.into_iter().map(|prompt| Ok(inward::prompt(prompt))).collect(),
-                next: page.next_cursor,
-                ttl: page.ttl_ms,
-            }),
-            _ => None,
-        },
-    );
-    Ok(valid_items(with_list_timeout(settings, found).await?.items, &settings.name))
+    let prompt = |prompt| Ok(inward::prompt(prompt));
+    let found =
+        pages_of!(connection, settings, ListPromptsRequest, ListPromptsResult, "prompts", prompts, prompt)?;
+    Ok(valid_items(found.items, &settings.name))
 }
 
 fn valid_items<T>(items: Vec<Result<T, String>>, server: &str) -> Vec<Arc<T>> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rmcp::model::{
     CancelTaskParams, CancelledNotification, CancelledNotificationParam, ClientCapabilities, ClientConfig,
     ClientRequest, DiscoverRequest, DiscoverRequestParams, ElicitationCapability, FormElicitationCapability,
-    GetExtensions as _, Implementation, JsonObject, LoggingLevel, PingRequest, ProtocolVersion, RequestId,
+    GetExtensions as _, Implementation, JsonObject, PingRequest, ProtocolVersion, RequestId,
     RequestMetaObject, RootsCapabilities, SamplingCapability, ServerNotification, ServerPeerInfo,
     ServerResult, SetLevelRequestParams, SubscriptionFilter, TASKS_EXTENSION_ID, UrlElicitationCapability,
 };
@@ -18,16 +18,16 @@ use rmcp::service::{
 };
 use rmcp::transport::Transport;
 use tokio::task::AbortHandle;
-use toolpost_core::{LogLevel, ToolError, format_duration};
+use toolpost_core::{ToolError, format_duration};
 use toolpost_sandbox::Verdict;
 
-use super::answer::Responder;
 use super::failure::{self, Failure};
 use super::flight::{Flight, Flights, SendFailure, Tag, Watched};
 use super::handler::{Changes, Handler};
 use super::program::{self, Stderr};
-use super::settings::{Settings, StartEvent};
+use super::settings::{LOG_LEVEL, Settings, StartEvent};
 use super::{Endpoint, http, websocket};
+use crate::convert::protocol_level;
 
 /// The shortest and the longest wait before the notification stream is reopened.
 const RELISTEN_WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
@@ -128,12 +128,7 @@ impl Connection {
         program_stderr: &Mutex<Option<Stderr>>,
     ) -> Result<Self, OpenError> {
         let flights = Arc::new(Flights::default());
-        let responder = Responder {
-            flight: None,
-            port: Arc::clone(&settings.port),
-            roots: settings.roots.as_slice().into(),
-        };
-        let handler = Handler::new(config(settings), Arc::clone(&flights), Arc::clone(changes), responder);
+        let handler = Handler::new(config(), Arc::clone(&flights), Arc::clone(changes));
         let name = &settings.name;
         let of_start = |error| {
             if let (
@@ -152,8 +147,8 @@ impl Connection {
                 serve(handler, transport, &flights, versions).await.map_err(of_start)?
             }
             Endpoint::WebSocket { url, headers } => {
-                let messages = websocket::connect(settings, url, headers).await?;
-                serve(handler, messages, &flights, versions).await.map_err(of_start)?
+                let socket = websocket::connect(settings, url, headers).await?;
+                serve(handler, socket, &flights, versions).await.map_err(of_start)?
             }
             Endpoint::Program { argv, env, dir, level } => {
                 let start = program::Start { argv, env, dir: dir.as_deref(), level: *level };
@@ -174,7 +169,7 @@ impl Connection {
             stderr: program_stderr.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         };
         connection.listen(changes);
-        connection.set_log_level(settings.log_level).await;
+        connection.set_log_level().await;
         Ok(connection)
     }
 
@@ -251,11 +246,11 @@ impl Connection {
     }
 
     /// Sets the log level of the session. In 2026-07-28 each request carries the level.
-    async fn set_log_level(&self, level: LogLevel) {
+    async fn set_log_level(&self) {
         if self.is_stateless() || self.info.capabilities.logging.is_none() {
             return;
         }
-        let params = SetLevelRequestParams::new(protocol_level(level));
+        let params = SetLevelRequestParams::new(protocol_level(LOG_LEVEL));
         if let Err(error) = self.service.peer().set_level(params).await {
             tracing::debug!(server = self.name, %error, "the server rejected the log level");
         }
@@ -264,13 +259,13 @@ impl Connection {
     /// Opens the notification stream of 2026-07-28, for the life of the connection.
     fn listen(&mut self, changes: &Arc<Changes>) {
         let capabilities = &self.info.capabilities;
-        let enabled = |capability: Option<bool>| capability.filter(|supported| *supported);
         let mut filter = SubscriptionFilter::new();
-        filter.tools_list_changed = enabled(capabilities.tools.as_ref().and_then(|tools| tools.list_changed));
+        filter.tools_list_changed =
+            capabilities.tools.as_ref().and_then(|tools| tools.list_changed).filter(|changes| *changes);
         filter.prompts_list_changed =
-            enabled(capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed));
+            capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed).filter(|changes| *changes);
         filter.resources_list_changed =
-            enabled(capabilities.resources.as_ref().and_then(|resources| resources.list_changed));
+            capabilities.resources.as_ref().and_then(|list| list.list_changed).filter(|changes| *changes);
         if !self.is_stateless() || filter == SubscriptionFilter::new() {
             return;
         }
@@ -336,7 +331,7 @@ where
 }
 
 /// The client's capabilities and info.
-fn config(settings: &Settings) -> ClientConfig {
+fn config() -> ClientConfig {
     let mut capabilities = ClientCapabilities::default();
     capabilities.elicitation = Some(
         ElicitationCapability::new()
@@ -345,23 +340,12 @@ fn config(settings: &Settings) -> ClientConfig {
     );
     capabilities.sampling = Some(SamplingCapability::default());
     capabilities.roots = Some(RootsCapabilities::default());
-    if settings.tasks {
-        capabilities.extensions = Some([(TASKS_EXTENSION_ID.to_owned(), JsonObject::new())].into());
-    }
+    capabilities.extensions = Some([(TASKS_EXTENSION_ID.to_owned(), JsonObject::new())].into());
     let mut config = ClientConfig::default();
     config.protocol_version = ProtocolVersion::V_2025_11_25;
     config.capabilities = capabilities;
     config.client_info = Implementation::new("toolpost", env!("CARGO_PKG_VERSION"));
     config
-}
-
-pub(super) fn protocol_level(level: LogLevel) -> LoggingLevel {
-    match level {
-        LogLevel::Trace | LogLevel::Debug => LoggingLevel::Debug,
-        LogLevel::Info => LoggingLevel::Info,
-        LogLevel::Warn => LoggingLevel::Warning,
-        LogLevel::Error => LoggingLevel::Error,
-    }
 }
 
 /// The exit of the program, as a more precise error.

@@ -4,7 +4,6 @@ use std::error::Error;
 use std::time::Duration;
 
 use rmcp::ServiceError;
-use rmcp::model::ErrorData;
 use rmcp::service::ClientInitializeError;
 use rmcp::transport::DynamicTransportError;
 use rmcp::transport::streamable_http_client::{
@@ -52,7 +51,7 @@ pub(super) fn of_service(error: ServiceError, server: &str) -> Failure {
                 "the session of the server `{server}` expired before it answered; a new session was started"
             )))
         }
-        ServiceError::McpError(error) => Failure::Answered(of_answer(&error, server)),
+        ServiceError::McpError(error) => Failure::Answered(inward::error(&error, server)),
         ServiceError::TransportSend(error) => of_transport(&error, server),
         ServiceError::TransportClosed => {
             Failure::Lost(ToolError::dependency(format!("the server `{server}` disconnected")))
@@ -68,11 +67,6 @@ pub(super) fn of_service(error: ServiceError, server: &str) -> Failure {
         }
         other => Failure::Answered(ToolError::dependency(format!("the server `{server}`: {other}"))),
     }
-}
-
-/// Maps an error response.
-fn of_answer(error: &ErrorData, server: &str) -> ToolError {
-    inward::error(error, server)
 }
 
 fn of_transport(error: &DynamicTransportError, server: &str) -> Failure {
@@ -164,7 +158,7 @@ pub(super) fn of_start(error: ClientInitializeError, server: &str) -> ToolError 
     match error {
         ClientInitializeError::TransportError { error, .. } => of_transport(&error, server).into_error(),
         ClientInitializeError::JsonRpcError(error) => {
-            let error = of_answer(&error, server);
+            let error = inward::error(&error, server);
             ToolError::dependency(format!("the server `{server}` rejected `initialize`: {}", error.message()))
         }
         ClientInitializeError::LegacyFallbackFailed { fallback, .. } => of_start(*fallback, server),
@@ -189,6 +183,7 @@ pub(super) fn of_start(error: ClientInitializeError, server: &str) -> ToolError 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rmcp::model::ErrorData;
 
     /// The request may have run before the session expired, so only idempotent calls are repeated.
     #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
-    ClientJsonRpcMessage, GetExtensions as _, GetMeta as _, JsonRpcMessage, LoggingLevel, NumberOrString,
+    ClientJsonRpcMessage, GetExtensions as _, GetMeta as _, JsonRpcMessage, NumberOrString,
     ProgressNotificationParam, ServerJsonRpcMessage, ServerNotification,
 };
 use rmcp::service::{RoleClient, RxJsonRpcMessage, TxJsonRpcMessage};
@@ -16,6 +16,7 @@ use serde_json::Value;
 use toolpost_core::{CallId, LogLevel, LogLine, Port, Progress, ToolError};
 
 use crate::convert::inward::shortened;
+use crate::convert::log_level;
 
 /// The longest progress or log message, in characters.
 const MAX_MESSAGE: usize = 8_000;
@@ -157,7 +158,7 @@ impl Flights {
         match &notification.notification {
             ServerNotification::ProgressNotification(progress) => self.progress(&progress.params),
             ServerNotification::LoggingMessageNotification(line) => {
-                let level = level_of(line.params.level);
+                let level = log_level(line.params.level);
                 self.log(level, line.params.logger.as_deref(), &line.params.data);
             }
             ServerNotification::ResourceUpdatedNotification(_)
@@ -209,15 +210,6 @@ impl Flights {
 fn only<'a>(mut entries: impl Iterator<Item = &'a Entry>) -> Option<Arc<Flight>> {
     let first = entries.next()?;
     entries.all(|entry| Arc::ptr_eq(&entry.flight, &first.flight)).then(|| Arc::clone(&first.flight))
-}
-
-fn level_of(level: LoggingLevel) -> LogLevel {
-    match level {
-        LoggingLevel::Debug => LogLevel::Debug,
-        LoggingLevel::Info | LoggingLevel::Notice => LogLevel::Info,
-        LoggingLevel::Warning => LogLevel::Warn,
-        _ => LogLevel::Error,
-    }
 }
 
 /// A send error that may know that the message was not delivered.

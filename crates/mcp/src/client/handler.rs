@@ -38,14 +38,9 @@ impl Changes {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns and clears whether the tools may have changed.
-    pub(super) fn take_tools(&self) -> bool {
-        self.tools.swap(false, Ordering::AcqRel)
-    }
-
-    /// Restores the flag after a failed reload.
-    pub(super) fn restore(&self) {
-        self.tools.store(true, Ordering::Release);
+    /// Records whether the tools are to be listed again, without a change.
+    pub(super) fn set_tools(&self, changed: bool) {
+        self.tools.store(changed, Ordering::Release);
     }
 
     /// Whether the tools may have changed.
@@ -63,27 +58,32 @@ pub(super) struct Handler {
     pub(super) config: ClientConfig,
     pub(super) flights: Arc<Flights>,
     pub(super) changes: Arc<Changes>,
-    pub(super) responder: Responder,
     permits: Semaphore,
 }
 
 impl Handler {
-    pub(super) fn new(
-        config: ClientConfig,
-        flights: Arc<Flights>,
-        changes: Arc<Changes>,
-        responder: Responder,
-    ) -> Self {
-        Self { config, flights, changes, responder, permits: Semaphore::new(MAX_QUESTIONS) }
+    pub(super) fn new(config: ClientConfig, flights: Arc<Flights>, changes: Arc<Changes>) -> Self {
+        Self { config, flights, changes, permits: Semaphore::new(MAX_QUESTIONS) }
     }
 
     /// A responder for the call that the request belongs to, if the transport names it.
     fn responder(&self, extensions: &Extensions) -> Responder {
-        let flight = match extensions.get::<InboundStreamOrigin>() {
+        Responder(match extensions.get::<InboundStreamOrigin>() {
             Some(InboundStreamOrigin::OutboundRequest(id)) => self.flights.of_request(Some(id)),
             Some(InboundStreamOrigin::Unassociated) | None => self.flights.of_request(None),
-        };
-        Responder { flight, ..self.responder.clone() }
+        })
+    }
+
+    /// Answers a request of the server unless the server cancels it.
+    async fn answer<T>(
+        &self,
+        context: &RequestContext<RoleClient>,
+        answer: impl Future<Output = Result<T, ToolError>>,
+    ) -> Result<T, ErrorData> {
+        let _permit = self.permits.acquire().await;
+        let cancelled = || ToolError::cancelled("the server cancelled the request");
+        let answered = context.ct.run_until_cancelled(answer).await;
+        answered.unwrap_or_else(|| Err(cancelled())).map_err(|error| rpc_error(&error))
     }
 }
 
@@ -106,13 +106,7 @@ impl ClientHandler for Handler {
         params: CreateMessageRequestParams,
         context: RequestContext<RoleClient>,
     ) -> Result<CreateMessageResult, ErrorData> {
-        let _permit = self.permits.acquire().await;
-        tokio::select! {
-            answer = async { self.responder(&context.extensions).sample(params).await } => {
-                answer.map_err(|error| rpc_error(&error))
-            }
-            () = context.ct.cancelled() => Err(rpc_error(&ToolError::cancelled("the server cancelled the request"))),
-        }
+        self.answer(&context, async { self.responder(&context.extensions).sample(params).await }).await
     }
 
     async fn create_elicitation(
@@ -120,13 +114,7 @@ impl ClientHandler for Handler {
         params: ElicitRequestParams,
         context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        let _permit = self.permits.acquire().await;
-        tokio::select! {
-            answer = async { self.responder(&context.extensions).elicit(params, None).await } => {
-                answer.map_err(|error| rpc_error(&error))
-            }
-            () = context.ct.cancelled() => Err(rpc_error(&ToolError::cancelled("the server cancelled the request"))),
-        }
+        self.answer(&context, async { self.responder(&context.extensions).elicit(params, None).await }).await
     }
 
     async fn list_roots(&self, context: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {

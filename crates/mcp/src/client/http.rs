@@ -15,7 +15,7 @@ use toolpost_core::{Secret, ToolError};
 
 use super::flight::SendFailure;
 use super::oauth::{AuthFailure, AuthorizedClient};
-use super::settings::Settings;
+use super::settings::{MAX_CALLS, MAX_MESSAGE_BYTES, Settings};
 
 /// The `User-Agent` of the client.
 pub(super) const USER_AGENT: &str = concat!("toolpost/", env!("CARGO_PKG_VERSION"));
@@ -102,8 +102,8 @@ pub(super) fn transport(
     let url = address(url, &["http", "https"], settings.no_network)?;
     let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
         .custom_headers(header_map(headers)?)
-        .max_concurrent_requests(settings.limits.calls)
-        .max_sse_event_size(settings.limits.message_bytes);
+        .max_concurrent_requests(MAX_CALLS)
+        .max_sse_event_size(MAX_MESSAGE_BYTES);
     let client = build(builder(settings.connect_timeout)?)?;
     let client = AuthorizedClient::new(client, settings.session.clone());
     Ok(StreamableHttpClientTransport::with_client(client, config))

@@ -18,7 +18,7 @@ use toolpost_sandbox::{
 
 use super::flight::SendFailure;
 use super::message::{Line, LineReader, read};
-use super::settings::{Settings, StartEvent};
+use super::settings::{MAX_MESSAGE_BYTES, Settings, StartEvent};
 
 /// The wall-clock limit of a server; each call has its own limit.
 const MAX_LIFETIME: Duration = Duration::from_hours(24 * 365);
@@ -119,12 +119,8 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
     let argv = start.argv.to_vec();
     let grants = settings.granted.grants();
     let level = grants.level.unwrap_or(start.level);
-    let mut limits = settings.sandbox_limits.clone().unwrap_or_else(|| {
-        let mut limits = Limits::for_level(level);
-        (limits.cpu, limits.idle) = (None, None);
-        limits
-    });
-    limits.wall = limits.wall.max(MAX_LIFETIME);
+    let mut limits = Limits::for_level(level);
+    (limits.cpu, limits.idle, limits.wall) = (None, None, MAX_LIFETIME);
     let dir = grants.workdir.as_deref().or(start.dir);
     let workspace = dir.map_or(Workspace::Fresh, |dir| Workspace::Host(dir.to_owned()));
     let mut sandbox = Sandbox::new().level(level).limits(limits).workspace(workspace);
@@ -135,7 +131,7 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
         if let Some(search) = &settings.search_path {
             sandbox = sandbox.search_path(search.clone());
         }
-        for path in settings.readable.iter().chain(&own_paths(&argv)) {
+        for path in own_paths(&argv) {
             sandbox = sandbox.read_only(path);
         }
     }
@@ -151,13 +147,13 @@ pub(super) async fn start(settings: &Settings, start: Start<'_>) -> Result<(Stre
         .map(Secret::new);
     let stderr = Stderr { kept: Arc::default(), masks: Masks::new(secrets), exit: Arc::default() };
     let masks = Masks::new(settings.granted.values().map(Secret::new));
-    let (program, limit) = (Program::argv(argv), settings.limits.message_bytes);
+    let program = Program::argv(argv);
     let stderr_log = stderr.clone();
     // Setting up a sandbox blocks for about a millisecond.
     let check = settings.start_check.clone();
     let start = move || {
         check.as_ref().map_or(Ok(()), StartCheck::check)?;
-        begin(&sandbox, &program, limit, stderr_log, masks)
+        begin(&sandbox, &program, stderr_log, masks)
     };
     let streams = tokio::task::spawn_blocking(start).await??;
     if let Some(running) = &streams.running {
@@ -182,7 +178,6 @@ fn own_paths(argv: &[OsString]) -> Vec<PathBuf> {
 fn begin(
     sandbox: &Sandbox,
     program: &Program,
-    limit: usize,
     stderr_log: Stderr,
     masks: Masks,
 ) -> Result<Streams, ToolError> {
@@ -192,7 +187,7 @@ fn begin(
     let directory = running.host_directory();
     if let Some((stdout, stderr)) = running.take_output() {
         let (directory, stderr_log) = (directory.clone(), stderr_log.clone());
-        thread("mcp-stdout", move || listen(stdout, limit, &masks, &sender, &directory))?;
+        thread("mcp-stdout", move || listen(stdout, &masks, &sender, &directory))?;
         thread("mcp-stderr", move || collect(stderr, &stderr_log))?;
     }
     if let Some(stdin) = running.take_stdin() {
@@ -204,12 +199,11 @@ fn begin(
 /// Reads messages until the stream or the client closes, or too many lines are invalid.
 fn listen(
     stdout: PipeReader,
-    limit: usize,
     masks: &Masks,
     sender: &mpsc::Sender<ServerJsonRpcMessage>,
     directory: &HostDirectory,
 ) {
-    let mut lines = LineReader::new(BufReader::with_capacity(64 << 10, stdout), limit);
+    let mut lines = LineReader::new(BufReader::with_capacity(64 << 10, stdout), MAX_MESSAGE_BYTES);
     let mut garbage = 0;
     while let Ok(Some(line)) = lines.next_line() {
         if matches!(&line, Line::Whole(text) if text.iter().all(u8::is_ascii_whitespace)) {

@@ -5,49 +5,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolpost_core::{LogLevel, NoPort, Port, StartCheck, ToolError};
+use toolpost_core::{LogLevel, StartCheck, ToolError};
 use toolpost_sandbox::{Backend, Granted};
 
 use super::oauth::{OAuth, Session};
 use super::{Client, Endpoint};
 
-/// Limits on the data and the work of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ClientLimits {
-    /// The longest stdio message and SSE event, in bytes. Default: 16 MiB. A plain HTTP response has at most
-    /// 16 MiB.
-    pub message_bytes: usize,
-    /// The most pages of one list. Default: 100.
-    pub pages: usize,
-    /// The most tools, and as many resources and prompts. Default: 2,000. Further ones are dropped.
-    pub items: usize,
-    /// The nesting depth of a schema. Default: 64. Tools with deeper ones are dropped.
-    pub schema_depth: usize,
-    /// The largest schema, in bytes of JSON. Default: 256 KiB. Tools with larger ones are dropped.
-    pub schema_bytes: usize,
-    /// The most concurrent calls; further ones wait. Default: 64.
-    pub calls: usize,
-    /// The most input rounds of one call. Default: 20.
-    pub rounds: usize,
-    /// The most attempts of a call that may be repeated, and of a connection for it. Default: 5.
-    pub attempts: u32,
-}
-
-impl Default for ClientLimits {
-    fn default() -> Self {
-        Self {
-            message_bytes: 16 << 20,
-            pages: 100,
-            items: 2_000,
-            schema_depth: 64,
-            schema_bytes: 256 << 10,
-            calls: 64,
-            rounds: 20,
-            attempts: 5,
-        }
-    }
-}
+/// The longest message of a server, in bytes.
+pub(super) const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// The most concurrent calls; further ones wait.
+pub(super) const MAX_CALLS: usize = 64;
+/// The minimum level of server logs; verbose calls get all levels.
+pub(super) const LOG_LEVEL: LogLevel = LogLevel::Info;
 
 /// A progress report of a starting server, for [`ClientBuilder::on_start`].
 #[derive(Debug)]
@@ -72,19 +41,11 @@ type StartSink = Box<dyn Fn(&StartEvent<'_>) + Send + Sync>;
 pub(super) struct Settings {
     pub(super) endpoint: Endpoint,
     pub(super) name: String,
-    pub(super) port: Arc<dyn Port>,
-    pub(super) roots: Vec<PathBuf>,
-    pub(super) limits: ClientLimits,
     pub(super) connect_timeout: Duration,
-    pub(super) list_timeout: Duration,
     pub(super) timeout: Duration,
-    pub(super) log_level: LogLevel,
     pub(super) no_network: bool,
     pub(super) search_path: Option<OsString>,
-    pub(super) readable: Vec<PathBuf>,
-    pub(super) sandbox_limits: Option<toolpost_sandbox::Limits>,
     pub(super) backend: Option<Arc<dyn Backend>>,
-    pub(super) tasks: bool,
     pub(super) protected: Vec<PathBuf>,
     pub(super) start_check: Option<StartCheck>,
     pub(super) granted: Granted,
@@ -120,19 +81,11 @@ impl ClientBuilder {
         let settings = Settings {
             endpoint,
             name: "mcp".to_owned(),
-            port: Arc::new(NoPort),
-            roots: Vec::new(),
-            limits: ClientLimits::default(),
             connect_timeout: Duration::from_secs(30),
-            list_timeout: Duration::from_secs(30),
             timeout: Duration::from_mins(1),
-            log_level: LogLevel::Info,
             no_network: false,
             search_path: None,
-            readable: Vec::new(),
-            sandbox_limits: None,
             backend: None,
-            tasks: true,
             protected: Vec::new(),
             start_check: None,
             granted: Granted::default(),
@@ -145,18 +98,6 @@ impl ClientBuilder {
     /// Sets the source name in records. Default: `mcp`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.0.name = name.into();
-        self
-    }
-
-    /// Sets the port for requests that belong to no known call. Default: none.
-    pub fn port(mut self, port: Arc<dyn Port>) -> Self {
-        self.0.port = port;
-        self
-    }
-
-    /// Adds an MCP root. Default: none. A root informs the server and grants no access.
-    pub fn root(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.0.roots.push(folder.into());
         self
     }
 
@@ -186,22 +127,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Changes the limits.
-    pub fn limits(mut self, change: impl FnOnce(&mut ClientLimits)) -> Self {
-        change(&mut self.0.limits);
-        self
-    }
-
-    /// Sets the timeout of one connection attempt, program start included. Default: 30 s.
-    /// [`OAuth::login_timeout`] comes on top.
+    /// Sets the timeout of one connection attempt, program start included, and of one list with all its
+    /// pages. Default: 30 s. [`OAuth::login_timeout`] comes on top.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.0.connect_timeout = timeout;
-        self
-    }
-
-    /// Sets the timeout of one list, all pages included. Default: 30 s.
-    pub fn list_timeout(mut self, timeout: Duration) -> Self {
-        self.0.list_timeout = timeout;
         self
     }
 
@@ -209,12 +138,6 @@ impl ClientBuilder {
     /// deadline may be shorter.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.0.timeout = timeout;
-        self
-    }
-
-    /// Sets the minimum level of server logs. Default: [`LogLevel::Info`]. Verbose calls get all levels.
-    pub fn log_level(mut self, level: LogLevel) -> Self {
-        self.0.log_level = level;
         self
     }
 
@@ -231,28 +154,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Adds a host path that a program may read.
-    pub fn readable(mut self, path: impl Into<PathBuf>) -> Self {
-        self.0.readable.push(path.into());
-        self
-    }
-
-    /// Sets the sandbox limits of a program. Default: those of its level, without a time limit.
-    pub fn sandbox_limits(mut self, limits: toolpost_sandbox::Limits) -> Self {
-        self.0.sandbox_limits = Some(limits);
-        self
-    }
-
     /// Sets the sandbox backend, for example `toolpost_sandbox::docker::Docker`. Default: this host. A
     /// backend with images ignores search path and readable paths.
     pub fn backend(mut self, backend: Arc<dyn Backend>) -> Self {
         self.0.backend = Some(backend);
-        self
-    }
-
-    /// Allows the server to answer with a task, which is then polled. Default: yes.
-    pub fn tasks(mut self, tasks: bool) -> Self {
-        self.0.tasks = tasks;
         self
     }
 

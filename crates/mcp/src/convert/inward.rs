@@ -12,10 +12,8 @@ use toolpost_core::{
     ToolSpec, check_tool_name, hex,
 };
 
-/// The `_meta` key under which Toolpost servers send the whole error.
-const ERROR: &str = "toolpost/error";
-/// The `_meta` key under which Toolpost servers send `partial`.
-const STATUS: &str = "toolpost/status";
+use super::{ERROR, STATUS};
+
 /// The meta key of a spec for the original tool name at the server.
 pub(crate) const ORIGINAL: &str = "mcp_name";
 
@@ -29,15 +27,12 @@ const MAX_SHORT: usize = 2_000;
 const MAX_META: usize = 16 << 10;
 /// The longest error, in characters.
 const MAX_ERROR: usize = 8_000;
+/// The nesting depth of a schema; tools with deeper ones are skipped.
+const MAX_SCHEMA_DEPTH: usize = 64;
+/// The largest schema, in bytes of JSON; tools with larger ones are skipped.
+const MAX_SCHEMA_BYTES: usize = 256 << 10;
 /// The most arguments of one prompt.
 const MAX_ARGUMENTS: usize = 200;
-
-/// The limits on a schema.
-#[derive(Clone, Copy)]
-pub(crate) struct SchemaBounds {
-    pub(crate) depth: usize,
-    pub(crate) bytes: usize,
-}
 
 /// Truncates a text to a number of characters.
 pub(crate) fn shortened(text: &str, limit: usize) -> String {
@@ -74,28 +69,24 @@ pub(crate) fn tool_name(original: &str) -> String {
 ///
 /// # Errors
 /// The reason why the tool is skipped.
-pub(crate) fn tool(tool: Tool, server: &str, bounds: SchemaBounds) -> Result<(ToolSpec, String), String> {
+pub(crate) fn tool(tool: Tool, server: &str) -> Result<(ToolSpec, String), String> {
     let original = tool.name.into_owned();
     if original.is_empty() || original.chars().count() > 256 || original.contains(char::is_control) {
         return Err("its name is empty, longer than 256 characters, or has control characters".to_owned());
     }
-    let mut input = Value::Object(tool.input_schema.as_ref().clone());
-    check_schema(&input, bounds).map_err(|why| format!("its input schema {why}"))?;
-    drop_external_refs(&mut input);
+    let checked = |kind: &str, schema: &Map<String, Value>| {
+        let mut schema = Value::Object(schema.clone());
+        check_schema(&schema).map_err(|why| format!("its {kind} schema {why}"))?;
+        drop_external_refs(&mut schema);
+        Ok::<_, String>(schema)
+    };
+    let mut input = checked("input", &tool.input_schema)?;
     match input.get("type").and_then(Value::as_str) {
         Some("object") => {}
         None => input["type"] = "object".into(),
         Some(other) => return Err(format!("its input schema is of type `{other}`, expected `object`")),
     }
-    let output = match tool.output_schema {
-        None => None,
-        Some(schema) => {
-            let mut schema = Value::Object(schema.as_ref().clone());
-            check_schema(&schema, bounds).map_err(|why| format!("its output schema {why}"))?;
-            drop_external_refs(&mut schema);
-            Some(schema)
-        }
-    };
+    let output = tool.output_schema.map(|schema| checked("output", &schema)).transpose()?;
     let title = tool.title.or_else(|| tool.annotations.as_ref()?.title.clone());
     let title = title.map(|title| shortened(&title, MAX_SHORT));
     let own = tool.description.as_deref().map(str::trim).filter(|text| !text.is_empty());
@@ -139,13 +130,13 @@ fn meta(meta: Option<MetaObject>) -> Map<String, Value> {
     if serde_json::to_string(&known).map_or(0, |text| text.len()) > MAX_META { Map::new() } else { known }
 }
 
-fn check_schema(schema: &Value, bounds: SchemaBounds) -> Result<(), String> {
-    if depth(schema) > bounds.depth {
-        return Err(format!("is nested more than {} deep", bounds.depth));
+fn check_schema(schema: &Value) -> Result<(), String> {
+    if depth(schema) > MAX_SCHEMA_DEPTH {
+        return Err(format!("is nested more than {MAX_SCHEMA_DEPTH} deep"));
     }
     let size = serde_json::to_string(schema).map_or(usize::MAX, |text| text.len());
-    if size > bounds.bytes {
-        return Err(format!("has {size} bytes, more than the limit of {}", bounds.bytes));
+    if size > MAX_SCHEMA_BYTES {
+        return Err(format!("has {size} bytes, more than the limit of {MAX_SCHEMA_BYTES}"));
     }
     Ok(())
 }
@@ -370,10 +361,8 @@ pub(crate) fn error(error: &ErrorData, server: &str) -> ToolError {
 mod tests {
     use super::*;
 
-    const BOUNDS: SchemaBounds = SchemaBounds { depth: 8, bytes: 1_000 };
-
     fn made(value: Value) -> Result<(ToolSpec, String), String> {
-        tool(serde_json::from_value(value).unwrap(), "srv", BOUNDS)
+        tool(serde_json::from_value(value).unwrap(), "srv")
     }
 
     #[test]
@@ -437,12 +426,12 @@ mod tests {
     #[test]
     fn schemas_beyond_the_limits_are_rejected_with_the_reason() {
         let mut deep = json!({});
-        for _ in 0..10 {
+        for _ in 0..=MAX_SCHEMA_DEPTH {
             deep = json!({ "not": deep });
         }
         for (schema, why) in [
-            (deep, "more than 8 deep"),
-            (json!({ "description": "x".repeat(2_000) }), "more than the limit of 1000"),
+            (deep, "more than 64 deep"),
+            (json!({ "description": "x".repeat(MAX_SCHEMA_BYTES) }), "more than the limit of 262144"),
             (json!({ "type": "array" }), "expected `object`"),
         ] {
             let error = made(json!({ "name": "a", "inputSchema": schema })).unwrap_err();

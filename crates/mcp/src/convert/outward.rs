@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::{ERROR, STATUS};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rmcp::model::{
@@ -15,10 +16,6 @@ use toolpost_core::{
     Artifact, ArtifactData, Content, Output, PromptSpec, ResourceSpec, Status, ToolError, ToolSpec,
 };
 
-/// The `_meta` key of a result for the whole error.
-pub(crate) const ERROR: &str = "toolpost/error";
-/// The `_meta` key of a result for the status `partial`.
-pub(crate) const STATUS: &str = "toolpost/status";
 /// The `_meta` key of a result for artifacts, without their bytes.
 pub(crate) const ARTIFACTS: &str = "toolpost/artifacts";
 /// Media types that clients show as images.
@@ -31,7 +28,7 @@ pub(crate) const WRAPPED: &str = "result";
 
 /// Converts a tool. For older clients, which support only objects as structured results, other schemas are
 /// wrapped.
-pub(crate) fn tool(spec: &ToolSpec, hints: &Map<String, Value>, is_legacy: bool) -> Tool {
+pub(crate) fn tool(spec: &ToolSpec, hints: Map<String, Value>, is_legacy: bool) -> Tool {
     let mut tool = Tool::new_with_raw(
         Cow::Owned(spec.name.clone()),
         Some(Cow::Owned(spec.description.clone())),
@@ -50,18 +47,22 @@ pub(crate) fn tool(spec: &ToolSpec, hints: &Map<String, Value>, is_legacy: bool)
         Some(known.idempotent),
         Some(known.open_world),
     ));
-    let mut meta = meta(&spec.meta);
-    meta.extend(hints.iter().map(|(key, value)| (key.clone(), value.clone())));
-    tool.meta = (!meta.is_empty()).then_some(MetaObject(meta));
+    let mut fields = prefixed(&spec.meta);
+    fields.extend(hints);
+    tool.meta = meta(fields);
     tool
 }
 
 /// The meta entries with a prefix, as MCP requires.
-fn meta(meta: &Map<String, Value>) -> JsonObject {
+fn prefixed(meta: &Map<String, Value>) -> JsonObject {
     meta.iter()
         .filter(|(key, _)| key.contains('/'))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect()
+}
+
+fn meta(fields: JsonObject) -> Option<MetaObject> {
+    (!fields.is_empty()).then_some(MetaObject(fields))
 }
 
 fn object(schema: &Value) -> Arc<JsonObject> {
@@ -111,7 +112,7 @@ pub(crate) fn result(output: Output, is_legacy: bool) -> CallToolResult {
         value if is_legacy && !value.is_object() => json!({ WRAPPED: value }),
         value => value,
     });
-    result.meta = (!meta.is_empty()).then_some(MetaObject(meta));
+    result.meta = self::meta(meta);
     result
 }
 
@@ -159,8 +160,7 @@ pub(crate) fn resource(spec: &ResourceSpec) -> Resource {
     let uri = spec.uri_pattern.as_str();
     let mut resource = Resource::new(uri, resource_name(uri)).with_description(&spec.summary);
     resource.mime_type = spec.mime_types.first().cloned();
-    let meta = meta(&spec.meta);
-    resource.meta = (!meta.is_empty()).then_some(MetaObject(meta));
+    resource.meta = meta(prefixed(&spec.meta));
     resource
 }
 
@@ -169,8 +169,7 @@ pub(crate) fn template(spec: &ResourceSpec) -> ResourceTemplate {
     let pattern = spec.uri_pattern.as_str();
     let mut template = ResourceTemplate::new(pattern, resource_name(pattern)).with_description(&spec.summary);
     template.mime_type = spec.mime_types.first().cloned();
-    let meta = meta(&spec.meta);
-    template.meta = (!meta.is_empty()).then_some(MetaObject(meta));
+    template.meta = meta(prefixed(&spec.meta));
     template
 }
 
@@ -221,8 +220,7 @@ pub(crate) fn prompt(spec: &PromptSpec) -> Prompt {
     let arguments: Vec<PromptArgument> = arguments.collect();
     let mut prompt =
         Prompt::new(&spec.name, Some(&spec.summary), (!arguments.is_empty()).then_some(arguments));
-    let meta = meta(&spec.meta);
-    prompt.meta = (!meta.is_empty()).then_some(MetaObject(meta));
+    prompt.meta = meta(prefixed(&spec.meta));
     prompt
 }
 
@@ -270,7 +268,7 @@ mod tests {
         let spec = ToolSpec::new("count", "Count.")
             .parameter("of", ParameterType::String, "What.")
             .output(json!({ "type": "array", "items": { "$ref": "#/$defs/Item" }, "$defs": { "Item": { "type": "integer" } } }));
-        let legacy = serde_json::to_value(tool(&spec, &Map::new(), true)).unwrap();
+        let legacy = serde_json::to_value(tool(&spec, Map::new(), true)).unwrap();
         assert_eq!(
             legacy["outputSchema"],
             json!({
@@ -280,7 +278,7 @@ mod tests {
                 "required": ["result"]
             })
         );
-        let modern = serde_json::to_value(tool(&spec, &Map::new(), false)).unwrap();
+        let modern = serde_json::to_value(tool(&spec, Map::new(), false)).unwrap();
         assert_eq!(modern["outputSchema"], *spec.output_schema.as_ref().unwrap().as_value());
         let output = || Output::json(json!([1, 2]));
         assert_eq!(result(output(), true).structured_content, Some(json!({ "result": [1, 2] })));
@@ -296,7 +294,7 @@ mod tests {
             ("anthropic/searchHint".to_owned(), json!("mine")),
         ]);
         let hints = Map::from_iter([("anthropic/alwaysLoad".to_owned(), json!(true))]);
-        let sent = serde_json::to_value(tool(&spec, &hints, false)).unwrap();
+        let sent = serde_json::to_value(tool(&spec, hints, false)).unwrap();
         assert_eq!(sent["_meta"], json!({ "anthropic/searchHint": "mine", "anthropic/alwaysLoad": true }));
     }
 

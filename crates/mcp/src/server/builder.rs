@@ -11,7 +11,7 @@ use super::calls::Parking;
 use super::changes::Changes;
 use super::guard::Guard;
 use super::handler::Shared;
-use super::listing::{HintRules, Listings};
+use super::listing::{HintForEach, Listings};
 use super::tasks::Tasks;
 use super::{Certificate, Hints, ResourceServer, ServerLimits};
 
@@ -48,7 +48,7 @@ pub struct ServerBuilder {
     version: String,
     instructions: Option<String>,
     limits: ServerLimits,
-    hints: HintRules,
+    hints: Option<HintForEach>,
     completer: Option<Completer>,
     guard: Guard,
     tls: Option<Certificate>,
@@ -80,15 +80,9 @@ impl ServerBuilder {
         self
     }
 
-    /// Sets hints for Claude Code on one tool.
-    pub fn hints(mut self, tool: impl Into<String>, hints: &Hints) -> Self {
-        self.hints.by_name.insert(tool.into(), hints.to_meta());
-        self
-    }
-
-    /// Sets hints for Claude Code on every tool, also future ones. [`hints`](Self::hints) takes precedence.
-    pub fn hints_for_each(mut self, hint: impl Fn(&ToolSpec) -> Hints + Send + Sync + 'static) -> Self {
-        self.hints.for_each = Some(Arc::new(hint));
+    /// Sets the hints for Claude Code on every tool, also future ones. Default: none.
+    pub fn hints(mut self, hints: impl Fn(&ToolSpec) -> Hints + Send + Sync + 'static) -> Self {
+        self.hints = Some(Arc::new(hints));
         self
     }
 
@@ -175,7 +169,7 @@ impl ServerBuilder {
             version,
             instructions,
             calls: Arc::new(Semaphore::new(limits.calls.min(Semaphore::MAX_PERMITS))),
-            parking: Arc::new(Parking::new(limits.parked, limits.parked_time)?),
+            parking: Arc::new(Parking::new(limits.parked, limits.parked_time)),
             tasks: Tasks::new(task_store, &limits),
             listings: Listings::new(hints),
             changes: Changes::default(),
@@ -214,7 +208,7 @@ impl Server {
             version: "0.1.0".to_owned(),
             instructions: None,
             limits: ServerLimits::default(),
-            hints: HintRules::default(),
+            hints: None,
             completer: None,
             guard: Guard::default(),
             tls: None,

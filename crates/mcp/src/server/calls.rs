@@ -6,19 +6,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use rmcp::model::{
-    ErrorData, InputRequiredResult, ProgressNotificationParam, ProgressToken, RequestStateCodec, SealOptions,
-};
 #[expect(deprecated, reason = "older clients use logging")]
-use rmcp::model::{LoggingLevel, LoggingMessageNotificationParam};
+use rmcp::model::LoggingMessageNotificationParam;
+use rmcp::model::{ErrorData, InputRequiredResult, ProgressNotificationParam, ProgressToken};
 use rmcp::{Peer, RoleServer};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use toolpost_core::{BoxFuture, LogLevel, Output, ToolError};
+use toolpost_core::{BoxFuture, Output, ToolError};
 
 use super::port::{Abilities, CallPort, Notice, PendingQuestion};
+use super::request::Binding;
+use crate::convert::protocol_level;
 
 /// A running call. Dropping it cancels it.
 pub(crate) struct Active {
@@ -131,14 +130,9 @@ impl Notifier {
                 self.peer.notify_progress(params).await.is_ok()
             }
             Notice::Log(line) => {
-                let level = match line.level {
-                    LogLevel::Trace | LogLevel::Debug => LoggingLevel::Debug,
-                    LogLevel::Info => LoggingLevel::Info,
-                    LogLevel::Warn => LoggingLevel::Warning,
-                    LogLevel::Error => LoggingLevel::Error,
-                };
-                let params = LoggingMessageNotificationParam::new(level, Value::String(line.message))
-                    .with_logger(self.logger.clone());
+                let (level, data) = (protocol_level(line.level), Value::String(line.message));
+                let params =
+                    LoggingMessageNotificationParam::new(level, data).with_logger(self.logger.clone());
                 self.peer.notify_logging_message(params).await.is_ok()
             }
         }
@@ -177,39 +171,21 @@ struct Parked {
     task: Task<Result<Output, ToolError>>,
     port: Arc<CallPort>,
     questions: Vec<PendingQuestion>,
+    binding: Binding,
     _timer: Task<()>,
 }
 
 /// The parked calls, bounded in number and time.
 pub(crate) struct Parking {
+    /// By request state, which is random.
     parked: Mutex<HashMap<String, Parked>>,
-    codec: RequestStateCodec,
     capacity: usize,
     time: Duration,
 }
 
-/// The content of a sealed request state.
-#[derive(Serialize, Deserialize)]
-struct State {
-    handle: String,
-}
-
-/// Binds a request state to its client, method and name.
-pub(crate) fn binding(owner: Option<&str>, method: &str, name: &str) -> Vec<u8> {
-    // A length prefix keeps the encoding unambiguous.
-    let owner = owner.map_or_else(|| "-".to_owned(), |owner| format!("+{}:{owner}", owner.len()));
-    format!("{owner}\n{method}\n{name}").into_bytes()
-}
-
 impl Parking {
-    pub(crate) fn new(capacity: usize, time: Duration) -> Result<Self, ToolError> {
-        let mut key = [0; 32];
-        getrandom::fill(&mut key).map_err(|error| {
-            ToolError::internal(format!("cannot generate a key for request states: {error}"))
-        })?;
-        let codec = RequestStateCodec::try_new(key.to_vec())
-            .map_err(|error| ToolError::internal(format!("the key for request states: {error}")))?;
-        Ok(Self { parked: Mutex::default(), codec, capacity, time })
+    pub(crate) fn new(capacity: usize, time: Duration) -> Self {
+        Self { parked: Mutex::default(), capacity, time }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Parked>> {
@@ -236,19 +212,14 @@ impl Parking {
         self: &Arc<Self>,
         mut active: Active,
         questions: Vec<PendingQuestion>,
-        binding: &[u8],
+        binding: &Binding,
     ) -> Result<InputRequiredResult, Active> {
         let requests =
             questions.iter().map(|question| (question.key.clone(), question.request.clone())).collect();
-        let sealed = toolpost_core::random_hex(32).and_then(|handle| {
-            let state = State { handle: handle.clone() };
-            let options = SealOptions::new().associated_data(binding).ttl(self.time);
-            let sealed = self.codec.seal_json_with(&state, &options);
-            Ok((handle, sealed.map_err(|error| ToolError::internal(error.to_string()))?))
-        });
+        let state = toolpost_core::random_hex(32);
         let mut parked = self.lock();
-        let (handle, sealed) = match sealed {
-            Ok(sealed) if parked.len() < self.capacity => sealed,
+        let state = match state {
+            Ok(state) if parked.len() < self.capacity => state,
             other => {
                 drop(parked);
                 let error = other.err().unwrap_or_else(|| {
@@ -269,16 +240,17 @@ impl Parking {
         // The remaining shell must not close the port on drop.
         active.port = Arc::default();
         let timer = {
-            let (table, handle, time) = (Arc::downgrade(self), handle.clone(), self.time);
+            let (table, state, time) = (Arc::downgrade(self), state.clone(), self.time);
             Task::spawn(async move {
                 tokio::time::sleep(time).await;
                 // Dropped outside the lock.
-                let expired = table.upgrade().and_then(|table| table.lock().remove(&handle));
+                let expired = table.upgrade().and_then(|table| table.lock().remove(&state));
                 drop(expired);
             })
         };
-        parked.insert(handle, Parked { task: Task::spawn(future), port, questions, _timer: timer });
-        Ok(InputRequiredResult::new(Some(requests), Some(sealed)))
+        let (task, binding) = (Task::spawn(future), binding.clone());
+        parked.insert(state.clone(), Parked { task, port, questions, binding, _timer: timer });
+        Ok(InputRequiredResult::new(Some(requests), Some(state)))
     }
 
     /// Resumes a parked call with the answers of its client. Open questions are asked again.
@@ -287,31 +259,25 @@ impl Parking {
     /// The state is invalid, expired or belongs to another client or request; an answer is malformed.
     pub(crate) fn resume(
         self: &Arc<Self>,
-        sealed: &str,
+        state: &str,
         mut answers: BTreeMap<String, Value>,
         abilities: Abilities,
-        binding: &[u8],
+        binding: &Binding,
     ) -> Result<Either<Active, InputRequiredResult>, ErrorData> {
-        let state: State = self.codec.open_json_with(sealed, binding).map_err(|error| {
-            ErrorData::invalid_params(
-                format!("the requestState does not belong to this request: {error}"),
-                None,
-            )
-        })?;
+        let invalid = |message: String| ErrorData::invalid_params(message, None);
         let mut waiting = self.lock();
-        let Some(parked) = waiting.get(&state.handle) else {
-            let message = "the requestState was already used or has expired; repeat the call without it";
-            return Err(ErrorData::invalid_params(message, None));
-        };
+        let parked = waiting.get(state).filter(|parked| parked.binding == *binding).ok_or_else(|| {
+            let known = "the requestState is unknown, was already used, or belongs to another request";
+            invalid(format!("{known}; repeat the call without it"))
+        })?;
         let wrong = parked
             .questions
             .iter()
             .find(|question| answers.get(&question.key).is_some_and(|answer| !question.fits(answer)));
         if let Some(question) = wrong {
-            let message = format!("the response `{}` is malformed", shown(&question.key));
-            return Err(ErrorData::invalid_params(message, None));
+            return Err(invalid(format!("the response `{}` is malformed", shown(&question.key))));
         }
-        let Some(parked) = waiting.remove(&state.handle) else {
+        let Some(parked) = waiting.remove(state) else {
             return Err(ErrorData::internal_error("a parked call vanished", None));
         };
         drop(waiting);

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::calls::Task;
 use super::handler::Shared;
-use super::listing::LIST_TIMEOUT;
+use super::listing::in_time;
 
 /// The poll interval of the source, and the timeout of a notification.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -100,10 +100,8 @@ impl Changes {
 /// The digests of the resources and the prompts.
 async fn digests(shared: &Shared) -> [Vec<u8>; 2] {
     let digest = |value: serde_json::Result<String>| Sha256::digest(value.unwrap_or_default()).to_vec();
-    let resources = tokio::time::timeout(LIST_TIMEOUT, shared.source.resources()).await;
-    let prompts = tokio::time::timeout(LIST_TIMEOUT, shared.source.prompts()).await;
     [
-        digest(serde_json::to_string(&resources.ok().and_then(Result::ok))),
-        digest(serde_json::to_string(&prompts.ok().and_then(Result::ok))),
+        digest(serde_json::to_string(&in_time(shared.source.resources()).await.ok())),
+        digest(serde_json::to_string(&in_time(shared.source.prompts()).await.ok())),
     ]
 }

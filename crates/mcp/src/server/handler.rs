@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,16 +30,16 @@ use toolpost_core::{
 };
 
 use super::builder::{Completer, Completion};
-use super::calls::{Active, Notifier, Parking, Step, binding};
+use super::calls::{Active, Notifier, Parking, Step};
 use super::changes::Changes;
 use super::guard::Guard;
-use super::listing::{LIST_TIMEOUT, Listings};
+use super::listing::{LIST_TIMEOUT, Listings, in_time};
 use super::port::{Abilities, CAPABILITY, CallPort};
-use super::request::{Operation, Outcome, RoundInput, TaskPlan, ask_legacy_client};
-use super::tasks::{Origin, Rerun, Tasks, is_rerunnable};
+use super::request::{Operation, OperationKind, Outcome, RoundInput, TaskPlan, ask_legacy_client};
+use super::tasks::{Rerun, TaskBody, Tasks, is_rerunnable};
 use super::watch::Subscriptions;
 use super::{Certificate, Principal, ServerLimits};
-use crate::convert::outward;
+use crate::convert::{ERROR, log_level, outward};
 
 /// The longest forwarded `_meta` value and client name, in bytes.
 const MAX_META_VALUE: usize = 1_024;
@@ -86,14 +86,10 @@ impl Shared {
                     tracing::warn!("{error}");
                 }
                 let source = &shared.source;
-                let resources = tokio::time::timeout(LIST_TIMEOUT, source.resources()).await;
-                let prompts = tokio::time::timeout(LIST_TIMEOUT, source.prompts()).await;
                 // A list that cannot be read now may be readable later.
-                let any = |list: Option<usize>| list != Some(0);
-                shared.describe(
-                    any(resources.ok().and_then(Result::ok).map(|list| list.len())),
-                    any(prompts.ok().and_then(Result::ok).map(|list| list.len())),
-                )
+                let has_resources = in_time(source.resources()).await.map_or(true, |list| !list.is_empty());
+                let has_prompts = in_time(source.prompts()).await.map_or(true, |list| !list.is_empty());
+                shared.describe(has_resources, has_prompts)
             })
             .await;
         Tasks::recover(self).await?;
@@ -175,7 +171,7 @@ struct Session {
     is_connection: bool,
     scope: std::sync::OnceLock<Scope>,
     /// The minimum log level that a legacy client set.
-    level: AtomicU8,
+    level: Mutex<LogLevel>,
     subscriptions: Subscriptions,
 }
 
@@ -195,7 +191,7 @@ impl Handler {
             principal,
             is_connection,
             scope: std::sync::OnceLock::new(),
-            level: AtomicU8::new(LogLevel::Info as u8),
+            level: Mutex::new(LogLevel::Info),
             subscriptions: Subscriptions::default(),
         };
         Self { shared, session: Arc::new(session) }
@@ -247,9 +243,9 @@ impl Handler {
         let mut abilities = Abilities::of(capabilities);
         abilities.progress = context.meta.get_progress_token().is_some();
         abilities.log = if is_legacy {
-            Some(level_of(self.session.level.load(Ordering::Relaxed)))
+            Some(*self.session.level.lock().unwrap_or_else(PoisonError::into_inner))
         } else {
-            context.meta.log_level().map(log_level)
+            context.meta.log_level().map(minimum_level)
         };
         abilities
     }
@@ -257,7 +253,6 @@ impl Handler {
     /// Starts a call, or resumes the parked call that these answers belong to.
     async fn run(
         &self,
-        method: &str,
         operation: Operation,
         round: RoundInput,
         mut plan: Option<TaskPlan>,
@@ -267,13 +262,13 @@ impl Handler {
         let is_legacy = is_legacy(context);
         let abilities = self.abilities(capabilities, context, is_legacy);
         let principal = self.principal(context);
-        let bound = binding(principal.0.as_deref(), method, operation.name());
-        let planned_tool = plan.map(|_| operation.name().to_owned());
+        let bound = operation.binding(principal.0.as_deref());
+        let tool = operation.name.clone();
         let slow_at = plan.map(|plan| Instant::now() + plan.after);
         let mut notifier = Notifier::new(
             context.peer.clone(),
             context.meta.get_progress_token(),
-            operation.name(),
+            &operation.name,
             self.shared.limits.write_time,
         );
         let mut active = match round.state {
@@ -307,12 +302,9 @@ impl Handler {
                 Step::Slow => {
                     let Some(planned) = plan.take() else { continue };
                     let arguments = active.arguments.clone().filter(|_| planned.is_rerunnable);
-                    let origin = Origin {
-                        owner: principal.0.as_deref().map(str::to_owned),
-                        tool: planned_tool.clone().unwrap_or_default(),
-                        rerun: arguments.map(|arguments| Rerun::new((*arguments).clone(), abilities)),
-                    };
-                    match self.shared.tasks.adopt(active, origin).await {
+                    let rerun = arguments.map(|arguments| Rerun::new((*arguments).clone(), abilities));
+                    let record = TaskBody::new(principal.0.as_deref(), &tool, rerun);
+                    match self.shared.tasks.adopt(active, record).await {
                         Ok(task) => return Ok(Outcome::Task(CreateTaskResult::new(task))),
                         Err(Some(failed)) if !planned.is_required => active = failed.0,
                         Err(Some(failed)) => return Ok(Outcome::Done(Err(failed.1))),
@@ -346,20 +338,17 @@ impl Handler {
         let limit = self.shared.limits.calls;
         let source = Arc::clone(&self.shared.source);
         self.shared.started_calls.fetch_add(1, Ordering::Relaxed);
-        let (kind, call) = match operation {
-            Operation::Call(name, arguments) => (0, self.call(&name, arguments, context, &port)),
-            Operation::Render(name, arguments) => (1, self.call(&name, arguments, context, &port)),
-            Operation::Read(uri) => (2, self.call(&uri, Map::new(), context, &port)),
-        };
+        let Operation { kind, name, arguments } = operation;
+        let call = self.call(&name, arguments, context, &port);
         let (id, arguments) = (call.id, Arc::clone(&call.arguments));
         let future = Box::pin(async move {
             let Ok(_permit) = permit else {
                 return Err(ToolError::overloaded(format!("too many calls: at most {limit} run at once")));
             };
             let result = match kind {
-                0 => source.call(call).await.result,
-                1 => source.render(call).await,
-                _ => source.read(call).await,
+                OperationKind::Call => source.call(call).await.result,
+                OperationKind::Render => source.render(call).await,
+                OperationKind::Read => source.read(call).await,
             };
             result.map_err(|error| error.public(id))
         });
@@ -403,19 +392,11 @@ impl Handler {
         self.shared.source.seen_by(&caller)
     }
 
-    /// The names of the tools that this caller may see.
-    async fn open_names(&self, view: &dyn ToolSource) -> Result<HashSet<String>, ErrorData> {
-        let open = tokio::time::timeout(LIST_TIMEOUT, view.list()).await;
-        let open = open.unwrap_or_else(|_| Err(list_timed_out())).map_err(|error| rpc_error(&error))?;
-        Ok(open.iter().map(|spec| spec.name.clone()).collect())
-    }
-
-    /// The names that this caller may see; `None` if it may see all.
+    /// The names of the tools that this caller may see; `None` if it may see all.
     async fn open(&self, context: &RequestContext<RoleServer>) -> Result<Option<HashSet<String>>, ErrorData> {
-        match self.view(context) {
-            Some(view) => self.open_names(&*view).await.map(Some),
-            None => Ok(None),
-        }
+        let Some(view) = self.view(context) else { return Ok(None) };
+        let open = in_time(view.list()).await.map_err(|error| rpc_error(&error))?;
+        Ok(Some(open.iter().map(|spec| spec.name.clone()).collect()))
     }
 
     async fn resource_specs(
@@ -423,8 +404,7 @@ impl Handler {
         context: &RequestContext<RoleServer>,
     ) -> Result<Vec<Arc<ResourceSpec>>, ErrorData> {
         let source = self.view(context).unwrap_or_else(|| Arc::clone(&self.shared.source));
-        let listed = tokio::time::timeout(LIST_TIMEOUT, source.resources()).await;
-        listed.unwrap_or_else(|_| Err(list_timed_out())).map_err(|error| rpc_error(&error))
+        in_time(source.resources()).await.map_err(|error| rpc_error(&error))
     }
 
     /// One page of a list.
@@ -445,10 +425,20 @@ impl Handler {
         let next = (end < items.len()).then(|| end.to_string());
         Ok((items.get(begin..end).unwrap_or_default().to_vec(), next))
     }
+}
 
-    fn ttl(&self) -> u64 {
-        self.shared.limits.list_ttl.as_millis().try_into().unwrap_or(u64::MAX)
-    }
+/// A page of a list as a result, which clients must not cache.
+macro_rules! page_result {
+    ($handler:ident, $result:ident, $items:expr, $request:ident, $context:ident) => {{
+        let (items, next) = $handler.page($items, $request)?;
+        let mut result = $result::with_all_items(items);
+        result.next_cursor = next;
+        Ok(if is_legacy(&$context) {
+            result
+        } else {
+            result.with_ttl_ms(0).with_cache_scope(CacheScope::Private)
+        })
+    }};
 }
 
 /// Whether a request uses a protocol version with `initialize`.
@@ -457,18 +447,12 @@ fn is_legacy(context: &RequestContext<RoleServer>) -> bool {
     context.protocol_version().is_none_or(|version| version.as_str() < ProtocolVersion::V_2026_07_28.as_str())
 }
 
-fn level_of(level: u8) -> LogLevel {
-    let levels = [LogLevel::Trace, LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error];
-    levels.into_iter().find(|known| *known as u8 == level).unwrap_or(LogLevel::Error)
-}
-
+/// The minimum level of the lines that a client wants. MCP has no level below debug.
 #[expect(deprecated, reason = "older clients set log levels")]
-fn log_level(level: LoggingLevel) -> LogLevel {
-    match level {
-        LoggingLevel::Debug => LogLevel::Trace,
-        LoggingLevel::Info | LoggingLevel::Notice => LogLevel::Info,
-        LoggingLevel::Warning => LogLevel::Warn,
-        _ => LogLevel::Error,
+fn minimum_level(level: LoggingLevel) -> LogLevel {
+    match log_level(level) {
+        LogLevel::Debug => LogLevel::Trace,
+        level => level,
     }
 }
 
@@ -477,13 +461,9 @@ fn unexpected_task() -> ErrorData {
     ErrorData::internal_error("only tool calls can become tasks", None)
 }
 
-fn list_timed_out() -> ToolError {
-    ToolError::timeout("listing the source timed out")
-}
-
 /// Converts a tool error to a JSON-RPC error.
 pub(super) fn rpc_error(error: &ToolError) -> ErrorData {
-    let data = Some(json!({ (outward::ERROR): error }));
+    let data = Some(json!({ (ERROR): error }));
     match error.code() {
         code if code.is_recoverable() => ErrorData::invalid_params(error.to_string(), data),
         _ => ErrorData::internal_error(error.to_string(), data),
@@ -516,20 +496,10 @@ impl ServerHandler for Handler {
         let listing =
             self.shared.listings.current(&*self.shared.source).await.map_err(|error| rpc_error(&error))?;
         let all = listing.tools(is_legacy(&context));
-        let (tools, next) = match self.view(&context) {
-            None => self.page(all, request)?,
-            Some(view) => {
-                let open = self.open_names(&*view).await?;
-                let some: Vec<Tool> = all.iter().filter(|tool| open.contains(&*tool.name)).cloned().collect();
-                self.page(&some, request)?
-            }
-        };
-        let mut result = ListToolsResult::with_all_items(tools);
-        result.next_cursor = next;
-        if !is_legacy(&context) {
-            result = result.with_ttl_ms(self.ttl()).with_cache_scope(CacheScope::Private);
-        }
-        Ok(result)
+        let open = self.open(&context).await?;
+        let is_open = |tool: &&Tool| open.as_ref().is_none_or(|open| open.contains(&*tool.name));
+        let tools: Vec<Tool> = all.iter().filter(is_open).cloned().collect();
+        page_result!(self, ListToolsResult, &tools, request, context)
     }
 
     async fn call_tool(
@@ -554,10 +524,9 @@ impl ServerHandler for Handler {
             }
         };
         let round = RoundInput::new(request.request_state, request.input_responses)?;
-        let operation = Operation::Call(name, request.arguments.unwrap_or_default());
+        let operation = Operation::new(OperationKind::Call, name, request.arguments);
         // Boxed: the futures of rmcp are as large as that of the largest method.
-        let running =
-            Box::pin(self.run("tools/call", operation, round, plan, capabilities.as_ref(), &context));
+        let running = Box::pin(self.run(operation, round, plan, capabilities.as_ref(), &context));
         match running.await? {
             Outcome::Done(Ok(output)) => Ok(outward::result(output, is_legacy).into()),
             Outcome::Done(Err(error)) => match missing_capability(&error) {
@@ -602,13 +571,7 @@ impl ServerHandler for Handler {
         let specs = self.resource_specs(&context).await?;
         let fixed = specs.iter().filter(|spec| spec.uri_pattern.parameters().next().is_none());
         let resources: Vec<_> = fixed.map(|spec| outward::resource(spec)).collect();
-        let (resources, next) = self.page(&resources, request)?;
-        let mut result = ListResourcesResult::with_all_items(resources);
-        result.next_cursor = next;
-        if !is_legacy(&context) {
-            result = result.with_ttl_ms(self.ttl()).with_cache_scope(CacheScope::Private);
-        }
-        Ok(result)
+        page_result!(self, ListResourcesResult, &resources, request, context)
     }
 
     async fn list_resource_templates(
@@ -619,13 +582,7 @@ impl ServerHandler for Handler {
         let specs = self.resource_specs(&context).await?;
         let patterns = specs.iter().filter(|spec| spec.uri_pattern.parameters().next().is_some());
         let templates: Vec<_> = patterns.map(|spec| outward::template(spec)).collect();
-        let (templates, next) = self.page(&templates, request)?;
-        let mut result = ListResourceTemplatesResult::with_all_items(templates);
-        result.next_cursor = next;
-        if !is_legacy(&context) {
-            result = result.with_ttl_ms(self.ttl()).with_cache_scope(CacheScope::Private);
-        }
-        Ok(result)
+        page_result!(self, ListResourceTemplatesResult, &templates, request, context)
     }
 
     async fn read_resource(
@@ -638,10 +595,8 @@ impl ServerHandler for Handler {
         let spec = specs.iter().find(|spec| spec.uri_pattern.matches(&uri).is_some());
         let round = RoundInput::new(request.request_state, request.input_responses)?;
         let capabilities = context.client_capabilities();
-        match self
-            .run("resources/read", Operation::Read(uri.clone()), round, None, capabilities.as_ref(), &context)
-            .await?
-        {
+        let operation = Operation::new(OperationKind::Read, uri.clone(), None);
+        match self.run(operation, round, None, capabilities.as_ref(), &context).await? {
             Outcome::Done(Ok(output)) => {
                 let mut result = outward::contents(&uri, &output, spec.map(|spec| &**spec));
                 if !is_legacy(&context) {
@@ -664,16 +619,9 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
         let source = self.view(&context).unwrap_or_else(|| Arc::clone(&self.shared.source));
-        let listed = tokio::time::timeout(LIST_TIMEOUT, source.prompts()).await;
-        let specs = listed.unwrap_or_else(|_| Err(list_timed_out())).map_err(|error| rpc_error(&error))?;
+        let specs = in_time(source.prompts()).await.map_err(|error| rpc_error(&error))?;
         let prompts: Vec<_> = specs.iter().map(|spec| outward::prompt(spec)).collect();
-        let (prompts, next) = self.page(&prompts, request)?;
-        let mut result = ListPromptsResult::with_all_items(prompts);
-        result.next_cursor = next;
-        if !is_legacy(&context) {
-            result = result.with_ttl_ms(self.ttl()).with_cache_scope(CacheScope::Private);
-        }
-        Ok(result)
+        page_result!(self, ListPromptsResult, &prompts, request, context)
     }
 
     async fn get_prompt(
@@ -681,14 +629,13 @@ impl ServerHandler for Handler {
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let listed = tokio::time::timeout(LIST_TIMEOUT, self.shared.source.prompts()).await;
-        let specs = listed.unwrap_or_else(|_| Err(list_timed_out())).map_err(|error| rpc_error(&error))?;
+        let specs = in_time(self.shared.source.prompts()).await.map_err(|error| rpc_error(&error))?;
         let name = request.name;
         let summary = specs.iter().find(|spec| spec.name == name).map(|spec| spec.summary.clone());
         let round = RoundInput::new(request.request_state, request.input_responses)?;
-        let operation = Operation::Render(name, request.arguments.unwrap_or_default());
+        let operation = Operation::new(OperationKind::Render, name, request.arguments);
         let capabilities = context.client_capabilities();
-        match self.run("prompts/get", operation, round, None, capabilities.as_ref(), &context).await? {
+        match self.run(operation, round, None, capabilities.as_ref(), &context).await? {
             Outcome::Done(Ok(output)) => {
                 Ok(outward::messages(&output, summary.as_deref().unwrap_or_default()).into())
             }
@@ -738,7 +685,7 @@ impl ServerHandler for Handler {
         if !is_legacy(&context) {
             return Err(ErrorData::method_not_found::<rmcp::model::SetLevelRequestMethod>());
         }
-        self.session.level.store(log_level(request.level) as u8, Ordering::Relaxed);
+        *self.session.level.lock().unwrap_or_else(PoisonError::into_inner) = minimum_level(request.level);
         Ok(())
     }
 

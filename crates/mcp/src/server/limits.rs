@@ -16,7 +16,7 @@ pub struct ServerLimits {
     pub connections: usize,
     /// The most concurrent calls, parked ones included; further ones fail with `OVERLOADED`. Default: 1,024.
     pub calls: usize,
-    /// The most pending requests of one stdio, WebSocket or Unix socket connection; then reading pauses.
+    /// The most pending requests of one stdio or WebSocket connection; then reading pauses.
     /// Default: 64.
     pub requests_per_stream: usize,
     /// The largest request, in bytes. Default: 4 MiB.
@@ -46,8 +46,6 @@ pub struct ServerLimits {
     pub task_poll: Duration,
     /// The page size of lists. Default: 1,000.
     pub page: usize,
-    /// How long clients may cache a list. Default: 0, which disables caching.
-    pub list_ttl: Duration,
     /// The poll interval of subscribed resources. Default: 1 s.
     pub watch_interval: Duration,
     /// The most resource subscriptions of one client. Default: 64.
@@ -76,7 +74,6 @@ impl Default for ServerLimits {
             task_ttl: Duration::from_hours(1),
             task_poll: Duration::from_secs(1),
             page: 1_000,
-            list_ttl: Duration::ZERO,
             watch_interval: Duration::from_secs(1),
             subscriptions: 64,
             drain: Duration::from_secs(10),

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use rmcp::ErrorData;
 use rmcp::model::{JsonObject, Tool};
-use serde_json::{Map, Value};
 use toolpost_core::{ToolError, ToolSource, ToolSpec, did_you_mean};
 
 use super::Hints;
@@ -15,6 +14,12 @@ use crate::convert::outward;
 
 /// The timeout of listing a source.
 pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Bounds a list request of a source by [`LIST_TIMEOUT`].
+pub(super) async fn in_time<T>(listing: impl Future<Output = Result<T, ToolError>>) -> Result<T, ToolError> {
+    let timed_out = || ToolError::timeout("listing the source timed out");
+    tokio::time::timeout(LIST_TIMEOUT, listing).await.unwrap_or_else(|_| Err(timed_out()))
+}
 
 /// One version of the list.
 #[derive(Default)]
@@ -59,29 +64,14 @@ impl Listing {
 pub(super) struct Listings {
     latest: RwLock<Arc<Listing>>,
     refreshing: tokio::sync::Mutex<()>,
-    hints: HintRules,
+    hints: Option<HintForEach>,
 }
 
 /// Computes the hints of a tool.
-type HintForEach = Arc<dyn Fn(&ToolSpec) -> Hints + Send + Sync>;
-
-/// The Claude Code hints: by name, or computed for each tool.
-#[derive(Default)]
-pub(super) struct HintRules {
-    pub(super) by_name: HashMap<String, Map<String, Value>>,
-    pub(super) for_each: Option<HintForEach>,
-}
-
-impl HintRules {
-    fn of(&self, spec: &ToolSpec) -> Map<String, Value> {
-        let mut hints = self.for_each.as_ref().map(|hint| hint(spec).to_meta()).unwrap_or_default();
-        hints.extend(self.by_name.get(&spec.name).cloned().unwrap_or_default());
-        hints
-    }
-}
+pub(super) type HintForEach = Arc<dyn Fn(&ToolSpec) -> Hints + Send + Sync>;
 
 impl Listings {
-    pub(super) fn new(hints: HintRules) -> Self {
+    pub(super) fn new(hints: Option<HintForEach>) -> Self {
         Self { latest: RwLock::default(), refreshing: tokio::sync::Mutex::default(), hints }
     }
 
@@ -101,27 +91,20 @@ impl Listings {
         if latest.generation == Some(source.generation()) {
             return Ok(latest);
         }
-        let specs = match tokio::time::timeout(LIST_TIMEOUT, source.list()).await {
-            Ok(Ok(specs)) => specs,
-            Ok(Err(error)) if latest.generation.is_none() => return Err(error),
-            Err(_) if latest.generation.is_none() => {
-                return Err(ToolError::timeout(format!(
-                    "listing the tools of `{}` timed out",
-                    source.name()
-                )));
-            }
-            Ok(Err(_)) | Err(_) => {
+        let specs = match in_time(source.list()).await {
+            Ok(specs) => specs,
+            Err(error) if latest.generation.is_none() => return Err(error),
+            Err(_) => {
                 tracing::warn!(source = source.name(), "listing tools failed; using the previous list");
                 return Ok(latest);
             }
         };
+        let hints = |spec| self.hints.as_ref().map(|hints| hints(spec).to_meta()).unwrap_or_default();
         let tools = |is_legacy| -> Vec<Tool> {
-            specs.iter().map(|spec| outward::tool(spec, &self.hints.of(spec), is_legacy)).collect()
+            specs.iter().map(|spec| outward::tool(spec, hints(spec), is_legacy)).collect()
         };
-        let mut positions = HashMap::new();
-        for (position, spec) in specs.iter().enumerate() {
-            positions.insert(spec.name.clone(), position);
-        }
+        let mut positions: HashMap<_, _> =
+            specs.iter().enumerate().map(|(position, spec)| (spec.name.clone(), position)).collect();
         for (position, spec) in specs.iter().enumerate() {
             for alias in &spec.aliases {
                 positions.entry(alias.name.clone()).or_insert(position);

@@ -39,49 +39,33 @@ pub struct ResourceServer {
 /// The current keys.
 struct Keys {
     known: RwLock<Arc<[Key]>>,
-    file: Option<Mutex<KeyFile>>,
+    file: Mutex<KeyFile>,
 }
 
 /// The file that the keys come from.
 struct KeyFile {
     path: PathBuf,
     /// The version of the file that was read.
-    stamp: Option<Stamp>,
+    stamp: Option<(SystemTime, u64)>,
     checked: Instant,
 }
 
-/// Identifies a version of a file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    modified: Option<SystemTime>,
-    bytes: u64,
-    #[cfg(unix)]
-    inode: u64,
-}
-
-impl Stamp {
-    fn of(path: &Path) -> std::io::Result<Self> {
-        let known = path.metadata()?;
-        Ok(Self {
-            modified: known.modified().ok(),
-            bytes: known.len(),
-            #[cfg(unix)]
-            inode: std::os::unix::fs::MetadataExt::ino(&known),
-        })
-    }
+/// The version of a file: when it changed, and its size.
+fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
+    let known = path.metadata().ok()?;
+    Some((known.modified().ok()?, known.len()))
 }
 
 impl Keys {
     /// The current keys, reloaded when the file has changed. An unreadable file changes nothing.
     fn current(&self) -> Arc<[Key]> {
-        if let Some(file) = &self.file
-            && let Ok(mut file) = file.try_lock()
+        if let Ok(mut file) = self.file.try_lock()
             && file.checked.elapsed() >= KEY_FILE_POLL
         {
             file.checked = Instant::now();
-            let stamp = Stamp::of(&file.path).ok();
-            if stamp != file.stamp {
-                file.stamp = stamp;
+            let now = stamp(&file.path);
+            if now != file.stamp {
+                file.stamp = now;
                 match read_keys(&file.path) {
                     Ok(keys) => *self.known.write().unwrap_or_else(PoisonError::into_inner) = keys,
                     Err(error) => tracing::warn!("reloading keys failed; using the previous keys: {error}"),
@@ -225,44 +209,28 @@ pub(super) enum TokenError {
 
 impl ResourceServer {
     /// Creates a resource server. `resource` is the audience of tokens, such as `https://tools.example/mcp`;
-    /// `issuer` must match exactly; `keys` is a JWK set.
-    ///
-    /// # Errors
-    /// `INVALID_INPUT` if the resource is not a URL or the set has no supported key.
-    pub fn new(
-        resource: impl Into<String>,
-        issuer: impl Into<String>,
-        keys: &str,
-    ) -> Result<Self, ToolError> {
-        Self::with(resource.into(), issuer.into(), Keys { known: RwLock::new(parse_keys(keys)?), file: None })
-    }
-
-    /// Like [`new`](Self::new), with keys from a file. A changed file is reloaded within a second; while it
-    /// cannot be read, the previous keys stay.
+    /// `issuer` must match exactly; `keys` is a file with a JWK set. A changed file is reloaded within a
+    /// second; while it cannot be read, the previous keys stay.
     ///
     /// # Errors
     /// `INVALID_INPUT` if the resource is not a URL or the file has no supported key; `INVALID_PATH` if it
     /// cannot be read; `LIMIT` if it is larger than 1 MiB.
-    pub fn from_file(
+    pub fn new(
         resource: impl Into<String>,
         issuer: impl Into<String>,
         keys: impl Into<PathBuf>,
     ) -> Result<Self, ToolError> {
-        let path = keys.into();
-        // Taken before reading, so a change in between is detected.
-        let stamp = Stamp::of(&path).ok();
-        let known = RwLock::new(read_keys(&path)?);
-        let file = Some(Mutex::new(KeyFile { path, stamp, checked: Instant::now() }));
-        Self::with(resource.into(), issuer.into(), Keys { known, file })
-    }
-
-    fn with(resource: String, issuer: String, keys: Keys) -> Result<Self, ToolError> {
+        let (resource, path) = (resource.into(), keys.into());
         let metadata_url = metadata_url(&resource).ok_or_else(|| {
             ToolError::invalid_input(format!(
                 "the resource `{resource}` is not a URL such as https://tools.example/mcp"
             ))
         })?;
-        Ok(Self { resource, issuer, metadata_url, keys: Arc::new(keys), scopes: Vec::new() })
+        // Taken before reading, so a change in between is detected.
+        let stamp = stamp(&path);
+        let known = RwLock::new(read_keys(&path)?);
+        let keys = Keys { known, file: Mutex::new(KeyFile { path, stamp, checked: Instant::now() }) };
+        Ok(Self { resource, issuer: issuer.into(), metadata_url, keys: Arc::new(keys), scopes: Vec::new() })
     }
 
     /// Requires a scope. Call again to require several.
@@ -393,6 +361,12 @@ mod tests {
         format!("{message}.{signature}")
     }
 
+    fn resource_server(resource: &str, keys: &Value) -> Result<ResourceServer, ToolError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), keys.to_string()).unwrap();
+        ResourceServer::new(resource, ISSUER, file.path())
+    }
+
     fn with(key: &str, value: Value) -> Value {
         let mut claims =
             json!({ "iss": ISSUER, "aud": RESOURCE, "sub": "ada", "exp": NOW + 600, "scope": "tools other" });
@@ -404,8 +378,8 @@ mod tests {
     fn only_a_valid_token_is_accepted() {
         let (pair, key) = signer();
         let (other_signer, _) = signer();
-        let keys = json!({ "keys": [{ "kty": "oct", "k": "AAAA" }, key] }).to_string();
-        let server = ResourceServer::new(RESOURCE, ISSUER, &keys).unwrap().scope("tools");
+        let keys = json!({ "keys": [{ "kty": "oct", "k": "AAAA" }, key] });
+        let server = resource_server(RESOURCE, &keys).unwrap().scope("tools");
         let header = json!({ "alg": "EdDSA", "kid": "one" });
         let good = with("jti", json!("1"));
         let check = |header: &Value, claims: &Value| server.subject_at(&token(&pair, header, claims), NOW);
@@ -415,10 +389,10 @@ mod tests {
         for (what, claims) in [
             ("another issuer", with("iss", json!("https://login.example.evil.com"))),
             ("another audience", with("aud", json!("https://other.example/mcp"))),
-            ("ended", with("exp", json!(NOW - 61))),
-            ("no end", with("exp", json!(null))),
-            ("not yet", with("nbf", json!(NOW + 61))),
-            ("nobody", with("sub", json!(""))),
+            ("expired", with("exp", json!(NOW - 61))),
+            ("no expiry", with("exp", json!(null))),
+            ("not yet valid", with("nbf", json!(NOW + 61))),
+            ("no subject", with("sub", json!(""))),
         ] {
             assert_eq!(check(&header, &claims), Err(TokenError::Invalid), "{what}");
         }
@@ -453,8 +427,8 @@ mod tests {
             EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, document.as_ref(), &random).unwrap();
         let point = pair.public_key().as_ref();
         let (x, y) = (URL_SAFE_NO_PAD.encode(&point[1..33]), URL_SAFE_NO_PAD.encode(&point[33..65]));
-        let keys = json!({ "keys": [{ "kty": "EC", "crv": "P-256", "x": x, "y": y }] }).to_string();
-        let server = ResourceServer::new(RESOURCE, ISSUER, &keys).unwrap();
+        let keys = json!({ "keys": [{ "kty": "EC", "crv": "P-256", "x": x, "y": y }] });
+        let server = resource_server(RESOURCE, &keys).unwrap();
         let message = format!("{}.{}", encode(&json!({ "alg": "ES256" })), encode(&with("jti", json!(1))));
         let signature = pair.sign(&random, message.as_bytes()).unwrap();
         let token = format!("{message}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref()));
@@ -464,22 +438,23 @@ mod tests {
     #[test]
     fn a_challenge_points_to_the_metadata() {
         let (_, key) = signer();
-        let keys = json!({ "keys": [key] }).to_string();
-        let server = ResourceServer::new(RESOURCE, ISSUER, &keys).unwrap().scope("tools");
-        let place = "resource_metadata=\"https://tools.example/.well-known/oauth-protected-resource/mcp\"";
-        assert_eq!(server.challenge(None), format!("Bearer {place}"));
+        let keys = json!({ "keys": [key] });
+        let server = resource_server(RESOURCE, &keys).unwrap().scope("tools");
+        let metadata = "resource_metadata=\"https://tools.example/.well-known/oauth-protected-resource/mcp\"";
+        assert_eq!(server.challenge(None), format!("Bearer {metadata}"));
         assert_eq!(
             server.challenge(Some(TokenError::Invalid)),
-            format!("Bearer error=\"invalid_token\", {place}")
+            format!("Bearer error=\"invalid_token\", {metadata}")
         );
         assert_eq!(
             server.challenge(Some(TokenError::Scope)),
-            format!("Bearer error=\"insufficient_scope\", scope=\"tools\", {place}")
+            format!("Bearer error=\"insufficient_scope\", scope=\"tools\", {metadata}")
         );
         assert_eq!(server.metadata()["authorization_servers"], json!([ISSUER]));
-        for (resource, keys) in [("nonsense", keys.as_str()), (RESOURCE, "{}"), (RESOURCE, r#"{"keys":[]}"#)]
+        for (resource, keys) in
+            [("nonsense", &keys), (RESOURCE, &json!({})), (RESOURCE, &json!({ "keys": [] }))]
         {
-            assert!(ResourceServer::new(resource, ISSUER, keys).is_err(), "{resource} {keys}");
+            assert!(resource_server(resource, keys).is_err(), "{resource} {keys}");
         }
     }
 }

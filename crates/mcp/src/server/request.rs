@@ -28,19 +28,39 @@ pub(super) enum Outcome {
     Task(CreateTaskResult),
 }
 
+/// The method of an operation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum OperationKind {
+    Call,
+    Render,
+    Read,
+}
+
 /// The operation that a request asks for.
-pub(super) enum Operation {
-    Call(String, Map<String, Value>),
-    Render(String, Map<String, Value>),
-    Read(String),
+pub(super) struct Operation {
+    pub(super) kind: OperationKind,
+    /// The tool, the prompt or the URI.
+    pub(super) name: String,
+    pub(super) arguments: Map<String, Value>,
 }
 
 impl Operation {
-    pub(super) fn name(&self) -> &str {
-        match self {
-            Self::Call(name, _) | Self::Render(name, _) | Self::Read(name) => name,
-        }
+    pub(super) fn new(kind: OperationKind, name: String, arguments: Option<Map<String, Value>>) -> Self {
+        Self { kind, name, arguments: arguments.unwrap_or_default() }
     }
+
+    /// Binds a request state to its client, method and name.
+    pub(super) fn binding(&self, owner: Option<&str>) -> Binding {
+        Binding { owner: owner.map(str::to_owned), kind: self.kind, name: self.name.clone() }
+    }
+}
+
+/// The request that a request state belongs to.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Binding {
+    owner: Option<String>,
+    kind: OperationKind,
+    name: String,
 }
 
 /// The answers and the state of the previous round.

@@ -1,7 +1,6 @@
-//! Connections that are one conversation: stdio, stream pairs, Unix sockets.
+//! Connections that are one conversation: stdio and stream pairs.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rmcp::RoleServer;
@@ -70,65 +69,6 @@ impl Server {
         let lines = Lines::new(input, output, &self.0.limits);
         serve(&self.0, Principal(None), lines, CancellationToken::new()).await
     }
-
-    /// Serves clients of this user over a Unix socket, one message per line, until the returned value is
-    /// stopped or dropped. A stale socket file is replaced.
-    ///
-    /// # Errors
-    /// `DEPENDENCY` if the server cannot listen on the path.
-    #[cfg(unix)]
-    pub async fn unix(&self, path: impl AsRef<Path>) -> Result<RunningUnixServer, ToolError> {
-        use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-        let path = path.as_ref();
-        let failed = |error: std::io::Error| {
-            ToolError::dependency(format!("cannot listen on the socket `{}`: {error}", path.display()))
-        };
-        let is_stale = std::os::unix::net::UnixStream::connect(path)
-            .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
-        if is_stale {
-            std::fs::remove_file(path).map_err(failed)?;
-        }
-        let listener = tokio::net::UnixListener::bind(path).map_err(failed)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-        let owner = std::fs::metadata(path).map_err(failed)?.uid();
-        self.0.prepare().await?;
-        let stop = CancellationToken::new();
-        let (shared, stopping) = (Arc::clone(&self.0), stop.clone());
-        let task = tokio::spawn(async move {
-            let permits = Arc::new(tokio::sync::Semaphore::new(shared.limits.connections));
-            let connections = tokio_util::task::TaskTracker::new();
-            loop {
-                let accepted = async {
-                    let permit = Arc::clone(&permits).acquire_owned().await;
-                    (permit, listener.accept().await)
-                };
-                let (permit, accepted) = tokio::select! {
-                    () = stopping.cancelled() => break,
-                    accepted = accepted => accepted,
-                };
-                let Ok((stream, _)) = accepted else {
-                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-                    continue;
-                };
-                // The file mode also ensures this, but only after `set_permissions`.
-                if !stream.peer_cred().is_ok_and(|peer| peer.uid() == owner || peer.uid() == 0) {
-                    continue;
-                }
-                let (shared, stopping) = (Arc::clone(&shared), stopping.clone());
-                connections.spawn(async move {
-                    let _permit = permit;
-                    let (input, output) = stream.into_split();
-                    let lines = Lines::new(input, output, &shared.limits);
-                    if let Err(error) = serve(&shared, Principal(None), lines, stopping).await {
-                        tracing::debug!("Unix socket client: {error}");
-                    }
-                });
-            }
-            connections.close();
-            connections.wait().await;
-        });
-        Ok(RunningUnixServer { path: path.to_owned(), stop, task: Some(task) })
-    }
 }
 
 /// Serves one conversation until it ends.
@@ -153,39 +93,5 @@ where
     match running.waiting().await {
         Ok(_) => Ok(()),
         Err(error) => Err(ToolError::internal("the connection task panicked").caused_by(error)),
-    }
-}
-
-/// A server on a Unix socket. Dropping it stops the server.
-#[cfg(unix)]
-#[derive(Debug)]
-pub struct RunningUnixServer {
-    path: PathBuf,
-    stop: CancellationToken,
-    task: Option<tokio::task::JoinHandle<()>>,
-}
-
-#[cfg(unix)]
-impl RunningUnixServer {
-    /// The path of the socket.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Stops listening and waits up to 2 s for running calls.
-    pub async fn stop(mut self) {
-        self.stop.cancel();
-        if let Some(task) = self.task.take() {
-            let _ = task.await;
-        }
-    }
-}
-
-#[cfg(unix)]
-impl Drop for RunningUnixServer {
-    fn drop(&mut self) {
-        self.stop.cancel();
-        // The file may be gone or belong to another server.
-        let _ = std::fs::remove_file(&self.path);
     }
 }

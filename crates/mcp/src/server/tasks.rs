@@ -18,14 +18,13 @@ use serde_json::Value;
 use tokio::sync::{OnceCell, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use toolpost_core::{
-    Call, Cancellation, Clock as _, SystemClock, TaskRecord, TaskStore, Timestamp, ToolError, ToolSpec,
-    format_duration,
+    Call, Cancellation, TaskRecord, TaskStore, Timestamp, ToolError, ToolSpec, format_duration,
 };
 
 pub(super) use self::follow::{FollowedTasks, TaskFilter};
 pub(super) use self::memory::MemoryTasks;
-use self::record::TaskBody;
-pub(super) use self::record::{Rerun, TaskEnd};
+pub(super) use self::record::{Rerun, TaskBody};
+use self::record::{TaskEnd, now};
 use super::calls::{Active, NoticeSink, Step, Task, shown};
 use super::handler::{Shared, caller_of, rpc_error};
 use super::port::{Abilities, CallPort, Notice, PendingQuestion};
@@ -94,17 +93,6 @@ enum StopReason {
     Cancelled,
     Expired,
     ServerStopped,
-}
-
-/// The call that a task comes from.
-pub(super) struct Origin {
-    pub(super) owner: Option<String>,
-    pub(super) tool: String,
-    pub(super) rerun: Option<Rerun>,
-}
-
-fn now() -> Timestamp {
-    SystemClock.timestamp()
 }
 
 fn after(time: Timestamp, duration: Duration) -> Timestamp {
@@ -202,12 +190,16 @@ impl Tasks {
     pub(super) async fn adopt(
         self: &Arc<Self>,
         active: Active,
-        origin: Origin,
+        record: TaskBody,
     ) -> Result<WireTask, Option<Box<(Active, ToolError)>>> {
         let (sender, receiver) = oneshot::channel();
         let tasks = Arc::clone(self);
         tokio::spawn(async move {
-            let created = tasks.create(active, origin).await;
+            let until = after(record.created, tasks.ttl);
+            let created = match toolpost_core::random_hex(16) {
+                Ok(id) => tasks.begin(id, until, record, active).await,
+                Err(error) => Err(Box::new((active, error))),
+            };
             if let Err(Ok(orphan)) = sender.send(created) {
                 tasks.remove(&[orphan.task_id]).await;
             }
@@ -218,21 +210,6 @@ impl Tasks {
         }
     }
 
-    async fn create(
-        self: &Arc<Self>,
-        active: Active,
-        origin: Origin,
-    ) -> Result<WireTask, Box<(Active, ToolError)>> {
-        let id = match toolpost_core::random_hex(16) {
-            Ok(id) => id,
-            Err(error) => return Err(Box::new((active, error))),
-        };
-        let created = now();
-        let Origin { owner, tool, rerun } = origin;
-        let record = TaskBody { owner, tool, created, updated: created, message: None, end: None, rerun };
-        self.begin(id, after(created, self.ttl), record, active).await
-    }
-
     /// Stores a task and runs its call.
     async fn begin(
         self: &Arc<Self>,
@@ -241,11 +218,7 @@ impl Tasks {
         record: TaskBody,
         active: Active,
     ) -> Result<WireTask, Box<(Active, ToolError)>> {
-        let body = match serde_json::to_value(&record) {
-            Ok(body) => body,
-            Err(error) => return Err(Box::new((active, error.into()))),
-        };
-        let bytes = body.to_string().len();
+        let (body, bytes) = record.stored();
         let wire = record.task(&id, until, self.poll);
         let (start, started) = oneshot::channel();
         let stop = CancellationToken::new();
@@ -348,7 +321,7 @@ impl Tasks {
                 })?
             }
         };
-        Ok(record.detail(id, until, self.poll, BTreeMap::new().into_iter().collect()))
+        Ok(record.detail(id, until, self.poll, BTreeMap::new()))
     }
 
     /// Answers questions of a task. Unknown and duplicate answers are ignored.
@@ -435,14 +408,12 @@ impl Tasks {
                 StopReason::ServerStopped => TaskEnd::interrupted(&interrupted("was stopped")),
             }));
             let others = bytes - entry.bytes;
-            let mut body = serde_json::to_value(&record).unwrap_or_default();
-            let mut size = body.to_string().len();
+            let (mut body, mut size) = record.stored();
             if others.saturating_add(size) > max {
                 record.end = Some(TaskEnd::interrupted(&ToolError::limit(format!(
                     "the result of {size} bytes exceeds the limit of {max} for all tasks"
                 ))));
-                body = serde_json::to_value(&record).unwrap_or_default();
-                size = body.to_string().len();
+                (body, size) = record.stored();
             }
             entry.bytes = size;
             entry.until = entry.until.max(after(record.updated, self.ttl.min(MIN_RESULT_TTL)));
@@ -562,13 +533,13 @@ impl Tasks {
             record.rerun = None;
             record.updated = now();
             record.end = Some(TaskEnd::interrupted(&interrupted("exited")));
-            let body = serde_json::to_value(&record).unwrap_or_default();
+            let (body, _) = record.stored();
             if let Err(error) = self.store.put(TaskRecord { id: id.clone(), until, body }).await {
                 tracing::warn!("cannot store the end of an interrupted task: {error}");
                 unsaved = Some(Box::new(record.clone()));
             }
         }
-        let bytes = serde_json::to_string(&record).map_or(0, |text| text.len());
+        let (_, bytes) = record.stored();
         let mut table = self.lock();
         table.bytes += bytes;
         table.changes += 1;

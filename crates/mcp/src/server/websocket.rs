@@ -1,11 +1,7 @@
 //! The WebSocket transport: one JSON-RPC message per text message. It is an extension of Toolpost.
 
-use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::stream::{SplitSink, SplitStream};
-use futures_util::{SinkExt as _, StreamExt as _};
 use http::header::{
     CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, UPGRADE,
 };
@@ -16,22 +12,15 @@ use hyper_util::rt::TokioIo;
 use rmcp::RoleServer;
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
-use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
-use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::http::{Answer, HttpServer, text};
 use super::wire::{Read, RequestGate};
-use super::{Principal, ServerLimits, streams};
-
-/// The WebSocket subprotocol, for clients that request one.
-const SUBPROTOCOL: &str = "mcp";
-/// The interval of pings.
-const PING_INTERVAL: Duration = Duration::from_secs(30);
-
-type Stream = WebSocketStream<TokioIo<Upgraded>>;
+use super::{Principal, streams};
+use crate::websocket::{SUBPROTOCOL, SendError, Socket, config};
 
 /// Upgrades a request to WebSocket and serves it until it ends.
 pub(super) fn accept(server: &Arc<HttpServer>, head: &mut Parts, principal: Principal) -> Answer {
@@ -57,12 +46,11 @@ pub(super) fn accept(server: &Arc<HttpServer>, head: &mut Parts, principal: Prin
     server.upgraded.spawn(async move {
         let upgraded = tokio::time::timeout(shared.limits.head_time, upgrade).await;
         let Ok(Ok(upgraded)) = upgraded else { return };
-        let mut config = WebSocketConfig::default();
-        config.max_message_size = Some(shared.limits.request_bytes);
-        config.max_frame_size = Some(shared.limits.request_bytes);
-        let stream =
-            WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
-        let messages = Messages::new(stream, &shared.limits);
+        let (upgraded, limits) = (TokioIo::new(upgraded), &shared.limits);
+        let config = Some(config(limits.request_bytes));
+        let stream = WebSocketStream::from_raw_socket(upgraded, Role::Server, config).await;
+        let gate = RequestGate::new(limits.requests_per_stream);
+        let messages = Messages { socket: Socket::new(stream, limits.write_time), gate };
         if let Err(error) = streams::serve(&shared, principal, messages, ended).await {
             tracing::debug!("WebSocket client: {error}");
         }
@@ -96,101 +84,44 @@ fn has_token(headers: &HeaderMap, name: &http::HeaderName, token: &str) -> bool 
 
 /// A WebSocket as an rmcp transport.
 struct Messages {
-    incoming: SplitStream<Stream>,
-    outgoing: Arc<Mutex<SplitSink<Stream, Message>>>,
+    socket: Socket<TokioIo<Upgraded>>,
     gate: RequestGate,
-    timeout: Duration,
-}
-
-impl Messages {
-    fn new(stream: Stream, limits: &ServerLimits) -> Self {
-        let (outgoing, incoming) = stream.split();
-        Self {
-            incoming,
-            outgoing: Arc::new(Mutex::new(outgoing)),
-            gate: RequestGate::new(limits.requests_per_stream),
-            timeout: limits.write_time,
-        }
-    }
-
-    /// Sends a message in the background.
-    fn send_in_background(&self, message: Message, permit: Option<OwnedSemaphorePermit>) {
-        let (outgoing, timeout) = (Arc::clone(&self.outgoing), self.timeout);
-        tokio::spawn(async move {
-            let _permit = permit;
-            let _ = send(&outgoing, message, timeout).await;
-        });
-    }
-}
-
-async fn send(
-    outgoing: &Mutex<SplitSink<Stream, Message>>,
-    message: Message,
-    timeout: Duration,
-) -> io::Result<()> {
-    let mut outgoing = outgoing.lock().await;
-    match tokio::time::timeout(timeout, outgoing.send(message)).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(Error::Io(error))) => Err(error),
-        Ok(Err(error)) => Err(io::Error::other(error)),
-        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "writing to the client timed out")),
-    }
 }
 
 impl Transport<RoleServer> for Messages {
-    type Error = io::Error;
+    type Error = SendError;
 
     fn send(
         &mut self,
         message: TxJsonRpcMessage<RoleServer>,
-    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+    ) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
         let permit = self.gate.answered(&message);
-        let (outgoing, timeout) = (Arc::clone(&self.outgoing), self.timeout);
+        let sending = self.socket.send_json(serde_json::to_string(&message));
         async move {
             let _permit = permit;
-            send(&outgoing, Message::text(serde_json::to_string(&message)?), timeout).await
+            sending.await
         }
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
-        let mut is_pinged = false;
         loop {
-            let next = match tokio::time::timeout(PING_INTERVAL, self.incoming.next()).await {
-                Ok(next) => next?,
-                Err(_) if is_pinged => return None,
-                Err(_) => {
-                    is_pinged = true;
-                    self.send_in_background(Message::Ping(bytes::Bytes::new()), None);
-                    continue;
-                }
-            };
-            is_pinged = false;
-            let read = match next {
-                Ok(Message::Text(text)) => self.gate.read(text.as_bytes()),
-                Ok(Message::Binary(bytes)) => self.gate.read(&bytes),
-                Ok(Message::Close(_)) => return None,
-                // tungstenite answers pings.
-                Ok(_) => continue,
-                Err(error) => {
-                    tracing::debug!("WebSocket error: {error}");
-                    return None;
-                }
-            };
-            match read {
+            match self.gate.read(&self.socket.next().await?) {
                 Read::Message(message) => return Some(*message),
                 Read::Rejected(answer, permit) => {
                     let answer = String::from_utf8(answer).unwrap_or_default();
-                    self.send_in_background(Message::text(answer), Some(permit));
+                    let sending = self.socket.send(Message::text(answer));
+                    tokio::spawn(async move {
+                        let _permit = permit;
+                        let _ = sending.await;
+                    });
                 }
                 Read::Nothing => {}
             }
         }
     }
 
-    async fn close(&mut self) -> Result<(), Self::Error> {
-        let mut outgoing = self.outgoing.lock().await;
-        // The connection may be closed already.
-        let _ = tokio::time::timeout(Duration::from_secs(1), outgoing.close()).await;
+    async fn close(&mut self) -> Result<(), SendError> {
+        self.socket.close().await;
         Ok(())
     }
 }

@@ -1,27 +1,26 @@
-//! Servers as sources of tools.
+//! MCP servers as sources of tools.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "helpers of tests; what is skipped is printed"
+    reason = "test helpers; skipped tests print a line"
 )]
 
+mod calls;
 mod conformance;
-mod everyday;
-mod faults;
 #[expect(
     deprecated,
     clippy::unnecessary_wraps,
-    clippy::needless_pass_by_value,
     clippy::disallowed_methods,
-    reason = "servers of the older era do all of it, and this one ends itself"
+    reason = "the fixture covers deprecated methods and exits its own process"
 )]
 mod fixture;
-mod foreign;
+mod foreign_servers;
 mod hostile;
 mod hostile_http;
 mod oauth;
-mod options;
-mod own;
+mod programs;
+mod reconnects;
+mod round_trip;
 mod support;
 mod websocket;

@@ -1,4 +1,4 @@
-//! The Model Context Protocol, from outside.
+//! Tests of the MCP server and client through their public interfaces.
 
 #[cfg(all(feature = "client", feature = "server", target_os = "linux"))]
 mod client;

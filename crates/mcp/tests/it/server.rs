@@ -4,22 +4,22 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "helpers of tests; what is skipped is printed"
+    reason = "test helpers; skipped tests print a line"
 )]
 
-mod asking;
 mod bad_input;
 mod changes;
 mod conformance;
+mod foreign_clients;
 #[cfg(feature = "client")]
 mod gateway;
 mod http;
 mod oauth;
-mod peers;
+mod questions;
 mod sessions;
 mod streams;
 mod support;
+mod task_store;
 mod tasks;
-mod tasks_kept;
 mod tls;
 mod websocket;

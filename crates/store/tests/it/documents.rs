@@ -1,4 +1,4 @@
-//! What a store promises of documents.
+//! Documents: versions, conflicts, history and lists.
 
 use std::sync::Arc;
 
@@ -6,23 +6,23 @@ use serde_json::{Value, json};
 use toolpost_core::{CallId, Clock, Code, Commit, Committed, DocStore, Document, Timestamp};
 use toolpost_store::Store;
 
-use crate::support::{increment, put, set, write};
+use crate::support::{Lock, increment, put, set, write};
 
 fn store() -> (tempfile::TempDir, Store) {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path().join("state.db")).unwrap();
-    (folder, store)
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path().join("state.db")).unwrap();
+    (directory, store)
 }
 
-fn nothing(id: &str) -> Document {
+fn missing(id: &str) -> Document {
     Document { id: id.into(), version: 0, value: Arc::new(Value::Null) }
 }
 
 #[tokio::test]
-async fn what_was_never_written_is_version_0_and_null() {
-    let (_folder, store) = store();
-    assert_eq!(store.load("a").await.unwrap(), nothing("a"));
-    assert_eq!(store.at("a", 0).await.unwrap(), nothing("a"));
+async fn a_missing_document_is_version_0_and_null() {
+    let (_directory, store) = store();
+    assert_eq!(store.load("a").await.unwrap(), missing("a"));
+    assert_eq!(store.at("a", 0).await.unwrap(), missing("a"));
     assert_eq!(store.log("a", 0, 10).await.unwrap(), []);
     assert_eq!(store.list("", None, 10).await.unwrap(), []);
     assert_eq!(store.at("a", 1).await.unwrap_err().code(), Code::NotFound);
@@ -30,8 +30,8 @@ async fn what_was_never_written_is_version_0_and_null() {
 }
 
 #[tokio::test]
-async fn values_come_back_as_they_were() {
-    let (folder, store) = store();
+async fn values_round_trip_exactly() {
+    let (directory, store) = store();
     let values = [
         json!(null),
         json!(0.1 + 0.2),
@@ -43,10 +43,10 @@ async fn values_come_back_as_they_were() {
     ];
     for (index, value) in values.iter().enumerate() {
         set(&store, &format!("v/{index}"), value.clone()).await;
-        set(&store, "all", json!({"before": {"filling": "so that a patch is smaller"}, "it": value})).await;
+        set(&store, "all", json!({"before": {"padding": "makes the patch smaller"}, "it": value})).await;
     }
     drop(store);
-    let store = Store::open(folder.path().join("state.db")).unwrap();
+    let store = Store::open(directory.path().join("state.db")).unwrap();
     for (index, value) in values.iter().enumerate() {
         let text = |value: &Value| serde_json::to_string(value).unwrap();
         let found = store.load(&format!("v/{index}")).await.unwrap();
@@ -57,35 +57,35 @@ async fn values_come_back_as_they_were() {
 }
 
 #[tokio::test]
-async fn the_older_base_loses_and_is_told_what_won() {
-    let (_folder, store) = store();
-    let old = nothing("a");
+async fn a_stale_base_conflicts_and_gets_the_newest_version() {
+    let (_directory, store) = store();
+    let old = missing("a");
     assert_eq!(put(&store, &old, json!({"n": 1})).await.unwrap(), Committed::Done(vec![1]));
     let newest = Document { id: "a".into(), version: 1, value: Arc::new(json!({"n": 1})) };
     assert_eq!(put(&store, &old, json!({"n": 2})).await.unwrap(), Committed::Conflict(vec![newest.clone()]));
-    // A base from the future is as wrong as an old one.
+    // A base from the future conflicts as well.
     let future = Document { version: 7, ..newest.clone() };
     assert_eq!(
         put(&store, &future, json!({"n": 2})).await.unwrap(),
         Committed::Conflict(vec![newest.clone()])
     );
-    // A store that has to read what won from the file says the same.
+    // Another store reads the newest version from the file.
     let other = Store::open(store.path()).unwrap();
     assert_eq!(put(&other, &old, json!({"n": 2})).await.unwrap(), Committed::Conflict(vec![newest]));
     assert_eq!(store.load("a").await.unwrap().version, 1);
 }
 
 #[tokio::test]
-async fn several_documents_are_committed_together_or_not_at_all() {
-    let (_folder, store) = store();
+async fn a_commit_of_several_documents_is_atomic() {
+    let (_directory, store) = store();
     set(&store, "b", json!(1)).await;
     let writes =
-        vec![write(&nothing("a"), json!(1)), write(&nothing("b"), json!(2)), write(&nothing("c"), json!(3))];
+        vec![write(&missing("a"), json!(1)), write(&missing("b"), json!(2)), write(&missing("c"), json!(3))];
     let answer = store.commit(Commit { writes, ..Commit::default() }).await.unwrap();
     let newest = Document { id: "b".into(), version: 1, value: Arc::new(json!(1)) };
     assert_eq!(answer, Committed::Conflict(vec![newest.clone()]));
     assert_eq!(store.list("", None, 10).await.unwrap(), [("b".to_owned(), 1)]);
-    let writes = vec![write(&nothing("a"), json!(1)), write(&newest, json!(2))];
+    let writes = vec![write(&missing("a"), json!(1)), write(&newest, json!(2))];
     let answer = store.commit(Commit { writes, ..Commit::default() }).await.unwrap();
     assert_eq!(answer, Committed::Done(vec![1, 2]));
     assert_eq!(store.list("", None, 10).await.unwrap(), [("a".to_owned(), 1), ("b".to_owned(), 2)]);
@@ -105,29 +105,29 @@ impl Clock for Fixed {
 }
 
 #[tokio::test]
-async fn a_commit_counts_only_if_what_it_was_made_from_is_still_the_newest() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path().join("state.db")).unwrap();
+async fn a_changed_read_document_is_a_conflict() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path().join("state.db")).unwrap();
     let other = Store::open(store.path()).unwrap();
     set(&store, "seen", json!(1)).await;
     let commit = async |version| {
-        let writes = vec![write(&nothing("a"), json!(1))];
+        let writes = vec![write(&missing("a"), json!(1))];
         let reads = vec![("seen".to_owned(), version)];
         store.commit(Commit { writes, reads, ..Commit::default() }).await.unwrap()
     };
     let newest = set(&other, "seen", json!(2)).await;
     assert_eq!(commit(1).await, Committed::Conflict(vec![newest]));
-    assert_eq!(store.load("a").await.unwrap(), nothing("a"));
+    assert_eq!(store.load("a").await.unwrap(), missing("a"));
     assert_eq!(commit(2).await, Committed::Done(vec![1]));
 }
 
 #[tokio::test]
-async fn the_history_says_what_changed_when_by_which_call_and_why() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::options().clock(Arc::new(Fixed)).open(folder.path().join("state.db")).unwrap();
+async fn the_history_has_time_call_patch_and_event() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::options().clock(Arc::new(Fixed)).open(directory.path().join("state.db")).unwrap();
     let call = CallId::new();
-    let change = write(&nothing("a"), json!({"n": 1}));
-    let event = json!({"why": ["because"]});
+    let change = write(&missing("a"), json!({"n": 1}));
+    let event = json!({"reason": ["test"]});
     let commit = Commit {
         writes: vec![change.clone()],
         call: Some(call),
@@ -150,21 +150,21 @@ async fn the_history_says_what_changed_when_by_which_call_and_why() {
     assert_eq!(log[0].patch, json!([{"op": "replace", "path": "/n", "value": 2}]));
 }
 
-/// Long enough for several milestones, and with a document that is larger than its changes.
+/// The history has several milestones, and a document larger than its patches.
 #[tokio::test]
-async fn every_version_of_a_long_history_can_be_read() {
-    let (folder, store) = store();
-    let filling = "x".repeat(3_000);
-    let value = |n: u64| json!({"n": n, "filling": filling, "list": vec![n; (n % 7) as usize]});
-    let mut document = nothing("a");
+async fn every_version_of_a_long_history_is_readable() {
+    let (directory, store) = store();
+    let padding = "x".repeat(3_000);
+    let value = |n: u64| json!({"n": n, "padding": padding, "list": vec![n; (n % 7) as usize]});
+    let mut document = missing("a");
     for n in 1..=300 {
-        // Two documents in turn, so that changes of one are not neighbours.
+        // Changes of two documents alternate in the file.
         set(&store, "b", json!(n)).await;
         assert_eq!(put(&store, &document, value(n)).await.unwrap(), Committed::Done(vec![n]));
         document = Document { version: n, value: Arc::new(value(n)), ..document };
     }
     drop(store);
-    let store = Store::open(folder.path().join("state.db")).unwrap();
+    let store = Store::open(directory.path().join("state.db")).unwrap();
     assert_eq!(store.load("a").await.unwrap(), document);
     for n in 1..=300 {
         assert_eq!(*store.at("a", n).await.unwrap().value, value(n), "{n}");
@@ -185,14 +185,14 @@ async fn every_version_of_a_long_history_can_be_read() {
     for (after, limit) in [(300, 10), (u64::MAX, 10), (0, 0)] {
         assert_eq!(store.log("a", after, limit).await.unwrap(), [], "after {after}, at most {limit}");
     }
-    // The changes are a fraction of the documents: most versions are kept as patches.
+    // Most versions are stored as patches.
     let bytes = std::fs::metadata(store.path()).unwrap().len();
     assert!(bytes < 200_000, "{bytes}");
 }
 
 #[tokio::test]
-async fn lists_go_by_name_prefix_and_page() {
-    let (_folder, store) = store();
+async fn lists_are_sorted_filtered_and_paged() {
+    let (_directory, store) = store();
     for id in ["a", "a/1", "a/2", "a/%", "a/_", "b", "é", "A", "a\u{10FFFF}"] {
         set(&store, id, json!(1)).await;
     }
@@ -216,27 +216,23 @@ async fn lists_go_by_name_prefix_and_page() {
     }
 }
 
-/// All in one queue: the writer takes them together, and each is its own compare-and-set.
+/// The writer takes the whole queue as one transaction; each commit is its own compare-and-set.
 #[tokio::test]
 async fn commits_of_one_document_in_one_batch_see_each_other() {
-    let (_folder, store) = store();
-    let blocker = rusqlite::Connection::open(store.path()).unwrap();
-    blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let (_directory, store) = store();
+    let lock = Lock::new(&store);
     let commits = (0..20).map(|n| {
-        // Ten that follow each other, and ten from the same base, of which the first wins.
+        // Ten consecutive commits, then ten from the same base; the first of these wins.
         let base = if n < 10 { n } else { 10 };
-        let from = Document { version: base, value: Arc::new(json!({"n": base})), ..nothing("a") };
+        let from = Document { version: base, value: Arc::new(json!({"n": base})), ..missing("a") };
         let value = json!({"n": base + 1, "by": n});
         let store = store.clone();
         async move { put(&store, &from, value).await.unwrap() }
     });
     let all = futures_util::future::join_all(commits);
-    let release = async {
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        blocker.execute_batch("COMMIT").unwrap();
-    };
-    let (answers, ()) = tokio::join!(all, release);
-    let newest = Document { version: 11, value: Arc::new(json!({"n": 11, "by": 10})), ..nothing("a") };
+    // The commits are queued when they are polled first.
+    let (answers, ()) = tokio::join!(all, async { drop(lock) });
+    let newest = Document { version: 11, value: Arc::new(json!({"n": 11, "by": 10})), ..missing("a") };
     let expected: Vec<Committed> = (1..=11)
         .map(|version| Committed::Done(vec![version]))
         .chain((0..9).map(|_| Committed::Conflict(vec![newest.clone()])))
@@ -247,9 +243,9 @@ async fn commits_of_one_document_in_one_batch_see_each_other() {
 
 #[tokio::test]
 async fn two_stores_on_one_file_see_each_other() {
-    let (_folder, first) = store();
+    let (_directory, first) = store();
     let second = Store::open(first.path()).unwrap();
-    let (mut here, mut there) = (nothing("a"), nothing("a"));
+    let (mut here, mut there) = (missing("a"), missing("a"));
     for round in 0..100 {
         assert_eq!(increment(&first, &mut here).await.unwrap(), 2 * round + 1);
         assert_eq!(increment(&second, &mut there).await.unwrap(), 2 * round + 2);
@@ -259,51 +255,51 @@ async fn two_stores_on_one_file_see_each_other() {
 }
 
 #[tokio::test]
-async fn a_commit_that_nobody_waits_for_is_stored_before_the_store_is_gone() {
-    let (folder, store) = store();
+async fn a_dropped_commit_is_stored_before_the_store_is_dropped() {
+    let (directory, store) = store();
     {
-        let document = nothing("a");
+        let document = missing("a");
         let commit = put(&store, &document, json!(1));
         tokio::pin!(commit);
-        // Once: it is handed over, and then forgotten.
+        // Polled once, which queues it.
         tokio::select! {
             biased;
-            _ = &mut commit => panic!("an answer without a wait"),
+            _ = &mut commit => panic!("answered at once"),
             () = std::future::ready(()) => {}
         }
     }
     drop(store);
-    let store = Store::open(folder.path().join("state.db")).unwrap();
+    let store = Store::open(directory.path().join("state.db")).unwrap();
     assert_eq!(*store.load("a").await.unwrap().value, json!(1));
 }
 
 #[test]
 fn a_store_needs_no_runtime() {
-    let (_folder, store) = store();
+    let (_directory, store) = store();
     futures_util::FutureExt::now_or_never(store.load("a")).unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn a_forgotten_document_is_gone_from_the_file_and_begins_anew() {
+async fn a_forgotten_document_is_erased_from_the_file_and_starts_again() {
     const CANARY: &str = "canary-7f3a91";
-    let (folder, store) = store();
+    let (directory, store) = store();
     let other = set(&store, "other", json!({"n": 1})).await;
     for step in 0..200 {
-        set(&store, "gone", json!({"secret": CANARY, "step": step, "filling": "x".repeat(300)})).await;
+        set(&store, "gone", json!({"secret": CANARY, "step": step, "padding": "x".repeat(300)})).await;
         set(&store, "other", json!({"n": step})).await;
     }
-    // The writer remembers the document, and must not go on from it.
+    // The writer must drop its cached version.
     assert!(store.forget("gone").await.unwrap());
     assert!(!store.forget("gone").await.unwrap());
-    assert_eq!(store.load("gone").await.unwrap(), nothing("gone"));
+    assert_eq!(store.load("gone").await.unwrap(), missing("gone"));
     assert_eq!(store.log("gone", 0, 10).await.unwrap(), []);
     assert_eq!(store.at("gone", 1).await.unwrap_err().code(), Code::NotFound);
-    assert_eq!(put(&store, &nothing("gone"), json!(1)).await.unwrap(), Committed::Done(vec![1]));
+    assert_eq!(put(&store, &missing("gone"), json!(1)).await.unwrap(), Committed::Done(vec![1]));
     let other = store.at("other", other.version + 100).await.unwrap();
     assert_eq!(other.value["n"], 99);
     assert_eq!(store.log("other", 0, 1_000).await.unwrap().len(), 201);
     drop(store);
-    for file in std::fs::read_dir(folder.path()).unwrap() {
+    for file in std::fs::read_dir(directory.path()).unwrap() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();
         assert!(!bytes.windows(CANARY.len()).any(|window| window == CANARY.as_bytes()));
     }

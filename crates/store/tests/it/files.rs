@@ -1,38 +1,37 @@
-//! Files that are missing, foreign, damaged, newer, read-only or have no room.
+//! Files that are missing, foreign, damaged, newer, read-only or on a full disk.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
 
 use serde_json::json;
 use toolpost_core::{Code, Committed, DocStore, ToolError};
 use toolpost_store::Store;
 
-use crate::support::{again, block_on, part, put, set};
+use crate::support::{Lock, block_on, child, put, role, set};
 
 fn filled(path: &Path) {
     let store = Store::open(path).unwrap();
     for n in 0..50 {
-        block_on(set(&store, &format!("d/{n}"), json!({"n": n, "filling": "x".repeat(500)})));
+        block_on(set(&store, &format!("d/{n}"), json!({"n": n, "padding": "x".repeat(500)})));
     }
 }
 
-/// What a store says of a file, which must be the same afterwards, byte for byte.
-fn refused(path: &Path, code: Code, words: &str) -> ToolError {
+/// The error of opening a file, which must not change.
+fn rejected(path: &Path, code: Code, text: &str) -> ToolError {
     let before = std::fs::read(path).unwrap_or_default();
     let error = Store::open(path).map(drop).unwrap_err();
     assert_eq!(error.code(), code, "{error}");
-    assert!(error.message().contains(words), "`{words}` is not in: {error}");
+    assert!(error.message().contains(text), "`{text}` is not in: {error}");
     assert!(error.message().contains(&path.display().to_string()), "no path in: {error}");
-    assert!(error.suggestion().is_some_and(|next| next.len() > 10), "nothing to do next: {error}");
+    assert!(error.suggestion().is_some_and(|next| next.len() > 10), "no suggestion: {error}");
     assert_eq!(std::fs::read(path).unwrap_or_default(), before, "the file was changed");
     error
 }
 
 #[test]
-fn a_new_store_is_made_with_its_folders_for_this_user_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("one/two/state.db");
+fn a_new_store_is_private_and_creates_its_directories() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("one/two/state.db");
     filled(&path);
     #[cfg(unix)]
     {
@@ -42,18 +41,18 @@ fn a_new_store_is_made_with_its_folders_for_this_user_alone() {
         let store = Store::open(&path).unwrap();
         block_on(set(&store, "a", json!(1)));
         for extra in ["one/two/state.db-wal", "one/two/state.db-shm"] {
-            assert_eq!(mode(&folder.path().join(extra)), 0o600, "{extra}");
+            assert_eq!(mode(&directory.path().join(extra)), 0o600, "{extra}");
         }
     }
-    // Closed, it is one file.
+    // A closed store is one file.
     assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
 }
 
 #[test]
-fn a_path_is_a_path_whatever_it_looks_like() {
-    let folder = tempfile::tempdir().unwrap();
+fn a_path_is_never_a_uri() {
+    let directory = tempfile::tempdir().unwrap();
     for name in [":memory:", "file:x?mode=memory", "a b%20#?.db", "é"] {
-        let path = folder.path().join(name);
+        let path = directory.path().join(name);
         filled(&path);
         assert_eq!(block_on(Store::open(&path).unwrap().list("", None, 100)).unwrap().len(), 50, "{name}");
         assert!(std::fs::metadata(&path).unwrap().len() > 10_000, "{name}");
@@ -61,44 +60,44 @@ fn a_path_is_a_path_whatever_it_looks_like() {
 }
 
 #[test]
-fn what_is_no_store_is_left_alone() {
-    let folder = tempfile::tempdir().unwrap();
+fn a_foreign_file_is_rejected_and_unchanged() {
+    let directory = tempfile::tempdir().unwrap();
     let file = |name: &str, bytes: &[u8]| {
-        let path = folder.path().join(name);
+        let path = directory.path().join(name);
         std::fs::write(&path, bytes).unwrap();
         path
     };
-    refused(&file("text", &b"Not a database. ".repeat(100)), Code::InvalidPath, "is not a database");
-    refused(&file("short", b"SQLite"), Code::InvalidPath, "is not a database");
-    refused(folder.path(), Code::InvalidPath, "cannot be opened");
-    refused(&file("text", b"x").join("below"), Code::InvalidPath, "cannot be opened");
+    rejected(&file("text", &b"Not a database. ".repeat(100)), Code::InvalidPath, "is not a database");
+    rejected(&file("short", b"SQLite"), Code::InvalidPath, "is not a database");
+    rejected(directory.path(), Code::InvalidPath, "cannot be opened");
+    rejected(&file("text", b"x").join("below"), Code::InvalidPath, "cannot be opened");
 
-    let foreign = folder.path().join("foreign.db");
+    let foreign = directory.path().join("foreign.db");
     let connection = rusqlite::Connection::open(&foreign).unwrap();
     connection.execute_batch("CREATE TABLE theirs (a); INSERT INTO theirs VALUES (1);").unwrap();
     drop(connection);
-    refused(&foreign, Code::InvalidPath, "another program");
+    rejected(&foreign, Code::InvalidPath, "another program");
 }
 
 #[test]
-fn a_newer_format_is_refused_by_name_and_number() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state.db");
+fn a_newer_format_is_rejected() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state.db");
     filled(&path);
     let connection = rusqlite::Connection::open(&path).unwrap();
     connection.pragma_update(None, "user_version", 999).unwrap();
     drop(connection);
-    let error = refused(&path, Code::Precondition, "has format 999");
+    let error = rejected(&path, Code::Precondition, "has format 999");
     assert_eq!((&error.context()["found"], &error.context()["known"]), (&json!(999), &json!(1)));
 }
 
 #[test]
-fn a_damaged_file_says_so_and_is_kept() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state.db");
+fn a_damaged_file_is_an_error_and_stays_unchanged() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state.db");
     filled(&path);
     let whole = std::fs::read(&path).unwrap();
-    // Cut anywhere behind the header.
+    // Truncated after the header.
     for length in [whole.len() / 2, whole.len() - 4096, 4096, 1000, 512] {
         std::fs::write(&path, &whole[..length]).unwrap();
         let error = Store::open(&path).map(drop).unwrap_err();
@@ -106,7 +105,7 @@ fn a_damaged_file_says_so_and_is_kept() {
         assert!(known && error.suggestion().is_some(), "{length}: {error}");
         assert_eq!(std::fs::read(&path).unwrap(), whole[..length], "{length}");
     }
-    // Overwritten in the middle: what lies elsewhere is still read, the rest is an error and never a wrong value.
+    // Overwritten in the middle: intact documents are readable, damaged ones fail.
     let mut holed = whole.clone();
     let (start, end) = (whole.len() / 2 / 4096 * 4096, whole.len() - 4096);
     holed[start..end].fill(0xA5);
@@ -125,10 +124,10 @@ fn a_damaged_file_says_so_and_is_kept() {
     assert!((1..50).contains(&damaged), "{damaged}");
 }
 
-/// A change whose text or place was tampered with is an error that names the document and the version.
+/// A modified change is an error that names the document and the version.
 #[test]
-fn a_history_that_contradicts_itself_is_an_error() {
-    let folder = tempfile::tempdir().unwrap();
+fn an_inconsistent_history_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
     for (index, (tamper, words)) in [
         ("UPDATE changes SET previous = seq WHERE version = 3", "version 2 of `a`"),
         ("UPDATE changes SET patch = '[' WHERE version = 2", "version 2 of `a`"),
@@ -143,10 +142,10 @@ fn a_history_that_contradicts_itself_is_an_error() {
     .into_iter()
     .enumerate()
     {
-        let path = folder.path().join(index.to_string());
+        let path = directory.path().join(index.to_string());
         let store = Store::open(&path).unwrap();
         for n in 0..3 {
-            block_on(set(&store, "a", json!({"n": n, "filling": "x".repeat(500)})));
+            block_on(set(&store, "a", json!({"n": n, "padding": "x".repeat(500)})));
         }
         rusqlite::Connection::open(&path).unwrap().execute_batch(tamper).unwrap();
         let error = block_on(store.load("a")).unwrap_err();
@@ -154,26 +153,20 @@ fn a_history_that_contradicts_itself_is_an_error() {
     }
 }
 
-/// The file of the first release: it must be read by every later one. To make the next: open a new file, commit as
-/// below, and check it in under the next number; never change an old one.
 #[tokio::test]
 async fn a_damaged_document_fails_only_the_commit_that_needs_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path().join("state.db")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path().join("state.db")).unwrap();
     for id in ["damaged", "whole"] {
         set(&store, id, json!(1)).await;
     }
     let (damaged, whole) = (store.load("damaged").await.unwrap(), store.load("whole").await.unwrap());
     set(&store, "damaged", json!(2)).await;
-    let blocker = rusqlite::Connection::open(store.path()).unwrap();
-    blocker
-        .execute_batch("UPDATE changes SET patch = 'x', value = 'x' WHERE version = 2; BEGIN IMMEDIATE")
-        .unwrap();
-    // Both wait for the lock, and go in one transaction. The first would be told what is there now.
-    let release = async {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        drop(blocker);
-    };
+    let connection = rusqlite::Connection::open(store.path()).unwrap();
+    connection.execute_batch("UPDATE changes SET patch = 'x', value = 'x' WHERE version = 2").unwrap();
+    // Both commits wait for the lock and share one transaction. The first is a conflict with a damaged version.
+    let lock = Lock::new(&store);
+    let release = async { drop(lock) };
     let (lost, done, ()) =
         tokio::join!(put(&store, &damaged, json!(3)), put(&store, &whole, json!(2)), release);
     assert_eq!(lost.unwrap_err().code(), Code::Dependency);
@@ -181,11 +174,12 @@ async fn a_damaged_document_fails_only_the_commit_that_needs_it() {
     assert_eq!(*store.load("whole").await.unwrap().value, json!(2));
 }
 
+/// `tests/golden` has one file per format; every release must read all of them. A new format needs a new file.
 #[test]
-fn the_file_of_each_format_is_read() {
+fn the_file_of_each_format_is_readable() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/1.db");
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state.db");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state.db");
     std::fs::copy(&golden, &path).unwrap();
     let store = Store::open(&path).unwrap();
     block_on(async {
@@ -206,7 +200,7 @@ fn the_file_of_each_format_is_read() {
         assert_eq!(first.event, Some(json!({"why": "first"})));
         assert_eq!(*store.load("notes").await.unwrap().value, json!(["é", 0.1, null]));
     });
-    // What a new file looks like is what the newest golden file looks like: a change needs a step and a file.
+    // A new file has the schema of the newest golden file.
     let schema = |path: &Path| -> Vec<String> {
         let connection = rusqlite::Connection::open(path).unwrap();
         let mut statement = connection.prepare("SELECT sql FROM sqlite_schema ORDER BY name").unwrap();
@@ -216,7 +210,7 @@ fn the_file_of_each_format_is_read() {
             .map(Result::unwrap)
             .collect()
     };
-    let fresh = folder.path().join("fresh.db");
+    let fresh = directory.path().join("fresh.db");
     drop(Store::open(&fresh).unwrap());
     assert_eq!(schema(&fresh), schema(&path));
 }
@@ -228,35 +222,35 @@ fn counter(version: u64) -> serde_json::Value {
     json!({"n": version, "filling": "so that a patch is smaller than the document, which it is not for a bare number"})
 }
 
-/// Runs a shell script with its own mounts, and then this program in a part.
-fn with_mounts(script: &str, test: &str, part: &str, folder: &Path, file: &Path) {
+/// Runs a shell script with its own mounts, then one test of this program with a role.
+fn with_mounts(script: &str, test: &str, role: &str, directory: &Path, file: &Path) {
     let script = format!("set -e; dir=\"$0\"; {script}; exec \"$@\"");
-    let folder = folder.to_str().unwrap();
-    let wrapper = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", &script, folder];
-    let probe = again(&wrapper[..4], "--list", "", file).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let directory = directory.to_str().unwrap();
+    let wrapper = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", &script, directory];
+    let probe = child(&wrapper[..4], "--list", "", file).stdout(Stdio::null()).stderr(Stdio::null()).status();
     if !probe.is_ok_and(|status| status.success()) {
         println!("SKIP {test}: no user namespace with mounts on this host");
         return;
     }
-    let output = again(&wrapper, test, part, file).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("1 passed"), "{said}");
+    let output = child(&wrapper, test, role, file).output().unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(stdout.contains("1 passed"), "{stdout}");
 }
 
 #[test]
-fn a_full_disk_is_said_and_nothing_is_lost() {
-    if let Some((name, path)) = part() {
+fn a_full_disk_is_an_error_and_loses_nothing() {
+    if let Some((name, path)) = role() {
         assert_eq!(name, "full");
         return block_on(fill(path));
     }
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     with_mounts(
         "mount -t tmpfs -o size=1m none \"$dir\"",
-        "files::a_full_disk_is_said_and_nothing_is_lost",
+        "files::a_full_disk_is_an_error_and_loses_nothing",
         "full",
-        folder.path(),
-        &folder.path().join("state.db"),
+        directory.path(),
+        &directory.path().join("state.db"),
     );
 }
 
@@ -286,21 +280,21 @@ async fn fill(path: PathBuf) {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_says_so() {
-    if let Some((name, path)) = part() {
+fn a_read_only_file_is_an_error() {
+    if let Some((name, path)) = role() {
         assert_eq!(name, "read-only");
-        refused(&path, Code::Permission, "cannot be");
-        refused(&path.with_file_name("new.db"), Code::Permission, "cannot be made");
+        rejected(&path, Code::Permission, "cannot be");
+        rejected(&path.with_file_name("new.db"), Code::Permission, "cannot be created");
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state.db");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state.db");
     filled(&path);
     with_mounts(
         "mount --bind \"$dir\" \"$dir\"; mount -o remount,bind,ro \"$dir\"",
-        "files::a_file_that_cannot_be_written_says_so",
+        "files::a_read_only_file_is_an_error",
         "read-only",
-        folder.path(),
+        directory.path(),
         &path,
     );
 }

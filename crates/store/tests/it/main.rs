@@ -1,5 +1,5 @@
-//! The store from outside: one file, several processes, hostile files.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests; what is skipped is printed")]
+//! Tests of the store through its public interface: one file, several processes, hostile files.
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "test helpers; skipped tests print a line")]
 
 mod documents;
 mod files;

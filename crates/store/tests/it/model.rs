@@ -1,4 +1,4 @@
-//! Random changes against the simplest thing that could be right: a list of all versions in memory.
+//! Random changes, compared with a list of all versions in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ const NAMES: [&str; 3] = ["a", "a/b", "c"];
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Changes these documents at once; `stale` makes the base of the first so much older.
+    /// Changes documents together. The base of the first is `stale` versions old.
     Commit {
         values: BTreeMap<usize, Value>,
         stale: u64,
     },
-    /// The same document many times, over a milestone.
+    /// Changes one document many times, beyond a milestone.
     Many {
         name: usize,
         times: u64,
@@ -33,7 +33,9 @@ fn value() -> impl Strategy<Value = Value> {
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
         any::<i64>().prop_map(Value::from),
-        any::<f64>().prop_filter("JSON has no others", |number| number.is_finite()).prop_map(Value::from),
+        any::<f64>()
+            .prop_filter("JSON has finite numbers only", |number| number.is_finite())
+            .prop_map(Value::from),
         "[a-z~/\"\\\\\u{0}-\u{20}é]{0,12}".prop_map(Value::from),
         Just(Value::from("long ".repeat(50))),
     ];
@@ -55,7 +57,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// All versions of each document, the null of version 0 first.
+/// All versions of each document, from version 0.
 type Model = [Vec<Value>; NAMES.len()];
 
 fn newest(model: &Model, name: usize) -> Document {
@@ -78,7 +80,7 @@ async fn check(store: &Store, model: &Model) {
         for (version, value) in model[name].iter().enumerate().rev().step_by(3) {
             assert_eq!(&*store.at(id, version as u64).await.unwrap().value, value, "{id} at {version}");
         }
-        // The patches of the history, one after another, make the newest.
+        // Applying all patches gives the newest version.
         let mut folded = Value::Null;
         let changes = store.log(id, 0, usize::MAX).await.unwrap();
         for (change, version) in changes.iter().zip(1_u64..) {
@@ -91,8 +93,8 @@ async fn check(store: &Store, model: &Model) {
 }
 
 async fn run(steps: Vec<Step>) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state.db");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state.db");
     let mut store = Store::open(&path).unwrap();
     let mut model: Model = std::array::from_fn(|_| vec![Value::Null]);
     for step in steps {
@@ -118,7 +120,7 @@ async fn run(steps: Vec<Step>) {
             }
             Step::Many { name, times } => {
                 for n in 0..times {
-                    let value = json!({"n": n, "filling": "so that the change is smaller than the whole"});
+                    let value = json!({"n": n, "padding": "makes the patch smaller than the document"});
                     let writes = vec![write(&newest(&model, name), value.clone())];
                     store.commit(Commit { writes, ..Commit::default() }).await.unwrap();
                     model[name].push(value);

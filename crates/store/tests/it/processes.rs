@@ -1,4 +1,4 @@
-//! Several processes on one file, and what a killed one leaves.
+//! Several processes on one file, killed ones included.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -9,19 +9,19 @@ use serde_json::{Value, json};
 use toolpost_core::{DocStore, Document};
 use toolpost_store::Store;
 
-use crate::support::{again, block_on, increment, part, set};
+use crate::support::{block_on, child, increment, role, set};
 
-/// How many writers each process has.
+/// The writers of each process.
 const WRITERS: usize = 16;
 
-/// How many documents all of them share.
+/// The documents that all writers share.
 const DOCUMENTS: usize = 8;
 
-/// The increments of all writers of all processes; the variable `TOOLPOST_STORE_INCREMENTS` gives another number.
+/// The increments of all writers together. `TOOLPOST_STORE_INCREMENTS` overrides the number.
 fn increments() -> u64 {
-    #[expect(clippy::disallowed_methods, reason = "the full size is for a run by hand")]
-    let asked = std::env::var("TOOLPOST_STORE_INCREMENTS").ok();
-    asked.map_or(8_000, |text| text.parse().unwrap())
+    #[expect(clippy::disallowed_methods, reason = "a longer run by hand")]
+    let value = std::env::var("TOOLPOST_STORE_INCREMENTS").ok();
+    value.map_or(8_000, |text| text.parse().unwrap())
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -32,7 +32,7 @@ fn document(index: usize) -> Document {
     Document { id: format!("counter/{index}"), version: 0, value: Arc::new(Value::Null) }
 }
 
-/// 16 writers, each with its share of the increments.
+/// Runs all writers of one process, each with its share of the increments.
 async fn write(path: &Path, share: u64) {
     let store = Store::open(path).unwrap();
     let tasks: Vec<_> = (0..WRITERS)
@@ -52,17 +52,17 @@ async fn write(path: &Path, share: u64) {
 }
 
 #[test]
-fn no_increment_of_64_writers_in_4_processes_is_lost() {
-    const TEST: &str = "processes::no_increment_of_64_writers_in_4_processes_is_lost";
-    if let Some((share, path)) = part() {
+fn writers_of_4_processes_lose_no_increment() {
+    const TEST: &str = "processes::writers_of_4_processes_lose_no_increment";
+    if let Some((share, path)) = role() {
         return runtime().block_on(write(&path, share.parse().unwrap()));
     }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state.db");
-    // None of them finds a file: they make it at the same time.
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state.db");
+    // All processes create the file at the same time.
     let share = increments() / (4 * WRITERS as u64);
     let children: Vec<Child> = (0..4)
-        .map(|_| again(&[], TEST, &share.to_string(), &path).stdout(Stdio::piped()).spawn().unwrap())
+        .map(|_| child(&[], TEST, &share.to_string(), &path).stdout(Stdio::piped()).spawn().unwrap())
         .collect();
     for child in children {
         let output = child.wait_with_output().unwrap();
@@ -81,25 +81,25 @@ fn no_increment_of_64_writers_in_4_processes_is_lost() {
 }
 
 #[test]
-fn a_second_store_of_a_process_leaves_the_locks_of_the_first() {
-    const TEST: &str = "processes::a_second_store_of_a_process_leaves_the_locks_of_the_first";
-    if let Some((expected, path)) = part() {
+fn a_second_store_of_a_process_keeps_the_locks_of_the_first() {
+    const TEST: &str = "processes::a_second_store_of_a_process_keeps_the_locks_of_the_first";
+    if let Some((expected, path)) = role() {
         let expected: Value = serde_json::from_str(&expected).unwrap();
         let store = Store::open(&path).unwrap();
         assert_eq!(*block_on(store.load("a")).unwrap().value, expected);
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state.db");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state.db");
     let expect = |value: Value| {
-        let child = again(&[], TEST, &value.to_string(), &path).stdout(Stdio::piped()).spawn().unwrap();
-        let output = child.wait_with_output().unwrap();
+        let process = child(&[], TEST, &value.to_string(), &path).stdout(Stdio::piped()).spawn().unwrap();
+        let output = process.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     };
     let first = Store::open(&path).unwrap();
     block_on(set(&first, "a", json!(1)));
     let second = Store::open(&path).unwrap();
-    // Another process closes the file cleanly: were it the last one, it would remove the log.
+    // Another process closes the file. It would remove the log if it saw no locks.
     expect(json!(1));
     block_on(set(&first, "a", json!(2)));
     expect(json!(2));
@@ -109,7 +109,7 @@ fn a_second_store_of_a_process_leaves_the_locks_of_the_first() {
     expect(json!(3));
 }
 
-/// Writes until it is killed, and prints each document and version that was acknowledged.
+/// Writes until it is killed, and prints each acknowledged version.
 async fn acknowledge(path: &Path) {
     let store = Store::open(path).unwrap();
     let writers = (0..WRITERS).map(|writer| {
@@ -118,7 +118,7 @@ async fn acknowledge(path: &Path) {
             let mut document = document(writer);
             loop {
                 let version = increment(&store, &mut document).await.unwrap();
-                // One call of the system for each line: a kill cannot leave half of it.
+                // One system call per line: a kill never leaves a partial line.
                 println!("ack {writer} {version}");
             }
         })
@@ -127,28 +127,28 @@ async fn acknowledge(path: &Path) {
 }
 
 #[test]
-fn a_killed_writer_leaves_all_that_was_acknowledged() {
-    const TEST: &str = "processes::a_killed_writer_leaves_all_that_was_acknowledged";
-    if let Some((_, path)) = part() {
+fn a_killed_writer_loses_no_acknowledged_commit() {
+    const TEST: &str = "processes::a_killed_writer_loses_no_acknowledged_commit";
+    if let Some((_, path)) = role() {
         return runtime().block_on(acknowledge(&path));
     }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state.db");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state.db");
     let mut acknowledged = [0_u64; WRITERS];
     for round in 0..20_u64 {
-        let mut child = again(&[], TEST, "", &path).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = child(&[], TEST, "", &path).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).split(b'\n');
-        // A number of answers that differs from round to round: then at once, wherever it is.
-        let mut patience = 1 + round * 7919 % 1500;
+        // The kill comes after another number of answers in each round.
+        let mut left = 1 + round * 7919 % 1500;
         while let Some(Ok(line)) = lines.next() {
             let line = String::from_utf8_lossy(&line).into_owned();
             if let Some((writer, version)) = line.strip_prefix("ack ").and_then(|rest| rest.split_once(' ')) {
                 acknowledged[writer.parse::<usize>().unwrap()] = version.parse().unwrap();
-                patience = patience.saturating_sub(1);
-                if patience == 0 {
-                    // Once; what it had said before it died is still read.
+                left = left.saturating_sub(1);
+                if left == 0 {
+                    // The lines before the kill are still read.
                     child.kill().unwrap();
-                    patience = u64::MAX;
+                    left = u64::MAX;
                 }
             }
         }

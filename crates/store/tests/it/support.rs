@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Shared helpers.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use toolpost_core::{Commit, Committed, DocStore, Document, Patch, ToolError, Write};
 use toolpost_store::Store;
 
-/// The variable that tells this program, started again, which part to play.
-pub(crate) const PART: &str = "TOOLPOST_STORE_TEST_PART";
+/// The variable with the role of a child process.
+const ROLE: &str = "TOOLPOST_STORE_TEST_PART";
 
 /// The change of a document to a value.
 pub(crate) fn write(from: &Document, value: Value) -> Write {
@@ -22,7 +22,7 @@ pub(crate) async fn put(store: &Store, from: &Document, value: Value) -> Result<
     store.commit(Commit { writes: vec![write(from, value)], ..Commit::default() }).await
 }
 
-/// Commits the newest version and more: whatever it is now becomes the value.
+/// Commits a value on top of the newest version.
 pub(crate) async fn set(store: &Store, id: &str, value: Value) -> Document {
     let mut document = store.load(id).await.unwrap();
     loop {
@@ -35,7 +35,7 @@ pub(crate) async fn set(store: &Store, id: &str, value: Value) -> Document {
     }
 }
 
-/// Adds one to `n` in a document, as often as it takes. The answer is the version that it made.
+/// Increments `n` in a document, with retries. Returns the new version.
 pub(crate) async fn increment(store: &Store, document: &mut Document) -> Result<u64, ToolError> {
     loop {
         let value = json!({ "n": document.value["n"].as_u64().unwrap_or(0) + 1 });
@@ -50,28 +50,45 @@ pub(crate) async fn increment(store: &Store, document: &mut Document) -> Result<
     }
 }
 
-/// This program once more, playing a part: the test of that name is run, and nothing else.
-pub(crate) fn again(wrapper: &[&str], test: &str, part: &str, file: &Path) -> Command {
+/// Runs one test of this program in a child process, with a role.
+pub(crate) fn child(wrapper: &[&str], test: &str, role: &str, file: &Path) -> Command {
     let program = std::env::current_exe().unwrap();
     let first = wrapper.first().map_or(program.as_os_str(), std::ffi::OsStr::new);
-    #[expect(clippy::disallowed_methods, reason = "several processes are what is tested")]
+    #[expect(clippy::disallowed_methods, reason = "the tests need several processes")]
     let mut command = Command::new(first);
     if let Some((_, arguments)) = wrapper.split_first() {
         command.args(arguments).arg(&program);
     }
-    command.args([test, "--exact", "--nocapture"]).env(PART, part).env(FILE, file);
+    command.args([test, "--exact", "--nocapture"]).env(ROLE, role).env(FILE, file);
     command
 }
 
 const FILE: &str = "TOOLPOST_STORE_TEST_FILE";
 
-/// The part that this process plays and the file, if it was started [`again`].
-#[expect(clippy::disallowed_methods, reason = "how this program was started")]
-pub(crate) fn part() -> Option<(String, std::path::PathBuf)> {
-    Some((std::env::var(PART).ok()?, std::env::var_os(FILE)?.into()))
+/// The role and the file of this process, if it is a [`child`].
+#[expect(clippy::disallowed_methods, reason = "the parent passes them in the environment")]
+pub(crate) fn role() -> Option<(String, std::path::PathBuf)> {
+    Some((std::env::var(ROLE).ok()?, std::env::var_os(FILE)?.into()))
 }
 
 /// Runs a future on this thread.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+/// Holds the write lock of a file until it is dropped.
+pub(crate) struct Lock(rusqlite::Connection);
+
+impl Lock {
+    pub(crate) fn new(store: &Store) -> Self {
+        let connection = rusqlite::Connection::open(store.path()).unwrap();
+        connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+        Self(connection)
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        self.0.execute_batch("COMMIT").unwrap();
+    }
 }

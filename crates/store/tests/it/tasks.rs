@@ -1,4 +1,4 @@
-//! Tasks: kept, forgotten, found again, and one process's at a time.
+//! Tasks: stored, removed, and exclusive to one process.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -8,22 +8,22 @@ use serde_json::json;
 use toolpost_core::{Code, TaskRecord, TaskStore as _, Timestamp};
 use toolpost_store::{Store, TaskFile};
 
-use crate::support::{again, block_on, part};
+use crate::support::{block_on, child, role};
 
 fn task(id: &str, step: u64) -> TaskRecord {
     TaskRecord { id: id.into(), until: Timestamp::from_micros(step), body: json!({ "step": step, "x": 0.1 }) }
 }
 
 #[test]
-fn what_is_kept_is_found_again_until_it_is_forgotten() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("deep/tasks.db");
+fn tasks_are_stored_until_they_are_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("deep/tasks.db");
     block_on(async {
         let tasks = TaskFile::open(&path).unwrap();
-        for kept in [task("b", 1), task("a", 2), task("b", 3), task("c", 4)] {
-            tasks.put(kept).await.unwrap();
+        for task in [task("b", 1), task("a", 2), task("b", 3), task("c", 4)] {
+            tasks.put(task).await.unwrap();
         }
-        tasks.forget(&["c".into(), "never".into()]).await.unwrap();
+        tasks.forget(&["c".into(), "unknown".into()]).await.unwrap();
         drop(tasks);
         let tasks = TaskFile::open(&path).unwrap();
         assert_eq!(tasks.all().await.unwrap(), [task("a", 2), task("b", 3)]);
@@ -39,50 +39,50 @@ fn what_is_kept_is_found_again_until_it_is_forgotten() {
 }
 
 #[test]
-fn a_file_of_another_kind_is_left_as_it_is() {
-    let folder = tempfile::tempdir().unwrap();
-    let documents = folder.path().join("documents.db");
+fn a_file_of_another_kind_is_rejected() {
+    let directory = tempfile::tempdir().unwrap();
+    let documents = directory.path().join("documents.db");
     drop(Store::open(&documents).unwrap());
     assert_eq!(TaskFile::open(&documents).unwrap_err().code(), Code::InvalidPath);
-    let tasks = folder.path().join("tasks.db");
+    let tasks = directory.path().join("tasks.db");
     drop(TaskFile::open(&tasks).unwrap());
     assert_eq!(Store::open(&tasks).unwrap_err().code(), Code::InvalidPath);
-    let text = folder.path().join("text.db");
+    let text = directory.path().join("text.db");
     std::fs::write(&text, "not a database, and longer than its header would be ".repeat(40)).unwrap();
     assert_eq!(TaskFile::open(&text).unwrap_err().code(), Code::InvalidPath);
-    assert_eq!(TaskFile::open(folder.path()).unwrap_err().code(), Code::InvalidPath);
+    assert_eq!(TaskFile::open(directory.path()).unwrap_err().code(), Code::InvalidPath);
 }
 
-/// Keeps tasks one after another and says each that was answered, until it is killed.
-async fn keep_on(path: &Path) {
+/// Stores tasks until it is killed, and prints each acknowledged one.
+async fn store_tasks(path: &Path) {
     let tasks = TaskFile::open(path).unwrap();
     for step in 0.. {
         tasks.put(task(&format!("{step:08}"), step)).await.unwrap();
-        println!("kept {step}");
+        println!("stored {step}");
     }
 }
 
 #[test]
-fn a_killed_process_loses_nothing_that_was_answered_and_gives_the_file_back() {
-    const TEST: &str = "tasks::a_killed_process_loses_nothing_that_was_answered_and_gives_the_file_back";
-    if let Some((_, path)) = part() {
-        return block_on(keep_on(&path));
+fn a_killed_process_loses_no_acknowledged_task_and_releases_the_file() {
+    const TEST: &str = "tasks::a_killed_process_loses_no_acknowledged_task_and_releases_the_file";
+    if let Some((_, path)) = role() {
+        return block_on(store_tasks(&path));
     }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tasks.db");
-    let mut child = again(&[], TEST, "keep", &path).stdout(Stdio::piped()).spawn().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tasks.db");
+    let mut child = child(&[], TEST, "", &path).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let number = |line: &String| line.strip_prefix("kept ").and_then(|step| step.parse::<u64>().ok());
+    let number = |line: &String| line.strip_prefix("stored ").and_then(|step| step.parse::<u64>().ok());
     lines.by_ref().find(|line| number(line) == Some(100)).unwrap();
-    let refused = TaskFile::open(&path).unwrap_err();
-    assert_eq!(refused.code(), Code::Dependency);
-    assert!(refused.message().contains("belong to a server that runs"), "{refused}");
+    let error = TaskFile::open(&path).unwrap_err();
+    assert_eq!(error.code(), Code::Dependency);
+    assert!(error.message().contains("in use by another server"), "{error}");
     child.kill().unwrap();
     child.wait().unwrap();
     let last = lines.filter_map(|line| number(&line)).last().unwrap_or(100);
     let all = block_on(TaskFile::open(&path).unwrap().all()).unwrap();
     assert!(all.len() as u64 > last, "{} of {last}", all.len());
-    for (step, kept) in all.iter().enumerate() {
-        assert_eq!(*kept, task(&format!("{step:08}"), step as u64));
+    for (step, found) in all.iter().enumerate() {
+        assert_eq!(*found, task(&format!("{step:08}"), step as u64));
     }
 }

@@ -1,4 +1,4 @@
-//! The key that a token is bound to (`DPoP`, RFC 9449), random values and hashes.
+//! The key that a token is bound to (`DPoP`, RFC 9449), and hashes.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,20 +7,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use reqwest::Url;
 use ring::digest::{SHA256, digest};
-use ring::rand::{SecureRandom as _, SystemRandom};
+use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use serde_json::{Value, json};
-use toolpost_core::{Secret, ToolError};
+use toolpost_core::{Secret, ToolError, random_hex};
 
 fn failed(what: &str) -> ToolError {
     ToolError::internal(format!("this host could not {what}"))
-}
-
-/// 256 random bits as base64url.
-pub(super) fn random() -> Result<String, ToolError> {
-    let mut bytes = [0; 32];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| failed("make random bytes"))?;
-    Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
 /// The SHA-256 of a text as base64url.
@@ -84,7 +77,8 @@ impl ProofKey {
         let mut target = url.clone();
         target.set_query(None);
         target.set_fragment(None);
-        let mut claims = json!({ "jti": random()?, "htm": method, "htu": target.as_str(), "iat": now() });
+        let mut claims =
+            json!({ "jti": random_hex(32)?, "htm": method, "htu": target.as_str(), "iat": now() });
         if let Some(token) = token {
             claims["ath"] = sha256(token.expose()).into();
         }

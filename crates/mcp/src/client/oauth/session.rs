@@ -9,7 +9,7 @@ use ::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use reqwest::Url;
 use serde_json::json;
 use tokio::sync::Mutex;
-use toolpost_core::{Secret, ToolError};
+use toolpost_core::{Secret, ToolError, random_hex};
 
 use super::callback::Callback;
 use super::challenge::Challenge;
@@ -50,12 +50,6 @@ pub struct Login {
 pub(super) struct Credentials {
     token: Secret,
     proof: Option<Arc<ProofKey>>,
-}
-
-impl Credentials {
-    fn same_token(&self, other: &Self) -> bool {
-        self.token == other.token
-    }
 }
 
 /// The remedies that were tried for one request.
@@ -144,7 +138,7 @@ impl Session {
     ) -> Result<Credentials, ToolError> {
         let mut state = self.state.lock().await;
         let is_same = |state: &State| match (credentials(state), sent) {
-            (Some(now), Some(sent)) => now.same_token(sent),
+            (Some(now), Some(sent)) => now.token == sent.token,
             (now, sent) => now.is_none() && sent.is_none(),
         };
         if !is_same(&state)
@@ -262,14 +256,6 @@ impl Session {
             .collect()
     }
 
-    /// The `resource` of token requests, exactly as the server spells it.
-    fn resource(&self, found: &Discovered) -> String {
-        match &found.resource {
-            Some(resource) => resource.resource.clone(),
-            None => self.key(),
-        }
-    }
-
     /// Obtains a token by a login and stores it.
     async fn obtain(
         &self,
@@ -283,7 +269,9 @@ impl Session {
             return Err(unauthorized(&self.server, "it required three tokens within ten minutes"));
         }
         state.requests.push_back(Instant::now());
-        let resource = self.resource(found);
+        // Exactly as the server spells it.
+        let resource =
+            found.resource.as_ref().map_or_else(|| self.key(), |resource| resource.resource.clone());
         let proof = if found.issuer.supports_dpop() { Some(Arc::new(ProofKey::generate()?)) } else { None };
         let (client, granted, requested) = self.authorize(found, &resource, scopes, proof.as_deref()).await?;
         let entry = Entry {
@@ -334,7 +322,7 @@ impl Session {
         {
             scopes.push(OFFLINE.to_owned());
         }
-        let (verifier, state, scope) = (key::random()?, key::random()?, scopes.join(" "));
+        let (verifier, state, scope) = (random_hex(32)?, random_hex(32)?, scopes.join(" "));
         {
             let mut query = url.query_pairs_mut();
             query

@@ -10,8 +10,6 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, MutexGuard};
 use toolpost_core::{Secret, ToolError};
 
-use super::key;
-
 /// The largest file, in bytes.
 const MAX_FILE: u64 = 16 << 20;
 /// The most entries; beyond it the oldest is dropped.
@@ -30,7 +28,7 @@ enum Backing {
 }
 
 /// The tokens of one server from one authorization server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct Entry {
     /// The URL of the server.
     pub(super) server: String,
@@ -43,13 +41,15 @@ pub(super) struct Entry {
     /// The requested scopes.
     pub(super) scopes: Vec<String>,
     /// The stored key that the token is bound to.
+    #[serde(with = "plain")]
     pub(super) proof: Option<Secret>,
 }
 
 /// The registration of this client at an authorization server.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct Registration {
     pub(super) id: String,
+    #[serde(with = "plain")]
     pub(super) secret: Option<Secret>,
     /// The authentication method, if the server names one.
     pub(super) method: Option<String>,
@@ -59,9 +59,11 @@ pub(super) struct Registration {
     pub(super) expires: Option<u64>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct Token {
+    #[serde(with = "plain::required")]
     pub(super) access: Secret,
+    #[serde(with = "plain")]
     pub(super) refresh: Option<Secret>,
     /// When the token expires, in seconds since the Unix epoch.
     pub(super) expires: Option<u64>,
@@ -71,79 +73,45 @@ pub(super) struct Token {
 
 /// The format of the file. Secrets are in plain text.
 #[derive(Deserialize, Serialize)]
-struct Stored {
+struct Stored<Entries> {
     v: u32,
-    entries: Vec<StoredEntry>,
+    entries: Entries,
 }
 
-#[derive(Deserialize, Serialize)]
-struct StoredEntry {
-    server: String,
-    issuer: String,
-    resource: Option<String>,
-    client_id: String,
-    client_secret: Option<String>,
-    client_method: Option<String>,
-    client_redirect: Option<String>,
-    client_expires: Option<u64>,
-    access_token: Option<String>,
-    refresh_token: Option<String>,
-    expires: Option<u64>,
-    #[serde(default)]
-    is_bound: bool,
-    #[serde(default)]
-    scopes: Vec<String>,
-    proof_key: Option<String>,
-}
+/// Secrets in plain text, for the file only.
+mod plain {
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+    use toolpost_core::Secret;
 
-fn exposed(secret: Option<&Secret>) -> Option<String> {
-    secret.map(|secret| secret.expose().to_owned())
-}
-
-impl From<&Entry> for StoredEntry {
-    fn from(entry: &Entry) -> Self {
-        let (client, token) = (&entry.client, entry.token.as_ref());
-        Self {
-            server: entry.server.clone(),
-            issuer: entry.issuer.clone(),
-            resource: entry.resource.clone(),
-            client_id: client.id.clone(),
-            client_secret: exposed(client.secret.as_ref()),
-            client_method: client.method.clone(),
-            client_redirect: client.redirect.clone(),
-            client_expires: client.expires,
-            access_token: exposed(token.map(|token| &token.access)),
-            refresh_token: exposed(token.and_then(|token| token.refresh.as_ref())),
-            expires: token.and_then(|token| token.expires),
-            is_bound: token.is_some_and(|token| token.is_bound),
-            scopes: entry.scopes.clone(),
-            proof_key: exposed(entry.proof.as_ref()),
-        }
+    #[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
+    pub(super) fn serialize<S: Serializer>(
+        secret: &Option<Secret>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        secret.as_ref().map(Secret::expose).serialize(serializer)
     }
-}
 
-impl From<StoredEntry> for Entry {
-    fn from(stored: StoredEntry) -> Self {
-        let token = stored.access_token.map(|access| Token {
-            access: Secret::new(access),
-            refresh: stored.refresh_token.map(Secret::new),
-            expires: stored.expires,
-            is_bound: stored.is_bound,
-        });
-        Self {
-            server: stored.server,
-            issuer: stored.issuer,
-            resource: stored.resource,
-            client: Registration {
-                id: stored.client_id,
-                secret: stored.client_secret.map(Secret::new),
-                method: stored.client_method,
-                redirect: stored.client_redirect,
-                expires: stored.client_expires,
-            },
-            token,
-            scopes: stored.scopes,
-            proof: stored.proof_key.map(Secret::new),
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Secret>, D::Error> {
+        Ok(Option::<String>::deserialize(deserializer)?.map(Secret::new))
+    }
+
+    pub(super) mod required {
+        use serde::{Deserialize as _, Deserializer, Serializer};
+        use toolpost_core::Secret;
+
+        pub(in super::super) fn serialize<S: Serializer>(
+            secret: &Secret,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            serializer.serialize_str(secret.expose())
+        }
+
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<Secret, D::Error> {
+            String::deserialize(deserializer).map(Secret::new)
         }
     }
 }
@@ -296,7 +264,7 @@ fn read(path: &Path) -> Result<Vec<Entry>, ToolError> {
     let mut file = file.take(MAX_FILE);
     file.read_to_string(&mut text).map_err(|error| of_file(path, &error))?;
     // A parse error would quote the content, which holds tokens.
-    let stored: Stored = serde_json::from_str(&text).map_err(|error| {
+    let stored: Stored<Vec<Entry>> = serde_json::from_str(&text).map_err(|error| {
         ToolError::precondition(format!(
             "the token file `{}` is invalid JSON at line {}, column {}",
             path.display(),
@@ -312,13 +280,12 @@ fn read(path: &Path) -> Result<Vec<Entry>, ToolError> {
             stored.v
         )));
     }
-    Ok(stored.entries.into_iter().map(Entry::from).collect())
+    Ok(stored.entries)
 }
 
 fn write(path: &Path, entries: &[Entry]) -> io::Result<()> {
-    let stored = Stored { v: 1, entries: entries.iter().map(StoredEntry::from).collect() };
-    let text = serde_json::to_string_pretty(&stored)?;
-    let name = key::random().map_err(|error| io::Error::other(error.message().to_owned()))?;
+    let text = serde_json::to_string_pretty(&Stored { v: 1, entries })?;
+    let name = toolpost_core::random_hex(8).map_err(|error| io::Error::other(error.message().to_owned()))?;
     let temporary = with_suffix(path, &format!(".{name}"));
     let written =
         private(OpenOptions::new().create_new(true).write(true)).open(&temporary).and_then(|mut file| {

@@ -6,15 +6,15 @@ use rmcp::ErrorData;
 use rmcp::model::{DetailedTask, InputRequests, JsonObject, Task, TaskPayload, TaskStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use toolpost_core::{Output, Timestamp, ToolError};
+use toolpost_core::{Clock as _, Output, SystemClock, Timestamp, ToolError};
 
-use crate::convert::outward;
+use crate::convert::{ERROR, outward};
 use crate::server::handler::missing_capability;
 use crate::server::port::Abilities;
 
 /// The stored record of a task. Until the end it has only what a restart needs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct TaskBody {
+pub(in crate::server) struct TaskBody {
     /// The authenticated owner.
     pub(super) owner: Option<String>,
     pub(super) tool: String,
@@ -82,8 +82,12 @@ impl TaskEnd {
 
     /// The end of an interrupted call.
     pub(super) fn interrupted(error: &ToolError) -> Self {
-        Self::failed(&ErrorData::internal_error(error.to_string(), Some(json!({ (outward::ERROR): error }))))
+        Self::failed(&ErrorData::internal_error(error.to_string(), Some(json!({ (ERROR): error }))))
     }
+}
+
+pub(super) fn now() -> Timestamp {
+    SystemClock.timestamp()
 }
 
 /// Serializes an MCP value to its fields.
@@ -95,6 +99,19 @@ fn object(value: &impl Serialize) -> JsonObject {
 }
 
 impl TaskBody {
+    /// The record of a call that begins now.
+    pub(in crate::server) fn new(owner: Option<&str>, tool: &str, rerun: Option<Rerun>) -> Self {
+        let (owner, created) = (owner.map(str::to_owned), now());
+        Self { owner, tool: tool.to_owned(), created, updated: created, message: None, end: None, rerun }
+    }
+
+    /// The record as JSON, and its size in bytes.
+    pub(super) fn stored(&self) -> (Value, usize) {
+        let body = serde_json::to_value(self).unwrap_or_default();
+        let bytes = body.to_string().len();
+        (body, bytes)
+    }
+
     /// The task in MCP form.
     pub(super) fn task(&self, id: &str, until: Timestamp, poll: Duration) -> Task {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);

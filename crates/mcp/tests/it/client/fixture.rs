@@ -1,4 +1,4 @@
-//! A server made with the protocol's own library, apart from everything that is tested.
+//! A server built with rmcp, independent of the tested code.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,15 +12,16 @@ use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// What all connections to one server share.
+/// The state that all connections of a server share.
 #[derive(Default)]
 pub(crate) struct Facts {
-    /// How many calls saw that nobody waits for them any more.
+    /// The number of `slow` calls that were cancelled.
     pub(crate) cancelled: AtomicU64,
-    /// How often `count` was called.
+    /// The number of `slow` calls that started.
+    pub(crate) started: AtomicU64,
+    /// The number of calls of `count`.
     pub(crate) counted: AtomicU64,
     has_more: AtomicBool,
-    listings: AtomicU64,
     changed: tokio::sync::Notify,
     tasks: Mutex<HashMap<String, (u64, Option<Value>)>>,
     pub(crate) cancelled_tasks: AtomicU64,
@@ -29,12 +30,12 @@ pub(crate) struct Facts {
 
 #[derive(Clone)]
 pub(crate) struct Fixture {
-    /// Whether it knows only the older era.
+    /// Whether the server supports only versions with `initialize`.
     pub(crate) is_legacy: bool,
     pub(crate) facts: Arc<Facts>,
 }
 
-fn made<T: DeserializeOwned>(value: Value) -> T {
+fn parse<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
@@ -68,6 +69,7 @@ impl Fixture {
             json!({ "name": "count", "inputSchema": object(json!({})) }),
             json!({ "name": "environment", "inputSchema": object(json!({})) }),
             json!({ "name": "meta", "inputSchema": object(json!({})) }),
+            json!({ "name": "has_more", "inputSchema": object(json!({})) }),
         ];
         if self.facts.has_more.load(Ordering::SeqCst) {
             tools.push(json!({ "name": "more", "inputSchema": object(json!({})) }));
@@ -75,13 +77,26 @@ impl Fixture {
         tools.into()
     }
 
-    /// Asks whoever calls, as the era has it.
-    fn wanted(&self, request: &CallToolRequestParams, question: Value) -> Option<CallToolResponse> {
-        if self.is_legacy || request.input_responses.is_some() {
-            return None;
+    /// Asks the client: by an input round, or by a request to a legacy client. `Err` is the round.
+    async fn ask(
+        &self,
+        request: &CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+        question: Value,
+    ) -> Result<Value, Result<CallToolResponse, ErrorData>> {
+        if let Some(answers) = &request.input_responses {
+            assert_eq!(request.request_state.as_deref(), Some("sealed"));
+            return Ok(answers["q"].clone());
         }
-        let result = json!({ "resultType": "input_required", "inputRequests": { "q": question }, "requestState": "sealed" });
-        Some(made::<InputRequiredResult>(result).into())
+        if self.is_legacy {
+            let answer = context.peer.send_request(parse(question)).await;
+            let failed = |error: rmcp::ServiceError| ErrorData::internal_error(error.to_string(), None);
+            return answer
+                .map(|answer| serde_json::to_value(answer).unwrap())
+                .map_err(|error| Err(failed(error)));
+        }
+        let round = json!({ "resultType": "input_required", "inputRequests": { "q": question }, "requestState": "sealed" });
+        Err(Ok(parse::<InputRequiredResult>(round).into()))
     }
 
     async fn run(
@@ -98,6 +113,7 @@ impl Fixture {
             }
             "fail" => Ok(CallToolResult::error(vec![ContentBlock::text("no such city")]).into()),
             "slow" => {
+                self.facts.started.fetch_add(1, Ordering::SeqCst);
                 let token = context.meta.get_progress_token();
                 for step in 0..4 {
                     if let Some(token) = token.clone() {
@@ -121,42 +137,28 @@ impl Fixture {
                     "requestedSchema": { "type": "object", "properties": {
                         "city": { "type": "string" }, "days": { "type": "integer", "default": 3 } }, "required": ["city"] } });
                 let question = json!({ "method": "elicitation/create", "params": params });
-                if let Some(wanted) = self.wanted(&request, question) {
-                    return Ok(wanted);
+                match self.ask(&request, &context, question).await {
+                    Ok(answer) => text(answer.to_string()),
+                    Err(round) => round,
                 }
-                let answer = match &request.input_responses {
-                    Some(answers) => {
-                        assert_eq!(request.request_state.as_deref(), Some("sealed"));
-                        answers["q"].clone()
-                    }
-                    None => {
-                        let asked = ServerRequest::ElicitRequest(ElicitRequest::new(made(params)));
-                        serde_json::to_value(context.peer.send_request(asked).await.map_err(failed)?).unwrap()
-                    }
-                };
-                text(answer.to_string())
             }
             "sample" => {
                 let params = json!({ "messages": [{ "role": "user", "content": { "type": "text", "text": "Say hi." } }],
                     "systemPrompt": "Be brief.", "maxTokens": 7 });
                 let question = json!({ "method": "sampling/createMessage", "params": params });
-                if let Some(wanted) = self.wanted(&request, question) {
-                    return Ok(wanted);
+                match self.ask(&request, &context, question).await {
+                    Ok(answer) => text(answer["content"]["text"].as_str().unwrap_or("nothing")),
+                    Err(round) => round,
                 }
-                let answer = match &request.input_responses {
-                    Some(answers) => answers["q"].clone(),
-                    None => {
-                        let asked =
-                            ServerRequest::CreateMessageRequest(CreateMessageRequest::new(made(params)));
-                        serde_json::to_value(context.peer.send_request(asked).await.map_err(failed)?).unwrap()
-                    }
-                };
-                text(answer["content"]["text"].as_str().unwrap_or("nothing"))
             }
             "log" => {
                 let line = LoggingMessageNotificationParam::new(LoggingLevel::Warning, json!("careful"))
-                    .with_logger("it");
+                    .with_logger("fixture");
                 let _ = context.peer.notify_logging_message(line).await;
+                if self.is_legacy {
+                    // Over HTTP the line is in another stream than the result. A ping follows it in that stream.
+                    let _ = context.peer.send_request(parse(json!({ "method": "ping" }))).await;
+                }
                 text("logged")
             }
             "task" => {
@@ -171,7 +173,7 @@ impl Fixture {
                     .with_poll_interval_ms(20);
                 Ok(CreateTaskResult::new(task).into())
             }
-            "files/read.all" => Ok(made::<CallToolResult>(json!({ "content": [
+            "files/read.all" => Ok(parse::<CallToolResult>(json!({ "content": [
                 { "type": "text", "text": "a" },
                 { "type": "image", "data": "AA==", "mimeType": "image/png" },
                 { "type": "resource_link", "uri": "test://static", "name": "static" } ] }))
@@ -200,14 +202,10 @@ impl Fixture {
                 text(names.join("\n"))
             }
             "meta" => text(serde_json::to_string(&context.meta).unwrap()),
-            "more" => text("more"),
+            "has_more" => text(self.facts.has_more.load(Ordering::SeqCst).to_string()),
             name => Err(ErrorData::invalid_params(format!("unknown tool {name}"), None)),
         }
     }
-}
-
-fn failed(error: rmcp::ServiceError) -> ErrorData {
-    ErrorData::internal_error(error.to_string(), None)
 }
 
 impl ServerHandler for Fixture {
@@ -215,7 +213,7 @@ impl ServerHandler for Fixture {
         let mut info = ServerConfig::default();
         info.instructions = Some("Use it well.".to_owned());
         info.capabilities =
-            made(json!({ "tools": { "listChanged": true }, "resources": {}, "prompts": {}, "logging": {},
+            parse(json!({ "tools": { "listChanged": true }, "resources": {}, "prompts": {}, "logging": {},
             "extensions": { "io.modelcontextprotocol/tasks": {} } }));
         info
     }
@@ -240,7 +238,6 @@ impl ServerHandler for Fixture {
         page: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        self.facts.listings.fetch_add(1, Ordering::SeqCst);
         let tools = self.tools();
         let tools = tools.as_array().unwrap();
         let half = tools.len() / 2;
@@ -248,7 +245,7 @@ impl ServerHandler for Fixture {
             None => (&tools[..half], Some("second")),
             Some(_) => (&tools[half..], None),
         };
-        Ok(made(json!({ "tools": items, "nextCursor": next })))
+        Ok(parse(json!({ "tools": items, "nextCursor": next })))
     }
 
     async fn call_tool(
@@ -267,8 +264,8 @@ impl ServerHandler for Fixture {
         loop {
             tokio::select! {
                 () = self.facts.changed.notified() => {
-                    let news = ServerNotification::ToolListChangedNotification(ToolListChangedNotification::default());
-                    let _ = context.sink().send(news).await;
+                    let change = ServerNotification::ToolListChangedNotification(ToolListChangedNotification::default());
+                    let _ = context.sink().send(change).await;
                 }
                 () = context.cancelled() => return Ok(()),
             }
@@ -277,14 +274,14 @@ impl ServerHandler for Fixture {
 
     async fn get_task(
         &self,
-        asked: GetTaskParams,
+        request: GetTaskParams,
         _: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
         let mut tasks = self.facts.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         let (left, answer) =
-            tasks.get_mut(&asked.task_id).ok_or_else(|| ErrorData::invalid_params("no task", None))?;
+            tasks.get_mut(&request.task_id).ok_or_else(|| ErrorData::invalid_params("no task", None))?;
         let mut task =
-            Task::new(asked.task_id, TaskStatus::Working, "2026-11-22T00:00:00Z", "2026-11-22T00:00:00Z")
+            Task::new(request.task_id, TaskStatus::Working, "2026-11-22T00:00:00Z", "2026-11-22T00:00:00Z")
                 .with_poll_interval_ms(20);
         let payload = if *left > 0 {
             *left -= 1;
@@ -292,11 +289,11 @@ impl ServerHandler for Fixture {
             TaskPayload::Working
         } else if let Some(answer) = answer {
             let result = json!({ "content": [{ "type": "text", "text": format!("finished {answer}") }] });
-            TaskPayload::Completed { result: made(result) }
+            TaskPayload::Completed { result: parse(result) }
         } else {
-            let question = json!({ "method": "elicitation/create", "params": { "mode": "form", "message": "Go on?",
+            let question = json!({ "method": "elicitation/create", "params": { "mode": "form", "message": "Continue?",
                 "requestedSchema": { "type": "object", "properties": { "yes": { "type": "boolean" } } } } });
-            TaskPayload::InputRequired { input_requests: made(json!({ "go": question })) }
+            TaskPayload::InputRequired { input_requests: parse(json!({ "go": question })) }
         };
         Ok(GetTaskResult::new(DetailedTask::new(task, payload)))
     }
@@ -323,7 +320,7 @@ impl ServerHandler for Fixture {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        Ok(made(
+        Ok(parse(
             json!({ "resources": [{ "uri": "test://static", "name": "static", "description": "A text.", "mimeType": "text/plain" }] }),
         ))
     }
@@ -333,16 +330,16 @@ impl ServerHandler for Fixture {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(made(json!({ "resourceTemplates": [{ "uriTemplate": "test://item/{id}", "name": "item" }] })))
+        Ok(parse(json!({ "resourceTemplates": [{ "uriTemplate": "test://item/{id}", "name": "item" }] })))
     }
 
     async fn read_resource(
         &self,
-        asked: ReadResourceRequestParams,
+        request: ReadResourceRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        match asked.uri.as_str() {
-            "test://static" => Ok(made::<ReadResourceResult>(json!({ "contents": [
+        match request.uri.as_str() {
+            "test://static" => Ok(parse::<ReadResourceResult>(json!({ "contents": [
                 { "uri": "test://static", "mimeType": "text/plain", "text": "a text" } ] }))
             .into()),
             uri => Err(ErrorData::resource_not_found(format!("no {uri}"), None)),
@@ -354,17 +351,17 @@ impl ServerHandler for Fixture {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        Ok(made(json!({ "prompts": [{ "name": "greet", "description": "Greet.", "arguments": [
+        Ok(parse(json!({ "prompts": [{ "name": "greet", "description": "Greet.", "arguments": [
             { "name": "who", "required": true }, { "name": "how" } ] }] })))
     }
 
     async fn get_prompt(
         &self,
-        asked: GetPromptRequestParams,
+        request: GetPromptRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let who = asked.arguments.as_ref().and_then(|arguments| arguments.get("who")).cloned();
-        Ok(made::<GetPromptResult>(json!({ "messages": [
+        let who = request.arguments.as_ref().and_then(|arguments| arguments.get("who")).cloned();
+        Ok(parse::<GetPromptResult>(json!({ "messages": [
             { "role": "user", "content": { "type": "text", "text": format!("Greet {}.", who.unwrap_or_default()) } } ] })).into())
     }
 

@@ -1,16 +1,16 @@
-//! Servers that are broken or mean no good. They are scripts: the library would not let a server do such things.
+//! Hostile and broken server programs. They are Python scripts, since rmcp sends valid messages only.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 use toolpost_core::{Code, ToolError, ToolSource as _};
 use toolpost_mcp::client::{Client, ClientBuilder, Endpoint};
 use toolpost_sandbox::Level;
 
-use super::support::{call, said};
+use super::support::{call, call_text};
 
-/// What every script begins with; `LIST` and `CALL` are what the two methods do.
+/// The common part of the scripts. `BEGIN`, `DISCOVER`, `LIST` and `CALL` are replaced.
 const SCRIPT: &str = r#"
 import sys, json, time, os
 def send(value):
@@ -68,21 +68,16 @@ async fn connect(builder: ClientBuilder) -> Option<Arc<Client>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn endless_lists_are_truncated() {
-    for (list, change, tools, problem) in [
+    for (list, tools, problem) in [
         (
             r#"n = int(params.get("cursor") or 0); answer({"tools": [tool(f"t{n}")], "nextCursor": str(n + 1)})"#,
-            5,
-            5,
-            "after 5 pages",
+            100,
+            "after 100 pages",
         ),
-        (r#"answer({"tools": [tool("same")], "nextCursor": "x"})"#, 5, 1, "duplicate name `same`"),
-        (r#"answer({"tools": [tool(f"t{n}") for n in range(5000)]})"#, 5, 100, "after 100"),
+        (r#"answer({"tools": [tool("same")], "nextCursor": "x"})"#, 1, "duplicate name `same`"),
+        (r#"answer({"tools": [tool(f"t{n}") for n in range(5000)]})"#, 2_000, "after 2000 items"),
     ] {
-        let builder = Client::builder(hostile(list, "pass")).limits(|limits| {
-            limits.pages = change;
-            limits.items = 100;
-        });
-        let Some(client) = connect(builder).await else { return };
+        let Some(client) = connect(Client::builder(hostile(list, "pass"))).await else { return };
         assert_eq!(client.list().await.unwrap().len(), tools, "{list}");
         assert!(client.problems().iter().any(|found| found.contains(problem)), "{:?}", client.problems());
     }
@@ -92,20 +87,17 @@ async fn endless_lists_are_truncated() {
 async fn an_invalid_tool_does_not_disable_the_others() {
     let list = r#"
 deep = {}
-for _ in range(60): deep = {"not": deep}
+for _ in range(70): deep = {"not": deep}
 answer({"tools": [
     tool("ok"), tool(""), tool("ok"), {"name": 5}, {"name": "no_schema"},
     {"name": "text", "inputSchema": {"type": "string"}},
     {"name": "deep", "inputSchema": deep},
-    {"name": "large", "inputSchema": {"type": "object", "description": "x" * 2000}},
+    {"name": "large", "inputSchema": {"type": "object", "description": "x" * 300000}},
     {"name": "wrong", "inputSchema": {"type": "object", "properties": {"a": {"type": "nonsense"}}}},
     {"name": "far", "inputSchema": {"type": "object", "properties": {"a": {"$ref": "http://192.0.2.1/a.json"}}}},
     tool("last", description="x" * 100000)]})"#;
-    let builder = Client::builder(hostile(list.trim(), r#"answer({"content": []})"#)).limits(|limits| {
-        limits.schema_depth = 20;
-        limits.schema_bytes = 1_000;
-    });
-    let Some(client) = connect(builder).await else { return };
+    let endpoint = hostile(list.trim(), r#"answer({"content": []})"#);
+    let Some(client) = connect(Client::builder(endpoint)).await else { return };
     let tools = client.list().await.unwrap();
     let names: Vec<_> = tools.iter().map(|spec| spec.name.as_str()).collect();
     assert_eq!(names, ["ok", "wrong", "far", "last"]);
@@ -117,8 +109,8 @@ answer({"tools": [
         "`deep`",
         "`large`",
         "`text`",
-        "more than 20 deep",
-        "limit of 1000",
+        "more than 64 deep",
+        "limit of 262144",
         "invalid input schema of the tool `wrong`",
     ] {
         assert!(problems.contains(expected), "{expected} in {problems}");
@@ -130,7 +122,7 @@ answer({"tools": [
 #[tokio::test(flavor = "multi_thread")]
 async fn an_invalid_response_fails_only_its_call() {
     for (bad, code, text) in [
-        (r#"answer({"content": [{"type": "text", "text": "x" * 3000000}]})"#, Code::Limit, "too long"),
+        (r#"answer({"content": [{"type": "text", "text": "x" * 17000000}]})"#, Code::Limit, "too long"),
         (
             r#"line('{"jsonrpc":"2.0","id":%d,"result":%s%s}' % (i, "[" * 100000, "]" * 100000))"#,
             Code::Dependency,
@@ -138,8 +130,8 @@ async fn an_invalid_response_fails_only_its_call() {
         ),
         (
             r#"line('{"jsonrpc":"2.0","id":%d,"result":{"x":[%s]}}' % (i, ",".join("1" * 600000)))"#,
-            Code::Limit,
-            "too long",
+            Code::Dependency,
+            "more than 500000 values",
         ),
         (r#"answer("text")"#, Code::Dependency, "unexpected result type"),
         (r#"answer({"tools": []})"#, Code::Dependency, "unexpected result type"),
@@ -155,12 +147,11 @@ async fn an_invalid_response_fails_only_its_call() {
             "bad",
         ),
     ] {
-        let builder = Client::builder(hostile(TWO, bad)).limits(|limits| limits.message_bytes = 1 << 20);
-        let Some(client) = connect(builder).await else { return };
+        let Some(client) = connect(Client::builder(hostile(TWO, bad))).await else { return };
         let error = call(&client, "bad", json!({})).await.unwrap_err();
         assert_eq!(error.code(), code, "{bad}: {error}");
         assert!(error.message().contains(text) && error.message().len() < 10_000, "{bad}: {error}");
-        assert_eq!(said(&client, "ok", json!({})).await, "ok", "{bad}");
+        assert_eq!(call_text(&client, "ok", json!({})).await, "ok", "{bad}");
     }
 }
 
@@ -173,41 +164,41 @@ for n in range(2000):
     send({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": n + 100000, "progress": n}})
     send({"jsonrpc": "2.0", "id": 1000000 + n, "result": {}})
     send({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": n}})
-    send({"jsonrpc": "2.0", "method": "notifications/unheard_of", "params": {}})
-send({"jsonrpc": "2.0", "id": 7, "method": "unheard/of", "params": {}})
+    send({"jsonrpc": "2.0", "method": "notifications/unknown", "params": {}})
+send({"jsonrpc": "2.0", "id": 7, "method": "unknown/method", "params": {}})
 answer({"content": [{"type": "text", "text": "through"}]})"#;
     let Some(client) = connect(Client::builder(hostile(TWO, noise.trim()))).await else { return };
-    assert_eq!(said(&client, "bad", json!({})).await, "through");
+    assert_eq!(call_text(&client, "bad", json!({})).await, "through");
     let endless = r#"
 while True: line("noise")"#;
     let Some(client) = connect(Client::builder(hostile(TWO, endless.trim()))).await else { return };
     let error = call(&client, "bad", json!({})).await.unwrap_err();
     assert!(error.code() == Code::Dependency && error.message().contains("disconnected"), "{error}");
-    assert_eq!(said(&client, "ok", json!({})).await, "ok", "the program was restarted");
+    assert_eq!(call_text(&client, "ok", json!({})).await, "ok", "the program was restarted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_never_answers_is_waited_for_a_bounded_time() {
+async fn waits_for_a_silent_server_are_bounded() {
     let limit = Duration::from_millis(700);
-    let begun = Instant::now();
     let silent = |discover: &str, list: &str| {
         Endpoint::program(["python3".to_owned(), "-c".to_owned(), script("", discover, list, "pass")])
     };
-    let error =
-        Client::builder(silent("pass", TWO)).name("bad").connect_timeout(limit).connect().await.unwrap_err();
-    assert!(error.code() == Code::Timeout || skipped(&error), "{error}");
-    assert!(error.message().contains("`bad` did not answer `initialize`") || skipped(&error), "{error}");
-    let error =
-        Client::builder(silent(LEGACY, "pass")).name("bad").list_timeout(limit).connect().await.unwrap_err();
-    assert!(error.code() == Code::Timeout || skipped(&error), "{error}");
+    for (discover, list, text) in
+        [("pass", TWO, "`bad` did not answer `initialize`"), (LEGACY, "pass", "listing the server `bad`")]
+    {
+        let connected = Client::builder(silent(discover, list)).name("bad").connect_timeout(limit).connect();
+        let error = connected.await.unwrap_err();
+        if skipped(&error) {
+            return;
+        }
+        assert!(error.code() == Code::Timeout && error.message().contains(text), "{error}");
+    }
     let Some(client) = connect(Client::builder(silent(LEGACY, TWO)).timeout(limit)).await else { return };
     assert_eq!(call(&client, "bad", json!({})).await.unwrap_err().code(), Code::Timeout);
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
-/// Who waits is told what for, with what the server wrote so far, and at the limit once more.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_server_is_reported_while_it_is_waited_for() {
+async fn a_slow_start_is_reported_with_the_stderr_output() {
     let begin = "sys.stderr.write('loading ' + os.environ['KEY'] + '\\n'); sys.stderr.flush()";
     let source = script(begin, "time.sleep(100)", TWO, "pass");
     let endpoint = Endpoint::Program {
@@ -217,20 +208,19 @@ async fn a_silent_server_is_reported_while_it_is_waited_for() {
         level: Level::Standard,
     };
     let events = Arc::new(Mutex::new(Vec::new()));
-    let (sink, start) = (Arc::clone(&events), Instant::now());
+    let sink = Arc::clone(&events);
     let connected = Client::builder(endpoint)
         .name("bad")
         .connect_timeout(Duration::from_secs(4))
-        .on_start(move |event| sink.lock().unwrap().push((start.elapsed(), format!("{event:?}"))))
+        .on_start(move |event| sink.lock().unwrap().push(format!("{event:?}")))
         .connect();
     let error = connected.await.unwrap_err();
     if skipped(&error) {
         return;
     }
     let events = events.lock().unwrap();
-    let [(_, started), (after, waiting)] = events.as_slice() else { panic!("{events:?}") };
+    let [started, waiting] = events.as_slice() else { panic!("{events:?}") };
     assert!(started.starts_with("Started"), "{started}");
-    assert!(*after < Duration::from_millis(2_500), "{after:?}");
     assert!(waiting.contains("loading [secret]") && waiting.contains("limit: 4s"), "{waiting}");
     assert_eq!(error.context()["stderr"], "loading [secret]", "{error:?}");
 }
@@ -244,19 +234,18 @@ fn skipped(error: &ToolError) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn questions_without_end_are_ended() {
+async fn endless_input_rounds_are_limited() {
     let source = script("", MODERN, TWO, r#"answer({"resultType": "input_required", "requestState": "s"})"#);
-    let builder = Client::builder(Endpoint::program(["python3".to_owned(), "-c".to_owned(), source]))
-        .limits(|limits| limits.rounds = 3);
-    let Some(client) = connect(builder).await else { return };
+    let endpoint = Endpoint::program(["python3".to_owned(), "-c".to_owned(), source]);
+    let Some(client) = connect(Client::builder(endpoint)).await else { return };
     let error = call(&client, "bad", json!({})).await.unwrap_err();
-    assert!(error.code() == Code::Limit && error.message().contains("more than 3 times"), "{error}");
+    assert!(error.code() == Code::Limit && error.message().contains("more than 20 times"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_ends_at_once_says_why_without_its_secrets() {
+async fn a_failed_start_reports_stderr_without_secrets() {
     let source = script(
-        "sys.stderr.write('no luck with ' + os.environ['KEY'] + '\\n'); sys.exit(1)",
+        "sys.stderr.write('failed with ' + os.environ['KEY'] + '\\n'); sys.exit(1)",
         LEGACY,
         TWO,
         "pass",
@@ -273,7 +262,7 @@ async fn a_program_that_ends_at_once_says_why_without_its_secrets() {
     }
     assert_eq!(error.code(), Code::Dependency);
     let text = format!("{error:#?}");
-    assert!(text.contains("no luck with") && !text.contains("hunter2"), "{text}");
+    assert!(text.contains("failed with") && !text.contains("hunter2"), "{text}");
     let nothing = Endpoint::program(Vec::<String>::new());
     assert_eq!(Client::builder(nothing).connect().await.unwrap_err().code(), Code::InvalidInput);
     let missing = Endpoint::program(["no-such-program-anywhere"]);

@@ -1,4 +1,4 @@
-//! Servers at an address that are broken or mean no good.
+//! Hostile and broken HTTP servers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,10 +11,11 @@ use toolpost_mcp::client::{Client, Endpoint};
 
 use super::support::call;
 
-/// A server that knows the older era and one tool, and answers calls of it with these bytes.
+/// A legacy server with one tool; a call of it gets fixed bytes.
 struct Raw {
     url: String,
-    seen: Arc<Mutex<Vec<String>>>,
+    /// The heads of the received requests.
+    heads: Arc<Mutex<Vec<String>>>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -25,15 +26,16 @@ impl Drop for Raw {
 }
 
 fn http(status: &str, head: &str, body: &[u8]) -> Vec<u8> {
-    let mut answer =
+    let mut response =
         format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n{head}\r\n", body.len()).into_bytes();
-    answer.extend_from_slice(body);
-    answer
+    response.extend_from_slice(body);
+    response
 }
 
-async fn answer_one(
+/// Answers one request; `None` at the end of the connection.
+async fn respond(
     stream: &mut BufReader<TcpStream>,
-    seen: &Mutex<Vec<String>>,
+    heads: &Mutex<Vec<String>>,
     to_calls: &[u8],
     to_all: Option<&[u8]>,
 ) -> Option<()> {
@@ -53,14 +55,14 @@ async fn answer_one(
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await.ok()?;
-    seen.lock().unwrap().push(head.clone());
+    heads.lock().unwrap().push(head.clone());
     let message: Value = serde_json::from_slice(&body).unwrap_or_default();
     let id = message["id"].clone();
     let good = |result: Value| {
         let body = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
         http("200 OK", "Content-Type: application/json\r\n", body.as_bytes())
     };
-    let answer = match (to_all, message["method"].as_str()) {
+    let response = match (to_all, message["method"].as_str()) {
         (Some(bytes), _) => bytes.to_vec(),
         (_, Some("initialize")) => {
             good(json!({ "protocolVersion": "2025-11-25", "capabilities": { "tools": {} },
@@ -78,35 +80,35 @@ async fn answer_one(
         (_, None) if head.starts_with("GET") => http("405 Method Not Allowed", "", b""),
         _ => http("202 Accepted", "", b""),
     };
-    stream.get_mut().write_all(&answer).await.ok()
+    stream.get_mut().write_all(&response).await.ok()
 }
 
 impl Raw {
     async fn start(to_calls: Vec<u8>, to_all: Option<Vec<u8>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
-        let seen = Arc::<Mutex<Vec<String>>>::default();
-        let theirs = Arc::clone(&seen);
+        let heads = Arc::<Mutex<Vec<String>>>::default();
+        let received = Arc::clone(&heads);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (seen, to_calls, to_all) = (Arc::clone(&theirs), to_calls.clone(), to_all.clone());
+                let (heads, to_calls, to_all) = (Arc::clone(&received), to_calls.clone(), to_all.clone());
                 tokio::spawn(async move {
                     let mut stream = BufReader::new(stream);
-                    while answer_one(&mut stream, &seen, &to_calls, to_all.as_deref()).await.is_some() {}
+                    while respond(&mut stream, &heads, &to_calls, to_all.as_deref()).await.is_some() {}
                 });
             }
         });
-        Self { url, seen, task }
+        Self { url, heads, task }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_is_none_costs_its_call() {
+async fn an_invalid_response_fails_its_call() {
     let kind = "Content-Type: application/json\r\n";
     let large = format!("\"{}\"", "x".repeat(17 << 20));
-    let event = format!("data: {}\n\n", "x".repeat(3 << 20));
+    let event = format!("data: {}\n\n", "x".repeat(17 << 20));
     let long = Some(RetryAdvice::After(Duration::from_secs(7)));
-    let most = Some(RetryAdvice::After(Duration::from_mins(5)));
+    let max = Some(RetryAdvice::After(Duration::from_mins(5)));
     for (answer, code, retry) in [
         (http("200 OK", kind, large.as_bytes()), Code::Limit, None),
         (http("200 OK", kind, b"<html>"), Code::Dependency, None),
@@ -114,7 +116,7 @@ async fn an_answer_that_is_none_costs_its_call() {
         (http("500 Internal Server Error", "", b"<html>"), Code::Dependency, None),
         (http("503 Service Unavailable", "Retry-After: 7\r\n", b""), Code::Dependency, long),
         (http("429 Too Many Requests", "Retry-After: 7\r\n", b""), Code::Overloaded, long),
-        (http("429 Too Many Requests", "Retry-After: 99999\r\n", b""), Code::Overloaded, most),
+        (http("429 Too Many Requests", "Retry-After: 99999\r\n", b""), Code::Overloaded, max),
         (http("403 Forbidden", "", b"no"), Code::Permission, None),
         (http("401 Unauthorized", "WWW-Authenticate: Bearer\r\n", b""), Code::Permission, None),
     ] {
@@ -131,18 +133,14 @@ async fn an_answer_that_is_none_costs_its_call() {
     }
     let server =
         Raw::start(http("200 OK", "Content-Type: text/event-stream\r\n", event.as_bytes()), None).await;
-    let client = Client::builder(Endpoint::http(&server.url))
-        .limits(|limits| limits.message_bytes = 1 << 20)
-        .timeout(Duration::from_secs(5))
-        .connect()
-        .await
-        .unwrap();
+    let client =
+        Client::builder(Endpoint::http(&server.url)).timeout(Duration::from_secs(5)).connect().await.unwrap();
     let error = call(&client, "bad", json!({})).await.unwrap_err();
     assert!(matches!(error.code(), Code::Dependency | Code::Limit | Code::Timeout), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_followed_to_another_address() {
+async fn a_redirect_is_not_followed() {
     let other = Raw::start(Vec::new(), None).await;
     let redirect = http("307 Temporary Redirect", &format!("Location: {}\r\n", other.url), b"");
     let server = Raw::start(Vec::new(), Some(redirect)).await;
@@ -151,12 +149,12 @@ async fn nobody_is_followed_to_another_address() {
     let error = Client::builder(endpoint).name("raw").connect().await.unwrap_err();
     assert_eq!(error.code(), Code::Dependency, "{error}");
     assert!(!format!("{error:#?}").contains("hunter2"), "{error:#?}");
-    assert!(server.seen.lock().unwrap().iter().any(|head| head.contains("hunter2")));
-    assert_eq!(other.seen.lock().unwrap().len(), 0);
+    assert!(server.heads.lock().unwrap().iter().any(|head| head.contains("hunter2")));
+    assert_eq!(other.heads.lock().unwrap().len(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_without_a_server_says_so() {
+async fn a_url_without_an_mcp_server_is_an_error() {
     for (answer, code) in [
         (http("404 Not Found", "Content-Type: text/html\r\n", b"<html>"), Code::NotFound),
         (http("401 Unauthorized", "", b""), Code::Permission),

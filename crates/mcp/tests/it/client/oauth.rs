@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reqwest::Url;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ struct State {
     number: u32,
     expires_in: Value,
     /// The scope that calls require.
-    wanted: Option<String>,
+    required_scope: Option<String>,
 }
 
 /// A legacy server that requires tokens, and its authorization server.
@@ -47,14 +47,15 @@ impl Drop for Guarded {
     }
 }
 
-struct Asked {
+/// A received request.
+struct Received {
     method: String,
     path: String,
     fields: BTreeMap<String, String>,
     body: Value,
 }
 
-async fn asked(stream: &mut BufReader<TcpStream>) -> Option<Asked> {
+async fn receive(stream: &mut BufReader<TcpStream>) -> Option<Received> {
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();
@@ -83,7 +84,7 @@ async fn asked(stream: &mut BufReader<TcpStream>) -> Option<Asked> {
     }
     fields.extend(url.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())));
     let body = serde_json::from_slice(&body).unwrap_or_default();
-    Some(Asked { method, path: url.path().to_owned(), fields, body })
+    Some(Received { method, path: url.path().to_owned(), fields, body })
 }
 
 impl Facts {
@@ -103,44 +104,44 @@ impl Facts {
         )
     }
 
-    fn mcp(&self, asked: &Asked) -> (u16, Option<String>, Value) {
+    fn mcp(&self, request: &Received) -> (u16, Option<String>, Value) {
         let mut state = self.state.lock().unwrap();
-        let place = format!("resource_metadata=\"{}/.well-known/oauth-protected-resource/mcp\"", self.url);
-        if asked.fields.get("header authorization") != Some(&format!("Bearer {}", state.good)) {
-            return (401, Some(format!("Bearer {place}")), json!({}));
+        let metadata = format!("resource_metadata=\"{}/.well-known/oauth-protected-resource/mcp\"", self.url);
+        if request.fields.get("header authorization") != Some(&format!("Bearer {}", state.good)) {
+            return (401, Some(format!("Bearer {metadata}")), json!({}));
         }
-        let method = asked.body["method"].as_str().unwrap_or_default();
+        let method = request.body["method"].as_str().unwrap_or_default();
         if method == "tools/call"
-            && let Some(wanted) = state.wanted.take()
+            && let Some(required) = state.required_scope.take()
         {
-            if wanted == "endless" {
-                state.wanted = Some(wanted.clone());
+            if required == "endless" {
+                state.required_scope = Some(required.clone());
             }
-            let scope = format!("{wanted}{}", state.number);
-            let told = format!("Bearer error=\"insufficient_scope\", scope=\"{scope}\", {place}");
-            return (403, Some(told), json!({}));
+            let scope = format!("{required}{}", state.number);
+            let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{scope}\", {metadata}");
+            return (403, Some(challenge), json!({}));
         }
         let result = match method {
             "initialize" => json!({ "protocolVersion": "2025-11-25", "capabilities": { "tools": {} },
                 "serverInfo": { "name": "guarded", "version": "1" } }),
             "tools/list" => json!({ "tools": [{ "name": "look", "inputSchema": { "type": "object" } }] }),
             "tools/call" => json!({ "content": [{ "type": "text", "text": "seen" }] }),
-            _ if asked.method == "GET" => return (405, None, json!({})),
-            _ if asked.body["id"].is_null() => return (202, None, json!({})),
+            _ if request.method == "GET" => return (405, None, json!({})),
+            _ if request.body["id"].is_null() => return (202, None, json!({})),
             _ => {
                 let error = json!({ "code": -32601, "message": "no" });
-                return (200, None, json!({ "jsonrpc": "2.0", "id": asked.body["id"], "error": error }));
+                return (200, None, json!({ "jsonrpc": "2.0", "id": request.body["id"], "error": error }));
             }
         };
-        (200, None, json!({ "jsonrpc": "2.0", "id": asked.body["id"], "result": result }))
+        (200, None, json!({ "jsonrpc": "2.0", "id": request.body["id"], "result": result }))
     }
 
     /// The status, a header and the body of a response.
-    fn answer(&self, asked: &Asked) -> (u16, String, Value) {
+    fn respond(&self, request: &Received) -> (u16, String, Value) {
         let url = &self.url;
-        let (status, header, mut document) = match asked.path.as_str() {
+        let (status, header, mut document) = match request.path.as_str() {
             "/mcp" => {
-                let (status, challenge, document) = self.mcp(asked);
+                let (status, challenge, document) = self.mcp(request);
                 let header = challenge.map_or(String::new(), |text| format!("WWW-Authenticate: {text}\r\n"));
                 return (status, header, document);
             }
@@ -159,19 +160,19 @@ impl Facts {
             ),
             "/register" => (201, String::new(), json!({ "client_id": "registered" })),
             "/authorize" => {
-                let (back, state) = (&asked.fields["redirect_uri"], &asked.fields["state"]);
+                let (back, state) = (&request.fields["redirect_uri"], &request.fields["state"]);
                 (302, format!("Location: {back}?code=a-code&state={state}\r\n"), json!({}))
             }
             "/token" => {
-                let (status, document) = self.token(&asked.fields);
+                let (status, document) = self.token(&request.fields);
                 (status, String::new(), document)
             }
             "/revoke" => (200, String::new(), json!({})),
             _ => (404, String::new(), json!({})),
         };
-        (self.change)(&asked.path, &mut document);
-        if let Some(place) = document.get("redirect").and_then(Value::as_str) {
-            return (302, format!("Location: {place}\r\n"), json!({}));
+        (self.change)(&request.path, &mut document);
+        if let Some(target) = document.get("redirect").and_then(Value::as_str) {
+            return (302, format!("Location: {target}\r\n"), json!({}));
         }
         (status, header, document)
     }
@@ -192,19 +193,19 @@ impl Guarded {
                 refresh: String::new(),
                 number: 0,
                 expires_in: json!(3_600),
-                wanted: None,
+                required_scope: None,
             }),
             url: format!("http://{}", listener.local_addr().unwrap()),
         });
-        let theirs = Arc::clone(&facts);
+        let shared = Arc::clone(&facts);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let facts = Arc::clone(&theirs);
+                let facts = Arc::clone(&shared);
                 tokio::spawn(async move {
                     let mut stream = BufReader::new(stream);
-                    while let Some(asked) = asked(&mut stream).await {
-                        facts.seen.lock().unwrap().push((asked.path.clone(), asked.fields.clone()));
-                        let (status, header, document) = facts.answer(&asked);
+                    while let Some(request) = receive(&mut stream).await {
+                        facts.seen.lock().unwrap().push((request.path.clone(), request.fields.clone()));
+                        let (status, header, document) = facts.respond(&request);
                         let body = document.to_string();
                         let answer = format!(
                             "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\n{header}Content-Length: {}\r\n\r\n{body}",
@@ -244,10 +245,10 @@ impl Guarded {
 fn browse(url: &str) {
     let url = Url::parse(url).unwrap();
     tokio::spawn(async move {
-        let answer = get(&url).await;
-        let place = answer.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap_or_default();
-        if let Ok(place) = Url::parse(place) {
-            get(&place).await;
+        let response = get(&url).await;
+        let target = response.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap_or_default();
+        if let Ok(target) = Url::parse(target) {
+            get(&target).await;
         }
     });
 }
@@ -270,8 +271,8 @@ fn interactive_client(store: &TokenStore) -> OAuth {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_login_serves_later_clients_until_the_logout() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = || TokenStore::file(folder.path().join("tokens.json"));
+    let directory = tempfile::tempdir().unwrap();
+    let store = || TokenStore::file(directory.path().join("tokens.json"));
     let server = Guarded::start().await;
     let error = server.connect(OAuth::new(store())).await.unwrap_err();
     assert_eq!(
@@ -290,9 +291,9 @@ async fn a_login_serves_later_clients_until_the_logout() {
     let client = server.connect(OAuth::new(store())).await.unwrap();
     call(&client, "look", json!({})).await.unwrap();
     assert_eq!(server.seen("/authorize").len(), 1);
-    let asked = &server.seen("/authorize")[0];
+    let sent = &server.seen("/authorize")[0];
     assert_eq!(
-        (asked["resource"].as_str(), asked["scope"].as_str(), asked["client_id"].as_str()),
+        (sent["resource"].as_str(), sent["scope"].as_str(), sent["client_id"].as_str()),
         (server.url().as_str(), "basic", "registered")
     );
     // A second login reuses the registration.
@@ -307,9 +308,9 @@ async fn a_login_serves_later_clients_until_the_logout() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_token_is_refreshed_once_by_all_clients_together() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = || TokenStore::file(folder.path().join("tokens.json"));
+async fn several_clients_refresh_an_expired_token_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = || TokenStore::file(directory.path().join("tokens.json"));
     let server = Guarded::start().await;
     interactive_client(&store()).login(&server.url(), false).await.unwrap();
     let clients = [
@@ -328,12 +329,12 @@ async fn an_expired_token_is_refreshed_once_by_all_clients_together() {
     // A token that expires soon is refreshed before a rejection.
     server.facts.state.lock().unwrap().expires_in = json!(10);
     interactive_client(&store()).login(&server.url(), false).await.unwrap();
-    let refused =
+    let rejected =
         || server.seen("/mcp").iter().filter(|fields| !fields.contains_key("header authorization")).count();
-    let (before, tokens) = (refused(), server.seen("/token").len());
+    let (before, tokens) = (rejected(), server.seen("/token").len());
     let client = server.connect(OAuth::new(store())).await.unwrap();
     call(&client, "look", json!({})).await.unwrap();
-    assert_eq!(refused(), before);
+    assert_eq!(rejected(), before);
     assert!(server.seen("/token").len() > tokens);
 }
 
@@ -355,13 +356,13 @@ async fn an_invalid_refresh_token_is_used_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn scope_requests_of_a_server_are_bounded() {
     let (server, store) = (Guarded::start().await, TokenStore::memory());
-    server.facts.state.lock().unwrap().wanted = Some("once".to_owned());
+    server.facts.state.lock().unwrap().required_scope = Some("once".to_owned());
     let client = server.connect(interactive_client(&store)).await.unwrap();
     call(&client, "look", json!({})).await.unwrap();
     let scopes: Vec<_> =
         server.seen("/authorize").into_iter().map(|fields| fields["scope"].clone()).collect();
     assert_eq!(scopes, ["basic", "basic once1"]);
-    server.facts.state.lock().unwrap().wanted = Some("endless".to_owned());
+    server.facts.state.lock().unwrap().required_scope = Some("endless".to_owned());
     for _ in 0..4 {
         let error = call(&client, "look", json!({})).await.unwrap_err();
         assert_eq!(error.code(), Code::Permission, "{error}");
@@ -380,9 +381,9 @@ async fn the_operators_client_settings_are_used() {
         .scope("two")
         .callback_port(port);
     server.connect(oauth).await.unwrap();
-    let asked = &server.seen("/authorize")[0];
+    let sent = &server.seen("/authorize")[0];
     assert_eq!(
-        (asked["client_id"].as_str(), asked["scope"].as_str(), asked["redirect_uri"].clone()),
+        (sent["client_id"].as_str(), sent["scope"].as_str(), sent["redirect_uri"].clone()),
         ("by-hand", "one two", format!("http://127.0.0.1:{port}/callback"))
     );
     let token = &server.seen("/token")[0];
@@ -417,10 +418,8 @@ async fn a_login_has_a_timeout() {
     let server = Guarded::start().await;
     let oauth =
         OAuth::new(TokenStore::memory()).interactive(|_| {}).login_timeout(Duration::from_millis(300));
-    let begun = Instant::now();
     let error = oauth.login(&server.url(), false).await.unwrap_err();
     assert_eq!(error.code(), Code::Timeout, "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
 /// A URL in the metadata points to a blocked address.
@@ -428,7 +427,7 @@ async fn a_login_has_a_timeout() {
 async fn metadata_cannot_name_private_addresses() {
     const OAUTH: &str = "/.well-known/oauth-authorization-server";
     const RESOURCE: &str = "/.well-known/oauth-protected-resource/mcp";
-    for (path, field, value, why) in [
+    for (path, field, value, rule) in [
         (RESOURCE, "authorization_servers", json!(["https://169.254.169.254"]), "metadata"),
         (RESOURCE, "authorization_servers", json!(["https://[::ffff:169.254.169.254]/"]), "metadata"),
         (RESOURCE, "authorization_servers", json!(["https://10.0.0.1"]), "private"),
@@ -446,27 +445,27 @@ async fn metadata_cannot_name_private_addresses() {
         ("/token", "redirect", json!("https://login.example/token"), ""),
         ("/register", "redirect", json!("https://login.example/register"), ""),
     ] {
-        let wanted = value.clone();
-        let server = Guarded::changed(move |asked, document| {
-            if asked == path {
-                document[field] = wanted.clone();
+        let changed = value.clone();
+        let server = Guarded::changed(move |requested, document| {
+            if requested == path {
+                document[field] = changed.clone();
             }
         })
         .await;
         let error = interactive_client(&TokenStore::memory()).login(&server.url(), false).await.unwrap_err();
         assert_eq!(error.code(), Code::Permission, "{field} {value}: {error}");
-        let rule = error.context().get("rule").and_then(Value::as_str).unwrap_or_default();
-        assert_eq!(rule, why, "{field} {value}: {error}");
+        let found = error.context().get("rule").and_then(Value::as_str).unwrap_or_default();
+        assert_eq!(found, rule, "{field} {value}: {error}");
     }
     // A redirect loop, and an oversized document.
-    let round = Guarded::changed(|path, document| {
+    let cyclic = Guarded::changed(|path, document| {
         if path == RESOURCE {
             document["redirect"] = json!(RESOURCE);
         }
     })
     .await;
-    let error = interactive_client(&TokenStore::memory()).login(&round.url(), false).await.unwrap_err();
-    assert_eq!((error.code(), round.seen(RESOURCE).len()), (Code::Limit, 4), "{error}");
+    let error = interactive_client(&TokenStore::memory()).login(&cyclic.url(), false).await.unwrap_err();
+    assert_eq!((error.code(), cyclic.seen(RESOURCE).len()), (Code::Limit, 4), "{error}");
     let large = Guarded::changed(|path, document| {
         if path == OAUTH {
             document["more"] = "x".repeat(300 << 10).into();
@@ -485,14 +484,14 @@ async fn an_allowed_host_is_contacted_and_no_network_blocks_it() {
         }
     })
     .await;
-    let refused = interactive_client(&TokenStore::memory()).login(&server.url(), true).await.unwrap_err();
-    assert!(refused.message().contains("TOOLPOST_NO_NETWORK"), "{refused}");
-    let refused = interactive_client(&TokenStore::memory()).login(&server.url(), false).await.unwrap_err();
-    assert!(refused.suggestion().unwrap().contains("allow_host(\"10.255.255.1\")"), "{refused}");
+    let error = interactive_client(&TokenStore::memory()).login(&server.url(), true).await.unwrap_err();
+    assert!(error.message().contains("TOOLPOST_NO_NETWORK"), "{error}");
+    let error = interactive_client(&TokenStore::memory()).login(&server.url(), false).await.unwrap_err();
+    assert!(error.suggestion().unwrap().contains("allow_host(\"10.255.255.1\")"), "{error}");
     // The host is contacted now; nothing listens there.
     let allowed = interactive_client(&TokenStore::memory()).allow_host("10.255.255.1");
-    let asked = tokio::time::timeout(Duration::from_secs(3), allowed.login(&server.url(), false)).await;
-    assert!(asked.is_err() || asked.unwrap().unwrap_err().code() != Code::Permission);
+    let login = tokio::time::timeout(Duration::from_secs(3), allowed.login(&server.url(), false)).await;
+    assert!(login.is_err() || login.unwrap().unwrap_err().code() != Code::Permission);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Servers to connect to.
+//! The fixture as a program and over HTTP.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,16 +9,17 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
-use toolpost_core::{Call, Output, ToolError, ToolSource as _};
+use toolpost_core::{Call, Output, Port, ToolError, ToolSource as _};
 use toolpost_mcp::client::{Client, Endpoint};
+use toolpost_testkit::MemoryPort;
 
 use super::fixture::Fixture;
 
-/// A program among the examples of this crate.
+/// The path of an example program of this crate.
 pub(crate) fn example(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
-    let folder = tests.parent().and_then(std::path::Path::parent).unwrap();
-    let program = folder.join("examples").join(name);
+    let directory = tests.parent().and_then(std::path::Path::parent).unwrap();
+    let program = directory.join("examples").join(name);
     assert!(
         program.is_file(),
         "{} is not built: run `cargo build -p toolpost-mcp --examples`",
@@ -29,11 +30,11 @@ pub(crate) fn example(name: &str) -> PathBuf {
 
 /// The fixture as a program.
 pub(crate) fn program(is_legacy: bool) -> Endpoint {
-    let era = if is_legacy { "legacy" } else { "modern" };
-    Endpoint::program([example("protocol_server").into_os_string(), era.into()])
+    let version = if is_legacy { "legacy" } else { "modern" };
+    Endpoint::program([example("protocol_server").into_os_string(), version.into()])
 }
 
-/// The fixture over HTTP. Dropped, it is gone with all its connections.
+/// The fixture over HTTP.
 pub(crate) struct HttpServer {
     pub(crate) fixture: Fixture,
     pub(crate) address: std::net::SocketAddr,
@@ -48,9 +49,9 @@ impl HttpServer {
     pub(crate) async fn start_at(fixture: Fixture, address: std::net::SocketAddr) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let theirs = fixture.clone();
+        let handler = fixture.clone();
         let service = StreamableHttpService::new(
-            move || Ok(theirs.clone()),
+            move || Ok(handler.clone()),
             Arc::new(LocalSessionManager::default()),
             StreamableHttpServerConfig::default(),
         );
@@ -86,7 +87,7 @@ impl HttpServer {
         Endpoint::http(self.url())
     }
 
-    /// Ends it at once, with everything that is under way.
+    /// Stops the server at once, with its connections and calls.
     pub(crate) async fn kill(self) -> Fixture {
         let Self { fixture, task, .. } = self;
         task.abort();
@@ -100,6 +101,11 @@ pub(crate) async fn connect(endpoint: Endpoint) -> Arc<Client> {
     Client::builder(endpoint).name("srv").connect().await.unwrap()
 }
 
+/// A call with a port.
+pub(crate) fn call_with(port: &Arc<MemoryPort>, tool: &str, arguments: serde_json::Value) -> Call {
+    Call::new(tool, arguments).with_port(Arc::clone(port) as Arc<dyn Port>)
+}
+
 /// Calls a tool.
 pub(crate) async fn call(
     client: &Client,
@@ -109,7 +115,7 @@ pub(crate) async fn call(
     client.call(Call::new(tool, arguments)).await.result
 }
 
-/// The text of a tool's answer.
-pub(crate) async fn said(client: &Client, tool: &str, arguments: serde_json::Value) -> String {
+/// Calls a tool and returns the text of its result.
+pub(crate) async fn call_text(client: &Client, tool: &str, arguments: serde_json::Value) -> String {
     call(client, tool, arguments).await.unwrap().to_text().into_owned()
 }

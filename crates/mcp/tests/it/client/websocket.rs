@@ -1,4 +1,4 @@
-//! Servers over WebSocket: ours, and such as mean no good.
+//! Servers over WebSocket: our own and hostile ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 use toolpost_core::{
-    Annotations, Answer, Call, Code, Output, ParameterType, Port, Question, Secret, ToolSource as _,
-    ToolSpec, tool_fn,
+    Annotations, Answer, Call, Code, Output, ParameterType, Question, Secret, ToolSource as _, ToolSpec,
+    tool_fn,
 };
 use toolpost_mcp::client::{Client, Endpoint};
 use toolpost_mcp::server::{RunningServer, Server};
-use toolpost_testkit::MemoryPort;
+use toolpost_testkit::{MemoryPort, eventually};
 use toolpost_toolbox::Toolbox;
 
-use super::support::call;
+use super::support::{call, call_with};
 
 async fn serve(address: &str) -> RunningServer {
     let double = ToolSpec::new("double", "Double a number.")
-        .parameter("number", ParameterType::Integer, "It.")
+        .parameter("number", ParameterType::Integer, "The number.")
         .annotations(Annotations { idempotent: true, ..Annotations::default() });
     let double = tool_fn(double, async |args, ctx| {
         ctx.progress("half", 50.0);
@@ -68,9 +68,8 @@ async fn a_websocket_carries_calls_progress_and_questions() {
     for (tool, arguments, expected) in
         [("double", json!({ "number": 4 }), json!(8)), ("ask", json!({}), json!({ "city": "Oslo" }))]
     {
-        let mut call = Call::new(tool, arguments);
-        call.port = Arc::clone(&port) as Arc<dyn Port>;
-        let structured = client.call(call).await.result.unwrap().structured.unwrap();
+        let structured =
+            client.call(call_with(&port, tool, arguments)).await.result.unwrap().structured.unwrap();
         assert!(structured == expected || structured == json!({ "result": expected }), "{structured}");
     }
     assert_eq!(port.heard().progress.len(), 1);
@@ -78,7 +77,7 @@ async fn a_websocket_carries_calls_progress_and_questions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_websocket_that_ends_is_opened_again_and_no_name_is_lost() {
+async fn a_closed_websocket_reconnects_and_the_tools_stay() {
     let running = serve("127.0.0.1:0").await;
     let address = running.address().to_string();
     let client = Client::builder(endpoint(&running)).connect().await.unwrap();
@@ -87,16 +86,18 @@ async fn a_websocket_that_ends_is_opened_again_and_no_name_is_lost() {
     let error = client.call(Call::new("ask", json!({}))).await.result.unwrap_err();
     assert_eq!(error.code(), Code::Dependency, "{error}");
     let running = serve(&address).await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let output = call(&client, "double", json!({ "number": 21 })).await.unwrap();
-    assert_eq!(output.to_text(), "42");
+    // The wait before the next connection attempt may be longer than one call retries.
+    eventually("the client reconnects", async || {
+        call(&client, "double", json!({ "number": 21 })).await.is_ok_and(|output| output.to_text() == "42")
+    })
+    .await;
     running.stop().await;
 }
 
-/// What a call is answered with.
+/// The messages that answer a call.
 type Answers = fn(&Value) -> Vec<Message>;
 
-/// A server that speaks the older era over WebSocket, and answers a call with these messages.
+/// A legacy server over WebSocket that answers each call with given messages.
 async fn hostile(answers: impl Fn(&Value) -> Vec<Message> + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/ws", listener.local_addr().unwrap());
@@ -145,12 +146,12 @@ async fn hostile(answers: impl Fn(&Value) -> Vec<Message> + Send + Sync + 'stati
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_answer_costs_its_call() {
+async fn an_invalid_message_fails_its_call() {
     let rows: [(&str, Answers); 5] = [
-        ("garbage without end", |_| (0..2_000).map(|_| Message::text("garbage")).collect()),
-        ("a message that is too long", |_| vec![Message::text("x".repeat(2 << 20))]),
-        ("an end", |_| vec![Message::Close(None)]),
-        ("an answer that is none", |message| {
+        ("endless garbage", |_| (0..2_000).map(|_| Message::text("garbage")).collect()),
+        ("an overlong message", |_| vec![Message::text("x".repeat(17 << 20))]),
+        ("a close", |_| vec![Message::Close(None)]),
+        ("an invalid result", |message| {
             vec![Message::text(json!({ "jsonrpc": "2.0", "id": message["id"], "result": 5 }).to_string())]
         }),
         ("nothing", |_| Vec::new()),
@@ -158,12 +159,7 @@ async fn what_is_no_answer_costs_its_call() {
     for (what, answers) in rows {
         let url = hostile(answers).await;
         let endpoint = Endpoint::WebSocket { url, headers: Vec::new() };
-        let client = Client::builder(endpoint)
-            .limits(|limits| limits.message_bytes = 1 << 20)
-            .timeout(Duration::from_secs(5))
-            .connect()
-            .await
-            .unwrap();
+        let client = Client::builder(endpoint).timeout(Duration::from_secs(5)).connect().await.unwrap();
         let error = call(&client, "bad", json!({})).await.unwrap_err();
         assert!(matches!(error.code(), Code::Dependency | Code::Timeout | Code::Limit), "{what}: {error}");
         assert!(error.message().len() < 2_000, "{what}");
@@ -172,7 +168,7 @@ async fn what_is_no_answer_costs_its_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_without_a_websocket_says_so() {
+async fn a_url_without_a_websocket_is_an_error() {
     for (answer, code) in [
         ("HTTP/1.1 404 X\r\nContent-Length: 0\r\n\r\n", Code::NotFound),
         ("HTTP/1.1 302 X\r\nLocation: ws://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", Code::Dependency),
@@ -192,10 +188,10 @@ async fn a_place_without_a_websocket_says_so() {
             Client::builder(Endpoint::WebSocket { url, headers: Vec::new() }).connect().await.unwrap_err();
         assert_eq!(error.code(), code, "{answer}: {error}");
     }
-    let far = |url: &str| {
+    let blocked = |url: &str| {
         Client::builder(Endpoint::WebSocket { url: url.to_owned(), headers: Vec::new() }).no_network(true)
     };
-    let error = far("wss://tools.example/ws").connect().await.unwrap_err();
+    let error = blocked("wss://tools.example/ws").connect().await.unwrap_err();
     assert!(error.message().contains("TOOLPOST_NO_NETWORK"), "{error}");
-    assert_eq!(far("http://127.0.0.1/ws").connect().await.unwrap_err().code(), Code::InvalidInput);
+    assert_eq!(blocked("http://127.0.0.1/ws").connect().await.unwrap_err().code(), Code::InvalidInput);
 }

@@ -23,23 +23,25 @@ fn token(pair: &Ed25519KeyPair, algorithm: &str, scope: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_token_of_the_issuer_is_wanted_and_where_to_get_one_is_said() {
+async fn a_token_of_the_issuer_is_required_and_the_challenge_names_the_metadata() {
     let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
     let pair = Ed25519KeyPair::from_pkcs8(document.as_ref()).unwrap();
     let x = URL_SAFE_NO_PAD.encode(pair.public_key().as_ref());
     let keys = json!({ "keys": [{ "kty": "OKP", "crv": "Ed25519", "x": x }] }).to_string();
-    let rules = ResourceServer::new(RESOURCE, ISSUER, &keys).unwrap().scope("tools");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("keys.json");
+    std::fs::write(&file, keys).unwrap();
+    let rules = ResourceServer::new(RESOURCE, ISSUER, &file).unwrap().scope("tools");
     let running = serve(|builder| builder.oauth(rules)).await;
     let address = running.address();
     let call = async |authorization: Option<String>| {
         let message = modern(1, "tools/list", json!({}), json!({}));
-        let more: Vec<(&str, &str)> =
-            authorization.iter().map(|value| ("Authorization", value.as_str())).collect();
-        post_with(address, &message, &more).await
+        let headers: Vec<_> = authorization.iter().map(|value| ("Authorization", value.as_str())).collect();
+        post_with(address, &message, &headers).await
     };
-    let refused = call(None).await;
-    let challenge = refused.header("www-authenticate").unwrap().to_owned();
-    assert_eq!(refused.status, 401);
+    let rejected = call(None).await;
+    let challenge = rejected.header("www-authenticate").unwrap().to_owned();
+    assert_eq!(rejected.status, 401);
     assert!(
         challenge.contains("https://tools.example/.well-known/oauth-protected-resource/mcp"),
         "{challenge}"

@@ -1,4 +1,4 @@
-//! TLS: the certificate that was set is the one that is shown, and plain requests get nothing.
+//! TLS: the server shows the configured certificate and rejects plain HTTP.
 
 use std::sync::Arc;
 
@@ -10,31 +10,30 @@ use tokio::net::TcpStream;
 use toolpost_core::{Code, Secret};
 use toolpost_mcp::server::Certificate;
 
-use super::support::{builder, raw};
+use super::support::{raw, serve};
 
-/// A certificate for `localhost` that vouches for itself, and its key, as PEM; `None` where there is no `openssl`.
-#[expect(clippy::disallowed_methods, reason = "makes the certificates of the test")]
-fn made(test: &str) -> Option<(String, String)> {
-    let folder = tempfile::tempdir().unwrap();
+/// A self-signed certificate for `localhost` and its key, as PEM; `None` without `openssl`.
+#[expect(clippy::disallowed_methods, reason = "openssl creates the certificates of the tests")]
+fn certificate(test: &str) -> Option<(String, String)> {
+    let directory = tempfile::tempdir().unwrap();
     let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost \
                  -addext subjectAltName=DNS:localhost -addext basicConstraints=critical,CA:FALSE -keyout key.pem -out cert.pem";
     let words = words.split_ascii_whitespace();
-    let made = std::process::Command::new("openssl").args(words).current_dir(folder.path()).output();
-    if !made.is_ok_and(|made| made.status.success()) {
-        println!("SKIP {test}: no `openssl` that makes certificates");
+    let created = std::process::Command::new("openssl").args(words).current_dir(directory.path()).output();
+    if !created.is_ok_and(|created| created.status.success()) {
+        println!("SKIP {test}: `openssl` is missing");
         return None;
     }
-    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
     Some((read("cert.pem"), read("key.pem")))
 }
 
 #[tokio::test]
-async fn a_certificate_makes_it_https() {
-    let Some((chain, key)) = made("a_certificate_makes_it_https") else { return };
+async fn a_certificate_enables_https() {
+    let Some((chain, key)) = certificate("a_certificate_enables_https") else { return };
     let certificate = Certificate::from_pem(&chain, &Secret::new(key)).unwrap();
     assert_eq!(format!("{certificate:?}"), "Certificate { .. }");
-    let server = builder().tls(certificate).build().unwrap();
-    let running = server.http("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let running = serve(|builder| builder.tls(certificate)).await;
     let address = running.address();
     assert_eq!(running.connection_url(), format!("https://{address}/mcp"));
     assert_eq!(running.websocket_url(), format!("wss://{address}/ws"));
@@ -51,18 +50,17 @@ async fn a_certificate_makes_it_https() {
     let origin = format!("Origin: https://localhost:{}\r\n", address.port());
     let head = format!("GET /health HTTP/1.1\r\nHost: {address}\r\n{origin}Connection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer).await;
-    let answer = String::from_utf8(answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("OK"), "{answer}");
+    let mut response = String::new();
+    let _ = stream.read_to_string(&mut response).await;
+    assert!(response.starts_with("HTTP/1.1 200") && response.ends_with("OK"), "{response}");
     let plain = raw(address, format!("GET /health HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).await;
     assert_ne!(plain.status, 200);
 }
 
 #[test]
-fn what_is_no_certificate_is_refused_and_the_key_is_not_shown() {
-    let name = "what_is_no_certificate_is_refused_and_the_key_is_not_shown";
-    let (Some((chain, key)), Some((_, other))) = (made(name), made(name)) else { return };
+fn an_invalid_certificate_is_rejected_without_showing_the_key() {
+    let name = "an_invalid_certificate_is_rejected_without_showing_the_key";
+    let (Some((chain, key)), Some((_, other))) = (certificate(name), certificate(name)) else { return };
     for (chain, key) in [
         ("", key.as_str()),
         ("nonsense", key.as_str()),

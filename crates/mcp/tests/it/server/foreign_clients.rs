@@ -1,4 +1,4 @@
-//! Clients of others: the official Inspector, and the Python libraries `mcp`, `fastmcp` and
+//! Foreign clients: the official Inspector, and the Python libraries `mcp`, `fastmcp` and
 //! `claude-agent-toolkit`.
 #![expect(clippy::disallowed_methods, reason = "the clients are programs")]
 
@@ -17,24 +17,25 @@ fn the_inspector_lists_and_calls() {
         return;
     }
     let (_server, url) = server();
-    let ask = |words: &[&str]| -> Value {
-        let all = ["--cli", &url, "--transport", "http"];
-        let ended = Command::new(&inspector).args(all).args(words).env("PATH", &node).output().unwrap();
-        let said = String::from_utf8(ended.stdout).unwrap();
-        serde_json::from_str(&said)
-            .unwrap_or_else(|_| panic!("{said}\n{}", String::from_utf8_lossy(&ended.stderr)))
+    let run = |arguments: &[&str]| -> Value {
+        let server = ["--cli", &url, "--transport", "http"];
+        let output =
+            Command::new(&inspector).args(server).args(arguments).env("PATH", &node).output().unwrap();
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        serde_json::from_str(&stdout)
+            .unwrap_or_else(|_| panic!("{stdout}\n{}", String::from_utf8_lossy(&output.stderr)))
     };
-    let tools = ask(&["--method", "tools/list"]);
-    let names = tools["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap());
-    assert!(names.into_iter().any(|name| name == "test_simple_text"), "{tools}");
-    let called = ask(&["--method", "tools/call", "--tool-name", "test_simple_text"]);
+    let tools = run(&["--method", "tools/list"]);
+    let mut names = tools["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap());
+    assert!(names.any(|name| name == "test_simple_text"), "{tools}");
+    let called = run(&["--method", "tools/call", "--tool-name", "test_simple_text"]);
     assert_eq!(called["content"][0]["text"], "This is a simple text response for testing.");
-    let read = ask(&["--method", "resources/read", "--uri", "test://static-text"]);
+    let read = run(&["--method", "resources/read", "--uri", "test://static-text"]);
     assert_eq!(read["contents"][0]["text"], "This is the content of the static text resource.");
 }
 
 /// Connects, lists, calls and reads with both libraries.
-const PYTHON: &str = r#"
+const MCP_LIBRARIES: &str = r#"
 import asyncio, sys, fastmcp, mcp
 TEXT = "This is a simple text response for testing."
 async def main(url):
@@ -50,19 +51,6 @@ asyncio.run(main(sys.argv[1]))
 print("both")
 "#;
 
-#[test]
-fn the_libraries_of_python_list_and_call() {
-    let python = repository(".dev/fastmcp-env/bin/python3");
-    if !python.exists() {
-        println!("SKIP the_libraries_of_python_list_and_call: `cargo xtask test` installs fastmcp");
-        return;
-    }
-    let (_server, url) = server();
-    let ended = Command::new(python).args(["-c", PYTHON, &url]).output().unwrap();
-    let said = String::from_utf8_lossy(&ended.stdout);
-    assert!(said.ends_with("both\n"), "{said}\n{}", String::from_utf8_lossy(&ended.stderr));
-}
-
 /// Lists the tools of a server as an agent of that library does.
 const AGENT_TOOLKIT: &str = r#"
 import asyncio, sys
@@ -75,16 +63,26 @@ for tool in asyncio.run(list_tools(Served())):
     print(tool.mcp_tool_id, tool.input_schema["type"])
 "#;
 
-#[test]
-fn the_agent_toolkit_of_python_lists() {
-    let python = repository(".dev/claude-agent-toolkit/bin/python3");
+/// Runs a Python program with the URL of the server; its output must contain a text.
+fn check_python(test: &str, environment: &str, program: &str, expected: &str) {
+    let python = repository(".dev").join(environment).join("bin/python3");
     if !python.exists() {
-        println!("SKIP the_agent_toolkit_of_python_lists: `cargo xtask test` installs claude-agent-toolkit");
+        println!("SKIP {test}: `cargo xtask test` installs {environment}");
         return;
     }
     let (_server, url) = server();
-    let ended = Command::new(python).args(["-c", AGENT_TOOLKIT, &url]).output().unwrap();
-    let said = String::from_utf8_lossy(&ended.stdout);
-    let wrong = String::from_utf8_lossy(&ended.stderr);
-    assert!(said.contains("mcp__served__test_simple_text object\n"), "{said}\n{wrong}");
+    let output = Command::new(python).args(["-c", program, &url]).output().unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains(expected), "{stdout}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_python_libraries_list_and_call() {
+    check_python("the_python_libraries_list_and_call", "fastmcp-env", MCP_LIBRARIES, "both\n");
+}
+
+#[test]
+fn the_python_agent_toolkit_lists() {
+    let expected = "mcp__served__test_simple_text object\n";
+    check_python("the_python_agent_toolkit_lists", "claude-agent-toolkit", AGENT_TOOLKIT, expected);
 }

@@ -1,24 +1,24 @@
-//! Our own server, called by our own client: nothing is lost on the way there and back.
+//! The server and the client of Toolpost together lose nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use toolpost_core::{
-    Annotations, Answer, Call, Code, Content, LogLevel, Output, ParameterType, Port, Question, RetryAdvice,
-    Secret, ToolError, ToolSource as _, ToolSpec, tool_fn,
+    Annotations, Answer, Code, Content, LogLevel, Output, ParameterType, Question, RetryAdvice, Secret,
+    ToolError, ToolSource as _, ToolSpec, tool_fn,
 };
 use toolpost_mcp::client::{Client, Endpoint};
 use toolpost_mcp::server::Server;
 use toolpost_testkit::MemoryPort;
 use toolpost_toolbox::Toolbox;
 
-use super::support::call;
+use super::support::{call, call_with};
 
 fn toolbox() -> Toolbox {
     let add = ToolSpec::new("add", "Add two numbers.")
-        .parameter("a", ParameterType::Integer, "One.")
-        .parameter("b", ParameterType::Integer, "The other.")
+        .parameter("a", ParameterType::Integer, "The first number.")
+        .parameter("b", ParameterType::Integer, "The second number.")
         .output(json!({ "type": "integer" }))
         .annotations(Annotations { idempotent: true, ..Annotations::default() });
     let add = tool_fn(add, async |args, _| {
@@ -51,7 +51,7 @@ fn toolbox() -> Toolbox {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tools_errors_progress_and_questions_arrive_as_they_were() {
+async fn tools_errors_progress_and_questions_arrive_unchanged() {
     let toolbox = toolbox();
     let server = Server::builder(Arc::new(toolbox.clone()))
         .name("own")
@@ -67,9 +67,9 @@ async fn tools_errors_progress_and_questions_arrive_as_they_were() {
     let client = Client::builder(Endpoint::Http { url, headers }).name("own").connect().await.unwrap();
     assert_eq!(client.protocol().await.as_deref(), Some("2026-07-28"));
 
-    let (there, here) = (toolbox.specs(), client.list().await.unwrap());
-    for spec in &there {
-        let found = here.iter().find(|found| found.name == spec.name).unwrap();
+    let listed = client.list().await.unwrap();
+    for spec in &toolbox.specs() {
+        let found = listed.iter().find(|found| found.name == spec.name).unwrap();
         assert_eq!(found.description, spec.description);
         assert_eq!(found.input_schema.as_value(), spec.input_schema.as_value());
         assert_eq!(found.annotations, spec.annotations);
@@ -85,20 +85,15 @@ async fn tools_errors_progress_and_questions_arrive_as_they_were() {
     assert_eq!(error.retry_advice(), Some(RetryAdvice::After(Duration::from_secs(3))));
 
     let port = MemoryPort::new(10, 0);
-    let with_port = |tool: &str| {
-        let mut call = Call::new(tool, json!({}));
-        call.port = Arc::clone(&port) as Arc<dyn Port>;
-        call
-    };
-    let output = client.call(with_port("show")).await.result.unwrap();
+    let output = client.call(call_with(&port, "show", json!({}))).await.result.unwrap();
     assert_eq!(output.structured, Some(json!({ "n": [1] })));
     assert!(matches!(output.content.as_slice(), [Content::Text { .. }, Content::Image { .. }]), "{output:?}");
     let heard = port.heard();
-    assert_eq!(heard.progress.iter().map(|told| told.message.as_str()).collect::<Vec<_>>(), ["half"]);
+    assert_eq!(heard.progress.iter().map(|step| step.message.as_str()).collect::<Vec<_>>(), ["half"]);
     assert_eq!(heard.log.iter().filter(|line| line.message.contains("looked")).count(), 1);
 
     port.answer(Answer::Given { value: json!({ "city": "Oslo" }) });
-    let output = client.call(with_port("ask")).await.result.unwrap();
+    let output = client.call(call_with(&port, "ask", json!({}))).await.result.unwrap();
     assert_eq!(output.structured, Some(json!({ "city": "Oslo" })));
     running.stop().await;
 }
