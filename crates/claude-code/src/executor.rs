@@ -138,7 +138,7 @@ impl Executor {
         Self { program: program.into(), place: Place::Sandbox { level: None, hosts: Vec::new() } }
     }
 
-    /// A container, made by a backend such as `toolpost_sandbox::docker::Docker`, whose options say which image, which
+    /// A container, made by a backend such as `toolpost_docker::Docker`, whose options say which image, which
     /// daemon, whether the image is fetched, and how containers are called. `program` is the file in the image.
     ///
     /// The container has no network. The provider and the connected tool servers are reached over the stream that the

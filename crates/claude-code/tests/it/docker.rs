@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use toolpost_claude_code::{ClaudeCode, ClaudeCodeErrorKind, Executor};
-use toolpost_sandbox::docker::image::{CLAUDE_CODE_PROGRAM, Recipe};
-use toolpost_sandbox::docker::{Docker, DockerHost, Options};
+use toolpost_docker::image::{CLAUDE_CODE_PROGRAM, Recipe};
+use toolpost_docker::{Docker, DockerHost, Options};
 
 use crate::daemon::Daemon;
 use crate::real::{calls_our_tools, model, starts_servers_and_says_what_is_wrong, toolbox, with};
