@@ -80,18 +80,18 @@ impl Kind {
     /// The settings for the Docker API. They contain no host path except those that the operator shows, and
     /// no untrusted text.
     pub(super) fn settings(&self) -> Value {
-        let folder = |extra: &str| {
+        let directory = |extra: &str| {
             format!(
                 "rw,nosuid,nodev,size={},nr_inodes={},uid={USER},gid={USER},{extra}",
                 self.workspace_bytes, self.workspace_inodes
             )
         };
         let mut temporary = json!({
-            "/tmp": folder("mode=1777,noexec"),
-            "/dev/shm": folder("mode=1777,noexec"),
+            "/tmp": directory("mode=1777,noexec"),
+            "/dev/shm": directory("mode=1777,noexec"),
         });
         if !self.shows_workspace() {
-            temporary["/workspace"] = folder("mode=0755,exec").into();
+            temporary["/workspace"] = directory("mode=0755,exec").into();
         }
         // One more than the program's limit: the first process.
         let processes = u64::from(self.processes) + 1;
@@ -222,7 +222,7 @@ pub(super) struct Prepared {
     /// The image's search path.
     pub(super) search_path: Option<String>,
     /// The image's working directory, if set.
-    pub(super) folder: Option<String>,
+    pub(super) directory: Option<String>,
     /// The image's entry point, and its default arguments.
     pub(super) entry: Vec<String>,
     pub(super) arguments: Vec<String>,
@@ -233,10 +233,7 @@ pub(super) struct Prepared {
 /// The tag of the base image with our first process.
 fn prepared_tag(base: &str) -> String {
     let digest = Sha256::digest(first_process().unwrap_or_default());
-    let mut own = String::new();
-    for byte in digest.iter().take(4) {
-        let _ = std::fmt::Write::write_fmt(&mut own, format_args!("{byte:02x}"));
-    }
+    let own = super::hex(digest.get(..4).unwrap_or_default());
     let base = base.rsplit(':').next().unwrap_or(base);
     format!("{PREPARED}:{}-{own}", base.get(..16).unwrap_or(base))
 }
@@ -254,7 +251,7 @@ pub(super) fn prepare(engine: &Engine, name: &str, base: &ImageFacts) -> Result<
     let prepared = |id: String| Prepared {
         id,
         search_path: base.search_path.clone(),
-        folder: base.folder.clone(),
+        directory: base.directory.clone(),
         entry: base.entry.clone(),
         arguments: base.arguments.clone(),
         variables: base.variables.clone(),
@@ -274,7 +271,7 @@ pub(super) fn prepare(engine: &Engine, name: &str, base: &ImageFacts) -> Result<
     let container = engine.create(&self::name(PREFIX), name, &settings)?;
     let mut archive = tar::Writer::new(Vec::new());
     let written = archive
-        .folder(".toolpost", 0o755)
+        .directory(".toolpost", 0o755)
         .and_then(|()| {
             archive.file(".toolpost/init", 0o555, first_process.len() as u64, &mut &*first_process)
         })

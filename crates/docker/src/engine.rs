@@ -57,7 +57,7 @@ pub(super) struct ImageFacts {
     pub(super) volumes: Vec<String>,
     pub(super) labels: Vec<(String, String)>,
     pub(super) search_path: Option<String>,
-    pub(super) folder: Option<String>,
+    pub(super) directory: Option<String>,
     pub(super) entry: Vec<String>,
     pub(super) arguments: Vec<String>,
     pub(super) variables: Vec<(String, String)>,
@@ -260,7 +260,10 @@ impl Engine {
                 .unwrap_or_default(),
             labels: pairs(&config["Labels"]),
             search_path,
-            folder: config["WorkingDir"].as_str().filter(|folder| folder.starts_with('/')).map(str::to_owned),
+            directory: config["WorkingDir"]
+                .as_str()
+                .filter(|directory| directory.starts_with('/'))
+                .map(str::to_owned),
             entry: texts(&config["Entrypoint"]),
             arguments: texts(&config["Cmd"]),
             variables,

@@ -55,9 +55,9 @@ impl fmt::Debug for Certificates {
 
 impl Certificates {
     /// Reads `ca.pem`, `cert.pem` and `key.pem` from a directory.
-    pub fn read(folder: &Path) -> Result<Self, DockerError> {
+    pub fn read(directory: &Path) -> Result<Self, DockerError> {
         let file = |name: &str| {
-            let path = folder.join(name);
+            let path = directory.join(name);
             std::fs::read(&path).map_err(|source| DockerError::File {
                 action: "read certificate",
                 path: path.display().to_string(),
@@ -90,16 +90,16 @@ impl DockerHost {
         let wants_tls = verify.is_some_and(|text| !text.is_empty());
         match (host, wants_tls) {
             (Self::Tcp { host, port }, true) => {
-                let folder = certificates.ok_or_else(|| DockerError::Address {
+                let directory = certificates.ok_or_else(|| DockerError::Address {
                     address: shorten(&format!("tcp://{host}:{port}")),
                     reason:
-                        "`DOCKER_TLS_VERIFY` is set and `DOCKER_CERT_PATH` is not; set it to the folder with \
+                        "`DOCKER_TLS_VERIFY` is set and `DOCKER_CERT_PATH` is not; set it to the directory with \
                              `ca.pem`, `cert.pem` and `key.pem`"
                             .into(),
                 })?;
                 // The parser used the default port without TLS.
                 let port = if port == 2375 { 2376 } else { port };
-                Ok(Self::Tls { host, port, certificates: Certificates::read(folder)? })
+                Ok(Self::Tls { host, port, certificates: Certificates::read(directory)? })
             }
             (host, _) => Ok(host),
         }
@@ -215,16 +215,17 @@ mod tests {
         assert_eq!(unix, DockerHost::default());
         let error = DockerHost::from_variables(Some("tcp://h"), Some("1"), None).unwrap_err().to_string();
         assert!(error.contains("DOCKER_CERT_PATH"), "{error}");
-        let folder = tempfile::tempdir().unwrap();
-        let error = DockerHost::from_variables(Some("tcp://h"), Some("1"), Some(folder.path())).unwrap_err();
+        let directory = tempfile::tempdir().unwrap();
+        let error =
+            DockerHost::from_variables(Some("tcp://h"), Some("1"), Some(directory.path())).unwrap_err();
         assert!(error.to_string().contains("ca.pem"), "{error}");
         for name in ["ca.pem", "cert.pem", "key.pem"] {
-            std::fs::write(folder.path().join(name), "canary").unwrap();
+            std::fs::write(directory.path().join(name), "canary").unwrap();
         }
-        let host = DockerHost::from_variables(Some("tcp://h"), Some("1"), Some(folder.path())).unwrap();
+        let host = DockerHost::from_variables(Some("tcp://h"), Some("1"), Some(directory.path())).unwrap();
         assert!(matches!(&host, DockerHost::Tls { port: 2376, .. }), "{host:?}");
         assert!(!format!("{host:?}").contains("canary"));
-        let plain = DockerHost::from_variables(Some("tcp://h"), Some(""), Some(folder.path())).unwrap();
+        let plain = DockerHost::from_variables(Some("tcp://h"), Some(""), Some(directory.path())).unwrap();
         assert_eq!(plain, DockerHost::Tcp { host: "h".into(), port: 2375 });
     }
 }

@@ -38,20 +38,10 @@ pub enum Recipe {
         program: PathBuf,
     },
     /// Debian with Python, built by `debootstrap`, without installation tools.
-    Python {
-        /// The release, for example `bookworm`.
-        release: String,
-        /// The mirror; defaults to that of `debootstrap`.
-        mirror: Option<String>,
-    },
+    Python,
     /// Python plus the packages of the profile `data` ([`toolpost_sandbox::Profile::named`]), installed by this
     /// machine's `pip` from its configured index.
-    Data {
-        /// The release.
-        release: String,
-        /// The mirror.
-        mirror: Option<String>,
-    },
+    Data,
     /// Claude Code as a native program, fetched by this machine's `npm`, with its libraries from this machine
     /// and a busybox shell.
     ///
@@ -61,7 +51,7 @@ pub enum Recipe {
         shell: PathBuf,
     },
     /// The content of a directory, unchanged.
-    Folder {
+    Directory {
         /// The directory, which becomes the root.
         path: PathBuf,
     },
@@ -70,7 +60,6 @@ pub enum Recipe {
 impl Recipe {
     /// Returns a recipe by name with this machine's defaults: `busybox`, `python`, `data` or `claude-code`.
     pub fn named(name: &str) -> Result<Self, DockerError> {
-        let (release, mirror) = ("bookworm".to_owned(), None);
         match name {
             "busybox" | "claude-code" => {
                 let found = ["/bin/busybox", "/usr/bin/busybox", "/sbin/busybox"]
@@ -89,8 +78,8 @@ impl Recipe {
                     Self::ClaudeCode { shell: program }
                 })
             }
-            "python" => Ok(Self::Python { release, mirror }),
-            "data" => Ok(Self::Data { release, mirror }),
+            "python" => Ok(Self::Python),
+            "data" => Ok(Self::Data),
             _ => Err(DockerError::Unsupported {
                 what: format!("the recipe `{}`", shorten(name)),
                 reason: "expected `busybox`, `python`, `data` or `claude-code`".into(),
@@ -102,10 +91,10 @@ impl Recipe {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Busybox { .. } => "busybox",
-            Self::Python { .. } => "python",
-            Self::Data { .. } => "data",
+            Self::Python => "python",
+            Self::Data => "data",
             Self::ClaudeCode { .. } => "claude-code",
-            Self::Folder { .. } => "folder",
+            Self::Directory { .. } => "folder",
         }
     }
 
@@ -166,7 +155,7 @@ impl Images {
         check_tag(tag)?;
         let scratch;
         let root = match recipe {
-            Recipe::Folder { path } => path.as_path(),
+            Recipe::Directory { path } => path.as_path(),
             _ => {
                 scratch = TemporaryDirectory::new()?;
                 fill(recipe, &scratch.root, &Commands { limit, environment: &self.environment }, progress)?;
@@ -262,27 +251,27 @@ fn check_tag(tag: &str) -> Result<(), DockerError> {
 
 /// A directory that is removed on drop.
 struct TemporaryDirectory {
-    folder: PathBuf,
+    directory: PathBuf,
     root: PathBuf,
 }
 
 impl TemporaryDirectory {
     fn new() -> Result<Self, DockerError> {
-        let folder = std::env::temp_dir().join(container::name(container::PREFIX));
-        let fail = |source| file("create directory", &folder, source);
-        std::fs::create_dir(&folder).map_err(fail)?;
-        let root = folder.join("root");
-        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).map_err(fail)?;
+        let directory = std::env::temp_dir().join(container::name(container::PREFIX));
+        let fail = |source| file("create directory", &directory, source);
+        std::fs::create_dir(&directory).map_err(fail)?;
+        let root = directory.join("root");
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).map_err(fail)?;
         std::fs::create_dir(&root).map_err(fail)?;
         std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o755)).map_err(fail)?;
-        Ok(Self { folder, root })
+        Ok(Self { directory, root })
     }
 }
 
 impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
         // Leftovers are in the temporary directory.
-        let _ = std::fs::remove_dir_all(&self.folder);
+        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -304,15 +293,15 @@ fn fill(
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), DockerError> {
     match recipe {
-        Recipe::Folder { .. } => Ok(()),
+        Recipe::Directory { .. } => Ok(()),
         Recipe::Busybox { program } => busybox(program, root, commands),
         Recipe::ClaudeCode { shell } => {
             busybox(shell, root, commands)?;
             claude_code::fill(root, commands, progress)
         }
-        Recipe::Python { release, mirror } => debian(root, release, mirror.as_deref(), commands, progress),
-        Recipe::Data { release, mirror } => {
-            debian(root, release, mirror.as_deref(), commands, progress)?;
+        Recipe::Python => debian(root, commands, progress),
+        Recipe::Data => {
+            debian(root, commands, progress)?;
             progress("installing the packages of the profile `data`");
             let target = root.join("usr/local/lib/toolpost-data");
             let version = python_version(root)?;
@@ -349,8 +338,8 @@ fn fill(
 /// Adds a busybox with the directories that a root needs.
 fn busybox(program: &Path, root: &Path, commands: &Commands<'_>) -> Result<(), DockerError> {
     let fail = |source| file("copy", program, source);
-    for folder in ["bin", "etc", "tmp", "workspace", "proc", "sys", "dev"] {
-        std::fs::create_dir(root.join(folder)).map_err(fail)?;
+    for directory in ["bin", "etc", "tmp", "workspace", "proc", "sys", "dev"] {
+        std::fs::create_dir(root.join(directory)).map_err(fail)?;
     }
     let target = root.join("bin/busybox");
     std::fs::copy(program, &target).map_err(fail)?;
@@ -365,37 +354,26 @@ fn busybox(program: &Path, root: &Path, commands: &Commands<'_>) -> Result<(), D
     Ok(())
 }
 
+/// The release of Debian.
+const RELEASE: &str = "bookworm";
 /// Files that only installations or people need.
 const NOT_NEEDED: [&str; 6] =
     ["var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale", "var/log"];
 
-fn debian(
-    root: &Path,
-    release: &str,
-    mirror: Option<&str>,
-    commands: &Commands<'_>,
-    progress: &mut dyn FnMut(&str),
-) -> Result<(), DockerError> {
-    if !release.bytes().all(|byte| byte.is_ascii_lowercase()) || release.is_empty() {
-        return Err(DockerError::Unsupported {
-            what: format!("the release `{}`", shorten(release)),
-            reason: "a release has lower-case letters, for example `bookworm`".into(),
-        });
-    }
+fn debian(root: &Path, commands: &Commands<'_>, progress: &mut dyn FnMut(&str)) -> Result<(), DockerError> {
     progress("building a small Debian with `debootstrap`, which takes some minutes");
     let mut arguments: Vec<String> =
         ["--variant=minbase", "--include=python3-minimal,libpython3-stdlib,ca-certificates"]
             .map(str::to_owned)
             .into();
-    arguments.extend([release.to_owned(), root.display().to_string()]);
-    arguments.extend(mirror.map(str::to_owned));
+    arguments.extend([RELEASE.to_owned(), root.display().to_string()]);
     commands.run("debootstrap", &arguments)?;
-    for folder in NOT_NEEDED {
-        let folder = root.join(folder);
-        if folder.is_dir() {
-            std::fs::remove_dir_all(&folder)
-                .and_then(|()| std::fs::create_dir(&folder))
-                .map_err(|source| file("empty", &folder, source))?;
+    for directory in NOT_NEEDED {
+        let directory = root.join(directory);
+        if directory.is_dir() {
+            std::fs::remove_dir_all(&directory)
+                .and_then(|()| std::fs::create_dir(&directory))
+                .map_err(|source| file("empty", &directory, source))?;
         }
     }
     Ok(())
@@ -464,22 +442,22 @@ impl Commands<'_> {
 struct Archive {
     pipe: std::io::PipeReader,
     writer: Option<std::thread::JoinHandle<io::Result<()>>>,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Archive {
-    fn of(folder: &Path) -> Result<Self, DockerError> {
-        let fail = |source| file("read directory", folder, source);
-        if !folder.is_dir() {
+    fn of(directory: &Path) -> Result<Self, DockerError> {
+        let fail = |source| file("read directory", directory, source);
+        if !directory.is_dir() {
             return Err(fail(io::ErrorKind::NotADirectory.into()));
         }
         let (pipe, target) = std::io::pipe().map_err(fail)?;
-        let root = folder.to_owned();
+        let root = directory.to_owned();
         let writer = std::thread::Builder::new()
             .name("image-archive".into())
             .spawn(move || write_folder(&root, std::io::BufWriter::new(target)))
             .map_err(fail)?;
-        Ok(Self { pipe, writer: Some(writer), folder: folder.to_owned() })
+        Ok(Self { pipe, writer: Some(writer), directory: directory.to_owned() })
     }
 
     /// The error of reading the directory, if any.
@@ -487,7 +465,7 @@ impl Archive {
         let result = self.writer.take().map_or(Ok(Ok(())), std::thread::JoinHandle::join);
         result
             .unwrap_or_else(|_| Err(io::Error::other("the writing thread ended early")))
-            .map_err(|source| file("read directory", &self.folder, source))
+            .map_err(|source| file("read directory", &self.directory, source))
     }
 }
 
@@ -501,21 +479,21 @@ fn write_folder(root: &Path, target: impl io::Write) -> io::Result<()> {
     let mut archive = tar::Writer::new(target);
     let mut waiting = vec![PathBuf::new()];
     let mut seen = 0usize;
-    while let Some(folder) = waiting.pop() {
-        let mut entries: Vec<_> = std::fs::read_dir(root.join(&folder))?.collect::<Result<_, _>>()?;
+    while let Some(directory) = waiting.pop() {
+        let mut entries: Vec<_> = std::fs::read_dir(root.join(&directory))?.collect::<Result<_, _>>()?;
         entries.sort_by_key(std::fs::DirEntry::file_name);
         for entry in entries {
             seen += 1;
             if seen > MAX_ENTRIES {
                 return Err(io::Error::other("there are more than 500,000 files and directories"));
             }
-            let path = folder.join(entry.file_name());
+            let path = directory.join(entry.file_name());
             let name = path.to_str().ok_or_else(|| io::Error::other("a name is not valid UTF-8"))?;
             let metadata = entry.metadata()?;
             // No setuid bits: programs in a container could not use them.
             let mode = metadata.mode() & 0o1777;
             if metadata.is_dir() {
-                archive.folder(name, mode)?;
+                archive.directory(name, mode)?;
                 waiting.push(path);
             } else if metadata.is_symlink() {
                 let target = std::fs::read_link(entry.path())?;

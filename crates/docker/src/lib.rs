@@ -125,6 +125,9 @@ const NAME: &str = "docker";
 /// A runtime with its own kernel (gVisor), which level `maximum` uses if the daemon has it.
 const OWN_KERNEL: &str = "runsc";
 
+/// The time limit of a pull.
+const PULL_TIMEOUT: Duration = Duration::from_mins(10);
+
 /// When to pull an image from its registry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -164,10 +167,8 @@ pub struct Options {
     pub runtime: Option<String>,
     /// When to pull the image. Default [`Pull::Never`].
     pub pull: Pull,
-    /// The registry login for pulls. Default none.
+    /// The registry login for pulls, which end after 10 minutes. Default none.
     pub login: Option<Login>,
-    /// The time limit of a pull. Default 10 minutes.
-    pub pull_timeout: Duration,
     /// The number of idle containers after a run, for the next runs with the same limits. Default 1.
     ///
     /// With 0 each run creates a container, which takes about half a second.
@@ -190,7 +191,6 @@ impl Options {
             runtime: None,
             pull: Pull::default(),
             login: None,
-            pull_timeout: Duration::from_mins(10),
             idle_containers: 1,
             answer_timeout: Duration::from_secs(30),
             name_prefix: container::PREFIX.to_owned(),
@@ -351,11 +351,6 @@ impl Docker {
         self.inner.idle.count()
     }
 
-    /// The daemon's runtimes.
-    pub fn runtimes(&self) -> &[String] {
-        &self.inner.information.runtimes
-    }
-
     fn engine(&self) -> &Engine {
         &self.inner.engine
     }
@@ -384,7 +379,7 @@ impl Docker {
             Pull::Always => true,
         };
         if fetch {
-            engine.pull(name, self.inner.options.login.as_ref(), self.inner.options.pull_timeout)?;
+            engine.pull(name, self.inner.options.login.as_ref(), PULL_TIMEOUT)?;
             base = engine.image(name)?;
         }
         let base = base.ok_or_else(|| DockerError::ImageMissing { image: shorten(name) })?;
@@ -560,7 +555,12 @@ impl Docker {
 
 /// Hexadecimal digits of a hash.
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    use fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// Checks a name prefix, which becomes part of a URL.

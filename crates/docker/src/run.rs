@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 mod attend;
-mod folder;
+mod directory;
 mod live;
 
 use live::Live;
@@ -404,8 +404,8 @@ impl Run<'_> {
             let seconds = cpu.as_secs() + 1;
             rows.push([RLIMIT_CPU, seconds, seconds + 1]);
         }
-        let own = self.image.folder.clone().filter(|_| self.docker.inner.options.start_in_image_directory);
-        let folder = match (self.request.directory(), own) {
+        let own = self.image.directory.clone().filter(|_| self.docker.inner.options.start_in_image_directory);
+        let directory = match (self.request.directory(), own) {
             (Some(directory), _) => format!("{WORKSPACE}/{directory}"),
             (None, Some(own)) => own,
             (None, None) => WORKSPACE.to_owned(),
@@ -442,7 +442,7 @@ impl Run<'_> {
             content.extend_from_slice(bytes);
             content.push(0);
         };
-        text(folder.as_bytes());
+        text(directory.as_bytes());
         text(search.as_bytes());
         for argument in arguments {
             text(argument);

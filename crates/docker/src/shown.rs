@@ -56,7 +56,7 @@ impl Shown {
         let metadata = real.metadata().map_err(|error| refused(path, &error.to_string()))?;
         let socket = socket.canonicalize().unwrap_or_else(|_| socket.clone());
         if socket.starts_with(&real)
-            || ["/proc", "/sys", "/dev"].iter().any(|folder| real.starts_with(folder))
+            || ["/proc", "/sys", "/dev"].iter().any(|directory| real.starts_with(directory))
         {
             return Err(refused(path, "it contains the daemon's socket or is a kernel path"));
         }

@@ -66,7 +66,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Adds a directory. All entries belong to root.
-    pub(super) fn folder(&mut self, name: &str, mode: u32) -> io::Result<()> {
+    pub(super) fn directory(&mut self, name: &str, mode: u32) -> io::Result<()> {
         self.header(&format!("{}/", name.trim_end_matches('/')), b'5', mode, 0, "")
     }
 
@@ -113,7 +113,7 @@ mod tests {
     fn tar_can_read_the_archive() {
         let long = format!("{}/{}", "folder".repeat(20), "file".repeat(30));
         let mut archive = Writer::new(Vec::new());
-        archive.folder("bin", 0o755).unwrap();
+        archive.directory("bin", 0o755).unwrap();
         archive.file("bin/tool", 0o555, 5, &mut &b"hello"[..]).unwrap();
         archive.file(&long, 0o644, 600, &mut &[b'x'; 600][..]).unwrap();
         archive.link("link", "bin/tool").unwrap();
@@ -121,8 +121,8 @@ mod tests {
         let mut archive = Writer::new(archive.target.get(..512 * 9).unwrap().to_vec());
         archive.link("link", "bin/tool").unwrap();
         let bytes = archive.finish().unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("a.tar");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.tar");
         std::fs::write(&file, bytes).unwrap();
         #[expect(clippy::disallowed_methods, reason = "the system's tar is the judge")]
         let output = std::process::Command::new("tar").arg("tvf").arg(&file).output().unwrap();

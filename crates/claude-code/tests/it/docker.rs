@@ -51,7 +51,7 @@ fn daemon(test: &str) -> Option<Daemon> {
             }
         }
     }
-    let recipe = Recipe::Folder { path: root.path().into() };
+    let recipe = Recipe::Directory { path: root.path().into() };
     daemon.images().build(&recipe, IMAGE, Duration::from_mins(3), &mut |_| {}).unwrap();
     Some(daemon)
 }

@@ -57,11 +57,13 @@ pub(super) fn fill(
     )?;
     let archive = place.join(format!("{ARCHIVE}-{CLAUDE_CODE_VERSION}.tgz"));
     check(&archive)?;
-    let folder = place.join("unpacked");
-    make(&folder)?;
-    commands
-        .run("tar", &["-xzf".into(), text(&archive), "-C".into(), text(&folder), "--no-same-owner".into()])?;
-    let program = folder.join("package/claude");
+    let directory = place.join("unpacked");
+    make(&directory)?;
+    commands.run(
+        "tar",
+        &["-xzf".into(), text(&archive), "-C".into(), text(&directory), "--no-same-owner".into()],
+    )?;
+    let program = directory.join("package/claude");
     let target = root.join(CLAUDE_CODE_PROGRAM.trim_start_matches('/'));
     make(target.parent().unwrap_or(root))?;
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
@@ -89,8 +91,8 @@ fn copy(from: &Path, root: &Path) -> Result<(), DockerError> {
     std::fs::copy(from, &target).map(drop).map_err(|source| file("copy", from, source))
 }
 
-fn make(folder: &Path) -> Result<(), DockerError> {
-    std::fs::create_dir_all(folder).map_err(|source| file("create directory", folder, source))
+fn make(directory: &Path) -> Result<(), DockerError> {
+    std::fs::create_dir_all(directory).map_err(|source| file("create directory", directory, source))
 }
 
 /// Verifies the archive's digest.
@@ -145,8 +147,8 @@ mod tests {
 
     #[test]
     fn another_archive_is_rejected() {
-        let folder = tempfile::tempdir().unwrap();
-        let archive = folder.path().join("a.tgz");
+        let directory = tempfile::tempdir().unwrap();
+        let archive = directory.path().join("a.tgz");
         std::fs::write(&archive, "other").unwrap();
         assert!(check(&archive).unwrap_err().to_string().contains("expected f469fe57"));
     }

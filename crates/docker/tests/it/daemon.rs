@@ -13,7 +13,7 @@ use toolpost_docker::{Docker, DockerHost, Options};
 #[derive(Debug)]
 pub(crate) struct Daemon {
     process: Child,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     pub(crate) host: DockerHost,
     has_own_kernel: bool,
 }
@@ -26,7 +26,7 @@ pub(crate) const IMAGE: &str = "toolpost/busybox:test";
 fn find(name: &str) -> Option<PathBuf> {
     ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
         .iter()
-        .map(|folder| Path::new(folder).join(name))
+        .map(|directory| Path::new(directory).join(name))
         .find(|path| path.is_file())
 }
 
@@ -62,8 +62,8 @@ impl Daemon {
             return Err("a daemon of its own needs root".into());
         }
         let busybox = Recipe::named("busybox").map_err(|error| error.to_string())?;
-        let folder = tempfile::Builder::new().prefix("toolpost-docker-").tempdir().unwrap();
-        let place = |name: &str| folder.path().join(name);
+        let directory = tempfile::Builder::new().prefix("toolpost-docker-").tempdir().unwrap();
+        let place = |name: &str| directory.path().join(name);
         let log = std::fs::File::create(place("log")).unwrap();
         let runtime = find("runsc");
         if let Some(runtime) = &runtime {
@@ -96,7 +96,7 @@ impl Daemon {
             .spawn()
             .map_err(|error| error.to_string())?;
         let host = DockerHost::Unix(socket);
-        let mut daemon = Self { process, folder, host, has_own_kernel: runtime.is_some() };
+        let mut daemon = Self { process, directory, host, has_own_kernel: runtime.is_some() };
         let started = Instant::now();
         let images = loop {
             match Images::connect(&daemon.host, Duration::from_secs(30)) {
@@ -117,7 +117,7 @@ impl Daemon {
     }
 
     fn last_lines(&self) -> String {
-        let text = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+        let text = std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
         text.lines().rev().take(3).collect::<Vec<_>>().join(" | ")
     }
 
@@ -197,7 +197,7 @@ impl Drop for Daemon {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let prefix = self.folder.path().display().to_string();
+        let prefix = self.directory.path().display().to_string();
         // A killed daemon leaves helpers, which name its directory; killing them ends the containers.
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
             let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -216,7 +216,7 @@ impl Drop for Daemon {
         }
         // Ending helpers may still write there.
         for _ in 0..100 {
-            if std::fs::remove_dir_all(self.folder.path()).is_ok() || !self.folder.path().exists() {
+            if std::fs::remove_dir_all(self.directory.path()).is_ok() || !self.directory.path().exists() {
                 break;
             }
             std::thread::sleep(Duration::from_millis(20));

@@ -11,6 +11,7 @@ use toolpost_docker::{Docker, DockerError, DockerHost, Options, Pull};
 use toolpost_sandbox::{Cancel, Error, Event, Language, Limits, Program, Sandbox};
 
 use super::daemon::{Daemon, IMAGE};
+use super::{containers_with_memory, docker_error, own_daemon, run, sandbox, shell};
 use crate::support::{HELPER, eventually, is_helper};
 
 const PATIENCE: Duration = Duration::from_millis(400);
@@ -152,15 +153,9 @@ fn removing_a_slowly_dying_container_is_retried() {
     assert_eq!(asked.load(Ordering::Relaxed), 3);
 }
 
-fn sleeper(docker: &Docker) -> Sandbox {
-    Sandbox::new()
-        .backend(Arc::new(docker.clone()))
-        .limits(Limits::default().with_wall(Duration::from_secs(40)))
-}
-
 /// Runs a program that sleeps, and acts once it prints.
 fn disturb(docker: &Docker, wall: Duration, mut disturbance: impl FnMut()) -> Error {
-    let sandbox = sleeper(docker).limits(Limits::default().with_wall(wall));
+    let sandbox = sandbox(docker).limits(Limits::default().with_wall(wall));
     let program = Program::code(Language::Sh, "echo go; sleep 60");
     let mut on_event = |_: Event<'_>| disturbance();
     sandbox.run(&program, &Cancel::new(), &mut on_event).unwrap_err()
@@ -169,25 +164,19 @@ fn disturb(docker: &Docker, wall: Duration, mut disturbance: impl FnMut()) -> Er
 #[test]
 fn missing_images_and_runtimes_are_named() {
     let Some(daemon) = Daemon::get("missing_images_and_runtimes_are_named") else { return };
-    let run = |options: Options| {
+    let run_true = |options: Options| {
         let docker = Docker::connect(&daemon.host, options.idle_containers(0)).unwrap();
-        Sandbox::new()
-            .backend(Arc::new(docker))
-            .run(&Program::argv(["true"]), &Cancel::new(), &mut |_| {})
-            .unwrap_err()
+        run(&sandbox(&docker), &Program::argv(["true"]))
     };
-    let error = soon(|| run(Options::new("toolpost/nothing:here")));
-    assert!(matches!(DockerError::of(&error), Some(DockerError::ImageMissing { .. })), "{error}");
+    let error = soon(|| run_true(Options::new("toolpost/nothing:here")).unwrap_err());
+    assert!(matches!(docker_error(&error), DockerError::ImageMissing { .. }), "{error}");
     assert!(error.to_string().contains("toolpost image build"), "{error}");
     // The registry has no listener, so pulls fail at once; only the attempt differs.
     for pull in [Pull::Missing, Pull::Always] {
-        let error = soon(|| run(Options::new("127.0.0.1:1/nothing:here").pull(pull)));
-        assert!(matches!(DockerError::of(&error), Some(DockerError::NotPulled { .. })), "{pull:?}: {error}");
+        let error = soon(|| run_true(Options::new("127.0.0.1:1/nothing:here").pull(pull)).unwrap_err());
+        assert!(matches!(docker_error(&error), DockerError::NotPulled { .. }), "{pull:?}: {error}");
     }
-    let there = Options::new(IMAGE).pull(Pull::Missing).idle_containers(0);
-    let docker = Docker::connect(&daemon.host, there).unwrap();
-    let sandbox = Sandbox::new().backend(Arc::new(docker));
-    sandbox.run(&Program::argv(["true"]), &Cancel::new(), &mut |_| {}).unwrap();
+    run_true(Options::new(IMAGE).pull(Pull::Missing)).unwrap();
     let error = Docker::connect(&daemon.host, Options::new(IMAGE).runtime("crun-nope")).unwrap_err();
     assert!(matches!(&error, DockerError::RuntimeMissing { known, .. } if known.contains("runc")), "{error}");
 }
@@ -196,7 +185,7 @@ fn missing_images_and_runtimes_are_named() {
 fn a_removed_container_is_an_error() {
     let Some(daemon) = Daemon::get("a_removed_container_is_an_error") else { return };
     let docker = daemon.docker();
-    let sandbox = sleeper(&docker);
+    let sandbox = sandbox(&docker);
     let program = Program::code(Language::Sh, "echo container $(hostname); sleep 60");
     let before = daemon.containers();
     let error = sandbox
@@ -210,7 +199,7 @@ fn a_removed_container_is_an_error() {
             }
         })
         .unwrap_err();
-    assert!(matches!(DockerError::of(&error), Some(DockerError::ContainerGone { .. })), "{error}");
+    assert!(matches!(docker_error(&error), DockerError::ContainerGone { .. }), "{error}");
 }
 
 #[test]
@@ -218,15 +207,13 @@ fn a_removed_idle_container_is_replaced() {
     let Some(daemon) = Daemon::get("a_removed_idle_container_is_replaced") else { return };
     let docker = daemon.docker();
     // Unique limits, so that this idle container is found.
-    let sandbox = sleeper(&docker).limits(Limits::default().with_memory(333 << 20));
+    let sandbox = sandbox(&docker).limits(Limits::default().with_memory(333 << 20));
     docker.prewarm(&sandbox, 1).unwrap();
-    for name in daemon.containers() {
-        if daemon.request("GET", &format!("/containers/{name}/json"), "").contains(&(333 << 20).to_string()) {
-            daemon.request("DELETE", &format!("/containers/{name}?force=1"), "");
-        }
+    for (name, _) in containers_with_memory(&daemon, 333 << 20) {
+        daemon.request("DELETE", &format!("/containers/{name}?force=1"), "");
     }
-    eventually("the spare is noticed", || {
-        let outcome = sandbox.run(&Program::argv(["true"]), &Cancel::new(), &mut |_| {}).unwrap();
+    eventually("the removal is noticed", || {
+        let outcome = run(&sandbox, &Program::argv(["true"])).unwrap();
         outcome.verdict.is_ok() && docker.idle_containers() == 0
     });
 }
@@ -234,38 +221,26 @@ fn a_removed_idle_container_is_replaced() {
 #[test]
 fn a_daemon_that_dies_or_stops_during_a_run_times_out() {
     let name = "a_daemon_that_dies_or_stops_during_a_run_times_out";
-    let mut daemon = match Daemon::start() {
-        Ok(daemon) => daemon,
-        Err(reason) => {
-            println!("SKIP {name}: {reason}");
-            return;
-        }
-    };
+    let Some(mut daemon) = own_daemon(name) else { return };
     let options = Options::new(IMAGE).idle_containers(0).answer_timeout(Duration::from_secs(3));
     let docker = Docker::connect(&daemon.host, options).unwrap();
-    let _ = docker.prewarm(&sleeper(&docker), 1).unwrap();
+    let _ = docker.prewarm(&sandbox(&docker), 1).unwrap();
     // The wall time is over, and neither the container nor the daemon answers.
     let error = soon(|| disturb(&docker, Duration::from_secs(2), || daemon.signal(Signal::STOP)));
-    assert!(matches!(DockerError::of(&error), Some(DockerError::Timeout { .. })), "{error}");
+    assert!(matches!(docker_error(&error), DockerError::Timeout { .. }), "{error}");
     daemon.signal(Signal::CONT);
-    let _ = docker.prewarm(&sleeper(&docker), 1).unwrap();
+    let _ = docker.prewarm(&sandbox(&docker), 1).unwrap();
     let error = soon(|| disturb(&docker, Duration::from_secs(30), || daemon.kill()));
-    assert!(matches!(DockerError::of(&error), Some(DockerError::Unreachable { .. })), "{error}");
+    assert!(matches!(docker_error(&error), DockerError::Unreachable { .. }), "{error}");
 }
 
 #[test]
 fn a_container_has_only_our_settings() {
     let Some(daemon) = Daemon::get("a_container_has_only_our_settings") else { return };
     let docker = daemon.docker();
-    let sandbox = sleeper(&docker).limits(Limits::default().with_memory(334 << 20).with_cpu_quota(0.5));
+    let sandbox = sandbox(&docker).limits(Limits::default().with_memory(334 << 20).with_cpu_quota(0.5));
     docker.prewarm(&sandbox, 1).unwrap();
-    let found = daemon
-        .containers()
-        .into_iter()
-        .map(|name| daemon.request("GET", &format!("/containers/{name}/json"), ""))
-        .find(|text| text.contains(&(334 << 20).to_string()))
-        .unwrap();
-    let container: serde_json::Value = serde_json::from_str(&found).unwrap();
+    let (_, container) = containers_with_memory(&daemon, 334 << 20).remove(0);
     let (config, host) = (&container["Config"], &container["HostConfig"]);
     let is_empty = |value: &serde_json::Value| {
         value.is_null() || value.as_array().is_some_and(Vec::is_empty) || value == ""
@@ -297,14 +272,8 @@ fn a_container_has_only_our_settings() {
     assert!(labels.iter().all(|label| label.starts_with("toolpost")), "{labels:?}");
     assert!(!host["Tmpfs"]["/workspace"].is_null());
     // The image's own entry point, user and variables have no effect.
-    let run = |code: &str| {
-        let program = Program::code(Language::Sh, code);
-        sandbox.run(&program, &Cancel::new(), &mut |_| {}).unwrap().stdout.text()
-    };
-    assert_eq!(
-        run("echo $0; env | sort | cut -d= -f1 | tr '\\n' ' '").lines().last().unwrap().trim(),
-        "HOME LANG PATH PWD SHLVL TERM TMPDIR USER"
-    );
+    let outcome = shell(&sandbox, "env | sort | cut -d= -f1 | tr '\\n' ' '").unwrap();
+    assert_eq!(outcome.stdout.text().trim(), "HOME LANG PATH PWD SHLVL TERM TMPDIR USER");
 }
 
 /// The program that dies: another test starts it.
@@ -328,7 +297,7 @@ fn a_killed_host_program_leaves_nothing_running() {
     let Some(daemon) = Daemon::get("a_killed_host_program_leaves_nothing_running") else { return };
     #[expect(clippy::disallowed_methods, reason = "a host program that can be killed")]
     let mut helper = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["docker::errors::crash_helper", "--exact", "--nocapture"])
+        .args(["errors::crash_helper", "--exact", "--nocapture"])
         .env(HELPER, "1")
         .env("TOOLPOST_TEST_DOCKER", daemon.host.to_string())
         .stdout(std::process::Stdio::piped())
@@ -340,17 +309,7 @@ fn a_killed_host_program_leaves_nothing_running() {
         line.clear();
         assert!(std::io::BufRead::read_line(&mut output, &mut line).unwrap() > 0, "the helper ended early");
     }
-    let ours = || -> Vec<(String, serde_json::Value)> {
-        daemon
-            .containers()
-            .into_iter()
-            .map(|name| {
-                let text = daemon.request("GET", &format!("/containers/{name}/json"), "");
-                (name, serde_json::from_str(&text).unwrap_or_default())
-            })
-            .filter(|(_, value): &(_, serde_json::Value)| value["HostConfig"]["Memory"] == 335u64 << 20)
-            .collect()
-    };
+    let ours = || containers_with_memory(&daemon, 335 << 20);
     assert_eq!(ours().len(), 2, "one runs, one waits");
     // They stay while their owner lives.
     drop(daemon.docker());

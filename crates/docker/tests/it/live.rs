@@ -1,19 +1,14 @@
 //! Live programs in containers.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use toolpost_docker::{Docker, DockerError};
-use toolpost_sandbox::{Error, Level, Limits, Program, Running, Sandbox, Stdin, Verdict, Workspace};
+use toolpost_sandbox::{Error, Level, Limits, Program, Running, Stdin, Verdict, Workspace};
 
 use super::daemon::Daemon;
-
-fn sandbox(docker: &Docker) -> Sandbox {
-    Sandbox::new()
-        .backend(Arc::new(docker.clone()))
-        .limits(Limits::default().with_wall(Duration::from_mins(1)))
-}
+use super::{own_daemon, sandbox};
+use crate::support::eventually;
 
 fn sh(script: &str) -> Program {
     Program::argv(["sh", "-c", script])
@@ -27,18 +22,14 @@ fn everything(mut stream: impl std::io::Read) -> Vec<u8> {
 
 /// Waits until no container is left.
 fn all_gone(daemon: &Daemon) {
-    let begun = Instant::now();
-    while !daemon.containers().is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", daemon.containers());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually("no container is left", || daemon.containers().is_empty());
 }
 
 #[test]
 fn a_live_program_in_a_container_answers_line_by_line() {
     let name = "a_live_program_in_a_container_answers_line_by_line";
     // A separate daemon, so that every container belongs to this test.
-    let Some(daemon) = alone(name) else { return };
+    let Some(daemon) = own_daemon(name) else { return };
     let mut runtimes = vec![None];
     if daemon.has_own_kernel() {
         runtimes.push(Some("runsc"));
@@ -80,16 +71,6 @@ fn a_live_program_in_a_container_answers_line_by_line() {
         assert!(outcome.stdout.bytes().is_empty() && outcome.changes.new.is_empty());
         drop(docker);
         all_gone(&daemon);
-    }
-}
-
-fn alone(test: &str) -> Option<Daemon> {
-    match Daemon::start() {
-        Ok(daemon) => Some(daemon),
-        Err(reason) => {
-            println!("SKIP {test}: {reason}");
-            None
-        }
     }
 }
 
@@ -147,7 +128,7 @@ fn a_closed_reader_closes_the_programs_end() {
 
 #[test]
 fn a_container_is_removed_with_its_program() {
-    let Some(daemon) = alone("a_container_is_removed_with_its_program") else { return };
+    let Some(daemon) = own_daemon("a_container_is_removed_with_its_program") else { return };
     let docker = daemon.docker();
     let start = |script: &str| sandbox(&docker).start(&sh(script)).unwrap();
     let forever = "sleep 1000 & echo up; yes";

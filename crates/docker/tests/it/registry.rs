@@ -78,7 +78,7 @@ impl Registry {
         std::os::unix::fs::symlink("busybox", root.path().join("bin/cat")).unwrap();
         std::fs::write(root.path().join("version"), version).unwrap();
         let name = self.image();
-        let recipe = Recipe::Folder { path: root.path().into() };
+        let recipe = Recipe::Directory { path: root.path().into() };
         daemon.images().build(&recipe, &name, Duration::from_mins(1), &mut |_| {}).unwrap();
         let (repository, _) = name.rsplit_once(':').unwrap();
         let said = daemon.request_with("POST", &format!("/images/{repository}/push?tag=latest"), RIGHT, "");

@@ -9,20 +9,11 @@ use toolpost_sandbox::{
 };
 
 use super::daemon::Daemon;
+use super::{run, sandbox};
 use toolpost_docker::Docker;
 
-fn sandbox(docker: &Docker) -> Sandbox {
-    Sandbox::new()
-        .backend(Arc::new(docker.clone()))
-        .limits(Limits::default().with_wall(Duration::from_mins(1)))
-}
-
-fn run(sandbox: &Sandbox, program: &Program) -> Result<Outcome, Error> {
-    sandbox.run(program, &Cancel::new(), &mut |_| {})
-}
-
 fn shell(sandbox: &Sandbox, code: &str) -> Outcome {
-    run(sandbox, &Program::code(Language::Sh, code)).unwrap()
+    super::shell(sandbox, code).unwrap()
 }
 
 #[test]
@@ -130,41 +121,58 @@ fn limits_of_a_container_are_proved_by_the_kernel() {
     let base = Limits::default().with_wall(Duration::from_secs(30));
     let with = |limits: Limits| sandbox(&docker).limits(limits);
 
-    let small = with(base.clone().with_memory(24 << 20).with_workspace_bytes(200 << 20));
-    let outcome = shell(&small, "head -c 60000000 /dev/zero > big; echo survived");
-    assert_eq!(outcome.verdict, Verdict::Memory { limit: 24 << 20 }, "{outcome:?}");
-    assert!(outcome.report.reached.contains(&Reached::Memory));
-
-    let few = with(base.clone().with_processes(5));
-    let outcome = shell(&few, "for i in 1 2 3 4 5 6 7 8 9; do sleep 5 & done; wait; exit 1");
-    assert_eq!(outcome.verdict, Verdict::Processes { limit: 5 }, "{outcome:?}");
-
-    let brief = with(base.clone().with_wall(Duration::from_millis(700)));
-    let started = Instant::now();
-    let outcome = shell(&brief, "trap '' TERM INT HUP; (setsid sleep 77 &) ; while true; do sleep 1; done");
-    assert_eq!(outcome.verdict, Verdict::Timeout { limit_ms: 700 });
-    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
-
-    let outcome = shell(&with(base.clone().with_cpu(Duration::from_secs(1))), "while true; do :; done");
-    assert_eq!(outcome.verdict, Verdict::Cpu { limit_ms: 1000 });
-
-    let outcome = shell(&with(base.clone().with_output_total(1 << 20)), "yes");
-    assert_eq!(outcome.verdict, Verdict::Output { limit: 1 << 20 });
-
-    let tiny = with(base.clone().with_workspace_bytes(1 << 20));
-    let outcome = shell(&tiny, "head -c 5000000 /dev/zero > big");
-    assert_eq!(outcome.verdict, Verdict::Disk { limit: 1 << 20 }, "{outcome:?}");
-
-    let outcome = shell(
-        &with(base.clone().with_workspace_inodes(32)),
-        "for i in $(seq 99); do : > f$i || exit 1; done",
-    );
-    assert_eq!(outcome.verdict, Verdict::Inodes { limit: 32 });
-
-    let idle = with(base.clone().with_idle(Duration::from_millis(600)));
-    assert_eq!(shell(&idle, "echo x; sleep 20").verdict, Verdict::Idle { limit_ms: 600 });
-    let busy = shell(&idle, "n=0; while [ $n -lt 8 ]; do sleep 0.3; echo x; n=$((n+1)); done");
-    assert_eq!(busy.verdict, Verdict::Ok, "output is life");
+    let rows = [
+        (
+            base.clone().with_memory(24 << 20).with_workspace_bytes(200 << 20),
+            "head -c 60000000 /dev/zero > big; echo survived",
+            Verdict::Memory { limit: 24 << 20 },
+        ),
+        (
+            base.clone().with_processes(5),
+            "for i in 1 2 3 4 5 6 7 8 9; do sleep 5 & done; wait; exit 1",
+            Verdict::Processes { limit: 5 },
+        ),
+        (
+            base.clone().with_wall(Duration::from_millis(700)),
+            "trap '' TERM INT HUP; (setsid sleep 77 &) ; while true; do sleep 1; done",
+            Verdict::Timeout { limit_ms: 700 },
+        ),
+        (
+            base.clone().with_cpu(Duration::from_secs(1)),
+            "while true; do :; done",
+            Verdict::Cpu { limit_ms: 1000 },
+        ),
+        (base.clone().with_output_total(1 << 20), "yes", Verdict::Output { limit: 1 << 20 }),
+        (
+            base.clone().with_workspace_bytes(1 << 20),
+            "head -c 5000000 /dev/zero > big",
+            Verdict::Disk { limit: 1 << 20 },
+        ),
+        (
+            base.clone().with_workspace_inodes(32),
+            "for i in $(seq 99); do : > f$i || exit 1; done",
+            Verdict::Inodes { limit: 32 },
+        ),
+        (
+            base.clone().with_idle(Duration::from_millis(600)),
+            "echo x; sleep 20",
+            Verdict::Idle { limit_ms: 600 },
+        ),
+        (
+            base.clone().with_idle(Duration::from_millis(600)),
+            "n=0; while [ $n -lt 8 ]; do sleep 0.3; echo x; n=$((n+1)); done",
+            Verdict::Ok,
+        ),
+        (base.clone(), "exit 137", Verdict::Exit { code: 137 }),
+        (base.clone(), "kill -9 $$", Verdict::Signal { signal: 9 }),
+    ];
+    for (limits, code, expected) in rows {
+        let outcome = shell(&with(limits), code);
+        assert_eq!(outcome.verdict, expected, "{code}: {outcome:?}");
+        let is_memory = matches!(expected, Verdict::Memory { .. });
+        assert_eq!(outcome.report.reached.contains(&Reached::Memory), is_memory, "{code}");
+        assert!(outcome.usage.wall < Duration::from_secs(15), "{code}: {:?}", outcome.usage.wall);
+    }
 
     let outcome = shell(
         &with(base.clone().with_file_size(4096)),
@@ -180,8 +188,6 @@ fn limits_of_a_container_are_proved_by_the_kernel() {
     assert_eq!((outcome.stdout.dropped, outcome.artifacts.len()), (7, 1));
     assert!(outcome.report.reached.contains(&Reached::Stdout));
     assert!(outcome.report.reached.contains(&Reached::Artifacts));
-    assert_eq!(shell(&sandbox(&docker), "exit 137").verdict, Verdict::Exit { code: 137 });
-    assert_eq!(shell(&sandbox(&docker), "kill -9 $$").verdict, Verdict::Signal { signal: 9 });
 }
 
 #[test]
@@ -229,23 +235,26 @@ fn cancelling_and_hostile_output_are_handled() {
 fn unsupported_requests_are_rejected_by_containers() {
     let Some(daemon) = Daemon::get("unsupported_requests_are_rejected_by_containers") else { return };
     let docker = daemon.docker();
-    let program = Program::argv(["true"]);
-    let error = run(&sandbox(&docker), &Program::code(Language::Rust, "fn main() {}")).unwrap_err();
-    assert!(matches!(error, Error::LanguageMissing { language: Language::Rust, .. }), "{error}");
-    let error = run(&sandbox(&docker), &Program::code(Language::Python, "1")).unwrap_err();
-    assert!(matches!(error, Error::LanguageMissing { .. }), "{error}");
-    let error = run(&sandbox(&docker), &Program::argv(["no-such-program"])).unwrap_err();
-    assert!(matches!(error, Error::ProgramNotFound { .. }), "{error}");
-    let error = run(&sandbox(&docker), &Program::argv(["/etc/passwd"])).unwrap_err();
-    assert!(matches!(error, Error::NotExecutable { .. }), "{error}");
-    let error = run(&Sandbox::unconfined().backend(Arc::new(docker.clone())), &program).unwrap_err();
-    assert!(matches!(error, Error::LevelUnavailable { .. }), "{error}");
+    let usual = sandbox(&docker);
     let small = sandbox(&docker)
         .limits(Limits::default().with_workspace_bytes(64 << 10))
         .file("a", Source::Bytes(vec![1; 60 << 10]))
         .file("b", Source::Bytes(vec![1; 60 << 10]));
-    let error = run(&small, &program).unwrap_err();
-    assert!(matches!(error, Error::File { .. }), "{error}");
+    let unconfined = Sandbox::unconfined().backend(Arc::new(docker.clone()));
+    let check = |sandbox: &Sandbox, program: Program, is_expected: fn(&Error) -> bool| {
+        let error = run(sandbox, &program).unwrap_err();
+        assert!(is_expected(&error), "{program:?}: {error:?}");
+    };
+    for (language, source) in [(Language::Rust, "fn main() {}"), (Language::Python, "1")] {
+        check(&usual, Program::code(language, source), |error| {
+            matches!(error, Error::LanguageMissing { language: Language::Rust | Language::Python, .. })
+        });
+    }
+    let named = |name: &str| Program::argv([name]);
+    check(&usual, named("no-such-program"), |error| matches!(error, Error::ProgramNotFound { .. }));
+    check(&usual, named("/etc/passwd"), |error| matches!(error, Error::NotExecutable { .. }));
+    check(&unconfined, named("true"), |error| matches!(error, Error::LevelUnavailable { .. }));
+    check(&small, named("true"), |error| matches!(error, Error::File { .. }));
 }
 
 #[test]

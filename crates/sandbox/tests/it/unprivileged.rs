@@ -8,7 +8,7 @@ const MODULES: &[(&str, bool, &str)] = &[
     ("backends", false, "an example of the trait, which starts no sandbox of its own"),
     ("builds", false, "builds are runs: `runs`, `files` and `languages` hold what the user changes in them"),
     ("detached", false, "services are runs that are left alone: `starts` holds the start"),
-    ("docker", false, "a daemon of its own needs root"),
+    ("daemon", false, "the Docker daemon of the attack table needs root"),
     ("egress", true, "the network namespace is made without root's rights; this module has the servers"),
     ("egress_attacks", false, "the proxy is the host's own thread: it parses the same for everybody"),
     ("egress_clients", false, "as `egress_attacks`"),

@@ -2,27 +2,17 @@
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use toolpost_docker::image::Recipe;
 use toolpost_docker::{Docker, DockerError, DockerHost, Options};
 use toolpost_sandbox::{
-    BuildCache, Cancel, Error, Language, Layer, Limits, Outcome, Program, Sandbox, Source, Verdict, Workspace,
+    BuildCache, Error, Language, Layer, Limits, Outcome, Program, Sandbox, Source, Verdict, Workspace,
 };
 
 use super::daemon::Daemon;
+use super::{docker_error, run, sandbox, shell};
 use crate::support::open_folder;
-
-fn sandbox(docker: &Docker) -> Sandbox {
-    Sandbox::new()
-        .backend(Arc::new(docker.clone()))
-        .limits(Limits::default().with_wall(Duration::from_mins(1)))
-}
-
-fn shell(sandbox: &Sandbox, code: &str) -> Result<Outcome, Error> {
-    sandbox.run(&Program::code(Language::Sh, code), &Cancel::new(), &mut |_| {})
-}
 
 #[test]
 fn a_directory_is_copied_in_and_changes_are_copied_back() {
@@ -127,23 +117,24 @@ fn shown_paths_are_read_only() {
     let whole = sandbox(&docker).workspace(Workspace::ReadOnlyHost(place.path().into()));
     let outcome = shell(&whole, "cat 'a b'; touch new 2>/dev/null || echo refused").unwrap();
     assert_eq!(outcome.stdout.text(), "shownrefused\n", "{}", outcome.stderr.text());
-    let unsupported = |sandbox: &Sandbox| {
-        let error = shell(sandbox, "true").unwrap_err();
-        assert!(matches!(DockerError::of(&error), Some(DockerError::Unsupported { .. })), "{error}");
+    let unsupported = |sandbox: &Sandbox, program: &Program| {
+        let error = run(sandbox, program).unwrap_err();
+        assert!(matches!(docker_error(&error), DockerError::Unsupported { .. }), "{error}");
         error.to_string()
     };
-    let compiled = Program::code(Language::C, "x");
-    let error = whole.run(&compiled, &Cancel::new(), &mut |_| {}).unwrap_err();
-    assert!(matches!(DockerError::of(&error), Some(DockerError::Unsupported { .. })), "{error}");
+    unsupported(&whole, &Program::code(Language::C, "x"));
     assert!(shell(&whole.file("a", Source::Bytes(vec![1])), "true").is_err());
     let DockerHost::Unix(socket) = &daemon.host else { panic!("a unix socket") };
     for path in [Path::new("/"), Path::new("/tmp"), Path::new("/proc/self"), Path::new("/dev/null")] {
         assert!(shell(&sandbox(&docker).read_only(path), "true").is_err(), "{}", path.display());
     }
-    assert!(unsupported(&sandbox(&docker).read_only(socket)).contains("socket"));
-    assert!(unsupported(&sandbox(&docker).read_only(socket.parent().unwrap())).contains("socket"));
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
-    assert!(unsupported(&sandbox(&docker).read_only(&file)).contains("65534"));
+    for (path, reason) in
+        [(socket.as_path(), "socket"), (socket.parent().unwrap(), "socket"), (&file, "65534")]
+    {
+        let text = unsupported(&sandbox(&docker).read_only(path), &Program::argv(["true"]));
+        assert!(text.contains(reason), "{text}");
+    }
 }
 
 /// A fake compiler: its result is the code itself, a script.
@@ -168,27 +159,26 @@ fn code_is_built_in_one_container_and_runs_in_another() {
     let tag = "toolpost/compiler-test:one";
     let images = daemon.images();
     images
-        .build(&Recipe::Folder { path: root.path().into() }, tag, Duration::from_mins(1), &mut |_| {})
+        .build(&Recipe::Directory { path: root.path().into() }, tag, Duration::from_mins(1), &mut |_| {})
         .unwrap();
     let docker = Docker::connect(&daemon.host, Options::new(tag).idle_containers(0)).unwrap();
     let cache = tempfile::tempdir().unwrap();
     let sandbox = sandbox(&docker)
         .file("given", Source::Bytes(b"given".to_vec()))
         .build_cache(BuildCache::at(cache.path().join("builds")).unwrap());
-    let run =
-        |code: &str| sandbox.run(&Program::code(Language::C, code), &Cancel::new(), &mut |_| {}).unwrap();
+    let build = |code: &str| run(&sandbox, &Program::code(Language::C, code)).unwrap();
     let code = "#!/bin/sh\nls; ls /tmp; cat given; echo; echo made > made; exit 4\n";
-    let outcome = run(code);
+    let outcome = build(code);
     assert_eq!(outcome.verdict, Verdict::Exit { code: 4 }, "{outcome:?}");
     assert_eq!(outcome.stdout.text(), "given\ngiven\n", "nothing of the build is there");
     let made: Vec<&str> = outcome.artifacts.iter().map(|artifact| artifact.path.as_str()).collect();
     assert_eq!(made, ["made"], "the program itself is no artifact");
     let notes = |outcome: &Outcome| outcome.report.notes.join("\n");
     assert!(notes(&outcome).contains("in a separate container"), "{}", notes(&outcome));
-    let again = run(code);
+    let again = build(code);
     assert_eq!(again.stdout.text(), "given\ngiven\n");
     assert!(notes(&again).contains("from the cache"), "{}", notes(&again));
-    let refused = run("refuse");
+    let refused = build("refuse");
     assert_eq!(refused.verdict, Verdict::Exit { code: 1 }, "{refused:?}");
     assert!(
         refused.stderr.text().contains("main.c: an error")

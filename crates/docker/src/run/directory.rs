@@ -13,10 +13,10 @@ const MAX_NOTES: usize = 20;
 impl Run<'_> {
     /// Copies the files of the directory into the workspace.
     pub(super) fn copy_in(&mut self) -> Result<(), Error> {
-        let Some(folder) = self.directory.take() else { return Ok(()) };
+        let Some(directory) = self.directory.take() else { return Ok(()) };
         let Workspace::Host(place) = self.request.workspace() else { return Ok(()) };
         let limit = self.limits.workspace_bytes;
-        let files = folder.files();
+        let files = directory.files();
         let size = files.iter().fold(0u64, |sum, (_, size)| sum.saturating_add(*size));
         if size > limit {
             let hint = "raise the limit `workspace_bytes`, or use the backend `process`";
@@ -24,7 +24,7 @@ impl Run<'_> {
         }
         let mut refused = Notes::default();
         for (path, size) in files {
-            let (file, is_executable) = match folder.read(&path) {
+            let (file, is_executable) = match directory.read(&path) {
                 Ok(opened) => opened,
                 Err(error) => {
                     refused.add(&path, &error.to_string());
@@ -37,14 +37,14 @@ impl Run<'_> {
             }
         }
         refused.report("is not copied into the container", &mut self.report);
-        if folder.others() > 0 {
-            let count = folder.others();
+        if directory.others() > 0 {
+            let count = directory.others();
             self.report
                 .notes
                 .push(format!("{count} links and other special files are not copied into the container"));
         }
         self.report.notes.push("the workspace is a copy of the directory; changes are copied back".into());
-        self.directory = Some(folder);
+        self.directory = Some(directory);
         Ok(())
     }
 
@@ -55,18 +55,19 @@ impl Run<'_> {
         after: &Listing,
         report: &mut Report,
     ) -> Result<(), Error> {
-        let Some(folder) = self.directory.take() else { return Ok(()) };
+        let Some(directory) = self.directory.take() else { return Ok(()) };
         let mut refused = Notes::default();
         let mut left = self.limits.workspace_bytes;
         let is_written = |path: &PathBuf| {
-            changes.new.contains(path) || changes.changed.contains(path) || !folder.had(path)
+            changes.new.contains(path) || changes.changed.contains(path) || !directory.had(path)
         };
         let written: Vec<_> = after.files.iter().filter(|(path, _)| is_written(path)).collect();
-        let deleted: Vec<_> = changes.deleted.iter().filter(|path| folder.had(path)).collect();
+        let deleted: Vec<_> = changes.deleted.iter().filter(|path| directory.had(path)).collect();
         // Judge all changes together: a repository may come in parts.
         let kind = |entry: &Entry| if entry.is_regular() { EntryKind::File } else { EntryKind::Special };
         let files = written.iter().map(|(path, entry)| (PathBuf::clone(path), Some(kind(entry))));
-        let judged = folder.protected(files.chain(deleted.iter().map(|path| (PathBuf::clone(path), None))));
+        let judged =
+            directory.protected(files.chain(deleted.iter().map(|path| (PathBuf::clone(path), None))));
         for (path, entry) in written {
             if let Some(protection) = judged.get(path) {
                 refused.add(path, &Rejection::Protected(*protection).to_string());
@@ -78,7 +79,7 @@ impl Run<'_> {
             } else {
                 left -= entry.size();
                 let written = match self.fetch_bytes(path.as_os_str().as_bytes(), entry.size())? {
-                    Ok(content) => folder.write(path, &content, entry.is_executable()),
+                    Ok(content) => directory.write(path, &content, entry.is_executable()),
                     Err(reason) => Err(reason),
                 };
                 if let Err(reason) = written {
@@ -89,7 +90,7 @@ impl Run<'_> {
         for path in deleted {
             if let Some(protection) = judged.get(path) {
                 refused.add(path, &Rejection::Protected(*protection).to_string());
-            } else if let Err(reason) = folder.remove(path) {
+            } else if let Err(reason) = directory.remove(path) {
                 refused.add(path, &reason);
             }
         }
