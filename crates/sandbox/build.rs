@@ -51,8 +51,8 @@ const SHIMS: &[Shim] = &[
         model: STATIC,
         files: &["container.rs", "container_system.rs", "container_tunnel.rs"],
         is: "the first process of a container",
-        lost: "the Docker backend will not be available",
-        feature: Some("CARGO_FEATURE_DOCKER"),
+        lost: "container backends will not be available",
+        feature: Some("CARGO_FEATURE_CONTAINER"),
     },
 ];
 

@@ -221,8 +221,6 @@ fn kernel() -> String {
 /// Builds the tests of the sandbox and gives the program.
 fn build(root: &Path) -> Result<String> {
     let captured = Task::new("cargo", &["test", "--package", "toolpost-sandbox", "--test", "it", "--no-run"])
-        .argument("--features")
-        .argument("docker")
         .argument("--message-format=json")
         .folder(root)
         .capture()?;

@@ -20,8 +20,6 @@ pub struct Bench {
     pub folder: &'static str,
     /// The example's name.
     pub example: &'static str,
-    /// The features that it needs beyond the package's defaults, separated by commas; empty for none.
-    pub features: &'static str,
     /// The package and the name of a program that it starts, which is built first.
     pub starts: Option<(&'static str, &'static str)>,
 }
@@ -49,7 +47,7 @@ pub fn named(words: &[String]) -> Result<Vec<&'static Bench>> {
 }
 
 const fn bench(package: &'static str, folder: &'static str, example: &'static str) -> Bench {
-    Bench { package, folder, example, features: "", starts: None }
+    Bench { package, folder, example, starts: None }
 }
 
 /// The bench programs.
@@ -60,7 +58,7 @@ pub const BENCHES: &[Bench] = &[
     },
     bench("toolpost-sandbox", "crates/sandbox", "pool_cost"),
     bench("toolpost-sandbox", "crates/sandbox", "session_cost"),
-    Bench { features: "docker", ..bench("toolpost-sandbox", "crates/sandbox", "docker_cost") },
+    bench("toolpost-docker", "crates/docker", "docker_cost"),
     bench("toolpost-toolbox", "crates/toolbox", "call_cost"),
     bench("toolpost-gateway", "crates/gateway", "search_cost"),
     bench("toolpost-toolbox", "crates/toolbox", "state_cost"),
@@ -262,8 +260,6 @@ fn measure(root: &Path, bench: &Bench) -> Result<(Vec<Row>, Value)> {
         }
     }
     let task = Task::new("cargo", &["run", "--quiet", "--profile", "bench", "--package", bench.package])
-        .argument("--features")
-        .argument(bench.features)
         .argument("--example")
         .argument(bench.example)
         .argument("--")

@@ -192,7 +192,7 @@ impl From<toolpost_sandbox::Error> for ClaudeCodeError {
 /// The kind of an error of a container.
 #[cfg(target_os = "linux")]
 fn kind_of_backend(error: &toolpost_sandbox::Error) -> ClaudeCodeErrorKind {
-    use toolpost_sandbox::docker::DockerError;
+    use toolpost_docker::DockerError;
     match DockerError::of(error) {
         Some(DockerError::ContainerGone { .. }) => ClaudeCodeErrorKind::Killed,
         Some(DockerError::ImageMissing { .. } | DockerError::ImageUnusable { .. }) => {

@@ -139,7 +139,7 @@ impl Executor {
         Self { program: program.into(), place: Place::Sandbox(None) }
     }
 
-    /// A container of a backend such as `toolpost_sandbox::docker::Docker`. `program` is a file in the image.
+    /// A container of a backend such as `toolpost_docker::Docker`. `program` is a file in the image.
     ///
     /// The container has no network: a tunnel over its standard streams reaches the provider and the tool servers, with
     /// the addresses of this host. If Claude Code has own tools, the working directory is copied into the container, and

@@ -43,8 +43,8 @@ mod daemon {
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
 
-    use toolpost_sandbox::docker::image::{CLAUDE_CODE_PROGRAM, Image, Images, Recipe};
-    use toolpost_sandbox::docker::{Docker, DockerHost, Login, Options, Pull};
+    use toolpost_docker::image::{CLAUDE_CODE_PROGRAM, Image, Images, Recipe};
+    use toolpost_docker::{Docker, DockerHost, Login, Options, Pull};
     use toolpost_sandbox::{Backend, Error};
 
     use super::{AGENT, BUILD_LIMIT, Daemon, Duration, PATIENCE, SOON, Served};

@@ -150,7 +150,7 @@ impl From<&toolpost_sandbox::Error> for Exit {
 /// The exit code of a container error.
 #[cfg(target_os = "linux")]
 fn of_container(error: &toolpost_sandbox::Error) -> Exit {
-    use toolpost_sandbox::docker::DockerError;
+    use toolpost_docker::DockerError;
 
     match DockerError::of(error) {
         Some(

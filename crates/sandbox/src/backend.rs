@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use crate::host::LevelAvailability;
 use crate::platform::Output;
 use crate::{
-    Cancel, Egress, Error, Event, Host, Installed, Level, Limits, LiveStreams, Outcome, Program, Sandbox,
-    Source, Stdin, Workspace,
+    ApplyMode, BuildCache, Cancel, Egress, Error, Event, Host, Installed, Level, Limits, LiveStreams,
+    Outcome, Program, Sandbox, Source, Stdin, Workspace,
 };
 
 /// Runs programs for [`Sandbox::run`] and [`Sandbox::start`].
@@ -69,7 +69,8 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    pub(crate) fn new(sandbox: &'a Sandbox, program: &'a Program, cancel: &'a Cancel) -> Self {
+    /// Creates the request of a run, unchecked ([`Sandbox::check_settings`]).
+    pub fn new(sandbox: &'a Sandbox, program: &'a Program, cancel: &'a Cancel) -> Self {
         Self { sandbox, program, cancel }
     }
 
@@ -141,6 +142,26 @@ impl<'a> Request<'a> {
     /// The installed packages for the code. A backend without support rejects the request.
     pub fn packages(&self) -> &'a [Installed] {
         &self.sandbox.packages
+    }
+
+    /// Whether changes of a host directory are applied at the end of the run.
+    pub fn apply_mode(&self) -> ApplyMode {
+        self.sandbox.apply
+    }
+
+    /// The protected paths that apply may change all the same.
+    pub fn allowed_protected(&self) -> &'a [PathBuf] {
+        &self.sandbox.allowed
+    }
+
+    /// The limits of a build of compiled code.
+    pub fn build_limits(&self) -> Limits {
+        self.sandbox.build_limits.clone().unwrap_or_else(Limits::for_builds)
+    }
+
+    /// The cache of built programs, on Linux.
+    pub fn build_cache(&self) -> Option<&'a BuildCache> {
+        self.sandbox.build_cache.as_ref()
     }
 
     /// The search path for programs, in the form of `PATH`; none means [`crate::SYSTEM_SEARCH_PATH`].

@@ -29,6 +29,12 @@ impl Cancel {
         self.flag.is_set()
     }
 
+    /// A descriptor that is readable once cancelled, for polling; none if the system gave none.
+    #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+    pub fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.flag.descriptor()
+    }
+
     /// Creates a waker that cancels when `is_wanted` returns true.
     ///
     /// Poll a future with it once and keep the future until the run is over; no thread has to wait. Wakers

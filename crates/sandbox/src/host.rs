@@ -34,6 +34,18 @@ pub struct LevelAvailability {
     pub fix: Option<String>,
 }
 
+impl LevelAvailability {
+    /// A supported level.
+    pub fn available(level: Level) -> Self {
+        Self { level, available: true, reason: None, fix: None }
+    }
+
+    /// An unsupported level, with the reason and the fix.
+    pub fn unavailable(level: Level, reason: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { level, available: false, reason: Some(reason.into()), fix: Some(fix.into()) }
+    }
+}
+
 /// The host facts that decide levels and layers.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]

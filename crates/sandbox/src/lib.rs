@@ -67,8 +67,8 @@
 //!
 //! # Other backends
 //!
-//! [`Sandbox::backend`] sends runs to another [`Backend`] than processes of this host. Feature `docker` adds
-//! `docker::Docker`: prewarmed containers with live streams and egress. Feature `docker-tls` adds daemons behind TLS.
+//! [`Sandbox::backend`] sends runs to another [`Backend`] than processes of this host, for example `Docker` of the crate
+//! `toolpost-docker`. The module `container` has the parts that a container backend shares.
 //!
 //! # Invariants
 //!
@@ -90,10 +90,10 @@
 mod apply;
 mod backend;
 mod cancel;
+#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
+pub mod container;
 mod detached;
 mod directory;
-#[cfg(all(feature = "docker", target_os = "linux", not(toolpost_simulate_other_host)))]
-pub mod docker;
 mod environment;
 mod error;
 mod grants;

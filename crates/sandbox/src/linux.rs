@@ -5,8 +5,7 @@ mod attend;
 mod build_cache;
 mod capture;
 mod cgroup;
-#[cfg(feature = "docker")]
-mod copied;
+mod copied_directory;
 mod detached;
 mod facts;
 mod files;
@@ -28,7 +27,6 @@ mod plan;
 mod policy;
 pub(crate) mod pool;
 mod prepare;
-#[cfg(feature = "docker")]
 mod profile;
 mod python;
 pub(crate) mod remember;
@@ -49,24 +47,18 @@ mod unconfined;
 mod watch;
 mod workspace;
 
-pub use build_cache::BuildCache;
 pub(crate) use build_cache::private_folder;
+pub use build_cache::{BuildCache, Lookup as CacheLookup, Slot as CacheSlot};
+pub use capture::OutputCapture;
+pub use copied_directory::CopiedDirectory;
 pub(crate) use detached::detached;
 pub(crate) use facts::Facts;
-pub(crate) use files::{Store, open_regular, read_artifact};
+pub(crate) use files::{Store, read_artifact};
+pub use files::{differences, open_regular};
+pub(crate) use java::names as java_names;
 pub(crate) use layer::{HeldLayer, LiveDirectory, StagedLayer, all as held_layers, find as held_layer};
+pub(crate) use profile::profile;
 pub(crate) use run::{Output, run};
 pub(crate) use session::{Calls, Handle, Interpreter};
 pub(crate) use supervise::Flag;
-pub(crate) use toolchain::{build, detect, installer};
-
-#[cfg(feature = "docker")]
-pub(crate) use {
-    build_cache::Lookup,
-    capture::{Capture, ResultLine, is_value, value},
-    copied::CopiedFolder,
-    files::differences,
-    java::{Names as JavaNames, names as java_names},
-    profile::profile,
-    toolchain::heap,
-};
+pub(crate) use toolchain::{build, detect, heap, installer};

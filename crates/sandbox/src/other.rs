@@ -52,7 +52,7 @@ impl Facts {
     }
 
     pub(crate) fn availability(&self, level: Level) -> LevelAvailability {
-        LevelAvailability { level, available: false, reason: Some(REASON.into()), fix: Some(FIX.into()) }
+        LevelAvailability::unavailable(level, REASON, FIX)
     }
 
     pub(crate) fn without_namespaces(&self) -> Self {

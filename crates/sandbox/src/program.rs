@@ -1,9 +1,10 @@
 //! The program of a run, its input and its workspace.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
-use crate::{Language, Ready};
+use crate::{Error, Language, Ready};
 
 /// The program of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,9 +52,23 @@ pub enum Stdin {
     File(PathBuf),
 }
 
-/// The content of an upload.
+impl Stdin {
+    /// Opens the input; none if it is empty. A file must be regular.
+    pub fn open(&self) -> Result<Option<Box<dyn Read>>, Error> {
+        let fail = |path: &Path, source| Error::File { action: "read input", path: path.to_owned(), source };
+        Ok(match self {
+            Self::Empty => None,
+            Self::Bytes(bytes) => Some(Box::new(std::io::Cursor::new(bytes.clone()))),
+            Self::File(path) => {
+                let file = crate::platform::open_regular(path).map_err(|source| fail(path, source))?;
+                Some(Box::new(file))
+            }
+        })
+    }
+}
+
+/// The content of an upload. A backend supports all forms.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Source {
     /// These bytes.
     Bytes(Vec<u8>),

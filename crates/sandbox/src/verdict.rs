@@ -230,6 +230,13 @@ pub struct MissingLayer {
     pub reason: String,
 }
 
+impl MissingLayer {
+    /// Creates an entry for [`Report::missing`].
+    pub fn new(layer: Layer, reason: impl Into<String>) -> Self {
+        Self { layer, reason: reason.into() }
+    }
+}
+
 /// A limit that a run reached without being ended by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -321,19 +328,28 @@ impl Report {
     pub fn has(&self, layer: Layer) -> bool {
         self.layers.contains(&layer)
     }
-}
-/// The limits of the network that a run reached.
-#[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
-pub(crate) fn reached_network(log: &crate::EgressLog) -> Vec<Reached> {
-    let mut reached: Vec<Reached> = log
-        .limits_reached
-        .iter()
-        .map(|name| match name.as_str() {
-            "connections" => Reached::Connections,
-            "requests" => Reached::Requests,
-            _ => Reached::NetworkBytes,
-        })
-        .collect();
-    reached.dedup();
-    reached
+
+    /// Records the egress of a run: the layer, the reached limits, the notes and the log.
+    pub fn record_egress(&mut self, log: crate::EgressLog) {
+        self.layers.push(Layer::Egress);
+        self.layers.sort_unstable();
+        self.record_egress_log(log);
+    }
+
+    /// Records the traffic of a cell, whose session has the layer.
+    pub(crate) fn record_egress_log(&mut self, log: crate::EgressLog) {
+        let mut reached: Vec<Reached> = log
+            .limits_reached
+            .iter()
+            .map(|name| match name.as_str() {
+                "connections" => Reached::Connections,
+                "requests" => Reached::Requests,
+                _ => Reached::NetworkBytes,
+            })
+            .collect();
+        reached.dedup();
+        self.reached.extend(reached);
+        self.notes.extend(log.notes());
+        self.egress = Some(log);
+    }
 }

@@ -37,7 +37,7 @@
 //! - [`main`] turns a toolbox into an executable; `worker_entry` runs tools in worker processes (feature `workers`).
 //! - One module per topic: [`call`], [`error`], [`output`], [`policy`], [`port`], [`record`], [`resources`], [`schema`],
 //!   [`spec`], [`state`], [`time`], [`toolbox`], [`gateway`]; [`extend`] has the traits for custom tools and sources.
-//! - One module per feature: `agent`, `builtin` (feature `tools`), `claude_code`, `compat`, `exec`, `mcp`, `model` (feature `llm`), `sandbox`;
+//! - One module per feature: `agent`, `builtin` (feature `tools`), `claude_code`, `compat`, `docker`, `exec`, `mcp`, `model` (feature `llm`), `sandbox`;
 //!   `full` enables all of them.
 //!
 //! # Invariants
@@ -204,6 +204,10 @@ pub mod exec {
 /// Processes under confinement.
 #[cfg(feature = "sandbox")]
 pub use toolpost_sandbox as sandbox;
+
+/// Docker containers as a backend of the sandbox, on Linux.
+#[cfg(feature = "docker")]
+pub use toolpost_docker as docker;
 
 /// The built-in tools.
 #[cfg(feature = "tools")]

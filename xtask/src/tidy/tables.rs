@@ -63,6 +63,12 @@ pub const LAYERS: &[Layer] = &[
         reason: "knows processes and limits, nothing of tools; useful alone",
     },
     Layer {
+        package: "toolpost-docker",
+        folder: "crates/docker",
+        may_use: Only(&["toolpost-egress", "toolpost-sandbox"]),
+        reason: "hides the Docker API behind the sandbox's `Backend`",
+    },
+    Layer {
         package: "toolpost-store",
         folder: "crates/store",
         may_use: Only(&["toolpost-core"]),
@@ -119,6 +125,7 @@ pub const LAYERS: &[Layer] = &[
             "toolpost-agent",
             "toolpost-llm",
             "toolpost-mcp",
+            "toolpost-docker",
             "toolpost-sandbox",
         ]),
         reason: "hides the program of another maker, which runs its own loop",
@@ -209,14 +216,14 @@ pub const EXCLUSIVE: &[Exclusive] = &[
             "toolpost-tools",
             "toolpost-mcp",
             "toolpost-egress",
-            "toolpost-sandbox",
+            "toolpost-docker",
             "toolpost-testkit",
         ],
         reason: "outward HTTP is opened where TOOLPOST_NO_NETWORK and the address rules are honoured; the loopback providers answer",
     },
     Exclusive {
         crates: &["hyper", "hyper-*"],
-        only: &["toolpost-mcp", "toolpost-sandbox", "toolpost-testkit"],
+        only: &["toolpost-mcp", "toolpost-docker", "toolpost-testkit"],
         reason: "raw HTTP is for the MCP service, the Docker API and the loopback providers",
     },
     Exclusive {
@@ -251,8 +258,15 @@ pub const EXCLUSIVE: &[Exclusive] = &[
     },
     Exclusive {
         crates: &["rustix"],
-        only: &["toolpost-egress", "toolpost-sandbox", "toolpost-tools", "toolpost-exec", "toolpost-cli"],
-        reason: "the sandbox and its proxy, the file tools that stay below their root, a tool program's own descriptor for its \
+        only: &[
+            "toolpost-egress",
+            "toolpost-sandbox",
+            "toolpost-docker",
+            "toolpost-tools",
+            "toolpost-exec",
+            "toolpost-cli",
+        ],
+        reason: "the sandbox, its backends and its proxy, the file tools that stay below their root, a tool program's own descriptor for its \
                  protocol, which must not bring the sandbox, and the command's terminal",
     },
     Exclusive {

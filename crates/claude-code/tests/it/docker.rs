@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use toolpost_claude_code::{ClaudeCode, ClaudeCodeErrorKind as Kind, Executor};
-use toolpost_sandbox::docker::image::{CLAUDE_CODE_PROGRAM, Recipe};
-use toolpost_sandbox::docker::{Docker, DockerHost, Options};
+use toolpost_docker::image::{CLAUDE_CODE_PROGRAM, Recipe};
+use toolpost_docker::{Docker, DockerHost, Options};
 
 use crate::daemon::Daemon;
 use crate::real::{check_connected_tools, check_sources_and_errors, model, toolbox, with};
@@ -50,7 +50,7 @@ fn daemon(test: &str) -> Option<Daemon> {
             }
         }
     }
-    let recipe = Recipe::Folder { path: root.path().into() };
+    let recipe = Recipe::Directory { path: root.path().into() };
     daemon.images().build(&recipe, IMAGE, Duration::from_mins(3), &mut |_| {}).unwrap();
     Some(daemon)
 }

@@ -11,7 +11,7 @@
 // The attribute macros emit paths that begin with `::toolpost`.
 extern crate toolpost_core as toolpost;
 
-#[path = "../../../sandbox/tests/it/docker/daemon.rs"]
+#[path = "../../../docker/tests/it/daemon.rs"]
 #[expect(dead_code, reason = "the tests of the sandbox need the rest")]
 mod daemon;
 mod docker;

@@ -9,7 +9,7 @@ mod chat;
 #[expect(clippy::print_stdout, reason = "a test that cannot run here skips loudly")]
 mod claude_code;
 mod config;
-#[path = "../../../sandbox/tests/it/docker/daemon.rs"]
+#[path = "../../../docker/tests/it/daemon.rs"]
 #[expect(dead_code, reason = "the sandbox's own tests use the rest of it")]
 #[expect(clippy::print_stdout, reason = "a skipped test prints its reason")]
 mod daemon;

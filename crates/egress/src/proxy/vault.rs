@@ -2,9 +2,12 @@
 
 use std::io::{self, Read};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
 use super::super::host::Target;
 use super::super::secret::Placeholder;
-use super::text::{from_base64, percent, to_base64};
+use super::text::percent;
 
 /// A secret with its placeholder in this run.
 #[derive(Debug)]
@@ -64,10 +67,10 @@ impl Vault {
             } else if let Some((scheme, credentials)) = value.split_once(' ')
                 && scheme.eq_ignore_ascii_case("basic")
                 && let Some(plain) =
-                    from_base64(credentials.trim()).and_then(|bytes| String::from_utf8(bytes).ok())
+                    STANDARD.decode(credentials.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok())
                 && plain.contains(&entry.text)
             {
-                *value = format!("{scheme} {}", to_base64(plain.replace(&entry.text, secret).as_bytes()));
+                *value = format!("{scheme} {}", STANDARD.encode(plain.replace(&entry.text, secret)));
                 filled.push(entry.placeholder.variable.clone());
             }
         }
@@ -86,7 +89,7 @@ impl Vault {
             // Inside other base64 the letters depend on the offset: three cases, without the letters that
             // share bits with a neighbor.
             for before in 0..3usize {
-                let encoded = to_base64(&[&vec![0; before][..], secret.as_bytes()].concat());
+                let encoded = STANDARD.encode([&vec![0; before][..], secret.as_bytes()].concat());
                 let first = (before * 8).div_ceil(6);
                 let last = ((before + secret.len()) * 8) / 6;
                 if let Some(inner) = encoded.get(first..last).filter(|inner| inner.len() >= 8) {
@@ -232,8 +235,8 @@ mod tests {
             (format!("Bearer {SECRET}"), 1)
         );
         assert_eq!(fill("api.example.org:80", "X-Api-Key", placeholder.clone()), (SECRET.into(), 1));
-        let basic = format!("Basic {}", to_base64(format!("user:{placeholder}").as_bytes()));
-        let expected = format!("Basic {}", to_base64(format!("user:{SECRET}").as_bytes()));
+        let basic = format!("Basic {}", STANDARD.encode(format!("user:{placeholder}")));
+        let expected = format!("Basic {}", STANDARD.encode(format!("user:{SECRET}")));
         assert_eq!(fill("api.example.org:80", "authorization", basic), (expected, 1));
         for (host, header) in [
             ("evil.example:80", "Authorization"),
@@ -259,16 +262,16 @@ mod tests {
         }
         let vault = vault();
         let host = target("api.example.org:80");
-        let sent = [format!("Basic {}", to_base64(format!("user:{SECRET}").as_bytes()))];
+        let sent = [format!("Basic {}", STANDARD.encode(format!("user:{SECRET}")))];
         let filter = vault.filter(&host, &sent);
         let mut forms = vec![SECRET.to_owned(), percent(SECRET), sent[0][6..].to_owned()];
-        forms.extend((0..3).map(|before| to_base64(format!("{}{SECRET}", &"abc"[..before]).as_bytes())));
+        forms.extend((0..3).map(|before| STANDARD.encode(format!("{}{SECRET}", &"abc"[..before]))));
         for form in forms {
             let text = format!("before {form} between {form}{form} after s3cr3t");
             for size in [1, 2, 7, 16, 4096] {
                 let mut out = String::new();
                 Filtered::new(Cut(text.as_bytes(), size), &filter).read_to_string(&mut out).unwrap();
-                let encoded = to_base64(SECRET.as_bytes());
+                let encoded = STANDARD.encode(SECRET);
                 assert!(!out.contains(SECRET) && !out.contains(&percent(SECRET)), "{out}");
                 assert!(!out.contains(&encoded[2..20]), "{size} {out}");
                 assert!(out.starts_with("before ") && out.ends_with(" after s3cr3t"), "{out}");

@@ -154,7 +154,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the sandbox backend, for example `toolpost_sandbox::docker::Docker`. Default: this host. A
+    /// Sets the sandbox backend, for example `toolpost_docker::Docker`. Default: this host. A
     /// backend with images ignores search path and readable paths.
     pub fn backend(mut self, backend: Arc<dyn Backend>) -> Self {
         self.0.backend = Some(backend);

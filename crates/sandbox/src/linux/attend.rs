@@ -115,12 +115,7 @@ pub(super) fn attend(
     };
     let wall = since.elapsed();
     if let Some(proxy) = proxy {
-        let log = proxy.finish();
-        report.layers.push(Layer::Egress);
-        report.layers.sort_unstable();
-        report.reached.extend(crate::verdict::reached_network(&log));
-        report.notes.extend(log.notes());
-        report.egress = Some(log);
+        report.record_egress(proxy.finish());
     }
 
     let private_folder = finished.folder.take().or(handed_over);

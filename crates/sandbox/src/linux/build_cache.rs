@@ -31,7 +31,8 @@ pub struct BuildCache {
 }
 
 /// The exclusive right to build an entry.
-pub(crate) struct Slot<'a> {
+#[derive(Debug)]
+pub struct Slot<'a> {
     cache: &'a BuildCache,
     path: PathBuf,
     /// Whether an existing entry was invalid.
@@ -40,8 +41,11 @@ pub(crate) struct Slot<'a> {
 }
 
 /// The result of a cache lookup.
-pub(crate) enum Lookup<'a> {
+#[derive(Debug)]
+pub enum Lookup<'a> {
+    /// The built program.
     Found(Arc<[u8]>),
+    /// No entry, and the right to build it.
     Missing(Slot<'a>),
 }
 
@@ -92,12 +96,7 @@ impl BuildCache {
 
     /// Returns the entry of a key, or the right to build it. Waits for another builder until `cancel`, at
     /// most `wait`; then nothing is found or stored.
-    pub(crate) fn lookup(
-        &self,
-        key: &str,
-        cancel: &Cancel,
-        wait: Duration,
-    ) -> Result<Option<Lookup<'_>>, Error> {
+    pub fn lookup(&self, key: &str, cancel: &Cancel, wait: Duration) -> Result<Option<Lookup<'_>>, Error> {
         let path = self.folder.join(key);
         // Before the lock: entries appear atomically.
         if let Ok(Some(content)) = read(&path) {
@@ -166,7 +165,7 @@ impl BuildCache {
 
 impl Slot<'_> {
     /// Stores a built program, unless it exceeds the whole cache.
-    pub(crate) fn keep(self, content: &[u8]) -> Result<(), Error> {
+    pub fn keep(self, content: &[u8]) -> Result<(), Error> {
         if content.len() as u64 > self.cache.max_bytes {
             return Ok(());
         }

@@ -2,7 +2,77 @@
 
 use std::collections::VecDeque;
 
-use crate::{Captured, Reached, Report};
+use crate::{Captured, Language, Limits, Outcome, Program, Reached, Report};
+
+/// The output of a program as it arrives, in bounded memory: both streams and the value.
+#[derive(Debug)]
+pub struct OutputCapture {
+    stdout: Capture,
+    stderr: Capture,
+    line: ResultLine,
+    value: Vec<u8>,
+    value_limit: usize,
+    value_overflowed: bool,
+}
+
+impl OutputCapture {
+    /// Captures within the limits `stdout`, `stderr` and `value_bytes`.
+    pub fn new(limits: &Limits) -> Self {
+        Self {
+            stdout: Capture::new(limits.stdout),
+            stderr: Capture::new(limits.stderr),
+            line: ResultLine::new(limits.value_bytes),
+            value: Vec::new(),
+            value_limit: limits.value_bytes,
+            value_overflowed: false,
+        }
+    }
+
+    /// Adds standard output.
+    pub fn stdout(&mut self, bytes: &[u8]) {
+        self.stdout.push(bytes);
+        self.line.push(bytes);
+    }
+
+    /// Adds standard error.
+    pub fn stderr(&mut self, bytes: &[u8]) {
+        self.stderr.push(bytes);
+    }
+
+    /// Adds a piece of the interpreter's value.
+    pub fn value(&mut self, bytes: &[u8]) {
+        if self.value.len() + bytes.len() <= self.value_limit {
+            self.value.extend_from_slice(bytes);
+        } else {
+            self.value_overflowed = true;
+        }
+    }
+
+    /// The bytes of both streams so far.
+    pub fn total(&self) -> u64 {
+        self.stdout.total() + self.stderr.total()
+    }
+
+    /// Sets streams and value of an outcome, and the limits that they reached. The verdict must be set.
+    pub fn finish(self, program: &Program, outcome: &mut Outcome) {
+        let language = match program {
+            Program::Code { language, .. } => Some(*language),
+            _ => None,
+        };
+        let line = self.line.finish();
+        (outcome.stdout, outcome.stderr) = (self.stdout.finish(), self.stderr.finish());
+        let report = &mut outcome.report;
+        outcome.value = value(&self.value, self.value_overflowed, line.as_deref(), report)
+            .or_else(|| language.filter(|_| outcome.verdict.is_ok())?.printed_value(&outcome.stdout));
+        outcome.value_printed = outcome.value.is_some()
+            && (is_value(line.as_deref()) || language.is_some_and(Language::prints_value));
+        for (captured, reached) in [(&outcome.stdout, Reached::Stdout), (&outcome.stderr, Reached::Stderr)] {
+            if captured.dropped > 0 {
+                report.reached.push(reached);
+            }
+        }
+    }
+}
 
 /// Captures the first and last bytes of a stream.
 #[derive(Debug)]

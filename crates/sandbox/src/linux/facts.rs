@@ -212,12 +212,7 @@ impl Facts {
     }
 
     pub(crate) fn availability(&self, level: Level) -> LevelAvailability {
-        let missing = |reason: String, fix: &str| LevelAvailability {
-            level,
-            available: false,
-            reason: Some(reason),
-            fix: Some(fix.to_owned()),
-        };
+        let missing = |reason: String, fix: &str| LevelAvailability::unavailable(level, reason, fix);
         if INIT.is_empty() {
             return missing(
                 INIT_MISSING.to_owned(),
@@ -242,7 +237,7 @@ impl Facts {
                 format!("neither namespaces ({refusal}) nor Landlock"),
                 "enable Landlock (`lsm=landlock,…` on the kernel's command line, Linux 5.13 or later) or namespaces",
             ),
-            _ => LevelAvailability { level, available: true, reason: None, fix: None },
+            _ => LevelAvailability::available(level),
         }
     }
 

@@ -220,7 +220,7 @@ pub(super) fn upload(
 }
 
 /// Opens a host file named by the operator. Rejects everything but regular files: a pipe would block.
-pub(crate) fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
+pub fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if file.metadata()?.is_file() {
@@ -429,7 +429,7 @@ pub(super) fn compare(before: &Listing, after: &Listing) -> Changes {
 }
 
 /// The differences between two sets of files. Deletions require a complete second set.
-pub(crate) fn differences<E: PartialEq>(
+pub fn differences<E: PartialEq>(
     before: &BTreeMap<PathBuf, E>,
     after: &BTreeMap<PathBuf, E>,
     is_whole: bool,

@@ -29,7 +29,7 @@ use crate::ready::Payload;
 use crate::running::Pipes;
 use crate::{
     ApplyMode, Error, Host, Language, Level, Limits, Program, Ready, Report, SYSTEM_SEARCH_PATH, Sandbox,
-    Stdin, Workspace,
+    Workspace,
 };
 use toolpost_egress::PORT;
 use toolpost_egress::PreparedProxy;
@@ -569,15 +569,7 @@ pub(super) fn streams(
         not_blocking(&stderr)?;
     }
     let mut live_stdin = None;
-    let source: Option<Box<dyn std::io::Read>> = match &sandbox.stdin {
-        Stdin::Empty => None,
-        Stdin::Bytes(bytes) => Some(Box::new(std::io::Cursor::new(bytes.clone()))),
-        Stdin::File(path) => Some(Box::new(files::open_regular(path).map_err(|source| Error::File {
-            action: "read input",
-            path: path.clone(),
-            source,
-        })?)),
-    };
+    let source = sandbox.stdin.open()?;
     let (stdin, stdin_child) = match source {
         None if is_live => {
             let (read, write) = pipe()?;

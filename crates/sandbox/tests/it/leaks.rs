@@ -222,9 +222,8 @@ fn helper_every_end() {
 }
 
 /// Fewer runs than elsewhere: the daemon takes a second per container.
-#[cfg(feature = "docker")]
 fn every_end_in_containers() {
-    use toolpost_sandbox::docker::{Docker, DockerHost, Options};
+    use toolpost_docker::{Docker, DockerHost, Options};
     const RUNS: usize = 150;
     if !crate::attack::is_complete() {
         println!("SKIP leaks of containers: `cargo xtask attack` makes their image, which takes minutes");
@@ -244,7 +243,6 @@ fn every_end_in_containers() {
     crate::support::eventually("no container is left", || world.containers().is_empty());
 }
 
-#[cfg(feature = "docker")]
 #[test]
 fn every_end_of_a_container_leaves_nothing_behind() {
     let text = alone("leaks::helper_containers");
@@ -252,7 +250,6 @@ fn every_end_of_a_container_leaves_nothing_behind() {
     println!("{text}");
 }
 
-#[cfg(feature = "docker")]
 #[test]
 fn helper_containers() {
     // For every_end_of_a_container_leaves_nothing_behind.

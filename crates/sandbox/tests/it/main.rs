@@ -10,9 +10,10 @@
 mod attack;
 mod backends;
 mod builds;
+#[path = "../../../docker/tests/it/daemon.rs"]
+#[expect(dead_code, reason = "the tests of the Docker backend use the rest")]
+mod daemon;
 mod detached;
-#[cfg(feature = "docker")]
-mod docker;
 mod egress;
 mod egress_attacks;
 mod egress_clients;

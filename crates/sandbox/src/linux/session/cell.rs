@@ -387,10 +387,7 @@ impl Cell<'_> {
         let line = result_line.finish();
         let value = capture::value(&bytes, overflowed, line.as_deref(), &mut report);
         if let Some(log) = shared.egress_at_end() {
-            let log = log.since(self.egress_before.as_ref());
-            report.reached.extend(crate::verdict::reached_network(&log));
-            report.notes.extend(log.notes());
-            report.egress = Some(log);
+            report.record_egress_log(log.since(self.egress_before.as_ref()));
         }
         let (stdout, stderr) = (stdout.finish(), stderr.finish());
         for (captured, limit) in [(&stdout, Reached::Stdout), (&stderr, Reached::Stderr)] {

@@ -52,13 +52,8 @@ impl Absence {
 type Open = fn(&Host, Level, Limits, &World) -> Result<Sandbox, Absence>;
 
 /// The backends, each a row: name and constructor.
-const BACKENDS: &[(&str, Open)] = &[
-    ("process", process),
-    ("pool", pool),
-    ("session", session),
-    #[cfg(feature = "docker")]
-    ("docker", docker),
-];
+const BACKENDS: &[(&str, Open)] =
+    &[("process", process), ("pool", pool), ("session", session), ("docker", docker)];
 
 #[expect(clippy::unnecessary_wraps, reason = "every mode has this form")]
 fn process(host: &Host, level: Level, limits: Limits, _: &World) -> Result<Sandbox, Absence> {
@@ -149,9 +144,8 @@ impl Backend for Sessions {
 }
 
 /// Containers of a test daemon. Only in the complete table: the image takes minutes.
-#[cfg(feature = "docker")]
 fn docker(host: &Host, level: Level, limits: Limits, world: &World) -> Result<Sandbox, Absence> {
-    use toolpost_sandbox::docker::{Docker, DockerHost, Options};
+    use toolpost_docker::{Docker, DockerHost, Options};
     if !super::is_complete() {
         return Err(Absence::NotHere("`cargo xtask attack` makes its image, which takes minutes".into()));
     }

@@ -6,19 +6,15 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::sync::Mutex;
 
-#[cfg(feature = "docker")]
 use std::sync::{Arc, Weak};
 
-#[cfg(feature = "docker")]
-use crate::docker::daemon::Daemon;
+use crate::daemon::Daemon;
 use crate::support::open_folder;
 
 /// The image of the attacked containers.
-#[cfg(feature = "docker")]
 pub(crate) const ATTACKED: &str = "toolpost/attacked:test";
 
 /// The address of the parent's daemon.
-#[cfg(feature = "docker")]
 pub(crate) const DAEMON: &str = "TOOLPOST_ATTACK_DAEMON";
 
 /// The targets of attacks, alive as long as this value.
@@ -33,7 +29,6 @@ pub(crate) struct World {
     _abstract: UnixListener,
     _tcp: std::net::TcpListener,
     _leaked: rustix::fd::OwnedFd,
-    #[cfg(feature = "docker")]
     daemon: std::sync::OnceLock<Result<Arc<Daemon>, String>>,
 }
 
@@ -86,7 +81,6 @@ impl World {
             _abstract: UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap(),
             _tcp: tcp,
             _leaked: leaked,
-            #[cfg(feature = "docker")]
             daemon: std::sync::OnceLock::new(),
             folder,
         }
@@ -116,9 +110,8 @@ impl World {
 
     /// The socket of a daemon with the image [`ATTACKED`], started by the first call, or why there is none. A
     /// helper process uses its parent's.
-    #[cfg(feature = "docker")]
     pub(crate) fn docker_socket(&self) -> Result<std::path::PathBuf, String> {
-        use toolpost_sandbox::docker::DockerHost;
+        use toolpost_docker::DockerHost;
         #[expect(clippy::disallowed_methods, reason = "the parent test says where it is")]
         if let Some(socket) = std::env::var_os(DAEMON) {
             return Ok(socket.into());
@@ -129,9 +122,8 @@ impl World {
         }
     }
 
-    #[cfg(feature = "docker")]
     fn daemon(&self) -> &Result<Arc<Daemon>, String> {
-        use toolpost_sandbox::docker::image::Recipe;
+        use toolpost_docker::image::Recipe;
         // Concurrent tests share it: the image takes minutes.
         static SHARED: Mutex<Weak<Daemon>> = Mutex::new(Weak::new());
         self.daemon.get_or_init(|| {
@@ -152,7 +144,6 @@ impl World {
     }
 
     /// The containers of the daemon, if it was started.
-    #[cfg(feature = "docker")]
     pub(crate) fn containers(&self) -> Vec<String> {
         let daemon = self.daemon.get().and_then(|daemon| daemon.as_ref().ok());
         daemon.map(|daemon| daemon.containers()).unwrap_or_default()

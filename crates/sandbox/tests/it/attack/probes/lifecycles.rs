@@ -97,7 +97,6 @@ const BACKEND: &str = "TOOLPOST_ATTACK_BACKEND";
 fn killed_host(place: &Place<'_>) -> String {
     #[expect(clippy::disallowed_methods, reason = "the host program that is killed")]
     let mut host = std::process::Command::new(std::env::current_exe().unwrap());
-    #[cfg(feature = "docker")]
     if place.mode.backend == "docker" {
         host.env(crate::attack::world::DAEMON, place.world.docker_socket().unwrap());
     }
