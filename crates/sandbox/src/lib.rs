@@ -148,9 +148,7 @@ pub use outcome::{Artifact, Captured, Changes, Event, Outcome};
 pub use platform::BuildCache;
 pub use pool::{Pool, PoolBuilder, PoolMetrics};
 pub use program::{Program, Source, Stdin, Workspace};
-pub use protected::{
-    ChangedTree, EntryKind, Mark, Protection, SingleChange, mark, names_git_driver, protection,
-};
+pub use protected::{ChangedTree, EntryKind, Mark, Protection, SingleChange, mark, protection};
 pub use ready::{Build, Ready};
 pub use requirements::Requirements;
 pub use running::{HostDirectory, LiveStreams, Running};

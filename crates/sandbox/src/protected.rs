@@ -572,7 +572,7 @@ pub fn mark(path: &Path) -> Option<Mark> {
 }
 
 /// Whether a `.gitattributes` makes git execute a driver.
-pub fn names_git_driver(content: &[u8]) -> bool {
+pub(crate) fn names_git_driver(content: &[u8]) -> bool {
     String::from_utf8_lossy(content).lines().any(|line| {
         // Git skips these blanks before a comment, and no others.
         let line = line.trim_start_matches([' ', '\t', '\r']);

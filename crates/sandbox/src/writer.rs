@@ -7,8 +7,8 @@ use std::io::{self, Read, Write as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use crate::protected::fold;
-use crate::{ChangedTree, EntryKind, Protection, SingleChange, names_git_driver, protection};
+use crate::protected::{fold, names_git_driver};
+use crate::{ChangedTree, EntryKind, Protection, SingleChange, protection};
 
 /// The highest number for a taken name.
 const MAX_NUMBER: u32 = 1000;

@@ -103,8 +103,6 @@ fn a_pool_bounds_concurrent_runs() {
             let metrics = pool.metrics();
             (metrics.running, metrics.waiting) == (2, 1)
         });
-        std::thread::sleep(Duration::from_millis(100));
-        assert_eq!(pool.metrics().running, 2);
         cancel.cancel();
     });
 }

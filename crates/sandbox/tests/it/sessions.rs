@@ -29,6 +29,21 @@ pub(crate) fn value(session: &Session, code: &str) -> serde_json::Value {
     outcome.value.unwrap_or_default()
 }
 
+/// Runs a cell and interrupts it from another thread after its first output.
+fn run_interrupted(session: &Session, code: &str) -> Outcome {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || receiver.recv().is_ok_and(|()| session.interrupt()));
+        // Dropped with this closure, so that the thread ends without output too.
+        let mut on_event = move |event: Event<'_>| {
+            if let Event::Stdout(_) = event {
+                let _ = sender.send(());
+            }
+        };
+        session.run(code, &limits(), &Cancel::new(), &mut on_event).unwrap()
+    })
+}
+
 #[test]
 fn cells_build_on_each_other_and_each_has_its_own_output() {
     for mode in Mode::available() {
@@ -171,13 +186,7 @@ fn an_interrupt_from_another_thread_ends_the_cell_and_not_the_session() {
             ["import time\ntime.sleep(60)", "while True: pass", "import threading\nthreading.Event().wait()"]
         {
             let start = Instant::now();
-            let outcome = std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    std::thread::sleep(Duration::from_millis(200));
-                    assert!(session.interrupt());
-                });
-                run(&session, code)
-            });
+            let outcome = run_interrupted(&session, &format!("print('started', flush=True)\n{code}"));
             assert_eq!(outcome.verdict, Verdict::Interrupted { by: Interruption::Caller }, "{mode:?} {code}");
             assert!(start.elapsed() < Duration::from_secs(10));
             assert!(outcome.stderr.text().contains("KeyboardInterrupt"));
@@ -286,13 +295,8 @@ fn a_cancelled_cell_ends_with_its_verdict() {
     let Some(mode) = Mode::available().pop() else { return };
     let session = start(mode);
     let cancel = Cancel::new();
-    let outcome = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(100));
-            cancel.cancel();
-        });
-        session.run("import time; time.sleep(60)", &limits(), &cancel, &mut |_| {}).unwrap()
-    });
+    let code = "import time; print('started', flush=True); time.sleep(60)";
+    let outcome = session.run(code, &limits(), &cancel, &mut |_| cancel.cancel()).unwrap();
     assert_eq!(outcome.verdict, Verdict::Cancelled);
     assert_eq!(value(&session, "3"), json!(3));
 }
@@ -382,11 +386,9 @@ fn a_frozen_session_stops_and_resumes() {
             "import subprocess\nchild = subprocess.Popen(['sh', '-c', 'while :; do echo x >> ticks; sleep 0.02; done'])",
         );
         eventually("it freezes by itself", || session.is_frozen());
-        std::thread::sleep(Duration::from_millis(100));
         let size =
             || session.files().unwrap().iter().find(|(name, _)| name == "ticks").map_or(0, |(_, size)| *size);
         session.freeze().unwrap();
-        std::thread::sleep(Duration::from_millis(100));
         // Listing files thaws it, so the size is compared across a freeze.
         let code = "import os, time\nsize = os.stat('ticks').st_size\ntime.sleep(0.3)\nos.stat('ticks').st_size > size";
         assert_eq!(value(&session, code), json!(true), "{mode:?}: it goes on");

@@ -103,14 +103,11 @@ fn leftovers_of_a_cell_do_not_affect_the_next_and_end_with_the_session() {
              threading.Thread(target=talk, daemon=True).start()\n\
              subprocess.Popen(['setsid', 'sh', '-c', '(trap \"\" TERM INT HUP; sleep 62.5) & sleep 62.5'])",
         );
-        std::thread::sleep(Duration::from_millis(200));
-        let outcome = run(&session, "3");
-        assert_eq!(outcome.value, Some(json!(3)), "{mode:?}");
-        assert!(
-            outcome.report.notes.iter().any(|note| note.contains("between the cells")),
-            "{:?}",
-            outcome.report.notes
-        );
+        eventually("output between the cells is noted", || {
+            let outcome = run(&session, "3");
+            assert_eq!(outcome.value, Some(json!(3)), "{mode:?}");
+            outcome.report.notes.iter().any(|note| note.contains("between the cells"))
+        });
         assert!(is_running("sleep 62.5"));
         drop(session);
         assert!(!is_running("sleep 62.5"), "{mode:?}");
@@ -160,7 +157,8 @@ fn a_session_dies_when_its_host_program_is_killed() {
         let session =
             Session::start_with(&mode.sandbox(), Language::Python, &SessionLimits::default()).unwrap();
         run(&session, "import subprocess; subprocess.Popen(['setsid', 'sleep', '63.75'])");
-        std::thread::sleep(Duration::from_secs(30));
+        // Until the other process kills this one.
+        std::thread::park_timeout(Duration::from_mins(1));
         return;
     }
     let own = std::env::current_exe().unwrap();
@@ -171,11 +169,7 @@ fn a_session_dies_when_its_host_program_is_killed() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    let begin = Instant::now();
-    while !is_running("sleep 63.75") && begin.elapsed() < Duration::from_secs(20) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert!(is_running("sleep 63.75"));
+    eventually("the program of its cell runs", || is_running("sleep 63.75"));
     child.kill().unwrap();
     child.wait().unwrap();
     eventually("nothing of it lives on", || !is_running("sleep 63.75"));

@@ -1,27 +1,23 @@
-//! Copies, empties and removes entries in directories with hostile content.
+//! Copies and removes entries in directories with hostile content.
 //!
 //! Links are not followed, only files, directories and links are copied, and everything is bounded.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
 use super::super::files::{Owner, open_beneath};
-use super::super::temporary;
+use super::super::sparse;
 
 /// The maximum number of copied entries.
 const MAX_ENTRIES: usize = 20_000;
 /// The maximum depth of copied directories.
 const MAX_DEPTH: usize = 48;
-
-/// Removes everything in a directory.
-pub(super) fn empty(folder: BorrowedFd<'_>) {
-    temporary::empty(folder);
-}
 
 /// Removes a file or link, if it exists.
 pub(super) fn remove(folder: BorrowedFd<'_>, path: &Path) {
@@ -80,7 +76,7 @@ pub(super) fn tree(from: BorrowedFd<'_>, to: BorrowedFd<'_>, owner: Option<Owner
     // Times and modes last and bottom-up: writing into a directory changes its time and may need its mode.
     for (path, stat) in folders.into_iter().rev() {
         if let Ok(folder) = open(to, &path) {
-            finish(&folder, &stat);
+            finish(folder.as_fd(), &stat);
         }
     }
     Ok(())
@@ -120,11 +116,13 @@ fn one(
             }
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
             let to = open_beneath(target.as_fd(), Path::new(name), flags, Mode::from_raw_mode(0o600))?;
-            content(&from, &to, stat.st_size.unsigned_abs())?;
+            let (from, to) = (File::from(from), File::from(to));
+            sparse::copy(&from, &to, stat.st_size.unsigned_abs())
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
             if let Some((user, group)) = identity {
                 rustix::fs::fchown(&to, user, group)?;
             }
-            finish(&to, &stat);
+            finish(to.as_fd(), &stat);
             Ok(None)
         }
         // Pipes, sockets and devices are not copied.
@@ -132,33 +130,8 @@ fn one(
     }
 }
 
-/// Copies at most `size` bytes and preserves holes.
-fn content(from: &OwnedFd, to: &OwnedFd, size: u64) -> Result<(), Errno> {
-    let mut at = 0u64;
-    while at < size {
-        let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
-            Ok(start) => start.min(size),
-            // Only a hole is left.
-            Err(Errno::NXIO) => break,
-            Err(error) => return Err(error),
-        };
-        let end = rustix::fs::seek(from, SeekFrom::Hole(start)).unwrap_or(size).min(size);
-        let mut offset = start;
-        rustix::fs::seek(to, SeekFrom::Start(start))?;
-        while offset < end {
-            let wanted = usize::try_from(end - offset).unwrap_or(usize::MAX).min(1 << 20);
-            if rustix::fs::sendfile(to, from, Some(&mut offset), wanted)? == 0 {
-                break;
-            }
-        }
-        // A file that shrinks meanwhile yields its rest.
-        at = if offset > at { offset.max(end) } else { size };
-    }
-    rustix::fs::ftruncate(to, size)
-}
-
 /// Sets the mode and time of the original, without setuid and setgid bits.
-fn finish(copy: &OwnedFd, stat: &Stat) {
+fn finish(copy: BorrowedFd<'_>, stat: &Stat) {
     let time = |seconds: i64, nanoseconds: u64| Timespec {
         tv_sec: seconds,
         tv_nsec: i64::try_from(nanoseconds).unwrap_or(0),
@@ -213,7 +186,7 @@ mod tests {
         assert_eq!(time(&place("a")), time(&copy("a")));
         remove(open(to.path()).as_fd(), Path::new("link/secret"));
         assert!(outside.path().join("secret").exists());
-        empty(open(to.path()).as_fd());
+        crate::linux::temporary::empty(open(to.path()).as_fd());
         assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 0);
         assert!(outside.path().join("secret").exists());
     }

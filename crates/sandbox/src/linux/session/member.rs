@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use super::super::files::{self, Folder, Listing};
 use super::super::prepare::setup;
-use super::super::{kernel, tree};
+use super::super::{kernel, temporary, tree};
 use super::copy;
 use super::frame::{self, Nonce};
 use super::roots::{self, Root};
@@ -279,12 +279,12 @@ impl Member {
         }
         if fresh {
             if let Some(folder) = &self.folder {
-                copy::empty(folder.descriptor.as_fd());
+                temporary::empty(folder.descriptor.as_fd());
             }
             if self.shared.facts.namespaces.is_ok()
                 && let Ok(tmp) = roots::tmp(self)
             {
-                copy::empty(tmp.as_fd());
+                temporary::empty(tmp.as_fd());
             }
         }
         let born = {
@@ -313,7 +313,7 @@ impl Member {
         if let (Some(from), Some(to)) = (&self.folder, &next.folder) {
             let is_same = matches!(sandbox.workspace, Workspace::Host(_) | Workspace::LiveHost(_));
             if is_same && fresh {
-                copy::empty(to.descriptor.as_fd());
+                temporary::empty(to.descriptor.as_fd());
             } else if !is_same && !fresh {
                 copy::tree(from.descriptor.as_fd(), to.descriptor.as_fd(), next.shared.owner)
                     .map_err(|reason| failed(format!("copying the files failed: {reason}")))?;

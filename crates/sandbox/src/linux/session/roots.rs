@@ -23,8 +23,9 @@ use super::super::files;
 use super::super::launch::{self, Plan, high};
 use super::super::plan::is_dumpable;
 use super::super::prepare::setup;
-use super::super::root::{path, temporary};
+use super::super::root::{self, path};
 use super::super::steps::Step;
+use super::super::temporary;
 use super::super::tree;
 use super::copy;
 use super::member::{Member, kill_all};
@@ -69,7 +70,7 @@ impl Root {
             && folders.into_iter().all(|(folder, mode)| {
                 // First the mode, without which an ordinary user cannot empty it.
                 let has_rights = rustix::fs::fchmod(folder, Mode::from_raw_mode(mode)).is_ok();
-                copy::empty(folder.as_fd());
+                temporary::empty(folder.as_fd());
                 has_rights && files::list(folder.as_fd()).files.is_empty()
             })
     }
@@ -201,7 +202,7 @@ pub(super) fn reserve(
             flags: MountFlags::NOSUID | MountFlags::NODEV,
         });
         if owns_tmp {
-            steps.push(temporary(TMP.as_ref(), size, inodes, false));
+            steps.push(root::temporary(TMP.as_ref(), size, inodes, false));
         }
         steps.push(Step::SendFolder(path(&shared.workspace)));
         steps.push(Step::SendFolder(path(TMP)));
