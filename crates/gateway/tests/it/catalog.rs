@@ -16,7 +16,7 @@ use toolpost::{
 use toolpost_gateway::catalog::DynamicSession;
 use toolpost_toolbox::Toolbox;
 
-/// The recorded answers of llm_factory_toolkit, if available.
+/// The recorded answers of `llm_factory_toolkit`, if available.
 #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 fn golden(test: &str) -> Option<Value> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.dev/llm_factory_toolkit/golden.json");

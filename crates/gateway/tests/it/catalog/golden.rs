@@ -1,4 +1,4 @@
-//! Comparison with llm_factory_toolkit, with every intended difference.
+//! Comparison with `llm_factory_toolkit`, with every intended difference.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -14,6 +14,7 @@ use toolpost_gateway::{
 };
 use toolpost_mcp::client::{Client, Endpoint};
 use toolpost_mcp::server::{RunningServer, Server};
+use toolpost_testkit::eventually;
 use toolpost_toolbox::Toolbox;
 
 use super::changes::endless;
