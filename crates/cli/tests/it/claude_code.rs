@@ -224,7 +224,7 @@ fn errors_are_found_before_the_start() {
     assert!(failed(&[&program[..], &["--max-cost", "0"]].concat(), 2).contains("cost"));
     assert!(failed(&[&program[..], &["--permission-mode", "anything"]].concat(), 2).contains("accept-edits"));
     let bypass = [&program[..], &["--executor", "process", "--permission-mode", "bypass"]].concat();
-    assert!(failed(&bypass, 2).contains("confines"));
+    assert!(failed(&bypass, 2).contains("a plain process cannot bypass permissions"));
     // The tests' ban on network access covers Claude Code.
     assert!(failed(&program, 5).contains("leave this machine"));
 }

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-folder, issuer, audience = sys.argv[1:4]
+directory, issuer, audience = sys.argv[1:4]
 keys = {
     "RS256": (rsa.generate_private_key(public_exponent=65537, key_size=2048), RSAAlgorithm),
     "ES256": (ec.generate_private_key(ec.SECP256R1()), ECAlgorithm),
