@@ -226,7 +226,7 @@ fn errors_are_found_before_the_start() {
     let bypass = [&program[..], &["--executor", "process", "--permission-mode", "bypass"]].concat();
     assert!(failed(&bypass, 2).contains("a plain process cannot bypass permissions"));
     // The tests' ban on network access covers Claude Code.
-    assert!(failed(&program, 5).contains("leave this machine"));
+    assert!(failed(&program, 5).contains("the network is blocked"));
 }
 
 /// The image and its pull policy; with the built image, also a run.
