@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// How many packages such a program may need, itself included.
-const PACKAGE_BUDGET: usize = 95;
+const PACKAGE_BUDGET: usize = 99;
 
 fn cargo() -> Command {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/alone");
