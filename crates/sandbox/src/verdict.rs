@@ -330,6 +330,7 @@ impl Report {
     }
 
     /// Records the egress of a run: the layer, the reached limits, the notes and the log.
+    #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
     pub fn record_egress(&mut self, log: crate::EgressLog) {
         self.layers.push(Layer::Egress);
         self.layers.sort_unstable();
@@ -337,6 +338,7 @@ impl Report {
     }
 
     /// Records the traffic of a cell, whose session has the layer.
+    #[cfg(all(target_os = "linux", not(toolpost_simulate_other_host)))]
     pub(crate) fn record_egress_log(&mut self, log: crate::EgressLog) {
         let mut reached: Vec<Reached> = log
             .limits_reached
