@@ -485,7 +485,11 @@ async fn a_newer_prompt_supersedes_a_paused_run() {
         }
         let stored = conversations.open(conversation.id()).await.unwrap();
         assert_eq!((stored.turns(), prompts(&stored)), (second.turns.clone(), prompts(&conversation)));
-        assert_eq!(stored.exchanges()[1].first_turn, 3, "the prompt, and not what mends the one before");
+        assert_eq!(
+            stored.exchanges()[1].first_turn,
+            3,
+            "the prompt, not the repair of the previous exchange"
+        );
 
         let state = reread(&first);
         for late in [&conversation, &before] {

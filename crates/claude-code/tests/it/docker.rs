@@ -8,10 +8,11 @@ use std::time::Duration;
 use toolpost_claude_code::{ClaudeCode, ClaudeCodeErrorKind as Kind, Executor};
 use toolpost_docker::image::{CLAUDE_CODE_PROGRAM, Recipe};
 use toolpost_docker::{Docker, DockerHost, Options};
+use toolpost_testkit::eventually;
 
 use crate::daemon::Daemon;
 use crate::real::{check_connected_tools, check_sources_and_errors, model, toolbox, with};
-use crate::{KEY, claude, eventually, program};
+use crate::{KEY, claude, program};
 
 const IMAGE: &str = "toolpost/claude-code:test";
 
@@ -62,7 +63,7 @@ fn executor(host: &DockerHost) -> Executor {
 }
 
 async fn all_removed(daemon: &Daemon) {
-    eventually("all containers are removed", || daemon.containers().is_empty()).await;
+    eventually("all containers are removed", async || daemon.containers().is_empty()).await;
 }
 
 /// The arguments and environments of all processes of this machine.
@@ -120,7 +121,7 @@ async fn a_container_calls_connected_tools_and_is_removed() {
     // Killed during a turn.
     let requests = model.requests().len();
     let (turn, ()) = tokio::join!(session.turn("wait 600000"), async {
-        eventually("the turn begins", || model.requests().len() > requests).await;
+        eventually("the turn begins", async || model.requests().len() > requests).await;
         daemon.request("POST", &format!("/containers/{id}/kill"), "");
     });
     let error = turn.error.unwrap();

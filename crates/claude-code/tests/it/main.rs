@@ -1,7 +1,6 @@
 //! Claude Code: a scripted program, and the real one if installed.
 #![cfg(target_os = "linux")]
 #![expect(
-    clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -40,14 +39,4 @@ fn program(test: &str) -> Option<PathBuf> {
     }
     println!("SKIP {test}: Claude Code is not installed; `cargo xtask test` installs it below .dev");
     None
-}
-
-/// Waits until a condition holds.
-async fn eventually(claim: &str, holds: impl Fn() -> bool) {
-    let held = async {
-        while !holds() {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_mins(1), held).await.expect(claim);
 }

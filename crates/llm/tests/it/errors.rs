@@ -269,13 +269,13 @@ async fn answers_are_bounded_in_size_and_count() {
 #[tokio::test]
 async fn connection_errors_have_distinct_kinds() {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let nobody = listener.local_addr().unwrap();
+    let unused = listener.local_addr().unwrap();
     drop(listener);
     let plain = LoopbackProvider::start(Vec::new()).unwrap();
     for provider in PROVIDERS {
         for stream in [false, true] {
             let refused =
-                ask(&model(provider, format!("http://{nobody}"), support::options(0)), stream).await;
+                ask(&model(provider, format!("http://{unused}"), support::options(0)), stream).await;
             assert_eq!(refused.kind, ErrorKind::Network(NetworkStage::Connect), "{}", provider.name);
             let no_tls = plain.base_url().replace("http:", "https:");
             let insecure = ask(&model(provider, no_tls, support::options(0)), stream).await;

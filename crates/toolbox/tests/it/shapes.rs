@@ -9,7 +9,7 @@ use toolpost::{
     Answer, Artifact, Call, Cancellation, Code, Ctx, Inject, LogLevel, Output, Question, SampleRequest,
     Status, ToolError, tool,
 };
-use toolpost_testkit::MemoryPort;
+use toolpost_testkit::{MemoryPort, eventually};
 use toolpost_toolbox::Toolbox;
 
 /// Ask for a colour.
@@ -33,14 +33,6 @@ async fn relay(ctx: &Ctx, name: String) -> Result<Output, ToolError> {
     ctx.call("hello", json!({ "name": name })).await
 }
 
-async fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(5);
-    while !condition() {
-        assert!(Instant::now() < end, "{what} did not happen");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
 #[tokio::test]
 async fn a_question_pauses_the_call() {
     let toolbox = Toolbox::builder()
@@ -54,7 +46,7 @@ async fn a_question_pauses_the_call() {
         let (toolbox, port) = (toolbox.clone(), Arc::clone(&port));
         tokio::spawn(async move { toolbox.call(Call::new("ask_colour", json!({})).with_port(port)).await })
     };
-    eventually("the question", || port.heard().questions.len() == 1).await;
+    eventually("the question", async || port.heard().questions.len() == 1).await;
     // During the question its permit is free and its 50 ms do not run.
     assert_eq!(toolbox.run("hello", json!({"name": "Ada"})).await.unwrap().to_text(), "hello Ada");
     tokio::time::sleep(Duration::from_millis(120)).await;
@@ -136,7 +128,7 @@ async fn notices_never_block_and_files_wait() {
     let port = MemoryPort::new(10, 1);
     let call = Call::new("chatty", json!({})).with_port(Arc::clone(&port) as Arc<dyn toolpost::Port>);
     let running = tokio::spawn(async move { toolbox.call(call).await });
-    eventually("the first file", || port.heard().artifacts.len() == 1).await;
+    eventually("the first file", async || port.heard().artifacts.len() == 1).await;
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert!(!running.is_finished() && port.heard().artifacts.len() == 1);
     port.take_files(2);
@@ -244,7 +236,7 @@ async fn a_timed_out_blocking_tool_holds_its_permit_until_it_ends() {
     assert_eq!(error.context()["still_running"], true);
     assert!(reply.record.still_running);
     assert_eq!(reply.record.attempts, 1, "an attempt that still runs is not joined by another");
-    eventually("the request to stop", || state.saw_the_request.load(Ordering::SeqCst)).await;
+    eventually("the request to stop", async || state.saw_the_request.load(Ordering::SeqCst)).await;
     // The permit is held: the next call waits for it.
     let deadline = Instant::now() + Duration::from_millis(40);
     let waiting = toolbox.call(call().with_deadline(deadline)).await;
