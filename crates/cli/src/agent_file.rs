@@ -3,21 +3,18 @@
 //! Keys of the model and the limits are settings, with the same names and checks.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use serde_json::Value;
 use toolpost_agent::AgentTool;
-use toolpost_core::{BoxFuture, Schema, ToolSpec, check_tool_name, did_you_mean};
+use toolpost_core::{Schema, ToolSpec, check_tool_name, did_you_mean};
 use toolpost_llm::ModelSpec;
-use toolpost_sandbox::{Grants, Level};
 
 use crate::config::keys::{Key, find};
 use crate::config::{Config, Origin};
 use crate::description::{Entry, entries};
 use crate::failure::Failure;
 use crate::target::grammar::{below as below_folder, split};
-use crate::target::opened::AgentFile;
-use crate::target::{self, Trail};
+use crate::target::trusted::trusted_as;
 
 /// The version of the format.
 const VERSION: u64 = 1;
@@ -63,44 +60,29 @@ const EXCLUDED: [&str; 18] = [
     "tags",
 ];
 
+/// The operator's settings that do not apply to an agent file.
+pub(crate) fn excluded(names_model: bool) -> Vec<&'static str> {
+    let fallback = names_model.then_some("models.fallback");
+    EXCLUDED.into_iter().chain(fallback).collect()
+}
+
 /// The keys that a description may have.
 #[cfg(test)]
 pub(crate) fn fields() -> impl Iterator<Item = &'static str> {
     OWN.into_iter().chain(SETTINGS)
 }
 
-/// Parses a trusted description and opens its targets. Paths are relative to its directory.
-pub(crate) fn open<'a>(
-    path: &'a Path,
-    text: &'a str,
-    config: &'a Config,
-    level: Option<Level>,
-    trail: &'a Trail,
-) -> BoxFuture<'a, Result<AgentFile, Failure>> {
-    Box::pin(async move {
-        let trail = trail.and(path)?;
-        let Description { spec, settings, targets, names_model } = Description::read(path, text, config)?;
-        let mut excluded = EXCLUDED.to_vec();
-        if names_model {
-            excluded.push("models.fallback");
-        }
-        let config = config.with_overrides(&excluded, settings);
-        let opened = target::open_from(&targets, &config, level, true, &Grants::default(), &trail).await?;
-        let path = path.canonicalize().map_err(|error| Failure::file("the description", path, &error))?;
-        Ok(AgentFile { path, spec: Arc::new(spec), config, names_model, opened })
-    })
-}
-
 /// The content of a description.
-struct Description {
-    spec: ToolSpec,
-    settings: Vec<(&'static Key, Value, Origin)>,
-    targets: Vec<String>,
-    names_model: bool,
+pub(crate) struct Description {
+    pub(crate) spec: ToolSpec,
+    pub(crate) settings: Vec<(&'static Key, Value, Origin)>,
+    pub(crate) targets: Vec<String>,
+    pub(crate) names_model: bool,
 }
 
 impl Description {
-    fn read(path: &Path, text: &str, config: &Config) -> Result<Self, Failure> {
+    /// Parses a trusted description.
+    pub(crate) fn read(path: &Path, text: &str, config: &Config) -> Result<Self, Failure> {
         let mut file = Reader { path, entries: entries(path, text)? };
         let directory = crate::regular_file::directory_of(path);
         file.take("kind");
@@ -168,7 +150,7 @@ impl Description {
 
 /// Reads a system prompt file, which must be trusted like the description.
 fn prompt(path: &Path) -> Result<String, Failure> {
-    let text = target::trusted_as("the system prompt", "A model follows these instructions.", path)?;
+    let text = trusted_as("the system prompt", "A model follows these instructions.", path)?;
     if text.trim().is_empty() {
         return Err(Failure::usage(format!("the system prompt `{}` is empty", path.display())));
     }

@@ -7,6 +7,7 @@ mod grants;
 mod lazy;
 mod login;
 mod models;
+mod permission;
 mod runs;
 mod serve;
 pub(crate) mod values;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use toolpost_core::Priority;
-use toolpost_sandbox::{ApplyMode, Level};
+use toolpost_sandbox::Level;
 
 pub(crate) use self::agent::{AgentArgs, AgentKind, ChatArgs, ExecutorKind, RunArgs};
 pub(crate) use self::exec::ExecArgs;
@@ -26,12 +27,16 @@ pub(crate) use self::grants::GrantArgs;
 pub(crate) use self::lazy::{Lazy, parse};
 pub(crate) use self::login::{LoginArgs, LogoutArgs};
 pub(crate) use self::models::{ModelsCommand, ModelsListArgs};
+pub(crate) use self::permission::{DirectoryArgs, Permission, ServerArgs};
 pub(crate) use self::runs::{ReplayArgs, RunsCommand};
 pub(crate) use self::serve::{SearchFor, ServeArgs};
 pub(crate) use self::values::{Backend, Color, Format, Pull};
 
 use crate::parse::duration;
 use crate::{pages, style};
+
+/// The internal command that holds a session.
+pub(crate) const HOLD_SESSION: &str = "hold-session";
 
 /// Toolpost is a tool runtime for LLM agents.
 #[derive(Debug, Parser)]
@@ -85,7 +90,7 @@ pub(crate) enum Command {
     #[command(after_long_help = pages::COMPLETIONS)]
     Completions(Lazy<CompletionsArgs>),
     /// Hold a session of `exec --session`.
-    #[command(name = crate::session::COMMAND, hide = true)]
+    #[command(name = HOLD_SESSION, hide = true)]
     HoldSession,
     /// Create a tool program, an agent, a command or a gateway.
     #[command(subcommand, after_long_help = pages::INIT)]
@@ -201,61 +206,6 @@ impl Global {
     }
 }
 
-/// Approval of tool calls, and the sandbox level.
-#[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Permission")]
-pub(crate) struct Permission {
-    /// Approve every call of a tool. May be repeated.
-    #[arg(long, visible_alias = "approve", value_name = "TOOL")]
-    pub(crate) allow: Vec<String>,
-    /// Show an approval prompt before each tool call.
-    #[arg(long)]
-    pub(crate) ask: bool,
-    /// Approve every tool call without a prompt.
-    #[arg(long)]
-    pub(crate) yes: bool,
-    /// Show no approval prompt: decline the call.
-    #[arg(long)]
-    pub(crate) no_input: bool,
-    /// Sandbox level of tools that run code; defaults to the host's best.
-    #[arg(long, value_name = "LEVEL")]
-    pub(crate) level: Option<Level>,
-    #[command(flatten)]
-    pub(crate) directory: DirectoryArgs,
-}
-
-/// Access of code to a host directory.
-#[derive(Args, Clone, Debug, Default)]
-pub(crate) struct DirectoryArgs {
-    /// Let programs write to the working directory without a private layer.
-    #[arg(long, help_heading = "Permission")]
-    pub(crate) live: bool,
-    /// Let a protected path of the working directory change. May be repeated.
-    #[arg(long, value_name = "PATH", help_heading = "Permission", conflicts_with = "live")]
-    pub(crate) allow_protected: Vec<PathBuf>,
-}
-
-/// How the changes of a working directory are settled at the end.
-#[derive(Args, Clone, Copy, Debug, Default)]
-pub(crate) struct ChangesArgs {
-    /// Review the changes of the working directory before they are applied.
-    #[arg(long, help_heading = "Input", requires = "workdir", conflicts_with_all = ["discard", "live"])]
-    pub(crate) review: bool,
-    /// Discard the changes of the working directory.
-    #[arg(long, help_heading = "Input", requires = "workdir", conflicts_with = "live")]
-    pub(crate) discard: bool,
-}
-
-impl ChangesArgs {
-    pub(crate) fn mode(self) -> ApplyMode {
-        match (self.review, self.discard) {
-            (true, _) => ApplyMode::Hold,
-            (_, true) => ApplyMode::Discard,
-            _ => ApplyMode::Now,
-        }
-    }
-}
-
 /// The arguments of `apply`.
 #[derive(Args, Debug)]
 pub(crate) struct HeldArgs {
@@ -281,17 +231,6 @@ pub(crate) struct HeldRunArgs {
     /// A run ID or its beginning.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
-}
-
-/// The credential for an MCP server.
-#[derive(Args, Debug, Default)]
-pub(crate) struct ServerArgs {
-    /// The variable with the bearer token for an HTTP server.
-    #[arg(long, value_name = "NAME", conflicts_with = "token_file")]
-    pub(crate) token_env: Option<String>,
-    /// The file with the bearer token.
-    #[arg(long, hide = true, value_name = "FILE")]
-    pub(crate) token_file: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

@@ -1,7 +1,6 @@
 //! Commands, one module each.
 
 pub(crate) mod call;
-pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod doctor;

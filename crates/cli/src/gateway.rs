@@ -25,7 +25,8 @@ use crate::config::trust::{Pins, TrustState};
 use crate::failure::Failure;
 use crate::grants;
 use crate::style::shell_word;
-use crate::target::{self, Trail};
+use crate::target;
+use crate::target::trail::Trail;
 
 /// The interval between checks of the description.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

@@ -20,6 +20,7 @@ mod agent_tool;
 mod args;
 mod artifacts;
 mod call_records;
+mod chat;
 mod commands;
 mod config;
 mod container;
@@ -108,7 +109,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
     }
     match cli.command {
         Command::Run(args) => commands::run::run(&args, &config, printer),
-        Command::Chat(args) => commands::chat::run(&args, &config, printer),
+        Command::Chat(args) => chat::start(&args.work, args.text.clone(), &config, printer),
         Command::Call(args) => commands::call::run(&args, &config, printer),
         Command::Tools(args) => commands::tools::run(&args, &config, printer),
         Command::Serve(args) => commands::serve::run(&args, &config, printer),

@@ -1,29 +1,24 @@
 //! Prints events of runs and calls, for people or as JSON Lines.
 
-mod calls;
+pub(crate) mod calls;
 pub(crate) mod hosted;
+pub(crate) mod lines;
 mod masked;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use serde_json::Value;
 use toolpost_agent::RunStopReason;
-use toolpost_core::{
-    CallRecord, Event, EventSink, LogLevel, LogLine, RunId, RunRecord, ToolError, format_duration,
-};
+use toolpost_core::{Event, EventSink, LogLevel, RunId, RunRecord};
 
-pub(crate) use self::calls::Calls;
+use self::calls::Calls;
+use self::lines::{WIDTH, is_printed, scrubbed_line};
 use self::masked::Masked;
 use crate::args::Format;
+use crate::logs;
 use crate::print::Printer;
-use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, one_line, paint, paragraph};
+use crate::style::{FAINT, WARN, harmless, paint, paragraph};
 use crate::terminal::Screen;
-use crate::{env, logs};
-
-/// The maximum width of a value on one line.
-pub(crate) const WIDTH: usize = 100;
 
 /// A sink that prints events: text on standard error, or JSON Lines on standard output.
 pub(crate) fn sink(printer: &Printer) -> EventSink {
@@ -52,11 +47,6 @@ pub(crate) fn sink_of(printer: &Printer, screen: Option<Arc<Screen>>) -> EventSi
             },
         });
     })
-}
-
-/// Untrusted text on one line: escaped, truncated, and without secrets.
-pub(crate) fn scrubbed_line(text: &str, width: usize) -> String {
-    one_line(&env::scrubber().scrub(text.to_owned()), width)
 }
 
 /// The runs of agents that are tools, whose text is a call's result.
@@ -135,82 +125,4 @@ fn print_event(printer: &Printer, unprinted: &Mutex<Unprinted>, event: &Event) {
 /// Whether a run at a limit has text for the result: a summary or a truncated answer.
 pub(crate) fn has_final_text(record: &RunRecord) -> bool {
     record.wrapped_up || record.stop_reason == RunStopReason::OutputTokens.as_str()
-}
-
-/// The maximum width of a tool's name, which a model may have invented.
-pub(crate) const NAME: usize = 64;
-
-/// The line of a started call.
-pub(crate) fn started(name: &str, arguments: &Value) -> String {
-    let call = format!("{} {}", paint(HINT, "→"), paint(STRONG, name));
-    match brief(arguments) {
-        arguments if arguments.is_empty() => call,
-        arguments => format!("{call} {}", paint(FAINT, arguments)),
-    }
-}
-
-/// The line of a retried call.
-fn again(name: &str, attempt: u32, error: &ToolError, wait_ms: u64) -> String {
-    let why = scrubbed_line(error.message(), WIDTH);
-    let wait = format_duration(Duration::from_millis(wait_ms));
-    paint(WARN, format!("  {name}attempt {attempt} failed ({why}); retry in {wait}"))
-}
-
-/// Whether a log line of a tool is printed.
-pub(crate) fn is_printed(printer: &Printer, line: &LogLine) -> bool {
-    printer.verbose > 0 || line.level >= LogLevel::Info
-}
-
-/// The arguments of a call on one line.
-fn brief(arguments: &Value) -> String {
-    let Some(map) = arguments.as_object() else { return scrubbed_line(&arguments.to_string(), WIDTH) };
-    let pairs: Vec<String> = map
-        .iter()
-        .map(|(key, value)| match value {
-            Value::String(text) if text.contains('\n') => format!("{key}=({} lines)", text.lines().count()),
-            Value::String(text) => format!("{key}={text}"),
-            other => format!("{key}={other}"),
-        })
-        .collect();
-    scrubbed_line(&pairs.join(" "), WIDTH)
-}
-
-/// The line of a finished call.
-pub(crate) fn finished(name: &str, record: &CallRecord) -> String {
-    let took = format_duration(record.duration);
-    let name = paint(STRONG, name);
-    match &record.error {
-        Some(error) => {
-            let why = format!("{}: {}", error.code(), error.message());
-            let why = scrubbed_line(&why, 2 * WIDTH);
-            format!("{} {name} {why} {}", paint(BAD, "✗"), paint(FAINT, format!("({took})")))
-        }
-        None => {
-            let mut facts = vec![took, format!("{} bytes", record.content_bytes)];
-            facts.extend(sandbox(record));
-            if record.cached {
-                facts.push("cached".into());
-            }
-            let facts = paint(FAINT, format!("({})", facts.join(", ")));
-            // The call succeeded, but its code may have failed.
-            match failed(record) {
-                Some(how) => format!("{} {name} {how} {facts}", paint(WARN, "!")),
-                None => format!("{} {name} {facts}", paint(GOOD, "✓")),
-            }
-        }
-    }
-}
-
-/// The verdict of failed code.
-fn failed(record: &CallRecord) -> Option<String> {
-    let kind = record.sandbox.as_ref()?.get("verdict")?.get("kind")?.as_str()?;
-    (kind != "ok").then(|| scrubbed_line(kind, NAME))
-}
-
-/// The attested layers in a few words.
-fn sandbox(record: &CallRecord) -> Option<String> {
-    let report = record.sandbox.as_ref()?.get("report")?;
-    let level = report.get("effective")?.as_str()?;
-    let layers = report.get("layers")?.as_array()?.len();
-    Some(format!("sandbox {level}, {layers} layers"))
 }

@@ -9,5 +9,5 @@ mod sockets;
 mod wire;
 
 pub(crate) use self::client::{Connection, begin, find, list};
-pub(crate) use self::holder::{COMMAND, hold};
+pub(crate) use self::holder::hold;
 pub(crate) use self::wire::{Answer, Frame, Request};

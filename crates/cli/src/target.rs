@@ -2,23 +2,27 @@
 
 pub(crate) mod grammar;
 pub(crate) mod opened;
+pub(crate) mod trail;
+pub(crate) mod trusted;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use toolpost_core::{Secret, StartCheck, Tool, ToolGroup as _, ToolSource, did_you_mean};
+use toolpost_core::{BoxFuture, Secret, StartCheck, Tool, ToolGroup as _, ToolSource, did_you_mean};
 use toolpost_exec::client::{Diagnostic, Executables};
 use toolpost_exec::command::{CommandTools, SHIPPED};
 use toolpost_gateway::Gateway;
 use toolpost_sandbox::{Grants, Level};
 
 use self::grammar::{is_address, is_description, split, takes_token};
-use self::opened::Opened;
-use crate::agent_file;
+use self::opened::{AgentFile, Opened};
+use self::trail::Trail;
+use self::trusted::{MAX_DESCRIPTION, trusted_as};
+use crate::agent_file::{Description, excluded};
 use crate::config::closure;
 use crate::config::reference::{Reference, of_server, working_directory};
-use crate::config::trust::{Pins, TrustState, start_check};
+use crate::config::trust::{Pins, start_check};
 use crate::config::{Config, paths};
 use crate::description::kind;
 use crate::exit::Exit;
@@ -29,53 +33,11 @@ use crate::launcher;
 use crate::mcp::{self, Server};
 use crate::style::label;
 
-/// The maximum size of a description, in bytes.
-const MAX_DESCRIPTION: u64 = 1 << 20;
 /// The maximum number of file names to compare with a missing one.
 const MAX_NEIGHBORS: usize = 1_000;
-/// The maximum chain of descriptions.
-const MAX_TRAIL: usize = 8;
 
 /// The local tool with the name of providers' hosted code.
 pub(crate) const CODE_EXECUTION: &str = "code_execution";
-
-/// The chain of descriptions that leads to a target.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Trail(Vec<(PathBuf, String)>);
-
-impl Trail {
-    /// Whether no description leads to the target.
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The directory of the last description.
-    fn directory(&self) -> Option<&Path> {
-        self.0.last()?.0.parent()
-    }
-
-    /// Appends a description.
-    ///
-    /// # Errors
-    /// The chain has it already, or is too long.
-    pub(crate) fn and(&self, path: &Path) -> Result<Self, Failure> {
-        let absolute = path.canonicalize().map_err(|error| Failure::file("the description", path, &error))?;
-        let shown = path.display().to_string();
-        let first = self.0.iter().position(|(known, _)| *known == absolute);
-        let way = self.0.iter().skip(first.unwrap_or_default()).map(|(_, shown)| shown.as_str());
-        let way = way.chain([shown.as_str()]).collect::<Vec<_>>().join(" → ");
-        if first.is_some() {
-            return Err(Failure::usage(format!("the description `{shown}` is part of a cycle: {way}"))
-                .hint("Remove one of them from the tools of another."));
-        }
-        if self.0.len() >= MAX_TRAIL {
-            return Err(Failure::usage(format!(
-                "more than {MAX_TRAIL} descriptions in a chain, at `{shown}`: {way}"
-            )));
-        }
-        Ok(Self(self.0.iter().cloned().chain([(absolute, shown)]).collect()))
-    }
-}
 
 /// Opens targets, each tool once. Programs are discovered in the sandbox.
 ///
@@ -172,7 +134,7 @@ async fn open_all(
             let is_toml = path.extension().is_some_and(|extension| extension == "toml");
             match kind(path, &text).as_deref() {
                 Some("agent") => {
-                    opened.add_agent(agent_file::open(path, &text, config, level, trail).await?);
+                    opened.add_agent(open_agent(path, &text, config, level, trail).await?);
                 }
                 Some("gateway") if is_toml => {
                     gateways.push(gateway::followed(path, &text, config, level, trail).await?);
@@ -295,21 +257,6 @@ pub(crate) fn trusted(path: &Path) -> Result<String, Failure> {
     trusted_as("the description", "It names programs to start, or models to ask.", path)
 }
 
-/// Reads a trusted file; `what` and `reason` are for the error.
-pub(crate) fn trusted_as(what: &str, reason: &str, path: &Path) -> Result<String, Failure> {
-    let wrong = |error: &io::Error| Failure::file(what, path, error);
-    // Read once, so that the trusted content is the used one.
-    let text = crate::regular_file::read_text(path, MAX_DESCRIPTION).map_err(|error| wrong(&error))?;
-    match Pins::load()?.standing_of(path, text.as_bytes()) {
-        TrustState::Trusted => Ok(text),
-        standing => {
-            let why = standing.reason(path);
-            Err(Failure::new(Exit::Denied, "PERMISSION", format!("{what} `{}` {why}", path.display()))
-                .hint(format!("{reason} Read it; then `toolpost trust {}`.", path.display())))
-        }
-    }
-}
-
 /// Opens the tools of a description.
 fn described(path: &Path, text: &str) -> Result<CommandTools, Failure> {
     let origin = path.display().to_string();
@@ -341,6 +288,24 @@ fn check_of(
     let pins = if trail.is_empty() { Pins::default() } else { Pins::load()? };
     let is_pinned = |path: &Path| config.pins(path) || pins.paths().any(|pinned| pinned == path);
     Ok(start_check(references.into_iter().filter(|reference| is_pinned(&reference.path())).collect()))
+}
+
+/// Parses a trusted agent file and opens its targets. Paths are relative to its directory.
+fn open_agent<'a>(
+    path: &'a Path,
+    text: &'a str,
+    config: &'a Config,
+    level: Option<Level>,
+    trail: &'a Trail,
+) -> BoxFuture<'a, Result<AgentFile, Failure>> {
+    Box::pin(async move {
+        let trail = trail.and(path)?;
+        let Description { spec, settings, targets, names_model } = Description::read(path, text, config)?;
+        let config = config.with_overrides(&excluded(names_model), settings);
+        let opened = open_from(&targets, &config, level, true, &Grants::default(), &trail).await?;
+        let path = path.canonicalize().map_err(|error| Failure::file("the description", path, &error))?;
+        Ok(AgentFile { path, spec: Arc::new(spec), config, names_model, opened })
+    })
 }
 
 async fn programs(

@@ -7,7 +7,9 @@ use clap::{Args, ValueEnum};
 use toolpost_claude_code::PermissionMode;
 use toolpost_llm::{CodeExecutionMode, Effort};
 
-use super::{ChangesArgs, GrantArgs, Permission, Pull, ServerArgs};
+use super::grants::GrantArgs;
+use super::permission::{ChangesArgs, Permission, ServerArgs};
+use super::values::Pull;
 use crate::parse::{dollars, duration, effort, size, temperature};
 
 /// The agent that works on a task.

@@ -8,7 +8,8 @@ use std::time::Duration;
 use clap::Args;
 use toolpost_sandbox::{Language, Level};
 
-use super::{Backend, ChangesArgs, DirectoryArgs, Pull};
+use super::permission::{ChangesArgs, DirectoryArgs};
+use super::values::{Backend, Pull};
 use crate::parse::{duration, size};
 
 #[derive(Args, Debug)]

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{GrantArgs, Permission};
+use super::grants::GrantArgs;
+use super::permission::Permission;
 use crate::parse::duration;
 
 /// The subcommands of `runs`.

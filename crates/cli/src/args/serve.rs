@@ -8,7 +8,8 @@ use clap::{Args, ValueEnum};
 use toolpost_core::parse_duration;
 use toolpost_sandbox::Level;
 
-use super::{DirectoryArgs, GrantArgs};
+use super::grants::GrantArgs;
+use super::permission::DirectoryArgs;
 use crate::parse::duration;
 
 /// The clients that get the search tools.

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &RunArgs, config: &Config, printer: &Printer) -> Result<
     if args.interactive {
         let first =
             (args.prompt().is_some() || args.file.is_some()).then(|| prompt(args, printer)).transpose()?;
-        return super::chat::start(&args.work, first, config, printer);
+        return crate::chat::start(&args.work, first, config, printer);
     }
     check_output(args)?;
     let schema = args.output_schema.as_deref().map(answer_schema).transpose()?;

@@ -115,7 +115,7 @@ fn tools(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, F
     let text = target::trusted(path)?;
     let runtime = crate::runtime::start()?;
     let done = runtime.block_on(async {
-        let gateway = gateway::open(path, &text, config, None, &target::Trail::default()).await?;
+        let gateway = gateway::open(path, &text, config, None, &target::trail::Trail::default()).await?;
         // Listing the tools finds the quarantined ones.
         gateway.source().list().await?;
         let mut standings: BTreeMap<String, Vec<PinStatus>> = BTreeMap::new();

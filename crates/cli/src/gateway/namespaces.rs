@@ -10,8 +10,9 @@ use toolpost_sandbox::{Grants, Level};
 use super::{is_gateway_file, parts};
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::target;
 use crate::target::grammar::namespace;
-use crate::target::{self, Trail};
+use crate::target::trail::Trail;
 
 /// The targets of a command, with and without a namespace.
 #[derive(Debug, Default, PartialEq)]

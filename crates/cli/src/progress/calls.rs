@@ -3,7 +3,7 @@
 use serde_json::Value;
 use toolpost_core::{CallId, CallRecord, ToolError};
 
-use super::{NAME, again, finished, scrubbed_line, started};
+use super::lines::{NAME, again, finished, scrubbed_line, started};
 
 /// The maximum depth of indentation.
 const MAX_DEPTH: usize = 8;

@@ -4,7 +4,7 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value};
 use toolpost_llm::{FileRef, HostedOutput};
 
-use super::{NAME, WIDTH, scrubbed_line};
+use super::lines::{NAME, WIDTH, scrubbed_line, started as call_line};
 use crate::env;
 use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, one_line, paint};
 
@@ -18,14 +18,14 @@ const MAX_REFERENCES: usize = 10;
 /// The lines of a started hosted tool.
 pub(crate) fn started(tool: &str, input: Option<&Value>) -> Vec<String> {
     let Some(Value::Object(members)) = input else {
-        return vec![super::started(tool, input.unwrap_or(&Value::Object(Map::new())))];
+        return vec![call_line(tool, input.unwrap_or(&Value::Object(Map::new())))];
     };
     let is_long = |value: &Value| {
         value.as_str().is_some_and(|text| text.contains('\n') || text.chars().nth(WIDTH / 2).is_some())
     };
     let short = members.iter().filter(|(_, value)| !is_long(value));
     let short: Map<_, _> = short.map(|(name, value)| (name.clone(), value.clone())).collect();
-    let mut lines = vec![super::started(tool, &Value::Object(short))];
+    let mut lines = vec![call_line(tool, &Value::Object(short))];
     for text in members.values().filter(|value| is_long(value)).filter_map(Value::as_str) {
         lines.extend(text_lines(text));
     }

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use toolpost_sandbox::start_detached;
 
+use super::sockets;
 use super::wire::{Answer, Description, Frame, Request};
-use super::{holder, sockets};
+use crate::args::HOLD_SESSION;
 use crate::env;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -120,7 +121,7 @@ fn start(id: &str, wanted: &SandboxOptions) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(|error| Failure::of_machine("this program", &error))?;
     let environment: Vec<(OsString, OsString)> =
         PASSED_ON.into_iter().filter_map(|name| Some((name.into(), env::get_os(name)?))).collect();
-    let started = start_detached(&program, &[holder::COMMAND.into()], &environment)?;
+    let started = start_detached(&program, &[HOLD_SESSION.into()], &environment)?;
     let begin = Request::Begin { id: id.to_owned(), wanted: Box::new(wanted.clone()) };
     let sent = Frame::message(&begin).and_then(|frame| frame.write(&started.stdin));
     drop(started.stdin);

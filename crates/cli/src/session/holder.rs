@@ -20,13 +20,12 @@ use toolpost_sandbox::{
 
 use super::sockets;
 use super::wire::{Answer, Description, Frame, Request};
+use crate::args::HOLD_SESSION;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::sandbox_options::SandboxOptions;
 use crate::{interrupt, launcher};
 
-/// The hidden command of the holder.
-pub(crate) const COMMAND: &str = "hold-session";
 /// The idle time after which a session ends, without `--keep`.
 const DEFAULT_IDLE: Duration = Duration::from_mins(30);
 /// The maximum number of sessions of a holder; forks share its limits.
@@ -76,7 +75,7 @@ pub(crate) fn hold() -> Result<Exit, Failure> {
     let request = frame.map(|frame| frame.read_message()).transpose().map_err(|error| broken(&error))?;
     let Some(Request::Begin { id, wanted }) = request else {
         return Err(Failure::usage(format!(
-            "`{COMMAND}` is the internal command of `toolpost exec --session`"
+            "`{HOLD_SESSION}` is the internal command of `toolpost exec --session`"
         ))
         .hint("Use `toolpost exec --session ID`."));
     };

@@ -11,10 +11,12 @@ use toolpost_core::{CallId, Event, format_duration};
 
 use super::markdown::Stream;
 use super::size;
+use crate::env;
 use crate::print::Printer;
-use crate::progress::Calls;
+use crate::progress::calls::Calls;
+use crate::progress::hosted;
+use crate::progress::lines::{WIDTH, is_printed, scrubbed_line};
 use crate::style::{FAINT, WARN, harmless, paint, paragraph};
-use crate::{env, progress};
 
 /// The minimum interval between drawings.
 const FRAME: Duration = Duration::from_millis(40);
@@ -99,10 +101,10 @@ impl Screen {
             }
             Event::TurnFinished { .. } | Event::RunFinished { .. } => self.end_text(&mut state),
             Event::HostedStarted { tool, input, .. } => {
-                self.write_within(&mut state, progress::hosted::started(tool, input.as_deref()));
+                self.write_within(&mut state, hosted::started(tool, input.as_deref()));
             }
             Event::HostedFinished { tool, output, .. } => {
-                self.write_within(&mut state, progress::hosted::finished(tool, output));
+                self.write_within(&mut state, hosted::finished(tool, output));
             }
             Event::CallStarted { call, parent, tool, arguments } => {
                 let line = state.lines.started(*call, *parent, tool, arguments);
@@ -120,17 +122,16 @@ impl Screen {
             }
             Event::CallProgress { call, progress, .. } => {
                 let percent = progress.percent.map(|percent| format!(" {percent:.0} %")).unwrap_or_default();
-                let detail =
-                    format!("{}{percent}", progress::scrubbed_line(&progress.message, progress::WIDTH));
+                let detail = format!("{}{percent}", scrubbed_line(&progress.message, WIDTH));
                 self.detail(&mut state, *call, detail);
             }
-            Event::CallLog { call, line, .. } if progress::is_printed(&self.printer, line) => {
+            Event::CallLog { call, line, .. } if is_printed(&self.printer, line) => {
                 if line.level >= toolpost_core::LogLevel::Warn {
-                    let text = progress::scrubbed_line(&line.message, progress::WIDTH);
+                    let text = scrubbed_line(&line.message, WIDTH);
                     let text = paint(WARN, state.lines.within(*call, "│", &text));
                     self.write_lines(&mut state, vec![text]);
                 } else {
-                    self.detail(&mut state, *call, progress::scrubbed_line(&line.message, progress::WIDTH));
+                    self.detail(&mut state, *call, scrubbed_line(&line.message, WIDTH));
                 }
             }
             Event::CallRetry { call, attempt, error, wait_ms } => {

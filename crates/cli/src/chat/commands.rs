@@ -17,7 +17,7 @@ use crate::hosted::upload;
 use crate::interrupt::unless;
 use crate::model::open_model;
 use crate::outcome::{count, hosted_code, usd};
-use crate::progress;
+use crate::progress::lines::{NAME, finished, scrubbed_line, started};
 use crate::style::{FAINT, HINT, STRONG, WARN, harmless, label, one_line, paint};
 
 impl Chat<'_> {
@@ -363,9 +363,9 @@ impl Chat<'_> {
 fn trace_of(record: &RunRecord, indent: &str, lines: &mut Vec<String>) {
     for call in &record.tool_calls {
         let arguments = call.arguments.as_deref().unwrap_or(&Value::Null);
-        let name = progress::scrubbed_line(&call.tool, progress::NAME);
-        lines.push(format!("{indent}{}", progress::started(&name, arguments)));
-        lines.push(format!("{indent}  {}", progress::finished(&name, call)));
+        let name = scrubbed_line(&call.tool, NAME);
+        lines.push(format!("{indent}{}", started(&name, arguments)));
+        lines.push(format!("{indent}  {}", finished(&name, call)));
     }
     for child in &record.children {
         lines.push(format!("{indent}{}", paint(FAINT, one_line(&child.model, 64))));

@@ -1,4 +1,4 @@
-//! `toolpost chat` and `toolpost run --interactive`.
+//! A chat: `toolpost chat` and `toolpost run --interactive`.
 
 mod commands;
 mod history;
@@ -19,7 +19,7 @@ use toolpost_sandbox::Level;
 
 use self::input::{Input, InputEvent};
 use crate::agent::{Parts, workspace};
-use crate::args::{AgentArgs, ChatArgs};
+use crate::args::AgentArgs;
 use crate::artifacts::{UnstoredFiles, artifacts, store, store_files, unstored_notices};
 use crate::config::Config;
 use crate::exit::Exit;
@@ -40,12 +40,8 @@ use crate::{env, progress};
 /// The name of the upload in a cancellation error.
 const UPLOAD: &str = "the upload of attachments";
 
-pub(crate) fn run(args: &ChatArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
-    start(&args.work, args.text.clone(), config, printer)
-}
-
 /// Chats until the user leaves.
-pub(super) fn start(
+pub(crate) fn start(
     work: &AgentArgs,
     first: Option<String>,
     config: &Config,
