@@ -80,7 +80,16 @@
   process.removeAllListeners("uncaughtException");
   process.on("uncaughtException", fail);
   process.on("unhandledRejection", complain);
-  process.on("SIGINT", () => running?.interrupt());
+  // The engine's SIGINT watchdog, held for good: a listener and the watchdog of an evaluation replace each other's
+  // handler, and a signal in between would end the process.
+  const engine = process.binding?.("contextify");
+  const hold = () => engine.startSigintWatchdog();
+  const release = () => engine.stopSigintWatchdog();
+  if (engine) hold();
+  else process.on("SIGINT", () => running?.interrupt());
+  // A signal that came after the evaluation and before its watchdog ended.
+  server.removeAllListeners("SIGINT");
+  server.on("SIGINT", () => running?.interrupt());
 
   // What of a value is JSON: none if something in it is not.
   function plain(value) {
@@ -108,7 +117,7 @@
   }
 
   async function run(nonce, number, most, source) {
-    const cell = {};
+    const cell = { nonce };
     let ended = "o", status = 0, value = null, interrupted = false;
     const stopped = new Promise((_, reject) => {
       cell.stop = reject;
@@ -121,9 +130,12 @@
     try {
       const result = new Promise((resolve, reject) => {
         running = cell;
-        // The engine stops code by a handler of its own, which must find none: it would take its place away.
+        // The engine stops code by the handler of the watchdog, which a listener of the code's would have replaced.
         const listeners = process.listeners("SIGINT");
         process.removeAllListeners("SIGINT");
+        if (engine && listeners.length) release(), hold();
+        // Forgets a signal that came before this cell.
+        if (engine) hold(), release();
         try {
           evaluate.call(server, source, server.context, `<cell ${number}>`, (error, found) => {
             if (error === null || error === undefined) resolve([found]);
@@ -158,7 +170,7 @@
   const buffer = Buffer.alloc(LARGEST + HEAD);
   let parts = [];
   function receive() {
-    read(CONTROL, buffer, 0, buffer.length, null, async (error, size) => {
+    read(CONTROL, buffer, 0, buffer.length, null, (error, size) => {
       if (error?.code === "EINTR" || error?.code === "EAGAIN") return setImmediate(receive);
       if (error || size === 0) return exit(0);
       const kind = buffer.toString("latin1", 0, 1);
@@ -168,7 +180,10 @@
       } else if (kind === "C" && payload.length >= 8) {
         const source = concat([...parts, payload.subarray(8)]).toString();
         parts = [];
-        await run(nonce, payload.readUInt32LE(0), payload.readUInt32LE(4), source);
+        // Not awaited: the interrupt of a cell that waits is a packet.
+        run(nonce, payload.readUInt32LE(0), payload.readUInt32LE(4), source);
+      } else if (size === HEAD && kind === "I" && running?.nonce.equals(nonce)) {
+        running.interrupt();
       }
       receive();
     });

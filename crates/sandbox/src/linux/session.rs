@@ -115,14 +115,20 @@ fn allow(filter: &Arc<[sock_filter]>, calls: &[libc::c_long]) -> Arc<[sock_filte
 #[derive(Debug)]
 pub(crate) struct Interpreter(Member);
 
-/// Interrupts or kills a member from another thread.
+/// Interrupts a member from another thread.
 #[derive(Debug, Clone)]
-pub(crate) struct Handle(Arc<OwnedFd>, i32);
+pub(crate) struct Handle {
+    pidfd: Arc<OwnedFd>,
+    pid: i32,
+    reads_interrupts: bool,
+}
 
 impl Handle {
-    /// Sends the signal of `Ctrl+C`.
+    /// Sends the signal of `Ctrl+C`, unless the thread of the cell sends a packet.
     pub(crate) fn interrupt(&self) {
-        super::tree::signal(self.0.as_fd(), self.1, rustix::process::Signal::INT);
+        if !self.reads_interrupts {
+            super::tree::signal(self.pidfd.as_fd(), self.pid, rustix::process::Signal::INT);
+        }
     }
 }
 
@@ -136,7 +142,11 @@ impl Interpreter {
     }
 
     pub(crate) fn handle(&self) -> Handle {
-        Handle(Arc::clone(&self.0.pidfd), self.0.pid)
+        Handle {
+            pidfd: Arc::clone(&self.0.pidfd),
+            pid: self.0.pid,
+            reads_interrupts: self.0.reads_interrupts(),
+        }
     }
 
     /// Runs a cell. The second value is the reason if the interpreter ended.

@@ -30,7 +30,7 @@ pub(crate) fn value(session: &Session, code: &str) -> serde_json::Value {
 }
 
 /// Runs a cell and interrupts it from another thread after its first output.
-fn run_interrupted(session: &Session, code: &str) -> Outcome {
+pub(crate) fn run_interrupted(session: &Session, code: &str) -> Outcome {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || receiver.recv().is_ok_and(|()| session.interrupt()));
@@ -197,10 +197,8 @@ fn an_interrupt_from_another_thread_ends_the_cell_and_not_the_session() {
     }
 }
 
-#[test]
-fn an_interrupt_at_any_moment_affects_at_most_one_cell() {
-    let Some(mode) = Mode::available().pop() else { return };
-    let session = start(mode);
+/// Interrupts a session at every moment of many cells. Each ends by itself or by the interrupt.
+pub(crate) fn interrupt_at_any_moment(session: &Session, cells: usize, code: impl Fn(usize) -> String) {
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -211,14 +209,21 @@ fn an_interrupt_at_any_moment_affects_at_most_one_cell() {
                 std::thread::sleep(Duration::from_micros(700));
             }
         });
-        for _ in 0..200 {
-            let verdict = run(&session, "sum(range(20000))").verdict;
+        for number in 0..cells {
+            let code = code(number);
+            let outcome = run(session, &code);
             let expected = [Verdict::Ok, Verdict::Interrupted { by: Interruption::Caller }];
-            assert!(expected.contains(&verdict), "{verdict:?}");
+            assert!(expected.contains(&outcome.verdict), "{number} {code}: {outcome:?}");
         }
         done.store(true, std::sync::atomic::Ordering::SeqCst);
     });
-    assert_eq!(value(&session, "7"), json!(7));
+    assert_eq!(value(session, "7"), json!(7));
+}
+
+#[test]
+fn an_interrupt_at_any_moment_affects_at_most_one_cell() {
+    let Some(mode) = Mode::available().pop() else { return };
+    interrupt_at_any_moment(&start(mode), 200, |_| "sum(range(20000))".into());
 }
 
 #[test]

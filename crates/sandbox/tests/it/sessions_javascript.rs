@@ -7,7 +7,7 @@ use toolpost_sandbox::{
     Cancel, Error, Interruption, Language, Layer, Outcome, Reset, Session, Source, Verdict,
 };
 
-use crate::sessions::{limits, run, value};
+use crate::sessions::{interrupt_at_any_moment, limits, run, run_interrupted, value};
 use crate::support::{Mode, eventually};
 
 /// A session in each mode, if Node.js is installed.
@@ -92,13 +92,7 @@ fn javascript_is_interrupted_at_a_limit_and_by_the_caller() {
         for code in ["while (true) {}", "await new Promise((done) => setTimeout(done, 60000))"] {
             let outcome = within(&session, code, 700);
             assert_eq!(outcome.verdict, Verdict::Interrupted { by: Interruption::Wall }, "{mode:?} {code}");
-            let outcome = std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    std::thread::sleep(Duration::from_millis(400));
-                    session.interrupt()
-                });
-                run(&session, code)
-            });
+            let outcome = run_interrupted(&session, &format!("console.log('started')\n{code}"));
             assert_eq!(outcome.verdict, Verdict::Interrupted { by: Interruption::Caller }, "{mode:?} {code}");
         }
         assert_eq!(value(&session, "kept"), json!(1), "{mode:?}");
@@ -110,6 +104,17 @@ fn javascript_is_interrupted_at_a_limit_and_by_the_caller() {
             outcome.verdict
         );
     }
+}
+
+/// The signal after an unanswered interrupt comes where the evaluation of a cell begins or ends.
+#[test]
+fn an_early_interrupt_ends_no_session_of_javascript() {
+    let Some((_, session)) = sessions("an_early_interrupt_ends_no_session_of_javascript").pop() else { return };
+    interrupt_at_any_moment(&session, 150, |number| match number % 3 {
+        0 => "1 + 1".into(),
+        1 => "await new Promise((done) => setTimeout(done, 60000))".into(),
+        _ => format!("for (const end = Date.now() + {}; Date.now() < end; ) {{}}", 46 + number % 16),
+    });
 }
 
 #[test]

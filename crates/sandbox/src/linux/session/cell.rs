@@ -14,7 +14,7 @@ use super::super::capture::{self, Capture, ResultLine};
 use super::super::files::Over;
 use super::super::watch::NOTHING;
 use super::super::{files, tree};
-use super::frame::{self, Answer, End};
+use super::frame::{self, Answer, End, Nonce};
 use super::member::{Member, nonce};
 use super::shared_sandbox::{Packet, SharedSandbox, buffer, receive};
 use crate::session::CellLimits;
@@ -27,7 +27,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(25);
 const MAX_LAST_OUTPUT: usize = 1 << 20;
 /// The time to wait for the sandbox's end report after its first process died.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
-/// An interrupt this soon after the start may reach the interpreter before the cell; it is repeated.
+/// A signal this soon after the start may reach the interpreter before the cell; it is repeated. An interrupt
+/// packet without an answer for this long is followed by a signal.
 const EARLY_INTERRUPT: Duration = Duration::from_millis(50);
 
 /// Requests to the running cell from other threads.
@@ -71,12 +72,15 @@ struct Cell<'a> {
     stdout: Capture,
     stderr: Capture,
     result_line: ResultLine,
+    nonce: Nonce,
     answer: Answer,
     packets: std::collections::VecDeque<Vec<u8>>,
     buffer: Vec<u8>,
     stop: Option<Stop>,
     /// When the caller's interrupt was sent, and whether it was repeated.
     interrupted: Option<(Instant, bool)>,
+    /// When an interrupt packet or the signal after it was sent.
+    unanswered: Option<Instant>,
     is_dead: bool,
     was_killed: bool,
 }
@@ -143,11 +147,13 @@ pub(super) fn run(
         stdout: Capture::new(limits.stdout),
         stderr: Capture::new(limits.stderr),
         result_line: ResultLine::new(limits.value_bytes),
+        nonce,
         answer: Answer::new(nonce, limits.value_bytes),
         packets: frame::cell(&nonce, number, limits.value_bytes, code.as_bytes()).into(),
         buffer,
         stop: None,
         interrupted: None,
+        unanswered: None,
         is_dead: false,
         was_killed: false,
         member,
@@ -243,19 +249,39 @@ impl Cell<'_> {
                 self.member.kill();
             } else if stop.interrupts < due {
                 stop.interrupts = due;
-                self.member.signal(Signal::INT);
+                self.interrupt(now);
             }
         }
-        let wanted = self.calls.interrupt.load(Ordering::SeqCst);
+        let is_requested = self.calls.interrupt.load(Ordering::SeqCst);
         match &mut self.interrupted {
-            None if wanted => self.interrupted = Some((now, false)),
+            None if is_requested => {
+                self.interrupted = Some((now, false));
+                // The caller's thread has already sent a signal to an interpreter without packets.
+                if self.member.reads_interrupts() {
+                    self.interrupt(now);
+                }
+            }
             Some((at, again)) if !*again && now.duration_since(*at) >= EARLY_INTERRUPT => {
                 *again = true;
-                if at.duration_since(self.since) < EARLY_INTERRUPT {
+                if at.duration_since(self.since) < EARLY_INTERRUPT && !self.member.reads_interrupts() {
                     self.member.signal(Signal::INT);
                 }
             }
             _ => {}
+        }
+        if self.unanswered.is_some_and(|at| now.duration_since(at) >= EARLY_INTERRUPT) {
+            self.unanswered = Some(now);
+            self.member.signal(Signal::INT);
+        }
+    }
+
+    /// Interrupts the cell: by a packet if its interpreter reads packets during a cell, else by a signal.
+    fn interrupt(&mut self, now: Instant) {
+        if !self.member.reads_interrupts() {
+            self.member.signal(Signal::INT);
+        } else if self.unanswered.is_none() {
+            self.unanswered = Some(now);
+            self.packets.push_back(frame::encode(frame::request::INTERRUPT, &self.nonce, &[]));
         }
     }
 

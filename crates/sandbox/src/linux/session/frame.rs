@@ -24,6 +24,8 @@ pub(super) mod request {
     pub(in super::super) const PART: u8 = b'P';
     /// The last part of a cell's source, after its number and the value's size limit.
     pub(in super::super) const CELL: u8 = b'C';
+    /// Interrupts the running cell, in an interpreter that reads packets during a cell.
+    pub(in super::super) const INTERRUPT: u8 = b'I';
     /// Applies file rules to the zygote; directory descriptors are attached.
     pub(in super::super) const LOCK: u8 = b'L';
     /// Forks a new member; descriptors are attached.

@@ -22,7 +22,7 @@ use super::frame::{self, Nonce};
 use super::roots::{self, Root};
 use super::shared_sandbox::{MemberSlot, Packet, SharedSandbox, buffer, receive, socket_pair, wait_for};
 use crate::running::Pipes;
-use crate::{Error, Sandbox, Workspace};
+use crate::{Error, Language, Sandbox, Workspace};
 
 /// The time that a fork has to start; `os.register_at_fork` code may hang.
 const FORK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -394,6 +394,11 @@ impl Member {
         let mut others = self.shared.pids.lock().unwrap_or_else(PoisonError::into_inner).clone();
         others.remove(&self.pid);
         tree::descendants_without(self.pid, &others)
+    }
+
+    /// Whether the interpreter reads interrupt packets during a cell. Python can only be interrupted by a signal.
+    pub(super) fn reads_interrupts(&self) -> bool {
+        self.shared.start.1 == Language::JavaScript
     }
 
     /// Sends the interpreter a signal.
