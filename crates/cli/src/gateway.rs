@@ -198,9 +198,9 @@ async fn follow(gateway: Arc<Gateway>, path: PathBuf, mut taken: String) {
                 Ok(changed) => {
                     tracing::info!("the gateway `{}` has changed: {}", path.display(), changed.join(", "));
                 }
-                Err(error) => tracing::warn!("the gateway `{}` is unchanged: {error}", path.display()),
+                Err(error) => tracing::error!("the gateway `{}` is unchanged: {error}", path.display()),
             },
-            Err(failure) => tracing::warn!("{}; the gateway is unchanged", failure.message),
+            Err(failure) => tracing::error!("{}; the gateway is unchanged", failure.message),
         }
         taken = text;
     }

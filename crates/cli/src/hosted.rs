@@ -231,8 +231,8 @@ impl HostedFile {
     }
 
     /// Writes the file to a directory without overwriting.
-    async fn save(&self, folder: &Path, config: &Config) -> Result<SavedFile, String> {
-        let store = Store::new(folder);
+    async fn save(&self, directory: &Path, config: &Config) -> Result<SavedFile, String> {
+        let store = Store::new(directory);
         let create = |name: &str| store.create(name);
         let saved = match &self.content {
             Content::Stored(file) => {
@@ -302,7 +302,7 @@ pub(crate) struct Fetched {
 pub(crate) async fn fetch(
     turns: &[Turn],
     before: &[HostedFile],
-    folder: &Path,
+    directory: &Path,
     config: &Config,
     stop: &Cancellation,
 ) -> Fetched {
@@ -317,7 +317,7 @@ pub(crate) async fn fetch(
             tokio::select! {
                 biased;
                 () = stop.cancelled() => Err("the run was cancelled".to_owned()),
-                saved = made.save(folder, config) => saved,
+                saved = made.save(directory, config) => saved,
             }
         };
         match result {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use serde::Serialize;
+use serde_json::{Value, json};
 use toolpost_core::{Clock as _, SystemClock, Timestamp};
 
 use crate::args::values::{Color, Format};
@@ -112,6 +113,21 @@ impl Printer {
             return raw(style::harmless(&text).as_bytes(), true);
         }
         raw(text.as_bytes(), true)
+    }
+
+    /// Prints a list: a line per item as text and as JSON Lines, one object with `key` as JSON.
+    pub(crate) fn list<T>(
+        &self,
+        key: &str,
+        items: &[T],
+        to_json: impl Fn(&T) -> Value,
+        to_text: impl Fn(&T) -> String,
+    ) -> Result<(), Failure> {
+        match self.format {
+            Format::Json => self.json(&json!({ key: items.iter().map(to_json).collect::<Vec<_>>() })),
+            Format::Jsonl => items.iter().try_for_each(|item| self.json(&to_json(item))),
+            Format::Text => self.result(&items.iter().map(to_text).collect::<Vec<_>>().join("\n")),
+        }
     }
 
     /// Prints an event with the time as one JSON line.

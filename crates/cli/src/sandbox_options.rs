@@ -232,7 +232,7 @@ impl SandboxOptions {
     /// # Errors
     /// The first option that differs.
     pub(crate) fn check_same(&self, other: &Self, id: &str) -> Result<(), Failure> {
-        let fields = |wanted: &Self| match serde_json::to_value(wanted) {
+        let fields = |options: &Self| match serde_json::to_value(options) {
             Ok(Value::Object(fields)) => fields,
             _ => Map::new(),
         };

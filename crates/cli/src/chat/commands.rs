@@ -52,7 +52,7 @@ impl Chat<'_> {
                 writeln!(text, "  {}  {}", paint(HINT, format!("{:<17}", usage.trim_end())), command.meaning);
         }
         text.push_str(
-            "\nEnter sends. A line continues after `\\` and with Alt-Enter; pasted text keeps its lines.\n",
+            "\nEnter sends. A line continues after `\\` and with Alt-Enter; a paste preserves its lines.\n",
         );
         text.push_str("Ctrl-C stops the answer and stores its beginning. Tab completes commands.");
         self.note(&text);

@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::print::Printer;
 use crate::regular_file::directory_of;
-use crate::style::{FAINT, GOOD, HINT, WARN, label, paint};
+use crate::style::{FAINT, GOOD, HINT, WARN, harmless, label, paint};
 
 pub(crate) fn run(command: &ConfigCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     match command {
@@ -40,32 +40,19 @@ fn entries(config: &Config) -> Vec<(String, Value, Origin)> {
 }
 
 fn list(show_origin: bool, config: &Config, printer: &Printer) -> Result<(), Failure> {
-    let entries = entries(config);
-    if printer.format != Format::Text {
-        let row = |(name, value, origin): &(String, Value, Origin)| {
-            let mut entry = json!({ "key": name, "value": value });
-            if show_origin {
-                entry["origin"] = origin.to_string().into();
-            }
-            entry
-        };
-        return match printer.format {
-            Format::Jsonl => entries.iter().try_for_each(|entry| printer.json(&row(entry))),
-            _ => printer.json(&json!({ "settings": entries.iter().map(row).collect::<Vec<_>>() })),
-        };
-    }
-    let lines: Vec<String> = entries
-        .iter()
-        .map(|(name, value, origin)| {
-            let origin = if show_origin {
-                format!("  {}", paint(FAINT, format!("({origin})")))
-            } else {
-                String::new()
-            };
-            format!("{} = {}{origin}", paint(HINT, name), crate::style::harmless(&value.to_string()))
-        })
-        .collect();
-    printer.result(&lines.join("\n"))
+    let to_json = |(name, value, origin): &(String, Value, Origin)| {
+        let mut entry = json!({ "key": name, "value": value });
+        if show_origin {
+            entry["origin"] = origin.to_string().into();
+        }
+        entry
+    };
+    let to_text = |(name, value, origin): &(String, Value, Origin)| {
+        let value = harmless(&value.to_string());
+        let line = format!("{} = {value}", paint(HINT, name));
+        if show_origin { format!("{line}  {}", paint(FAINT, format!("({origin})"))) } else { line }
+    };
+    printer.list("settings", &entries(config), to_json, to_text)
 }
 
 fn get(name: &str, config: &Config, printer: &Printer) -> Result<(), Failure> {

@@ -37,10 +37,10 @@ pub(crate) fn run(args: &ExecArgs, config: &Config, printer: &Printer) -> Result
         Program::Code { language, .. } => Some(*language),
         _ => None,
     };
-    let wanted = SandboxOptions::new(args, lang, config)?;
+    let options = SandboxOptions::new(args, lang, config)?;
     let mut sandbox =
-        wanted.sandbox(launcher::search_path().unwrap_or_default(), args.timeout)?.stdin(stdin(args)?);
-    if wanted.backend != Some(Backend::Docker)
+        options.sandbox(launcher::search_path().unwrap_or_default(), args.timeout)?.stdin(stdin(args)?);
+    if options.backend != Some(Backend::Docker)
         && let Some(cache) = paths::cache()
     {
         sandbox = sandbox.host(Host::remembered(&cache));

@@ -87,8 +87,8 @@ impl Account<'_> {
             }
         }
         // Earlier uploads are printed before a failure.
-        let has_nothing_to_tell = stored.is_empty() && done.is_err();
-        if self.printer.format == Format::Json && !has_nothing_to_tell {
+        let is_total_failure = stored.is_empty() && done.is_err();
+        if self.printer.format == Format::Json && !is_total_failure {
             self.printer.json(&json!({ "provider": self.provider, "files": stored }))?;
         }
         done
@@ -162,8 +162,8 @@ impl Account<'_> {
             self.printer.note(&format!("{} {}", paint(GOOD, "removed"), paint(HINT, harmless(id))));
             removed.push(id);
         }
-        let has_nothing_to_tell = removed.is_empty() && done.is_err();
-        if !(has_nothing_to_tell || self.printer.is_text()) {
+        let is_total_failure = removed.is_empty() && done.is_err();
+        if !(is_total_failure || self.printer.is_text()) {
             self.printer.json(&json!({ "provider": self.provider, "removed": removed }))?;
         }
         done
@@ -188,10 +188,10 @@ impl Account<'_> {
     }
 
     fn download_failure(&self, error: ModelError, id: &str) -> Failure {
-        let is_refused =
+        let is_rejected =
             error.kind == ErrorKind::InvalidRequest && error.details.status.is_some() && !is_missing(&error);
         let failure = self.failed(error, id);
-        if is_refused {
+        if is_rejected {
             return failure.hint("Most providers allow downloads only of files that hosted code wrote.");
         }
         failure

@@ -83,7 +83,7 @@ fn done<T>(work: impl Future<Output = Result<T, ToolError>>) -> Result<T, Failur
     let result = runtime.block_on(async {
         let interrupted = interrupt::watch()?;
         tokio::select! {
-            result = work => result.map_err(refused),
+            result = work => result.map_err(rejected),
             () = interrupted.cancelled() => {
                 Err(Failure::new(Exit::Interrupted, "CANCELLED", "cancelled: no login changed"))
             }
@@ -94,7 +94,7 @@ fn done<T>(work: impl Future<Output = Result<T, ToolError>>) -> Result<T, Failur
 }
 
 /// A rejected login has the exit code of credentials, a blocked URL that of a denial.
-fn refused(error: ToolError) -> Failure {
+fn rejected(error: ToolError) -> Failure {
     let is_denial = error.context().contains_key("rule") || error.message().contains("TOOLPOST_NO_NETWORK");
     let is_refusal = error.code() == Code::Permission && !is_denial;
     let mut failure = Failure::from(error);

@@ -12,7 +12,7 @@ use toolpost_agent::{RunStats, RunSummary, Runs, StoredRun};
 use toolpost_core::{Clock as _, SystemClock, Timestamp, format_duration};
 use toolpost_llm::Recording;
 
-use crate::args::{Format, RunsCommand};
+use crate::args::RunsCommand;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -135,17 +135,9 @@ fn list(runs: &[RunSummary], ids: &ShortIds, printer: &Printer) -> Result<(), Fa
         value["short_id"] = ids.short(&run.id.to_string()).into();
         value
     };
-    match printer.format {
-        Format::Json => printer.json(&json!({ "runs": runs.iter().map(described).collect::<Vec<_>>() })),
-        Format::Jsonl => runs.iter().try_for_each(|run| printer.json(&described(run))),
-        Format::Text => {
-            let id = |run: &RunSummary| ids.short(&run.id.to_string()).to_owned();
-            let width = runs.iter().map(|run| id(run).len()).max().unwrap_or_default();
-            let lines: Vec<String> =
-                runs.iter().map(|run| line(run, &format!("{:<width$}", id(run)))).collect();
-            printer.result(&lines.join("\n"))
-        }
-    }
+    let id = |run: &RunSummary| ids.short(&run.id.to_string()).to_owned();
+    let width = runs.iter().map(|run| id(run).len()).max().unwrap_or_default();
+    printer.list("runs", runs, described, |run| line(run, &format!("{:<width$}", id(run))))
 }
 
 fn line(run: &RunSummary, id: &str) -> String {

@@ -65,20 +65,11 @@ async fn list(store: &Store, prefix: &str, printer: &Printer) -> Result<(), Fail
             break;
         }
     }
-    let row = |(id, version): &(String, u64)| json!({ "id": id, "version": version });
-    match printer.format {
-        Format::Json => printer.json(&json!({ "documents": documents.iter().map(row).collect::<Vec<_>>() })),
-        Format::Jsonl => documents.iter().try_for_each(|document| printer.json(&row(document))),
-        Format::Text => {
-            let lines: Vec<String> = documents
-                .iter()
-                .map(|(id, version)| {
-                    format!("{} {}", paint(HINT, harmless(id)), paint(FAINT, format!("(version {version})")))
-                })
-                .collect();
-            printer.result(&lines.join("\n"))
-        }
-    }
+    let to_json = |(id, version): &(String, u64)| json!({ "id": id, "version": version });
+    let to_text = |(id, version): &(String, u64)| {
+        format!("{} {}", paint(HINT, harmless(id)), paint(FAINT, format!("(version {version})")))
+    };
+    printer.list("documents", &documents, to_json, to_text)
 }
 
 fn show(document: &Document, printer: &Printer) -> Result<(), Failure> {

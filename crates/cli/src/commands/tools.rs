@@ -1,10 +1,10 @@
 //! `toolpost tools`
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use toolpost_core::{ToolSpec, did_you_mean};
 use toolpost_gateway::catalog::{Catalog, Search};
 
-use crate::args::{Format, ToolsArgs};
+use crate::args::ToolsArgs;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -47,23 +47,16 @@ pub(crate) fn run(args: &ToolsArgs, config: &Config, printer: &Printer) -> Resul
         }
         return Ok(Exit::Ok);
     }
-    match printer.format {
-        Format::Text => {
-            let width = specs.iter().map(|spec| spec.name.len()).max().unwrap_or(0);
-            let lines: Vec<String> = specs
-                .iter()
-                .map(|spec| {
-                    let gap = " ".repeat(width - spec.name.len() + 2);
-                    format!("{}{gap}{}", paint(HINT, &spec.name), one_line(spec.summary(), 200))
-                })
-                .collect();
-            printer.result(&lines.join("\n"))?;
-        }
-        Format::Json => {
-            printer.json(&json!({ "tools": specs.iter().map(|spec| manifest(spec)).collect::<Vec<_>>() }))?;
-        }
-        Format::Jsonl => specs.iter().try_for_each(|spec| printer.json(&manifest(spec)))?,
-    }
+    let width = specs.iter().map(|spec| spec.name.len()).max().unwrap_or(0);
+    printer.list(
+        "tools",
+        &specs,
+        |spec| manifest(spec),
+        |spec| {
+            let gap = " ".repeat(width - spec.name.len() + 2);
+            format!("{}{gap}{}", paint(HINT, &spec.name), one_line(spec.summary(), 200))
+        },
+    )?;
     Ok(Exit::Ok)
 }
 

@@ -129,22 +129,22 @@ fn tools(args: &TrustArgs, config: &Config, printer: &Printer) -> Result<Exit, F
             }
         }
         let mut approved = Vec::new();
-        for wanted in args.tool.iter().filter(|wanted| *wanted != "?") {
-            let (upstream, tool) = wanted.split_once('/').ok_or_else(|| {
-                Failure::usage(format!("`--tool {wanted}`: expected UPSTREAM/TOOL, such as calc/add"))
+        for definition in args.tool.iter().filter(|definition| *definition != "?") {
+            let (upstream, tool) = definition.split_once('/').ok_or_else(|| {
+                Failure::usage(format!("`--tool {definition}`: expected UPSTREAM/TOOL, such as calc/add"))
             })?;
             let found = standings.get(upstream).and_then(|all| all.iter().find(|found| found.name == tool));
             let Some(standing) = found else {
-                return Err(Failure::usage(format!("`--tool {wanted}`: unknown tool")).hint(format!(
+                return Err(Failure::usage(format!("`--tool {definition}`: unknown tool")).hint(format!(
                     "`toolpost trust {} --tool '?'` lists all.",
                     shell_word(&path.display().to_string())
                 )));
             };
             gateway.approve(upstream, tool, &standing.sha256).await?;
-            printer.note(&format!("{} {}", paint(GOOD, "approved"), paint(HINT, wanted)));
+            printer.note(&format!("{} {}", paint(GOOD, "approved"), paint(HINT, definition)));
             approved.push(json!({ "upstream": upstream, "tool": tool, "sha256": standing.sha256 }));
         }
-        if args.tool.iter().any(|wanted| wanted == "?") {
+        if args.tool.iter().any(|definition| definition == "?") {
             print_definitions(&standings, printer)?;
         } else if !printer.is_text() {
             printer.json(&json!({ "approved": approved }))?;

@@ -103,7 +103,7 @@ fn connect(socket: &Path) -> Result<Option<Connection>, Failure> {
 }
 
 /// The session of a name, started if needed; true if it is new.
-pub(crate) fn begin(id: &str, wanted: &SandboxOptions) -> Result<(Connection, bool), Failure> {
+pub(crate) fn begin(id: &str, options: &SandboxOptions) -> Result<(Connection, bool), Failure> {
     let directory = sockets::directory()?;
     let socket = sockets::socket(&directory, id)?;
     // Two commands that start one session share it.
@@ -111,18 +111,18 @@ pub(crate) fn begin(id: &str, wanted: &SandboxOptions) -> Result<(Connection, bo
     if let Some(connection) = connect(&socket)? {
         return Ok((connection, false));
     }
-    start(id, wanted)?;
+    start(id, options)?;
     let connection = connect(&socket)?.ok_or_else(|| wrong(&ErrorKind::ConnectionRefused.into()))?;
     Ok((connection, true))
 }
 
 /// Starts a holder and waits until it is ready or fails.
-fn start(id: &str, wanted: &SandboxOptions) -> Result<(), Failure> {
+fn start(id: &str, options: &SandboxOptions) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(|error| Failure::of_machine("this program", &error))?;
     let environment: Vec<(OsString, OsString)> =
         PASSED_ON.into_iter().filter_map(|name| Some((name.into(), env::get_os(name)?))).collect();
     let started = start_detached(&program, &[HOLD_SESSION.into()], &environment)?;
-    let begin = Request::Begin { id: id.to_owned(), wanted: Box::new(wanted.clone()) };
+    let begin = Request::Begin { id: id.to_owned(), options: Box::new(options.clone()) };
     let sent = Frame::message(&begin).and_then(|frame| frame.write(&started.stdin));
     drop(started.stdin);
     sent.map_err(|error| wrong(&error))?;

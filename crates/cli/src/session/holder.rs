@@ -47,7 +47,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// One session.
 struct Member {
     id: String,
-    wanted: SandboxOptions,
+    options: SandboxOptions,
     session: Session,
     /// The options of its sandbox.
     level: Level,
@@ -73,14 +73,14 @@ pub(crate) fn hold() -> Result<Exit, Failure> {
     let broken = |error: &io::Error| Failure::of_machine("the request for a session", error);
     let frame = Frame::read(io::stdin().lock()).map_err(|error| broken(&error))?;
     let request = frame.map(|frame| frame.read_message()).transpose().map_err(|error| broken(&error))?;
-    let Some(Request::Begin { id, wanted }) = request else {
+    let Some(Request::Begin { id, options }) = request else {
         return Err(Failure::usage(format!(
             "`{HOLD_SESSION}` is the internal command of `toolpost exec --session`"
         ))
         .hint("Use `toolpost exec --session ID`."));
     };
-    let keep = wanted.keep.unwrap_or(DEFAULT_IDLE);
-    let (answer, holder) = match Holder::begin(&id, *wanted) {
+    let keep = options.keep.unwrap_or(DEFAULT_IDLE);
+    let (answer, holder) = match Holder::begin(&id, *options) {
         Ok(holder) => (Answer::Done, Some(holder)),
         Err(failure) => (Answer::Failed(failure.into()), None),
     };
@@ -93,11 +93,11 @@ pub(crate) fn hold() -> Result<Exit, Failure> {
 }
 
 impl Holder {
-    fn begin(id: &str, wanted: SandboxOptions) -> Result<Arc<Self>, Failure> {
+    fn begin(id: &str, options: SandboxOptions) -> Result<Arc<Self>, Failure> {
         let directory = sockets::directory()?;
-        let language = wanted.lang.unwrap_or(Language::Python);
-        let sandbox = wanted.sandbox(launcher::search_path().unwrap_or_default(), None)?;
-        let limits = SessionLimits::default().with_idle(Some(wanted.keep.unwrap_or(DEFAULT_IDLE)));
+        let language = options.lang.unwrap_or(Language::Python);
+        let sandbox = options.sandbox(launcher::search_path().unwrap_or_default(), None)?;
+        let limits = SessionLimits::default().with_idle(Some(options.keep.unwrap_or(DEFAULT_IDLE)));
         let session = Session::start_with(&sandbox, language, &limits)?;
         let holder = Arc::new(Self {
             directory,
@@ -105,12 +105,12 @@ impl Holder {
             work: Mutex::new((0, Instant::now())),
             changed: Condvar::new(),
         });
-        holder.add(id, wanted, session)?;
+        holder.add(id, options, session)?;
         Ok(holder)
     }
 
     /// Adds a session with its socket.
-    fn add(self: &Arc<Self>, id: &str, wanted: SandboxOptions, session: Session) -> Result<(), Failure> {
+    fn add(self: &Arc<Self>, id: &str, options: SandboxOptions, session: Session) -> Result<(), Failure> {
         let socket = sockets::socket(&self.directory, id)?;
         let wrong = |error: &io::Error| Failure::file("the socket of the session", &socket, error);
         if UnixStream::connect(&socket).is_ok() {
@@ -122,7 +122,7 @@ impl Holder {
         let listener = UnixListener::bind(&socket).map_err(|error| wrong(&error))?;
         let member = Arc::new(Member {
             id: id.to_owned(),
-            wanted,
+            options,
             level: session.report()?.effective,
             session,
             cancel: Cancel::new(),
@@ -214,7 +214,7 @@ impl Holder {
         let (at_work, since) = *lock(&self.work);
         let idle = since.elapsed();
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let keep = member.wanted.keep.unwrap_or(DEFAULT_IDLE);
+        let keep = member.options.keep.unwrap_or(DEFAULT_IDLE);
         Description {
             id: member.id.clone(),
             language: member.session.language(),
@@ -254,11 +254,11 @@ impl Holder {
                     .hint("End one of them: `toolpost exec --session ID --end`."));
                 }
                 for fork in member.session.fork(1)? {
-                    self.add(&id, member.wanted.clone(), fork)?;
+                    self.add(&id, member.options.clone(), fork)?;
                 }
             }
-            Request::Run { wanted, code, arguments, timeout, attach, artifacts } => {
-                member.wanted.check_same(&wanted, &member.id)?;
+            Request::Run { options, code, arguments, timeout, attach, artifacts } => {
+                member.options.check_same(&options, &member.id)?;
                 for (name, path) in attach {
                     member.session.upload(&name, &Source::Path(path))?;
                 }
@@ -305,7 +305,7 @@ impl Member {
             Failure::usage(format!("code in {language} takes no arguments in a session"))
                 .hint("Run it without `--session`.")
         })?;
-        let limits = CellLimits::from(&self.wanted.limits(None));
+        let limits = CellLimits::from(&self.options.limits(None));
         let outcome = self.session.run(&code, &limits, &self.cancel, &mut |_| {})?;
         if outcome.verdict == Verdict::Ok {
             return Ok(());
@@ -322,7 +322,7 @@ impl Member {
         artifacts: Option<&Path>,
         stream: &UnixStream,
     ) -> Result<Answer, Failure> {
-        let limits = self.wanted.limits(timeout);
+        let limits = self.options.limits(timeout);
         let limits = CellLimits::from(&limits);
         let is_running = Arc::new(AtomicBool::new(true));
         let watch = {

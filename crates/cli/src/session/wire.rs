@@ -25,12 +25,12 @@ pub(crate) enum Request {
         /// The name of the session.
         id: String,
         /// The options of its sandbox.
-        wanted: Box<SandboxOptions>,
+        options: Box<SandboxOptions>,
     },
     /// Run a cell.
     Run {
         /// The expected options; missing ones match all.
-        wanted: Box<SandboxOptions>,
+        options: Box<SandboxOptions>,
         /// The code.
         code: String,
         /// Its arguments.

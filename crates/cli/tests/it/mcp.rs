@@ -17,7 +17,7 @@ for line in sys.stdin:
     if method == "initialize":
         result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
     elif method == "tools/list":
-        result = {"tools": [{"name": "greet", "description": "Greet somebody.", "inputSchema": {"type": "object",
+        result = {"tools": [{"name": "greet", "description": "Greet someone by name.", "inputSchema": {"type": "object",
             "properties": {"who": {"type": "string"}}, "required": ["who"]}}]}
     elif method == "tools/call":
         text = "Hello, " + message["params"]["arguments"]["who"] + os.environ.get("MARK", "")

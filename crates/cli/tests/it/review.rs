@@ -163,8 +163,8 @@ fn conflicting_changes_of_the_host_stay() {
     let Some(env) = prepared() else { return };
     work(&env);
     let held = id(&run(&env, &["--review"]).ok().err);
-    std::thread::sleep(std::time::Duration::from_millis(20));
-    env.write("d/old", "of the host");
+    let changed = std::fs::File::open(env.write("d/old", "of the host")).unwrap();
+    changed.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(1)).unwrap();
     let applied = env.run(["apply", &held]).ok();
     assert!(applied.err.contains("not applied: old (conflict"), "{applied}");
     assert_eq!(env.read("d/old"), "of the host");

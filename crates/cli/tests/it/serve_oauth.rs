@@ -124,7 +124,7 @@ pub(crate) fn only_tokens_of_the_issuer_are_accepted() {
         words.extend(["--oauth-keys", "keys.json", "--oauth-resource", &resource, "--oauth-scope", "tools"]);
         words
     };
-    let running = env.start(words("https://login.example"));
+    let running = env.start_with_errors_in("serve.log", words("https://login.example"));
     eventually("it answers", || TcpStream::connect(address).is_ok());
     for (what, token, expected) in &tokens {
         let (found, answer) = status(address, Some(token));
@@ -150,15 +150,21 @@ pub(crate) fn only_tokens_of_the_issuer_are_accepted() {
     let token = |name: &str| tokens.iter().find(|(what, ..)| what == name).unwrap().1.clone();
     std::fs::rename(env.path("fewer.json"), env.path("keys.json")).unwrap();
     eventually("the keys of before are forgotten", || status(address, Some(&token("RS256"))).0 == 401);
-    assert_eq!(status(address, Some(&token("ES256"))).0, 200);
-    // An invalid file changes nothing.
+    // An invalid file changes nothing. A request makes the server look at it.
     env.write("keys.json", "nonsense");
-    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    eventually("the server rejects the file", || {
+        assert_eq!(status(address, Some(&token("ES256"))).0, 200);
+        env.read("serve.log").contains("reloading keys failed")
+    });
     assert_eq!(status(address, Some(&token("ES256"))).0, 200);
     assert_eq!(status(address, Some(&token("EdDSA"))).0, 401);
     running.signal(Signal::TERM);
     let finished = running.finish().exit(0);
-    assert!(!finished.to_string().contains(&token("ES256")), "{finished}");
+    let log = env.read("serve.log");
+    assert!(
+        ![&finished.to_string(), &log].iter().any(|text| text.contains(&token("ES256"))),
+        "{finished}\n{log}"
+    );
     env.run(words("https://login.example")).exit(1);
     std::fs::remove_file(env.path("keys.json")).unwrap();
     env.run(words("https://login.example")).exit(1);

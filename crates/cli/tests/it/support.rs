@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -344,8 +345,11 @@ impl Finished {
 /// Asserts that a value fits a schema of the command.
 #[track_caller]
 pub(crate) fn fits(schema: &str, value: &Value) {
-    let text = TestEnv::new().run(["schema", schema]).ok();
-    let problems = Schema::new(text.json()).problems(value).unwrap();
+    static SCHEMAS: Mutex<BTreeMap<String, Schema>> = Mutex::new(BTreeMap::new());
+    let mut schemas = SCHEMAS.lock().unwrap_or_else(PoisonError::into_inner);
+    let schema_of = || Schema::new(TestEnv::new().run(["schema", schema]).ok().json());
+    let problems = schemas.entry(schema.to_owned()).or_insert_with(schema_of).problems(value).unwrap();
+    drop(schemas);
     assert!(problems.is_empty(), "{schema}: {problems:?}\n{value:#}");
 }
 

@@ -68,7 +68,7 @@ impl Keys {
                 file.stamp = now;
                 match read_keys(&file.path) {
                     Ok(keys) => *self.known.write().unwrap_or_else(PoisonError::into_inner) = keys,
-                    Err(error) => tracing::warn!("reloading keys failed; using the previous keys: {error}"),
+                    Err(error) => tracing::error!("reloading keys failed; using the previous keys: {error}"),
                 }
             }
         }

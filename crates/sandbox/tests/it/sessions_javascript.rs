@@ -109,7 +109,9 @@ fn javascript_is_interrupted_at_a_limit_and_by_the_caller() {
 /// The signal after an unanswered interrupt comes where the evaluation of a cell begins or ends.
 #[test]
 fn an_early_interrupt_ends_no_session_of_javascript() {
-    let Some((_, session)) = sessions("an_early_interrupt_ends_no_session_of_javascript").pop() else { return };
+    let Some((_, session)) = sessions("an_early_interrupt_ends_no_session_of_javascript").pop() else {
+        return;
+    };
     interrupt_at_any_moment(&session, 150, |number| match number % 3 {
         0 => "1 + 1".into(),
         1 => "await new Promise((done) => setTimeout(done, 60000))".into(),

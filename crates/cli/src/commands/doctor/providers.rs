@@ -39,7 +39,7 @@ pub(super) fn statuses() -> Vec<ProviderStatus> {
 }
 
 fn status(provider: &'static Provider) -> ProviderStatus {
-    let variable = that_counts(provider.base_url_variables);
+    let variable = first_set(provider.base_url_variables);
     // A host alone is shown as the requested URL.
     let own = env::get(variable).map(|own| {
         if own.contains("://") { own } else { provider.resolve_base_url(Some(&own)).unwrap_or(own) }
@@ -49,7 +49,7 @@ fn status(provider: &'static Provider) -> ProviderStatus {
     let answers = url.as_deref().and_then(here).map(|(address, host)| ask(address, &host));
     ProviderStatus {
         name: provider.name,
-        key_variable: that_counts(provider.key_variables),
+        key_variable: first_set(provider.key_variables),
         has_key: crate::model::key(provider).is_some(),
         needs_key: provider.needs_key,
         base_url_variable: variable,
@@ -60,7 +60,7 @@ fn status(provider: &'static Provider) -> ProviderStatus {
 }
 
 /// The first variable that is set, else the first.
-fn that_counts(names: &'static [&'static str]) -> &'static str {
+fn first_set(names: &'static [&'static str]) -> &'static str {
     let set = names.iter().find(|name| env::get(name).is_some());
     set.or(names.first()).copied().unwrap_or_default()
 }

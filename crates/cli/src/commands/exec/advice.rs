@@ -49,7 +49,7 @@ pub(super) fn hints(found: &[Unmet], args: &ExecArgs) -> Vec<String> {
         && let Some(id) = &args.session
     {
         hints.push(format!(
-            "A session keeps its options: end it first with `toolpost exec --session {id} --end`."
+            "The options of a session are fixed: end it first with `toolpost exec --session {id} --end`."
         ));
     }
     hints

@@ -36,8 +36,8 @@ pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer)
         Some(Program::Code { language, .. }) => Some(*language),
         _ => args.lang,
     };
-    let wanted = SandboxOptions::new(args, language, config)?;
-    if wanted.backend == Some(Backend::Docker) {
+    let options = SandboxOptions::new(args, language, config)?;
+    if options.backend == Some(Backend::Docker) {
         return Err(Failure::usage("`--backend docker` is not available with `--session`")
             .hint("Remove one of them."));
     }
@@ -60,7 +60,7 @@ pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer)
     }
     let Some(program @ Program::Code { language, source }) = &program else { return Ok(Exit::Ok) };
     let id = args.fork.as_deref().unwrap_or(id);
-    let (connection, is_new) = session::begin(id, &wanted)?;
+    let (connection, is_new) = session::begin(id, &options)?;
     if is_new {
         printer.note(&paint(FAINT, format!("session {id} begins")));
     }
@@ -82,8 +82,14 @@ pub(super) fn run(id: &str, args: &ExecArgs, config: &Config, printer: &Printer)
     let mut live = Live::new(printer);
     live.start(json!({ "language": language.name(), "session": id }));
     let code = source.clone();
-    let request =
-        Request::Run { wanted: Box::new(wanted), code, arguments, timeout: args.timeout, attach, artifacts };
+    let request = Request::Run {
+        options: Box::new(options),
+        code,
+        arguments,
+        timeout: args.timeout,
+        attach,
+        artifacts,
+    };
     let answer = supervised(id, &connection, &request, &mut live)?;
     let Answer::Ended { outcome, files, trouble } = answer else {
         return Err(Failure::new(Exit::Failed, "INTERNAL", "the session's holder sent no outcome"));
@@ -131,7 +137,7 @@ pub(super) fn list(printer: &Printer) -> Result<Exit, Failure> {
 /// The session of a name.
 fn live(id: &str) -> Result<Connection, Failure> {
     session::find(id)?.ok_or_else(|| {
-        Failure::new(Exit::Failed, "NOT_FOUND", format!("live is no session `{id}`"))
+        Failure::new(Exit::Failed, "NOT_FOUND", format!("no session `{id}` is live"))
             .hint(format!("Start it with code: `toolpost exec --session {id} --lang python -`."))
     })
 }

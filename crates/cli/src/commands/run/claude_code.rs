@@ -168,7 +168,7 @@ fn executor(args: &RunArgs) -> Result<Executor, Failure> {
     let kind = own.executor.unwrap_or_default();
     let options = [("--image", own.image.is_some()), ("--pull", own.pull.is_some())];
     if kind != ExecutorKind::Docker {
-        refuse(&options, "needs a container", "Add `--executor docker`.")?;
+        reject(&options, "needs a container", "Add `--executor docker`.")?;
     }
     Ok(match kind {
         ExecutorKind::Process => Executor::process(program(args)?),
@@ -242,7 +242,7 @@ fn check(args: &RunArgs) -> Result<(), Failure> {
         ("--max-tool-calls", args.work.max_tool_calls.is_some()),
         ("--max-tokens", args.work.max_tokens.is_some()),
     ];
-    refuse(&options, "is not for `--agent claude-code`", "Remove it, or use the agent `loop`.")
+    reject(&options, "is not for `--agent claude-code`", "Remove it, or use the agent `loop`.")
 }
 
 /// Rejects options of Claude Code.
@@ -259,10 +259,10 @@ pub(super) fn check_loop(args: &RunArgs) -> Result<(), Failure> {
         ("--memory", own.memory.is_some()),
         ("--cpu", own.cpu.is_some()),
     ];
-    refuse(&options, "needs Claude Code", "Add `--agent claude-code`.")
+    reject(&options, "needs Claude Code", "Add `--agent claude-code`.")
 }
 
-fn refuse(options: &[(&str, bool)], what: &str, hint: &str) -> Result<(), Failure> {
+fn reject(options: &[(&str, bool)], what: &str, hint: &str) -> Result<(), Failure> {
     match options.iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => Err(Failure::usage(format!("`{option}` {what}")).hint(hint)),
         None => Ok(()),
