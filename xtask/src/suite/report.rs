@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+/// The maximum length of the reason of a failure, in characters.
+const MAX_REASON: usize = 1_500;
+
 /// The result of the steps so far.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Tally {
     /// How many tests, documentation tests, examples and steps passed. A test that printed a skip is not among them.
     pub passed: usize,
-    /// The names of what failed.
+    /// The names of what failed, each with the reason where the report has one.
     pub failed: Vec<String>,
     /// What was skipped, by name, with the reason.
     pub skipped: BTreeMap<String, String>,
@@ -44,7 +47,10 @@ impl Tally {
                 if head.ends_with('/') { head } else { case.split("</testcase>").next().unwrap_or(case) };
             let name = format!("{} {}", attribute(head, "classname"), attribute(head, "name"));
             if body.contains("<failure") || body.contains("<error") {
-                self.failed.push(name);
+                self.failed.push(match failure(body) {
+                    reason if reason.is_empty() => name,
+                    reason => format!("{name}: {reason}"),
+                });
                 continue;
             }
             let skips: Vec<(String, String)> =
@@ -89,6 +95,15 @@ impl fmt::Display for Tally {
         let (failed, skipped) = (self.failed.len(), self.skipped.len());
         writeln!(f, "{} passed, {failed} failed, {skipped} skipped", self.passed)
     }
+}
+
+/// What a failed test says of itself, in one line: a log that keeps only its end has the reason too.
+fn failure(body: &str) -> String {
+    let said = body.split_once("<failure").and_then(|(_, rest)| rest.split_once('>'));
+    let text = said.and_then(|(_, rest)| rest.split("</failure>").next()).unwrap_or_default();
+    let text = unescape(text);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines.join(" | ").chars().take(MAX_REASON).collect()
 }
 
 /// A line `SKIP <name>: <reason>`, also where a test program has begun the line, or a tag stands before it.

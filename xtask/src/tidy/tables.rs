@@ -63,9 +63,15 @@ pub const LAYERS: &[Layer] = &[
         reason: "knows processes and limits, nothing of tools; useful alone",
     },
     Layer {
+        package: "toolpost-runtimes",
+        folder: "crates/runtimes",
+        may_use: Only(&["toolpost-egress", "toolpost-sandbox"]),
+        reason: "knows packages and interpreters, nothing of namespaces and tools",
+    },
+    Layer {
         package: "toolpost-docker",
         folder: "crates/docker",
-        may_use: Only(&["toolpost-egress", "toolpost-sandbox"]),
+        may_use: Only(&["toolpost-egress", "toolpost-sandbox", "toolpost-runtimes"]),
         reason: "hides the Docker API behind the sandbox's `Backend`",
     },
     Layer {
@@ -107,7 +113,7 @@ pub const LAYERS: &[Layer] = &[
     Layer {
         package: "toolpost-tools",
         folder: "crates/tools",
-        may_use: Only(&["toolpost-core", "toolpost-compat", "toolpost-sandbox"]),
+        may_use: Only(&["toolpost-core", "toolpost-compat", "toolpost-sandbox", "toolpost-runtimes"]),
         reason: "tools as anyone could write them, without the toolbox that calls them",
     },
     Layer {

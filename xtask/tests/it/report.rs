@@ -12,7 +12,9 @@ test levels::strict ... ok
         </testcase>
         <testcase name="levels::minimal" classname="toolpost-sandbox::it" time="0.1"/>
         <testcase name="levels::says_no &lt;T&gt;" classname="toolpost-sandbox::it" time="0.1">
-            <failure message="thread panicked" type="test failure">the SKIP x: y in a panic &lt;testcase </failure>
+            <failure message="thread panicked" type="test failure">the SKIP x: y in a panic &lt;testcase
+
+  as user 7</failure>
         </testcase>
         <testcase name="again" classname="toolpost-sandbox::it" time="0.1">
             <system-err>SKIP cgroup v2: another reason
@@ -28,7 +30,7 @@ fn a_junit_report_is_counted() {
     let mut tally = Tally::default();
     tally.add_junit(JUNIT);
     let expected = "SKIP cgroup v2: the host has \"cgroup v1\" only\n\
-        FAIL toolpost-sandbox::it levels::says_no <T>\n\
+        FAIL toolpost-sandbox::it levels::says_no <T>: the SKIP x: y in a panic <testcase | as user 7\n\
         2 passed, 1 failed, 1 skipped\n";
     assert_eq!(tally.to_string(), expected);
 }

@@ -51,7 +51,7 @@ fn a_run_counts_passes_failures_and_skips() {
     let tally = tally(Some(nextest));
     // The test tree has the directories of the examples without their files.
     let failed: Vec<&String> = tally.failed.iter().filter(|name| !name.contains("examples/")).collect();
-    assert_eq!(failed, ["toolpost-core tests::bad"]);
+    assert!(matches!(failed[..], [bad] if bad.starts_with("toolpost-core tests::bad: thread")), "{failed:?}");
     assert_eq!(tally.skipped["landlock <4>"], "\"old\" kernel & more");
     assert!(tally.skipped.contains_key("other hosts"), "{:?}", tally.skipped);
     // One test, one documentation test, and the steps format, clippy and documentation; dependencies with cargo-deny.
