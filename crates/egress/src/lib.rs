@@ -25,7 +25,7 @@ mod error;
     any(not(target_os = "linux"), toolpost_simulate_other_host),
     expect(dead_code, reason = "only the proxy uses all of it, which other hosts do not have")
 )]
-mod host;
+mod host_pattern;
 mod limits;
 mod log;
 mod policy;
@@ -44,7 +44,7 @@ use std::sync::Arc;
 
 pub use address::{AddressRule, address_rule};
 pub use error::{Error, shorten};
-pub use host::HostPattern;
+pub use host_pattern::HostPattern;
 pub use limits::EgressLimits;
 pub use log::{EgressEvent, EgressKind, EgressLog, EgressRefusal};
 pub use policy::{EgressPolicy, SecretPolicy};

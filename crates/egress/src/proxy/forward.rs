@@ -2,7 +2,7 @@
 
 use std::io::{self, Read as _, Write as _};
 
-use super::super::host::{Host, Target};
+use super::super::host_pattern::{Host, Target};
 use super::super::log::EgressKind;
 use super::body::{Body, write_end, write_part};
 use super::head::{Framing, Head, HeadError, is_token};

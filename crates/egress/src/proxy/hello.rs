@@ -1,6 +1,6 @@
 //! The server name in a TLS client hello.
 
-use super::super::host::Host;
+use super::super::host_pattern::Host;
 
 /// The maximum size of a hello in bytes; those with post-quantum keys have about 2 KiB.
 const MAX_HELLO: usize = 32 << 10;

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::host::{Host, Target};
+use super::super::host_pattern::{Host, Target};
 use super::super::log::EgressKind;
 use super::forward;
 use super::head::{Head, HeadError};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::super::Egress;
 use super::super::address::{self, AddressRule};
-use super::super::host::{Host, HostPattern, Target};
+use super::super::host_pattern::{Host, HostPattern, Target};
 use super::super::log::{EgressEvent, EgressKind, EgressLog, EgressRefusal};
 use super::vault::Vault;
 use super::wire::Stop;

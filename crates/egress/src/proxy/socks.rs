@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::super::host::{Host, Target};
+use super::super::host_pattern::{Host, Target};
 use super::shared::Trouble;
 use super::wire::Buffered;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::super::host::Host;
+use super::super::host_pattern::Host;
 use super::shared::{Shared, Trouble};
 use super::wire::Wire;
 

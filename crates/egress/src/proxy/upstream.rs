@@ -5,7 +5,7 @@ use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::host::Target;
+use super::super::host_pattern::Target;
 use super::dial;
 use super::head::{Head, HeadError};
 use super::shared::{Route, Shared, Trouble};

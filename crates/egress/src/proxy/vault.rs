@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::super::host::Target;
+use super::super::host_pattern::Target;
 use super::super::secret::Placeholder;
 use super::text::percent;
 
