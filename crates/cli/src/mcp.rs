@@ -13,7 +13,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use toolpost_core::{Code, Secret, StartCheck, ToolError};
 use toolpost_mcp::client::{Client, Endpoint, OAuth, TokenStore};
-use toolpost_sandbox::{Cancel, Granted, Grants, Installed, Launcher, Level, Sandbox};
+use toolpost_runtimes::{Installed, Launcher};
+use toolpost_sandbox::{Cancel, Granted, Grants, Level, Sandbox};
 
 use crate::args::ServerArgs;
 use crate::config::{Config, paths};
@@ -199,7 +200,7 @@ async fn started(argv: &mut Vec<OsString>, granted: Granted, config: &Config) ->
     if let Some(launcher) = Launcher::parse(argv)? {
         let installed = install(&launcher, grants.install_scripts, config).await?;
         *argv = launcher.command(&installed)?;
-        return Ok(granted.with_installed(installed));
+        return Ok(granted.with_modules(installed));
     }
     if let (Some(program), Some(directory)) = (argv.first_mut(), &grants.workdir) {
         let path = Path::new(&*program);

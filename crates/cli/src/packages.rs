@@ -5,10 +5,8 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use toolpost_sandbox::{
-    BuildCache, Egress, Environment, Error, Installed, Installer, Language, Profile, Requirements,
-    SYSTEM_SEARCH_PATH, Sandbox,
-};
+use toolpost_runtimes::{Environment, Installed, Installer, Profile, Requirements};
+use toolpost_sandbox::{BuildCache, Egress, Error, Language, SYSTEM_SEARCH_PATH, Sandbox};
 
 use crate::config::{Config, paths};
 use crate::env;
@@ -173,7 +171,7 @@ pub(crate) fn environment(name: &str) -> Result<Option<Environment>, Failure> {
 /// Adds a profile's environment, unless the host's Python has its packages.
 pub(crate) fn with_profile(sandbox: Sandbox, name: &str) -> Result<Sandbox, Failure> {
     if let Some(environment) = environment(name)? {
-        return Ok(sandbox.environment(&environment));
+        return Ok(sandbox.search_first(environment.programs()));
     }
     let precondition = |message: String| Failure::new(Exit::Failed, "PRECONDITION", message);
     let Ok(profile) = Profile::named(name) else {

@@ -222,7 +222,7 @@ impl SandboxOptions {
         if !self.requirement.is_empty() {
             let sources = self.sources.clone().unwrap_or_default();
             let installed = sources.install(&self.requirement, self.lang, &sandbox)?;
-            sandbox = sandbox.requirements(installed);
+            sandbox = sandbox.modules(installed);
         }
         Ok(sandbox)
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use toolpost_core::{Approval, Caller, DocStore, EventSink, Secret};
 use toolpost_exec::command::CommandSettings;
-use toolpost_sandbox::{Level, Profile};
+use toolpost_runtimes::Profile;
+use toolpost_sandbox::Level;
 use toolpost_toolbox::{MemoryStore, Toolbox, ToolboxBuilder};
 use toolpost_tools::{CodePool, CodeSettings, FileRoot, HttpSettings, SearchEngine, SearchSettings};
 

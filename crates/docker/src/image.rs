@@ -39,7 +39,7 @@ pub enum Recipe {
     },
     /// Debian with Python, built by `debootstrap`, without installation tools.
     Python,
-    /// Python plus the packages of the profile `data` ([`toolpost_sandbox::Profile::named`]), installed by this
+    /// Python plus the packages of the profile `data` ([`toolpost_runtimes::Profile::named`]), installed by this
     /// machine's `pip` from its configured index.
     Data,
     /// Claude Code as a native program, fetched by this machine's `npm`, with its libraries from this machine
@@ -320,7 +320,7 @@ fn fill(
             .map(str::to_owned)
             .into();
             arguments.push(target.display().to_string());
-            let profile = toolpost_sandbox::Profile::named("data").map_err(|error| {
+            let profile = toolpost_runtimes::Profile::named("data").map_err(|error| {
                 self::file("read", Path::new("the profile `data`"), io::Error::other(error.to_string()))
             })?;
             arguments.extend(profile.packages.into_iter().map(|package| package.requirement));

@@ -600,9 +600,9 @@ impl Drop for Guard<'_> {
 
 /// Rejects installed packages, which are for this host's interpreters.
 fn reject_packages(request: &Request<'_>) -> Result<(), Error> {
-    let Some(packages) = request.packages().first() else { return Ok(()) };
+    let Some(packages) = request.modules().first() else { return Ok(()) };
     Err(DockerError::Unsupported {
-        what: format!("packages in `{}`", shorten(&packages.modules().display().to_string())),
+        what: format!("packages in `{}`", shorten(&packages.search().display().to_string())),
         reason: "they are for this host's interpreters; use an image with them (`--image`, `--profile`), \
                  or use the backend `process`"
             .into(),

@@ -11,8 +11,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use toolpost_runtimes::Profile;
 use toolpost_sandbox::{
-    Build, Cancel, Error, Language, Limits, Outcome, Profile, Program, SYSTEM_SEARCH_PATH, Sandbox, Source,
+    Build, Cancel, Error, Language, Limits, Outcome, Program, SYSTEM_SEARCH_PATH, Sandbox, Source,
 };
 
 type Failure = Box<dyn std::error::Error>;

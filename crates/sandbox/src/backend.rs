@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use crate::host::LevelAvailability;
 use crate::platform::Output;
 use crate::{
-    ApplyMode, BuildCache, Cancel, Egress, Error, Event, Host, Installed, Level, Limits, LiveStreams,
-    Outcome, Program, Sandbox, Source, Stdin, Workspace,
+    ApplyMode, BuildCache, Cancel, Egress, Error, Event, Host, Level, Limits, LiveStreams, Modules, Outcome,
+    Program, Sandbox, Source, Stdin, Workspace,
 };
 
 /// Runs programs for [`Sandbox::run`] and [`Sandbox::start`].
@@ -140,8 +140,8 @@ impl<'a> Request<'a> {
     }
 
     /// The installed packages for the code. A backend without support rejects the request.
-    pub fn packages(&self) -> &'a [Installed] {
-        &self.sandbox.packages
+    pub fn modules(&self) -> &'a [Modules] {
+        &self.sandbox.modules
     }
 
     /// Whether changes of a host directory are applied at the end of the run.

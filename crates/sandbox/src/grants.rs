@@ -9,7 +9,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::level::shorten;
-use crate::{Egress, Error, HostPattern, Installed, Level, Placeholder, Sandbox};
+use crate::{Egress, Error, HostPattern, Level, Modules, Placeholder, Sandbox};
 
 /// The shortest value that is masked in output; a shorter one would mask parts of words.
 const MIN_MASKED: usize = 6;
@@ -244,7 +244,7 @@ pub struct Granted {
     /// The values of the placeholders.
     secrets: Vec<Value>,
     egress: Option<Egress>,
-    installed: Vec<Installed>,
+    modules: Vec<Modules>,
 }
 
 impl Granted {
@@ -264,8 +264,8 @@ impl Granted {
 
     /// Shows installed packages, read-only.
     #[must_use]
-    pub fn with_installed(mut self, installed: Installed) -> Self {
-        self.installed.push(installed);
+    pub fn with_modules(mut self, modules: impl Into<Modules>) -> Self {
+        self.modules.push(modules.into());
         self
     }
 
@@ -298,7 +298,7 @@ impl Granted {
     #[must_use]
     pub fn apply(&self, mut sandbox: Sandbox) -> Sandbox {
         sandbox = self.grants.readable.iter().fold(sandbox, Sandbox::read_only);
-        sandbox = self.installed.iter().map(Installed::folder).fold(sandbox, Sandbox::read_only);
+        sandbox = self.modules.iter().map(Modules::directory).fold(sandbox, Sandbox::read_only);
         sandbox = self.grants.writable.iter().fold(sandbox, Sandbox::read_write);
         sandbox =
             self.raw.iter().fold(sandbox, |sandbox, (name, value)| sandbox.raw_variable(name, &value.0));

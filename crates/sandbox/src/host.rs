@@ -101,15 +101,6 @@ impl Host {
             .find(|level| self.availability(*level).is_some_and(|entry| entry.available))
     }
 
-    /// Detects the languages of this host in a search path, with [`crate::Languages::detect`].
-    ///
-    /// The path has the form of `PATH`; none means [`crate::SYSTEM_SEARCH_PATH`].
-    pub fn languages(&self, search_path: Option<&std::ffi::OsStr>) -> crate::Languages {
-        let mut sandbox = crate::Sandbox::new().host(self.clone());
-        sandbox.search_path = search_path.map(Into::into);
-        crate::Languages::detect(&sandbox)
-    }
-
     /// Whether `AppArmor` denies user namespaces to programs without a profile, as Ubuntu does since 23.10.
     pub fn apparmor_restricts(&self) -> bool {
         self.capabilities.iter().any(|entry| entry.name == "apparmor_userns" && !entry.available)

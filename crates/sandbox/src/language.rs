@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,17 @@ pub enum Language {
     Php,
     /// SQL in the SQLite shell with a database in memory; `.open FILE` uses one of the workspace.
     Sqlite,
+}
+
+/// The program that runs or builds a language on a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundLanguage {
+    /// The program.
+    pub path: PathBuf,
+    /// Its version, or the line that it printed: at most 80 printable characters.
+    pub version: String,
+    /// Whether it builds the code.
+    pub is_compiler: bool,
 }
 
 /// How a program processes code.

@@ -47,8 +47,7 @@ mod unconfined;
 mod watch;
 mod workspace;
 
-pub(crate) use build_cache::private_folder;
-pub use build_cache::{BuildCache, Lookup as CacheLookup, Slot as CacheSlot};
+pub use build_cache::{BuildCache, Lookup as CacheLookup, Slot as CacheSlot, private_directory};
 pub use capture::OutputCapture;
 pub use copied_directory::CopiedDirectory;
 pub(crate) use detached::detached;
@@ -61,4 +60,4 @@ pub(crate) use profile::profile;
 pub(crate) use run::{Output, run};
 pub(crate) use session::{Calls, Handle, Interpreter};
 pub(crate) use supervise::Flag;
-pub(crate) use toolchain::{build, detect, heap, installer};
+pub(crate) use toolchain::{build, find_installer, find_language, heap};

@@ -102,19 +102,24 @@ pub(crate) fn build(
 }
 
 /// Finds no installer.
-pub(crate) fn installer(
+pub(crate) fn find_installer(
     language: crate::Language,
     sandbox: &Sandbox,
 ) -> Result<(crate::Ready, String), Error> {
-    detect(language, sandbox).map(|(path, ..)| {
-        let ready =
-            crate::Ready { path, needs: Vec::new(), arguments: Vec::new(), payload: None, language: None };
+    find_language(language, sandbox).map(|found| {
+        let ready = crate::Ready {
+            path: found.path,
+            needs: Vec::new(),
+            arguments: Vec::new(),
+            payload: None,
+            language: None,
+        };
         (ready, String::new())
     })
 }
 
 /// Returns an error: this host cannot install.
-pub(crate) fn private_folder(action: &'static str, folder: &Path) -> Result<PathBuf, Error> {
+pub fn private_directory(action: &'static str, folder: &Path) -> Result<PathBuf, Error> {
     Err(unsupported(action, folder))
 }
 
@@ -215,10 +220,10 @@ impl LiveDirectory {
 }
 
 /// Always an error.
-pub(crate) fn detect(
+pub(crate) fn find_language(
     language: crate::Language,
     _sandbox: &Sandbox,
-) -> Result<(PathBuf, String, bool), Error> {
+) -> Result<crate::FoundLanguage, Error> {
     Err(Error::LanguageMissing {
         language,
         program: language.programs().collect::<Vec<_>>().join(", "),

@@ -68,7 +68,7 @@ impl PoolBuilder {
 
     /// Sets the modules that the Python zygote loads before it forks. Default none.
     ///
-    /// For example those of a profile ([`crate::Profile::modules`]). A module is skipped and listed in
+    /// A module is skipped and listed in
     /// [`PoolMetrics::missing`] if it is not installed, fails to load, or starts threads, which a fork would
     /// lose.
     #[must_use]
@@ -416,7 +416,7 @@ impl Pool {
         if !sandbox.arguments.is_empty() && self.settings.language.is_some() {
             return Some("the code has arguments".into());
         }
-        if !sandbox.packages.is_empty() || !own.packages.is_empty() {
+        if !sandbox.modules.is_empty() || !own.modules.is_empty() {
             return Some("the run has installed packages".into());
         }
         if sandbox.host.is_some() != own.host.is_some() {

@@ -1,7 +1,7 @@
 //! A program that this crate built or found, with everything that it needs to run.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::{Language, Outcome, Program};
@@ -25,6 +25,22 @@ impl Ready {
     /// The language of its source code.
     pub fn language(&self) -> Option<Language> {
         self.language
+    }
+
+    /// The path to execute.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Adds arguments after the others.
+    pub fn extend<T: Into<OsString>>(&mut self, arguments: impl IntoIterator<Item = T>) {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+    }
+
+    /// Another program without arguments that sees the same paths.
+    #[must_use]
+    pub fn replaced_by(self, path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), arguments: Vec::new(), ..self }
     }
 }
 

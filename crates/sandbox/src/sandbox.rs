@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::level::shorten;
 use crate::writer::{ChangeSet, lookup_beneath};
 use crate::{
-    ApplyMode, Backend, Build, BuildCache, Cancel, Egress, EntryKind, Environment, Error, Event, Host,
-    Installed, Language, Level, Limits, Outcome, Processes, Program, Request, Running, Source, Stdin,
+    ApplyMode, Backend, Build, BuildCache, Cancel, Egress, EntryKind, Error, Event, FoundLanguage, Host,
+    Language, Level, Limits, Modules, Outcome, Processes, Program, Ready, Request, Running, Source, Stdin,
     Workspace, adds_git_driver, protection,
 };
 
@@ -83,7 +83,7 @@ pub struct Sandbox {
     pub(crate) build_limits: Option<Limits>,
     pub(crate) build_cache: Option<BuildCache>,
     pub(crate) egress: Option<Egress>,
-    pub(crate) packages: Vec<Installed>,
+    pub(crate) modules: Vec<Modules>,
     pub(crate) apply: ApplyMode,
     pub(crate) allowed: Vec<PathBuf>,
     pub(crate) layers: Option<PathBuf>,
@@ -158,6 +158,49 @@ impl Sandbox {
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = Some(limits);
         self
+    }
+
+    /// A sandbox with only the level, host and search path of this one.
+    #[must_use]
+    pub fn same_host(&self) -> Self {
+        Self {
+            level: self.level,
+            allow_degraded: self.allow_degraded,
+            host: self.host.clone(),
+            search_path: self.search_path.clone(),
+            ..Self::new()
+        }
+    }
+
+    /// The limits that the caller set.
+    pub fn own_limits(&self) -> Option<&Limits> {
+        self.limits.as_ref()
+    }
+
+    /// The egress allowlist that the caller set.
+    pub fn own_egress(&self) -> Option<&Egress> {
+        self.egress.as_ref()
+    }
+
+    /// Finds the program that runs or builds a language, and its version.
+    ///
+    /// The query of the version runs in a sandbox of the same level and host with small limits. It is cached until
+    /// the program changes.
+    ///
+    /// # Errors
+    /// [`Error::LanguageMissing`] if the search path has none, [`Error::ProgramNotFound`] if it does not run.
+    pub fn find_language(&self, language: Language) -> Result<FoundLanguage, Error> {
+        crate::platform::find_language(language, self)
+    }
+
+    /// Finds the installer of a language's packages, without arguments: Python itself, or `npm`.
+    ///
+    /// The text identifies the interpreter: its path, version, time and size.
+    ///
+    /// # Errors
+    /// Those of [`Sandbox::find_language`].
+    pub fn find_installer(&self, language: Language) -> Result<(Ready, String), Error> {
+        crate::platform::find_installer(language, self)
     }
 
     /// Returns the limits in force when a run gets the level `given`.
@@ -324,17 +367,17 @@ impl Sandbox {
     /// They are mounted read-only. Python, JavaScript and TypeScript find them before the packages of the
     /// host. Other programs do not see them.
     #[must_use]
-    pub fn requirements(mut self, packages: Installed) -> Self {
-        self.packages.push(packages);
+    pub fn modules(mut self, modules: impl Into<Modules>) -> Self {
+        self.modules.push(modules.into());
         self
     }
 
-    /// Uses the Python of an environment with all of its packages.
+    /// Puts a host directory first in the search path, so set [`Sandbox::search_path`] before.
     ///
-    /// Its programs come first in the search path, so set [`Sandbox::search_path`] before.
+    /// With the programs of a virtual environment, Python has all of its packages.
     #[must_use]
-    pub fn environment(mut self, environment: &Environment) -> Self {
-        let mut search = environment.programs().into_os_string();
+    pub fn search_first(mut self, directory: impl Into<OsString>) -> Self {
+        let mut search = directory.into();
         search.push(":");
         search.push(self.search_path.as_deref().unwrap_or(SYSTEM_SEARCH_PATH.as_ref()));
         self.search_path = Some(search);

@@ -205,6 +205,10 @@ pub mod exec {
 #[cfg(feature = "sandbox")]
 pub use toolpost_sandbox as sandbox;
 
+/// Packages, environments and launchers for code in a sandbox.
+#[cfg(feature = "sandbox")]
+pub use toolpost_runtimes as runtimes;
+
 /// Docker containers as a backend of the sandbox, on Linux.
 #[cfg(feature = "docker")]
 pub use toolpost_docker as docker;

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use toolpost_sandbox::{
-    Cancel, Egress, Error, Host, Language, LanguageStatus, Languages, Pool, Profile, Program, Sandbox,
-};
+use toolpost_runtimes::{LanguageStatus, Languages, Profile};
+use toolpost_sandbox::{Cancel, Egress, Error, Host, Language, Pool, Program, Sandbox};
 use toolpost_tools::CodePool;
 
 use self::providers::ProviderStatus;
@@ -26,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     let host = Host::probe();
-    let languages = host.languages(env::get_os("PATH").as_deref());
+    let languages = Languages::of_host(host, env::get_os("PATH").as_deref());
     let providers = providers::statuses();
     let catalog = crate::model::catalog(config)?;
     let mut sandbox = Sandbox::new();

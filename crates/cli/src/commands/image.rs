@@ -1,7 +1,8 @@
 //! `toolpost image`
 
 use serde_json::{Value, json};
-use toolpost_sandbox::{Environment, Language, Profile, Sandbox};
+use toolpost_runtimes::{Environment, Profile};
+use toolpost_sandbox::{Language, Sandbox};
 
 use crate::args::{ImageBuildArgs, ImageCommand, ImageRmArgs};
 use crate::config::Config;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use toolpost_sandbox::Launcher;
+use toolpost_runtimes::Launcher;
 
 use crate::failure::Failure;
 

@@ -55,7 +55,10 @@ fn fail(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
 }
 
 /// Opens a private directory (mode 0700) of this user, creating it if missing. Returns its real path.
-pub(crate) fn private_folder(action: &'static str, folder: &Path) -> Result<PathBuf, Error> {
+///
+/// # Errors
+/// [`Error::File`] with `action` for a directory of another user, one that others can access, or a link.
+pub fn private_directory(action: &'static str, folder: &Path) -> Result<PathBuf, Error> {
     let error = fail(action, folder);
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(&error)?;
     let metadata = std::fs::symlink_metadata(folder).map_err(&error)?;
@@ -81,7 +84,7 @@ impl BuildCache {
     /// programs there.
     pub fn at(folder: impl Into<PathBuf>) -> Result<Self, Error> {
         let folder = folder.into();
-        let folder = private_folder("use build cache", &folder)?;
+        let folder = private_directory("use build cache", &folder)?;
         Ok(Self { folder, max_bytes: Self::DEFAULT_BYTES })
     }
 

@@ -19,7 +19,8 @@ use crate::language::{CODE_PATH, HEAP, Product, Runner, Way};
 use crate::level::shorten;
 use crate::ready::Payload;
 use crate::{
-    Build, Cancel, Error, Language, Limits, Outcome, Program, Ready, Sandbox, Source, Verdict, Workspace,
+    Build, Cancel, Error, FoundLanguage, Language, Limits, Outcome, Program, Ready, Sandbox, Source, Verdict,
+    Workspace,
 };
 
 /// The maximum size of a version answer.
@@ -67,9 +68,9 @@ pub(super) fn ready(sandbox: &Sandbox, program: &Program, reach: Reach) -> Resul
             let mut ready = with_arguments(found, arguments, Some(*language));
             let content = language.text(source).into_owned().into();
             ready.payload = Some(Payload { content, is_executable: false });
-            let packages = || sandbox.packages.iter().filter(|packages| packages.serves(*language));
-            ready.needs.extend(packages().map(|packages| packages.folder().to_owned()));
-            let folders = packages().map(|packages| packages.modules().into_os_string());
+            let modules = || sandbox.modules.iter().filter(|modules| modules.serves(*language));
+            ready.needs.extend(modules().map(|modules| modules.directory().to_owned()));
+            let folders = modules().map(|modules| modules.search().as_os_str().to_owned());
             ready.arguments.extend(language.tail(runner.program, folders, &sandbox.arguments));
             Ok(ready)
         }
@@ -143,7 +144,7 @@ fn version(found: &Found, runner: &'static Runner, sandbox: &Sandbox) -> Result<
         .with_stdout(VERSION_BYTES)
         .with_stderr(VERSION_BYTES)
         .with_output_total(1 << 20);
-    let asked = Sandbox { limits: Some(limits), ..same_host(sandbox) };
+    let asked = Sandbox { limits: Some(limits), ..sandbox.same_host() };
     let outcome = super::run::run(&asked, &program, &Cancel::new(), Output::Captured(&mut |_| {}));
     let answer = match outcome {
         Ok(outcome) => {
@@ -176,20 +177,9 @@ fn identity(found: &Found) -> std::io::Result<(i64, i64, u64)> {
     Ok((metadata.mtime(), metadata.mtime_nsec(), metadata.size()))
 }
 
-/// A sandbox with only the host, level and search path of a request.
-fn same_host(sandbox: &Sandbox) -> Sandbox {
-    Sandbox {
-        level: sandbox.level,
-        allow_degraded: sandbox.allow_degraded,
-        host: sandbox.host.clone(),
-        search_path: sandbox.search_path.clone(),
-        ..Sandbox::new()
-    }
-}
-
 /// The package installer of a language, without arguments, with a key of its path and version: Python itself,
 /// or `npm`.
-pub(crate) fn installer(language: Language, sandbox: &Sandbox) -> Result<(Ready, String), Error> {
+pub(crate) fn find_installer(language: Language, sandbox: &Sandbox) -> Result<(Ready, String), Error> {
     let reach = prepare::reach(sandbox)?;
     let (found, runner) = find(language, sandbox, reach)?;
     let line = version(&found, runner, sandbox)
@@ -207,14 +197,13 @@ pub(crate) fn installer(language: Language, sandbox: &Sandbox) -> Result<(Ready,
     Ok((with_arguments(found, Vec::new(), None), identity))
 }
 
-/// Detects the program of a language: its path and version.
-pub(crate) fn detect(language: Language, sandbox: &Sandbox) -> Result<(PathBuf, String, bool), Error> {
+pub(crate) fn find_language(language: Language, sandbox: &Sandbox) -> Result<FoundLanguage, Error> {
     let (found, runner) = find(language, sandbox, prepare::reach(sandbox)?)?;
     let path = found.first.first().map_or_else(|| found.path.clone(), PathBuf::from);
     let line = version(&found, runner, sandbox)
         .map_err(|reason| Error::ProgramNotFound { program: path.display().to_string(), reason })?;
     let version = number(&line).map_or_else(|| line.clone(), str::to_owned);
-    Ok((path, version, matches!(runner.way, Way::Build { .. })))
+    Ok(FoundLanguage { path, version, is_compiler: matches!(runner.way, Way::Build { .. }) })
 }
 
 /// Builds code of a compiled language. None if nothing needs a build.
@@ -320,7 +309,7 @@ fn compile(
         }
     }
 
-    let mut build = same_host(sandbox);
+    let mut build = sandbox.same_host();
     build.limits = Some(limits.clone());
     build.files = vec![(file.to_owned(), Source::Bytes(source.into()))];
     if let Some(names) = names {

@@ -32,7 +32,6 @@ mod layer_programs;
 mod leaks;
 mod levels;
 mod limits;
-mod packages;
 mod pool_failures;
 mod pool_folders;
 mod pools;

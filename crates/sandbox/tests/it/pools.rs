@@ -649,7 +649,7 @@ fn a_pool_that_has_loaded_pandas_runs_an_analysis() {
         [frame.groupby('key').value.mean().to_dict(), int(np.random.randint(1 << 60))]";
     let sandbox = sandbox.limits(quick().with_wall(Duration::from_mins(1)).with_memory(1 << 30));
     let request = sandbox.clone().file("in.csv", Source::Bytes(b"key,value\na,1\na,3\nb,5\n".to_vec()));
-    let profile = toolpost_sandbox::Profile::named("data").unwrap();
+    let profile = toolpost_runtimes::Profile::named("data").unwrap();
     let builder = Pool::builder(&sandbox)
         .language(Language::Python)
         .preload(profile.modules())

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use toolpost_runtimes::Unmet;
 use toolpost_sandbox::{
-    Cancel, Error, Event, Host, Language, Layer, Level, Limits, Program, Sandbox, Source, Stdin, Unmet,
-    Verdict,
+    Cancel, Error, Event, Host, Language, Layer, Level, Limits, Program, Sandbox, Source, Stdin, Verdict,
 };
 
 use crate::support::{Mode, bash, python, quick, run};

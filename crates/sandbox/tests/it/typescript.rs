@@ -1,7 +1,7 @@
 //! TypeScript with every supported compiler.
 
 use serde_json::json;
-use toolpost_sandbox::{Language, Languages, Sandbox, Verdict};
+use toolpost_sandbox::{Language, Sandbox, Verdict};
 
 use crate::languages::{code, told};
 use crate::support::Mode;
@@ -52,5 +52,5 @@ fn types_are_removed_and_the_value_is_returned() {
         assert!(matches!(broken.verdict, Verdict::Exit { .. }), "{}", told(&broken));
         assert!(broken.stderr.text().contains('1'), "{}", told(&broken));
     }
-    println!("{:?}", Languages::detect(&sandbox(Mode::available()[0])).get(Language::TypeScript));
+    println!("{:?}", sandbox(Mode::available()[0]).find_language(Language::TypeScript));
 }

@@ -26,7 +26,6 @@ const MODULES: &[(&str, bool, &str)] = &[
     ("leaks", true, "control groups, folders and mounts are made in other ways"),
     ("levels", true, "the layers of each level are made in other ways"),
     ("limits", true, "control groups and limits count by user"),
-    ("packages", false, "an installer is a run with egress: `egress_runs` and `files`"),
     ("pool_failures", true, "as `pools`"),
     ("pool_folders", true, "a folder is attached from a namespace that the user owns"),
     ("pools", true, "spares are made in other ways"),

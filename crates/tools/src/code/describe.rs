@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use toolpost::format_duration;
-use toolpost_sandbox::{Applied, ApplyState, Interruption, Language, Reached, Unmet, Verdict};
+use toolpost_runtimes::Unmet;
+use toolpost_sandbox::{Applied, ApplyState, Interruption, Language, Reached, Verdict};
 
 use super::run::CodeResult;
 

@@ -5,7 +5,8 @@ use std::task::{Context, Poll};
 
 use serde_json::{Value, json};
 use toolpost::{Artifact, Ctx, Evidence, LogLevel, OutputLog, ToolError, data, tool};
-use toolpost_sandbox::{Cancel, Error, Event, Language, Outcome, Pool, Program, Stdin, Unmet};
+use toolpost_runtimes::Unmet;
+use toolpost_sandbox::{Cancel, Error, Event, Language, Outcome, Pool, Program, Stdin};
 
 use super::session::{CodeSession, SessionHandle};
 use super::{CodeSettings, describe, failure};

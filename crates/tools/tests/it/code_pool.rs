@@ -20,7 +20,7 @@ fn settings(pool: &CodePool) -> CodeSettings {
 fn bench(settings: CodeSettings) -> Option<Bench> {
     let host = Host::probe();
     let strict = host.availability(Level::Strict).is_some_and(|entry| entry.available);
-    let languages = host.languages(None);
+    let languages = toolpost_runtimes::Languages::of_host(host, None);
     if !strict || !languages.iter().any(|found| found.language.name() == "python" && found.available) {
         skip("no level strict, or no Python");
         return None;

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use toolpost_sandbox::{Language, Unmet};
+use toolpost_runtimes::Unmet;
+use toolpost_sandbox::Language;
 
 use crate::args::{Backend, ExecArgs};
 use crate::env;

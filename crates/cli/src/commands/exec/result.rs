@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde::Deserialize as _;
 use serde_json::Value;
-use toolpost_sandbox::{Layer, Outcome, Program, Report, Unmet, Usage, Verdict};
+use toolpost_runtimes::Unmet;
+use toolpost_sandbox::{Layer, Outcome, Program, Report, Usage, Verdict};
 
 use super::advice;
 use super::stream::Live;

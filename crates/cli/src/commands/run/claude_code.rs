@@ -7,6 +7,7 @@ use toolpost_claude_code::{
     ClaudeCode, ClaudeCodeError, ClaudeCodeErrorKind, ClaudeCodeOutput, ClaudeCodeTurn, Credential, Executor,
 };
 use toolpost_core::{RunId, RunRecord, Secret};
+use toolpost_runtimes::Languages;
 use toolpost_sandbox::{Host, Language};
 
 use super::prompt;
@@ -194,7 +195,7 @@ fn program(args: &RunArgs) -> Result<PathBuf, Failure> {
         .filter_map(|directory| directory.join("claude").canonicalize().ok())
         .find(|path| path.is_file());
     found.ok_or_else(|| {
-        let node = Host::probe().languages(Some(search.as_os_str()));
+        let node = Languages::of_host(Host::probe(), Some(search.as_os_str()));
         let node = node.iter().find(|status| status.language == Language::JavaScript);
         Failure::usage("there is no `claude` in the search path")
             .hint(install_hint(node.and_then(|status| status.version.as_deref())))

@@ -561,8 +561,8 @@ fn watch(
         let text = |path: &Path| String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned();
         let options = serde_json::json!({
             "workspace": text(place), "start": text(&start), "forks": forkable,
-            "packages": sandbox.packages.iter().filter(|packages| packages.serves(language))
-                .map(|packages| text(&packages.modules())).collect::<Vec<_>>(),
+            "packages": sandbox.modules.iter().filter(|modules| modules.serves(language))
+                .map(|modules| text(modules.search())).collect::<Vec<_>>(),
         });
         let options = options.to_string();
         match language {

@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-use crate::environment::Profile;
-use crate::{Language, Layer, Program, Report};
+use toolpost_sandbox::{Language, Layer, Program, Report};
+
+use crate::Profile;
 
 /// The maximum number of findings.
 const MAX_FINDINGS: usize = 5;
@@ -130,6 +131,7 @@ impl Unmet {
                 (None, words.join(" "))
             }
             Program::Ready(ready) => (ready.language(), String::new()),
+            _ => (None, String::new()),
         };
         let mut found = Self::search(language, &text, end(stdout), end(stderr), is_blocked(report));
         if let Some(log) = &report.egress {

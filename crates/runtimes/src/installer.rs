@@ -10,12 +10,14 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::HostPattern;
-use crate::requirements::name;
-use crate::sandbox::Variables;
-use crate::{
-    Cancel, Error, Language, Limits, Outcome, Program, Ready, Requirements, Sandbox, Verdict, Workspace,
+use toolpost_egress::shorten;
+use toolpost_sandbox::{
+    Cancel, EgressLog, Error, HostPattern, Language, Limits, Modules, Outcome, Program, Ready, Sandbox,
+    Verdict, Workspace, private_directory,
 };
+
+use crate::Requirements;
+use crate::requirements::name;
 
 /// The record of a finished directory. A directory without it is unfinished.
 const RECORD: &str = "toolpost.json";
@@ -59,7 +61,7 @@ pub(crate) struct Record {
     pub(crate) bytes: u64,
 }
 
-/// Installed packages for [`Sandbox::requirements`].
+/// Installed packages, for [`Sandbox::modules`].
 ///
 /// While a value exists, its packages are not evicted.
 #[derive(Debug, Clone)]
@@ -67,7 +69,7 @@ pub struct Installed {
     language: Language,
     folder: PathBuf,
     record: Record,
-    _in_use: Arc<File>,
+    in_use: Arc<File>,
 }
 
 impl Installed {
@@ -91,27 +93,19 @@ impl Installed {
         self.record.bytes
     }
 
-    /// The directory to mount in a run.
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    /// Whether code in a language can use it.
-    #[cfg_attr(
-        any(not(target_os = "linux"), toolpost_simulate_other_host),
-        expect(dead_code, reason = "only the Linux side reads it")
-    )]
-    pub(crate) fn serves(&self, language: Language) -> bool {
-        self.language == language
-            || (self.language == Language::JavaScript && language == Language::TypeScript)
-    }
-
     fn open(folder: &Path, language: Language) -> Option<Self> {
         let (file, record) = open_record(folder)?;
         // Eviction takes the exclusive lock.
         file.try_lock_shared().ok()?;
         let _ = file.set_modified(SystemTime::now());
-        Some(Self { language, folder: folder.to_owned(), record, _in_use: Arc::new(file) })
+        Some(Self { language, folder: folder.to_owned(), record, in_use: Arc::new(file) })
+    }
+}
+
+impl From<Installed> for Modules {
+    fn from(installed: Installed) -> Self {
+        let search = installed.modules();
+        Self::new(installed.language, installed.folder, search, installed.in_use)
     }
 }
 
@@ -135,7 +129,7 @@ impl Installer {
     /// Configures installs from the public index of each language.
     ///
     /// Uses the sandbox's level, host, search path and limits (default [`Limits::for_builds`] with 10
-    /// minutes). Of its [`crate::Egress`] it uses the address rules, limits and upstream proxy. Only the
+    /// minutes). Of its [`toolpost_sandbox::Egress`] it uses the address rules, limits and upstream proxy. Only the
     /// hosts of the index are allowed ([`Installer::hosts`]). They may also resolve to addresses for
     /// documentation and benchmarks (such as `203.0.113.0/24`), which some gateways use.
     pub fn new(sandbox: Sandbox) -> Self {
@@ -236,10 +230,10 @@ impl Installer {
         folder: &Path,
         cancel: &Cancel,
     ) -> Result<Installed, Error> {
-        let folder = crate::platform::private_folder("install packages in", folder)?;
-        let language = requirements.language;
+        let folder = private_directory("install packages in", folder)?;
+        let language = requirements.language();
         self.hosts(language)?;
-        let (tool, interpreter) = crate::platform::installer(language, &self.sandbox)?;
+        let (tool, interpreter) = self.sandbox.find_installer(language)?;
         let key = self.key(requirements, &interpreter);
         let place = folder.join(&key);
         if let Some(installed) = Installed::open(&place, language) {
@@ -273,7 +267,7 @@ impl Installer {
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        self.sandbox.limits.clone().unwrap_or_else(|| {
+        self.sandbox.own_limits().cloned().unwrap_or_else(|| {
             Limits::for_builds()
                 .with_wall(Duration::from_mins(10))
                 .with_artifacts(1)
@@ -289,26 +283,18 @@ impl Installer {
         let egress = (!hosts.is_empty()).then(|| {
             let hosts = hosts.iter().map(|host| HostPattern::new(host)).collect::<Result<_, _>>()?;
             // The client verifies the certificate of the index, so any address may serve it.
-            Ok::<_, Error>(self.sandbox.egress.clone().unwrap_or_default().only(hosts).allow_stand_ins())
+            let own = self.sandbox.own_egress().cloned().unwrap_or_default();
+            Ok::<_, Error>(own.only(hosts).allow_stand_ins())
         });
-        let mut sandbox = Sandbox {
-            limits: Some(self.limits()),
-            // The directory is this crate's own and has no personal files.
-            workspace: Workspace::LiveHost(folder.to_owned()),
-            files: Vec::new(),
-            environment: Variables::default(),
-            directory: None,
-            read_only: Vec::new(),
-            read_write: Vec::new(),
-            raw_variables: Vec::new(),
-            backend: None,
-            egress: egress.transpose()?,
-            ..self.sandbox.clone()
-        };
-        for path in self.certificate.iter().chain(&self.find_links) {
-            sandbox.read_only.push(path.canonicalize().map_err(|source| file_error(path, source))?);
+        // The directory is this crate's own and has no personal files.
+        let workspace = Workspace::LiveHost(folder.to_owned());
+        let mut sandbox = self.sandbox.same_host().limits(self.limits()).workspace(workspace);
+        if let Some(egress) = egress.transpose()? {
+            sandbox = sandbox.egress(egress);
         }
-        Ok(sandbox)
+        self.certificate.iter().chain(&self.find_links).try_fold(sandbox, |sandbox, path| {
+            Ok(sandbox.read_only(path.canonicalize().map_err(|source| file_error(path, source))?))
+        })
     }
 
     /// The `pip` options for the package sources.
@@ -340,12 +326,11 @@ impl Installer {
         folder: &Path,
         cancel: &Cancel,
     ) -> Result<Outcome, Error> {
-        tool.arguments
-            .extend(["-I", "-m", "pip", "install", "--target", PYTHON_PACKAGES].map(OsString::from));
-        tool.arguments.extend(PIP_OPTIONS.map(OsString::from));
-        tool.arguments.extend(self.sources()?);
-        tool.arguments.push("--".into());
-        tool.arguments.extend(packages.iter().map(OsString::from));
+        tool.extend(["-I", "-m", "pip", "install", "--target", PYTHON_PACKAGES]);
+        tool.extend(PIP_OPTIONS);
+        tool.extend(self.sources()?);
+        tool.extend(["--"]);
+        tool.extend(packages);
         let sandbox = self.confined(folder, Language::Python)?;
         sandbox.run(&Program::Ready(tool), cancel, &mut |_| {})
     }
@@ -359,18 +344,18 @@ impl Installer {
     ) -> Result<Outcome, Error> {
         let fixed =
             ["install", "--no-audit", "--no-fund", "--no-update-notifier", "--omit=dev", "--cache=/tmp/npm"];
-        tool.arguments.extend(fixed.map(OsString::from));
+        tool.extend(fixed);
         if !self.allow_build {
-            tool.arguments.push("--ignore-scripts".into());
+            tool.extend(["--ignore-scripts"]);
         }
         let address = self.address(Language::JavaScript);
-        tool.arguments.push(format!("--registry={address}").into());
+        tool.extend([format!("--registry={address}")]);
         if let Some(file) = &self.certificate {
             let file = file.canonicalize().map_err(|source| file_error(file, source))?;
-            tool.arguments.push(format!("--cafile={}", file.display()).into());
+            tool.extend([format!("--cafile={}", file.display())]);
         }
-        tool.arguments.push("--".into());
-        tool.arguments.extend(packages.iter().map(OsString::from));
+        tool.extend(["--"]);
+        tool.extend(packages);
         // Otherwise npm uses a parent directory with a package file.
         let package = folder.join("package.json");
         std::fs::write(&package, "{\"private\": true}").map_err(|source| file_error(&package, source))?;
@@ -385,9 +370,9 @@ impl Installer {
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text);
         };
-        part(requirements.language.name().as_bytes());
+        part(requirements.language().name().as_bytes());
         part(interpreter.as_bytes());
-        part(self.address(requirements.language).as_bytes());
+        part(self.address(requirements.language()).as_bytes());
         part(self.find_links.as_deref().unwrap_or(Path::new("")).as_os_str().as_encoded_bytes());
         part(format!("{} {} {}", self.offline, self.allow_build, std::env::consts::ARCH).as_bytes());
         for package in requirements.packages() {
@@ -561,11 +546,8 @@ fn locked(folder: &Path) -> Vec<String> {
 
 /// The host of an index URL, with its port if given.
 fn host(address: &str) -> Result<String, Error> {
-    let refuse = |reason: &str| Error::InvalidName {
-        what: "index",
-        name: crate::level::shorten(address),
-        reason: reason.into(),
-    };
+    let refuse =
+        |reason: &str| Error::InvalidName { what: "index", name: shorten(address), reason: reason.into() };
     let rest = address
         .strip_prefix("https://")
         .or_else(|| address.strip_prefix("http://"))
@@ -612,7 +594,7 @@ pub(crate) fn failed(packages: &[String], outcome: &Outcome) -> Error {
     if !matches!(outcome.verdict, Verdict::Exit { .. }) {
         reason = format!("{:?} {reason}", outcome.verdict);
     }
-    if let Some(refused) = outcome.report.egress.as_ref().and_then(crate::EgressLog::refusal) {
+    if let Some(refused) = outcome.report.egress.as_ref().and_then(EgressLog::refusal) {
         // The client only reports that it found nothing.
         reason = format!("{}; {reason}", refused.message);
     }
@@ -645,15 +627,15 @@ mod tests {
     #[test]
     fn a_failure_names_the_package() {
         let packages = ["good==1".to_owned(), "no-such==2".to_owned()];
-        let report = crate::Report::new("process", None, crate::Level::Strict);
+        let report = toolpost_sandbox::Report::new("process", None, toolpost_sandbox::Level::Strict);
         let mut outcome = Outcome::new(Verdict::Exit { code: 1 }, report);
         let text = "ERROR: Could not find a version that satisfies the requirement no-such==2 (from versions: none)\n\
                     ERROR: No matching distribution found for no-such==2";
-        outcome.stderr = crate::Captured::keep(text.as_bytes(), 4096);
+        outcome.stderr = toolpost_sandbox::Captured::keep(text.as_bytes(), 4096);
         let Error::Requirement { package, reason } = failed(&packages, &outcome) else { panic!() };
         assert_eq!(package, "no-such==2");
         assert!(reason.contains("No matching distribution"), "{reason}");
-        let refused: crate::EgressLog = serde_json::from_value(serde_json::json!({
+        let refused: EgressLog = serde_json::from_value(serde_json::json!({
             "connections": 1, "requests": 1, "refused": 1, "bytes_up": 0, "bytes_down": 0, "limits_reached": [],
             "events_left_out": 0, "events": [{
                 "at_ms": 0, "duration_ms": 0, "kind": "connect", "target": "pypi.org:443", "method": null,
@@ -667,7 +649,7 @@ mod tests {
         assert_eq!(package, "no-such==2");
         assert!(reason.starts_with("the address 10.0.0.1 belongs to a private network; ERROR"), "{reason}");
         outcome.report.egress = None;
-        outcome.stderr = crate::Captured::keep(b"something else", 4096);
+        outcome.stderr = toolpost_sandbox::Captured::keep(b"something else", 4096);
         let Error::Requirement { package, .. } = failed(&packages, &outcome) else { panic!() };
         assert_eq!(package, "good==1, no-such==2");
     }

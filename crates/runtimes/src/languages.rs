@@ -1,11 +1,12 @@
 //! Which languages a host can run, with which programs, and how to install the others.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 
-use crate::{Error, Language, Sandbox};
+use toolpost_sandbox::{Error, Host, Language, Sandbox};
 
 /// Concurrent version queries.
 const AT_ONCE: usize = 4;
@@ -66,6 +67,14 @@ impl Languages {
         Self(all)
     }
 
+    /// The same for a host and a search path in the form of `PATH`, by default [`SYSTEM_SEARCH_PATH`].
+    ///
+    /// [`SYSTEM_SEARCH_PATH`]: toolpost_sandbox::SYSTEM_SEARCH_PATH
+    pub fn of_host(host: &Host, search_path: Option<&OsStr>) -> Self {
+        let sandbox = Sandbox::new().host(host.clone());
+        Self::detect(&search_path.into_iter().fold(sandbox, Sandbox::search_path))
+    }
+
     /// The status of one language.
     pub fn get(&self, language: Language) -> Option<&LanguageStatus> {
         self.iter().find(|status| status.language == language)
@@ -96,13 +105,13 @@ fn status(language: Language, sandbox: &Sandbox) -> LanguageStatus {
         reason: None,
         hint: None,
     };
-    match crate::platform::detect(language, sandbox) {
-        Ok((path, version, compiled)) => {
+    match sandbox.find_language(language) {
+        Ok(found) => {
             status = LanguageStatus {
                 available: true,
-                path: Some(path),
-                version: Some(version),
-                compiled,
+                path: Some(found.path),
+                version: Some(found.version),
+                compiled: found.is_compiler,
                 ..status
             };
         }

@@ -1,14 +1,16 @@
 //! Profiles (named lists of Python packages) and the virtual environments that contain them.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use toolpost_egress::shorten;
+use toolpost_sandbox::{Cancel, Error, Language, Level, Program, Ready, Sandbox, private_directory};
+
 use crate::installer::{PIP_OPTIONS, distributions, failed, file_error, finish, lock, open_record, remove};
-use crate::level::{nearest, shorten};
 use crate::requirements::name;
-use crate::{Cancel, Error, Installer, Language, Level, Program, Requirements, Sandbox};
+use crate::{Installer, Requirements};
 
 /// The profile `data`, in the format of [`Profile::parse`].
 const DATA: &str = include_str!("../profiles/data.txt");
@@ -48,14 +50,12 @@ impl Profile {
     /// joblib.
     ///
     /// # Errors
-    /// [`Error::InvalidName`] suggests the nearest name.
+    /// [`Error::InvalidName`] lists the profiles.
     pub fn named(name: &str) -> Result<Self, Error> {
         if name == "data" {
             return Self::parse(name, DATA);
         }
-        let meant =
-            nearest(name, &Self::NAMES).map(|name| format!(", did you mean `{name}`?")).unwrap_or_default();
-        let reason = format!("there is no such profile{meant}; profiles are {}", Self::NAMES.join(", "));
+        let reason = format!("there is no such profile; profiles are {}", Self::NAMES.join(", "));
         Err(Error::InvalidName { what: "profile", name: shorten(name), reason })
     }
 
@@ -183,11 +183,11 @@ impl Environment {
         cancel: &Cancel,
     ) -> Result<Self, Error> {
         let requirements = profile.requirements()?;
-        let folder = crate::platform::private_folder("create environments in", folder)?;
+        let folder = private_directory("create environments in", folder)?;
         installer.hosts(Language::Python)?;
         let mut installer = installer.clone();
-        installer.sandbox.level = Some(Level::Standard);
-        let (tool, interpreter) = crate::platform::installer(Language::Python, &installer.sandbox)?;
+        installer.sandbox = installer.sandbox.level(Level::Standard);
+        let (tool, interpreter) = installer.sandbox.find_installer(Language::Python)?;
         let place = folder.join(&profile.name);
         let _lock = lock(&folder.join(format!(".{}.lock", profile.name)), cancel, installer.limits().wall)?;
         if let Some(environment) = Self::open(&place)
@@ -208,7 +208,7 @@ impl Environment {
 
     fn fill(
         place: &Path,
-        mut tool: crate::Ready,
+        tool: Ready,
         requirements: &Requirements,
         interpreter: String,
         installer: &Installer,
@@ -217,14 +217,14 @@ impl Environment {
         const SCRIPT: &str = r#"python=$1; shift
 "$python" -I -m venv env || { echo "ERROR: this Python lacks venv; for example apt-get install python3-venv" >&2; exit 1; }
 exec env/bin/python -I -m pip install "$@""#;
-        let mut arguments: Vec<OsString> =
-            vec!["-c".into(), SCRIPT.into(), "sh".into(), tool.path.into_os_string()];
-        arguments.extend(PIP_OPTIONS.map(OsString::from));
-        arguments.extend(installer.sources()?);
-        arguments.push("--".into());
-        arguments.extend(requirements.packages().iter().map(OsString::from));
-        tool.path = "/bin/sh".into();
-        tool.arguments = arguments;
+        let python = tool.path().to_owned();
+        let mut tool = tool.replaced_by("/bin/sh");
+        tool.extend(["-c", SCRIPT, "sh"]);
+        tool.extend([python]);
+        tool.extend(PIP_OPTIONS);
+        tool.extend(installer.sources()?);
+        tool.extend(["--"]);
+        tool.extend(requirements.packages());
         let outcome =
             installer.confined(place, Language::Python)?.run(&Program::Ready(tool), cancel, &mut |_| {})?;
         if !outcome.verdict.is_ok() {
@@ -298,7 +298,7 @@ mod tests {
         let modules: Vec<&str> = data.modules().collect();
         assert!(modules.contains(&"sklearn") && modules.contains(&"PIL") && modules.contains(&"dateutil"));
         let error = Profile::named("dta").unwrap_err().to_string();
-        assert!(error.contains("did you mean `data`"), "{error}");
+        assert!(error.contains("profiles are data"), "{error}");
     }
 
     #[test]

@@ -1,15 +1,32 @@
 //! Installed packages, and environments with a profile's packages.
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::json;
+use toolpost_runtimes::{Environment, Installer, Profile, Requirements};
 use toolpost_sandbox::{
-    Cancel, Egress, Environment, Error, Installer, Language, Level, Profile, Program, Requirements, Sandbox,
-    Verdict, Workspace,
+    Cancel, Egress, Error, Host, Language, Level, Limits, Outcome, Program, Sandbox, Verdict, Workspace,
 };
 
-use crate::languages::{code, told};
-use crate::support::{Mode, quick, run};
+/// Limits under which a hanging test ends soon.
+fn quick() -> Limits {
+    Limits::default().with_wall(Duration::from_secs(20))
+}
+
+fn at(level: Level) -> Sandbox {
+    Sandbox::new().level(level).limits(quick())
+}
+
+fn code(sandbox: &Sandbox, language: Language, source: &str) -> Outcome {
+    sandbox.run(&Program::code(language, source), &Cancel::new(), &mut |_| {}).unwrap()
+}
+
+/// The relevant parts of an outcome, for messages.
+fn told(outcome: &Outcome) -> String {
+    let (stdout, stderr) = (outcome.stdout.text(), outcome.stderr.text());
+    format!("{:?} stdout: {stdout} stderr: {stderr} {:?}", outcome.verdict, outcome.report.notes)
+}
 
 /// Creates a directory with wheels: `hello-toolpost` 1.0 and 2.0, where 2.0 needs `depends-toolpost`.
 fn wheels(folder: &Path) {
@@ -31,8 +48,7 @@ import tarfile
 with tarfile.open("source-toolpost-1.0.tar.gz", "w:gz") as archive:
     archive.add("x/setup.py", "source-toolpost-1.0/setup.py")
 "#;
-    let sandbox = Sandbox::new().limits(quick());
-    let outcome = run(&sandbox, &Program::code(Language::Python, script)).unwrap();
+    let outcome = code(&Sandbox::new().limits(quick()), Language::Python, script);
     assert_eq!(outcome.verdict, Verdict::Ok, "{}", told(&outcome));
     outcome.export(folder).unwrap();
     std::fs::remove_dir_all(folder.join("x")).unwrap();
@@ -40,13 +56,14 @@ with tarfile.open("source-toolpost-1.0.tar.gz", "w:gz") as archive:
 
 /// An installer, if this host has one.
 fn installer(name: &str) -> Option<Installer> {
-    if !Mode::available().contains(&Mode::Strict) {
+    if !Host::probe().availability(Level::Strict).is_some_and(|entry| entry.available) {
         println!("SKIP {name}: no namespaces");
         return None;
     }
     let sandbox = Sandbox::new().level(Level::Strict);
-    let probe = run(&sandbox, &Program::code(Language::Python, "import pip"));
-    if !probe.is_ok_and(|outcome| outcome.verdict.is_ok()) {
+    let probe = Program::code(Language::Python, "import pip");
+    let found = sandbox.run(&probe, &Cancel::new(), &mut |_| {});
+    if !found.is_ok_and(|outcome| outcome.verdict.is_ok()) {
         println!("SKIP {name}: no Python with pip");
         return None;
     }
@@ -83,27 +100,27 @@ fn packages_are_installed_once_and_a_run_finds_them_read_only() {
                   except OSError: wrote = False\n\
                   [hello_toolpost.VALUE, wrote]";
     for (packages, value) in [(&newest, 2), (&old, 1)] {
-        for mode in [Mode::Strict, Mode::Standard] {
-            let sandbox = mode.sandbox().requirements(packages.clone());
-            let outcome = code(&sandbox, Language::Python, source).unwrap();
-            assert_eq!(outcome.value, Some(json!([value, false])), "{mode:?} {}", told(&outcome));
+        for level in [Level::Strict, Level::Standard] {
+            let sandbox = at(level).modules(packages.clone());
+            let outcome = code(&sandbox, Language::Python, source);
+            assert_eq!(outcome.value, Some(json!([value, false])), "{level} {}", told(&outcome));
         }
     }
     // A session sees them too. A pool, whose interpreters started before, starts such a run cold.
-    let sandbox = Mode::Strict.sandbox().requirements(old.clone());
+    let sandbox = at(Level::Strict).modules(old.clone());
     let session = toolpost_sandbox::Session::start(&sandbox, Language::Python).unwrap();
     let cell =
         session.run(source, &toolpost_sandbox::CellLimits::default(), &Cancel::new(), &mut |_| {}).unwrap();
     assert_eq!(cell.value, Some(json!([1, false])), "{}", told(&cell));
-    let pool = toolpost_sandbox::Pool::builder(&Mode::Strict.sandbox())
+    let pool = toolpost_sandbox::Pool::builder(&at(Level::Strict))
         .language(Language::Python)
         .idle_workers(1)
         .build()
         .unwrap();
-    let outcome = code(&sandbox.backend(std::sync::Arc::new(pool)), Language::Python, source).unwrap();
+    let outcome = code(&sandbox.backend(std::sync::Arc::new(pool)), Language::Python, source);
     assert_eq!(outcome.value, Some(json!([1, false])), "{}", told(&outcome));
     assert!(outcome.report.notes.iter().any(|note| note.contains("packages")), "{}", told(&outcome));
-    let without = code(&Mode::Strict.sandbox(), Language::Python, source).unwrap();
+    let without = code(&at(Level::Strict), Language::Python, source);
     assert!(without.stderr.text().contains("ModuleNotFoundError"), "{}", told(&without));
 }
 
@@ -165,7 +182,7 @@ fn an_environment_is_created_once_listed_used_and_removed() {
     wheels(&links);
     let installer = installer.find_links(&links).offline(true);
     let profile = Profile::parse("own", "hello-toolpost==2.0 hello_toolpost\n").unwrap();
-    let missing = profile.missing(&Mode::Strict.sandbox()).unwrap();
+    let missing = profile.missing(&at(Level::Strict)).unwrap();
     assert_eq!(missing, profile.packages.iter().collect::<Vec<_>>());
     let environment = match Environment::build(&profile, &place, &installer, &Cancel::new()) {
         Err(Error::Requirement { reason, .. }) if reason.contains("python3-venv") => {
@@ -177,11 +194,10 @@ fn an_environment_is_created_once_listed_used_and_removed() {
     assert_eq!(environment.version("hello-toolpost"), Some("2.0"), "{environment:?}");
     assert_eq!(environment.version("depends-toolpost"), Some("0.5"));
     assert_eq!(Environment::list(&place), std::slice::from_ref(&environment));
-    for mode in [Mode::Strict, Mode::Standard] {
-        let sandbox = mode.sandbox().environment(&environment);
-        let outcome =
-            code(&sandbox, Language::Python, "import hello_toolpost\nhello_toolpost.VALUE").unwrap();
-        assert_eq!(outcome.value, Some(json!(2)), "{mode:?} {}", told(&outcome));
+    for level in [Level::Strict, Level::Standard] {
+        let sandbox = at(level).search_first(environment.programs());
+        let outcome = code(&sandbox, Language::Python, "import hello_toolpost\nhello_toolpost.VALUE");
+        assert_eq!(outcome.value, Some(json!(2)), "{level} {}", told(&outcome));
         assert!(profile.missing(&sandbox).unwrap().is_empty());
     }
     // The same list by the same Python is reused; nothing could be installed any more.
@@ -279,7 +295,7 @@ package = {"name": "hello-toolpost", "version": "1.0.0", "main": "index.js", "sc
 pack("hello-toolpost", {"package.json": json.dumps(package), "index.js": "module.exports = { value: 42 };",
      "mark.js": "require('fs').writeFileSync('marked', '1')"})
 "#;
-    let packed = run(&Sandbox::new(), &Program::code(Language::Python, make)).unwrap();
+    let packed = code(&Sandbox::new(), Language::Python, make);
     let archive = packed.artifacts.first().unwrap_or_else(|| panic!("{}", told(&packed))).read().unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -317,10 +333,10 @@ pack("hello-toolpost", {"package.json": json.dumps(package), "index.js": "module
         "require('hello-toolpost').value",
         "import hello from 'hello-toolpost';\nconsole.log('::result', await hello.value)",
     ] {
-        let sandbox = Mode::Strict.sandbox().requirements(packages.clone());
-        let outcome = code(&sandbox, Language::JavaScript, source).unwrap();
+        let sandbox = at(Level::Strict).modules(packages.clone());
+        let outcome = code(&sandbox, Language::JavaScript, source);
         assert_eq!(outcome.value, Some(json!(42)), "{source} {}", told(&outcome));
-        let without = code(&Mode::Strict.sandbox(), Language::JavaScript, source).unwrap();
+        let without = code(&at(Level::Strict), Language::JavaScript, source);
         assert!(!without.verdict.is_ok(), "{source} {}", told(&without));
     }
     let missing = Requirements::npm(["no-such-toolpost"]).unwrap();

@@ -1,7 +1,7 @@
 //! Package requirements: accepted forms of names and versions.
 
-use crate::level::shorten;
-use crate::{Error, Language};
+use toolpost_egress::shorten;
+use toolpost_sandbox::{Error, Language};
 
 /// The maximum number of packages in a list.
 const MAX_PACKAGES: usize = 256;
@@ -16,9 +16,9 @@ const ARCHIVES: [&str; 9] =
 /// Paths, URLs and options, which installers accept too, are rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirements {
-    pub(crate) language: Language,
+    language: Language,
     /// Sorted, without duplicates and spaces.
-    pub(crate) packages: Vec<String>,
+    packages: Vec<String>,
 }
 
 impl Requirements {

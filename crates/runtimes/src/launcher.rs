@@ -3,10 +3,11 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path};
 
-use crate::installer::Installed;
-use crate::level::shorten;
+use toolpost_egress::shorten;
+use toolpost_sandbox::{Error, Language};
+
 use crate::requirements::name;
-use crate::{Error, Language, Requirements};
+use crate::{Installed, Requirements};
 
 /// The largest package metadata file in bytes; a larger one is ignored.
 const MAX_FILE: u64 = 1 << 20;
