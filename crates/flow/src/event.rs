@@ -1,0 +1,69 @@
+//! What happens in a run, in the order in which it is stored.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use toolpost_core::ToolError;
+
+/// The version of the format of stored events.
+pub(crate) const VERSION: u8 = 1;
+
+/// One event of a run. What follows from it, such as the start of the next step, is not stored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FlowEvent {
+    /// The run began: always the first event.
+    RunStarted {
+        /// The version of the format.
+        v: u8,
+        /// The plan as data, with its sub-flows.
+        plan: Value,
+        /// The SHA-256 of the plan.
+        hash: String,
+        /// The checked inputs.
+        input: Value,
+    },
+    /// An attempt of a step began. It may be stored after the step's end, since nothing depends on it.
+    StepStarted {
+        /// The path of the step.
+        step: String,
+        /// The number of the attempt, from 1.
+        attempt: u32,
+    },
+    /// A step ended with an output.
+    StepSucceeded {
+        /// The path of the step.
+        step: String,
+        /// Its output.
+        output: Value,
+    },
+    /// An attempt of a step failed.
+    StepFailed {
+        /// The path of the step.
+        step: String,
+        /// Why.
+        error: ToolError,
+    },
+    /// A step was stopped.
+    StepCancelled {
+        /// The path of the step.
+        step: String,
+    },
+    /// A value from outside arrived.
+    Signal {
+        /// The name that a step waits for.
+        name: String,
+        /// The value.
+        value: Value,
+    },
+    /// The run shall end.
+    CancelRequested {
+        /// Why.
+        reason: String,
+    },
+    /// Another process continues the run.
+    Resumed {
+        /// The process.
+        owner: String,
+    },
+}

@@ -1,0 +1,347 @@
+//! Stored runs: one document per run. Its value is the head, the events of its changes are those of the run.
+//!
+//! The process that runs a flow is the only writer of its document; a second one fails, because each change names the
+//! version that it is based on. What comes from other processes is in a second document, the inbox.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use toolpost_core::{
+    Commit, Committed, DocStore, Document, Masks, Patch, RunId, Timestamp, ToolError, Write,
+};
+
+use crate::event::{FlowEvent, VERSION};
+use crate::outcome::RunStatus;
+
+/// The prefix of the documents of runs.
+const RUNS: &str = "flows/";
+/// The prefix of their inboxes.
+const INBOXES: &str = "flow-inboxes/";
+/// Bytes of events in one change. As JSON within JSON they may double, and a change has at most 2 MiB by default.
+const PIECE: usize = 512 * 1024;
+/// Changes that are read at once.
+const PAGE: usize = 64;
+/// Batches that wait for the writer.
+const QUEUE: usize = 64;
+/// Attempts to append to an inbox beside other processes.
+const MAX_ATTEMPTS: usize = 50;
+
+/// The figures of a stored run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct FlowSummary {
+    /// The version of the format.
+    pub v: u8,
+    /// The run.
+    pub id: RunId,
+    /// The name of the plan.
+    pub name: String,
+    /// The SHA-256 of the plan.
+    pub hash: String,
+    /// How it ended, or that it has not.
+    pub status: RunStatus,
+    /// The process that runs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// When it began.
+    pub started: Timestamp,
+    /// When it ended, or when its last event was stored.
+    pub updated: Timestamp,
+    /// The number of stored events.
+    pub events: u64,
+    /// The steps that succeeded.
+    pub succeeded: u64,
+    /// The steps that failed.
+    pub failed: u64,
+    /// The names of the signals that steps wait for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<String>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ToolErrorText>,
+    /// The version of the inbox whose messages are in the events.
+    #[serde(default)]
+    pub inbox: u64,
+}
+
+/// The code and the message of an error.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolErrorText {
+    /// The code, such as `DEPENDENCY`.
+    pub code: String,
+    /// The message.
+    pub message: String,
+    /// The step that failed first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+}
+
+impl ToolErrorText {
+    pub(crate) fn of(error: &ToolError) -> Self {
+        let step = error.context().get("step").and_then(Value::as_str).map(str::to_owned);
+        Self { code: error.code().as_str().to_owned(), message: error.message().to_owned(), step }
+    }
+}
+
+/// An event and its time.
+pub(crate) type Stamped = (Timestamp, FlowEvent);
+
+/// A piece of a batch of events. The text is JSON within JSON, so that numbers keep their digits.
+#[derive(Serialize, Deserialize)]
+struct Piece {
+    v: u8,
+    part: u32,
+    #[serde(default)]
+    more: bool,
+    text: String,
+}
+
+/// The documents of runs in a store.
+#[derive(Clone)]
+pub(crate) struct Journal {
+    store: Arc<dyn DocStore>,
+    masks: Masks,
+}
+
+/// A run that this process writes.
+pub(crate) struct Record {
+    document: Document,
+    pub(crate) head: FlowSummary,
+}
+
+impl Journal {
+    pub(crate) fn new(store: Arc<dyn DocStore>, masks: Masks) -> Self {
+        Self { store, masks }
+    }
+
+    /// Begins the document of a run.
+    pub(crate) async fn create(&self, head: FlowSummary, events: &[Stamped]) -> Result<Record, ToolError> {
+        let document = Document { id: format!("{RUNS}{}", head.id), version: 0, value: Arc::default() };
+        let mut record = Record { document, head };
+        self.append(&mut record, events).await?;
+        Ok(record)
+    }
+
+    /// Appends events and stores the head.
+    ///
+    /// # Errors
+    /// `CONFLICT` if another process has written, and errors of the store.
+    pub(crate) async fn append(&self, record: &mut Record, events: &[Stamped]) -> Result<(), ToolError> {
+        record.head.events += events.len() as u64;
+        let text = self.masks.text(&serde_json::to_string(events)?);
+        let mut rest = text.as_str();
+        for part in 0.. {
+            let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE));
+            rest = after;
+            let more = !rest.is_empty();
+            // The head counts the events once they are complete.
+            let value = if more { mark(&record.document.value, part) } else { serde_json::to_value(&record.head)? };
+            let piece = Piece { v: VERSION, part, more, text: piece.to_owned() };
+            record.document = self.commit(&record.document, value, json!(piece)).await?;
+            if !more {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn commit(&self, document: &Document, value: Value, event: Value) -> Result<Document, ToolError> {
+        let patch = Patch::diff(&document.value, &value).to_value();
+        let value = Arc::new(value);
+        let write =
+            Write { id: document.id.clone(), base: document.version, patch, value: Arc::clone(&value) };
+        let commit = Commit { writes: vec![write], event: Some(event), ..Commit::default() };
+        match self.store.commit(commit).await? {
+            Committed::Done(versions) => {
+                let version = versions.first().copied().unwrap_or(document.version + 1);
+                Ok(Document { id: document.id.clone(), version, value })
+            }
+            Committed::Conflict(_) => Err(ToolError::conflict("another process continues this run")
+                .suggest("`toolpost flow show` follows it.")),
+        }
+    }
+
+    /// The summary of a run.
+    pub(crate) async fn summary(&self, id: RunId) -> Result<FlowSummary, ToolError> {
+        let document = self.store.load(&format!("{RUNS}{id}")).await?;
+        head_of(&document)
+    }
+
+    /// Reads a run with its events.
+    pub(crate) async fn open(&self, id: RunId) -> Result<(Record, Vec<Stamped>), ToolError> {
+        let document = self.store.load(&format!("{RUNS}{id}")).await?;
+        let head = head_of(&document)?;
+        let mut events: Vec<Stamped> = Vec::new();
+        let (mut text, mut next, mut after) = (String::new(), 0, 0);
+        while after < document.version {
+            let count = PAGE.min(usize::try_from(document.version - after).unwrap_or(PAGE));
+            let changes = self.store.log(&document.id, after, count).await?;
+            if changes.is_empty() {
+                return Err(invalid(&document.id, "its history is incomplete"));
+            }
+            for change in changes {
+                after = change.version;
+                let piece: Piece = change
+                    .event
+                    .and_then(|event| serde_json::from_value(event).ok())
+                    .filter(|piece: &Piece| piece.v == VERSION)
+                    .ok_or_else(|| invalid(&document.id, "an event has another format"))?;
+                if piece.part == 0 {
+                    text.clear();
+                } else if piece.part != next {
+                    return Err(invalid(&document.id, "an event lacks a part"));
+                }
+                next = piece.part + 1;
+                text.push_str(&piece.text);
+                if !piece.more {
+                    let batch: Vec<Stamped> = serde_json::from_str(&text)
+                        .map_err(|error| invalid(&document.id, &error.to_string()))?;
+                    events.extend(batch);
+                }
+            }
+        }
+        Ok((Record { document, head }, events))
+    }
+
+    /// The latest runs, at most `limit`.
+    pub(crate) async fn list(&self, limit: usize) -> Result<Vec<FlowSummary>, ToolError> {
+        const MAX: usize = 10_000;
+        let mut names: Vec<String> = Vec::new();
+        loop {
+            let page = self.store.list(RUNS, names.last().map(String::as_str), 1_000).await?;
+            if page.is_empty() || names.len() > MAX {
+                break;
+            }
+            names.extend(page.into_iter().map(|(name, _)| name));
+        }
+        let mut found = Vec::new();
+        for name in names.iter().rev().take(limit) {
+            found.extend(head_of(&self.store.load(name).await?).ok());
+        }
+        Ok(found)
+    }
+
+    /// The only run whose id begins with a text, or the latest one for `last`.
+    pub(crate) async fn find(&self, start: &str) -> Result<RunId, ToolError> {
+        let unknown = || {
+            ToolError::not_found(format!("there is no run `{start}`")).suggest("`toolpost flow ls` lists the runs.")
+        };
+        if start == "last" {
+            return self.list(1).await?.first().map(|run| run.id).ok_or_else(unknown);
+        }
+        let start = start.trim().to_ascii_lowercase();
+        if start.is_empty() || !start.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            return Err(unknown());
+        }
+        match self.store.list(&format!("{RUNS}{start}"), None, 2).await?.as_slice() {
+            [(name, _)] => name.trim_start_matches(RUNS).parse().map_err(|_| unknown()),
+            [] => Err(unknown()),
+            _ => Err(ToolError::invalid_input(format!("several runs begin with `{start}`"))
+                .suggest("Give more characters of the id.")),
+        }
+    }
+
+    /// Deletes a run. Returns whether it existed.
+    pub(crate) async fn delete(&self, id: RunId) -> Result<bool, ToolError> {
+        self.store.forget(&format!("{INBOXES}{id}")).await?;
+        self.store.forget(&format!("{RUNS}{id}")).await
+    }
+
+    /// Puts an event into the inbox of a run, for the process that runs it.
+    pub(crate) async fn send(&self, id: RunId, event: &FlowEvent) -> Result<(), ToolError> {
+        let name = format!("{INBOXES}{id}");
+        for _ in 0..MAX_ATTEMPTS {
+            let document = self.store.load(&name).await?;
+            let value = json!({ "v": VERSION, "messages": document.version + 1 });
+            match self.commit(&document, value, serde_json::to_value(event)?).await {
+                Err(error) if error.code() == toolpost_core::Code::Conflict => {}
+                other => return other.map(|_| ()),
+            }
+        }
+        Err(ToolError::overloaded("other processes write to this run's inbox all the time"))
+    }
+
+    /// The events in the inbox after a version, and the new version.
+    pub(crate) async fn received(&self, id: RunId, after: u64) -> Result<(Vec<FlowEvent>, u64), ToolError> {
+        let name = format!("{INBOXES}{id}");
+        if self.store.load(&name).await?.version <= after {
+            return Ok((Vec::new(), after));
+        }
+        let changes = self.store.log(&name, after, PAGE).await?;
+        let last = changes.last().map_or(after, |change| change.version);
+        let events = changes.into_iter().filter_map(|change| serde_json::from_value(change.event?).ok());
+        Ok((events.collect(), last))
+    }
+}
+
+/// A value that differs, for a change that only has a piece of events.
+fn mark(value: &Value, part: u32) -> Value {
+    let mut value = value.clone();
+    match &mut value {
+        Value::Object(members) => {
+            members.insert("part".to_owned(), part.into());
+            value
+        }
+        _ => json!({ "part": part }),
+    }
+}
+
+fn head_of(document: &Document) -> Result<FlowSummary, ToolError> {
+    if document.version == 0 {
+        return Err(ToolError::not_found(format!(
+            "there is no run `{}`",
+            document.id.trim_start_matches(RUNS)
+        )));
+    }
+    if document.value.get("v").and_then(Value::as_u64).is_some_and(|version| version > u64::from(VERSION)) {
+        return Err(invalid(&document.id, "a newer program wrote it"));
+    }
+    FlowSummary::deserialize(&*document.value).map_err(|error| invalid(&document.id, &error.to_string()))
+}
+
+fn invalid(id: &str, problem: &str) -> ToolError {
+    ToolError::dependency(format!("the stored run `{}` is invalid: {problem}", id.trim_start_matches(RUNS)))
+        .suggest("Use the program that wrote it, or delete it.")
+}
+
+/// What a run sends to its writer.
+pub(crate) struct Batch {
+    pub(crate) events: Vec<Stamped>,
+    /// Changes the head.
+    pub(crate) head: FlowSummary,
+    /// Told when the events are stored.
+    pub(crate) stored: Option<oneshot::Sender<Result<(), ToolError>>>,
+}
+
+/// Starts the writer of a run: all waiting batches become one change.
+pub(crate) fn writer(journal: Journal, mut record: Record) -> mpsc::Sender<Batch> {
+    let (sender, mut receiver) = mpsc::channel::<Batch>(QUEUE);
+    tokio::spawn(async move {
+        let mut failure: Option<ToolError> = None;
+        while let Some(first) = receiver.recv().await {
+            let mut events = first.events;
+            let mut head = first.head;
+            let mut waiting: Vec<_> = first.stored.into_iter().collect();
+            while let Ok(more) = receiver.try_recv() {
+                events.extend(more.events);
+                head = more.head;
+                waiting.extend(more.stored);
+            }
+            let done = match &failure {
+                Some(error) => Err(error.clone()),
+                None => {
+                    record.head = FlowSummary { events: record.head.events, ..head };
+                    journal.append(&mut record, &events).await
+                }
+            };
+            failure = done.as_ref().err().cloned();
+            for waiting in waiting {
+                // The run may have ended.
+                let _ = waiting.send(done.clone());
+            }
+        }
+    });
+    sender
+}

@@ -1,0 +1,32 @@
+//! Workflows: plans as data, a pure scheduler, and runs that survive a crash.
+//!
+//! A [`Plan`] is a file in YAML, JSON or TOML: steps that call tools, wait, or hold other steps. References such as
+//! `${{ steps.load.output }}` order the steps; each begins as soon as what it reads is there. [`Flows`] runs plans with a
+//! toolbox and stores each event, so that a run that was killed continues where it ended.
+//!
+//! Read `plan` first, then `machine`, which decides everything, and `run`, which does it.
+//!
+//! # Invariants
+//!
+//! - The machine is pure: the same events in the same order give the same commands. It has no clock and does no I/O.
+//! - A run keeps the plan that it began with, whatever happens to the file.
+//! - Every step is a call of the toolbox, so all checks, permissions, limits and records hold.
+//! - An ended step is never run again; a step that ran when the process died is, with the same idempotency key.
+//! - One process writes a run. Others put their messages into its inbox.
+//! - Expressions have no effects and a bounded number of instructions.
+#![forbid(unsafe_code)]
+
+mod event;
+mod journal;
+mod machine;
+mod names;
+mod outcome;
+mod plan;
+mod run;
+mod template;
+
+pub use self::event::FlowEvent;
+pub use self::journal::{FlowSummary, ToolErrorText};
+pub use self::outcome::{RunStatus, StepStatus};
+pub use self::plan::{Format, Plan, PlanError, Position, Problem};
+pub use self::run::{Durability, FlowOutcome, FlowProgress, FlowRun, Flows, ProgressSink, StoredFlow};

@@ -1,0 +1,884 @@
+//! The scheduler: a pure state machine. It takes events and gives commands; it does no I/O and has no clock.
+//!
+//! The same events in the same order give the same commands, so a stored run continues where it ended. An instance of a
+//! block is a [`Scope`]; a step of a scope is started when all steps that it needs have ended. What ends a scope ends the
+//! step that opened it, up to the run. An agenda takes the place of recursion.
+
+mod scope;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use toolpost_core::{Priority, RunId, Timestamp, ToolError, parse_duration};
+
+use self::scope::{Instances, Key, Owner, Place, Scope, State, Undo};
+use crate::event::FlowEvent;
+use crate::names::{Known, Names, Shared};
+use crate::outcome::{RunStatus, StepResult, StepStatus};
+use crate::plan::{Action, Block, BlockOutput, FailurePolicy, OnError, Plan, Step};
+
+/// The maximum number of items of a map.
+const MAX_ITEMS: usize = 10_000_000;
+/// The maximum number of signals that no step waits for yet.
+const MAX_SIGNALS: usize = 1_000;
+
+/// What a driver does next.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Runs an attempt of a step, and reports its end.
+    Run(Box<Work>),
+    /// Stops a step, and reports its end.
+    Stop {
+        step: Arc<str>,
+    },
+    /// A step waits for a signal.
+    Await {
+        step: Arc<str>,
+        signal: String,
+        /// The question for a person.
+        question: Option<String>,
+        /// The end of the wait, in milliseconds since 1970.
+        until: Option<u64>,
+    },
+    /// A step waits no longer.
+    Answered {
+        step: Arc<str>,
+    },
+    /// The run has ended.
+    End(Ended),
+}
+
+/// One attempt.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) step: Arc<str>,
+    pub(crate) attempt: u32,
+    pub(crate) task: Task,
+    /// The earliest start, in milliseconds since 1970.
+    pub(crate) not_before: u64,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) priority: Priority,
+}
+
+#[derive(Debug)]
+pub(crate) enum Task {
+    Call { tool: Arc<str>, arguments: Arc<Value> },
+    /// Nothing but the wait.
+    Wait,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: RunStatus,
+    pub(crate) output: Arc<Value>,
+    pub(crate) error: Option<ToolError>,
+}
+
+/// A step that ended, for progress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) step: Arc<str>,
+    pub(crate) status: StepStatus,
+}
+
+/// An event that does not fit the run.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Unexpected(pub(crate) String);
+
+/// One thing to do within the machine.
+#[derive(Debug)]
+enum Agenda {
+    /// Starts what a scope can start.
+    Continue(Key),
+    /// Ends a step.
+    Finish(Place, Arc<StepResult>),
+    /// Ends a scope, all of whose steps have ended.
+    Close(Key),
+    /// Begins the next instance of a map, or ends it.
+    NextItem(Place),
+    /// Undoes the last step that succeeded, or ends the run.
+    NextUndo,
+}
+
+/// A run of a plan.
+pub(crate) struct Machine {
+    plan: Arc<Plan>,
+    run: RunId,
+    instances: Instances,
+    /// The steps that a driver works on, by path.
+    working: HashMap<Arc<str>, Place>,
+    /// The steps that wait for a signal, by its name.
+    waiting: BTreeMap<String, VecDeque<Place>>,
+    /// Signals that came early.
+    signals: HashMap<String, VecDeque<Value>>,
+    early_signals: usize,
+    agenda: VecDeque<Agenda>,
+    commands: Vec<Command>,
+    changes: Vec<Change>,
+    /// Steps to undo if the run fails.
+    undo: Vec<Undo>,
+    /// The end of the run that waits for the undoing.
+    ending: Option<Ended>,
+    /// Whether an end was requested, and why.
+    cancelled: Option<String>,
+    ended: Option<Ended>,
+    /// The time of the event in work, in milliseconds since 1970.
+    now: u64,
+}
+
+impl Machine {
+    /// A run that starts now.
+    pub(crate) fn new(plan: Arc<Plan>, run: RunId, input: Value, now: Timestamp) -> Self {
+        let mut machine = Self {
+            run,
+            instances: Instances::default(),
+            working: HashMap::new(),
+            waiting: BTreeMap::new(),
+            signals: HashMap::new(),
+            early_signals: 0,
+            agenda: VecDeque::new(),
+            commands: Vec::new(),
+            changes: Vec::new(),
+            undo: Vec::new(),
+            ending: None,
+            cancelled: None,
+            ended: None,
+            now: now.as_micros() / 1_000,
+            plan: Arc::clone(&plan),
+        };
+        let variables = vec![
+            ("input".into(), Shared::new(Arc::new(input))),
+            ("run".into(), Shared::new(Arc::new(json!({ "id": run.to_string() })))),
+        ];
+        machine.open(&plan.body, variables, None, Owner::Run, "".into());
+        machine.work();
+        machine
+    }
+
+    /// The commands since the last call.
+    pub(crate) fn take_commands(&mut self) -> Vec<Command> {
+        std::mem::take(&mut self.commands)
+    }
+
+    /// The steps that ended since the last call.
+    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// The end of the run.
+    pub(crate) fn ended(&self) -> Option<&Ended> {
+        self.ended.as_ref()
+    }
+
+    /// Whether a driver works on a step.
+    pub(crate) fn is_working(&self, step: &str) -> bool {
+        self.working.contains_key(step)
+    }
+
+    /// The limit of the whole run.
+    pub(crate) fn plan_timeout(&self) -> Option<Duration> {
+        self.plan.timeout
+    }
+
+    /// The names of the signals that steps wait for.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = &str> {
+        self.waiting.iter().filter(|(_, places)| !places.is_empty()).map(|(name, _)| name.as_str())
+    }
+
+    /// Applies an event of a time.
+    ///
+    /// # Errors
+    /// The event is not one of this run now. The run is unchanged.
+    pub(crate) fn apply(&mut self, event: FlowEvent, at: Timestamp) -> Result<(), Unexpected> {
+        self.now = at.as_micros() / 1_000;
+        // They change nothing, and may be stored after the end.
+        if matches!(event, FlowEvent::StepStarted { .. } | FlowEvent::Resumed { .. }) {
+            return Ok(());
+        }
+        if self.ended.is_some() {
+            return Err(Unexpected("the run has ended".to_owned()));
+        }
+        match event {
+            FlowEvent::RunStarted { .. } => return Err(Unexpected("the run has started already".to_owned())),
+            FlowEvent::StepStarted { .. } | FlowEvent::Resumed { .. } => {}
+            FlowEvent::StepSucceeded { step, output } => {
+                let place = self.worked_on(&step)?;
+                self.finish(place, StepStatus::Succeeded, Arc::new(output), None);
+            }
+            FlowEvent::StepFailed { step, error } => {
+                let place = self.worked_on(&step)?;
+                self.attempt_failed(place, &step, &error);
+            }
+            FlowEvent::StepCancelled { step } => {
+                let place = self.worked_on(&step)?;
+                self.finish(place, StepStatus::Cancelled, Arc::default(), None);
+            }
+            FlowEvent::Signal { name, value } => self.signal(name, value)?,
+            FlowEvent::CancelRequested { reason } => self.cancel(reason),
+        }
+        self.work();
+        Ok(())
+    }
+
+    fn worked_on(&mut self, step: &str) -> Result<Place, Unexpected> {
+        let place = self.working.remove(step);
+        place.ok_or_else(|| Unexpected(format!("the step `{step}` is not running")))
+    }
+
+    /// Does what the agenda has, until only the outside can go on.
+    fn work(&mut self) {
+        while let Some(next) = self.agenda.pop_front() {
+            match next {
+                Agenda::Continue(key) => self.proceed(key),
+                Agenda::Finish(place, result) => self.end_step(place, result),
+                Agenda::Close(key) => self.close(key),
+                Agenda::NextItem(place) => self.next_item(place),
+                Agenda::NextUndo => self.next_undo(),
+            }
+        }
+    }
+
+    fn open(
+        &mut self,
+        block: &Arc<Block>,
+        variables: Vec<(Arc<str>, Arc<Shared>)>,
+        outer: Option<Arc<Known>>,
+        owner: Owner,
+        path: Arc<str>,
+    ) -> Key {
+        let known = Known::new(block, variables, outer);
+        let key = self.instances.add(Scope::new(known, owner, path));
+        self.agenda.push_back(Agenda::Continue(key));
+        key
+    }
+
+    fn finish(&mut self, place: Place, status: StepStatus, output: Arc<Value>, error: Option<ToolError>) {
+        self.agenda.push_back(Agenda::Finish(place, StepResult::new(status, output, error)));
+    }
+
+    /// Starts the ready steps of a scope, as many as its limit allows.
+    fn proceed(&mut self, key: Key) {
+        loop {
+            let Some(scope) = self.instances.get_mut(key) else { return };
+            if scope.active >= scope.known.block.max_parallel {
+                return;
+            }
+            let Some(step) = scope.ready.pop_front() else { return };
+            scope.active += 1;
+            self.begin(Place { scope: key, step });
+        }
+    }
+
+    fn names(&self, place: Place) -> Option<Names> {
+        let scope = self.instances.get(place.scope)?;
+        let block = &scope.known.block;
+        let names = Names::of(&scope.known);
+        if !block.is_pipeline {
+            return Some(names);
+        }
+        let previous = place.step.checked_sub(1).and_then(|before| scope.known.results.get(before)?.get());
+        let value = previous.map_or_else(|| Shared::new(Arc::default()), |result| Arc::clone(&result.output));
+        Some(names.with("previous", value))
+    }
+
+    fn step(&self, place: Place) -> Option<(Arc<Block>, Arc<str>)> {
+        let scope = self.instances.get(place.scope)?;
+        let block = Arc::clone(&scope.known.block);
+        let id = &block.steps.get(place.step)?.id;
+        Some((Arc::clone(&block), scope.path_of(id)))
+    }
+
+    /// Begins a step.
+    fn begin(&mut self, place: Place) {
+        let (Some((block, path)), Some(names)) = (self.step(place), self.names(place)) else { return };
+        let Some(step) = block.steps.get(place.step) else { return };
+        match step.when.as_ref().map(|when| when.is_true(&names)) {
+            Some(Ok(false)) => return self.finish(place, StepStatus::Skipped, Arc::default(), None),
+            Some(Err(reason)) => return self.step_failed(place, ToolError::invalid_input(reason)),
+            Some(Ok(true)) | None => {}
+        }
+        if let Err(error) = self.act(place, step, &path, &names) {
+            self.step_failed(place, error);
+        }
+    }
+
+    fn act(&mut self, place: Place, step: &Step, path: &Arc<str>, names: &Names) -> Result<(), ToolError> {
+        let invalid = ToolError::invalid_input;
+        let known = self.instances.get(place.scope).map(|scope| Arc::clone(&scope.known));
+        match &step.action {
+            Action::Tool { tool, arguments } => {
+                let arguments = arguments.shared(names).map_err(invalid)?;
+                self.run(place, step, path, Task::Call { tool: Arc::clone(tool), arguments }, 1, Duration::ZERO);
+            }
+            Action::Wait(template) => {
+                let value = template.value(names).map_err(invalid)?;
+                let time = wait_time(&value, self.now).map_err(invalid)?;
+                self.run(place, step, path, Task::Wait, 1, time);
+            }
+            Action::Signal(template) => match template.value(names).map_err(invalid)? {
+                Value::String(signal) if !signal.is_empty() => self.wait_for(place, step, path, signal, None),
+                other => return Err(invalid(format!("the name of a signal is a text, not `{other}`"))),
+            },
+            Action::Approve(template) => {
+                let question = match template.value(names).map_err(invalid)? {
+                    Value::String(text) => text,
+                    other => other.to_string(),
+                };
+                self.wait_for(place, step, path, path.to_string(), Some(question));
+            }
+            Action::Group(body) => {
+                let key = self.open(body, Vec::new(), known, Owner::Group(place), Arc::clone(path));
+                self.set(place, State::Inside(key));
+            }
+            Action::Map { list, .. } => {
+                let items = match list.value(names).map_err(invalid)? {
+                    Value::Array(items) if items.len() <= MAX_ITEMS => items,
+                    Value::Array(items) => {
+                        return Err(ToolError::limit(format!("the list has {} items; a map takes {MAX_ITEMS}", items.len())));
+                    }
+                    other => return Err(invalid(format!("`map` needs a list, not {}", short(&other)))),
+                };
+                self.set(place, State::Map(Box::new(scope::MapState::new(items))));
+                self.agenda.push_back(Agenda::NextItem(place));
+            }
+            Action::Loop { body, .. } => self.iterate(place, body, path, known, 0, Shared::new(Arc::default())),
+            Action::Flow { plan, input } => {
+                let input = plan.complete(input.value(names).map_err(invalid)?)?;
+                let run = known.as_ref().and_then(|known| known.variable("run"));
+                let mut variables = vec![("input".into(), Shared::new(Arc::new(input)))];
+                variables.extend(run.map(|run| ("run".into(), run)));
+                let key = self.open(&plan.body, variables, None, Owner::Group(place), Arc::clone(path));
+                self.set(place, State::Inside(key));
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, place: Place, step: &Step, path: &Arc<str>, task: Task, attempt: u32, delay: Duration) {
+        self.working.insert(Arc::clone(path), place);
+        self.set(place, State::Working { attempt });
+        self.commands.push(Command::Run(Box::new(Work {
+            step: Arc::clone(path),
+            attempt,
+            task,
+            not_before: self.after(delay),
+            timeout: step.timeout,
+            priority: step.priority,
+        })));
+    }
+
+    /// The time after a delay, in milliseconds since 1970.
+    fn after(&self, delay: Duration) -> u64 {
+        self.now.saturating_add(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn wait_for(&mut self, place: Place, step: &Step, path: &Arc<str>, signal: String, question: Option<String>) {
+        if let Some(value) = self.signals.get_mut(&signal).and_then(VecDeque::pop_front) {
+            self.early_signals -= 1;
+            self.answered(place, question.is_some(), value);
+            return;
+        }
+        self.waiting.entry(signal.clone()).or_default().push_back(place);
+        self.working.insert(Arc::clone(path), place);
+        self.set(place, State::Waiting { signal: signal.clone(), is_approval: question.is_some() });
+        let until = step.timeout.map(|timeout| self.after(timeout));
+        self.commands.push(Command::Await { step: Arc::clone(path), signal, question, until });
+    }
+
+    fn signal(&mut self, name: String, value: Value) -> Result<(), Unexpected> {
+        let Some(place) = self.waiting.get_mut(&name).and_then(VecDeque::pop_front) else {
+            if self.early_signals >= MAX_SIGNALS {
+                return Err(Unexpected(format!("more than {MAX_SIGNALS} signals wait for a step")));
+            }
+            self.early_signals += 1;
+            self.signals.entry(name).or_default().push_back(value);
+            return Ok(());
+        };
+        let state = self.instances.get(place.scope).and_then(|scope| scope.states.get(place.step));
+        let is_approval = matches!(state, Some(State::Waiting { is_approval: true, .. }));
+        if let Some((_, path)) = self.step(place) {
+            self.working.remove(&path);
+            self.commands.push(Command::Answered { step: path });
+        }
+        self.answered(place, is_approval, value);
+        Ok(())
+    }
+
+    fn answered(&mut self, place: Place, is_approval: bool, value: Value) {
+        let is_denied = is_approval && value.get("approved").and_then(Value::as_bool) != Some(true);
+        if is_denied {
+            let comment = value.get("comment").and_then(Value::as_str).map(|text| format!(": {text}"));
+            let error = ToolError::new(toolpost_core::Code::Permission, format!("it was denied{}", comment.unwrap_or_default()));
+            self.step_failed(place, error);
+        } else {
+            self.finish(place, StepStatus::Succeeded, Arc::new(value), None);
+        }
+    }
+
+    fn set(&mut self, place: Place, state: State) {
+        if let Some(scope) = self.instances.get_mut(place.scope)
+            && let Some(own) = scope.states.get_mut(place.step)
+        {
+            *own = state;
+        }
+    }
+
+    /// The end of a failed attempt: another attempt, or the step's failure.
+    fn attempt_failed(&mut self, place: Place, path: &str, error: &ToolError) {
+        let Some((block, path)) = self.step(place).filter(|(_, own)| **own == *path) else { return };
+        let Some(step) = block.steps.get(place.step) else { return };
+        let scope = self.instances.get(place.scope);
+        let state = scope.and_then(|scope| scope.states.get(place.step));
+        let attempt = match state {
+            Some(State::Working { attempt }) => *attempt,
+            // A wait has one attempt.
+            _ => {
+                self.forget_wait(place);
+                return self.step_failed(place, error.clone());
+            }
+        };
+        let is_stopping = scope.is_some_and(|scope| scope.stopping.is_some());
+        let key = format!("{} {path}", self.run);
+        match step.retry.delay(error, attempt, &key) {
+            Some(delay) if !is_stopping => {
+                let names = self.names(place);
+                let task = match (&step.action, names) {
+                    (Action::Tool { tool, arguments }, Some(names)) => {
+                        arguments.shared(&names).map(|arguments| Task::Call { tool: Arc::clone(tool), arguments })
+                    }
+                    _ => Err("only a call is tried again".to_owned()),
+                };
+                match task {
+                    Ok(task) => self.run(place, step, &path, task, attempt + 1, delay),
+                    Err(reason) => self.step_failed(place, ToolError::invalid_input(reason)),
+                }
+            }
+            _ => self.step_failed(place, error.clone()),
+        }
+    }
+
+    fn forget_wait(&mut self, place: Place) {
+        let state = self.instances.get(place.scope).and_then(|scope| scope.states.get(place.step));
+        if let Some(State::Waiting { signal, .. }) = state
+            && let Some(places) = self.waiting.get_mut(signal)
+        {
+            places.retain(|other| *other != place);
+        }
+    }
+
+    /// The final failure of a step: its handler, or its end.
+    fn step_failed(&mut self, place: Place, error: ToolError) {
+        let Some((block, path)) = self.step(place) else { return };
+        let Some(step) = block.steps.get(place.step) else { return };
+        let scope = self.instances.get(place.scope);
+        let known = scope.map(|scope| Arc::clone(&scope.known));
+        let is_stopping = scope.is_some_and(|scope| scope.stopping.is_some());
+        let is_handling = scope
+            .and_then(|scope| scope.states.get(place.step))
+            .is_some_and(|state| matches!(state, State::Handling { .. }));
+        if let (OnError::Handle(handler), false, false) = (&step.on_error, is_stopping, is_handling) {
+            let value = json!({ "code": error.code().as_str(), "message": error.message() });
+            let variables = vec![("error".into(), Shared::new(Arc::new(value)))];
+            let path = format!("{path}:error").into();
+            let key = self.open(handler, variables, known, Owner::Handler(place), path);
+            self.set(place, State::Handling { scope: key });
+            return;
+        }
+        self.finish(place, StepStatus::Failed, Arc::default(), Some(error));
+    }
+
+    /// Ends a step: counts it, frees what waits for it, and applies the failure policy.
+    fn end_step(&mut self, place: Place, result: Arc<StepResult>) {
+        let Some((block, path)) = self.step(place) else { return };
+        let Some(step) = block.steps.get(place.step) else { return };
+        self.forget_wait(place);
+        let Some(scope) = self.instances.get_mut(place.scope) else { return };
+        if scope.known.results.get(place.step).is_none_or(|slot| slot.set(Arc::clone(&result)).is_err()) {
+            return;
+        }
+        let was_active = scope.states.get(place.step).is_some_and(|state| !matches!(state, State::Pending));
+        if let Some(state) = scope.states.get_mut(place.step) {
+            *state = State::Ended;
+        }
+        if was_active {
+            scope.active = scope.active.saturating_sub(1);
+        }
+        scope.open = scope.open.saturating_sub(1);
+        let is_tolerated = matches!(step.on_error, OnError::Continue);
+        let is_hard_failure = result.status == StepStatus::Failed && !is_tolerated;
+        match result.status {
+            StepStatus::Succeeded => {
+                scope.succeeded += 1;
+                scope.first.get_or_insert(place.step);
+                if let Some(undo) = &step.undo {
+                    self.undo.push(Undo {
+                        block: Arc::clone(undo),
+                        known: Arc::clone(&scope.known),
+                        output: Arc::clone(&result.output),
+                        path: format!("{path}:undo").into(),
+                    });
+                }
+            }
+            StepStatus::Failed if is_hard_failure => {
+                scope.failed += 1;
+                if scope.error.is_none() {
+                    scope.error = result.error.as_ref().map(|error| at_step(&path, error));
+                }
+            }
+            _ => {}
+        }
+        let passes_failure = is_hard_failure || result.status == StepStatus::Blocked;
+        let mut blocked = Vec::new();
+        for next in &step.needed_by {
+            let Some(missing) = scope.missing.get_mut(*next) else { continue };
+            *missing = missing.saturating_sub(1);
+            let is_pending = scope.states.get(*next).is_some_and(|state| matches!(state, State::Pending));
+            if let (true, Some(flag)) = (passes_failure, scope.blocked.get_mut(*next)) {
+                *flag = true;
+            }
+            if *missing > 0 || !is_pending || scope.stopping.is_some() {
+                continue;
+            }
+            if scope.blocked.get(*next) == Some(&true) {
+                blocked.push(*next);
+            } else {
+                scope.make_ready(*next);
+            }
+        }
+        let (open, succeeded, failure) = (scope.open, scope.succeeded, block.failure);
+        let is_first_failure = is_hard_failure && scope.stopping.is_none();
+        let quorum_is_lost = |count: usize| succeeded + open < count;
+        let stop = match failure {
+            FailurePolicy::FailFast => is_first_failure,
+            FailurePolicy::Quorum(count) => {
+                scope.stopping.is_none() && (succeeded >= count || quorum_is_lost(count)) && open > 0
+            }
+            FailurePolicy::Continue => false,
+        };
+        self.changes.push(Change { step: path, status: result.status });
+        for step in blocked {
+            let place = Place { step, ..place };
+            self.finish(place, StepStatus::Blocked, Arc::default(), None);
+        }
+        if stop {
+            self.stop(place.scope);
+        }
+        let next = if open == 0 { Agenda::Close(place.scope) } else { Agenda::Continue(place.scope) };
+        self.agenda.push_back(next);
+    }
+
+    /// Stops a scope: what has not started never does, and what runs is asked to end.
+    fn stop(&mut self, key: Key) {
+        let mut keys = vec![key];
+        while let Some(key) = keys.pop() {
+            let Some(scope) = self.instances.get_mut(key) else { continue };
+            if scope.stopping.replace(()).is_some() {
+                continue;
+            }
+            scope.ready.clear();
+            let block = Arc::clone(&scope.known.block);
+            for (step, state) in scope.states.iter().enumerate() {
+                let place = Place { scope: key, step };
+                match state {
+                    State::Pending => {
+                        let result = StepResult::new(StepStatus::Cancelled, Arc::default(), None);
+                        self.agenda.push_back(Agenda::Finish(place, result));
+                    }
+                    State::Working { .. } | State::Waiting { .. } => {
+                        if let Some(step) = block.steps.get(step) {
+                            self.commands.push(Command::Stop { step: scope.path_of(&step.id) });
+                        }
+                    }
+                    State::Inside(inner) | State::Handling { scope: inner } => keys.push(*inner),
+                    State::Map(map) => keys.extend(map.running.iter().copied()),
+                    State::Ended => {}
+                }
+            }
+        }
+    }
+
+    fn cancel(&mut self, reason: String) {
+        if self.cancelled.is_none() {
+            self.cancelled = Some(reason);
+            if let Some(root) = self.instances.root() {
+                self.stop(root);
+            }
+        }
+    }
+
+    /// The result of a scope whose steps have all ended.
+    fn result(&self, scope: &Scope) -> Result<Arc<Value>, ToolError> {
+        let block = &scope.known.block;
+        let is_enough = match block.failure {
+            FailurePolicy::FailFast | FailurePolicy::Continue => scope.failed == 0,
+            FailurePolicy::Quorum(count) => scope.succeeded >= count,
+        };
+        if !is_enough {
+            let error = scope.error.clone().unwrap_or_else(|| ToolError::dependency("no step succeeded"));
+            return Err(match (block.failure, scope.failed) {
+                (FailurePolicy::Quorum(count), _) => error.with("quorum", format!("{} of {count}", scope.succeeded)),
+                (_, 0 | 1) => error,
+                (_, failed) => error.with("failed_steps", failed),
+            });
+        }
+        let output = |step: usize| {
+            let result = scope.known.results.get(step).and_then(|slot| slot.get());
+            result.map(|result| Arc::clone(&result.output.json)).unwrap_or_default()
+        };
+        match &block.output {
+            BlockOutput::Last => Ok(output(block.steps.len() - 1)),
+            BlockOutput::First => Ok(scope.first.map(output).unwrap_or_default()),
+            BlockOutput::All => {
+                let all = block.steps.iter().enumerate();
+                let all = all.map(|(index, step)| (step.id.to_string(), Value::clone(&output(index))));
+                Ok(Arc::new(Value::Object(all.collect())))
+            }
+            BlockOutput::Template(template) => {
+                template.shared(&Names::of(&scope.known)).map_err(|reason| {
+                    ToolError::invalid_input(format!("`output`: {reason}"))
+                })
+            }
+        }
+    }
+
+    /// Ends a scope, and tells its owner.
+    fn close(&mut self, key: Key) {
+        let Some(scope) = self.instances.remove(key) else { return };
+        let is_cancelled = scope.stopping.is_some()
+            && scope.error.is_none()
+            && !matches!(scope.known.block.failure, FailurePolicy::Quorum(count) if scope.succeeded >= count);
+        let result = if is_cancelled { Err(None) } else { self.result(&scope).map_err(Some) };
+        match scope.owner {
+            Owner::Run => self.root_closed(result),
+            Owner::Group(place) => match result {
+                Ok(output) => self.group_closed(place, &scope, output),
+                Err(Some(error)) => self.step_failed(place, error),
+                Err(None) => self.finish(place, StepStatus::Cancelled, Arc::default(), None),
+            },
+            Owner::Handler(place) => match result {
+                Ok(output) => self.finish(place, StepStatus::Succeeded, output, None),
+                Err(Some(error)) => self.finish(place, StepStatus::Failed, Arc::default(), Some(error)),
+                Err(None) => self.finish(place, StepStatus::Cancelled, Arc::default(), None),
+            },
+            Owner::Item { place, index } => self.item_closed(place, key, index, result),
+            Owner::Undo => {
+                if let (Err(Some(error)), Some(ending)) = (result, &mut self.ending) {
+                    let text = format!("compensation failed: {error}");
+                    ending.error = ending.error.take().map(|own| own.with("compensation", text));
+                }
+                self.agenda.push_back(Agenda::NextUndo);
+            }
+        }
+    }
+
+    /// The end of a group's or a sub-flow's instance, or of one iteration of a loop.
+    fn group_closed(&mut self, place: Place, scope: &Scope, output: Arc<Value>) {
+        let Some((block, path)) = self.step(place) else { return };
+        let Some(step) = block.steps.get(place.step) else { return };
+        let Action::Loop { until, max, body } = &step.action else {
+            return self.finish(place, StepStatus::Succeeded, output, None);
+        };
+        let index = scope.known.variable("index").and_then(|index| index.json.as_u64()).unwrap_or_default();
+        let done = until.as_ref().map(|until| until.is_true(&Names::of(&scope.known)));
+        let is_last = index + 1 >= u64::from(*max);
+        match done {
+            Some(Err(reason)) => self.step_failed(place, ToolError::invalid_input(format!("`until`: {reason}"))),
+            Some(Ok(true)) => self.finish(place, StepStatus::Succeeded, output, None),
+            None if is_last => self.finish(place, StepStatus::Succeeded, output, None),
+            Some(Ok(false)) if is_last => {
+                let message = format!("`until` was false after {max} iterations");
+                self.step_failed(place, ToolError::limit(message));
+            }
+            _ => {
+                let known = self.instances.get(place.scope).map(|scope| Arc::clone(&scope.known));
+                let is_stopping = self.instances.get(place.scope).is_none_or(|scope| scope.stopping.is_some());
+                if is_stopping {
+                    return self.finish(place, StepStatus::Cancelled, Arc::default(), None);
+                }
+                self.iterate(place, body, &path, known, index + 1, Shared::new(output));
+            }
+        }
+    }
+
+    fn iterate(
+        &mut self,
+        place: Place,
+        body: &Arc<Block>,
+        path: &Arc<str>,
+        known: Option<Arc<Known>>,
+        index: u64,
+        previous: Arc<Shared>,
+    ) {
+        let variables =
+            vec![("index".into(), Shared::new(Arc::new(index.into()))), ("previous".into(), previous)];
+        let path = format!("{path}[{index}]").into();
+        let key = self.open(body, variables, known, Owner::Group(place), path);
+        self.set(place, State::Inside(key));
+    }
+
+    /// Begins instances of a map up to its limit; ends the map after the last one.
+    fn next_item(&mut self, place: Place) {
+        let Some((block, path)) = self.step(place) else { return };
+        let Some(Step { action: Action::Map { item, max_parallel, body, failure, .. }, .. }) =
+            block.steps.get(place.step)
+        else {
+            return;
+        };
+        loop {
+            let Some(scope) = self.instances.get_mut(place.scope) else { return };
+            let (known, is_stopping) = (Arc::clone(&scope.known), scope.stopping.is_some());
+            let Some(State::Map(map)) = scope.states.get_mut(place.step) else { return };
+            let is_over = map.next >= map.items.len() || map.is_stopping || is_stopping;
+            if is_over && map.running.is_empty() {
+                return self.map_ended(place, *failure, is_stopping);
+            }
+            if is_over || map.running.len() >= *max_parallel {
+                return;
+            }
+            let index = map.next;
+            map.next += 1;
+            let value = map.items.get_mut(index).map(std::mem::take).unwrap_or_default();
+            let variables = vec![
+                (Arc::clone(item), Shared::new(Arc::new(value))),
+                ("index".into(), Shared::new(Arc::new(index.into()))),
+            ];
+            let path = format!("{path}[{index}]").into();
+            let key = self.open(body, variables, Some(known), Owner::Item { place, index }, path);
+            if let Some(scope) = self.instances.get_mut(place.scope)
+                && let Some(State::Map(map)) = scope.states.get_mut(place.step)
+            {
+                map.running.insert(key);
+            }
+        }
+    }
+
+    fn item_closed(
+        &mut self,
+        place: Place,
+        key: Key,
+        index: usize,
+        result: Result<Arc<Value>, Option<ToolError>>,
+    ) {
+        let Some((block, path)) = self.step(place) else { return };
+        let Some(Step { action: Action::Map { failure, .. }, .. }) = block.steps.get(place.step) else { return };
+        let Some(scope) = self.instances.get_mut(place.scope) else { return };
+        let Some(State::Map(map)) = scope.states.get_mut(place.step) else { return };
+        map.running.remove(&key);
+        match result {
+            Ok(output) => {
+                map.succeeded += 1;
+                if let Some(slot) = map.items.get_mut(index) {
+                    *slot = Arc::unwrap_or_clone(output);
+                }
+            }
+            Err(Some(error)) => {
+                map.failed += 1;
+                map.error.get_or_insert_with(|| at_step(&format!("{path}[{index}]"), &error));
+            }
+            Err(None) => {}
+        }
+        let open = map.items.len() - map.next + map.running.len();
+        let stop = match failure {
+            FailurePolicy::FailFast => map.failed > 0,
+            FailurePolicy::Quorum(count) => map.succeeded >= *count || map.succeeded + open < *count,
+            FailurePolicy::Continue => false,
+        };
+        if stop && !map.is_stopping {
+            map.is_stopping = true;
+            let running: Vec<Key> = map.running.iter().copied().collect();
+            for key in running {
+                self.stop(key);
+            }
+        }
+        self.agenda.push_back(Agenda::NextItem(place));
+    }
+
+    fn map_ended(&mut self, place: Place, failure: FailurePolicy, is_stopping: bool) {
+        let Some(scope) = self.instances.get_mut(place.scope) else { return };
+        let Some(State::Map(map)) = scope.states.get_mut(place.step) else { return };
+        let is_enough = match failure {
+            FailurePolicy::FailFast | FailurePolicy::Continue => map.failed == 0 && map.next >= map.items.len(),
+            FailurePolicy::Quorum(count) => map.succeeded >= count,
+        };
+        let error = map.error.take().map(|error| if map.failed > 1 { error.with("failed_items", map.failed) } else { error });
+        // Items without a result are null.
+        let started = map.next;
+        let mut outputs = std::mem::take(&mut map.items);
+        outputs.iter_mut().skip(started).for_each(|item| *item = Value::Null);
+        if is_enough {
+            self.finish(place, StepStatus::Succeeded, Arc::new(Value::Array(outputs)), None);
+        } else if let Some(error) = error {
+            self.step_failed(place, error);
+        } else if is_stopping {
+            self.finish(place, StepStatus::Cancelled, Arc::default(), None);
+        } else {
+            self.step_failed(place, ToolError::dependency("too few items succeeded"));
+        }
+    }
+
+    /// The end of the plan's own block.
+    fn root_closed(&mut self, result: Result<Arc<Value>, Option<ToolError>>) {
+        let ended = match (result, &self.cancelled) {
+            (_, Some(reason)) => Ended {
+                status: RunStatus::Cancelled,
+                output: Arc::default(),
+                error: Some(ToolError::cancelled(reason.clone())),
+            },
+            (Ok(output), None) => Ended { status: RunStatus::Succeeded, output, error: None },
+            (Err(error), None) => Ended { status: RunStatus::Failed, output: Arc::default(), error },
+        };
+        if ended.status == RunStatus::Succeeded {
+            self.undo.clear();
+        }
+        self.ending = Some(ended);
+        self.agenda.push_back(Agenda::NextUndo);
+    }
+
+    fn next_undo(&mut self) {
+        match self.undo.pop() {
+            Some(Undo { block, known, output, path }) => {
+                self.open(&block, vec![("output".into(), output)], Some(known), Owner::Undo, path);
+            }
+            None => {
+                if let Some(ended) = self.ending.take() {
+                    self.ended = Some(ended.clone());
+                    self.commands.push(Command::End(ended));
+                }
+            }
+        }
+    }
+}
+
+/// The time of a wait from `now` in milliseconds since 1970: a duration, or until a time.
+pub(crate) fn wait_time(value: &Value, now: u64) -> Result<Duration, String> {
+    let wrong = || format!("`wait` is a duration such as `5m` or a time such as `2030-01-31T08:00:00Z`, not {}", short(value));
+    match value {
+        Value::Number(seconds) => {
+            let seconds = seconds.as_f64().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+            seconds.ok_or_else(wrong)
+        }
+        Value::String(text) => match parse_duration(text) {
+            Ok(duration) => Ok(duration),
+            Err(_) => {
+                let until: Timestamp = serde_json::from_value(json!(text)).map_err(|_| wrong())?;
+                Ok(Duration::from_millis((until.as_micros() / 1_000).saturating_sub(now)))
+            }
+        },
+        _ => Err(wrong()),
+    }
+}
+
+/// The error of a step, for the block around it.
+fn at_step(path: &str, error: &ToolError) -> ToolError {
+    if error.context().contains_key("step") { error.clone() } else { error.clone().with("step", path) }
+}
+
+/// A value for a message.
+fn short(value: &Value) -> String {
+    const MAX: usize = 60;
+    let text = value.to_string();
+    if text.chars().count() > MAX { format!("`{}…`", text.chars().take(MAX).collect::<String>()) } else { format!("`{text}`") }
+}

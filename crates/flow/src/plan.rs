@@ -1,0 +1,395 @@
+//! Plans: workflows as data.
+
+pub(crate) mod check;
+pub(crate) mod node;
+mod read;
+mod text;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+use toolpost_core::{Code, Priority, Schema, ToolError, ToolSpec, hex};
+
+pub use self::node::{Format, Position};
+use crate::template::{Expression, Template};
+
+/// A workflow: checked steps, the schema of its inputs, and its output.
+///
+/// ```
+/// use toolpost_flow::{Format, Plan};
+///
+/// let plan = Plan::parse(
+///     "kind: flow
+/// name: greeting
+/// input: { who: { type: string } }
+/// steps:
+///   - { id: hello, tool: shout, with: { text: 'hello ${{ input.who }}' } }
+/// ",
+///     Format::Yaml,
+/// )?;
+/// assert_eq!(plan.name(), "greeting");
+/// # Ok::<(), toolpost_flow::PlanError>(())
+/// ```
+#[derive(Debug)]
+pub struct Plan {
+    pub(crate) name: String,
+    pub(crate) description: String,
+    /// The schema of the inputs, an object.
+    pub(crate) input: Schema,
+    /// The sources of its tools, for the front that opens them.
+    pub(crate) tools: Vec<String>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) body: Arc<Block>,
+    /// The plan as data, with the plans of its sub-flows.
+    pub(crate) source: Value,
+    pub(crate) hash: String,
+}
+
+/// Steps with their order, and what they give together.
+#[derive(Debug, Default)]
+pub(crate) struct Block {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) places: HashMap<Arc<str>, usize>,
+    pub(crate) is_pipeline: bool,
+    pub(crate) failure: FailurePolicy,
+    pub(crate) max_parallel: usize,
+    pub(crate) output: BlockOutput,
+}
+
+impl Block {
+    /// The place of a step.
+    pub(crate) fn position(&self, id: &str) -> Option<usize> {
+        self.places.get(id).copied()
+    }
+}
+
+/// What a block gives.
+#[derive(Debug, Default)]
+pub(crate) enum BlockOutput {
+    /// The output of its last step.
+    #[default]
+    Last,
+    /// The outputs of its steps by their ids.
+    All,
+    /// The output of the first step that succeeded.
+    First,
+    Template(Template),
+}
+
+/// What the failure of a step means for its block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FailurePolicy {
+    /// The first failure ends the block and stops its other steps.
+    #[default]
+    FailFast,
+    /// The other steps run; then the block fails.
+    Continue,
+    /// The block succeeds as soon as so many steps have succeeded, and stops the others.
+    Quorum(usize),
+}
+
+/// One step.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) id: Arc<str>,
+    pub(crate) description: Option<String>,
+    pub(crate) at: Position,
+    /// The steps of the same block that must end first.
+    pub(crate) needs: Vec<usize>,
+    /// The steps of the same block that wait for this one.
+    pub(crate) needed_by: Vec<usize>,
+    pub(crate) when: Option<Expression>,
+    pub(crate) action: Action,
+    pub(crate) retry: Retry,
+    /// The limit of one attempt, or of a wait.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) priority: Priority,
+    pub(crate) on_error: OnError,
+    /// What undoes the step if the run fails later.
+    pub(crate) undo: Option<Arc<Block>>,
+}
+
+/// What a step does.
+#[derive(Debug)]
+pub(crate) enum Action {
+    Tool { tool: Arc<str>, arguments: Template },
+    /// Waits for a time.
+    Wait(Template),
+    /// Waits for a value from outside.
+    Signal(Template),
+    /// Waits for a person's approval.
+    Approve(Template),
+    Group(Arc<Block>),
+    Map { list: Template, item: Arc<str>, max_parallel: usize, body: Arc<Block>, failure: FailurePolicy },
+    Loop { until: Option<Expression>, max: u32, body: Arc<Block> },
+    Flow { plan: Arc<Plan>, input: Template },
+}
+
+/// What happens after the last failed attempt of a step.
+#[derive(Debug)]
+pub(crate) enum OnError {
+    /// The step fails.
+    Fail,
+    /// The step fails, and the steps that need it run all the same.
+    Continue,
+    /// These steps run, and their output is that of the step.
+    Handle(Arc<Block>),
+}
+
+/// The attempts of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Retry {
+    /// The number of attempts after the first one.
+    pub(crate) max: u32,
+    pub(crate) initial: Duration,
+    pub(crate) maximum: Duration,
+    pub(crate) on: Vec<Code>,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            max: 0,
+            initial: Duration::from_secs(1),
+            maximum: Duration::from_mins(1),
+            on: vec![Code::Dependency, Code::Timeout, Code::Overloaded],
+        }
+    }
+}
+
+impl Retry {
+    /// The delay after so many failed attempts; none if the error is final.
+    ///
+    /// The delay doubles from `initial` to `maximum`, with a jitter that `key` decides, so that a resumed run makes the
+    /// same decision.
+    pub(crate) fn delay(&self, error: &ToolError, failed: u32, key: &str) -> Option<Duration> {
+        use toolpost_core::RetryAdvice;
+        let asked = match error.retry_advice() {
+            _ if failed > self.max => return None,
+            Some(RetryAdvice::Never) => return None,
+            Some(RetryAdvice::After(wait) | RetryAdvice::NotStarted(wait)) => wait,
+            _ if self.on.contains(&error.code()) => Duration::ZERO,
+            _ => return None,
+        };
+        let doubled = self.initial.saturating_mul(1 << failed.saturating_sub(1).min(20)).min(self.maximum);
+        let digest = Sha256::digest(format!("{key} {failed}"));
+        let jitter = u32::from(digest.first().copied().unwrap_or_default());
+        Some((doubled / 2 + doubled / 512 * jitter).max(asked))
+    }
+}
+
+/// A defect of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Problem {
+    /// Where it is.
+    pub at: Position,
+    /// The step, or the empty text.
+    pub step: String,
+    /// What is wrong.
+    pub message: String,
+    /// How to fix it.
+    pub hint: Option<String>,
+    /// Whether the plan runs all the same.
+    pub is_warning: bool,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.at != Position::default() {
+            write!(f, "{}: ", self.at)?;
+        }
+        if !self.step.is_empty() {
+            write!(f, "step `{}`: ", self.step)?;
+        }
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, " ({hint})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The defects of a plan, at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanError(pub Vec<Problem>);
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+impl Plan {
+    /// Parses a plan without sub-flows in other files.
+    ///
+    /// # Errors
+    /// All defects that the plan alone shows.
+    pub fn parse(text: &str, format: Format) -> Result<Self, PlanError> {
+        read::plan(text, format, None)
+    }
+
+    /// Reads the file of a plan. Sub-flows are read relative to their own file.
+    ///
+    /// # Errors
+    /// All defects that the plan alone shows, or why a file cannot be read.
+    pub fn read(path: &Path) -> Result<Self, PlanError> {
+        read::file(path, &mut Vec::<PathBuf>::new())
+    }
+
+    /// A plan from its data, such as [`Plan::source`] of a stored run.
+    ///
+    /// # Errors
+    /// As for [`Plan::parse`].
+    pub fn from_value(value: &Value) -> Result<Self, PlanError> {
+        read::value(value)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it does; empty without a description.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// The schema of its inputs.
+    pub fn input(&self) -> &Schema {
+        &self.input
+    }
+
+    /// The targets of its tools, such as `builtin` or a path.
+    pub fn tools(&self) -> &[String] {
+        &self.tools
+    }
+
+    /// The plan as data. Sub-flows are inside.
+    pub fn source(&self) -> &Value {
+        &self.source
+    }
+
+    /// The SHA-256 of its data, in hexadecimal digits.
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// The number of steps, those in blocks included.
+    pub fn step_count(&self) -> usize {
+        fn count(block: &Block) -> usize {
+            block.steps.iter().map(|step| 1 + step.blocks().iter().map(|block| count(block)).sum::<usize>()).sum()
+        }
+        count(&self.body)
+    }
+
+    /// Checks the calls of tools against their definitions: unknown tools, and arguments of a wrong type.
+    pub fn check(&self, tools: &[Arc<ToolSpec>]) -> Vec<Problem> {
+        check::tools(self, tools)
+    }
+
+    /// The plan as a Mermaid flowchart.
+    pub fn to_mermaid(&self) -> String {
+        text::mermaid(self)
+    }
+
+    /// The plan as an indented list, one line per step.
+    pub fn to_text(&self) -> String {
+        text::outline(self)
+    }
+
+    /// The inputs with the defaults of the missing ones.
+    ///
+    /// # Errors
+    /// `INVALID_INPUT` for inputs that do not match the schema.
+    pub(crate) fn complete(&self, input: Value) -> Result<Value, ToolError> {
+        let mut input = if input.is_null() { Value::Object(Map::new()) } else { input };
+        if let (Some(given), Some(known)) =
+            (input.as_object_mut(), self.input.as_value().get("properties").and_then(Value::as_object))
+        {
+            for (name, schema) in known {
+                if let (false, Some(default)) = (given.contains_key(name), schema.get("default")) {
+                    given.insert(name.clone(), default.clone());
+                }
+            }
+        }
+        self.input.check(&input)?;
+        Ok(input)
+    }
+}
+
+impl Step {
+    /// The blocks within it.
+    pub(crate) fn blocks(&self) -> Vec<&Arc<Block>> {
+        let mut blocks = match &self.action {
+            Action::Group(body) | Action::Map { body, .. } | Action::Loop { body, .. } => vec![body],
+            Action::Flow { plan, .. } => vec![&plan.body],
+            _ => Vec::new(),
+        };
+        if let OnError::Handle(handler) = &self.on_error {
+            blocks.push(handler);
+        }
+        blocks.extend(&self.undo);
+        blocks
+    }
+
+    /// The expressions of the step itself, not those of its blocks.
+    pub(crate) fn expressions(&self) -> Vec<&Expression> {
+        let mut all: Vec<&Expression> = self.when.iter().collect();
+        match &self.action {
+            Action::Tool { arguments: template, .. }
+            | Action::Wait(template)
+            | Action::Signal(template)
+            | Action::Approve(template)
+            | Action::Map { list: template, .. }
+            | Action::Flow { input: template, .. } => all.extend(template.expressions()),
+            Action::Loop { .. } | Action::Group(_) => {}
+        }
+        all
+    }
+}
+
+/// The SHA-256 of a value, whatever the order of its members.
+pub(crate) fn hash(value: &Value) -> String {
+    fn write(value: &Value, text: &mut String) {
+        match value {
+            Value::Object(members) => {
+                let mut sorted: Vec<_> = members.iter().collect();
+                sorted.sort_by_key(|(name, _)| *name);
+                text.push('{');
+                for (name, member) in sorted {
+                    text.push_str(&Value::from(name.as_str()).to_string());
+                    text.push(':');
+                    write(member, text);
+                    text.push(',');
+                }
+                text.push('}');
+            }
+            Value::Array(items) => {
+                text.push('[');
+                for item in items {
+                    write(item, text);
+                    text.push(',');
+                }
+                text.push(']');
+            }
+            plain => text.push_str(&plain.to_string()),
+        }
+    }
+    let mut text = String::new();
+    write(value, &mut text);
+    hex(&Sha256::digest(text))
+}

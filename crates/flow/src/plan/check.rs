@@ -1,0 +1,182 @@
+//! Checks the calls of a plan against the definitions of the tools.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use toolpost_core::{Schema, ToolSpec, did_you_mean};
+
+use super::{Action, Block, BlockOutput, OnError, Plan, Problem, Step};
+use crate::template::{Expression, Template};
+
+/// The problems of the calls, and warnings about what nothing reads.
+pub(super) fn tools(plan: &Plan, specs: &[Arc<ToolSpec>]) -> Vec<Problem> {
+    let known = specs.iter().map(|spec| (spec.name.as_str(), &**spec)).collect();
+    let mut check = Check { known, problems: Vec::new() };
+    check.block(&plan.body, "");
+    check.unread(plan);
+    check.problems
+}
+
+struct Check<'a> {
+    known: HashMap<&'a str, &'a ToolSpec>,
+    problems: Vec<Problem>,
+}
+
+impl Check<'_> {
+    fn block(&mut self, block: &Block, path: &str) {
+        for step in &block.steps {
+            let path = if path.is_empty() { step.id.to_string() } else { format!("{path}.{}", step.id) };
+            self.step(step, &path);
+            for inner in step.blocks() {
+                self.block(inner, &path);
+            }
+        }
+    }
+
+    fn problem(&mut self, step: &Step, path: &str, message: String, hint: Option<String>) {
+        self.add(step, path, message, hint, false);
+    }
+
+    fn add(&mut self, step: &Step, path: &str, message: String, hint: Option<String>, is_warning: bool) {
+        self.problems.push(Problem { at: step.at, step: path.to_owned(), message, hint, is_warning });
+    }
+
+    fn step(&mut self, step: &Step, path: &str) {
+        if let Some(when) = &step.when
+            && format!("{when:?}") == "${{ false }}"
+        {
+            self.add(step, path, "it never runs: `when` is false".to_owned(), None, true);
+        }
+        let Action::Tool { tool, arguments } = &step.action else { return };
+        let Some(spec) = self.known.get(&**tool).copied() else {
+            let hint = did_you_mean(tool, self.known.keys().copied())
+                .or_else(|| Some("name its target in `tools`, or with `--tools`".to_owned()));
+            return self.problem(step, path, format!("there is no tool `{tool}`"), hint);
+        };
+        match arguments {
+            Template::Constant(value) => {
+                if let Err(error) = spec.input_schema.check(value) {
+                    self.problem(step, path, format!("the arguments of `{tool}`: {}", error.message()), None);
+                }
+            }
+            Template::Map(members) => self.members(step, path, spec, members),
+            // Known only when the step runs.
+            Template::Whole(_) | Template::Text(_) | Template::List(_) => {}
+        }
+    }
+
+    /// Checks arguments of which some are expressions: their names, and the values of the others.
+    fn members(&mut self, step: &Step, path: &str, spec: &ToolSpec, members: &[(String, Template)]) {
+        let schema = spec.input_schema.as_value();
+        let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
+        let given: BTreeSet<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
+        for required in spec.input_schema.required().filter(|name| !given.contains(name)) {
+            self.problem(step, path, format!("`{}` needs the argument `{required}`", spec.name), None);
+        }
+        let is_closed = schema.get("additionalProperties") == Some(&Value::Bool(false));
+        for (name, template) in members {
+            let Some(property) = properties.get(name) else {
+                if is_closed {
+                    let hint = did_you_mean(name, properties.keys().map(String::as_str));
+                    self.problem(step, path, format!("`{}` has no argument `{name}`", spec.name), hint);
+                }
+                continue;
+            };
+            let problem = match template {
+                Template::Constant(value) => mismatch(schema, property, value),
+                Template::Text(_) => is_never(schema, property, "string"),
+                Template::List(_) => is_never(schema, property, "array"),
+                Template::Map(_) => is_never(schema, property, "object"),
+                Template::Whole(_) => None,
+            };
+            if let Some(reason) = problem {
+                self.problem(step, path, format!("the argument `{name}` of `{}`: {reason}", spec.name), None);
+            }
+        }
+    }
+
+    /// Warns about inputs that no expression reads.
+    fn unread(&mut self, plan: &Plan) {
+        let Some(properties) = plan.input.as_value().get("properties").and_then(Value::as_object) else { return };
+        let mut read = BTreeSet::new();
+        collect(&plan.body, &mut read);
+        if read.contains("input") {
+            return;
+        }
+        for name in properties.keys().filter(|name| !read.contains(&format!("input.{name}"))) {
+            let message = format!("nothing reads the input `{name}`");
+            self.problems.push(Problem {
+                at: super::Position::default(),
+                step: String::new(),
+                message,
+                hint: None,
+                is_warning: true,
+            });
+        }
+    }
+}
+
+/// The inputs that a block reads: `input`, or `input.NAME`.
+fn collect(block: &Block, read: &mut BTreeSet<String>) {
+    let mut add = |expression: &Expression| {
+        for name in expression.reads().iter() {
+            let mut parts = name.split('.');
+            if parts.next() == Some("input") {
+                read.insert(parts.next().map_or_else(|| "input".to_owned(), |name| format!("input.{name}")));
+            }
+        }
+    };
+    if let BlockOutput::Template(template) = &block.output {
+        template.expressions().into_iter().for_each(&mut add);
+    }
+    for step in &block.steps {
+        step.expressions().into_iter().for_each(&mut add);
+        if let Action::Loop { until: Some(until), .. } = &step.action {
+            add(until);
+        }
+    }
+    for step in &block.steps {
+        let inner = match &step.action {
+            // A sub-flow has inputs of its own.
+            Action::Flow { .. } => None,
+            Action::Group(body) | Action::Map { body, .. } | Action::Loop { body, .. } => Some(body),
+            _ => None,
+        };
+        inner.into_iter().for_each(|body| collect(body, read));
+        if let OnError::Handle(handler) = &step.on_error {
+            collect(handler, read);
+        }
+        step.undo.iter().for_each(|undo| collect(undo, read));
+    }
+}
+
+/// A property's schema that can resolve the references of its root.
+fn within(root: &Value, property: &Value) -> Schema {
+    let mut schema = property.clone();
+    if let Value::Object(members) = &mut schema {
+        for name in ["$defs", "definitions"] {
+            if let Some(definitions) = root.get(name) {
+                members.entry(name).or_insert_with(|| definitions.clone());
+            }
+        }
+    }
+    Schema::new(schema)
+}
+
+fn mismatch(root: &Value, property: &Value, value: &Value) -> Option<String> {
+    within(root, property).check(value).err().map(|error| error.message().to_owned())
+}
+
+/// Why a value of a type is never valid: only if the schema has a type, and not this one.
+fn is_never(root: &Value, property: &Value, kind: &str) -> Option<String> {
+    let types = toolpost_schema::Types::of(property, root);
+    let probe = match kind {
+        "string" => json!("x"),
+        "array" => json!([]),
+        _ => Value::Object(Map::new()),
+    };
+    let own = property.get("type").and_then(Value::as_str)?;
+    let fits = types.is_unknown() || own == kind || within(root, &json!({ "type": own })).is_valid(&probe).unwrap_or(true);
+    (!fits).then(|| format!("expected {own}, found {kind}"))
+}

@@ -1,0 +1,390 @@
+//! Values with expressions: `${{ … }}`.
+//!
+//! An expression in Jinja's language (<https://jinja.palletsprojects.com>) reads the inputs and the results of steps. A
+//! text that is one expression has the expression's JSON value; within a longer text, the value is written as text.
+//! `$${{` is a literal `${{`.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock};
+
+use minijinja::{Environment, UndefinedBehavior};
+use serde_json::{Map, Value};
+
+use crate::names::Names;
+
+const OPEN: &str = "${{";
+const CLOSE: &str = "}}";
+/// The maximum number of instructions of one evaluation.
+const FUEL: u64 = 100_000;
+/// The maximum size of an evaluated text, in bytes.
+const MAX_TEXT: usize = 4 << 20;
+
+static LANGUAGE: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut language = Environment::new();
+    language.set_undefined_behavior(UndefinedBehavior::SemiStrict);
+    language.set_fuel(Some(FUEL));
+    language
+});
+
+/// A parsed expression.
+#[derive(Clone)]
+pub(crate) struct Expression {
+    source: Arc<str>,
+    form: Form,
+    /// The names that it reads, such as `steps.load.output`.
+    reads: Arc<BTreeSet<String>>,
+}
+
+#[derive(Clone)]
+enum Form {
+    /// A name with members: read without the language, so that numbers keep their digits.
+    Path(Arc<[Member]>),
+    Compiled(Arc<minijinja::Expression<'static, 'static>>),
+}
+
+/// A member of an object or a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Member {
+    Name(String),
+    Index(usize),
+}
+
+impl std::fmt::Debug for Expression {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{OPEN} {} {CLOSE}", self.source)
+    }
+}
+
+impl Expression {
+    /// Parses the text between the braces.
+    pub(crate) fn parse(source: &str) -> Result<Self, String> {
+        let source = source.trim();
+        if source.is_empty() {
+            return Err("the expression is empty".to_owned());
+        }
+        let form = match path(source) {
+            Some(members) => Form::Path(members.into()),
+            None => Form::Compiled(Arc::new(
+                LANGUAGE.compile_expression_owned(source.to_owned()).map_err(|error| explain(source, &error))?,
+            )),
+        };
+        let reads = match &form {
+            Form::Path(members) => BTreeSet::from([dotted(members)]),
+            Form::Compiled(expression) => expression.undeclared_variables(true).into_iter().collect(),
+        };
+        Ok(Self { source: source.into(), form, reads: Arc::new(reads) })
+    }
+
+    /// The names that it reads.
+    pub(crate) fn reads(&self) -> &BTreeSet<String> {
+        &self.reads
+    }
+
+    /// The members, if it is a plain name.
+    pub(crate) fn as_path(&self) -> Option<&[Member]> {
+        match &self.form {
+            Form::Path(members) => Some(members),
+            Form::Compiled(_) => None,
+        }
+    }
+
+    /// Its value.
+    pub(crate) fn value(&self, names: &Names) -> Result<Value, String> {
+        match &self.form {
+            Form::Path(members) => names.read(members).map_err(|reason| format!("`{}`: {reason}", self.source)),
+            Form::Compiled(expression) => {
+                let value = expression
+                    .eval(minijinja::Value::from_object(names.clone()))
+                    .map_err(|error| explain(&self.source, &error))?;
+                serde_json::to_value(&value).map_err(|error| format!("`{}`: {error}", self.source))
+            }
+        }
+    }
+
+    /// Whether its value counts as true: not `false`, null, zero, or empty.
+    pub(crate) fn is_true(&self, names: &Names) -> Result<bool, String> {
+        self.value(names).map(|value| match value {
+            Value::Null => false,
+            Value::Bool(flag) => flag,
+            Value::Number(number) => number.as_f64() != Some(0.0),
+            Value::String(text) => !text.is_empty(),
+            Value::Array(items) => !items.is_empty(),
+            Value::Object(members) => !members.is_empty(),
+        })
+    }
+}
+
+/// The first line of an error of the language.
+fn explain(source: &str, error: &minijinja::Error) -> String {
+    let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    format!("`{source}`: {detail}")
+}
+
+/// Parses a name with members: `steps.load.output.rows[0]`.
+fn path(source: &str) -> Option<Vec<Member>> {
+    let mut members = Vec::new();
+    let mut rest = source;
+    loop {
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
+        let (name, after) = rest.split_at(end);
+        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || is_keyword(name) {
+            return None;
+        }
+        members.push(Member::Name(name.to_owned()));
+        rest = after;
+        while let Some(after) = rest.strip_prefix('[') {
+            let (index, after) = after.split_once(']')?;
+            members.push(Member::Index(index.parse().ok()?));
+            rest = after;
+        }
+        match rest.strip_prefix('.') {
+            Some(after) => rest = after,
+            None if rest.is_empty() => return Some(members),
+            None => return None,
+        }
+    }
+}
+
+fn is_keyword(name: &str) -> bool {
+    matches!(name, "true" | "false" | "none" | "True" | "False" | "None" | "not" | "and" | "or" | "in" | "is" | "if")
+}
+
+fn dotted(members: &[Member]) -> String {
+    let names = members.iter().map_while(|member| match member {
+        Member::Name(name) => Some(name.as_str()),
+        Member::Index(_) => None,
+    });
+    names.collect::<Vec<_>>().join(".")
+}
+
+/// A JSON value in which texts may be expressions.
+#[derive(Clone, Debug)]
+pub(crate) enum Template {
+    /// A value without expressions.
+    Constant(Arc<Value>),
+    /// One expression.
+    Whole(Expression),
+    /// A text with expressions.
+    Text(Vec<Part>),
+    List(Vec<Template>),
+    Map(Vec<(String, Template)>),
+}
+
+/// A part of a text.
+#[derive(Clone, Debug)]
+pub(crate) enum Part {
+    Literal(String),
+    Expression(Expression),
+}
+
+impl Template {
+    /// Parses a value. An error names the member beneath it.
+    pub(crate) fn parse(value: &Value) -> Result<Self, (String, String)> {
+        let beneath = |name: &str, (path, reason): (String, String)| {
+            (if path.is_empty() { name.to_owned() } else { format!("{name}.{path}") }, reason)
+        };
+        let template = match value {
+            Value::String(text) => return Self::text(text).map_err(|reason| (String::new(), reason)),
+            Value::Array(items) => {
+                let parse = |(index, item)| Self::parse(item).map_err(|error| beneath(&format!("{index}"), error));
+                Self::List(items.iter().enumerate().map(parse).collect::<Result<_, _>>()?)
+            }
+            Value::Object(members) => {
+                let parse = |(name, item): (&String, &Value)| {
+                    let item = Self::parse(item).map_err(|error| beneath(name, error))?;
+                    Ok::<_, (String, String)>((name.clone(), item))
+                };
+                Self::Map(members.iter().map(parse).collect::<Result<_, _>>()?)
+            }
+            plain => return Ok(Self::Constant(Arc::new(plain.clone()))),
+        };
+        let is_constant = match &template {
+            Self::List(items) => items.iter().all(Self::is_constant),
+            Self::Map(members) => members.iter().all(|(_, item)| item.is_constant()),
+            _ => false,
+        };
+        if !is_constant {
+            return Ok(template);
+        }
+        // A constant is stored once and shared by all uses.
+        let value = template.value(&Names::none()).map_err(|reason| (String::new(), reason))?;
+        Ok(Self::Constant(Arc::new(value)))
+    }
+
+    fn text(text: &str) -> Result<Self, String> {
+        let mut parts = Vec::new();
+        let mut literal = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find(OPEN) {
+            let (before, after) = rest.split_at(at);
+            let after = &after[OPEN.len()..];
+            if let Some(before) = before.strip_suffix('$') {
+                literal.push_str(before);
+                literal.push_str(OPEN);
+                rest = after;
+                continue;
+            }
+            literal.push_str(before);
+            let end = end_of(after).ok_or_else(|| format!("an expression lacks its end `{CLOSE}`"))?;
+            let expression = Expression::parse(&after[..end])?;
+            rest = &after[end + CLOSE.len()..];
+            if !literal.is_empty() {
+                parts.push(Part::Literal(std::mem::take(&mut literal)));
+            }
+            parts.push(Part::Expression(expression));
+        }
+        literal.push_str(rest);
+        Ok(match parts.as_slice() {
+            [] => Self::Constant(Arc::new(Value::String(literal))),
+            [Part::Expression(expression)] if literal.is_empty() => Self::Whole(expression.clone()),
+            _ => {
+                if !literal.is_empty() {
+                    parts.push(Part::Literal(literal));
+                }
+                Self::Text(parts)
+            }
+        })
+    }
+
+    fn is_constant(&self) -> bool {
+        matches!(self, Self::Constant(_))
+    }
+
+    /// All expressions in it.
+    pub(crate) fn expressions(&self) -> Vec<&Expression> {
+        match self {
+            Self::Constant(_) => Vec::new(),
+            Self::Whole(expression) => vec![expression],
+            Self::Text(parts) => parts
+                .iter()
+                .filter_map(|part| match part {
+                    Part::Expression(expression) => Some(expression),
+                    Part::Literal(_) => None,
+                })
+                .collect(),
+            Self::List(items) => items.iter().flat_map(Self::expressions).collect(),
+            Self::Map(members) => members.iter().flat_map(|(_, item)| item.expressions()).collect(),
+        }
+    }
+
+    /// Its value.
+    pub(crate) fn value(&self, names: &Names) -> Result<Value, String> {
+        Ok(match self {
+            Self::Constant(value) => Value::clone(value),
+            Self::Whole(expression) => expression.value(names)?,
+            Self::Text(parts) => {
+                let mut text = String::new();
+                for part in parts {
+                    match part {
+                        Part::Literal(literal) => text.push_str(literal),
+                        Part::Expression(expression) => push_text(&mut text, &expression.value(names)?),
+                    }
+                    if text.len() > MAX_TEXT {
+                        return Err(format!("a text has more than {MAX_TEXT} bytes"));
+                    }
+                }
+                Value::String(text)
+            }
+            Self::List(items) => {
+                Value::Array(items.iter().map(|item| item.value(names)).collect::<Result<_, _>>()?)
+            }
+            Self::Map(members) => {
+                let values = members.iter().map(|(name, item)| Ok((name.clone(), item.value(names)?)));
+                Value::Object(values.collect::<Result<Map<_, _>, String>>()?)
+            }
+        })
+    }
+
+    /// Its value, shared if it is constant.
+    pub(crate) fn shared(&self, names: &Names) -> Result<Arc<Value>, String> {
+        match self {
+            Self::Constant(value) => Ok(Arc::clone(value)),
+            other => other.value(names).map(Arc::new),
+        }
+    }
+}
+
+/// The end of an expression: the first `}}` outside of a string of the language.
+fn end_of(text: &str) -> Option<usize> {
+    let mut quote = None;
+    let mut escaped = false;
+    for (at, letter) in text.char_indices() {
+        match quote {
+            Some(_) if escaped => escaped = false,
+            Some(_) if letter == '\\' => escaped = true,
+            Some(mark) if letter == mark => quote = None,
+            Some(_) => {}
+            None if letter == '"' || letter == '\'' => quote = Some(letter),
+            None if text[at..].starts_with(CLOSE) => return Some(at),
+            None => {}
+        }
+    }
+    None
+}
+
+/// Writes a value into a text: texts as they are, others as JSON.
+fn push_text(text: &mut String, value: &Value) {
+    match value {
+        Value::String(plain) => text.push_str(plain),
+        Value::Null => {}
+        other => text.push_str(&other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn value(template: Value, input: Value) -> Result<Value, String> {
+        let names = Names::of_input(Arc::new(input));
+        Template::parse(&template).map_err(|(path, reason)| format!("{path}: {reason}"))?.value(&names)
+    }
+
+    #[test]
+    fn a_whole_expression_keeps_its_type_and_a_part_becomes_text() {
+        let input = json!({
+            "n": 3, "list": [1, 2, 3], "text": "a", "deep": {"x": [{"y": true}]}, "big": 12_345_678_901_234_567_890_u64,
+        });
+        for (template, expected) in [
+            (json!("${{ input.n }}"), json!(3)),
+            (json!("${{input.list}}"), json!([1, 2, 3])),
+            (json!("${{ input.deep.x[0].y }}"), json!(true)),
+            (json!("${{ input.big }}"), json!(12_345_678_901_234_567_890_u64)),
+            (json!("n is ${{ input.n }} of ${{ input.list }}."), json!("n is 3 of [1,2,3].")),
+            (json!("${{ input.n + 1 }}"), json!(4)),
+            (json!("${{ input.list | length > 2 and input.text == 'a' }}"), json!(true)),
+            (json!("${{ '}}' ~ input.text }}"), json!("}}a")),
+            (json!("${{ input.missing | default('none') }}"), json!("none")),
+            (json!("$${{ x }} {{ y }}"), json!("${{ x }} {{ y }}")),
+            (json!({"a": ["${{ input.text }}", 1], "b": null}), json!({"a": ["a", 1], "b": null})),
+        ] {
+            assert_eq!(value(template.clone(), input.clone()).unwrap(), expected, "{template}");
+        }
+    }
+
+    #[test]
+    fn defects_name_the_expression_and_the_place() {
+        for (template, expected) in [
+            (json!({"a": ["${{ 1 + }}"]}), "a.0: `1 +`"),
+            (json!("${{ }}"), "empty"),
+            (json!("${{ input.n"), "lacks its end"),
+            (json!("${{ input.missing }}"), "`input.missing`: there is no `missing`"),
+            (json!("${{ input.missing.more }}"), "there is no `missing`"),
+            (json!("${{ input.n[0] }}"), "is a number"),
+            (json!("${{ range(1000000) | list }}"), "`range(1000000) | list`"),
+        ] {
+            let error = value(template.clone(), json!({"n": 1})).unwrap_err();
+            assert!(error.contains(expected), "{template}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_names_that_an_expression_reads_are_known() {
+        let reads = |source: &str| {
+            Expression::parse(source).unwrap().reads().iter().cloned().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(reads("steps.a.output.x[0].y"), "steps.a.output.x");
+        assert_eq!(reads("steps.a.output > input.n and not item.done"), "input.n item.done steps.a.output");
+    }
+}

@@ -1,0 +1,8 @@
+//! Plans, runs, crashes and random plans.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod plans;
+mod resume;
+mod runs;
+mod tools;

@@ -1,0 +1,168 @@
+//! Defects of plans: each is reported with its place.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use toolpost_core::ToolSpec;
+use toolpost_flow::{Format, Plan};
+
+use crate::tools::{Ledger, plan, toolbox};
+
+#[test]
+fn defects_are_reported_with_line_and_column() {
+    for (text, expected) in [
+        ("name: x", "1:1: a plan has `steps`"),
+        ("steps: []", "1:8: a block has at least one step"),
+        ("steps: 5", "steps are a list, not a number"),
+        ("kind: agent\nsteps: [{ tool: x }]", "1:1: the `kind` of a plan is `flow`"),
+        ("steps:\n  - { id: a-b, tool: x }", "2:7: the id `a-b` has other characters"),
+        ("steps:\n  - { id: a }", "step `a`: a step has one of tool, code"),
+        ("steps:\n  - { id: a, tool: x, wait: 1s }", "a step does one thing, not tool and wait"),
+        ("steps:\n  - { id: a, tol: x }", "a step has one of"),
+        ("steps:\n  - { id: a, tool: x, wiht: {} }", "2:23: step `a`: this step has no member `wiht` (Did you mean `with`?)"),
+        ("steps:\n  - { id: a, tool: x }\n  - { id: a, tool: x }", "3:5: two steps have the id `a`"),
+        (
+            "steps:\n  - { id: load, tool: x }\n  - { id: b, tool: x, with: { v: '${{ steps.laod.output }}' } }",
+            "3:5: step `b`: there is no step `laod` (Did you mean `load`?)",
+        ),
+        ("steps:\n  - { id: a, tool: x, needs: b }", "step `a`: there is no step `b`"),
+        ("steps:\n  - { id: a, tool: x, with: { v: '${{ inptu.n }}' } }", "there is no `inptu` here (Did you mean `input`?)"),
+        ("steps:\n  - { id: a, tool: x, with: { v: '${{ item }}' } }", "there is no `item` here"),
+        ("steps:\n  - { id: a, tool: x, with: { v: '${{ steps }}' } }", "name the step in an expression"),
+        ("steps:\n  - { id: a, tool: x, with: { v: { w: '${{ 1 + }}' } } }", "`with.v.w`: `1 +`"),
+        ("steps:\n  - { id: a, tool: x, when: '1 +' }", "`when`: `1 +`"),
+        ("steps:\n  - { id: a, tool: x, with: { v: '${{ steps.a.output }}' } }", "which is the step itself"),
+        (
+            "steps:\n  - { id: a, tool: x, needs: c }\n  - { id: b, tool: x, needs: a }\n  - { id: c, tool: x, needs: b }",
+            "these steps wait for each other: ",
+        ),
+        ("steps:\n  - { id: a, tool: x, retry: { max: 0 } }", "`max` is a whole number from 1"),
+        ("steps:\n  - { id: a, tool: x, retry: { maximum: 3s } }", "`retry` has `max`"),
+        ("steps:\n  - { id: a, wait: soon }", "`wait` is a duration"),
+        ("steps:\n  - { id: a, wait: 1s, retry: 3 }", "`retry` is for calls"),
+        ("steps:\n  - { id: a, parallel: [{ id: b, tool: x }], timeout: 1s }", "`timeout` is for calls"),
+        ("steps:\n  - { id: a, tool: x, priority: urgent }", "`urgent` is not a priority"),
+        ("steps:\n  - { id: a, map: [1] }", "a map has `steps`"),
+        ("steps:\n  - { id: a, map: [1], as: input, steps: [{ tool: x }] }", "`input` cannot be the name of an item"),
+        ("steps:\n  - { id: a, loop: {}, steps: [{ tool: x }] }", "a loop has `until`, `max` or both"),
+        ("failure: { quorum: 3 }\nsteps:\n  - { id: a, tool: x }", "the quorum is 3, but the block has 1 steps"),
+        ("failure: maybe\nsteps:\n  - { id: a, tool: x }", "`failure` is `fail_fast`"),
+        ("input: { n: { type: nothing } }\nsteps: [{ tool: x }]", "`input` is no schema"),
+        ("steps:\n  - { id: a, flow: other.yaml }", "not in other files"),
+        ("steps:\n  - { id: a, tool: x, on_error: maybe }", "`on_error` is `fail`, `continue` or a list"),
+        ("steps: [", "1:8: unclosed bracket"),
+    ] {
+        let error = Plan::parse(text, Format::Yaml).map(|_| ()).expect_err(text).to_string();
+        assert!(error.contains(expected), "{text}\n{error}");
+    }
+}
+
+#[test]
+fn each_format_gives_the_same_plan() {
+    let yaml = "name: x\ninput: { n: { type: integer } }\nsteps:\n  - id: a\n    tool: echo\n    with: { value: '${{ input.n }}' }\n";
+    let toml = "name = 'x'\n[input.n]\ntype = 'integer'\n[[steps]]\nid = 'a'\ntool = 'echo'\nwith = { value = '${{ input.n }}' }\n";
+    let json = json!({
+        "steps": [{ "with": { "value": "${{ input.n }}" }, "tool": "echo", "id": "a" }],
+        "input": { "n": { "type": "integer" } }, "name": "x",
+    });
+    let plans = [
+        Plan::parse(yaml, Format::Yaml).unwrap(),
+        Plan::parse(toml, Format::Toml).unwrap(),
+        Plan::parse(&json.to_string(), Format::Yaml).unwrap(),
+        Plan::from_value(&json).unwrap(),
+    ];
+    for plan in &plans {
+        assert_eq!(plan.hash(), plans[0].hash());
+        assert_eq!(Plan::from_value(plan.source()).unwrap().hash(), plans[0].hash());
+    }
+    let other = Plan::parse(&yaml.replace("input.n", "input.n + 0"), Format::Yaml).unwrap();
+    assert_ne!(other.hash(), plans[0].hash());
+}
+
+#[test]
+fn sub_flows_are_read_from_files_and_become_part_of_the_plan() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+    write("main.yaml", "steps:\n  - { id: s, flow: parts/sub.toml, with: { n: 1 } }\n");
+    std::fs::create_dir(directory.path().join("parts")).unwrap();
+    write(
+        "parts/sub.toml",
+        "name = 'sub'\n[input.n]\ntype = 'integer'\n[[steps]]\nid = 'a'\ntool = 'echo'\nwith = { value = '${{ input.n }}' }\n",
+    );
+    let read = Plan::read(&directory.path().join("main.yaml")).unwrap();
+    assert_eq!(read.source()["steps"][0]["flow"]["name"], "sub");
+    assert_eq!(read.step_count(), 2);
+    write("loop.yaml", "steps:\n  - { id: s, flow: loop.yaml }\n");
+    let error = Plan::read(&directory.path().join("loop.yaml")).unwrap_err().to_string();
+    assert!(error.contains("is a part of itself"), "{error}");
+    write("parts/sub.toml", "[[steps]]\nid = 'a'\n");
+    let error = Plan::read(&directory.path().join("main.yaml")).unwrap_err().to_string();
+    assert!(error.contains("a step has one of"), "{error}");
+    write("parts/sub.toml", "[[steps\n");
+    let error = Plan::read(&directory.path().join("main.yaml")).unwrap_err().to_string();
+    assert!(error.contains("sub.toml:1:"), "{error}");
+}
+
+#[test]
+fn calls_are_checked_against_the_tools() {
+    let specs: Vec<Arc<ToolSpec>> = toolbox(&Ledger::default()).specs();
+    for (steps, expected) in [
+        ("steps: [{ id: a, tool: ehco, with: { value: 1 } }]", "there is no tool `ehco` (Did you mean `echo`?)"),
+        ("steps: [{ id: a, tool: echo }]", "the arguments of `echo`"),
+        ("steps: [{ id: a, tool: echo, with: { valeu: '${{ run.id }}' } }]", "`echo` needs the argument `value`"),
+        (
+            "steps: [{ id: a, tool: echo, with: { value: 1, valeu: '${{ run.id }}' } }]",
+            "`echo` has no argument `valeu` (Did you mean `value`?)",
+        ),
+        ("steps: [{ id: a, tool: sleep, with: { ms: x, name: '${{ run.id }}' } }]", "the argument `ms` of `sleep`"),
+        ("steps: [{ id: a, tool: sleep, with: { ms: 'x${{ run.id }}' } }]", "the argument `ms` of `sleep`: expected integer, found string"),
+        ("steps: [{ id: a, map: [1], steps: [{ id: b, tool: nope }] }]", "step `a.b`: there is no tool `nope`"),
+        ("input: { n: { type: integer } }\nsteps: [{ id: a, tool: echo, with: { value: 1 } }]", "nothing reads the input `n`"),
+        ("steps: [{ id: a, tool: echo, when: false, with: { value: 1 } }]", "it never runs"),
+    ] {
+        let problems = plan(steps).check(&specs);
+        let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert!(text.iter().any(|line| line.contains(expected)), "{steps}\n{text:?}");
+    }
+    let good = plan(
+        "input: { n: { type: integer } }
+steps:
+  - { id: a, tool: sleep, with: { ms: '${{ input.n }}', name: 'x${{ run.id }}' } }
+  - { id: b, tool: echo, with: { value: { deep: ['${{ steps.a.output }}'] } } }",
+    );
+    assert_eq!(good.check(&specs), []);
+}
+
+#[test]
+fn a_plan_is_drawn() {
+    let drawn = plan(
+        "steps:
+  - { id: a, tool: echo, with: { value: 1 } }
+  - { id: ok, approve: 'Go on with ${{ steps.a.output }}?' }
+  - id: each
+    map: '${{ steps.a.output }}'
+    when: steps.ok.output.approved
+    steps: [{ id: b, tool: echo, with: { value: '${{ item }}' } }]",
+    );
+    assert_eq!(
+        drawn.to_mermaid(),
+        "flowchart TD
+  a[\"a: echo\"]
+  ok{{\"ok: approve\"}}
+  a --> ok
+  subgraph each[\"each: map, each item, 16 at once\"]
+    each_b[\"b: echo\"]
+  end
+  a -.-> each
+  ok -.-> each
+"
+    );
+    assert_eq!(
+        drawn.to_text(),
+        "a: echo
+ok: approve, after a
+each: map, each `item`, 16 at once, after a, ok, when ${{ steps.ok.output.approved }}
+  b: echo
+"
+    );
+}
