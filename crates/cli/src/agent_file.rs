@@ -158,7 +158,7 @@ fn prompt(path: &Path) -> Result<String, Failure> {
 }
 
 /// A target of a file, relative to the current directory.
-fn below(directory: &Path, target: &str, config: &Config) -> String {
+pub(crate) fn below(directory: &Path, target: &str, config: &Config) -> String {
     if config.target(target).is_some() { target.to_owned() } else { below_folder(directory, target) }
 }
 

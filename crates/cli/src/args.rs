@@ -3,6 +3,7 @@
 mod agent;
 mod exec;
 mod files;
+mod flow;
 mod grants;
 mod lazy;
 mod login;
@@ -23,6 +24,7 @@ use toolpost_sandbox::Level;
 pub(crate) use self::agent::{AgentArgs, AgentKind, ChatArgs, ExecutorKind, RunArgs};
 pub(crate) use self::exec::ExecArgs;
 pub(crate) use self::files::{AccountArgs, FilesCommand};
+pub(crate) use self::flow::{FlowCommand, FlowDriveArgs, FlowResumeArgs, FlowRunArgs, FlowTools};
 pub(crate) use self::grants::GrantArgs;
 pub(crate) use self::lazy::{Lazy, parse};
 pub(crate) use self::login::{LoginArgs, LogoutArgs};
@@ -98,6 +100,9 @@ pub(crate) enum Command {
     /// Show documents that tools store, and their history.
     #[command(subcommand, after_long_help = pages::STATE)]
     State(Lazy<StateCommand>),
+    /// Check, run, resume and watch workflows.
+    #[command(subcommand, after_long_help = pages::FLOW)]
+    Flow(Lazy<FlowCommand>),
     /// List, show, replay, export and remove stored runs.
     #[command(subcommand, after_long_help = pages::RUNS)]
     Runs(Lazy<RunsCommand>),

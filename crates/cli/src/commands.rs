@@ -6,6 +6,7 @@ pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod files;
+pub(crate) mod flow;
 pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod login;

@@ -18,6 +18,7 @@ mod agent_file;
 mod agent_settings;
 mod agent_tool;
 mod args;
+mod arguments;
 mod artifacts;
 mod call_records;
 mod chat;
@@ -120,6 +121,7 @@ fn run(cli: Cli, printer: &mut Printer) -> Result<Exit, Failure> {
         Command::Schema(args) => commands::schema::run(&args, printer),
         Command::Completions(args) => commands::completions::run(&args, printer),
         Command::Init(command) => commands::init::run(&command, printer),
+        Command::Flow(command) => commands::flow::run(&command, &config, printer),
         Command::Runs(command) => commands::runs::run(&command, &config, printer),
         Command::State(command) => commands::state::run(&command, &config, printer),
         Command::Models(command) => commands::models::run(&command, &config, printer),

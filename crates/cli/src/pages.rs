@@ -71,6 +71,25 @@ A line continues after `\\` and with Alt-Enter. The arrow keys recall earlier me
 project from a file under XDG_STATE_HOME, which never stores text that looks like a secret.
 Without a terminal, each line of standard input is one message.";
 
+pub(crate) const FLOW: &str = "\
+Examples:
+  toolpost flow plan report.yaml
+  toolpost flow plan report.yaml --mermaid > report.mmd
+  toolpost flow run report.yaml topic=rivers
+  toolpost flow run report.yaml topic=rivers --durability none --format jsonl
+  toolpost flow show last
+  toolpost flow approve last
+  toolpost flow signal last figures '{\"n\": 41}'
+  toolpost flow resume last
+
+A plan is a YAML, JSON or TOML file with `kind: flow` and `steps`. A step calls a tool, runs code or
+a command, waits, or holds other steps: parallel, sequential, pipeline, race, map, loop, flow. The
+text `${{ steps.load.output }}` is an expression in Jinja's language; what a step reads, it waits
+for. `toolpost schema flow` prints the format; docs/flows.md explains it.
+
+Each event of a run is stored in the file of --store. A run whose process was killed continues with
+`flow resume`: steps that have ended are not run again; those in flight are, with the same key.";
+
 pub(crate) const RUNS: &str = "\
 Examples:
   toolpost runs ls

@@ -137,7 +137,8 @@ impl Journal {
             rest = after;
             let more = !rest.is_empty();
             // The head counts the events once they are complete.
-            let value = if more { mark(&record.document.value, part) } else { serde_json::to_value(&record.head)? };
+            let value =
+                if more { mark(&record.document.value, part) } else { serde_json::to_value(&record.head)? };
             let piece = Piece { v: VERSION, part, more, text: piece.to_owned() };
             record.document = self.commit(&record.document, value, json!(piece)).await?;
             if !more {
@@ -226,7 +227,8 @@ impl Journal {
     /// The only run whose id begins with a text, or the latest one for `last`.
     pub(crate) async fn find(&self, start: &str) -> Result<RunId, ToolError> {
         let unknown = || {
-            ToolError::not_found(format!("there is no run `{start}`")).suggest("`toolpost flow ls` lists the runs.")
+            ToolError::not_found(format!("there is no run `{start}`"))
+                .suggest("`toolpost flow ls` lists the runs.")
         };
         if start == "last" {
             return self.list(1).await?.first().map(|run| run.id).ok_or_else(unknown);

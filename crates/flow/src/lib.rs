@@ -28,5 +28,5 @@ mod template;
 pub use self::event::FlowEvent;
 pub use self::journal::{FlowSummary, ToolErrorText};
 pub use self::outcome::{RunStatus, StepStatus};
-pub use self::plan::{Format, Plan, PlanError, Position, Problem};
+pub use self::plan::{Format, Plan, PlanError, Position, Problem, sub_flows};
 pub use self::run::{Durability, FlowOutcome, FlowProgress, FlowRun, Flows, ProgressSink, StoredFlow};

@@ -30,9 +30,7 @@ pub(crate) enum Command {
     /// Runs an attempt of a step, and reports its end.
     Run(Box<Work>),
     /// Stops a step, and reports its end.
-    Stop {
-        step: Arc<str>,
-    },
+    Stop { step: Arc<str> },
     /// A step waits for a signal.
     Await {
         step: Arc<str>,
@@ -43,11 +41,9 @@ pub(crate) enum Command {
         until: Option<u64>,
     },
     /// A step waits no longer.
-    Answered {
-        step: Arc<str>,
-    },
+    Answered { step: Arc<str> },
     /// The run has ended.
-    End(Ended),
+    End,
 }
 
 /// One attempt.
@@ -64,7 +60,10 @@ pub(crate) struct Work {
 
 #[derive(Debug)]
 pub(crate) enum Task {
-    Call { tool: Arc<str>, arguments: Arc<Value> },
+    Call {
+        tool: Arc<str>,
+        arguments: Arc<Value>,
+    },
     /// Nothing but the wait.
     Wait,
 }
@@ -311,7 +310,14 @@ impl Machine {
         match &step.action {
             Action::Tool { tool, arguments } => {
                 let arguments = arguments.shared(names).map_err(invalid)?;
-                self.run(place, step, path, Task::Call { tool: Arc::clone(tool), arguments }, 1, Duration::ZERO);
+                self.run(
+                    place,
+                    step,
+                    path,
+                    Task::Call { tool: Arc::clone(tool), arguments },
+                    1,
+                    Duration::ZERO,
+                );
             }
             Action::Wait(template) => {
                 let value = template.value(names).map_err(invalid)?;
@@ -337,14 +343,19 @@ impl Machine {
                 let items = match list.value(names).map_err(invalid)? {
                     Value::Array(items) if items.len() <= MAX_ITEMS => items,
                     Value::Array(items) => {
-                        return Err(ToolError::limit(format!("the list has {} items; a map takes {MAX_ITEMS}", items.len())));
+                        return Err(ToolError::limit(format!(
+                            "the list has {} items; a map takes {MAX_ITEMS}",
+                            items.len()
+                        )));
                     }
                     other => return Err(invalid(format!("`map` needs a list, not {}", short(&other)))),
                 };
                 self.set(place, State::Map(Box::new(scope::MapState::new(items))));
                 self.agenda.push_back(Agenda::NextItem(place));
             }
-            Action::Loop { body, .. } => self.iterate(place, body, path, known, 0, Shared::new(Arc::default())),
+            Action::Loop { body, .. } => {
+                self.iterate(place, body, path, known, 0, Shared::new(Arc::default()))
+            }
             Action::Flow { plan, input } => {
                 let input = plan.complete(input.value(names).map_err(invalid)?)?;
                 let run = known.as_ref().and_then(|known| known.variable("run"));
@@ -375,7 +386,14 @@ impl Machine {
         self.now.saturating_add(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX))
     }
 
-    fn wait_for(&mut self, place: Place, step: &Step, path: &Arc<str>, signal: String, question: Option<String>) {
+    fn wait_for(
+        &mut self,
+        place: Place,
+        step: &Step,
+        path: &Arc<str>,
+        signal: String,
+        question: Option<String>,
+    ) {
         if let Some(value) = self.signals.get_mut(&signal).and_then(VecDeque::pop_front) {
             self.early_signals -= 1;
             self.answered(place, question.is_some(), value);
@@ -411,7 +429,10 @@ impl Machine {
         let is_denied = is_approval && value.get("approved").and_then(Value::as_bool) != Some(true);
         if is_denied {
             let comment = value.get("comment").and_then(Value::as_str).map(|text| format!(": {text}"));
-            let error = ToolError::new(toolpost_core::Code::Permission, format!("it was denied{}", comment.unwrap_or_default()));
+            let error = ToolError::new(
+                toolpost_core::Code::Permission,
+                format!("it was denied{}", comment.unwrap_or_default()),
+            );
             self.step_failed(place, error);
         } else {
             self.finish(place, StepStatus::Succeeded, Arc::new(value), None);
@@ -446,9 +467,9 @@ impl Machine {
             Some(delay) if !is_stopping => {
                 let names = self.names(place);
                 let task = match (&step.action, names) {
-                    (Action::Tool { tool, arguments }, Some(names)) => {
-                        arguments.shared(&names).map(|arguments| Task::Call { tool: Arc::clone(tool), arguments })
-                    }
+                    (Action::Tool { tool, arguments }, Some(names)) => arguments
+                        .shared(&names)
+                        .map(|arguments| Task::Call { tool: Arc::clone(tool), arguments }),
                     _ => Err("only a call is tried again".to_owned()),
                 };
                 match task {
@@ -619,7 +640,9 @@ impl Machine {
         if !is_enough {
             let error = scope.error.clone().unwrap_or_else(|| ToolError::dependency("no step succeeded"));
             return Err(match (block.failure, scope.failed) {
-                (FailurePolicy::Quorum(count), _) => error.with("quorum", format!("{} of {count}", scope.succeeded)),
+                (FailurePolicy::Quorum(count), _) => {
+                    error.with("quorum", format!("{} of {count}", scope.succeeded))
+                }
                 (_, 0 | 1) => error,
                 (_, failed) => error.with("failed_steps", failed),
             });
@@ -636,11 +659,9 @@ impl Machine {
                 let all = all.map(|(index, step)| (step.id.to_string(), Value::clone(&output(index))));
                 Ok(Arc::new(Value::Object(all.collect())))
             }
-            BlockOutput::Template(template) => {
-                template.shared(&Names::of(&scope.known)).map_err(|reason| {
-                    ToolError::invalid_input(format!("`output`: {reason}"))
-                })
-            }
+            BlockOutput::Template(template) => template
+                .shared(&Names::of(&scope.known))
+                .map_err(|reason| ToolError::invalid_input(format!("`output`: {reason}"))),
         }
     }
 
@@ -685,7 +706,9 @@ impl Machine {
         let done = until.as_ref().map(|until| until.is_true(&Names::of(&scope.known)));
         let is_last = index + 1 >= u64::from(*max);
         match done {
-            Some(Err(reason)) => self.step_failed(place, ToolError::invalid_input(format!("`until`: {reason}"))),
+            Some(Err(reason)) => {
+                self.step_failed(place, ToolError::invalid_input(format!("`until`: {reason}")))
+            }
             Some(Ok(true)) => self.finish(place, StepStatus::Succeeded, output, None),
             None if is_last => self.finish(place, StepStatus::Succeeded, output, None),
             Some(Ok(false)) if is_last => {
@@ -694,7 +717,8 @@ impl Machine {
             }
             _ => {
                 let known = self.instances.get(place.scope).map(|scope| Arc::clone(&scope.known));
-                let is_stopping = self.instances.get(place.scope).is_none_or(|scope| scope.stopping.is_some());
+                let is_stopping =
+                    self.instances.get(place.scope).is_none_or(|scope| scope.stopping.is_some());
                 if is_stopping {
                     return self.finish(place, StepStatus::Cancelled, Arc::default(), None);
                 }
@@ -763,7 +787,9 @@ impl Machine {
         result: Result<Arc<Value>, Option<ToolError>>,
     ) {
         let Some((block, path)) = self.step(place) else { return };
-        let Some(Step { action: Action::Map { failure, .. }, .. }) = block.steps.get(place.step) else { return };
+        let Some(Step { action: Action::Map { failure, .. }, .. }) = block.steps.get(place.step) else {
+            return;
+        };
         let Some(scope) = self.instances.get_mut(place.scope) else { return };
         let Some(State::Map(map)) = scope.states.get_mut(place.step) else { return };
         map.running.remove(&key);
@@ -800,10 +826,15 @@ impl Machine {
         let Some(scope) = self.instances.get_mut(place.scope) else { return };
         let Some(State::Map(map)) = scope.states.get_mut(place.step) else { return };
         let is_enough = match failure {
-            FailurePolicy::FailFast | FailurePolicy::Continue => map.failed == 0 && map.next >= map.items.len(),
+            FailurePolicy::FailFast | FailurePolicy::Continue => {
+                map.failed == 0 && map.next >= map.items.len()
+            }
             FailurePolicy::Quorum(count) => map.succeeded >= count,
         };
-        let error = map.error.take().map(|error| if map.failed > 1 { error.with("failed_items", map.failed) } else { error });
+        let error = map
+            .error
+            .take()
+            .map(|error| if map.failed > 1 { error.with("failed_items", map.failed) } else { error });
         // Items without a result are null.
         let started = map.next;
         let mut outputs = std::mem::take(&mut map.items);
@@ -844,8 +875,8 @@ impl Machine {
             }
             None => {
                 if let Some(ended) = self.ending.take() {
-                    self.ended = Some(ended.clone());
-                    self.commands.push(Command::End(ended));
+                    self.ended = Some(ended);
+                    self.commands.push(Command::End);
                 }
             }
         }
@@ -854,7 +885,12 @@ impl Machine {
 
 /// The time of a wait from `now` in milliseconds since 1970: a duration, or until a time.
 pub(crate) fn wait_time(value: &Value, now: u64) -> Result<Duration, String> {
-    let wrong = || format!("`wait` is a duration such as `5m` or a time such as `2030-01-31T08:00:00Z`, not {}", short(value));
+    let wrong = || {
+        format!(
+            "`wait` is a duration such as `5m` or a time such as `2030-01-31T08:00:00Z`, not {}",
+            short(value)
+        )
+    };
     match value {
         Value::Number(seconds) => {
             let seconds = seconds.as_f64().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
@@ -880,5 +916,9 @@ fn at_step(path: &str, error: &ToolError) -> ToolError {
 fn short(value: &Value) -> String {
     const MAX: usize = 60;
     let text = value.to_string();
-    if text.chars().count() > MAX { format!("`{}…`", text.chars().take(MAX).collect::<String>()) } else { format!("`{text}`") }
+    if text.chars().count() > MAX {
+        format!("`{}…`", text.chars().take(MAX).collect::<String>())
+    } else {
+        format!("`{text}`")
+    }
 }

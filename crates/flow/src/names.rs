@@ -214,9 +214,9 @@ impl Object for Step {
 impl StepResult {
     /// The error as JSON, null without one.
     pub(crate) fn error_value(&self) -> Value {
-        self.error.as_ref().map_or(Value::Null, |error| {
-            json!({ "code": error.code().as_str(), "message": error.message() })
-        })
+        self.error
+            .as_ref()
+            .map_or(Value::Null, |error| json!({ "code": error.code().as_str(), "message": error.message() }))
     }
 
     fn to_value(&self) -> Value {

@@ -7,7 +7,7 @@ mod text;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,7 +117,10 @@ pub(crate) struct Step {
 /// What a step does.
 #[derive(Debug)]
 pub(crate) enum Action {
-    Tool { tool: Arc<str>, arguments: Template },
+    Tool {
+        tool: Arc<str>,
+        arguments: Template,
+    },
     /// Waits for a time.
     Wait(Template),
     /// Waits for a value from outside.
@@ -125,9 +128,22 @@ pub(crate) enum Action {
     /// Waits for a person's approval.
     Approve(Template),
     Group(Arc<Block>),
-    Map { list: Template, item: Arc<str>, max_parallel: usize, body: Arc<Block>, failure: FailurePolicy },
-    Loop { until: Option<Expression>, max: u32, body: Arc<Block> },
-    Flow { plan: Arc<Plan>, input: Template },
+    Map {
+        list: Template,
+        item: Arc<str>,
+        max_parallel: usize,
+        body: Arc<Block>,
+        failure: FailurePolicy,
+    },
+    Loop {
+        until: Option<Expression>,
+        max: u32,
+        body: Arc<Block>,
+    },
+    Flow {
+        plan: Arc<Plan>,
+        input: Template,
+    },
 }
 
 /// What happens after the last failed attempt of a step.
@@ -247,7 +263,15 @@ impl Plan {
     /// # Errors
     /// All defects that the plan alone shows, or why a file cannot be read.
     pub fn read(path: &Path) -> Result<Self, PlanError> {
-        read::file(path, &mut Vec::<PathBuf>::new())
+        Self::read_with(path, &|path| read::text_of(path).map_err(|error| error.to_string()))
+    }
+
+    /// The same with the texts that `text` gives for paths, for a caller that reads only files it trusts.
+    ///
+    /// # Errors
+    /// As for [`Plan::read`]; an error of `text` is a defect of the plan.
+    pub fn read_with(path: &Path, text: &dyn Fn(&Path) -> Result<String, String>) -> Result<Self, PlanError> {
+        read::file(path, text)
     }
 
     /// A plan from its data, such as [`Plan::source`] of a stored run.
@@ -291,7 +315,11 @@ impl Plan {
     /// The number of steps, those in blocks included.
     pub fn step_count(&self) -> usize {
         fn count(block: &Block) -> usize {
-            block.steps.iter().map(|step| 1 + step.blocks().iter().map(|block| count(block)).sum::<usize>()).sum()
+            block
+                .steps
+                .iter()
+                .map(|step| 1 + step.blocks().iter().map(|block| count(block)).sum::<usize>())
+                .sum()
         }
         count(&self.body)
     }
@@ -309,6 +337,14 @@ impl Plan {
     /// The plan as an indented list, one line per step.
     pub fn to_text(&self) -> String {
         text::outline(self)
+    }
+
+    /// Checks inputs, with the defaults of the missing ones.
+    ///
+    /// # Errors
+    /// `INVALID_INPUT` for inputs that do not match the schema.
+    pub fn check_input(&self, input: &Value) -> Result<(), ToolError> {
+        self.complete(input.clone()).map(drop)
     }
 
     /// The inputs with the defaults of the missing ones.
@@ -360,6 +396,22 @@ impl Step {
         }
         all
     }
+}
+
+/// The paths of the sub-flows in other files that a plan as data names directly.
+pub fn sub_flows(plan: &Value) -> Vec<String> {
+    let Value::Object(members) = plan else { return Vec::new() };
+    let mut found = Vec::new();
+    for (key, member) in members {
+        match member {
+            Value::Array(steps) if read::LISTS.contains(&key.as_str()) => {
+                found.extend(steps.iter().flat_map(sub_flows))
+            }
+            Value::String(path) if key == "flow" => found.push(path.clone()),
+            _ => {}
+        }
+    }
+    found
 }
 
 /// The SHA-256 of a value, whatever the order of its members.

@@ -11,8 +11,8 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use toolpost_core::{
-    Answer, BoxFuture, Call, CallId, Caller, Cancellation, Clock, Code, DocStore, Masks, Port, Priority, Question,
-    QuestionKind, RunId, Scope, SystemClock, Timestamp, ToolError,
+    Answer, BoxFuture, Call, CallId, Caller, Cancellation, Clock, Code, DocStore, Masks, Port, Priority,
+    Question, QuestionKind, RunId, Scope, SystemClock, Timestamp, ToolError,
 };
 use toolpost_toolbox::Toolbox;
 
@@ -163,6 +163,12 @@ pub struct Flows {
     owner: String,
 }
 
+impl std::fmt::Debug for Flows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flows").field("stored", &self.store.is_some()).finish_non_exhaustive()
+    }
+}
+
 impl Flows {
     /// Runs that are not stored.
     pub fn new(toolbox: Toolbox) -> Self {
@@ -265,7 +271,10 @@ impl Flows {
         let journal = self.journal()?;
         let summary = journal.summary(id).await?;
         if summary.status != RunStatus::Running {
-            return Err(ToolError::precondition(format!("the run has ended: it {}", summary.status.as_str())));
+            return Err(ToolError::precondition(format!(
+                "the run has ended: it {}",
+                summary.status.as_str()
+            )));
         }
         journal.send(id, &event).await
     }
@@ -463,6 +472,12 @@ impl FlowRun {
     }
 }
 
+impl std::fmt::Debug for FlowRun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlowRun").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
 impl IntoFuture for FlowRun {
     type Output = Result<FlowOutcome, ToolError>;
     type IntoFuture = BoxFuture<'static, Self::Output>;
@@ -491,7 +506,8 @@ struct Replayed {
 
 /// Applies stored events to a new machine.
 fn replay(id: RunId, events: &[Stamped]) -> Result<Replayed, ToolError> {
-    let damaged = |problem: String| ToolError::dependency(format!("the stored run `{id}` is invalid: {problem}"));
+    let damaged =
+        |problem: String| ToolError::dependency(format!("the stored run `{id}` is invalid: {problem}"));
     let Some((at, FlowEvent::RunStarted { plan, input, .. })) = events.first() else {
         return Err(damaged("it has no start".to_owned()));
     };
@@ -510,7 +526,7 @@ fn replay(id: RunId, events: &[Stamped]) -> Result<Replayed, ToolError> {
             Command::Run(work) => _ = last.insert(Arc::clone(&work.step), index),
             Command::Await { step, .. } => _ = last.insert(Arc::clone(step), index),
             Command::Stop { step } => stopped.push(Arc::clone(step)),
-            Command::Answered { .. } | Command::End(_) => {}
+            Command::Answered { .. } | Command::End => {}
         }
     }
     let mut index = 0;
@@ -520,7 +536,7 @@ fn replay(id: RunId, events: &[Stamped]) -> Result<Replayed, ToolError> {
         match command {
             Command::Run(work) => last.get(&work.step) == Some(&own) && machine.is_working(&work.step),
             Command::Await { step, .. } => last.get(step) == Some(&own) && machine.is_working(step),
-            Command::End(_) => true,
+            Command::End => true,
             Command::Stop { .. } | Command::Answered { .. } => false,
         }
     });
@@ -619,7 +635,7 @@ impl Driver<'_> {
                     self.waits.remove(&step);
                     self.stops.remove(&step).map(|token| token.cancel());
                 }
-                Command::End(_) => {}
+                Command::End => {}
             }
         }
     }
@@ -640,9 +656,10 @@ impl Driver<'_> {
             }
             match work.task {
                 Task::Call { .. } => Done::Due(work),
-                Task::Wait => {
-                    Done::Waited(FlowEvent::StepSucceeded { step: work.step.to_string(), output: Value::Null })
-                }
+                Task::Wait => Done::Waited(FlowEvent::StepSucceeded {
+                    step: work.step.to_string(),
+                    output: Value::Null,
+                }),
             }
         }));
     }
@@ -673,7 +690,8 @@ impl Driver<'_> {
                 self.events.push(FlowEvent::StepCancelled { step: work.step.to_string() });
                 continue;
             }
-            let Work { step, attempt, task: Task::Call { tool, arguments }, timeout, priority, .. } = *work else {
+            let Work { step, attempt, task: Task::Call { tool, arguments }, timeout, priority, .. } = *work
+            else {
                 continue;
             };
             if self.run.progress.is_some() {
@@ -690,10 +708,7 @@ impl Driver<'_> {
                 let reply = toolbox.call(call).await;
                 let step = step.to_string();
                 Done::Called(match reply.result {
-                    Ok(output) => FlowEvent::StepSucceeded {
-                        step,
-                        output: output.result_value(),
-                    },
+                    Ok(output) => FlowEvent::StepSucceeded { step, output: output.result_value() },
                     Err(error) if error.code() == Code::Cancelled && token.is_cancelled() => {
                         FlowEvent::StepCancelled { step }
                     }
@@ -777,14 +792,18 @@ impl Driver<'_> {
 
     /// Waits for the next end of a call, the next look at the inbox, or the cancellation; takes all that is ready.
     async fn wait(&mut self, looked: Instant) {
-        let has_inbox = self.journal.is_some() || !self.waits.is_empty() || self.machine.plan_timeout().is_some();
+        let has_inbox =
+            self.journal.is_some() || !self.waits.is_empty() || self.machine.plan_timeout().is_some();
         let rest = LOOK.saturating_sub(looked.elapsed());
         let cancelled = async {
-            if self.is_cancelled { std::future::pending().await } else { self.run.cancellation.cancelled().await }
+            if self.is_cancelled {
+                std::future::pending().await
+            } else {
+                self.run.cancellation.cancelled().await
+            }
         };
-        let look = async {
-            if has_inbox { tokio::time::sleep(rest).await } else { std::future::pending().await }
-        };
+        let look =
+            async { if has_inbox { tokio::time::sleep(rest).await } else { std::future::pending().await } };
         let first = tokio::select! {
             biased;
             Some(done) = self.in_flight.next() => Some(done),
@@ -969,7 +988,11 @@ impl Driver<'_> {
         let (sender, receiver) = oneshot::channel();
         let batch = Batch { events: Vec::new(), head: self.head.clone(), stored: Some(sender) };
         let gone = |_| ToolError::internal("the writer of the run has ended");
-        stored.sender.send(batch).await.map_err(|_| ToolError::internal("the writer of the run has ended"))?;
+        stored
+            .sender
+            .send(batch)
+            .await
+            .map_err(|_| ToolError::internal("the writer of the run has ended"))?;
         receiver.await.map_err(gone)?
     }
 }

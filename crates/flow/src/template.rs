@@ -65,7 +65,9 @@ impl Expression {
         let form = match path(source) {
             Some(members) => Form::Path(members.into()),
             None => Form::Compiled(Arc::new(
-                LANGUAGE.compile_expression_owned(source.to_owned()).map_err(|error| explain(source, &error))?,
+                LANGUAGE
+                    .compile_expression_owned(source.to_owned())
+                    .map_err(|error| explain(source, &error))?,
             )),
         };
         let reads = match &form {
@@ -80,18 +82,12 @@ impl Expression {
         &self.reads
     }
 
-    /// The members, if it is a plain name.
-    pub(crate) fn as_path(&self) -> Option<&[Member]> {
-        match &self.form {
-            Form::Path(members) => Some(members),
-            Form::Compiled(_) => None,
-        }
-    }
-
     /// Its value.
     pub(crate) fn value(&self, names: &Names) -> Result<Value, String> {
         match &self.form {
-            Form::Path(members) => names.read(members).map_err(|reason| format!("`{}`: {reason}", self.source)),
+            Form::Path(members) => {
+                names.read(members).map_err(|reason| format!("`{}`: {reason}", self.source))
+            }
             Form::Compiled(expression) => {
                 let value = expression
                     .eval(minijinja::Value::from_object(names.clone()))
@@ -146,7 +142,10 @@ fn path(source: &str) -> Option<Vec<Member>> {
 }
 
 fn is_keyword(name: &str) -> bool {
-    matches!(name, "true" | "false" | "none" | "True" | "False" | "None" | "not" | "and" | "or" | "in" | "is" | "if")
+    matches!(
+        name,
+        "true" | "false" | "none" | "True" | "False" | "None" | "not" | "and" | "or" | "in" | "is" | "if"
+    )
 }
 
 fn dotted(members: &[Member]) -> String {
@@ -186,7 +185,8 @@ impl Template {
         let template = match value {
             Value::String(text) => return Self::text(text).map_err(|reason| (String::new(), reason)),
             Value::Array(items) => {
-                let parse = |(index, item)| Self::parse(item).map_err(|error| beneath(&format!("{index}"), error));
+                let parse =
+                    |(index, item)| Self::parse(item).map_err(|error| beneath(&format!("{index}"), error));
                 Self::List(items.iter().enumerate().map(parse).collect::<Result<_, _>>()?)
             }
             Value::Object(members) => {

@@ -194,6 +194,15 @@ fn of_description(path: &Path, text: &str) -> Vec<Reference> {
             let of_word = |word: &String| of_targets(word, Some(directory), &Grants::default());
             tools.iter().flat_map(of_word).chain(prompt).collect()
         }
+        Some("flow") => {
+            let tools = texts(value("tools"));
+            let of_word = |word: &String| of_targets(word, Some(directory), &Grants::default());
+            let flows = toolpost_flow::sub_flows(&Value::Object(
+                entries.iter().map(|entry| (entry.name.clone(), entry.value.clone())).collect(),
+            ));
+            let flows = flows.into_iter().map(|path| Reference::Description(directory.join(path)));
+            tools.iter().flat_map(of_word).chain(flows).collect()
+        }
         Some("gateway") => {
             let upstreams = value("upstreams").and_then(Value::as_array).into_iter().flatten();
             let of_upstream = |upstream: &Value| {

@@ -29,7 +29,10 @@ pub(super) enum Owner {
     Run,
     /// A group, a sub-flow, or an iteration of a loop.
     Group(Place),
-    Item { place: Place, index: usize },
+    Item {
+        place: Place,
+        index: usize,
+    },
     Handler(Place),
     Undo,
 }
@@ -40,12 +43,19 @@ pub(super) enum State {
     /// It waits for other steps, or for its turn.
     Pending,
     /// A driver works on it.
-    Working { attempt: u32 },
-    Waiting { signal: String, is_approval: bool },
+    Working {
+        attempt: u32,
+    },
+    Waiting {
+        signal: String,
+        is_approval: bool,
+    },
     Inside(Key),
     Map(Box<MapState>),
     /// It failed, and its handler runs.
-    Handling { scope: Key },
+    Handling {
+        scope: Key,
+    },
     Ended,
 }
 

@@ -98,7 +98,9 @@ impl Check<'_> {
 
     /// Warns about inputs that no expression reads.
     fn unread(&mut self, plan: &Plan) {
-        let Some(properties) = plan.input.as_value().get("properties").and_then(Value::as_object) else { return };
+        let Some(properties) = plan.input.as_value().get("properties").and_then(Value::as_object) else {
+            return;
+        };
         let mut read = BTreeSet::new();
         collect(&plan.body, &mut read);
         if read.contains("input") {
@@ -177,6 +179,8 @@ fn is_never(root: &Value, property: &Value, kind: &str) -> Option<String> {
         _ => Value::Object(Map::new()),
     };
     let own = property.get("type").and_then(Value::as_str)?;
-    let fits = types.is_unknown() || own == kind || within(root, &json!({ "type": own })).is_valid(&probe).unwrap_or(true);
+    let fits = types.is_unknown()
+        || own == kind
+        || within(root, &json!({ "type": own })).is_valid(&probe).unwrap_or(true);
     (!fits).then(|| format!("expected {own}, found {kind}"))
 }

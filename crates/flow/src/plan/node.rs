@@ -276,10 +276,7 @@ fn of_table(text: &str, table: toml::de::DeTable<'_>) -> Result<Content, (Positi
     Ok(Content::Map(members.collect::<Result<_, _>>()?))
 }
 
-fn of_toml(
-    text: &str,
-    value: toml::Spanned<toml::de::DeValue<'_>>,
-) -> Result<Node, (Position, String)> {
+fn of_toml(text: &str, value: toml::Spanned<toml::de::DeValue<'_>>) -> Result<Node, (Position, String)> {
     use toml::de::DeValue;
     let at = position(text, value.span().start);
     let number = |text: String| {
@@ -323,11 +320,9 @@ mod tests {
         let expected = json!({"name": "x", "steps": [{"id": "a", "n": 3, "f": 1.5, "on": true}]});
         let yaml = "name: x\nsteps:\n  - id: a\n    n: 3\n    f: 1.5\n    on: true\n";
         let toml = "name = 'x'\n[[steps]]\nid = 'a'\nn = 3\nf = 1.5\non = true\n";
-        for (text, format, line) in [
-            (yaml, Format::Yaml, 4),
-            (&expected.to_string(), Format::Yaml, 1),
-            (toml, Format::Toml, 4),
-        ] {
+        for (text, format, line) in
+            [(yaml, Format::Yaml, 4), (&expected.to_string(), Format::Yaml, 1), (toml, Format::Toml, 4)]
+        {
             let node = Node::parse(text, format).unwrap();
             assert_eq!(node.to_value(), expected, "{text}");
             let Content::Map(members) = &node.content else { panic!() };

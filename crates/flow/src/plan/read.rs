@@ -25,18 +25,30 @@ const PARALLEL: usize = 16;
 const ITERATIONS: u32 = 100;
 const MAX_ITERATIONS: u32 = 100_000;
 /// The members that hold a list of steps.
-const LISTS: [&str; 7] = ["steps", "parallel", "sequential", "pipeline", "race", "on_error", "compensate"];
+pub(super) const LISTS: [&str; 7] =
+    ["steps", "parallel", "sequential", "pipeline", "race", "on_error", "compensate"];
 /// The members that say what a step does.
 const ACTIONS: [&str; 12] = [
-    "tool", "code", "command", "wait", "signal", "approve", "parallel", "sequential", "pipeline", "race", "map", "loop",
+    "tool",
+    "code",
+    "command",
+    "wait",
+    "signal",
+    "approve",
+    "parallel",
+    "sequential",
+    "pipeline",
+    "race",
+    "map",
+    "loop",
 ];
 /// Functions of the expression language.
 const FUNCTIONS: [&str; 4] = ["range", "dict", "namespace", "lipsum"];
 
 pub(super) fn plan(text: &str, format: Format, directory: Option<&Path>) -> Result<Plan, PlanError> {
-    let mut files = Vec::new();
     let mut node = Node::parse(text, format).map_err(|(at, message)| only(at, message))?;
-    expand(&mut node, directory, &mut files)?;
+    Files { text: &|_| Err("a plan without a file has no other files".to_owned()), open: Vec::new() }
+        .expand(&mut node, directory)?;
     of_node(&node)
 }
 
@@ -44,61 +56,89 @@ pub(super) fn value(value: &Value) -> Result<Plan, PlanError> {
     of_node(&Node::of(value))
 }
 
-pub(super) fn file(path: &Path, files: &mut Vec<PathBuf>) -> Result<Plan, PlanError> {
-    of_node(&node_of_file(path, files)?)
+pub(super) fn file(path: &Path, text: &dyn Fn(&Path) -> Result<String, String>) -> Result<Plan, PlanError> {
+    of_node(&Files { text, open: Vec::new() }.node(path)?)
+}
+
+/// The text of a file of at most [`MAX_BYTES`].
+pub(super) fn text_of(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 fn only(at: Position, message: impl Into<String>) -> PlanError {
-    PlanError(vec![Problem { at, step: String::new(), message: message.into(), hint: None, is_warning: false }])
+    PlanError(vec![Problem {
+        at,
+        step: String::new(),
+        message: message.into(),
+        hint: None,
+        is_warning: false,
+    }])
 }
 
-/// The document of a file with the documents of its sub-flows.
-fn node_of_file(path: &Path, files: &mut Vec<PathBuf>) -> Result<Node, PlanError> {
-    let fail = |error: std::io::Error| only(Position::default(), format!("cannot read `{}`: {error}", path.display()));
-    let real = path.canonicalize().map_err(fail)?;
-    if files.contains(&real) {
-        return Err(only(Position::default(), format!("the flow `{}` is a part of itself", path.display())));
-    }
-    if files.len() >= MAX_FLOWS {
-        return Err(only(Position::default(), format!("flows are nested more than {MAX_FLOWS} times")));
-    }
-    let mut text = String::new();
-    let file = std::fs::File::open(&real).map_err(fail)?;
-    file.take(MAX_BYTES as u64 + 1).read_to_string(&mut text).map_err(fail)?;
-    let mut node = Node::parse(&text, Format::of_path(&real)).map_err(|(at, message)| only(at, message))?;
-    files.push(real.clone());
-    expand(&mut node, real.parent(), files)?;
-    files.pop();
-    Ok(node)
+/// The files of a plan.
+struct Files<'a> {
+    text: &'a dyn Fn(&Path) -> Result<String, String>,
+    /// Those that are being read, outermost first.
+    open: Vec<PathBuf>,
 }
 
-/// Replaces the paths of sub-flows by their documents.
-fn expand(node: &mut Node, directory: Option<&Path>, files: &mut Vec<PathBuf>) -> Result<(), PlanError> {
-    let Content::Map(members) = &mut node.content else { return Ok(()) };
-    for (key, at, member) in members {
-        match (&mut member.content, LISTS.contains(&key.as_str())) {
-            (Content::List(steps), true) => {
-                steps.iter_mut().try_for_each(|step| expand(step, directory, files))?;
-            }
-            (Content::Text(path), false) if key == "flow" => {
-                let Some(directory) = directory else {
-                    return Err(only(*at, "a plan without a file has its sub-flows inside, not in other files"));
-                };
-                let path = directory.join(&*path);
-                let read = node_of_file(&path, files).map_err(|mut error| {
-                    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                    for problem in &mut error.0 {
-                        problem.message = format!("{name}:{}: {}", problem.at, problem.message);
-                        problem.at = *at;
-                    }
-                    error
-                })?;
-                *member = Node { at: member.at, ..read };
-            }
-            _ => {}
+impl Files<'_> {
+    /// The document of a file with the documents of its sub-flows.
+    fn node(&mut self, path: &Path) -> Result<Node, PlanError> {
+        let fail =
+            |reason: String| only(Position::default(), format!("cannot read `{}`: {reason}", path.display()));
+        let real = path.canonicalize().map_err(|error| fail(error.to_string()))?;
+        if self.open.contains(&real) {
+            return Err(only(
+                Position::default(),
+                format!("the flow `{}` is a part of itself", path.display()),
+            ));
         }
+        if self.open.len() >= MAX_FLOWS {
+            return Err(only(Position::default(), format!("flows are nested more than {MAX_FLOWS} times")));
+        }
+        let text = (self.text)(&real).map_err(fail)?;
+        let mut node =
+            Node::parse(&text, Format::of_path(&real)).map_err(|(at, message)| only(at, message))?;
+        self.open.push(real.clone());
+        self.expand(&mut node, real.parent())?;
+        self.open.pop();
+        Ok(node)
     }
-    Ok(())
+
+    /// Replaces the paths of sub-flows by their documents.
+    fn expand(&mut self, node: &mut Node, directory: Option<&Path>) -> Result<(), PlanError> {
+        let Content::Map(members) = &mut node.content else { return Ok(()) };
+        for (key, at, member) in members {
+            match (&mut member.content, LISTS.contains(&key.as_str())) {
+                (Content::List(steps), true) => {
+                    steps.iter_mut().try_for_each(|step| self.expand(step, directory))?;
+                }
+                (Content::Text(path), false) if key == "flow" => {
+                    let Some(directory) = directory else {
+                        return Err(only(
+                            *at,
+                            "a plan without a file has its sub-flows inside, not in other files",
+                        ));
+                    };
+                    let path = directory.join(&*path);
+                    let read = self.node(&path).map_err(|mut error| {
+                        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                        for problem in &mut error.0 {
+                            problem.message = format!("{name}:{}: {}", problem.at, problem.message);
+                            problem.at = *at;
+                        }
+                        error
+                    })?;
+                    *member = Node { at: member.at, ..read };
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
 }
 
 fn of_node(node: &Node) -> Result<Plan, PlanError> {
@@ -288,14 +328,16 @@ impl Reader {
         // Editors find the schema by it.
         members.take("$schema");
         let name = members.take("name").and_then(|(_, node)| self.text(node, path, "name"));
-        let description = members.take("description").and_then(|(_, node)| self.text(node, path, "description"));
+        let description =
+            members.take("description").and_then(|(_, node)| self.text(node, path, "description"));
         let input = members.take("input").map(|(_, node)| self.input(node, path));
         let tools = members.take("tools").map(|(_, node)| self.texts(node, path, "tools"));
         let timeout = members.take("timeout").and_then(|(_, node)| self.duration(node, path, "timeout"));
         let mut settings = self.settings(&mut members, path);
         let variables: Variables = ["input", "run"].map(str::to_owned).into();
         if let Some((_, node)) = members.take("output") {
-            settings.output = self.template(node, path, "output").map_or(BlockOutput::Last, BlockOutput::Template);
+            settings.output =
+                self.template(node, path, "output").map_or(BlockOutput::Last, BlockOutput::Template);
         }
         let steps = members.take("steps");
         let at = members.at;
@@ -359,8 +401,9 @@ impl Reader {
     /// The settings of a block beside its steps: failure policy and parallelism.
     fn settings(&mut self, members: &mut Members<'_>, path: &str) -> BlockSettings {
         let failure = members.take("failure").and_then(|(_, node)| self.failure(node, path));
-        let max_parallel =
-            members.take("max_parallel").and_then(|(_, node)| self.count(node, path, "max_parallel", MAX_STEPS));
+        let max_parallel = members
+            .take("max_parallel")
+            .and_then(|(_, node)| self.count(node, path, "max_parallel", MAX_STEPS));
         BlockSettings {
             failure: failure.unwrap_or_default(),
             max_parallel: max_parallel.unwrap_or(usize::MAX),
@@ -430,7 +473,10 @@ impl Reader {
             for reference in found {
                 match places.get(reference.id.as_str()) {
                     Some(place) if *place == index => {
-                        let message = format!("it refers to the result of `{}`, which is the step itself", reference.id);
+                        let message = format!(
+                            "it refers to the result of `{}`, which is the step itself",
+                            reference.id
+                        );
                         self.problem(reference.at, &reference.by, message);
                     }
                     Some(place) => {
@@ -453,7 +499,11 @@ impl Reader {
         if let FailurePolicy::Quorum(count) = settings.failure
             && count > steps.len()
         {
-            self.problem(node.at, path, format!("the quorum is {count}, but the block has {} steps", steps.len()));
+            self.problem(
+                node.at,
+                path,
+                format!("the quorum is {count}, but the block has {} steps", steps.len()),
+            );
         }
         self.link(&mut steps, path);
         let block = Block {
@@ -478,8 +528,12 @@ impl Reader {
                 }
             }
         }
-        let mut ready: Vec<usize> =
-            missing.iter().enumerate().filter(|(_, missing)| **missing == 0).map(|(index, _)| index).collect();
+        let mut ready: Vec<usize> = missing
+            .iter()
+            .enumerate()
+            .filter(|(_, missing)| **missing == 0)
+            .map(|(index, _)| index)
+            .collect();
         let mut ordered = 0;
         while let Some(index) = ready.pop() {
             ordered += 1;
@@ -556,7 +610,8 @@ impl Reader {
             None => format!("step{}", index + 1),
         };
         let path = if outer.is_empty() { id.clone() } else { format!("{outer}.{id}") };
-        let description = members.take("description").and_then(|(_, node)| self.text(node, &path, "description"));
+        let description =
+            members.take("description").and_then(|(_, node)| self.text(node, &path, "description"));
         let mut references = Vec::new();
         if let Some((at, node)) = members.take("needs") {
             let needs = match &node.content {
@@ -675,18 +730,24 @@ impl Reader {
             }
             "code" => {
                 let mut arguments = Map::new();
-                let language = members.take("language").and_then(|(_, node)| self.text(node, path, "language"));
-                arguments.insert("language".to_owned(), language.unwrap_or_else(|| "python".to_owned()).into());
-                self.tool_call("run_code", "code", arguments, members, path)
+                let language =
+                    members.take("language").and_then(|(_, node)| self.text(node, path, "language"));
+                arguments
+                    .insert("language".to_owned(), language.unwrap_or_else(|| "python".to_owned()).into());
+                self.tool_call("run_code", ("code", "code"), arguments, members, path)
             }
-            "command" => self.tool_call("run_command", "command", Map::new(), members, path),
+            "command" => self.tool_call("run_command", ("command", "argv"), Map::new(), members, path),
             "wait" => {
                 let (at, node) = members.take("wait")?;
                 let template = self.template(node, path, "wait")?;
                 if let Template::Constant(value) = &template
                     && super::super::machine::wait_time(value, 0).is_err()
                 {
-                    self.problem(at, path, "`wait` is a duration such as `5m`, or a time such as `2030-01-31T08:00:00Z`");
+                    self.problem(
+                        at,
+                        path,
+                        "`wait` is a duration such as `5m`, or a time such as `2030-01-31T08:00:00Z`",
+                    );
                     return None;
                 }
                 Some(Action::Wait(template))
@@ -725,13 +786,13 @@ impl Reader {
     fn tool_call(
         &mut self,
         tool: &str,
-        member: &'static str,
+        (member, argument): (&'static str, &str),
         mut arguments: Map<String, Value>,
         members: &mut Members<'_>,
         path: &str,
     ) -> Option<Action> {
         let (_, node) = members.take(member)?;
-        arguments.insert(member.to_owned(), node.to_value());
+        arguments.insert(argument.to_owned(), node.to_value());
         if let Some((at, with)) = members.take("with") {
             match with.to_value() {
                 Value::Object(more) => arguments.extend(more),

@@ -79,7 +79,8 @@ pub(super) fn mermaid(plan: &Plan) -> String {
 
 fn mermaid_block(block: &Block, path: &str, depth: usize, text: &mut String) {
     let indent = "  ".repeat(depth);
-    let name = |step: &Step| if path.is_empty() { step.id.to_string() } else { format!("{path}_{}", step.id) };
+    let name =
+        |step: &Step| if path.is_empty() { step.id.to_string() } else { format!("{path}_{}", step.id) };
     for step in &block.steps {
         let own = name(step);
         let label = format!("{}: {}", step.id, summary(step)).replace('"', "'").replace(['`', '<', '>'], "");

@@ -19,14 +19,20 @@ fn defects_are_reported_with_line_and_column() {
         ("steps:\n  - { id: a }", "step `a`: a step has one of tool, code"),
         ("steps:\n  - { id: a, tool: x, wait: 1s }", "a step does one thing, not tool and wait"),
         ("steps:\n  - { id: a, tol: x }", "a step has one of"),
-        ("steps:\n  - { id: a, tool: x, wiht: {} }", "2:23: step `a`: this step has no member `wiht` (Did you mean `with`?)"),
+        (
+            "steps:\n  - { id: a, tool: x, wiht: {} }",
+            "2:23: step `a`: this step has no member `wiht` (Did you mean `with`?)",
+        ),
         ("steps:\n  - { id: a, tool: x }\n  - { id: a, tool: x }", "3:5: two steps have the id `a`"),
         (
             "steps:\n  - { id: load, tool: x }\n  - { id: b, tool: x, with: { v: '${{ steps.laod.output }}' } }",
             "3:5: step `b`: there is no step `laod` (Did you mean `load`?)",
         ),
         ("steps:\n  - { id: a, tool: x, needs: b }", "step `a`: there is no step `b`"),
-        ("steps:\n  - { id: a, tool: x, with: { v: '${{ inptu.n }}' } }", "there is no `inptu` here (Did you mean `input`?)"),
+        (
+            "steps:\n  - { id: a, tool: x, with: { v: '${{ inptu.n }}' } }",
+            "there is no `inptu` here (Did you mean `input`?)",
+        ),
         ("steps:\n  - { id: a, tool: x, with: { v: '${{ item }}' } }", "there is no `item` here"),
         ("steps:\n  - { id: a, tool: x, with: { v: '${{ steps }}' } }", "name the step in an expression"),
         ("steps:\n  - { id: a, tool: x, with: { v: { w: '${{ 1 + }}' } } }", "`with.v.w`: `1 +`"),
@@ -43,9 +49,15 @@ fn defects_are_reported_with_line_and_column() {
         ("steps:\n  - { id: a, parallel: [{ id: b, tool: x }], timeout: 1s }", "`timeout` is for calls"),
         ("steps:\n  - { id: a, tool: x, priority: urgent }", "`urgent` is not a priority"),
         ("steps:\n  - { id: a, map: [1] }", "a map has `steps`"),
-        ("steps:\n  - { id: a, map: [1], as: input, steps: [{ tool: x }] }", "`input` cannot be the name of an item"),
+        (
+            "steps:\n  - { id: a, map: [1], as: input, steps: [{ tool: x }] }",
+            "`input` cannot be the name of an item",
+        ),
         ("steps:\n  - { id: a, loop: {}, steps: [{ tool: x }] }", "a loop has `until`, `max` or both"),
-        ("failure: { quorum: 3 }\nsteps:\n  - { id: a, tool: x }", "the quorum is 3, but the block has 1 steps"),
+        (
+            "failure: { quorum: 3 }\nsteps:\n  - { id: a, tool: x }",
+            "the quorum is 3, but the block has 1 steps",
+        ),
         ("failure: maybe\nsteps:\n  - { id: a, tool: x }", "`failure` is `fail_fast`"),
         ("input: { n: { type: nothing } }\nsteps: [{ tool: x }]", "`input` is no schema"),
         ("steps:\n  - { id: a, flow: other.yaml }", "not in other files"),
@@ -107,17 +119,35 @@ fn sub_flows_are_read_from_files_and_become_part_of_the_plan() {
 fn calls_are_checked_against_the_tools() {
     let specs: Vec<Arc<ToolSpec>> = toolbox(&Ledger::default()).specs();
     for (steps, expected) in [
-        ("steps: [{ id: a, tool: ehco, with: { value: 1 } }]", "there is no tool `ehco` (Did you mean `echo`?)"),
+        (
+            "steps: [{ id: a, tool: ehco, with: { value: 1 } }]",
+            "there is no tool `ehco` (Did you mean `echo`?)",
+        ),
         ("steps: [{ id: a, tool: echo }]", "the arguments of `echo`"),
-        ("steps: [{ id: a, tool: echo, with: { valeu: '${{ run.id }}' } }]", "`echo` needs the argument `value`"),
+        (
+            "steps: [{ id: a, tool: echo, with: { valeu: '${{ run.id }}' } }]",
+            "`echo` needs the argument `value`",
+        ),
         (
             "steps: [{ id: a, tool: echo, with: { value: 1, valeu: '${{ run.id }}' } }]",
             "`echo` has no argument `valeu` (Did you mean `value`?)",
         ),
-        ("steps: [{ id: a, tool: sleep, with: { ms: x, name: '${{ run.id }}' } }]", "the argument `ms` of `sleep`"),
-        ("steps: [{ id: a, tool: sleep, with: { ms: 'x${{ run.id }}' } }]", "the argument `ms` of `sleep`: expected integer, found string"),
-        ("steps: [{ id: a, map: [1], steps: [{ id: b, tool: nope }] }]", "step `a.b`: there is no tool `nope`"),
-        ("input: { n: { type: integer } }\nsteps: [{ id: a, tool: echo, with: { value: 1 } }]", "nothing reads the input `n`"),
+        (
+            "steps: [{ id: a, tool: sleep, with: { ms: x, name: '${{ run.id }}' } }]",
+            "the argument `ms` of `sleep`",
+        ),
+        (
+            "steps: [{ id: a, tool: sleep, with: { ms: 'x${{ run.id }}' } }]",
+            "the argument `ms` of `sleep`: expected integer, found string",
+        ),
+        (
+            "steps: [{ id: a, map: [1], steps: [{ id: b, tool: nope }] }]",
+            "step `a.b`: there is no tool `nope`",
+        ),
+        (
+            "input: { n: { type: integer } }\nsteps: [{ id: a, tool: echo, with: { value: 1 } }]",
+            "nothing reads the input `n`",
+        ),
         ("steps: [{ id: a, tool: echo, when: false, with: { value: 1 } }]", "it never runs"),
     ] {
         let problems = plan(steps).check(&specs);

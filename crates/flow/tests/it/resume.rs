@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_core::{
-    Args, BoxFuture, Change, Code, Commit, Committed, Ctx, DocStore, Document, Output, ToolError, ToolSpec, tool_fn,
+    Args, BoxFuture, Change, Code, Commit, Committed, Ctx, DocStore, Document, Output, ToolError, ToolSpec,
+    tool_fn,
 };
 use toolpost_flow::{Durability, FlowEvent, FlowOutcome, Flows, Plan, RunStatus};
 use toolpost_store::Store;
@@ -27,7 +28,9 @@ fn long_plan(fails: bool) -> Plan {
     for number in 0..8 {
         let needs = if number < 2 { String::new() } else { format!(", needs: [s{}]", number - 2) };
         let undo = format!("compensate: [{{ id: u, tool: effect, with: {{ value: 'undo s{number}' }} }}]");
-        steps.push_str(&format!("  - {{ id: s{number}, tool: effect, with: {{ value: s{number} }}{needs}, {undo} }}\n"));
+        steps.push_str(&format!(
+            "  - {{ id: s{number}, tool: effect, with: {{ value: s{number} }}{needs}, {undo} }}\n"
+        ));
     }
     steps.push_str(
         "  - id: each
@@ -120,7 +123,12 @@ impl DocStore for Stopping {
         self.inner.at(id, version)
     }
 
-    fn log<'a>(&'a self, id: &'a str, after: u64, limit: usize) -> BoxFuture<'a, Result<Vec<Change>, ToolError>> {
+    fn log<'a>(
+        &'a self,
+        id: &'a str,
+        after: u64,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Change>, ToolError>> {
         self.inner.log(id, after, limit)
     }
 
@@ -288,7 +296,9 @@ fn a_run_waits_for_signals_and_approvals_of_other_processes() {
         let run = flows.run(plan(steps), Value::Null);
         let id = run.id();
         let send = async {
-            while others.summary(id).await.is_ok_and(|summary| summary.waiting != ["ok"]) || others.summary(id).await.is_err() {
+            while others.summary(id).await.is_ok_and(|summary| summary.waiting != ["ok"])
+                || others.summary(id).await.is_err()
+            {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             others.signal(id, "figures", json!({ "n": 41 })).await.unwrap();
@@ -305,7 +315,11 @@ fn a_run_waits_for_signals_and_approvals_of_other_processes() {
 #[test]
 fn a_denied_approval_and_a_late_one_fail_the_step() {
     for (answer, timeout, part) in [
-        (Some(json!({ "approved": false, "comment": "too early" })), "1h", "PERMISSION: it was denied: too early"),
+        (
+            Some(json!({ "approved": false, "comment": "too early" })),
+            "1h",
+            "PERMISSION: it was denied: too early",
+        ),
         (None, "100ms", "TIMEOUT: nobody answered in time"),
     ] {
         let store = memory();
@@ -335,7 +349,8 @@ fn another_process_cancels_a_run() {
     let (flows, ledger) = stored(&store);
     let (others, _) = stored(&store);
     let outcome = runtime().block_on(async {
-        let run = flows.run(plan("steps: [{ id: s, tool: sleep, with: { ms: 60000, name: s } }]"), Value::Null);
+        let run =
+            flows.run(plan("steps: [{ id: s, tool: sleep, with: { ms: 60000, name: s } }]"), Value::Null);
         let id = run.id();
         let cancel = async {
             while ledger.entries().is_empty() {
@@ -393,7 +408,11 @@ fn a_run_keeps_the_plan_that_it_began_with_and_is_listed() {
         }
         let listed = flows.list(10).await.unwrap();
         assert_eq!(listed.len(), 2, "a run without durability is not stored");
-        assert!(listed.iter().all(|run| run.hash == hash && run.status == RunStatus::Succeeded && run.succeeded == 1));
+        assert!(
+            listed
+                .iter()
+                .all(|run| run.hash == hash && run.status == RunStatus::Succeeded && run.succeeded == 1)
+        );
         let loaded = flows.load(listed[0].id).await.unwrap();
         assert_eq!((loaded.plan.name(), loaded.output), ("first", json!(1)));
         assert!(matches!(loaded.events[0].1, FlowEvent::RunStarted { .. }));

@@ -468,7 +468,8 @@ fn many_items_on_few_slots_all_succeed() {
         max_parallel: 1000
         steps: [{ id: e, tool: echo, with: { value: '${{ item }}' } }]";
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let outcome = runtime.block_on(flows.run(plan(steps), Value::Null).max_parallel(2).into_future()).unwrap();
+    let outcome =
+        runtime.block_on(flows.run(plan(steps), Value::Null).max_parallel(2).into_future()).unwrap();
     assert_eq!(outcome.succeeded, 1001, "{:?}", outcome.error);
     assert_eq!(outcome.output.as_array().unwrap().len(), 1000);
 }

@@ -42,17 +42,19 @@ pub(crate) fn toolbox(ledger: &Ledger) -> Toolbox {
             "type": "object", "properties": { "value": {} }, "required": ["value"], "additionalProperties": false,
         }))
     };
-    let echo = tool_fn(any("echo"), async |args, _| Ok(Output::json(args.get("value").cloned().unwrap_or_default())));
+    let echo = tool_fn(any("echo"), async |args, _| {
+        Ok(Output::json(args.get("value").cloned().unwrap_or_default()))
+    });
     let own = ledger.clone();
     let effect = tool_fn(any("effect"), move |args: Args, _: Ctx| {
         let own = own.clone();
         async move {
-        let value = args.get("value").cloned().unwrap_or_default();
-        own.add(match &value {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        });
-        Ok::<_, ToolError>(Output::json(value))
+            let value = args.get("value").cloned().unwrap_or_default();
+            own.add(match &value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            });
+            Ok::<_, ToolError>(Output::json(value))
         }
     });
     let own = ledger.clone();
@@ -63,15 +65,15 @@ pub(crate) fn toolbox(ledger: &Ledger) -> Toolbox {
     let fail = tool_fn(spec, move |args: Args, _: Ctx| {
         let own = own.clone();
         async move {
-        let name = args.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let times = args.get("times").and_then(Value::as_u64).unwrap_or(u64::MAX);
-        let attempt = own.attempt(&name);
-        own.add(format!("attempt {attempt} of {name}"));
-        if u64::from(attempt) > times {
-            return Ok(Output::json(json!(attempt)));
-        }
-        let message = args.get("message").and_then(Value::as_str).unwrap_or("it failed").to_owned();
-        Err(ToolError::dependency(message))
+            let name = args.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let times = args.get("times").and_then(Value::as_u64).unwrap_or(u64::MAX);
+            let attempt = own.attempt(&name);
+            own.add(format!("attempt {attempt} of {name}"));
+            if u64::from(attempt) > times {
+                return Ok(Output::json(json!(attempt)));
+            }
+            let message = args.get("message").and_then(Value::as_str).unwrap_or("it failed").to_owned();
+            Err(ToolError::dependency(message))
         }
     });
     let own = ledger.clone();
@@ -81,17 +83,17 @@ pub(crate) fn toolbox(ledger: &Ledger) -> Toolbox {
     let sleep = tool_fn(spec, move |args: Args, ctx: Ctx| {
         let own = own.clone();
         async move {
-        let name = args.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-        own.add(format!("{name} begins"));
-        tokio::select! {
-            () = tokio::time::sleep(Duration::from_millis(args.decode("ms")?)) => {}
-            () = ctx.cancelled() => {
-                own.add(format!("{name} is stopped"));
-                return Err(ToolError::cancelled("stopped"));
+            let name = args.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            own.add(format!("{name} begins"));
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(args.decode("ms")?)) => {}
+                () = ctx.cancelled() => {
+                    own.add(format!("{name} is stopped"));
+                    return Err(ToolError::cancelled("stopped"));
+                }
             }
-        }
-        own.add(format!("{name} ends"));
-        Ok(Output::json(json!(name)))
+            own.add(format!("{name} ends"));
+            Ok(Output::json(json!(name)))
         }
     });
     Toolbox::builder().tool(echo).tool(effect).tool(fail).tool(sleep).build().unwrap()

@@ -1,0 +1,127 @@
+//! The arguments of `flow`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use toolpost_flow::Durability;
+
+use super::grants::GrantArgs;
+use super::permission::Permission;
+
+/// The subcommands of `flow`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum FlowCommand {
+    /// Check a plan against its tools, and print its steps.
+    Plan {
+        /// The plan: YAML, JSON or TOML.
+        file: PathBuf,
+        /// Print a Mermaid flowchart.
+        #[arg(long)]
+        mermaid: bool,
+        #[command(flatten)]
+        tools: FlowTools,
+    },
+    /// Run a plan.
+    Run(Box<FlowRunArgs>),
+    /// List the runs, newest first.
+    Ls {
+        /// Maximum number of runs.
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        limit: usize,
+    },
+    /// Show one run: steps, errors, waits, output.
+    Show {
+        /// A run: `last`, or a prefix of its ID.
+        id: String,
+    },
+    /// Continue a run whose process has ended.
+    Resume(Box<FlowResumeArgs>),
+    /// Send a value to the step that waits for a signal.
+    Signal {
+        /// The run, as in `show`.
+        id: String,
+        /// The name of the signal.
+        name: String,
+        /// The value as JSON, or else a text; defaults to null.
+        value: Option<String>,
+    },
+    /// Approve a step that waits, or deny it.
+    Approve {
+        /// The run, as in `show`.
+        id: String,
+        /// The step; defaults to the only one that waits.
+        step: Option<String>,
+        /// Deny the step.
+        #[arg(long)]
+        deny: bool,
+        /// A comment for the plan and the record.
+        #[arg(long, value_name = "TEXT")]
+        comment: Option<String>,
+    },
+    /// End a run: stop its calls, and undo what it did.
+    Cancel {
+        /// The run, as in `show`.
+        id: String,
+        /// The reason, for the record.
+        #[arg(long, value_name = "TEXT", default_value = "cancelled by hand")]
+        reason: String,
+    },
+    /// Remove runs for good.
+    Rm {
+        /// The runs, as in `show`.
+        #[arg(value_name = "ID", required = true)]
+        ids: Vec<String>,
+    },
+}
+
+/// The tools of a plan.
+#[derive(Args, Debug)]
+pub(crate) struct FlowTools {
+    /// More tools: targets; without any, those of the plan or `builtin`.
+    #[arg(long, value_name = "TOOLS")]
+    pub(crate) tools: Vec<String>,
+    #[command(flatten)]
+    pub(crate) grants: GrantArgs,
+    #[command(flatten)]
+    pub(crate) permission: Permission,
+}
+
+/// How a run is driven.
+#[derive(Args, Debug)]
+pub(crate) struct FlowDriveArgs {
+    /// Maximum number of calls at once; defaults to 64.
+    #[arg(long, value_name = "N")]
+    pub(crate) max_parallel: Option<usize>,
+    /// The working directory of the tools.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) workdir: PathBuf,
+    #[command(flatten)]
+    pub(crate) tools: FlowTools,
+}
+
+/// The arguments of `flow run`.
+#[derive(Args, Debug)]
+pub(crate) struct FlowRunArgs {
+    /// The plan: YAML, JSON or TOML.
+    pub(crate) file: PathBuf,
+    /// The inputs: `key=value` pairs, a JSON object, `@FILE` or `-`.
+    #[arg(value_name = "INPUTS")]
+    pub(crate) input: Vec<String>,
+    /// Check the plan and its inputs without running it.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// What a crash may cost: full (nothing), normal or none (all).
+    #[arg(long, value_name = "DURABILITY", default_value = "full")]
+    pub(crate) durability: Durability,
+    #[command(flatten)]
+    pub(crate) drive: FlowDriveArgs,
+}
+
+/// The arguments of `flow resume`.
+#[derive(Args, Debug)]
+pub(crate) struct FlowResumeArgs {
+    /// The run, as in `show`.
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) drive: FlowDriveArgs,
+}

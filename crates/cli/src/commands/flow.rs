@@ -1,0 +1,385 @@
+//! `toolpost flow`
+
+mod show;
+
+use std::future::IntoFuture as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use toolpost_core::{Event, Masks, RunId, Scope, ToolSpec};
+use toolpost_flow::{
+    Durability, FlowOutcome, FlowProgress, FlowRun, Flows, Plan, Problem, RunStatus, StepStatus,
+};
+use toolpost_toolbox::Toolbox;
+
+use crate::agent_file::below;
+use crate::args::{FlowCommand, FlowDriveArgs, FlowResumeArgs, FlowRunArgs, FlowTools, Format};
+use crate::arguments::arguments;
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::port::TerminalPort;
+use crate::print::Printer;
+use crate::store::{self, LazyStore};
+use crate::style::{BAD, FAINT, GOOD, HINT, WARN, harmless, one_line, paint};
+use crate::workspace::Store;
+use crate::{env, grants, interrupt, logs, process_identity, target};
+
+pub(crate) fn run(command: &FlowCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    let runtime = crate::runtime::start()?;
+    let done = runtime.block_on(Box::pin(obey(command, config, printer)));
+    crate::runtime::end(runtime);
+    done
+}
+
+async fn obey(command: &FlowCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    match command {
+        FlowCommand::Plan { file, mermaid, tools } => plan(file, *mermaid, tools, config, printer).await,
+        FlowCommand::Run(args) => start(args, config, printer).await,
+        FlowCommand::Resume(args) => resume(args, config, printer).await,
+        FlowCommand::Ls { limit } => show::list(&stored(config)?, *limit, printer).await,
+        FlowCommand::Show { id } => show::show(&stored(config)?, id, printer).await,
+        FlowCommand::Signal { id, name, value } => {
+            let read = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
+            let value = value.as_deref().map_or(Value::Null, read);
+            send(id, config, printer, async |flows, id| {
+                flows.signal(id, name, value).await?;
+                Ok(format!("the signal `{name}`"))
+            })
+            .await
+        }
+        FlowCommand::Approve { id, step, deny, comment } => {
+            let mut answer = json!({ "approved": !deny });
+            if let Some(comment) = comment {
+                answer["comment"] = comment.as_str().into();
+            }
+            if let Some(user) = env::get("USER") {
+                answer["by"] = user.into();
+            }
+            let what = if *deny { "denial" } else { "approval" };
+            send(id, config, printer, async |flows, id| {
+                let step = waiting(flows, id, step.as_deref()).await?;
+                flows.signal(id, &step, answer).await?;
+                Ok(format!("the {what} of `{step}`"))
+            })
+            .await
+        }
+        FlowCommand::Cancel { id, reason } => {
+            send(id, config, printer, async |flows, id| {
+                flows.cancel(id, reason).await?;
+                Ok("the request to end".to_owned())
+            })
+            .await
+        }
+        FlowCommand::Rm { ids } => remove(ids, config, printer).await,
+    }
+}
+
+/// The stored runs, without tools.
+fn stored(config: &Config) -> Result<Flows, Failure> {
+    let path = store::path(config)?;
+    if !path.exists() {
+        let what = format!("`{}` has no runs", path.display());
+        return Err(Failure::new(Exit::Failed, "NOT_FOUND", what)
+            .hint("`toolpost flow run` stores runs there; `--store FILE` names another file."));
+    }
+    let toolbox = Toolbox::builder().build().map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(Flows::new(toolbox).store(Arc::new(LazyStore::new(path))))
+}
+
+/// Reads a plan and its sub-flows, each of which must be trusted.
+fn read(file: &Path) -> Result<Plan, Failure> {
+    // The file itself gives the better error.
+    target::trusted(file)?;
+    let text = |path: &Path| target::trusted(path).map_err(|failure| failure.message);
+    Plan::read_with(file, &text).map_err(|error| defects(file, &error.0))
+}
+
+/// The failure of a plan with defects.
+fn defects(file: &Path, problems: &[Problem]) -> Failure {
+    let at = |problem: &Problem| format!("{}:{problem}", file.display());
+    let [first, more @ ..] = problems else { return Failure::usage("the plan has no steps") };
+    let mut failure = Failure::usage(format!("the plan is invalid: {}", at(first)));
+    failure.causes.extend(more.iter().map(at));
+    failure
+}
+
+/// A toolbox with the tools of a plan, whose targets are relative to a directory, and the plan's problems with them.
+async fn prepare(
+    plan: &Plan,
+    directory: &Path,
+    workdir: &Path,
+    tools: &FlowTools,
+    config: &Config,
+    printer: &Printer,
+) -> Result<(Toolbox, Vec<Problem>), Failure> {
+    let named = plan.tools().iter().map(|target| below(directory, target, config));
+    let mut targets: Vec<String> = named.chain(tools.tools.iter().cloned()).collect();
+    if targets.is_empty() {
+        targets.push("builtin".to_owned());
+    }
+    let granted = grants::of_args(&tools.grants)?;
+    let opened = target::open(&targets, config, tools.permission.level, false, &granted).await?;
+    opened.warnings.iter().for_each(|warning| printer.warn(warning));
+    let problems = plan.check(&opened.specs());
+    let events = Arc::new(|event: &Event| logs::event(event));
+    let toolbox = crate::toolbox::build(opened, workdir, &tools.permission, config, None, events).await?;
+    Ok((toolbox, problems))
+}
+
+fn working_directory(path: &Path) -> Result<PathBuf, Failure> {
+    path.canonicalize().map_err(|error| Failure::file("the directory", path, &error))
+}
+
+async fn plan(
+    file: &Path,
+    mermaid: bool,
+    tools: &FlowTools,
+    config: &Config,
+    printer: &Printer,
+) -> Result<Exit, Failure> {
+    let plan = read(file)?;
+    let directory = file.parent().unwrap_or(Path::new("."));
+    let here = working_directory(Path::new("."))?;
+    let (_, problems) = prepare(&plan, directory, &here, tools, config, printer).await?;
+    let (warnings, errors): (Vec<_>, Vec<_>) = problems.into_iter().partition(|problem| problem.is_warning);
+    if !errors.is_empty() {
+        return Err(defects(file, &errors));
+    }
+    for warning in &warnings {
+        printer.warn(&format!("{}:{warning}", file.display()));
+    }
+    if mermaid {
+        printer.result(&harmless(&plan.to_mermaid()))?;
+    } else if printer.is_text() {
+        let count = plan.step_count();
+        let title = format!("{}, {count} steps", one_line(plan.name(), 60));
+        printer.result(&format!("{title}\n{}", harmless(&plan.to_text())))?;
+    } else {
+        let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        printer.json(&json!({
+            "name": plan.name(), "hash": plan.hash(), "steps": plan.step_count(),
+            "input": plan.input().as_value(), "warnings": warnings, "plan": plan.source(),
+        }))?;
+    }
+    Ok(Exit::Ok)
+}
+
+async fn start(args: &FlowRunArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    let plan = read(&args.file)?;
+    let directory = args.file.parent().unwrap_or(Path::new("."));
+    let workdir = working_directory(&args.drive.workdir)?;
+    let spec = ToolSpec::new(plan.name(), plan.description()).input(plan.input().as_value().clone());
+    let input = arguments(&args.input, plan.name(), Some(&spec))?;
+    let (toolbox, problems) = prepare(&plan, directory, &workdir, &args.drive.tools, config, printer).await?;
+    let errors: Vec<Problem> = problems.into_iter().filter(|problem| !problem.is_warning).collect();
+    if !errors.is_empty() {
+        return Err(defects(&args.file, &errors));
+    }
+    if args.dry_run {
+        plan.check_input(&input)?;
+        if printer.is_text() {
+            printer.result("valid")?;
+        } else {
+            printer.json(&json!({ "valid": true, "hash": plan.hash() }))?;
+        }
+        return Ok(Exit::Ok);
+    }
+    let mut flows = flows(toolbox);
+    if args.durability != Durability::None && !config.flag("no_save") {
+        flows = flows.store(Arc::new(LazyStore::new(store::path(config)?)));
+    }
+    let run = flows.run(plan, input).durability(args.durability);
+    drive(run, &workdir, &args.drive, printer).await
+}
+
+async fn resume(args: &FlowResumeArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    let known = stored(config)?;
+    let id = known.find(&args.id).await?;
+    let run = known.load(id).await?;
+    let owner = run.summary.owner.as_deref();
+    if run.summary.status == RunStatus::Running && owner.and_then(process_identity::is_alive) == Some(true) {
+        let what = format!("the run `{id}` is running in another process");
+        return Err(Failure::new(Exit::Failed, "CONFLICT", what)
+            .hint(format!("`toolpost flow show {id}` follows it; `toolpost flow cancel {id}` ends it.")));
+    }
+    let workdir = working_directory(&args.drive.workdir)?;
+    let (toolbox, _) = prepare(&run.plan, &workdir, &workdir, &args.drive.tools, config, printer).await?;
+    let flows = flows(toolbox).store(Arc::new(LazyStore::new(store::path(config)?)));
+    drive(flows.resume(id), &workdir, &args.drive, printer).await
+}
+
+fn flows(toolbox: Toolbox) -> Flows {
+    let flows = Flows::new(toolbox).masks(Masks::new(env::secrets()));
+    match process_identity::own() {
+        Some(owner) => flows.owner(owner),
+        None => flows,
+    }
+}
+
+/// Runs to the end, with progress on standard error, and prints the output.
+async fn drive(
+    run: FlowRun,
+    workdir: &Path,
+    args: &FlowDriveArgs,
+    printer: &Printer,
+) -> Result<Exit, Failure> {
+    let owner = env::get("USER").unwrap_or_else(|| "operator".into());
+    let artifacts = Store::new(workdir.join("artifacts"));
+    let port = TerminalPort::new(printer, &args.tools.permission, Some(artifacts));
+    let (id, lines) = (run.id(), printer.clone());
+    let mut run = run
+        .caller(crate::toolbox::caller())
+        .scope(Scope::new(owner).with_working_dir(workdir))
+        .port(Arc::new(port))
+        .cancellation(interrupt::watch()?)
+        .on_progress(move |progress| print_progress(progress, id, &lines));
+    if let Some(calls) = args.max_parallel {
+        run = run.max_parallel(calls);
+    }
+    finish(run.into_future().await?, printer)
+}
+
+fn print_progress(progress: &FlowProgress, run: RunId, printer: &Printer) {
+    match printer.format {
+        Format::Text => print_line(progress, run, printer),
+        Format::Jsonl => {
+            // The end of the command reports a broken pipe.
+            let _ = printer.event(&event(progress, run));
+        }
+        Format::Json => {}
+    }
+}
+
+/// The progress as a line of JSON.
+fn event(progress: &FlowProgress, run: RunId) -> Value {
+    match progress {
+        FlowProgress::Started { step, tool, attempt } => json!({
+            "event": "step_started", "run": run, "step": &**step, "tool": &**tool, "attempt": attempt,
+        }),
+        FlowProgress::AttemptFailed { step, error } => json!({
+            "event": "attempt_failed", "run": run, "step": &**step, "code": error.code(), "message": error.message(),
+        }),
+        FlowProgress::Waiting { step, signal, question } => json!({
+            "event": "step_waiting", "run": run, "step": &**step, "signal": signal, "question": question,
+        }),
+        FlowProgress::Ended { step, status } => json!({
+            "event": "step_ended", "run": run, "step": &**step, "status": status.as_str(),
+        }),
+        _ => json!({ "event": "progress", "run": run }),
+    }
+}
+
+fn print_line(progress: &FlowProgress, run: RunId, printer: &Printer) {
+    match progress {
+        FlowProgress::Started { step, tool, attempt } if printer.verbose > 0 || *attempt > 1 => {
+            let attempt = if *attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
+            printer.note(&paint(FAINT, &format!("· {step}: {tool}{attempt}")));
+        }
+        FlowProgress::AttemptFailed { step, error } => {
+            printer.note(&format!("{} {step}: {}", paint(WARN, "!"), one_line(error.message(), 200)));
+        }
+        FlowProgress::Waiting { step, signal, question } => {
+            let command = match question {
+                Some(_) => format!("toolpost flow approve {run} {step}"),
+                None => format!("toolpost flow signal {run} {} VALUE", one_line(signal, 60)),
+            };
+            printer.note(&format!("{} {step} waits: {}", paint(WARN, "…"), paint(HINT, &command)));
+        }
+        FlowProgress::Ended { step, status } => match status {
+            StepStatus::Succeeded => printer.note(&format!("{} {step}", paint(GOOD, "✓"))),
+            StepStatus::Failed => printer.note(&format!("{} {step}", paint(BAD, "✗"))),
+            other if printer.verbose > 0 => {
+                printer.note(&format!("{} {step} {}", paint(FAINT, "-"), other.as_str()));
+            }
+            _ => {}
+        },
+        _ => {}
+    }
+}
+
+fn finish(outcome: FlowOutcome, printer: &Printer) -> Result<Exit, Failure> {
+    let error = outcome
+        .error
+        .as_ref()
+        .map(|error| json!({ "code": error.code(), "message": error.message(), "context": error.context() }));
+    let record = json!({
+        "event": "run_finished", "id": outcome.id, "status": outcome.status.as_str(), "output": outcome.output,
+        "error": error, "succeeded": outcome.succeeded, "failed": outcome.failed,
+        "duration_ms": outcome.duration.as_secs_f64() * 1e3,
+    });
+    match (printer.format, &outcome.output) {
+        (Format::Jsonl, _) => printer.event(&record)?,
+        (Format::Json, _) => printer.json(&record)?,
+        (Format::Text, Value::Null) => {}
+        (Format::Text, Value::String(text)) => printer.foreign_result(text)?,
+        (Format::Text, value) => printer.json(value)?,
+    }
+    let Some(error) = outcome.error else { return Ok(Exit::Ok) };
+    let step = error.context().get("step").and_then(Value::as_str).map(str::to_owned);
+    let mut failure = Failure::from(error);
+    if let Some(step) = step {
+        failure.message = format!("the step `{step}` failed: {}", failure.message);
+    }
+    if outcome.status == RunStatus::Cancelled {
+        failure.exit = Exit::Interrupted;
+    }
+    Err(failure.hint(format!("`toolpost flow show {}` shows the run.", outcome.id)))
+}
+
+/// Sends a message to a run, and says who takes it from there.
+async fn send(
+    start: &str,
+    config: &Config,
+    printer: &Printer,
+    message: impl AsyncFnOnce(&Flows, RunId) -> Result<String, Failure>,
+) -> Result<Exit, Failure> {
+    let flows = stored(config)?;
+    let id = flows.find(start).await?;
+    let what = message(&flows, id).await?;
+    let owner = flows.summary(id).await?.owner;
+    let is_alive = owner.as_deref().and_then(process_identity::is_alive);
+    if !printer.is_text() {
+        printer.json(&json!({ "id": id, "sent": true, "running": is_alive }))?;
+        return Ok(Exit::Ok);
+    }
+    printer.note(&format!("{} {what} is sent", paint(GOOD, "✓")));
+    if is_alive == Some(false) {
+        printer.note(&format!("No process runs it: `toolpost flow resume {id}` continues it."));
+    }
+    Ok(Exit::Ok)
+}
+
+/// The step to approve: the named one, or the only one that waits.
+async fn waiting(flows: &Flows, id: RunId, step: Option<&str>) -> Result<String, Failure> {
+    let waiting = flows.summary(id).await?.waiting;
+    match (step, waiting.as_slice()) {
+        (Some(step), waiting) if waiting.iter().any(|own| own == step) => Ok(step.to_owned()),
+        (None, [only]) => Ok(only.clone()),
+        (_, []) => Err(Failure::new(Exit::Failed, "PRECONDITION", "no step of the run waits")),
+        (_, waiting) => {
+            let message = format!("name one of the steps that wait: {}", waiting.join(", "));
+            Err(Failure::new(Exit::Failed, "PRECONDITION", message))
+        }
+    }
+}
+
+async fn remove(ids: &[String], config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    let flows = stored(config)?;
+    let mut removed = Vec::new();
+    for id in ids {
+        let id = flows.find(id).await?;
+        if matches!(show::state(&flows.summary(id).await?), "running" | "waiting") {
+            return Err(Failure::new(Exit::Failed, "CONFLICT", format!("the run `{id}` is running"))
+                .hint(format!("End it first: `toolpost flow cancel {id}`.")));
+        }
+        flows.delete(id).await?;
+        printer.note(&format!("{} {id}", paint(GOOD, "removed")));
+        removed.push(id);
+    }
+    if !printer.is_text() {
+        printer.json(&json!({ "removed": removed }))?;
+    }
+    Ok(Exit::Ok)
+}

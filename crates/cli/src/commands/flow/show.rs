@@ -1,0 +1,171 @@
+//! `toolpost flow ls` and `toolpost flow show`
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use toolpost_core::{RunId, Timestamp, format_duration};
+use toolpost_flow::{FlowEvent, FlowSummary, Flows, RunStatus, StoredFlow};
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::print::Printer;
+use crate::process_identity;
+use crate::style::{BAD, FAINT, GOOD, HINT, STRONG, WARN, harmless, one_line, paint};
+
+/// The state of a run: how it ended, or `running`, `waiting`, `interrupted` or `unknown`.
+pub(super) fn state(run: &FlowSummary) -> &'static str {
+    if run.status != RunStatus::Running {
+        return run.status.as_str();
+    }
+    match run.owner.as_deref().and_then(process_identity::is_alive) {
+        Some(true) if run.waiting.is_empty() => "running",
+        Some(true) => "waiting",
+        Some(false) => "interrupted",
+        None => "unknown",
+    }
+}
+
+fn sign(run: &FlowSummary) -> String {
+    match state(run) {
+        "succeeded" => paint(GOOD, "✓"),
+        state @ ("running" | "waiting") => paint(WARN, &format!("… {state}")),
+        other => format!("{} {other}", paint(BAD, "✗")),
+    }
+}
+
+fn to_json(run: &FlowSummary) -> Value {
+    let mut value = json!(run);
+    value["state"] = state(run).into();
+    value
+}
+
+/// The time between two times, for people.
+fn elapsed(from: Timestamp, to: Timestamp) -> String {
+    format_duration(Duration::from_micros(to.as_micros().saturating_sub(from.as_micros())))
+}
+
+pub(super) async fn list(flows: &Flows, limit: usize, printer: &Printer) -> Result<Exit, Failure> {
+    let runs = flows.list(limit).await?;
+    printer.list("runs", &runs, to_json, |run| {
+        let failed = if run.failed > 0 { format!(", {} failed", run.failed) } else { String::new() };
+        let facts = format!("{} steps{failed} · {}", run.succeeded, elapsed(run.started, run.updated));
+        let id = paint(HINT, &run.id.to_string());
+        format!("{id}  {}  {}  {}", sign(run), one_line(&run.name, 60), paint(FAINT, &facts))
+    })?;
+    Ok(Exit::Ok)
+}
+
+/// What the events say about one step.
+#[derive(Default)]
+struct StepFacts {
+    started: Option<Timestamp>,
+    ended: Option<Timestamp>,
+    attempts: u32,
+    status: &'static str,
+    error: Option<String>,
+}
+
+/// The steps in the order in which they began.
+fn steps(run: &StoredFlow) -> Vec<(&str, StepFacts)> {
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    let mut all: Vec<(&str, StepFacts)> = Vec::new();
+    for (at, event) in &run.events {
+        let (step, status) = match event {
+            FlowEvent::StepStarted { step, .. } => (step, "running"),
+            FlowEvent::StepSucceeded { step, .. } => (step, "succeeded"),
+            FlowEvent::StepFailed { step, .. } => (step, "failed"),
+            FlowEvent::StepCancelled { step } => (step, "cancelled"),
+            _ => continue,
+        };
+        let place = *places.entry(step).or_insert_with(|| {
+            all.push((step, StepFacts::default()));
+            all.len() - 1
+        });
+        let Some((_, facts)) = all.get_mut(place) else { continue };
+        match event {
+            FlowEvent::StepStarted { attempt, .. } => {
+                facts.started.get_or_insert(*at);
+                facts.attempts = *attempt;
+                // The start may be stored after the end.
+                if facts.status.is_empty() || facts.status == "failed" {
+                    facts.status = status;
+                }
+            }
+            FlowEvent::StepFailed { error, .. } => {
+                (facts.ended, facts.status) = (Some(*at), status);
+                facts.error = Some(format!("{}: {}", error.code(), error.message()));
+            }
+            _ => {
+                (facts.ended, facts.status) = (Some(*at), status);
+                facts.error = None;
+            }
+        }
+    }
+    all
+}
+
+pub(super) async fn show(flows: &Flows, start: &str, printer: &Printer) -> Result<Exit, Failure> {
+    let id: RunId = flows.find(start).await?;
+    let run = flows.load(id).await?;
+    if printer.is_text() {
+        printer.result(&page(&run).join("\n"))?;
+    } else {
+        let log = run.events.iter().skip(1).map(|(at, event)| {
+            let mut value = json!(event);
+            value["at"] = json!(at);
+            value
+        });
+        let log: Vec<Value> = log.collect();
+        let mut value = to_json(&run.summary);
+        for (name, member) in [
+            ("input", run.input),
+            ("output", run.output),
+            ("log", log.into()),
+            ("plan", run.plan.source().clone()),
+        ] {
+            value[name] = member;
+        }
+        printer.json(&value)?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn page(run: &StoredFlow) -> Vec<String> {
+    let summary = &run.summary;
+    let row = |name: &str, text: &str| format!("{}  {text}", paint(FAINT, &format!("{name:<9}")));
+    let mut lines = vec![
+        format!("{} {}", paint(STRONG, &one_line(&summary.name, 60)), sign(summary)),
+        row("run", &summary.id.to_string()),
+        row("plan", &summary.hash),
+        row("time", &format!("{} from {}", elapsed(summary.started, summary.updated), summary.started)),
+        row("input", &one_line(&run.input.to_string(), 200)),
+    ];
+    lines.extend(summary.error.iter().map(|error| {
+        let step = error.step.as_ref().map(|step| format!("step `{step}`: ")).unwrap_or_default();
+        row("error", &format!("{step}{}: {}", error.code, one_line(&error.message, 400)))
+    }));
+    lines.extend(summary.waiting.iter().map(|name| row("waits for", &one_line(name, 100))));
+    for (step, facts) in steps(run) {
+        let sign = match facts.status {
+            "succeeded" => paint(GOOD, "✓"),
+            "failed" => paint(BAD, "✗"),
+            "cancelled" => paint(FAINT, "-"),
+            _ => paint(WARN, "…"),
+        };
+        let time = facts.started.zip(facts.ended).map(|(from, to)| elapsed(from, to)).unwrap_or_default();
+        let attempts =
+            if facts.attempts > 1 { format!(", {} attempts", facts.attempts) } else { String::new() };
+        let error = facts.error.map(|error| format!("  {}", one_line(&error, 160))).unwrap_or_default();
+        lines.push(format!("{sign} {step}  {}{error}", paint(FAINT, &format!("{time}{attempts}"))));
+    }
+    match &run.output {
+        Value::Null => {}
+        Value::String(text) => lines.extend([String::new(), harmless(text)]),
+        value => {
+            let text = serde_json::to_string_pretty(value).unwrap_or_default();
+            lines.extend([String::new(), harmless(&text)]);
+        }
+    }
+    lines
+}
