@@ -26,6 +26,8 @@ use crate::plan::Plan;
 const PARALLEL: usize = 64;
 /// The time between two looks at the inbox.
 const LOOK: Duration = Duration::from_millis(200);
+/// The time after which the start of a step is stored, if nothing else is.
+const UNSEEN: Duration = Duration::from_millis(50);
 /// The maximum number of events that are applied at once.
 const BATCH: usize = 512;
 /// The time in which stopped calls must end.
@@ -602,7 +604,7 @@ struct Driver<'a> {
     stops: HashMap<Arc<str>, Cancellation>,
     waits: HashMap<Arc<str>, Wait>,
     /// Events that are not applied yet.
-    events: Vec<FlowEvent>,
+    events: Vec<Stamped>,
     journal: Option<Stored>,
     head: FlowSummary,
     is_cancelled: bool,
@@ -613,6 +615,10 @@ impl Driver<'_> {
         if let Some(sink) = &self.run.progress {
             sink(progress);
         }
+    }
+
+    fn push(&mut self, event: FlowEvent) {
+        self.events.push((self.run.flows.clock.timestamp(), event));
     }
 
     fn now_ms(&self) -> u64 {
@@ -675,7 +681,7 @@ impl Driver<'_> {
         }
         if self.waits.remove(&step).is_some() {
             self.stops.remove(&step);
-            self.events.push(FlowEvent::StepCancelled { step: step.to_string() });
+            self.push(FlowEvent::StepCancelled { step: step.to_string() });
         }
     }
 
@@ -687,7 +693,7 @@ impl Driver<'_> {
             let Some(token) = self.stops.get(&work.step).cloned() else { continue };
             if token.is_cancelled() {
                 self.stops.remove(&work.step);
-                self.events.push(FlowEvent::StepCancelled { step: work.step.to_string() });
+                self.push(FlowEvent::StepCancelled { step: work.step.to_string() });
                 continue;
             }
             let Work { step, attempt, task: Task::Call { tool, arguments }, timeout, priority, .. } = *work
@@ -699,7 +705,7 @@ impl Driver<'_> {
                 self.show(&FlowProgress::Started { step, tool, attempt });
             }
             if self.journal.is_some() {
-                self.events.push(FlowEvent::StepStarted { step: step.to_string(), attempt });
+                self.push(FlowEvent::StepStarted { step: step.to_string(), attempt });
             }
             let call = self.call(&step, &tool, arguments, timeout, priority, token.clone());
             let toolbox = self.run.flows.toolbox.clone();
@@ -755,30 +761,50 @@ impl Driver<'_> {
                 self.finish(&ended).await?;
                 return Ok(ended);
             }
-            if self.events.iter().all(|event| matches!(event, FlowEvent::StepStarted { .. })) {
-                if self.has_new_waits() {
-                    // Others see what the run waits for.
+            if self.has_only_starts() {
+                if self.has_new_waits() || self.has_late_starts() {
+                    // Others see what runs, and what the run waits for.
                     let events = std::mem::take(&mut self.events);
-                    self.store(&events, self.run.flows.clock.timestamp()).await?;
+                    self.store(events, false).await?;
                 }
                 self.wait(looked).await;
             }
-            if self.run.cancellation.is_cancelled() && !self.is_cancelled {
-                self.request_end("the caller cancelled it");
+            self.check(&mut looked, timeout).await?;
+            if !self.has_only_starts() {
+                self.apply().await?;
             }
+        }
+    }
+
+    /// Looks at the cancellation, the time limits and the inbox.
+    async fn check(&mut self, looked: &mut Instant, timeout: Option<Duration>) -> Result<(), ToolError> {
+        if self.run.cancellation.is_cancelled() && !self.is_cancelled {
+            self.request_end("the caller cancelled it");
+        }
+        if let Some(timeout) = timeout.filter(|_| !self.is_cancelled) {
             let age = self.now_ms().saturating_sub(self.head.started.as_micros() / 1_000);
-            if let Some(timeout) = timeout.filter(|_| !self.is_cancelled)
-                && u128::from(age) >= timeout.as_millis()
-            {
+            if u128::from(age) >= timeout.as_millis() {
                 self.request_end("it took longer than its `timeout`");
             }
-            self.expire();
-            if looked.elapsed() >= LOOK {
-                looked = Instant::now();
-                self.receive().await?;
-            }
-            self.apply().await?;
         }
+        self.expire();
+        if looked.elapsed() >= LOOK {
+            *looked = Instant::now();
+            self.receive().await?;
+        }
+        Ok(())
+    }
+
+    /// Whether no event changes anything.
+    fn has_only_starts(&self) -> bool {
+        self.events.iter().all(|(_, event)| matches!(event, FlowEvent::StepStarted { .. }))
+    }
+
+    /// Whether starts are not stored that others should see by now.
+    fn has_late_starts(&self) -> bool {
+        let now = self.run.flows.clock.timestamp().as_micros();
+        let first = self.events.first().map_or(now, |(at, _)| at.as_micros());
+        u128::from(now.saturating_sub(first)) >= UNSEEN.as_micros()
     }
 
     fn has_new_waits(&self) -> bool {
@@ -787,7 +813,7 @@ impl Driver<'_> {
 
     fn request_end(&mut self, reason: &str) {
         self.is_cancelled = true;
-        self.events.push(FlowEvent::CancelRequested { reason: reason.to_owned() });
+        self.push(FlowEvent::CancelRequested { reason: reason.to_owned() });
     }
 
     /// Waits for the next end of a call, the next look at the inbox, or the cancellation; takes all that is ready.
@@ -795,6 +821,7 @@ impl Driver<'_> {
         let has_inbox =
             self.journal.is_some() || !self.waits.is_empty() || self.machine.plan_timeout().is_some();
         let rest = LOOK.saturating_sub(looked.elapsed());
+        let rest = if self.events.is_empty() { rest } else { rest.min(UNSEEN) };
         let cancelled = async {
             if self.is_cancelled {
                 std::future::pending().await
@@ -839,7 +866,7 @@ impl Driver<'_> {
             }
             _ => {}
         }
-        self.events.push(event);
+        self.push(event);
     }
 
     /// Asks the person behind the port. Without one, a stored run waits for its inbox, and another one cannot go on.
@@ -873,12 +900,12 @@ impl Driver<'_> {
         }
         match answer {
             // The signal of an approval has the name of its step.
-            Ok(value) => self.events.push(FlowEvent::Signal { name: step.to_string(), value }),
+            Ok(value) => self.push(FlowEvent::Signal { name: step.to_string(), value }),
             Err(_) if self.journal.is_some() => {}
             Err(error) => {
                 self.waits.remove(&step);
                 self.stops.remove(&step);
-                self.events.push(FlowEvent::StepFailed { step: step.to_string(), error });
+                self.push(FlowEvent::StepFailed { step: step.to_string(), error });
             }
         }
     }
@@ -896,7 +923,7 @@ impl Driver<'_> {
             self.waits.remove(&step);
             self.stops.remove(&step).map(|token| token.cancel());
             let error = ToolError::timeout("nobody answered in time");
-            self.events.push(FlowEvent::StepFailed { step: step.to_string(), error });
+            self.push(FlowEvent::StepFailed { step: step.to_string(), error });
         }
     }
 
@@ -907,7 +934,7 @@ impl Driver<'_> {
         self.head.inbox = version;
         for event in events {
             match &event {
-                FlowEvent::Signal { .. } => self.events.push(event),
+                FlowEvent::Signal { .. } => self.push(event),
                 FlowEvent::CancelRequested { reason } => {
                     let reason = reason.clone();
                     self.request_end(&reason);
@@ -922,13 +949,9 @@ impl Driver<'_> {
     /// Stores the events, and applies them.
     async fn apply(&mut self) -> Result<(), ToolError> {
         let events = std::mem::take(&mut self.events);
-        if events.is_empty() {
-            return Ok(());
-        }
-        let now = self.run.flows.clock.timestamp();
-        self.store(&events, now).await?;
-        for event in events {
-            if let Err(unexpected) = self.machine.apply(event, now) {
+        let events = self.store(events, self.run.durability == Durability::Full).await?;
+        for (at, event) in events {
+            if let Err(unexpected) = self.machine.apply(event, at) {
                 tracing::warn!(run = %self.run.id, "an event does not fit: {}", unexpected.0);
             }
         }
@@ -947,26 +970,22 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Gives events to the writer; with full durability, waits until they are on the disk.
-    async fn store(&mut self, events: &[FlowEvent], now: Timestamp) -> Result<(), ToolError> {
-        let Some(stored) = &self.journal else { return Ok(()) };
-        self.head.updated = now;
+    /// Gives events to the writer, waits until they are on the disk if asked to, and gives them back.
+    async fn store(&mut self, events: Vec<Stamped>, waits: bool) -> Result<Vec<Stamped>, ToolError> {
+        let Some(stored) = &self.journal else { return Ok(events) };
+        self.head.updated = self.run.flows.clock.timestamp();
         self.head.waiting = self.machine.awaited().map(str::to_owned).collect();
-        let is_full = self.run.durability == Durability::Full;
         let (sender, receiver) = oneshot::channel();
-        let batch = Batch {
-            events: events.iter().map(|event| (now, event.clone())).collect(),
-            head: self.head.clone(),
-            stored: is_full.then_some(sender),
-        };
+        let batch =
+            Batch { events: events.clone(), head: self.head.clone(), stored: waits.then_some(sender) };
         let gone = || ToolError::internal("the writer of the run has ended");
         if stored.sender.send(batch).await.is_err() {
             return Err(gone());
         }
-        if is_full {
+        if waits {
             receiver.await.map_err(|_| gone())??;
         }
-        Ok(())
+        Ok(events)
     }
 
     /// Stores the end, after all that came before.

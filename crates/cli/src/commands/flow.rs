@@ -281,11 +281,14 @@ fn print_line(progress: &FlowProgress, run: RunId, printer: &Printer) {
             printer.note(&format!("{} {step}: {}", paint(WARN, "!"), one_line(error.message(), 200)));
         }
         FlowProgress::Waiting { step, signal, question } => {
-            let command = match question {
-                Some(_) => format!("toolpost flow approve {run} {step}"),
-                None => format!("toolpost flow signal {run} {} VALUE", one_line(signal, 60)),
+            let (what, command) = match question {
+                Some(question) => (one_line(question, 200), format!("toolpost flow approve {run} {step}")),
+                None => {
+                    let signal = one_line(signal, 60);
+                    (format!("signal {signal}"), format!("toolpost flow signal {run} {signal} VALUE"))
+                }
             };
-            printer.note(&format!("{} {step} waits: {}", paint(WARN, "…"), paint(HINT, &command)));
+            printer.note(&format!("{} {step} waits: {what}  {}", paint(WARN, "…"), paint(HINT, &command)));
         }
         FlowProgress::Ended { step, status } => match status {
             StepStatus::Succeeded => printer.note(&format!("{} {step}", paint(GOOD, "✓"))),
