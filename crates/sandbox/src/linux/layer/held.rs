@@ -171,6 +171,9 @@ fn fail(id: &str, reason: impl Into<String>) -> Error {
     Error::HeldRun { id: id.to_owned(), reason: reason.into() }
 }
 
+/// How long a locked layer is waited for.
+const LOCKED_FOR: Duration = Duration::from_secs(2);
+
 /// How long changes are held for a missing host directory, which may come back.
 const HELD_FOR: Duration = Duration::from_hours(24 * 30);
 
@@ -189,16 +192,14 @@ pub(super) fn of_directory(chosen: Option<&Path>, device: u64, inode: u64) -> Ve
 
 fn matching(chosen: Option<&Path>, prefix: &str) -> Vec<HeldLayer> {
     let mut all = Vec::new();
-    for parent in parents(chosen).into_iter().filter(|parent| is_own(parent)) {
-        let Ok(entries) = std::fs::read_dir(parent) else { continue };
-        for entry in entries.flatten() {
-            if entry.file_name().to_string_lossy().starts_with(prefix)
-                && let Ok(layer) = HeldLayer::open(&entry.path())
-            {
-                match layer.record.state {
-                    State::Staged => all.extend(staged::recover(layer)),
-                    _ => all.push(layer),
-                }
+    for path in paths(chosen) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with(prefix)
+            && let Ok(layer) = HeldLayer::open(&path)
+        {
+            match layer.record.state {
+                State::Staged => all.extend(staged::recover(layer)),
+                _ => all.push(layer),
             }
         }
     }
@@ -206,15 +207,45 @@ fn matching(chosen: Option<&Path>, prefix: &str) -> Vec<HeldLayer> {
     all
 }
 
+/// The directories of all layers.
+fn paths(chosen: Option<&Path>) -> impl Iterator<Item = PathBuf> {
+    parents(chosen)
+        .into_iter()
+        .filter(|parent| is_own(parent))
+        .filter_map(|parent| std::fs::read_dir(parent).ok())
+        .flat_map(|entries| entries.flatten().map(|entry| entry.path()))
+}
+
 /// Finds a layer by its id or a unique prefix of it.
+///
+/// A layer is locked while its run goes on, and for a moment by a child that another thread is starting, or by another
+/// search: those are waited for.
 pub(crate) fn find(id: &str, chosen: Option<&Path>) -> Result<HeldLayer, Error> {
-    let mut found: Vec<_> =
-        all(chosen).into_iter().filter(|layer| !id.is_empty() && layer.id().starts_with(id)).collect();
-    match (found.pop(), found.len()) {
-        (Some(layer), 0) => Ok(layer),
-        (None, _) => Err(fail(id, "no run with this id has changes; run `toolpost apply` to list them")),
-        _ => Err(fail(id, "several run ids have this prefix; use a longer one")),
+    let end = std::time::Instant::now() + LOCKED_FOR;
+    loop {
+        let mut found: Vec<_> =
+            all(chosen).into_iter().filter(|layer| !id.is_empty() && layer.id().starts_with(id)).collect();
+        match (found.pop(), found.len()) {
+            (Some(layer), 0) => return Ok(layer),
+            (Some(_), _) => return Err(fail(id, "several run ids have this prefix; use a longer one")),
+            (None, _) if is_there(id, chosen) && std::time::Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            (None, _) if is_there(id, chosen) => return Err(fail(id, "the run goes on; wait for its end")),
+            (None, _) => {
+                return Err(fail(id, "no run with this id has changes; run `toolpost apply` to list them"));
+            }
+        }
     }
+}
+
+/// Whether a layer with this id exists, locked or not.
+fn is_there(id: &str, chosen: Option<&Path>) -> bool {
+    let of_id = |path: PathBuf| {
+        let name = path.file_name()?.to_str()?.rsplit('-').next()?.to_owned();
+        Some(name.starts_with(id))
+    };
+    !id.is_empty() && paths(chosen).any(|path| of_id(path) == Some(true))
 }
 
 impl HeldLayer {
