@@ -73,6 +73,7 @@ pub const BENCHES: &[Bench] = &[
         ..bench("toolpost-agent", "crates/agent", "loop_peers")
     },
     bench("toolpost-llm", "crates/llm", "fold_speed"),
+    bench("toolpost-flow", "crates/flow", "flow_cost"),
 ];
 
 /// The peers that the figures are compared with and that the tests do not need. One that cannot be had leaves its rows out.
@@ -106,6 +107,13 @@ const PEERS: &[Need] = &[
         ),
         reason: "peers of the agent loop",
         without: "their iterations are not measured",
+    },
+    Need {
+        name: "workflows of Python",
+        probe: finds!("flow-env", "langgraph"),
+        install: environment!("flow-env", "langgraph==1.2.22"),
+        reason: "a peer of flows",
+        without: "its fan-out is not measured",
     },
     Need {
         name: "llm_factory_toolkit with its providers",

@@ -4,8 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use toolpost_core::{
-    Answer, Args, Artifact, BoxFuture, CallId, Cancellation, Ctx, Delivery, Evidence, LogLine, Output,
-    ParameterType, Port, Progress, Question, Sample, SampleRequest, Timeout, Tool, ToolError, ToolSpec,
+    Args, BoxFuture, Cancellation, Ctx, Evidence, Output, ParameterType, Timeout, Tool, ToolError, ToolSpec,
 };
 
 use crate::run_context::RunContext;
@@ -79,7 +78,7 @@ impl Tool for AgentTool {
                 .agent
                 .run(prompt)
                 .with_caller(ctx.caller().clone())
-                .with_port(Arc::new(CallPort(ctx.clone())))
+                .with_port(ctx.port())
                 .with_cancellation(cancellation.clone())
                 .with_deadline(ctx.deadline())
                 .with_parent(ctx.id(), ctx.depth());
@@ -150,40 +149,5 @@ impl std::fmt::Debug for AgentTool {
             .field("name", &self.spec.name)
             .field("agent", &self.agent)
             .finish_non_exhaustive()
-    }
-}
-
-/// The call of an agent tool, as the port of its run.
-struct CallPort(Ctx);
-
-impl Port for CallPort {
-    fn progress(&self, _call: CallId, progress: Progress) -> Delivery {
-        self.0.progress(progress.message, progress.percent);
-        Delivery::Delivered
-    }
-
-    fn log(&self, _call: CallId, line: LogLine) -> Delivery {
-        self.0.log(line.level, line.message);
-        Delivery::Delivered
-    }
-
-    fn takes_artifacts(&self) -> bool {
-        true
-    }
-
-    fn artifact(&self, _call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
-        Box::pin(self.0.artifact(artifact))
-    }
-
-    fn ask<'a>(&'a self, _call: CallId, question: &'a Question) -> BoxFuture<'a, Result<Answer, ToolError>> {
-        Box::pin(self.0.ask(question.clone()))
-    }
-
-    fn sample<'a>(
-        &'a self,
-        _call: CallId,
-        request: &'a SampleRequest,
-    ) -> BoxFuture<'a, Result<Sample, ToolError>> {
-        Box::pin(self.0.sample(request.clone()))
     }
 }

@@ -12,14 +12,15 @@ use std::sync::Arc;
 use toolpost_core::{BoxFuture, Secret, StartCheck, Tool, ToolGroup as _, ToolSource, did_you_mean};
 use toolpost_exec::client::{Diagnostic, Executables};
 use toolpost_exec::command::{CommandTools, SHIPPED};
+use toolpost_flow::{FlowTool, Plan, Problem};
 use toolpost_gateway::Gateway;
 use toolpost_sandbox::{Grants, Level};
 
 use self::grammar::{is_address, is_description, split, takes_token};
-use self::opened::{AgentFile, Opened};
+use self::opened::{FileWork, Opened, ToolFile};
 use self::trail::Trail;
 use self::trusted::{MAX_DESCRIPTION, trusted_as};
-use crate::agent_file::{Description, excluded};
+use crate::agent_file::{Description, below, excluded};
 use crate::config::closure;
 use crate::config::reference::{Reference, of_server, working_directory};
 use crate::config::trust::{Pins, start_check};
@@ -134,8 +135,9 @@ async fn open_all(
             let is_toml = path.extension().is_some_and(|extension| extension == "toml");
             match kind(path, &text).as_deref() {
                 Some("agent") => {
-                    opened.add_agent(open_agent(path, &text, config, level, trail).await?);
+                    opened.add_file(open_agent(path, &text, config, level, trail).await?);
                 }
+                Some("flow") => opened.add_file(open_flow(path, config, level, trail).await?),
                 Some("gateway") if is_toml => {
                     gateways.push(gateway::followed(path, &text, config, level, trail).await?);
                 }
@@ -186,7 +188,7 @@ pub(crate) fn takes_grants(target: &str) -> bool {
     if is_description(target) {
         let path = Path::new(target);
         let text = crate::regular_file::read_text(path, MAX_DESCRIPTION).unwrap_or_default();
-        return !matches!(kind(path, &text).as_deref(), Some("agent" | "gateway"));
+        return !matches!(kind(path, &text).as_deref(), Some("agent" | "flow" | "gateway"));
     }
     !is_built_in(target)
 }
@@ -297,15 +299,61 @@ fn open_agent<'a>(
     config: &'a Config,
     level: Option<Level>,
     trail: &'a Trail,
-) -> BoxFuture<'a, Result<AgentFile, Failure>> {
+) -> BoxFuture<'a, Result<ToolFile, Failure>> {
     Box::pin(async move {
         let trail = trail.and(path)?;
         let Description { spec, settings, targets, names_model } = Description::read(path, text, config)?;
         let config = config.with_overrides(&excluded(names_model), settings);
         let opened = open_from(&targets, &config, level, true, &Grants::default(), &trail).await?;
         let path = path.canonicalize().map_err(|error| Failure::file("the description", path, &error))?;
-        Ok(AgentFile { path, spec: Arc::new(spec), config, names_model, opened })
+        let work = FileWork::Agent { names_model };
+        Ok(ToolFile { path, spec: Arc::new(spec), config, work, opened })
     })
+}
+
+fn open_flow<'a>(
+    path: &'a Path,
+    config: &'a Config,
+    level: Option<Level>,
+    trail: &'a Trail,
+) -> BoxFuture<'a, Result<ToolFile, Failure>> {
+    Box::pin(async move {
+        let trail = trail.and(path)?;
+        let plan = plan(path)?;
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let mut targets: Vec<String> =
+            plan.tools().iter().map(|target| below(directory, target, config)).collect();
+        if targets.is_empty() {
+            targets.push("builtin".to_owned());
+        }
+        let opened = open_from(&targets, config, level, true, &Grants::default(), &trail).await?;
+        let problems: Vec<Problem> =
+            plan.check(&opened.specs()).into_iter().filter(|problem| !problem.is_warning).collect();
+        if !problems.is_empty() {
+            return Err(plan_defects(path, &problems));
+        }
+        let path = path.canonicalize().map_err(|error| Failure::file("the description", path, &error))?;
+        let spec = Arc::new(FlowTool::spec_of(&plan));
+        spec.check().map_err(|error| Failure::usage(error.to_string()))?;
+        Ok(ToolFile { path, spec, config: config.clone(), work: FileWork::Flow(Arc::new(plan)), opened })
+    })
+}
+
+/// Reads a plan and its sub-flows, each of which must be trusted.
+pub(crate) fn plan(path: &Path) -> Result<Plan, Failure> {
+    // The file itself gives the better error.
+    trusted(path)?;
+    let text = |path: &Path| trusted(path).map_err(|failure| failure.message);
+    Plan::read_with(path, &text).map_err(|error| plan_defects(path, &error.0))
+}
+
+/// The failure of a plan with defects.
+pub(crate) fn plan_defects(path: &Path, problems: &[Problem]) -> Failure {
+    let at = |problem: &Problem| format!("{}:{problem}", path.display());
+    let [first, more @ ..] = problems else { return Failure::usage("the plan is invalid") };
+    let mut failure = Failure::usage(format!("the plan is invalid: {}", at(first)));
+    failure.causes.extend(more.iter().map(at));
+    failure
 }
 
 async fn programs(

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use toolpost_core::{Approval, Caller, DocStore, EventSink, Secret};
+use toolpost_core::{Approval, Caller, DocStore, EventSink, Secret, Tool};
 use toolpost_exec::command::CommandSettings;
+use toolpost_flow::{FlowTool, Flows};
 use toolpost_runtimes::Profile;
 use toolpost_sandbox::Level;
 use toolpost_toolbox::{MemoryStore, Toolbox, ToolboxBuilder};
@@ -15,7 +16,7 @@ use crate::args::{DirectoryArgs, Permission};
 use crate::config::{Config, paths};
 use crate::failure::Failure;
 use crate::store::LazyStore;
-use crate::target::opened::Opened;
+use crate::target::opened::{FileWork, Opened};
 use crate::{egress, env, launcher, packages};
 
 /// Builds the toolbox of a command: tools, their access, and approvals.
@@ -41,16 +42,23 @@ pub(crate) async fn build_in(
 ) -> Result<Toolbox, Failure> {
     let names = opened.names();
     let known = opened.all_names();
-    for file in std::mem::take(&mut opened.agents) {
-        // `--allow` names the tools of agents like all others.
+    for file in std::mem::take(&mut opened.files) {
+        // `--allow` names the tools of agents and flows like all others.
         let own = file.opened.all_names();
         let allow = permission.allow.iter().filter(|name| own.contains(name)).cloned().collect();
         let permission = Permission { allow, ..permission.clone() };
         let (pool, sink) = (pool.clone(), Arc::clone(&events));
         let tools = build_in(file.opened, root.clone(), &permission, &file.config, pool, sink);
         let tools = Box::pin(tools).await?;
-        let agent = AgentFileTool::new(file.spec, file.config, file.names_model, tools, Arc::clone(&events))?;
-        opened.tools.push(Arc::new(agent));
+        let tool: Arc<dyn Tool> = match file.work {
+            FileWork::Agent { names_model } => {
+                let events = Arc::clone(&events);
+                Arc::new(AgentFileTool::new(file.spec, file.config, names_model, tools, events)?)
+            }
+            // The record of the call has the calls of its steps.
+            FileWork::Flow(plan) => Arc::new(FlowTool::new(plan, Flows::new(tools))),
+        };
+        opened.tools.push(tool);
     }
     // In a private copy, the copies of protected files are protected.
     let in_copy = |path: PathBuf| match path.strip_prefix(root.original()) {

@@ -13,10 +13,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::inject::{find, not_provided};
+use crate::port::CtxPort;
 use crate::state::resolve_id;
 use crate::{
     Answer, Artifact, BoxFuture, Call, CallId, Caller, Cancelled, DocStore, Inject, LogLevel, LogLine,
-    Output, Progress, Question, Reply, Root, Sample, SampleRequest, Scope, Sleep, StateDoc, StateView,
+    Output, Port, Progress, Question, Reply, Root, Sample, SampleRequest, Scope, Sleep, StateDoc, StateView,
     ToolError, Values,
 };
 
@@ -221,6 +222,11 @@ impl Ctx {
     /// `PRECONDITION` if the caller does not report them.
     pub async fn roots(&self) -> Result<Vec<Root>, ToolError> {
         self.0.roots().await
+    }
+
+    /// This call as the port of runs that the tool starts: their progress, questions and files are those of this call.
+    pub fn port(&self) -> Arc<dyn Port> {
+        Arc::new(CtxPort(self.clone()))
     }
 
     /// Calls another tool with this call's permit. Its record is a child of this call's record.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Artifact, BoxFuture, CallId, DocStore, Output, ToolError, Usage};
+use crate::{Artifact, BoxFuture, CallId, Ctx, DocStore, Output, ToolError, Usage};
 
 /// Progress of a call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -254,3 +254,38 @@ fn cannot(verb: &str) -> ToolError {
 pub struct NoPort;
 
 impl Port for NoPort {}
+
+/// A call as the port of other calls that its tool makes.
+pub(crate) struct CtxPort(pub(crate) Ctx);
+
+impl Port for CtxPort {
+    fn progress(&self, _call: CallId, progress: Progress) -> Delivery {
+        self.0.progress(progress.message, progress.percent);
+        Delivery::Delivered
+    }
+
+    fn log(&self, _call: CallId, line: LogLine) -> Delivery {
+        self.0.log(line.level, line.message);
+        Delivery::Delivered
+    }
+
+    fn takes_artifacts(&self) -> bool {
+        true
+    }
+
+    fn artifact(&self, _call: CallId, artifact: Artifact) -> BoxFuture<'_, Result<(), ToolError>> {
+        Box::pin(self.0.artifact(artifact))
+    }
+
+    fn ask<'a>(&'a self, _call: CallId, question: &'a Question) -> BoxFuture<'a, Result<Answer, ToolError>> {
+        Box::pin(self.0.ask(question.clone()))
+    }
+
+    fn sample<'a>(
+        &'a self,
+        _call: CallId,
+        request: &'a SampleRequest,
+    ) -> BoxFuture<'a, Result<Sample, ToolError>> {
+        Box::pin(self.0.sample(request.clone()))
+    }
+}

@@ -24,9 +24,11 @@ mod outcome;
 mod plan;
 mod run;
 mod template;
+mod tool;
 
 pub use self::event::FlowEvent;
 pub use self::journal::{FlowSummary, ToolErrorText};
 pub use self::outcome::{RunStatus, StepStatus};
 pub use self::plan::{Format, Plan, PlanError, Position, Problem, sub_flows};
 pub use self::run::{Durability, FlowOutcome, FlowProgress, FlowRun, Flows, ProgressSink, StoredFlow};
+pub use self::tool::FlowTool;

@@ -5,6 +5,8 @@
 //! step that opened it, up to the run. An agenda takes the place of recursion.
 
 mod scope;
+#[cfg(test)]
+mod simulation;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -267,6 +269,9 @@ impl Machine {
             }
             let Some(step) = scope.ready.pop_front() else { return };
             scope.active += 1;
+            if let Some(state) = scope.states.get_mut(step) {
+                *state = State::Begun;
+            }
             self.begin(Place { scope: key, step });
         }
     }
@@ -615,7 +620,8 @@ impl Machine {
                     }
                     State::Inside(inner) | State::Handling { scope: inner } => keys.push(*inner),
                     State::Map(map) => keys.extend(map.running.iter().copied()),
-                    State::Ended => {}
+                    // Its end is on the agenda.
+                    State::Begun | State::Ended => {}
                 }
             }
         }

@@ -96,6 +96,17 @@ pub enum FlowProgress {
     },
 }
 
+impl std::fmt::Display for FlowProgress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Started { step, tool, .. } => write!(f, "{step}: {tool}"),
+            Self::AttemptFailed { step, error } => write!(f, "{step}: {}", error.message()),
+            Self::Waiting { step, signal, .. } => write!(f, "{step} waits for {signal}"),
+            Self::Ended { step, status } => write!(f, "{step} {}", status.as_str()),
+        }
+    }
+}
+
 /// Receives the progress of a run.
 pub type ProgressSink = Arc<dyn Fn(&FlowProgress) + Send + Sync>;
 
@@ -309,7 +320,7 @@ pub struct FlowRun {
     caller: Caller,
     scope: Option<Scope>,
     port: Option<Arc<dyn Port>>,
-    parent: Option<Call>,
+    parent: Option<(CallId, u8)>,
 }
 
 impl FlowRun {
@@ -381,9 +392,9 @@ impl FlowRun {
         self
     }
 
-    /// Makes the steps' calls nested calls of another one.
-    pub fn nested_in(mut self, call: Call) -> Self {
-        self.parent = Some(call);
+    /// Makes the steps' calls nested calls of a call at a depth.
+    pub fn parent(mut self, call: CallId, depth: u8) -> Self {
+        self.parent = Some((call, depth));
         self
     }
 
@@ -733,11 +744,12 @@ impl Driver<'_> {
         priority: Priority,
         token: Cancellation,
     ) -> Call {
-        let mut call = match &self.run.parent {
-            Some(parent) => parent.nested(tool, arguments),
-            None => Call::new(tool, arguments).with_caller(self.run.caller.clone()),
-        };
-        call.options.timeout = timeout.or(call.options.timeout);
+        let mut call = Call::new(tool, arguments).with_caller(self.run.caller.clone());
+        if let Some((parent, depth)) = self.run.parent {
+            call.parent = Some(parent);
+            call.depth = depth.saturating_add(1);
+        }
+        call.options.timeout = timeout;
         call = call
             .with_priority(priority)
             .with_cancellation(token)
@@ -872,7 +884,7 @@ impl Driver<'_> {
     /// Asks the person behind the port. Without one, a stored run waits for its inbox, and another one cannot go on.
     fn ask(&mut self, step: Arc<str>, question: Option<String>) {
         let port = self.run.port.clone().filter(|_| question.is_some());
-        let call = self.run.parent.as_ref().map_or_else(CallId::new, |call| call.id);
+        let call = self.run.parent.map_or_else(CallId::new, |(call, _)| call);
         let (message, tool) = (question.unwrap_or_default(), step.to_string());
         let token = Cancellation::new();
         self.stops.insert(Arc::clone(&step), token.clone());

@@ -72,7 +72,10 @@ impl Expression {
         };
         let reads = match &form {
             Form::Path(members) => BTreeSet::from([dotted(members)]),
-            Form::Compiled(expression) => expression.undeclared_variables(true).into_iter().collect(),
+            // The language does not report names within slices.
+            Form::Compiled(expression) => {
+                expression.undeclared_variables(true).into_iter().chain(named_steps(source)).collect()
+            }
         };
         Ok(Self { source: source.into(), form, reads: Arc::new(reads) })
     }
@@ -139,6 +142,35 @@ fn path(source: &str) -> Option<Vec<Member>> {
             None => return None,
         }
     }
+}
+
+/// The names `steps.ID` in the text of an expression, outside of its strings.
+fn named_steps(source: &str) -> Vec<String> {
+    const STEPS: &str = "steps";
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let mut found = Vec::new();
+    let (mut quote, mut escaped, mut before) = (None, false, ' ');
+    for (at, letter) in source.char_indices() {
+        match quote {
+            Some(_) if escaped => escaped = false,
+            Some(_) if letter == '\\' => escaped = true,
+            Some(mark) if letter == mark => quote = None,
+            Some(_) => {}
+            None if letter == '"' || letter == '\'' => quote = Some(letter),
+            None if !is_part(before) && before != '.' => {
+                let rest = source.get(at..).and_then(|rest| rest.strip_prefix(STEPS));
+                if let Some(rest) = rest.filter(|rest| !rest.starts_with(is_part)) {
+                    let id = rest.trim_start().strip_prefix('.').unwrap_or_default().trim_start();
+                    let end = id.find(|letter| !is_part(letter)).unwrap_or(id.len());
+                    let id = id.get(..end).unwrap_or_default();
+                    found.push(if id.is_empty() { STEPS.to_owned() } else { format!("{STEPS}.{id}") });
+                }
+            }
+            None => {}
+        }
+        before = letter;
+    }
+    found
 }
 
 fn is_keyword(name: &str) -> bool {
@@ -385,6 +417,14 @@ mod tests {
             Expression::parse(source).unwrap().reads().iter().cloned().collect::<Vec<_>>().join(" ")
         };
         assert_eq!(reads("steps.a.output.x[0].y"), "steps.a.output.x");
-        assert_eq!(reads("steps.a.output > input.n and not item.done"), "input.n item.done steps.a.output");
+        assert_eq!(reads("x.steps.a and 'steps.b' and my_steps.c"), "my_steps.c x.steps.a");
+        for sliced in ["steps.a.output[1:]", "[1][steps . a.output:]", "steps.a.output[::2] | length"] {
+            assert!(reads(sliced).contains("steps.a"), "{sliced}");
+        }
+        assert!(reads("steps['a'][1:]").split(' ').any(|name| name == "steps"));
+        assert_eq!(
+            reads("steps.a.output > input.n and not item.done"),
+            "input.n item.done steps.a steps.a.output"
+        );
     }
 }

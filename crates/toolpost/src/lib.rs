@@ -224,6 +224,10 @@ pub mod model;
 #[cfg(feature = "agent")]
 pub use toolpost_agent as agent;
 
+/// Workflows: plans and their runs.
+#[cfg(feature = "flow")]
+pub use toolpost_flow as flow;
+
 /// The real Claude Code as an agent.
 #[cfg(feature = "claude-code")]
 pub use toolpost_claude_code as claude_code;

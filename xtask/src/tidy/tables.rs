@@ -123,6 +123,12 @@ pub const LAYERS: &[Layer] = &[
         reason: "hides the loop between model and tools",
     },
     Layer {
+        package: "toolpost-flow",
+        folder: "crates/flow",
+        may_use: Only(&["toolpost-core", "toolpost-schema", "toolpost-toolbox"]),
+        reason: "hides when steps run and what a crash leaves; knows no tool, no store's file and no process",
+    },
+    Layer {
         package: "toolpost-claude-code",
         folder: "crates/claude-code",
         may_use: Only(&[

@@ -88,23 +88,6 @@ fn stored(config: &Config) -> Result<Flows, Failure> {
     Ok(Flows::new(toolbox).store(Arc::new(LazyStore::new(path))))
 }
 
-/// Reads a plan and its sub-flows, each of which must be trusted.
-fn read(file: &Path) -> Result<Plan, Failure> {
-    // The file itself gives the better error.
-    target::trusted(file)?;
-    let text = |path: &Path| target::trusted(path).map_err(|failure| failure.message);
-    Plan::read_with(file, &text).map_err(|error| defects(file, &error.0))
-}
-
-/// The failure of a plan with defects.
-fn defects(file: &Path, problems: &[Problem]) -> Failure {
-    let at = |problem: &Problem| format!("{}:{problem}", file.display());
-    let [first, more @ ..] = problems else { return Failure::usage("the plan has no steps") };
-    let mut failure = Failure::usage(format!("the plan is invalid: {}", at(first)));
-    failure.causes.extend(more.iter().map(at));
-    failure
-}
-
 /// A toolbox with the tools of a plan, whose targets are relative to a directory, and the plan's problems with them.
 async fn prepare(
     plan: &Plan,
@@ -139,13 +122,13 @@ async fn plan(
     config: &Config,
     printer: &Printer,
 ) -> Result<Exit, Failure> {
-    let plan = read(file)?;
+    let plan = target::plan(file)?;
     let directory = file.parent().unwrap_or(Path::new("."));
     let here = working_directory(Path::new("."))?;
     let (_, problems) = prepare(&plan, directory, &here, tools, config, printer).await?;
     let (warnings, errors): (Vec<_>, Vec<_>) = problems.into_iter().partition(|problem| problem.is_warning);
     if !errors.is_empty() {
-        return Err(defects(file, &errors));
+        return Err(target::plan_defects(file, &errors));
     }
     for warning in &warnings {
         printer.warn(&format!("{}:{warning}", file.display()));
@@ -167,7 +150,7 @@ async fn plan(
 }
 
 async fn start(args: &FlowRunArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
-    let plan = read(&args.file)?;
+    let plan = target::plan(&args.file)?;
     let directory = args.file.parent().unwrap_or(Path::new("."));
     let workdir = working_directory(&args.drive.workdir)?;
     let spec = ToolSpec::new(plan.name(), plan.description()).input(plan.input().as_value().clone());
@@ -175,7 +158,7 @@ async fn start(args: &FlowRunArgs, config: &Config, printer: &Printer) -> Result
     let (toolbox, problems) = prepare(&plan, directory, &workdir, &args.drive.tools, config, printer).await?;
     let errors: Vec<Problem> = problems.into_iter().filter(|problem| !problem.is_warning).collect();
     if !errors.is_empty() {
-        return Err(defects(&args.file, &errors));
+        return Err(target::plan_defects(&args.file, &errors));
     }
     if args.dry_run {
         plan.check_input(&input)?;

@@ -10,7 +10,7 @@ use crate::print::{Printer, raw};
 use crate::style::{HINT, paint};
 
 /// Name, meaning and text of each schema. Fields are only added, never removed.
-pub(crate) const SCHEMAS: [(&str, &str, &str); 14] = [
+pub(crate) const SCHEMAS: [(&str, &str, &str); 15] = [
     ("agent", "a file with `kind = \"agent\"`", include_str!("../../schemas/agent.json")),
     ("call-record", "the stored record of a call", include_str!("../../schemas/call-record.json")),
     ("command", "a file with `kind = \"command\"`", COMMAND_SCHEMA),
@@ -21,6 +21,7 @@ pub(crate) const SCHEMAS: [(&str, &str, &str); 14] = [
     ("event", "one line of `run --format jsonl`", include_str!("../../schemas/event.json")),
     ("exec-event", "one line of `exec --format jsonl`", include_str!("../../schemas/exec-event.json")),
     ("files", "the output of `files … --format json`", include_str!("../../schemas/files.json")),
+    ("flow", "a file with `kind = \"flow\"`", include_str!("../../schemas/flow.json")),
     ("gateway", "a file with `kind = \"gateway\"`", include_str!("../../schemas/gateway.json")),
     ("outcome", "the output of `exec --format json`", include_str!("../../schemas/outcome.json")),
     ("run-record", "the output of `run --format json`", include_str!("../../schemas/run-record.json")),

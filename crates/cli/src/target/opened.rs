@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use toolpost_core::{SourceStatus, Tool, ToolSource, ToolSpec};
+use toolpost_flow::Plan;
 use toolpost_gateway::Gateway;
 use toolpost_toolbox::{Toolbox, ToolboxBuilder};
 
@@ -15,8 +16,8 @@ use crate::gateway::renames::Distinct;
 #[derive(Default)]
 pub(crate) struct Opened {
     pub(crate) tools: Vec<Arc<dyn Tool>>,
-    /// The agents of files, which become tools when their permissions are known.
-    pub(crate) agents: Vec<AgentFile>,
+    /// The agents and flows of files, which become tools when their permissions are known.
+    pub(crate) files: Vec<ToolFile>,
     /// Programs, MCP servers and gateways.
     sources: Vec<Arc<dyn ToolSource>>,
     /// The tools of the sources.
@@ -33,8 +34,8 @@ impl Opened {
 
     /// The specifications of all tools in target order; agents and sources come last.
     pub(crate) fn specs(&self) -> Vec<Arc<ToolSpec>> {
-        let agents = self.agents.iter().map(|agent| Arc::clone(&agent.spec));
-        self.tools.iter().map(|tool| tool.spec()).chain(agents).chain(self.listed.iter().cloned()).collect()
+        let files = self.files.iter().map(|file| Arc::clone(&file.spec));
+        self.tools.iter().map(|tool| tool.spec()).chain(files).chain(self.listed.iter().cloned()).collect()
     }
 
     /// The names of all tools.
@@ -49,7 +50,7 @@ impl Opened {
 
     /// The names of all tools, with those of agents' tools.
     pub(crate) fn all_names(&self) -> Vec<String> {
-        let inner = self.agents.iter().flat_map(|agent| agent.opened.all_names());
+        let inner = self.files.iter().flat_map(|file| file.opened.all_names());
         self.names().into_iter().chain(inner).collect()
     }
 
@@ -68,7 +69,7 @@ impl Opened {
     /// The source, if it is the only target.
     pub(crate) fn only_source(&self) -> Option<Arc<dyn ToolSource>> {
         let [only] = self.sources.as_slice() else { return None };
-        (self.tools.is_empty() && self.agents.is_empty()).then(|| Arc::clone(only))
+        (self.tools.is_empty() && self.files.is_empty()).then(|| Arc::clone(only))
     }
 
     /// Adds a source; a tool with a taken name gets the source's namespace.
@@ -94,11 +95,11 @@ impl Opened {
         Ok(())
     }
 
-    /// Adds an agent of a file, each file once.
-    pub(crate) fn add_agent(&mut self, agent: AgentFile) {
-        if !self.agents.iter().any(|known| known.path == agent.path) {
-            self.warnings.extend(agent.opened.warnings.iter().cloned());
-            self.agents.push(agent);
+    /// Adds an agent or a flow of a file, each file once.
+    pub(crate) fn add_file(&mut self, file: ToolFile) {
+        if !self.files.iter().any(|known| known.path == file.path) {
+            self.warnings.extend(file.opened.warnings.iter().cloned());
+            self.files.push(file);
         }
     }
 
@@ -110,18 +111,26 @@ impl Opened {
     }
 }
 
-/// An agent of a file, before it becomes a tool.
-pub(crate) struct AgentFile {
+/// An agent or a flow of a file, before it becomes a tool.
+pub(crate) struct ToolFile {
     /// The file.
     pub(crate) path: PathBuf,
     /// The specification of its tool.
     pub(crate) spec: Arc<ToolSpec>,
     /// Its settings.
     pub(crate) config: Config,
-    /// Whether the file names the model; otherwise the caller's is used.
-    pub(crate) names_model: bool,
+    pub(crate) work: FileWork,
     /// Its opened targets.
     pub(crate) opened: Opened,
+}
+
+/// What a file with tools of its own does.
+pub(crate) enum FileWork {
+    Agent {
+        /// Whether the file names the model; otherwise the caller's is used.
+        names_model: bool,
+    },
+    Flow(Arc<Plan>),
 }
 
 /// The warning about an upstream, if there is one.

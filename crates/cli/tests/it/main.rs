@@ -20,6 +20,7 @@ mod environment;
 mod everyday;
 mod exec;
 mod files;
+mod flows;
 mod gateway;
 mod global;
 mod grants;

@@ -42,6 +42,8 @@ pub(super) enum Owner {
 pub(super) enum State {
     /// It waits for other steps, or for its turn.
     Pending,
+    /// It has begun, and what it does is not known yet.
+    Begun,
     /// A driver works on it.
     Working {
         attempt: u32,

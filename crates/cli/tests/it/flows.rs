@@ -1,0 +1,234 @@
+//! `toolpost flow`: plans are checked, run, shown, approved, killed, resumed, and are tools.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Running, TestEnv, eventually};
+
+const SQUARES: &str = "kind: flow
+name: squares
+description: Multiplies numbers.
+input:
+  top: { type: integer, default: 2 }
+steps:
+  - id: each
+    map: '${{ range(1, input.top + 1) | list }}'
+    as: n
+    steps:
+      - { id: calc, tool: calculate, with: { expression: '${{ n }} * ${{ n }}' } }
+    output: '${{ steps.calc.output.value }}'
+";
+
+fn world(plan: &str) -> TestEnv {
+    let env = TestEnv::new();
+    trust(&env, "plan.yaml", plan);
+    env
+}
+
+fn trust(env: &TestEnv, name: &str, content: &str) {
+    env.write(name, content);
+    env.run(["trust", name]).ok();
+}
+
+/// The newest run, as `flow show` has it.
+fn last(env: &TestEnv) -> Value {
+    env.run(["flow", "show", "last", "--json"]).ok().json()
+}
+
+#[test]
+fn a_plan_is_checked_run_and_shown() {
+    let env = world(SQUARES);
+    let plan = env.run(["flow", "plan", "plan.yaml"]).ok();
+    assert_eq!(plan.out, "squares, 2 steps\neach: map, each `n`, 16 at once\n  calc: calculate\n", "{plan}");
+    assert!(env.run(["flow", "plan", "plan.yaml", "--mermaid"]).ok().out.starts_with("flowchart TD\n"));
+    assert_eq!(env.run(["flow", "run", "plan.yaml", "--dry-run"]).ok().out, "valid\n");
+    let run = env.run(["flow", "run", "plan.yaml", "top=4"]).ok();
+    assert_eq!(run.out, "[1,4,9,16]\n", "{run}");
+    for step in ["each[0].calc", "each[3].calc", "each"] {
+        assert!(run.err.contains(&format!("✓ {step}\n")), "{run}");
+    }
+    let shown = last(&env);
+    assert_eq!(
+        (&shown["state"], &shown["output"], &shown["succeeded"], &shown["input"]),
+        (&json!("succeeded"), &json!([1, 4, 9, 16]), &json!(5), &json!({ "top": 4 }))
+    );
+    let page = env.run(["flow", "show", "last"]).ok().out;
+    assert!(page.contains("✓ each[2].calc") && page.contains(shown["hash"].as_str().unwrap()), "{page}");
+    let listed = env.run(["flow", "ls", "--json"]).ok().json();
+    assert_eq!(listed["runs"].as_array().unwrap().len(), 1);
+    env.run(["flow", "rm", "last"]).ok();
+    assert_eq!(env.run(["flow", "ls", "--json"]).ok().json()["runs"], json!([]));
+}
+
+#[test]
+fn the_events_of_a_run_are_lines_of_json() {
+    let env = world(SQUARES);
+    let run =
+        env.run(["flow", "run", "plan.yaml", "top=1", "--durability", "none", "--format", "jsonl"]).ok();
+    let lines: Vec<Value> = run.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events: Vec<&str> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
+    assert_eq!(events, ["step_started", "step_ended", "step_ended", "run_finished"], "{run}");
+    assert_eq!((&lines[3]["output"], &lines[3]["status"]), (&json!([1]), &json!("succeeded")));
+    let failed = env.run(["flow", "ls", "--json"]).exit(1);
+    assert_eq!(failed.error()["code"], "NOT_FOUND", "{failed}");
+}
+
+#[test]
+fn defects_have_the_file_the_line_and_the_fix() {
+    let env = TestEnv::new();
+    for (text, expected) in [
+        (
+            "kind: flow\nsteps:\n  - { id: a, tool: calculat }\n",
+            "plan.yaml:3:5: step `a`: there is no tool `calculat`",
+        ),
+        (
+            "kind: flow\nsteps:\n  - { id: a, tool: calculate, with: { expression: '${{ steps.b.output }}' } }\n",
+            "plan.yaml:3:5: step `a`: there is no step `b`",
+        ),
+        (
+            "kind: flow\nsteps:\n  - { id: a, tool: calculate, with: { expression: 5 } }\n",
+            "plan.yaml:3:5: step `a`: the arguments of `calculate`",
+        ),
+        ("kind: flow\nsteps: [\n", "plan.yaml:2:8: unclosed bracket"),
+    ] {
+        trust(&env, "plan.yaml", text);
+        for words in [["flow", "plan", "plan.yaml"], ["flow", "run", "plan.yaml"]] {
+            let failed = env.run(words).exit(2);
+            assert!(failed.err.contains(expected), "{text}\n{failed}");
+        }
+    }
+    env.write("other.yaml", SQUARES);
+    let failed = env.run(["flow", "run", "other.yaml"]).exit(5);
+    assert!(failed.err.contains("toolpost trust other.yaml"), "{failed}");
+    trust(&env, "plan.yaml", SQUARES);
+    let failed = env.run(["flow", "run", "plan.yaml", "top=many"]).exit(1);
+    assert!(failed.err.contains("top"), "{failed}");
+}
+
+#[test]
+fn sub_flows_are_trusted_with_the_plan() {
+    let env = TestEnv::new();
+    env.write("sub.yaml", SQUARES);
+    trust(&env, "plan.yaml", "kind: flow\nsteps:\n  - { id: s, flow: sub.yaml, with: { top: 3 } }\n");
+    assert_eq!(env.run(["flow", "run", "plan.yaml"]).ok().out, "[1,4,9]\n");
+    env.write("sub.yaml", SQUARES.replace("* ${{ n }}", "+ ${{ n }}"));
+    let failed = env.run(["flow", "run", "plan.yaml"]).exit(5);
+    assert!(failed.err.contains("trust"), "{failed}");
+}
+
+#[test]
+fn a_failed_step_is_named_and_has_the_exit_code_of_its_error() {
+    let env = world("kind: flow\nsteps:\n  - { id: bad, tool: calculate, with: { expression: '1 / 0' } }\n");
+    let failed = env.run(["flow", "run", "plan.yaml"]).exit(1);
+    assert!(
+        failed.err.contains("the step `bad` failed: ") && failed.err.contains("toolpost flow show"),
+        "{failed}"
+    );
+    let shown = last(&env);
+    assert_eq!((&shown["state"], &shown["error"]["step"]), (&json!("failed"), &json!("bad")));
+}
+
+fn start(env: &TestEnv) -> Running {
+    let running = env.start(["flow", "run", "plan.yaml"]);
+    eventually("the step waits", || {
+        let shown = env.run(["flow", "show", "last", "--json"]);
+        shown.status.success() && shown.json()["waiting"] == json!(["ok"])
+    });
+    running
+}
+
+const ASKS: &str = "kind: flow
+steps:
+  - { id: a, tool: calculate, with: { expression: 2 + 3 } }
+  - { id: ok, approve: 'Go on with ${{ steps.a.output.value }}?' }
+  - { id: b, needs: ok, tool: write_file, with: { path: out.txt, content: 'sum ${{ steps.a.output.value }}' } }
+output: '${{ steps.ok.output.comment | default(run.id) }}'
+";
+
+#[test]
+fn another_process_approves_or_denies_a_step() {
+    let env = world(ASKS);
+    let running = start(&env);
+    env.run(["flow", "approve", "last", "--comment", "fine"]).ok();
+    let finished = running.finish().ok();
+    assert_eq!((finished.out.as_str(), env.read("out.txt").as_str()), ("fine\n", "sum 5"), "{finished}");
+    assert!(finished.err.contains("ok waits: Go on with 5?"), "{finished}");
+    let running = start(&env);
+    env.run(["flow", "approve", "last", "ok", "--deny", "--comment", "too small"]).ok();
+    let finished = running.finish().exit(5);
+    assert!(finished.err.contains("the step `ok` failed: it was denied: too small"), "{finished}");
+    let failed = env.run(["flow", "approve", "last"]).exit(1);
+    assert!(failed.err.contains("no step of the run waits"), "{failed}");
+}
+
+#[test]
+fn a_killed_run_is_interrupted_and_continues() {
+    let env = world(ASKS).leaving_files();
+    let running = start(&env);
+    running.signal(Signal::KILL);
+    assert_eq!(running.finish().status.code(), None);
+    assert_eq!(last(&env)["state"], "interrupted");
+    // Nobody runs it: the approval waits for the process that continues it.
+    let approved = env.run(["flow", "approve", "last"]).ok();
+    assert!(approved.err.contains("toolpost flow resume"), "{approved}");
+    env.run(["flow", "resume", "last"]).ok();
+    assert_eq!(env.read("out.txt"), "sum 5");
+    let shown = last(&env);
+    let calls = |step: &str| {
+        let is_end = |event: &&Value| event["event"] == "step_succeeded" && event["step"] == step;
+        shown["log"].as_array().unwrap().iter().filter(is_end).count()
+    };
+    assert_eq!((calls("a"), calls("b")), (1, 1), "{shown}");
+    let failed = env.run(["flow", "resume", "last"]).exit(1);
+    assert!(failed.err.contains("the run has ended: it succeeded"), "{failed}");
+}
+
+#[test]
+fn a_run_is_cancelled_by_ctrl_c_and_by_another_process() {
+    let env = world(ASKS);
+    let running = start(&env);
+    running.signal(Signal::INT);
+    running.finish().exit(130);
+    assert_eq!(last(&env)["state"], "cancelled");
+    let running = start(&env);
+    let failed = env.run(["flow", "resume", "last"]).exit(1);
+    assert!(failed.err.contains("is running in another process"), "{failed}");
+    env.run(["flow", "cancel", "last", "--reason", "not today"]).ok();
+    let finished = running.finish().exit(130);
+    assert!(finished.err.contains("not today"), "{finished}");
+}
+
+#[test]
+fn a_signal_carries_a_value() {
+    let env = world(
+        "kind: flow\nsteps:\n  - { id: s, signal: ok }\n  - { id: c, tool: calculate, with: { expression: '${{ steps.s.output.n }} + 1' } }\noutput: '${{ steps.c.output.value }}'\n",
+    );
+    let running = start(&env);
+    env.run(["flow", "signal", "last", "ok", "{\"n\": 41}"]).ok();
+    assert_eq!(running.finish().ok().out, "42\n");
+}
+
+#[test]
+fn a_flow_is_a_tool_of_every_command() {
+    let env = world(SQUARES);
+    let called = env.run(["call", "plan.yaml", "top=3"]).ok();
+    assert_eq!(called.out, "[1,4,9]\n", "{called}");
+    let listed = env.run(["tools", "plan.yaml", "--json"]).ok().out;
+    assert!(listed.contains("\"squares\"") && listed.contains("Multiplies numbers."), "{listed}");
+    let record = env.run(["call", "plan.yaml", "top=2", "--format", "jsonl"]).ok().record();
+    assert_eq!(record["tool"], "squares", "{record}");
+    let failed = env.run(["call", "plan.yaml", "top=x"]).exit(1);
+    assert!(failed.err.contains("top"), "{failed}");
+}
+
+/// The plan of docs/flows.md.
+#[test]
+fn the_plan_of_the_guide_runs_as_printed() {
+    let guide = include_str!("../../../../docs/flows.md");
+    let plan = guide.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let env = world(plan);
+    env.run(["flow", "plan", "plan.yaml"]).ok();
+    let run = env.run(["flow", "run", "plan.yaml", "topic=river", "--yes"]).ok();
+    assert_eq!(run.out, "[\"river 1: 2\",\"river 2: 8\",\"river 3: 18\"]\n", "{run}");
+    assert_eq!(env.read("report.txt"), "river 1: 2\nriver 2: 8\nriver 3: 18");
+}

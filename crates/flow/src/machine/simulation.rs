@@ -1,0 +1,270 @@
+//! Random plans with random ends, restarts and cancellations, from a seed: what holds for all of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use toolpost_core::{RunId, Timestamp, ToolError};
+
+use super::{Command, Machine, Task};
+use crate::event::FlowEvent;
+use crate::outcome::RunStatus;
+use crate::plan::Plan;
+
+/// Numbers of a seed (`xorshift64*`).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound.max(1)
+    }
+
+    fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// The steps of a block. `budget` bounds all of them together.
+fn steps(random: &mut Random, depth: usize, budget: &mut usize) -> Value {
+    let count = 1 + random.below(4);
+    let mut list = Vec::new();
+    for number in 0..count {
+        *budget = budget.saturating_sub(1);
+        let mut step = json!({ "id": format!("s{number}") });
+        let kind = if depth == 0 || *budget == 0 { random.below(4) } else { random.below(12) };
+        match kind {
+            0..=2 => step["tool"] = "t".into(),
+            3 => match random.below(3) {
+                0 => step["wait"] = "1s".into(),
+                1 => step["signal"] = format!("signal{}", random.below(3)).into(),
+                _ => step["approve"] = "Go?".into(),
+            },
+            4 | 5 => {
+                let name = ["parallel", "sequential", "pipeline", "race"][random.below(4)];
+                step[name] = steps(random, depth - 1, budget);
+                if name == "parallel" && random.chance(30) {
+                    step["max_parallel"] = (1 + random.below(2)).into();
+                }
+                if name == "parallel" && random.chance(30) {
+                    step["failure"] = "continue".into();
+                }
+            }
+            6..=8 => {
+                step["map"] = json!(vec![0; random.below(5)]);
+                step["max_parallel"] = (1 + random.below(3)).into();
+                step["steps"] = steps(random, depth - 1, budget);
+                match random.below(3) {
+                    0 => step["failure"] = "continue".into(),
+                    1 => step["failure"] = json!({ "quorum": 1 + random.below(3) }),
+                    _ => {}
+                }
+            }
+            9 | 10 => {
+                step["loop"] = json!({ "max": 1 + random.below(3) });
+                step["steps"] = steps(random, depth - 1, budget);
+            }
+            _ => step["flow"] = json!({ "steps": steps(random, depth - 1, budget) }),
+        }
+        if step.get("tool").is_some() && random.chance(30) {
+            step["retry"] = json!({ "max": 1 + random.below(2) });
+        }
+        if number > 0 && random.chance(50) {
+            step["needs"] = json!([format!("s{}", random.below(number))]);
+        }
+        if random.chance(10) {
+            step["when"] = random.chance(50).into();
+        }
+        match random.below(12) {
+            0 => step["on_error"] = "continue".into(),
+            1 if depth > 0 => step["on_error"] = steps(random, 0, budget),
+            _ => {}
+        }
+        if random.chance(20) {
+            step["compensate"] = json!([{ "id": "u", "tool": "t" }]);
+        }
+        list.push(step);
+    }
+    list.into()
+}
+
+/// What a driver works on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Open {
+    Call { attempt: u32 },
+    Wait,
+    Signal(String),
+}
+
+#[derive(Default)]
+struct Driver {
+    open: BTreeMap<Arc<str>, Open>,
+    stopped: BTreeSet<Arc<str>>,
+    /// The calls that succeeded.
+    done: HashSet<Arc<str>>,
+    ends: usize,
+}
+
+impl Driver {
+    fn obey(&mut self, commands: Vec<Command>, seed: u64) {
+        for command in commands {
+            match command {
+                Command::Run(work) => {
+                    assert!(!self.done.contains(&work.step), "{seed}: {} runs after its success", work.step);
+                    let open = match work.task {
+                        Task::Call { .. } => Open::Call { attempt: work.attempt },
+                        Task::Wait => Open::Wait,
+                    };
+                    let before = self.open.insert(Arc::clone(&work.step), open);
+                    assert!(before.is_none(), "{seed}: {} runs twice at once", work.step);
+                }
+                Command::Await { step, signal, .. } => {
+                    let before = self.open.insert(Arc::clone(&step), Open::Signal(signal));
+                    assert!(before.is_none(), "{seed}: {step} waits twice at once");
+                }
+                Command::Answered { step } => _ = self.open.remove(&step),
+                Command::Stop { step } => _ = self.stopped.insert(step),
+                Command::End => self.ends += 1,
+            }
+        }
+    }
+}
+
+/// The instances of a map or of a block with a limit never have more open steps than they may: counted by the paths.
+fn check_limits(plan: &Value, open: &BTreeMap<Arc<str>, Open>, seed: u64) {
+    fn walk(steps: &Value, prefix: &str, open: &BTreeMap<Arc<str>, Open>, seed: u64) {
+        for step in steps.as_array().into_iter().flatten() {
+            let path = format!("{prefix}{}", step["id"].as_str().unwrap_or_default());
+            if step.get("map").is_some() {
+                let limit = step["max_parallel"].as_u64().unwrap_or(16) as usize;
+                let start = format!("{path}[");
+                let instances: HashSet<&str> =
+                    open.keys().filter_map(|key| key.strip_prefix(&start)?.split(']').next()).collect();
+                assert!(instances.len() <= limit, "{seed}: {path} has {instances:?} of {limit}");
+            }
+            if let Some(inner) = step.get("parallel") {
+                walk(inner, &format!("{path}."), open, seed);
+            }
+        }
+    }
+    walk(&plan["steps"], "", open, seed);
+}
+
+/// Runs one random plan to its end. Returns its status and the number of events.
+fn simulate(seed: u64) -> (RunStatus, usize) {
+    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut budget = 25;
+    let source = json!({ "steps": steps(&mut random, 3, &mut budget) });
+    let plan =
+        Arc::new(Plan::from_value(&source).unwrap_or_else(|error| panic!("{seed}: {error}\n{source}")));
+    let run = RunId::new();
+    let mut time = 1_000_000_u64;
+    let begun = Timestamp::from_micros(time);
+    let mut machine = Machine::new(Arc::clone(&plan), run, json!({}), begun);
+    let mut driver = Driver::default();
+    driver.obey(machine.take_commands(), seed);
+    let mut events: Vec<(Timestamp, FlowEvent)> = Vec::new();
+    let failures = [0, 10, 40][random.below(3)];
+    let mut is_cancelled = false;
+    while machine.ended().is_none() {
+        assert!(events.len() < 5_000, "{seed}: it does not end\n{source}");
+        assert!(!driver.open.is_empty(), "{seed}: nothing runs, and it has not ended\n{source}");
+        check_limits(&source, &driver.open, seed);
+        time += 1_000 * (1 + random.below(5_000) as u64);
+        let event = if !is_cancelled && random.chance(1) {
+            is_cancelled = true;
+            FlowEvent::CancelRequested { reason: "by chance".to_owned() }
+        } else {
+            let place = random.below(driver.open.len());
+            let (step, open) =
+                driver.open.iter().nth(place).map(|(step, open)| (step.clone(), open.clone())).unwrap();
+            let is_stopped = driver.stopped.contains(&step);
+            let end = |event: FlowEvent, driver: &mut Driver| {
+                driver.open.remove(&step);
+                driver.stopped.remove(&step);
+                event
+            };
+            match open {
+                _ if is_stopped && random.chance(80) => {
+                    end(FlowEvent::StepCancelled { step: step.to_string() }, &mut driver)
+                }
+                Open::Signal(name) if !is_stopped => {
+                    let value = json!({ "approved": !random.chance(failures) });
+                    FlowEvent::Signal { name, value }
+                }
+                Open::Call { .. } if random.chance(failures) => {
+                    let error = if random.chance(50) {
+                        ToolError::dependency("down")
+                    } else {
+                        ToolError::invalid_input("bad")
+                    };
+                    end(FlowEvent::StepFailed { step: step.to_string(), error }, &mut driver)
+                }
+                Open::Signal(_) => end(FlowEvent::StepCancelled { step: step.to_string() }, &mut driver),
+                Open::Call { .. } | Open::Wait => {
+                    driver.done.insert(step.clone());
+                    end(
+                        FlowEvent::StepSucceeded { step: step.to_string(), output: json!(events.len()) },
+                        &mut driver,
+                    )
+                }
+            }
+        };
+        let at = Timestamp::from_micros(time);
+        events.push((at, event.clone()));
+        machine.apply(event, at).unwrap_or_else(|unexpected| panic!("{seed}: {}\n{source}", unexpected.0));
+        driver.obey(machine.take_commands(), seed);
+        if random.chance(5) {
+            restart(&plan, run, begun, &events, &machine, &driver, seed);
+        }
+    }
+    assert_eq!(driver.ends, 1, "{seed}");
+    assert!(driver.open.is_empty(), "{seed}: it ended, and {:?} runs\n{source}", driver.open);
+    let ended = machine.ended().unwrap();
+    // A request while the run undoes what it did changes nothing.
+    assert!(is_cancelled || ended.status != RunStatus::Cancelled, "{seed}");
+    assert!(!is_cancelled || ended.status != RunStatus::Succeeded, "{seed}");
+    assert_eq!(ended.error.is_none(), ended.status == RunStatus::Succeeded, "{seed}");
+    (ended.status, events.len())
+}
+
+/// A machine of the same events works on the same steps.
+fn restart(
+    plan: &Arc<Plan>,
+    run: RunId,
+    begun: Timestamp,
+    events: &[(Timestamp, FlowEvent)],
+    machine: &Machine,
+    driver: &Driver,
+    seed: u64,
+) {
+    let mut again = Machine::new(Arc::clone(plan), run, json!({}), begun);
+    for (at, event) in events {
+        again.apply(event.clone(), *at).unwrap();
+    }
+    let mut working: Vec<_> = again.working.keys().cloned().collect();
+    working.sort();
+    let open: Vec<_> = driver.open.keys().cloned().collect();
+    assert_eq!(working, open, "{seed}");
+    let status = |machine: &Machine| machine.ended().map(|ended| (ended.status, Value::clone(&ended.output)));
+    assert_eq!(status(&again), status(machine), "{seed}");
+}
+
+#[test]
+fn random_plans_end_and_keep_their_order_and_limits() {
+    const RUNS: u64 = 10_000;
+    let mut statuses: HashMap<&str, usize> = HashMap::new();
+    let mut events = 0;
+    for seed in 1..=RUNS {
+        let (status, count) = simulate(seed);
+        *statuses.entry(status.as_str()).or_default() += 1;
+        events += count;
+    }
+    // Otherwise the plans show little.
+    for status in ["succeeded", "failed", "cancelled"] {
+        assert!(statuses.get(status).is_some_and(|count| *count > 300), "{statuses:?}");
+    }
+    assert!(events > 50_000, "{events}");
+}
