@@ -24,7 +24,9 @@ use toolpost_sandbox::Level;
 pub(crate) use self::agent::{AgentArgs, AgentKind, ChatArgs, ExecutorKind, RunArgs};
 pub(crate) use self::exec::ExecArgs;
 pub(crate) use self::files::{AccountArgs, FilesCommand};
-pub(crate) use self::flow::{FlowCommand, FlowDriveArgs, FlowResumeArgs, FlowRunArgs, FlowTools};
+pub(crate) use self::flow::{
+    FlowCommand, FlowDriveArgs, FlowPlanArgs, FlowResumeArgs, FlowRunArgs, FlowTools,
+};
 pub(crate) use self::grants::GrantArgs;
 pub(crate) use self::lazy::{Lazy, parse};
 pub(crate) use self::login::{LoginArgs, LogoutArgs};

@@ -25,7 +25,6 @@ Options:
 pub(crate) const ROOT: &str = "\
 Examples:
   toolpost run \"What is in this directory?\" --workdir .
-  toolpost call calculate expression='2**64 - 1'
 Help topics: exit-codes, environment, settings, targets, grants, agents, gateway, scripts";
 
 pub(crate) const RUN: &str = "\

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use toolpost_core::{BoxFuture, Secret, StartCheck, Tool, ToolGroup as _, ToolSource, did_you_mean};
 use toolpost_exec::client::{Diagnostic, Executables};
 use toolpost_exec::command::{CommandTools, SHIPPED};
-use toolpost_flow::{FlowTool, Plan, Problem};
+use toolpost_flow::{FlowTool, Plan, PlanProblem};
 use toolpost_gateway::Gateway;
 use toolpost_sandbox::{Grants, Level};
 
@@ -327,7 +327,7 @@ fn open_flow<'a>(
             targets.push("builtin".to_owned());
         }
         let opened = open_from(&targets, config, level, true, &Grants::default(), &trail).await?;
-        let problems: Vec<Problem> =
+        let problems: Vec<PlanProblem> =
             plan.check(&opened.specs()).into_iter().filter(|problem| !problem.is_warning).collect();
         if !problems.is_empty() {
             return Err(plan_defects(path, &problems));
@@ -348,8 +348,8 @@ pub(crate) fn plan(path: &Path) -> Result<Plan, Failure> {
 }
 
 /// The failure of a plan with defects.
-pub(crate) fn plan_defects(path: &Path, problems: &[Problem]) -> Failure {
-    let at = |problem: &Problem| format!("{}:{problem}", path.display());
+pub(crate) fn plan_defects(path: &Path, problems: &[PlanProblem]) -> Failure {
+    let at = |problem: &PlanProblem| format!("{}:{problem}", path.display());
     let [first, more @ ..] = problems else { return Failure::usage("the plan is invalid") };
     let mut failure = Failure::usage(format!("the plan is invalid: {}", at(first)));
     failure.causes.extend(more.iter().map(at));

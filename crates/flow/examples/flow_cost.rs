@@ -1,6 +1,6 @@
-//! What a step costs: in memory and durable, wide, layered and as a chain, beside asyncio and LangGraph.
+//! What a step costs: in memory and durable, wide, layered and as a chain, beside asyncio and `LangGraph`.
 //!
-//! `--json` prints one object for `cargo xtask bench`. A peer that is not installed is left out.
+//! `--json` prints one object for `cargo xtask bench`. A peer that is not installed is omitted.
 #![expect(
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ const ROUNDS: usize = 3;
 const PEERS: &str = ".dev/flow-env/bin/python3";
 
 /// Layered is layers of ten steps, each of which needs two of the layer above.
-const PYTHON: &str = r#"
+const PYTHON: &str = r"
 import asyncio, sys, time
 async def noop(): return 1
 async def wide(n):
@@ -39,7 +39,7 @@ def best(make, n):
         begin = time.perf_counter(); asyncio.run(make(n)); times.append(time.perf_counter() - begin)
     return min(times) / n * 1e6
 print(best(wide, 10000), best(wide, 100000), best(chain, 10000))
-"#;
+";
 
 const LANGGRAPH: &str = r#"
 import operator, time
@@ -109,9 +109,9 @@ fn cost(
 }
 
 /// Microseconds of a commit of one small document.
-fn raw_commit(runtime: &tokio::runtime::Runtime, path: &Path) -> f64 {
+fn raw_commit(runtime: &tokio::runtime::Runtime, file: &Path) -> f64 {
     const COUNT: u64 = 500;
-    let store = Store::open(path).unwrap();
+    let store = Store::open(file).unwrap();
     runtime.block_on(async {
         let begun = Instant::now();
         for number in 0..COUNT {

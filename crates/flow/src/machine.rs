@@ -4,6 +4,7 @@
 //! block is a [`Scope`]; a step of a scope is started when all steps that it needs have ended. What ends a scope ends the
 //! step that opened it, up to the run. An agenda takes the place of recursion.
 
+mod map;
 mod scope;
 #[cfg(test)]
 mod simulation;
@@ -132,7 +133,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// A run that starts now.
-    pub(crate) fn new(plan: Arc<Plan>, run: RunId, input: Value, now: Timestamp) -> Self {
+    pub(crate) fn new(plan: &Arc<Plan>, run: RunId, input: Value, now: Timestamp) -> Self {
         let mut machine = Self {
             run,
             instances: Instances::default(),
@@ -148,7 +149,7 @@ impl Machine {
             cancelled: None,
             ended: None,
             now: now.as_micros() / 1_000,
-            plan: Arc::clone(&plan),
+            plan: Arc::clone(plan),
         };
         let variables = vec![
             ("input".into(), Shared::new(Arc::new(input))),
@@ -234,7 +235,7 @@ impl Machine {
         while let Some(next) = self.agenda.pop_front() {
             match next {
                 Agenda::Continue(key) => self.proceed(key),
-                Agenda::Finish(place, result) => self.end_step(place, result),
+                Agenda::Finish(place, result) => self.end_step(place, &result),
                 Agenda::Close(key) => self.close(key),
                 Agenda::NextItem(place) => self.next_item(place),
                 Agenda::NextUndo => self.next_undo(),
@@ -359,7 +360,7 @@ impl Machine {
                 self.agenda.push_back(Agenda::NextItem(place));
             }
             Action::Loop { body, .. } => {
-                self.iterate(place, body, path, known, 0, Shared::new(Arc::default()))
+                self.iterate(place, body, path, known, 0, Shared::new(Arc::default()));
             }
             Action::Flow { plan, input } => {
                 let input = plan.complete(input.value(names).map_err(invalid)?)?;
@@ -517,12 +518,12 @@ impl Machine {
     }
 
     /// Ends a step: counts it, frees what waits for it, and applies the failure policy.
-    fn end_step(&mut self, place: Place, result: Arc<StepResult>) {
+    fn end_step(&mut self, place: Place, result: &Arc<StepResult>) {
         let Some((block, path)) = self.step(place) else { return };
         let Some(step) = block.steps.get(place.step) else { return };
         self.forget_wait(place);
         let Some(scope) = self.instances.get_mut(place.scope) else { return };
-        if scope.known.results.get(place.step).is_none_or(|slot| slot.set(Arc::clone(&result)).is_err()) {
+        if scope.known.results.get(place.step).is_none_or(|slot| slot.set(Arc::clone(result)).is_err()) {
             return;
         }
         let was_active = scope.states.get(place.step).is_some_and(|state| !matches!(state, State::Pending));
@@ -577,7 +578,7 @@ impl Machine {
         let (open, succeeded, failure) = (scope.open, scope.succeeded, block.failure);
         let is_first_failure = is_hard_failure && scope.stopping.is_none();
         let quorum_is_lost = |count: usize| succeeded + open < count;
-        let stop = match failure {
+        let is_over = match failure {
             FailurePolicy::FailFast => is_first_failure,
             FailurePolicy::Quorum(count) => {
                 scope.stopping.is_none() && (succeeded >= count || quorum_is_lost(count)) && open > 0
@@ -589,7 +590,7 @@ impl Machine {
             let place = Place { step, ..place };
             self.finish(place, StepStatus::Blocked, Arc::default(), None);
         }
-        if stop {
+        if is_over {
             self.stop(place.scope);
         }
         let next = if open == 0 { Agenda::Close(place.scope) } else { Agenda::Continue(place.scope) };
@@ -637,7 +638,7 @@ impl Machine {
     }
 
     /// The result of a scope whose steps have all ended.
-    fn result(&self, scope: &Scope) -> Result<Arc<Value>, ToolError> {
+    fn result(scope: &Scope) -> Result<Arc<Value>, ToolError> {
         let block = &scope.known.block;
         let is_enough = match block.failure {
             FailurePolicy::FailFast | FailurePolicy::Continue => scope.failed == 0,
@@ -677,7 +678,7 @@ impl Machine {
         let is_cancelled = scope.stopping.is_some()
             && scope.error.is_none()
             && !matches!(scope.known.block.failure, FailurePolicy::Quorum(count) if scope.succeeded >= count);
-        let result = if is_cancelled { Err(None) } else { self.result(&scope).map_err(Some) };
+        let result = if is_cancelled { Err(None) } else { Self::result(&scope).map_err(Some) };
         match scope.owner {
             Owner::Run => self.root_closed(result),
             Owner::Group(place) => match result {
@@ -713,7 +714,7 @@ impl Machine {
         let is_last = index + 1 >= u64::from(*max);
         match done {
             Some(Err(reason)) => {
-                self.step_failed(place, ToolError::invalid_input(format!("`until`: {reason}")))
+                self.step_failed(place, ToolError::invalid_input(format!("`until`: {reason}")));
             }
             Some(Ok(true)) => self.finish(place, StepStatus::Succeeded, output, None),
             None if is_last => self.finish(place, StepStatus::Succeeded, output, None),
@@ -747,113 +748,6 @@ impl Machine {
         let path = format!("{path}[{index}]").into();
         let key = self.open(body, variables, known, Owner::Group(place), path);
         self.set(place, State::Inside(key));
-    }
-
-    /// Begins instances of a map up to its limit; ends the map after the last one.
-    fn next_item(&mut self, place: Place) {
-        let Some((block, path)) = self.step(place) else { return };
-        let Some(Step { action: Action::Map { item, max_parallel, body, failure, .. }, .. }) =
-            block.steps.get(place.step)
-        else {
-            return;
-        };
-        loop {
-            let Some(scope) = self.instances.get_mut(place.scope) else { return };
-            let (known, is_stopping) = (Arc::clone(&scope.known), scope.stopping.is_some());
-            let Some(State::Map(map)) = scope.states.get_mut(place.step) else { return };
-            let is_over = map.next >= map.items.len() || map.is_stopping || is_stopping;
-            if is_over && map.running.is_empty() {
-                return self.map_ended(place, *failure, is_stopping);
-            }
-            if is_over || map.running.len() >= *max_parallel {
-                return;
-            }
-            let index = map.next;
-            map.next += 1;
-            let value = map.items.get_mut(index).map(std::mem::take).unwrap_or_default();
-            let variables = vec![
-                (Arc::clone(item), Shared::new(Arc::new(value))),
-                ("index".into(), Shared::new(Arc::new(index.into()))),
-            ];
-            let path = format!("{path}[{index}]").into();
-            let key = self.open(body, variables, Some(known), Owner::Item { place, index }, path);
-            if let Some(scope) = self.instances.get_mut(place.scope)
-                && let Some(State::Map(map)) = scope.states.get_mut(place.step)
-            {
-                map.running.insert(key);
-            }
-        }
-    }
-
-    fn item_closed(
-        &mut self,
-        place: Place,
-        key: Key,
-        index: usize,
-        result: Result<Arc<Value>, Option<ToolError>>,
-    ) {
-        let Some((block, path)) = self.step(place) else { return };
-        let Some(Step { action: Action::Map { failure, .. }, .. }) = block.steps.get(place.step) else {
-            return;
-        };
-        let Some(scope) = self.instances.get_mut(place.scope) else { return };
-        let Some(State::Map(map)) = scope.states.get_mut(place.step) else { return };
-        map.running.remove(&key);
-        match result {
-            Ok(output) => {
-                map.succeeded += 1;
-                if let Some(slot) = map.items.get_mut(index) {
-                    *slot = Arc::unwrap_or_clone(output);
-                }
-            }
-            Err(Some(error)) => {
-                map.failed += 1;
-                map.error.get_or_insert_with(|| at_step(&format!("{path}[{index}]"), &error));
-            }
-            Err(None) => {}
-        }
-        let open = map.items.len() - map.next + map.running.len();
-        let stop = match failure {
-            FailurePolicy::FailFast => map.failed > 0,
-            FailurePolicy::Quorum(count) => map.succeeded >= *count || map.succeeded + open < *count,
-            FailurePolicy::Continue => false,
-        };
-        if stop && !map.is_stopping {
-            map.is_stopping = true;
-            let running: Vec<Key> = map.running.iter().copied().collect();
-            for key in running {
-                self.stop(key);
-            }
-        }
-        self.agenda.push_back(Agenda::NextItem(place));
-    }
-
-    fn map_ended(&mut self, place: Place, failure: FailurePolicy, is_stopping: bool) {
-        let Some(scope) = self.instances.get_mut(place.scope) else { return };
-        let Some(State::Map(map)) = scope.states.get_mut(place.step) else { return };
-        let is_enough = match failure {
-            FailurePolicy::FailFast | FailurePolicy::Continue => {
-                map.failed == 0 && map.next >= map.items.len()
-            }
-            FailurePolicy::Quorum(count) => map.succeeded >= count,
-        };
-        let error = map
-            .error
-            .take()
-            .map(|error| if map.failed > 1 { error.with("failed_items", map.failed) } else { error });
-        // Items without a result are null.
-        let started = map.next;
-        let mut outputs = std::mem::take(&mut map.items);
-        outputs.iter_mut().skip(started).for_each(|item| *item = Value::Null);
-        if is_enough {
-            self.finish(place, StepStatus::Succeeded, Arc::new(Value::Array(outputs)), None);
-        } else if let Some(error) = error {
-            self.step_failed(place, error);
-        } else if is_stopping {
-            self.finish(place, StepStatus::Cancelled, Arc::default(), None);
-        } else {
-            self.step_failed(place, ToolError::dependency("too few items succeeded"));
-        }
     }
 
     /// The end of the plan's own block.

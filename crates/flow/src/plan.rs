@@ -1,6 +1,8 @@
 //! Plans: workflows as data.
 
+mod actions;
 pub(crate) mod check;
+mod files;
 pub(crate) mod node;
 mod read;
 mod text;
@@ -202,7 +204,7 @@ impl Retry {
 /// A defect of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Problem {
+pub struct PlanProblem {
     /// Where it is.
     pub at: Position,
     /// The step, or the empty text.
@@ -215,7 +217,7 @@ pub struct Problem {
     pub is_warning: bool,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for PlanProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.at != Position::default() {
             write!(f, "{}: ", self.at)?;
@@ -233,7 +235,7 @@ impl fmt::Display for Problem {
 
 /// The defects of a plan, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlanError(pub Vec<Problem>);
+pub struct PlanError(pub Vec<PlanProblem>);
 
 impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -263,7 +265,7 @@ impl Plan {
     /// # Errors
     /// All defects that the plan alone shows, or why a file cannot be read.
     pub fn read(path: &Path) -> Result<Self, PlanError> {
-        Self::read_with(path, &|path| read::text_of(path).map_err(|error| error.to_string()))
+        Self::read_with(path, &|path| files::text_of(path).map_err(|error| error.to_string()))
     }
 
     /// The same with the texts that `text` gives for paths, for a caller that reads only files it trusts.
@@ -325,7 +327,7 @@ impl Plan {
     }
 
     /// Checks the calls of tools against their definitions: unknown tools, and arguments of a wrong type.
-    pub fn check(&self, tools: &[Arc<ToolSpec>]) -> Vec<Problem> {
+    pub fn check(&self, tools: &[Arc<ToolSpec>]) -> Vec<PlanProblem> {
         check::tools(self, tools)
     }
 
@@ -405,7 +407,7 @@ pub fn sub_flows(plan: &Value) -> Vec<String> {
     for (key, member) in members {
         match member {
             Value::Array(steps) if read::LISTS.contains(&key.as_str()) => {
-                found.extend(steps.iter().flat_map(sub_flows))
+                found.extend(steps.iter().flat_map(sub_flows));
             }
             Value::String(path) if key == "flow" => found.push(path.clone()),
             _ => {}
@@ -443,5 +445,5 @@ pub(crate) fn hash(value: &Value) -> String {
     }
     let mut text = String::new();
     write(value, &mut text);
-    hex(&Sha256::digest(text))
+    hex(Sha256::digest(text))
 }

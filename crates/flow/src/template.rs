@@ -149,28 +149,36 @@ fn named_steps(source: &str) -> Vec<String> {
     const STEPS: &str = "steps";
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let mut found = Vec::new();
-    let (mut quote, mut escaped, mut before) = (None, false, ' ');
-    for (at, letter) in source.char_indices() {
-        match quote {
-            Some(_) if escaped => escaped = false,
-            Some(_) if letter == '\\' => escaped = true,
-            Some(mark) if letter == mark => quote = None,
-            Some(_) => {}
-            None if letter == '"' || letter == '\'' => quote = Some(letter),
-            None if !is_part(before) && before != '.' => {
-                let rest = source.get(at..).and_then(|rest| rest.strip_prefix(STEPS));
-                if let Some(rest) = rest.filter(|rest| !rest.starts_with(is_part)) {
-                    let id = rest.trim_start().strip_prefix('.').unwrap_or_default().trim_start();
-                    let end = id.find(|letter| !is_part(letter)).unwrap_or(id.len());
-                    let id = id.get(..end).unwrap_or_default();
-                    found.push(if id.is_empty() { STEPS.to_owned() } else { format!("{STEPS}.{id}") });
-                }
-            }
-            None => {}
-        }
-        before = letter;
+    for at in outside_strings(source) {
+        let before = source.get(..at).and_then(|text| text.chars().next_back());
+        let rest = source.get(at..).and_then(|rest| rest.strip_prefix(STEPS));
+        let begins = before.is_none_or(|before| !is_part(before) && before != '.');
+        let Some(rest) = rest.filter(|rest| begins && !rest.starts_with(is_part)) else { continue };
+        let id = rest.trim_start().strip_prefix('.').unwrap_or_default().trim_start();
+        let end = id.find(|letter| !is_part(letter)).unwrap_or(id.len());
+        let id = id.get(..end).unwrap_or_default();
+        found.push(if id.is_empty() { STEPS.to_owned() } else { format!("{STEPS}.{id}") });
     }
     found
+}
+
+/// The places of a text that are not in a string of the language.
+fn outside_strings(text: &str) -> impl Iterator<Item = usize> {
+    let (mut quote, mut escaped) = (None, false);
+    text.char_indices().filter_map(move |(at, letter)| {
+        if let Some(mark) = quote {
+            if !escaped && letter == mark {
+                quote = None;
+            }
+            escaped = !escaped && letter == '\\';
+            return None;
+        }
+        if letter == '"' || letter == '\'' {
+            quote = Some(letter);
+            return None;
+        }
+        Some(at)
+    })
 }
 
 fn is_keyword(name: &str) -> bool {
@@ -338,20 +346,7 @@ impl Template {
 
 /// The end of an expression: the first `}}` outside of a string of the language.
 fn end_of(text: &str) -> Option<usize> {
-    let mut quote = None;
-    let mut escaped = false;
-    for (at, letter) in text.char_indices() {
-        match quote {
-            Some(_) if escaped => escaped = false,
-            Some(_) if letter == '\\' => escaped = true,
-            Some(mark) if letter == mark => quote = None,
-            Some(_) => {}
-            None if letter == '"' || letter == '\'' => quote = Some(letter),
-            None if text[at..].starts_with(CLOSE) => return Some(at),
-            None => {}
-        }
-    }
-    None
+    outside_strings(text).find(|at| text.get(*at..).is_some_and(|rest| rest.starts_with(CLOSE)))
 }
 
 /// Writes a value into a text: texts as they are, others as JSON.
@@ -368,9 +363,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn value(template: Value, input: Value) -> Result<Value, String> {
+    fn value(template: &Value, input: Value) -> Result<Value, String> {
         let names = Names::of_input(Arc::new(input));
-        Template::parse(&template).map_err(|(path, reason)| format!("{path}: {reason}"))?.value(&names)
+        Template::parse(template).map_err(|(path, reason)| format!("{path}: {reason}"))?.value(&names)
     }
 
     #[test]
@@ -391,7 +386,7 @@ mod tests {
             (json!("$${{ x }} {{ y }}"), json!("${{ x }} {{ y }}")),
             (json!({"a": ["${{ input.text }}", 1], "b": null}), json!({"a": ["a", 1], "b": null})),
         ] {
-            assert_eq!(value(template.clone(), input.clone()).unwrap(), expected, "{template}");
+            assert_eq!(value(&template, input.clone()).unwrap(), expected, "{template}");
         }
     }
 
@@ -406,7 +401,7 @@ mod tests {
             (json!("${{ input.n[0] }}"), "is a number"),
             (json!("${{ range(1000000) | list }}"), "`range(1000000) | list`"),
         ] {
-            let error = value(template.clone(), json!({"n": 1})).unwrap_err();
+            let error = value(&template, json!({"n": 1})).unwrap_err();
             assert!(error.contains(expected), "{template}: {error}");
         }
     }

@@ -55,7 +55,7 @@ impl Profile {
         if name == "data" {
             return Self::parse(name, DATA);
         }
-        let reason = format!("there is no such profile; profiles are {}", Self::NAMES.join(", "));
+        let reason = format!("there is no such profile; there is `{}`", Self::NAMES.join("`, `"));
         Err(Error::InvalidName { what: "profile", name: shorten(name), reason })
     }
 
@@ -298,7 +298,7 @@ mod tests {
         let modules: Vec<&str> = data.modules().collect();
         assert!(modules.contains(&"sklearn") && modules.contains(&"PIL") && modules.contains(&"dateutil"));
         let error = Profile::named("dta").unwrap_err().to_string();
-        assert!(error.contains("profiles are data"), "{error}");
+        assert!(error.contains("there is `data`"), "{error}");
     }
 
     #[test]

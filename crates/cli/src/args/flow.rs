@@ -12,15 +12,7 @@ use super::permission::Permission;
 #[derive(Debug, Subcommand)]
 pub(crate) enum FlowCommand {
     /// Check a plan against its tools, and print its steps.
-    Plan {
-        /// The plan: YAML, JSON or TOML.
-        file: PathBuf,
-        /// Print a Mermaid flowchart.
-        #[arg(long)]
-        mermaid: bool,
-        #[command(flatten)]
-        tools: FlowTools,
-    },
+    Plan(Box<FlowPlanArgs>),
     /// Run a plan.
     Run(Box<FlowRunArgs>),
     /// List the runs, newest first.
@@ -84,6 +76,18 @@ pub(crate) struct FlowTools {
     pub(crate) grants: GrantArgs,
     #[command(flatten)]
     pub(crate) permission: Permission,
+}
+
+/// The arguments of `flow plan`.
+#[derive(Args, Debug)]
+pub(crate) struct FlowPlanArgs {
+    /// The plan: YAML, JSON or TOML.
+    pub(crate) file: PathBuf,
+    /// Print a Mermaid flowchart.
+    #[arg(long)]
+    pub(crate) mermaid: bool,
+    #[command(flatten)]
+    pub(crate) tools: FlowTools,
 }
 
 /// How a run is driven.

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use toolpost_core::{Event, Masks, RunId, Scope, ToolSpec};
 use toolpost_flow::{
-    Durability, FlowOutcome, FlowProgress, FlowRun, Flows, Plan, Problem, RunStatus, StepStatus,
+    Durability, FlowOutcome, FlowProgress, FlowRun, Flows, Plan, PlanProblem, RunStatus, StepStatus,
 };
 use toolpost_toolbox::Toolbox;
 
 use crate::agent_file::below;
-use crate::args::{FlowCommand, FlowDriveArgs, FlowResumeArgs, FlowRunArgs, FlowTools, Format};
+use crate::args::{FlowCommand, FlowDriveArgs, FlowPlanArgs, FlowResumeArgs, FlowRunArgs, FlowTools, Format};
 use crate::arguments::arguments;
 use crate::config::Config;
 use crate::exit::Exit;
@@ -35,7 +35,7 @@ pub(crate) fn run(command: &FlowCommand, config: &Config, printer: &Printer) -> 
 
 async fn obey(command: &FlowCommand, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
     match command {
-        FlowCommand::Plan { file, mermaid, tools } => plan(file, *mermaid, tools, config, printer).await,
+        FlowCommand::Plan(args) => plan(args, config, printer).await,
         FlowCommand::Run(args) => start(args, config, printer).await,
         FlowCommand::Resume(args) => resume(args, config, printer).await,
         FlowCommand::Ls { limit } => show::list(&stored(config)?, *limit, printer).await,
@@ -96,7 +96,7 @@ async fn prepare(
     tools: &FlowTools,
     config: &Config,
     printer: &Printer,
-) -> Result<(Toolbox, Vec<Problem>), Failure> {
+) -> Result<(Toolbox, Vec<PlanProblem>), Failure> {
     let named = plan.tools().iter().map(|target| below(directory, target, config));
     let mut targets: Vec<String> = named.chain(tools.tools.iter().cloned()).collect();
     if targets.is_empty() {
@@ -115,17 +115,12 @@ fn working_directory(path: &Path) -> Result<PathBuf, Failure> {
     path.canonicalize().map_err(|error| Failure::file("the directory", path, &error))
 }
 
-async fn plan(
-    file: &Path,
-    mermaid: bool,
-    tools: &FlowTools,
-    config: &Config,
-    printer: &Printer,
-) -> Result<Exit, Failure> {
+async fn plan(args: &FlowPlanArgs, config: &Config, printer: &Printer) -> Result<Exit, Failure> {
+    let file = &args.file;
     let plan = target::plan(file)?;
     let directory = file.parent().unwrap_or(Path::new("."));
     let here = working_directory(Path::new("."))?;
-    let (_, problems) = prepare(&plan, directory, &here, tools, config, printer).await?;
+    let (_, problems) = prepare(&plan, directory, &here, &args.tools, config, printer).await?;
     let (warnings, errors): (Vec<_>, Vec<_>) = problems.into_iter().partition(|problem| problem.is_warning);
     if !errors.is_empty() {
         return Err(target::plan_defects(file, &errors));
@@ -133,7 +128,7 @@ async fn plan(
     for warning in &warnings {
         printer.warn(&format!("{}:{warning}", file.display()));
     }
-    if mermaid {
+    if args.mermaid {
         printer.result(&harmless(&plan.to_mermaid()))?;
     } else if printer.is_text() {
         let count = plan.step_count();
@@ -156,7 +151,7 @@ async fn start(args: &FlowRunArgs, config: &Config, printer: &Printer) -> Result
     let spec = ToolSpec::new(plan.name(), plan.description()).input(plan.input().as_value().clone());
     let input = arguments(&args.input, plan.name(), Some(&spec))?;
     let (toolbox, problems) = prepare(&plan, directory, &workdir, &args.drive.tools, config, printer).await?;
-    let errors: Vec<Problem> = problems.into_iter().filter(|problem| !problem.is_warning).collect();
+    let errors: Vec<PlanProblem> = problems.into_iter().filter(|problem| !problem.is_warning).collect();
     if !errors.is_empty() {
         return Err(target::plan_defects(&args.file, &errors));
     }
@@ -258,7 +253,7 @@ fn print_line(progress: &FlowProgress, run: RunId, printer: &Printer) {
     match progress {
         FlowProgress::Started { step, tool, attempt } if printer.verbose > 0 || *attempt > 1 => {
             let attempt = if *attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
-            printer.note(&paint(FAINT, &format!("· {step}: {tool}{attempt}")));
+            printer.note(&paint(FAINT, format!("· {step}: {tool}{attempt}")));
         }
         FlowProgress::AttemptFailed { step, error } => {
             printer.note(&format!("{} {step}: {}", paint(WARN, "!"), one_line(error.message(), 200)));

@@ -140,7 +140,7 @@ fn start(env: &TestEnv) -> Running {
 const ASKS: &str = "kind: flow
 steps:
   - { id: a, tool: calculate, with: { expression: 2 + 3 } }
-  - { id: ok, approve: 'Go on with ${{ steps.a.output.value }}?' }
+  - { id: ok, approve: 'Continue with ${{ steps.a.output.value }}?' }
   - { id: b, needs: ok, tool: write_file, with: { path: out.txt, content: 'sum ${{ steps.a.output.value }}' } }
 output: '${{ steps.ok.output.comment | default(run.id) }}'
 ";
@@ -152,7 +152,7 @@ fn another_process_approves_or_denies_a_step() {
     env.run(["flow", "approve", "last", "--comment", "fine"]).ok();
     let finished = running.finish().ok();
     assert_eq!((finished.out.as_str(), env.read("out.txt").as_str()), ("fine\n", "sum 5"), "{finished}");
-    assert!(finished.err.contains("ok waits: Go on with 5?"), "{finished}");
+    assert!(finished.err.contains("ok waits: Continue with 5?"), "{finished}");
     let running = start(&env);
     env.run(["flow", "approve", "last", "ok", "--deny", "--comment", "too small"]).ok();
     let finished = running.finish().exit(5);

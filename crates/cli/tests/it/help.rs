@@ -2,7 +2,7 @@
 
 use crate::support::TestEnv;
 
-const COMMANDS: [&str; 23] = [
+const COMMANDS: [&str; 24] = [
     "run",
     "chat",
     "call",
@@ -15,6 +15,7 @@ const COMMANDS: [&str; 23] = [
     "completions",
     "init",
     "state",
+    "flow",
     "runs",
     "models",
     "files",

@@ -57,6 +57,7 @@ pub(crate) fn schema() {
             "event",
             "exec-event",
             "files",
+            "flow",
             "gateway",
             "outcome",
             "run-record",

@@ -270,9 +270,9 @@ fn a_description_starts_nothing_until_it_is_trusted() {
     assert!(env.run(words).ok().out.starts_with('3'), "{}", env.run(words));
     env.write("wc.toml", WC.replace("-l", "-c"));
     assert!(env.run(words).exit(5).err.contains("has changed"));
-    env.write("plan.toml", "kind = \"flow\"\n");
+    env.write("plan.toml", "kind = \"plan\"\n");
     env.run(["trust", "plan.toml"]).ok();
-    assert!(env.run(["call", "plan.toml"]).exit(2).err.contains("`flow`"));
+    assert!(env.run(["call", "plan.toml"]).exit(2).err.contains("`plan`"));
 }
 
 #[test]

@@ -162,7 +162,7 @@ fn simulate(seed: u64) -> (RunStatus, usize) {
     let run = RunId::new();
     let mut time = 1_000_000_u64;
     let begun = Timestamp::from_micros(time);
-    let mut machine = Machine::new(Arc::clone(&plan), run, json!({}), begun);
+    let mut machine = Machine::new(&plan, run, json!({}), begun);
     let mut driver = Driver::default();
     driver.obey(machine.take_commands(), seed);
     let mut events: Vec<(Timestamp, FlowEvent)> = Vec::new();
@@ -240,7 +240,7 @@ fn restart(
     driver: &Driver,
     seed: u64,
 ) {
-    let mut again = Machine::new(Arc::clone(plan), run, json!({}), begun);
+    let mut again = Machine::new(plan, run, json!({}), begun);
     for (at, event) in events {
         again.apply(event.clone(), *at).unwrap();
     }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use toolpost_core::{Schema, ToolSpec, did_you_mean};
 
-use super::{Action, Block, BlockOutput, OnError, Plan, Problem, Step};
+use super::{Action, Block, BlockOutput, OnError, Plan, PlanProblem, Step};
 use crate::template::{Expression, Template};
 
 /// The problems of the calls, and warnings about what nothing reads.
-pub(super) fn tools(plan: &Plan, specs: &[Arc<ToolSpec>]) -> Vec<Problem> {
+pub(super) fn tools(plan: &Plan, specs: &[Arc<ToolSpec>]) -> Vec<PlanProblem> {
     let known = specs.iter().map(|spec| (spec.name.as_str(), &**spec)).collect();
     let mut check = Check { known, problems: Vec::new() };
     check.block(&plan.body, "");
@@ -20,7 +20,7 @@ pub(super) fn tools(plan: &Plan, specs: &[Arc<ToolSpec>]) -> Vec<Problem> {
 
 struct Check<'a> {
     known: HashMap<&'a str, &'a ToolSpec>,
-    problems: Vec<Problem>,
+    problems: Vec<PlanProblem>,
 }
 
 impl Check<'_> {
@@ -39,7 +39,7 @@ impl Check<'_> {
     }
 
     fn add(&mut self, step: &Step, path: &str, message: String, hint: Option<String>, is_warning: bool) {
-        self.problems.push(Problem { at: step.at, step: path.to_owned(), message, hint, is_warning });
+        self.problems.push(PlanProblem { at: step.at, step: path.to_owned(), message, hint, is_warning });
     }
 
     fn step(&mut self, step: &Step, path: &str) {
@@ -108,7 +108,7 @@ impl Check<'_> {
         }
         for name in properties.keys().filter(|name| !read.contains(&format!("input.{name}"))) {
             let message = format!("nothing reads the input `{name}`");
-            self.problems.push(Problem {
+            self.problems.push(PlanProblem {
                 at: super::Position::default(),
                 step: String::new(),
                 message,
@@ -122,7 +122,7 @@ impl Check<'_> {
 /// The inputs that a block reads: `input`, or `input.NAME`.
 fn collect(block: &Block, read: &mut BTreeSet<String>) {
     let mut add = |expression: &Expression| {
-        for name in expression.reads().iter() {
+        for name in expression.reads() {
             let mut parts = name.split('.');
             if parts.next() == Some("input") {
                 read.insert(parts.next().map_or_else(|| "input".to_owned(), |name| format!("input.{name}")));
@@ -140,12 +140,13 @@ fn collect(block: &Block, read: &mut BTreeSet<String>) {
     }
     for step in &block.steps {
         let inner = match &step.action {
-            // A sub-flow has inputs of its own.
-            Action::Flow { .. } => None,
             Action::Group(body) | Action::Map { body, .. } | Action::Loop { body, .. } => Some(body),
+            // A sub-flow has inputs of its own.
             _ => None,
         };
-        inner.into_iter().for_each(|body| collect(body, read));
+        if let Some(body) = inner {
+            collect(body, read);
+        }
         if let OnError::Handle(handler) = &step.on_error {
             collect(handler, read);
         }

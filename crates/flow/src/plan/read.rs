@@ -1,47 +1,23 @@
 //! Reads a plan: members, blocks, and the order that references give.
 
 use std::collections::{BTreeSet, HashMap};
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use toolpost_core::{Code, Priority, Schema, did_you_mean, parse_duration};
 
-use super::node::{Content, Format, MAX_BYTES, Node, Position};
-use super::{
-    Action, Block, BlockOutput, FailurePolicy, OnError, Plan, PlanError, Problem, Retry, Step, hash,
-};
+use super::files::{Files, only};
+use super::node::{Content, Format, Node, Position};
+use super::{Block, BlockOutput, FailurePolicy, OnError, Plan, PlanError, PlanProblem, Retry, Step, hash};
 use crate::template::{Expression, Template};
 
 /// The maximum number of steps of a plan, those in blocks included.
-const MAX_STEPS: usize = 1_000_000;
-/// The maximum number of sub-flows within each other.
-const MAX_FLOWS: usize = 8;
-/// The default number of instances of a map at once.
-const PARALLEL: usize = 16;
-/// The default and the maximum number of iterations of a loop.
-const ITERATIONS: u32 = 100;
-const MAX_ITERATIONS: u32 = 100_000;
+pub(super) const MAX_STEPS: usize = 1_000_000;
 /// The members that hold a list of steps.
 pub(super) const LISTS: [&str; 7] =
     ["steps", "parallel", "sequential", "pipeline", "race", "on_error", "compensate"];
-/// The members that say what a step does.
-const ACTIONS: [&str; 12] = [
-    "tool",
-    "code",
-    "command",
-    "wait",
-    "signal",
-    "approve",
-    "parallel",
-    "sequential",
-    "pipeline",
-    "race",
-    "map",
-    "loop",
-];
 /// Functions of the expression language.
 const FUNCTIONS: [&str; 4] = ["range", "dict", "namespace", "lipsum"];
 
@@ -60,87 +36,6 @@ pub(super) fn file(path: &Path, text: &dyn Fn(&Path) -> Result<String, String>) 
     of_node(&Files { text, open: Vec::new() }.node(path)?)
 }
 
-/// The text of a file of at most [`MAX_BYTES`].
-pub(super) fn text_of(path: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    std::fs::File::open(path)?.take(MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
-    Ok(text)
-}
-
-fn only(at: Position, message: impl Into<String>) -> PlanError {
-    PlanError(vec![Problem {
-        at,
-        step: String::new(),
-        message: message.into(),
-        hint: None,
-        is_warning: false,
-    }])
-}
-
-/// The files of a plan.
-struct Files<'a> {
-    text: &'a dyn Fn(&Path) -> Result<String, String>,
-    /// Those that are being read, outermost first.
-    open: Vec<PathBuf>,
-}
-
-impl Files<'_> {
-    /// The document of a file with the documents of its sub-flows.
-    fn node(&mut self, path: &Path) -> Result<Node, PlanError> {
-        let fail =
-            |reason: String| only(Position::default(), format!("cannot read `{}`: {reason}", path.display()));
-        let real = path.canonicalize().map_err(|error| fail(error.to_string()))?;
-        if self.open.contains(&real) {
-            return Err(only(
-                Position::default(),
-                format!("the flow `{}` is a part of itself", path.display()),
-            ));
-        }
-        if self.open.len() >= MAX_FLOWS {
-            return Err(only(Position::default(), format!("flows are nested more than {MAX_FLOWS} times")));
-        }
-        let text = (self.text)(&real).map_err(fail)?;
-        let mut node =
-            Node::parse(&text, Format::of_path(&real)).map_err(|(at, message)| only(at, message))?;
-        self.open.push(real.clone());
-        self.expand(&mut node, real.parent())?;
-        self.open.pop();
-        Ok(node)
-    }
-
-    /// Replaces the paths of sub-flows by their documents.
-    fn expand(&mut self, node: &mut Node, directory: Option<&Path>) -> Result<(), PlanError> {
-        let Content::Map(members) = &mut node.content else { return Ok(()) };
-        for (key, at, member) in members {
-            match (&mut member.content, LISTS.contains(&key.as_str())) {
-                (Content::List(steps), true) => {
-                    steps.iter_mut().try_for_each(|step| self.expand(step, directory))?;
-                }
-                (Content::Text(path), false) if key == "flow" => {
-                    let Some(directory) = directory else {
-                        return Err(only(
-                            *at,
-                            "a plan without a file has its sub-flows inside, not in other files",
-                        ));
-                    };
-                    let path = directory.join(&*path);
-                    let read = self.node(&path).map_err(|mut error| {
-                        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                        for problem in &mut error.0 {
-                            problem.message = format!("{name}:{}: {}", problem.at, problem.message);
-                            problem.at = *at;
-                        }
-                        error
-                    })?;
-                    *member = Node { at: member.at, ..read };
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-}
-
 fn of_node(node: &Node) -> Result<Plan, PlanError> {
     let mut reader = Reader::default();
     let plan = reader.plan(node, "");
@@ -151,62 +46,62 @@ fn of_node(node: &Node) -> Result<Plan, PlanError> {
 }
 
 /// The members of a mapping that were not read yet.
-struct Members<'a> {
-    at: Position,
-    rest: Vec<(&'a str, Position, &'a Node)>,
+pub(super) struct Members<'a> {
+    pub(super) at: Position,
+    pub(super) rest: Vec<(&'a str, Position, &'a Node)>,
     known: Vec<&'static str>,
 }
 
 impl<'a> Members<'a> {
-    fn take(&mut self, name: &'static str) -> Option<(Position, &'a Node)> {
+    pub(super) fn take(&mut self, name: &'static str) -> Option<(Position, &'a Node)> {
         self.known.push(name);
         let place = self.rest.iter().position(|(key, ..)| *key == name)?;
         let (_, at, node) = self.rest.remove(place);
         Some((at, node))
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         self.rest.iter().any(|(key, ..)| *key == name)
     }
 }
 
 /// A reference to a step that the block did not have.
-struct Reference {
-    id: String,
-    at: Position,
+pub(super) struct Reference {
+    pub(super) id: String,
+    pub(super) at: Position,
     /// The step that refers to it.
-    by: String,
+    pub(super) by: String,
 }
 
 /// A block and the references that it leaves to the blocks around it.
-struct Read {
-    block: Block,
-    outward: Vec<Reference>,
+pub(super) struct Read {
+    pub(super) block: Block,
+    pub(super) outward: Vec<Reference>,
 }
 
 #[derive(Default)]
-struct Reader {
-    problems: Vec<Problem>,
+pub(super) struct Reader {
+    problems: Vec<PlanProblem>,
     steps: usize,
 }
 
 /// The names that expressions of a block may read, besides steps.
-type Variables = BTreeSet<String>;
+pub(super) type Variables = BTreeSet<String>;
 
 /// How the steps of a block follow each other.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
+pub(super) enum Order {
     References,
     Listed,
     Pipeline,
 }
 
 /// The settings of a block that its step has.
-struct BlockSettings {
-    order: Order,
-    failure: FailurePolicy,
-    max_parallel: usize,
-    output: BlockOutput,
+pub(super) struct BlockSettings {
+    pub(super) order: Order,
+    pub(super) failure: FailurePolicy,
+    pub(super) max_parallel: usize,
+    pub(super) output: BlockOutput,
 }
 
 impl Default for BlockSettings {
@@ -221,7 +116,7 @@ impl Default for BlockSettings {
 }
 
 impl Reader {
-    fn problem(&mut self, at: Position, step: &str, message: impl Into<String>) {
+    pub(super) fn problem(&mut self, at: Position, step: &str, message: impl Into<String>) {
         self.hinted(at, step, message, None);
     }
 
@@ -230,11 +125,11 @@ impl Reader {
         const MAX: usize = 50;
         if self.problems.len() < MAX {
             let (step, message) = (step.to_owned(), message.into());
-            self.problems.push(Problem { at, step, message, hint, is_warning: false });
+            self.problems.push(PlanProblem { at, step, message, hint, is_warning: false });
         }
     }
 
-    fn members<'a>(&mut self, node: &'a Node, step: &str, what: &str) -> Option<Members<'a>> {
+    pub(super) fn members<'a>(&mut self, node: &'a Node, step: &str, what: &str) -> Option<Members<'a>> {
         let Content::Map(members) = &node.content else {
             self.problem(node.at, step, format!("{what} is a mapping, not {}", node.kind()));
             return None;
@@ -244,7 +139,7 @@ impl Reader {
     }
 
     /// Reports the members that nobody read.
-    fn finish(&mut self, members: Members<'_>, step: &str, what: &str) {
+    pub(super) fn finish(&mut self, members: Members<'_>, step: &str, what: &str) {
         for (key, at, _) in members.rest {
             let hint = did_you_mean(key, members.known.iter().copied());
             let hint = hint.or_else(|| Some(format!("known are {}", members.known.join(", "))));
@@ -252,7 +147,7 @@ impl Reader {
         }
     }
 
-    fn text(&mut self, node: &Node, step: &str, what: &str) -> Option<String> {
+    pub(super) fn text(&mut self, node: &Node, step: &str, what: &str) -> Option<String> {
         match &node.content {
             Content::Text(text) => Some(text.clone()),
             _ => {
@@ -275,7 +170,7 @@ impl Reader {
         read
     }
 
-    fn count(&mut self, node: &Node, step: &str, what: &str, max: usize) -> Option<usize> {
+    pub(super) fn count(&mut self, node: &Node, step: &str, what: &str, max: usize) -> Option<usize> {
         let read = match &node.content {
             Content::Number(number) => number.as_u64().and_then(|number| usize::try_from(number).ok()),
             _ => None,
@@ -287,7 +182,7 @@ impl Reader {
         read
     }
 
-    fn template(&mut self, node: &Node, step: &str, what: &str) -> Option<Template> {
+    pub(super) fn template(&mut self, node: &Node, step: &str, what: &str) -> Option<Template> {
         match Template::parse(&node.to_value()) {
             Ok(template) => Some(template),
             Err((path, reason)) => {
@@ -299,7 +194,7 @@ impl Reader {
     }
 
     /// A condition: an expression with or without its braces, or true or false.
-    fn expression(&mut self, node: &Node, step: &str, what: &str) -> Option<Expression> {
+    pub(super) fn expression(&mut self, node: &Node, step: &str, what: &str) -> Option<Expression> {
         let text = match &node.content {
             Content::Text(text) => text.trim().to_owned(),
             Content::Bool(flag) => flag.to_string(),
@@ -318,7 +213,7 @@ impl Reader {
         }
     }
 
-    fn plan(&mut self, node: &Node, path: &str) -> Option<Plan> {
+    pub(super) fn plan(&mut self, node: &Node, path: &str) -> Option<Plan> {
         let mut members = self.members(node, path, "a plan")?;
         if let Some((at, kind)) = members.take("kind")
             && !matches!(&kind.content, Content::Text(text) if text == "flow")
@@ -399,7 +294,7 @@ impl Reader {
     }
 
     /// The settings of a block beside its steps: failure policy and parallelism.
-    fn settings(&mut self, members: &mut Members<'_>, path: &str) -> BlockSettings {
+    pub(super) fn settings(&mut self, members: &mut Members<'_>, path: &str) -> BlockSettings {
         let failure = members.take("failure").and_then(|(_, node)| self.failure(node, path));
         let max_parallel = members
             .take("max_parallel")
@@ -429,7 +324,7 @@ impl Reader {
     }
 
     /// Reads the steps of a block, and the order that they have.
-    fn block(
+    pub(super) fn block(
         &mut self,
         node: &Node,
         path: &str,
@@ -559,7 +454,7 @@ impl Reader {
     }
 
     /// The references to steps in expressions; reports unknown names.
-    fn reads(
+    pub(super) fn reads(
         &mut self,
         expressions: Vec<&Expression>,
         at: Position,
@@ -689,7 +584,7 @@ impl Reader {
     }
 
     /// A block within a step, with more variables.
-    fn inner(
+    pub(super) fn inner(
         &mut self,
         node: &Node,
         path: &str,
@@ -700,239 +595,6 @@ impl Reader {
         let mut variables = variables.clone();
         variables.extend(more.iter().map(|name| (*name).to_owned()));
         self.block(node, path, settings, &variables)
-    }
-
-    fn action(
-        &mut self,
-        members: &mut Members<'_>,
-        path: &str,
-        variables: &Variables,
-        references: &mut Vec<Reference>,
-    ) -> Option<Action> {
-        let named: Vec<&str> =
-            ACTIONS.iter().chain(&["flow"]).copied().filter(|action| members.has(action)).collect();
-        let [action] = named[..] else {
-            let known = format!("{} or flow", ACTIONS.join(", "));
-            let message = match named[..] {
-                [] => format!("a step has one of {known}"),
-                _ => format!("a step does one thing, not {}", named.join(" and ")),
-            };
-            self.problem(members.at, path, message);
-            // The other members belong to the action.
-            members.rest.clear();
-            return None;
-        };
-        match action {
-            "tool" => {
-                let tool = members.take("tool").and_then(|(_, node)| self.text(node, path, "tool"));
-                let arguments = self.arguments(members, path);
-                Some(Action::Tool { tool: tool?.into(), arguments: arguments? })
-            }
-            "code" => {
-                let mut arguments = Map::new();
-                let language =
-                    members.take("language").and_then(|(_, node)| self.text(node, path, "language"));
-                arguments
-                    .insert("language".to_owned(), language.unwrap_or_else(|| "python".to_owned()).into());
-                self.tool_call("run_code", ("code", "code"), arguments, members, path)
-            }
-            "command" => self.tool_call("run_command", ("command", "argv"), Map::new(), members, path),
-            "wait" => {
-                let (at, node) = members.take("wait")?;
-                let template = self.template(node, path, "wait")?;
-                if let Template::Constant(value) = &template
-                    && super::super::machine::wait_time(value, 0).is_err()
-                {
-                    self.problem(
-                        at,
-                        path,
-                        "`wait` is a duration such as `5m`, or a time such as `2030-01-31T08:00:00Z`",
-                    );
-                    return None;
-                }
-                Some(Action::Wait(template))
-            }
-            "signal" => {
-                let (_, node) = members.take("signal")?;
-                self.template(node, path, "signal").map(Action::Signal)
-            }
-            "approve" => {
-                let (_, node) = members.take("approve")?;
-                self.template(node, path, "approve").map(Action::Approve)
-            }
-            "parallel" | "sequential" | "pipeline" | "race" => {
-                self.group(action, members, path, variables, references)
-            }
-            "map" => self.map(members, path, variables, references),
-            "loop" => self.repeat(members, path, variables, references),
-            _ => self.flow(members, path),
-        }
-    }
-
-    fn arguments(&mut self, members: &mut Members<'_>, path: &str) -> Option<Template> {
-        match members.take("with") {
-            None => Some(Template::Constant(Arc::new(json!({})))),
-            Some((_, node)) => {
-                if !matches!(node.content, Content::Map(_) | Content::Text(_)) {
-                    self.problem(node.at, path, format!("`with` is a mapping, not {}", node.kind()));
-                    return None;
-                }
-                self.template(node, path, "with")
-            }
-        }
-    }
-
-    /// A step that is a call of a built-in tool under a name of its own. `with` has the tool's other arguments.
-    fn tool_call(
-        &mut self,
-        tool: &str,
-        (member, argument): (&'static str, &str),
-        mut arguments: Map<String, Value>,
-        members: &mut Members<'_>,
-        path: &str,
-    ) -> Option<Action> {
-        let (_, node) = members.take(member)?;
-        arguments.insert(argument.to_owned(), node.to_value());
-        if let Some((at, with)) = members.take("with") {
-            match with.to_value() {
-                Value::Object(more) => arguments.extend(more),
-                _ => self.problem(at, path, "`with` is a mapping"),
-            }
-        }
-        match Template::parse(&Value::Object(arguments)) {
-            Ok(arguments) => Some(Action::Tool { tool: tool.into(), arguments }),
-            Err((place, reason)) => {
-                self.problem(node.at, path, format!("`{place}`: {reason}"));
-                None
-            }
-        }
-    }
-
-    fn group(
-        &mut self,
-        action: &str,
-        members: &mut Members<'_>,
-        path: &str,
-        variables: &Variables,
-        references: &mut Vec<Reference>,
-    ) -> Option<Action> {
-        let mut settings = self.settings(members, path);
-        settings.output = BlockOutput::Last;
-        let name = match action {
-            "parallel" => {
-                settings.output = BlockOutput::All;
-                "parallel"
-            }
-            "sequential" => {
-                settings.order = Order::Listed;
-                "sequential"
-            }
-            "pipeline" => {
-                settings.order = Order::Pipeline;
-                "pipeline"
-            }
-            _ => {
-                settings.output = BlockOutput::First;
-                settings.failure = FailurePolicy::Quorum(1);
-                "race"
-            }
-        };
-        self.own_output(members, path, &mut settings);
-        let (_, node) = members.take(name)?;
-        let read = self.block(node, path, settings, variables)?;
-        references.extend(read.outward);
-        Some(Action::Group(Arc::new(read.block)))
-    }
-
-    fn own_output(&mut self, members: &mut Members<'_>, path: &str, settings: &mut BlockSettings) {
-        if let Some((_, node)) = members.take("output")
-            && let Some(template) = self.template(node, path, "output")
-        {
-            settings.output = BlockOutput::Template(template);
-        }
-    }
-
-    fn map(
-        &mut self,
-        members: &mut Members<'_>,
-        path: &str,
-        variables: &Variables,
-        references: &mut Vec<Reference>,
-    ) -> Option<Action> {
-        let (_, list) = members.take("map")?;
-        let list = self.template(list, path, "map");
-        let item = members.take("as").and_then(|(at, node)| {
-            let name = self.text(node, path, "as")?;
-            let is_free = is_id(&name) && !["steps", "input", "run", "index"].contains(&name.as_str());
-            if !is_free {
-                self.problem(at, path, format!("`{name}` cannot be the name of an item"));
-            }
-            is_free.then_some(name)
-        });
-        let item = item.unwrap_or_else(|| "item".to_owned());
-        let of_items = self.settings(members, path);
-        let mut settings = BlockSettings::default();
-        self.own_output(members, path, &mut settings);
-        let body = members.take("steps");
-        let Some((_, body)) = body else {
-            self.problem(members.at, path, "a map has `steps`, which run for each item");
-            return None;
-        };
-        let read = self.inner(body, path, settings, variables, &[&item, "index"])?;
-        references.extend(read.outward);
-        Some(Action::Map {
-            list: list?,
-            item: item.into(),
-            max_parallel: if of_items.max_parallel == usize::MAX { PARALLEL } else { of_items.max_parallel },
-            body: Arc::new(read.block),
-            failure: of_items.failure,
-        })
-    }
-
-    fn repeat(
-        &mut self,
-        members: &mut Members<'_>,
-        path: &str,
-        variables: &Variables,
-        references: &mut Vec<Reference>,
-    ) -> Option<Action> {
-        let (_, node) = members.take("loop")?;
-        let mut own = self.members(node, path, "`loop`")?;
-        let max = own.take("max").map(|(_, node)| self.count(node, path, "max", MAX_ITERATIONS as usize));
-        let until = own.take("until").map(|(at, node)| (at, self.expression(node, path, "until")));
-        if max.is_none() && until.is_none() {
-            self.problem(own.at, path, "a loop has `until`, `max` or both");
-        }
-        self.finish(own, path, "`loop`");
-        let mut settings = BlockSettings::default();
-        self.own_output(members, path, &mut settings);
-        let body = members.take("steps");
-        let Some((_, body)) = body else {
-            self.problem(members.at, path, "a loop has `steps`, which it repeats");
-            return None;
-        };
-        let more = ["index", "previous"];
-        let read = self.inner(body, path, settings, variables, &more)?;
-        let mut inner = variables.clone();
-        inner.extend(more.map(str::to_owned));
-        if let Some((at, Some(until))) = &until {
-            let found = self.reads(vec![until], *at, path, &inner);
-            let is_outward = |reference: &Reference| !read.block.places.contains_key(reference.id.as_str());
-            references.extend(found.into_iter().filter(is_outward));
-        }
-        references.extend(read.outward);
-        let max = max.flatten().and_then(|max| u32::try_from(max).ok()).unwrap_or(ITERATIONS);
-        Some(Action::Loop { until: until.and_then(|(_, until)| until), max, body: Arc::new(read.block) })
-    }
-
-    fn flow(&mut self, members: &mut Members<'_>, path: &str) -> Option<Action> {
-        let (_, node) = members.take("flow")?;
-        let input = self.arguments(members, path);
-        let plan = self.plan(node, path)?;
-        if !plan.tools.is_empty() {
-            tracing::debug!(flow = path, "the tools of a sub-flow are those of the outer plan");
-        }
-        Some(Action::Flow { plan: Arc::new(plan), input: input? })
     }
 
     fn retry(&mut self, node: &Node, path: &str) -> Retry {
@@ -967,7 +629,7 @@ impl Reader {
 }
 
 /// Whether a text is an identifier of the expression language.
-fn is_id(text: &str) -> bool {
+pub(super) fn is_id(text: &str) -> bool {
     text.len() <= 100
         && text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && text.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')

@@ -168,7 +168,7 @@ fn a_plan_is_drawn() {
     let drawn = plan(
         "steps:
   - { id: a, tool: echo, with: { value: 1 } }
-  - { id: ok, approve: 'Go on with ${{ steps.a.output }}?' }
+  - { id: ok, approve: 'Continue with ${{ steps.a.output }}?' }
   - id: each
     map: '${{ steps.a.output }}'
     when: steps.ok.output.approved

@@ -28,9 +28,8 @@ fn long_plan(fails: bool) -> Plan {
     for number in 0..8 {
         let needs = if number < 2 { String::new() } else { format!(", needs: [s{}]", number - 2) };
         let undo = format!("compensate: [{{ id: u, tool: effect, with: {{ value: 'undo s{number}' }} }}]");
-        steps.push_str(&format!(
-            "  - {{ id: s{number}, tool: effect, with: {{ value: s{number} }}{needs}, {undo} }}\n"
-        ));
+        let step = format!("id: s{number}, tool: effect, with: {{ value: s{number} }}{needs}, {undo}");
+        steps.extend(["  - { ", &step, " }\n"]);
     }
     steps.push_str(
         "  - id: each
@@ -57,9 +56,8 @@ fn long_plan(fails: bool) -> Plan {
     );
     let last = if fails { "broken" } else { "effect" };
     let with = if fails { "{}" } else { "{ value: last }" };
-    steps.push_str(&format!(
-        "  - {{ id: last, tool: {last}, with: {with}, needs: [s6, s7, each, again, handled, sub, w] }}\n"
-    ));
+    let step = format!("id: last, tool: {last}, with: {with}, needs: [s6, s7, each, again, handled, sub, w]");
+    steps.extend(["  - { ", &step, " }\n"]);
     plan(&steps)
 }
 
@@ -96,7 +94,7 @@ impl Stopping {
     async fn stop(&self) {
         let mut out = std::io::stdout();
         let _ = out.write_all(b"POINT\n").and_then(|()| out.flush());
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -458,7 +458,7 @@ fn calls_with_a_higher_priority_begin_first() {
     assert_eq!(ledger.entries(), ["critical", "high", "normal", "low"]);
 }
 
-/// Cases of LangGraph's and seed 002's users: ten tasks on one tool with few slots all succeed.
+/// A thousand tasks on two slots: none fails because others wait.
 #[test]
 fn many_items_on_few_slots_all_succeed() {
     let (flows, _) = flows();

@@ -29,7 +29,7 @@ pub(super) fn state(run: &FlowSummary) -> &'static str {
 fn sign(run: &FlowSummary) -> String {
     match state(run) {
         "succeeded" => paint(GOOD, "✓"),
-        state @ ("running" | "waiting") => paint(WARN, &format!("… {state}")),
+        state @ ("running" | "waiting") => paint(WARN, format!("… {state}")),
         other => format!("{} {other}", paint(BAD, "✗")),
     }
 }
@@ -50,7 +50,7 @@ pub(super) async fn list(flows: &Flows, limit: usize, printer: &Printer) -> Resu
     printer.list("runs", &runs, to_json, |run| {
         let failed = if run.failed > 0 { format!(", {} failed", run.failed) } else { String::new() };
         let facts = format!("{} steps{failed} · {}", run.succeeded, elapsed(run.started, run.updated));
-        let id = paint(HINT, &run.id.to_string());
+        let id = paint(HINT, run.id.to_string());
         format!("{id}  {}  {}  {}", sign(run), one_line(&run.name, 60), paint(FAINT, &facts))
     })?;
     Ok(Exit::Ok)
@@ -133,9 +133,9 @@ pub(super) async fn show(flows: &Flows, start: &str, printer: &Printer) -> Resul
 
 fn page(run: &StoredFlow) -> Vec<String> {
     let summary = &run.summary;
-    let row = |name: &str, text: &str| format!("{}  {text}", paint(FAINT, &format!("{name:<9}")));
+    let row = |name: &str, text: &str| format!("{}  {text}", paint(FAINT, format!("{name:<9}")));
     let mut lines = vec![
-        format!("{} {}", paint(STRONG, &one_line(&summary.name, 60)), sign(summary)),
+        format!("{} {}", paint(STRONG, one_line(&summary.name, 60)), sign(summary)),
         row("run", &summary.id.to_string()),
         row("plan", &summary.hash),
         row("time", &format!("{} from {}", elapsed(summary.started, summary.updated), summary.started)),
@@ -157,7 +157,7 @@ fn page(run: &StoredFlow) -> Vec<String> {
         let attempts =
             if facts.attempts > 1 { format!(", {} attempts", facts.attempts) } else { String::new() };
         let error = facts.error.map(|error| format!("  {}", one_line(&error, 160))).unwrap_or_default();
-        lines.push(format!("{sign} {step}  {}{error}", paint(FAINT, &format!("{time}{attempts}"))));
+        lines.push(format!("{sign} {step}  {}{error}", paint(FAINT, format!("{time}{attempts}"))));
     }
     match &run.output {
         Value::Null => {}
