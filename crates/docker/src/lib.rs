@@ -64,7 +64,7 @@
 //! the allowlist. The container has no bridge, no published port and no host socket, and the daemon may be on
 //! another machine. `127.0.0.1` in a request to the proxy is the host's.
 //!
-//! Packages ([`toolpost_sandbox::Sandbox::requirements`]) and sessions are rejected: they need the backend `process`.
+//! Modules ([`toolpost_sandbox::Sandbox::modules`]) and sessions are rejected: they need the backend `process`.
 
 //! # Invariants
 //!
