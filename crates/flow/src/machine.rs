@@ -66,6 +66,8 @@ pub(crate) enum Task {
     Call {
         tool: Arc<str>,
         arguments: Arc<Value>,
+        /// Whether the failure of the program that the tool runs is a failure.
+        is_program: bool,
     },
     /// Nothing but the wait.
     Wait,
@@ -314,13 +316,13 @@ impl Machine {
         let invalid = ToolError::invalid_input;
         let known = self.instances.get(place.scope).map(|scope| Arc::clone(&scope.known));
         match &step.action {
-            Action::Tool { tool, arguments } => {
+            Action::Tool { tool, arguments, is_program } => {
                 let arguments = arguments.shared(names).map_err(invalid)?;
                 self.run(
                     place,
                     step,
                     path,
-                    Task::Call { tool: Arc::clone(tool), arguments },
+                    Task::Call { tool: Arc::clone(tool), arguments, is_program: *is_program },
                     1,
                     Duration::ZERO,
                 );
@@ -473,9 +475,13 @@ impl Machine {
             Some(delay) if !is_stopping => {
                 let names = self.names(place);
                 let task = match (&step.action, names) {
-                    (Action::Tool { tool, arguments }, Some(names)) => arguments
-                        .shared(&names)
-                        .map(|arguments| Task::Call { tool: Arc::clone(tool), arguments }),
+                    (Action::Tool { tool, arguments, is_program }, Some(names)) => {
+                        arguments.shared(&names).map(|arguments| Task::Call {
+                            tool: Arc::clone(tool),
+                            arguments,
+                            is_program: *is_program,
+                        })
+                    }
                     _ => Err("only a call is tried again".to_owned()),
                 };
                 match task {

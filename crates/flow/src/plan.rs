@@ -122,6 +122,8 @@ pub(crate) enum Action {
     Tool {
         tool: Arc<str>,
         arguments: Template,
+        /// Whether it runs a program, whose failure is that of the step.
+        is_program: bool,
     },
     /// Waits for a time.
     Wait(Template),

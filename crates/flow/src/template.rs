@@ -10,6 +10,7 @@ use std::sync::{Arc, LazyLock};
 use minijinja::{Environment, UndefinedBehavior};
 use serde_json::{Map, Value};
 
+use crate::code::Code;
 use crate::names::Names;
 
 const OPEN: &str = "${{";
@@ -207,6 +208,8 @@ pub(crate) enum Template {
     Text(Vec<Part>),
     List(Vec<Template>),
     Map(Vec<(String, Template)>),
+    /// The code of a step.
+    Code(Box<Code>),
 }
 
 /// A part of a text.
@@ -234,21 +237,30 @@ impl Template {
                     let item = Self::parse(item).map_err(|error| beneath(name, error))?;
                     Ok::<_, (String, String)>((name.clone(), item))
                 };
-                Self::Map(members.iter().map(parse).collect::<Result<_, _>>()?)
+                return Self::map(members.iter().map(parse).collect::<Result<_, _>>()?)
+                    .map_err(|reason| (String::new(), reason));
             }
             plain => return Ok(Self::Constant(Arc::new(plain.clone()))),
         };
-        let is_constant = match &template {
+        template.folded().map_err(|reason| (String::new(), reason))
+    }
+
+    /// An object.
+    pub(crate) fn map(members: Vec<(String, Self)>) -> Result<Self, String> {
+        Self::Map(members).folded()
+    }
+
+    /// A constant is stored once and shared by all uses.
+    fn folded(self) -> Result<Self, String> {
+        let is_constant = match &self {
             Self::List(items) => items.iter().all(Self::is_constant),
             Self::Map(members) => members.iter().all(|(_, item)| item.is_constant()),
             _ => false,
         };
         if !is_constant {
-            return Ok(template);
+            return Ok(self);
         }
-        // A constant is stored once and shared by all uses.
-        let value = template.value(&Names::none()).map_err(|reason| (String::new(), reason))?;
-        Ok(Self::Constant(Arc::new(value)))
+        self.value(&Names::none()).map(|value| Self::Constant(Arc::new(value)))
     }
 
     fn text(text: &str) -> Result<Self, String> {
@@ -304,6 +316,7 @@ impl Template {
                 .collect(),
             Self::List(items) => items.iter().flat_map(Self::expressions).collect(),
             Self::Map(members) => members.iter().flat_map(|(_, item)| item.expressions()).collect(),
+            Self::Code(code) => code.expressions(),
         }
     }
 
@@ -332,6 +345,7 @@ impl Template {
                 let values = members.iter().map(|(name, item)| Ok((name.clone(), item.value(names)?)));
                 Value::Object(values.collect::<Result<Map<_, _>, String>>()?)
             }
+            Self::Code(code) => code.text(names)?,
         })
     }
 

@@ -158,6 +158,7 @@ pub const EXAMPLES: &[Example] = &[
             is_online: true,
         })],
     },
+    Example { path: "examples/flows", checks: &[Check::Readme(Readme { packages: &[], is_online: false })] },
     Example {
         path: "examples/gateway",
         checks: &[Check::Readme(Readme { packages: &[], is_online: false })],

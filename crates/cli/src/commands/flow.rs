@@ -249,8 +249,17 @@ fn event(progress: &FlowProgress, run: RunId) -> Value {
     }
 }
 
+/// Whether a step is one of many of the same kind: its path has an item or an iteration from the tenth on.
+fn is_one_of_many(step: &str) -> bool {
+    const FEW: usize = 10;
+    let numbers = step.split('[').skip(1).filter_map(|rest| rest.split(']').next()?.parse::<usize>().ok());
+    numbers.max().is_some_and(|number| number >= FEW)
+}
+
 fn print_line(progress: &FlowProgress, run: RunId, printer: &Printer) {
     match progress {
+        FlowProgress::Ended { step, status: StepStatus::Succeeded }
+            if printer.verbose == 0 && is_one_of_many(step) => {}
         FlowProgress::Started { step, tool, attempt } if printer.verbose > 0 || *attempt > 1 => {
             let attempt = if *attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
             printer.note(&paint(FAINT, format!("· {step}: {tool}{attempt}")));

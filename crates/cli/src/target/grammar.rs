@@ -40,7 +40,9 @@ pub(crate) fn below(directory: &Path, target: &str) -> String {
     if is_address(target) || !is_path {
         return target.to_owned();
     }
-    directory.join(target.trim_start_matches("./")).display().to_string()
+    let path = directory.join(target.trim_start_matches("./")).display().to_string();
+    // A bare name would be that of a configured target.
+    if path.contains('/') { path } else { format!("./{path}") }
 }
 
 /// A list of targets of a file, with paths relative to the current directory.

@@ -232,3 +232,46 @@ fn the_plan_of_the_guide_runs_as_printed() {
     assert_eq!(run.out, "[\"river 1: 2\",\"river 2: 8\",\"river 3: 18\"]\n", "{run}");
     assert_eq!(env.read("report.txt"), "river 1: 2\nriver 2: 8\nriver 3: 18");
 }
+
+/// A value that would be code in any text around it.
+const HOSTILE: &str = "'; touch stolen #\"); import os; os.system('touch stolen') #\n$(touch stolen)";
+
+#[test]
+fn programs_fail_their_steps_and_values_never_become_code() {
+    let env = world(
+        "kind: flow
+input: { text: { type: string } }
+steps:
+  - { id: python, variables: { text: '${{ input.text }}', n: 2 }, code: '[text] * n' }
+  - { id: shell, language: sh, variables: { text: '${{ input.text }}' }, code: 'printf %s \"$text\"' }
+  - { id: argv, command: [printf, '%s', '${{ input.text }}'] }
+  - { id: exit, code: \"print(1)\\n1 / 0\", on_error: continue }
+  - { id: killed, command: [sh, -c, 'kill -9 $$'], on_error: continue }
+  - { id: slow, code: 'import time; time.sleep(60)', with: { timeout: 0.5 }, on_error: continue }
+  - id: again
+    command: [sh, -c, 'test -e once || { touch once; exit 7; }']
+    retry: { max: 1, initial: 1ms }
+  - { id: raw, tool: run_code, with: { language: python, code: exit(3) } }
+output:
+  texts: ['${{ steps.python.output.value }}', '${{ steps.shell.output.stdout }}', '${{ steps.argv.output.stdout }}']
+  errors: ['${{ steps.exit.error.message }}', '${{ steps.killed.error.message }}', '${{ steps.slow.error.code }}']
+  codes: ['${{ steps.again.output.exit_code }}', '${{ steps.raw.output.exit_code }}']
+",
+    );
+    let input = json!({ "text": HOSTILE }).to_string();
+    let run = env.run(["flow", "run", "plan.yaml", &input]).ok();
+    assert_eq!(
+        serde_json::from_str::<Value>(&run.out).unwrap(),
+        json!({
+            "texts": [[HOSTILE, HOSTILE], HOSTILE, HOSTILE],
+            "errors": [
+                "the program ended with exit status 1: ZeroDivisionError: division by zero",
+                "the program was ended by signal 9",
+                "TIMEOUT",
+            ],
+            "codes": [0, 3],
+        }),
+        "{run}"
+    );
+    assert!(!env.path("stolen").exists(), "{run}");
+}

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::node::Content;
 use super::read::{BlockSettings, Members, Order, Reader, Reference, Variables, is_id};
 use super::{Action, BlockOutput, FailurePolicy};
+use crate::code::Code;
 use crate::template::Template;
 
 /// The default number of instances of a map at once.
@@ -54,17 +55,10 @@ impl Reader {
             "tool" => {
                 let tool = members.take("tool").and_then(|(_, node)| self.text(node, path, "tool"));
                 let arguments = self.arguments(members, path);
-                Some(Action::Tool { tool: tool?.into(), arguments: arguments? })
+                Some(Action::Tool { tool: tool?.into(), arguments: arguments?, is_program: false })
             }
-            "code" => {
-                let mut arguments = Map::new();
-                let language =
-                    members.take("language").and_then(|(_, node)| self.text(node, path, "language"));
-                arguments
-                    .insert("language".to_owned(), language.unwrap_or_else(|| "python".to_owned()).into());
-                self.tool_call("run_code", ("code", "code"), arguments, members, path)
-            }
-            "command" => self.tool_call("run_command", ("command", "argv"), Map::new(), members, path),
+            "code" => self.code(members, path),
+            "command" => self.command(members, path),
             "wait" => {
                 let (at, node) = members.take("wait")?;
                 let template = self.template(node, path, "wait")?;
@@ -110,30 +104,69 @@ impl Reader {
         }
     }
 
-    /// A step that is a call of a built-in tool under a name of its own. `with` has the tool's other arguments.
-    fn tool_call(
-        &mut self,
-        tool: &str,
-        (member, argument): (&'static str, &str),
-        mut arguments: Map<String, Value>,
-        members: &mut Members<'_>,
-        path: &str,
-    ) -> Option<Action> {
-        let (_, node) = members.take(member)?;
-        arguments.insert(argument.to_owned(), node.to_value());
-        if let Some((at, with)) = members.take("with") {
-            match with.to_value() {
-                Value::Object(more) => arguments.extend(more),
-                _ => self.problem(at, path, "`with` is a mapping"),
+    /// A program and its arguments, for `run_command`.
+    fn command(&mut self, members: &mut Members<'_>, path: &str) -> Option<Action> {
+        let (_, node) = members.take("command")?;
+        let argv = self.template(node, path, "command");
+        self.program("run_command", vec![("argv".to_owned(), argv?)], members, path)
+    }
+
+    /// Code with its variables, for `run_code`.
+    fn code(&mut self, members: &mut Members<'_>, path: &str) -> Option<Action> {
+        let (at, node) = members.take("code")?;
+        let language = members.take("language").and_then(|(_, node)| self.text(node, path, "language"));
+        let language = Value::from(language.unwrap_or_else(|| "python".to_owned()));
+        let mut variables = Vec::new();
+        if let Some((_, node)) = members.take("variables") {
+            let Content::Map(given) = &node.content else {
+                self.problem(node.at, path, format!("`variables` is a mapping, not {}", node.kind()));
+                return None;
+            };
+            for (name, at, node) in given {
+                if !is_id(name) {
+                    self.problem(*at, path, format!("`{name}` is no name of a variable"));
+                }
+                variables.push((name.clone(), self.template(node, path, name)?));
             }
         }
-        match Template::parse(&Value::Object(arguments)) {
-            Ok(arguments) => Some(Action::Tool { tool: tool.into(), arguments }),
-            Err((place, reason)) => {
-                self.problem(node.at, path, format!("`{place}`: {reason}"));
+        match Code::template(&language, &node.to_value(), variables) {
+            Ok(code) => {
+                let arguments = vec![
+                    ("language".to_owned(), Template::Constant(Arc::new(language))),
+                    ("code".to_owned(), code),
+                ];
+                self.program("run_code", arguments, members, path)
+            }
+            Err(reason) => {
+                self.problem(at, path, format!("`code`: {reason}"));
                 None
             }
         }
+    }
+
+    /// A call of a built-in tool that runs a program. `with` has the tool's other arguments.
+    fn program(
+        &mut self,
+        tool: &str,
+        mut arguments: Vec<(String, Template)>,
+        members: &mut Members<'_>,
+        path: &str,
+    ) -> Option<Action> {
+        if let Some((at, node)) = members.take("with") {
+            let Content::Map(more) = &node.content else {
+                self.problem(at, path, format!("`with` is a mapping, not {}", node.kind()));
+                return None;
+            };
+            for (name, at, node) in more {
+                if arguments.iter().any(|(known, _)| known == name) {
+                    self.problem(*at, path, format!("`{name}` is given twice"));
+                }
+                arguments.push((name.clone(), self.template(node, path, name)?));
+            }
+        }
+        // Constants only, which have a value.
+        let arguments = Template::map(arguments).ok()?;
+        Some(Action::Tool { tool: tool.into(), arguments, is_program: true })
     }
 
     fn group(

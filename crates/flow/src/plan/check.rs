@@ -48,7 +48,7 @@ impl Check<'_> {
         {
             self.add(step, path, "it never runs: `when` is false".to_owned(), None, true);
         }
-        let Action::Tool { tool, arguments } = &step.action else { return };
+        let Action::Tool { tool, arguments, .. } = &step.action else { return };
         let Some(spec) = self.known.get(&**tool).copied() else {
             let hint = did_you_mean(tool, self.known.keys().copied())
                 .or_else(|| Some("name its target in `tools`, or with `--tools`".to_owned()));
@@ -62,7 +62,7 @@ impl Check<'_> {
             }
             Template::Map(members) => self.members(step, path, spec, members),
             // Known only when the step runs.
-            Template::Whole(_) | Template::Text(_) | Template::List(_) => {}
+            Template::Whole(_) | Template::Text(_) | Template::List(_) | Template::Code(_) => {}
         }
     }
 
@@ -85,7 +85,7 @@ impl Check<'_> {
             };
             let problem = match template {
                 Template::Constant(value) => mismatch(schema, property, value),
-                Template::Text(_) => is_never(schema, property, "string"),
+                Template::Text(_) | Template::Code(_) => is_never(schema, property, "string"),
                 Template::List(_) => is_never(schema, property, "array"),
                 Template::Map(_) => is_never(schema, property, "object"),
                 Template::Whole(_) => None,

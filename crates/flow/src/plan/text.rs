@@ -16,7 +16,13 @@ fn summary(step: &Step) -> String {
             _ if body.is_pipeline => format!("pipeline of {}", body.steps.len()),
             _ => format!("block of {}", body.steps.len()),
         },
-        Action::Map { item, max_parallel, .. } => format!("map, each `{item}`, {max_parallel} at once"),
+        Action::Map { item, max_parallel, failure, .. } => {
+            let quorum = match failure {
+                FailurePolicy::Quorum(count) => format!(", needs {count}"),
+                _ => String::new(),
+            };
+            format!("map, each `{item}`, {max_parallel} at once{quorum}")
+        }
         Action::Loop { max, until, .. } => match until {
             Some(until) => format!("loop until {until:?}, at most {max} times"),
             None => format!("loop, {max} times"),

@@ -197,10 +197,8 @@ impl<'a> Driver<'a> {
                 self.push(FlowEvent::StepCancelled { step: work.step.to_string() });
                 continue;
             }
-            let Work { step, attempt, task: Task::Call { tool, arguments }, timeout, priority, .. } = *work
-            else {
-                continue;
-            };
+            let Work { step, attempt, task, timeout, priority, .. } = *work;
+            let Task::Call { tool, arguments, is_program } = task else { continue };
             if self.run.progress.is_some() {
                 let (step, tool) = (Arc::clone(&step), Arc::clone(&tool));
                 self.show(&FlowProgress::Started { step, tool, attempt });
@@ -214,8 +212,10 @@ impl<'a> Driver<'a> {
             self.in_flight.push(Box::pin(async move {
                 let reply = toolbox.call(call).await;
                 let step = step.to_string();
-                Done::Called(match reply.result {
-                    Ok(output) => FlowEvent::StepSucceeded { step, output: output.result_value() },
+                let result = reply.result.map(|output| output.result_value());
+                let result = if is_program { result.and_then(program) } else { result };
+                Done::Called(match result {
+                    Ok(output) => FlowEvent::StepSucceeded { step, output },
                     Err(error) if error.code() == Code::Cancelled && token.is_cancelled() => {
                         FlowEvent::StepCancelled { step }
                     }
@@ -516,4 +516,36 @@ impl<'a> Driver<'a> {
             .map_err(|_| ToolError::internal("the writer of the run has ended"))?;
         receiver.await.map_err(gone)?
     }
+}
+
+/// The result of a tool that runs a program; an error if the program failed.
+fn program(result: Value) -> Result<Value, ToolError> {
+    let verdict = &result["verdict"];
+    let kind = verdict["kind"].as_str().unwrap_or("ok");
+    if kind == "ok" {
+        return Ok(result);
+    }
+    let last_words = || {
+        /// The maximum number of characters.
+        const MAX: usize = 200;
+        let errors = result["stderr"].as_str().unwrap_or_default();
+        let line = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+        let line: String = line.chars().take(MAX).collect();
+        if line.is_empty() { line } else { format!(": {line}") }
+    };
+    Err(match kind {
+        "exit" => {
+            let status = &verdict["code"];
+            let message = format!("the program ended with exit status {status}{}", last_words());
+            ToolError::dependency(message).with("exit_code", status.clone())
+        }
+        "signal" => {
+            let signal = &verdict["signal"];
+            let message = format!("the program was ended by signal {signal}{}", last_words());
+            ToolError::dependency(message).with("signal", signal.clone())
+        }
+        "timeout" => ToolError::timeout("the program reached its time limit"),
+        other => ToolError::limit(format!("the sandbox stopped the program: `{other}`"))
+            .with("verdict", verdict.clone()),
+    })
 }

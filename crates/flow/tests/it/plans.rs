@@ -36,6 +36,19 @@ fn defects_are_reported_with_line_and_column() {
         ("steps:\n  - { id: a, tool: x, with: { v: '${{ item }}' } }", "there is no `item` here"),
         ("steps:\n  - { id: a, tool: x, with: { v: '${{ steps }}' } }", "name the step in an expression"),
         ("steps:\n  - { id: a, tool: x, with: { v: { w: '${{ 1 + }}' } } }", "`with.v.w`: `1 +`"),
+        (
+            "steps:\n  - { id: a, code: 'print(${{ run.id }})' }",
+            "2:14: step `a`: `code`: a value within code could become code; name it in `variables`",
+        ),
+        (
+            "steps:\n  - { id: a, language: ruby, variables: { x: 1 }, code: 'p 1' }",
+            "`variables` are for python, javascript, typescript, bash and sh",
+        ),
+        (
+            "steps:\n  - { id: a, variables: { 'x;y': 1 }, code: '1' }",
+            "2:27: step `a`: `x;y` is no name of a variable",
+        ),
+        ("steps:\n  - { id: a, code: '1', with: { code: '2' } }", "`code` is given twice"),
         ("steps:\n  - { id: a, tool: x, when: '1 +' }", "`when`: `1 +`"),
         ("steps:\n  - { id: a, tool: x, with: { v: '${{ steps.a.output }}' } }", "which is the step itself"),
         (

@@ -108,7 +108,7 @@ fn leftovers_of_a_cell_do_not_affect_the_next_and_end_with_the_session() {
             assert_eq!(outcome.value, Some(json!(3)), "{mode:?}");
             outcome.report.notes.iter().any(|note| note.contains("between the cells"))
         });
-        assert!(is_running("sleep 62.5"));
+        eventually("the leftovers run", || is_running("sleep 62.5"));
         drop(session);
         assert!(!is_running("sleep 62.5"), "{mode:?}");
     }

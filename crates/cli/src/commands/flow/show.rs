@@ -146,6 +146,10 @@ fn page(run: &StoredFlow) -> Vec<String> {
         row("error", &format!("{step}{}: {}", error.code, one_line(&error.message, 400)))
     }));
     lines.extend(summary.waiting.iter().map(|name| row("waits for", &one_line(name, 100))));
+    lines.extend(run.events.iter().filter_map(|(_, event)| match event {
+        FlowEvent::Signal { name, value } => Some(row("signal", &one_line(&format!("{name} {value}"), 200))),
+        _ => None,
+    }));
     for (step, facts) in steps(run) {
         let sign = match facts.status {
             "succeeded" => paint(GOOD, "✓"),

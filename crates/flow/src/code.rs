@@ -1,0 +1,157 @@
+//! Code of a step. A value reaches it as a variable, never as text within it: a text could become code.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::names::Names;
+use crate::template::{Expression, Template};
+
+/// Code with the values of its variables.
+#[derive(Clone, Debug)]
+pub(crate) struct Code {
+    language: Language,
+    variables: Vec<(String, Template)>,
+    /// One text, or one expression.
+    body: Template,
+}
+
+/// The languages that can have variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Language {
+    Python,
+    JavaScript,
+    Shell,
+}
+
+impl Language {
+    fn of(name: &Value) -> Option<Self> {
+        match name.as_str()? {
+            "python" => Some(Self::Python),
+            "javascript" | "typescript" => Some(Self::JavaScript),
+            "bash" | "sh" => Some(Self::Shell),
+            _ => None,
+        }
+    }
+}
+
+impl Code {
+    /// The template of the text. An error says what is wrong, and how to write it.
+    pub(crate) fn template(
+        language: &Value,
+        code: &Value,
+        variables: Vec<(String, Template)>,
+    ) -> Result<Template, String> {
+        let body = Template::parse(code).map_err(|(_, reason)| reason)?;
+        match body {
+            Template::Text(..) => {
+                Err("a value within code could become code; name it in `variables`, such as \
+                                       `variables: { rows: '${{ steps.load.output }}' }`"
+                    .to_owned())
+            }
+            body if variables.is_empty() => Ok(body),
+            body => match Language::of(language) {
+                Some(language) => Ok(Template::Code(Box::new(Self { language, variables, body }))),
+                None => Err("`variables` are for python, javascript, typescript, bash and sh; give other \
+                             languages their values with `with: { stdin: … }`"
+                    .to_owned()),
+            },
+        }
+    }
+
+    pub(crate) fn expressions(&self) -> Vec<&Expression> {
+        let values = self.variables.iter().flat_map(|(_, value)| value.expressions());
+        values.chain(self.body.expressions()).collect()
+    }
+
+    /// The text: one line that sets the variables, and the code.
+    pub(crate) fn text(&self, names: &Names) -> Result<Value, String> {
+        let mut text = String::new();
+        for (name, template) in &self.variables {
+            let value = template.value(names)?;
+            self.set(&mut text, name, &value).map_err(|reason| format!("the variable `{name}`: {reason}"))?;
+        }
+        match self.body.value(names)? {
+            Value::String(body) => Ok(Value::String(text + "\n" + &body)),
+            other => Err(format!("code is a text, not `{other}`")),
+        }
+    }
+
+    fn set(&self, text: &mut String, name: &str, value: &Value) -> Result<(), String> {
+        // A JSON text is a valid text of Python and of JavaScript, whatever it has.
+        let quoted = || Value::from(value.to_string());
+        let written = match self.language {
+            Language::Python => write!(text, "{name} = __import__('json').loads({}); ", quoted()),
+            Language::JavaScript => write!(text, "const {name} = JSON.parse({}); ", quoted()),
+            Language::Shell => {
+                let plain = match value {
+                    Value::String(plain) => plain.clone(),
+                    Value::Null => String::new(),
+                    other => other.to_string(),
+                };
+                if plain.contains('\0') {
+                    return Err("a shell has no character with the code 0".to_owned());
+                }
+                write!(text, "{name}='{}'; ", plain.replace('\'', r"'\''"))
+            }
+        };
+        written.map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn code(language: &str, value: Value) -> Result<String, String> {
+        let value = Template::Constant(value.into());
+        let template =
+            Code::template(&json!(language), &json!("print(x)"), vec![("x".to_owned(), value)]).unwrap();
+        template.value(&Names::none()).map(|text| text.as_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn values_are_variables() {
+        for (language, value, expected) in [
+            ("python", json!([true, null]), "x = __import__('json').loads(\"[true,null]\"); \nprint(x)"),
+            (
+                "typescript",
+                json!({"__proto__": 1}),
+                "const x = JSON.parse(\"{\\\"__proto__\\\":1}\"); \nprint(x)",
+            ),
+            ("bash", json!("it's $(id)"), "x='it'\\''s $(id)'; \nprint(x)"),
+            ("sh", json!([1, "a b"]), "x='[1,\"a b\"]'; \nprint(x)"),
+            ("sh", Value::Null, "x=''; \nprint(x)"),
+        ] {
+            assert_eq!(code(language, value).unwrap(), expected, "{language}");
+        }
+        assert!(code("bash", json!("a\0b")).unwrap_err().contains("the variable `x`"));
+    }
+
+    /// The interpreters read each value back, and run none of it.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test starts interpreters for their own texts")]
+    fn no_text_becomes_code() {
+        let evil = [
+            "'; import os; os._exit(3) #",
+            "\"); import os; os._exit(3) #",
+            "\\\"); import os; os._exit(3) #",
+            "\n\r\u{2028}\u{2029}\u{85}\0\u{1f600} import os; os._exit(3)",
+            "'\"\"\"'''\\",
+        ];
+        for text in evil {
+            let source = code("python", json!({ text: [text, 1e300, -0.5] })).unwrap();
+            let source = source.replace("print(x)", "import json; print(json.dumps(x))");
+            let run = std::process::Command::new("python3").args(["-I", "-c", &source]).output().unwrap();
+            let read: Value = serde_json::from_slice(&run.stdout).unwrap();
+            assert_eq!(read, json!({ text: [text, 1e300, -0.5] }), "{source}");
+            if text.contains('\0') {
+                continue;
+            }
+            let source = code("sh", json!(text)).unwrap().replace("print(x)", "printf %s \"$x\"");
+            let run = std::process::Command::new("sh").args(["-c", &source]).output().unwrap();
+            assert_eq!(String::from_utf8(run.stdout).unwrap(), text, "{source}");
+        }
+    }
+}
