@@ -3,7 +3,8 @@
 //! The process that runs a flow is the only writer of its document; a second one fails, because each change names the
 //! version that it is based on. What comes from other processes is in a second document, the inbox.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ use toolpost_core::{
 };
 
 use crate::event::{FlowEvent, VERSION};
-use crate::outcome::RunStatus;
+use crate::outcome::{RunStatus, StepStatus};
 
 /// The prefix of the documents of runs.
 const RUNS: &str = "flows/";
@@ -64,6 +65,17 @@ pub struct FlowSummary {
     /// The version of the inbox whose messages are in the events.
     #[serde(default)]
     pub inbox: u64,
+}
+
+impl FlowSummary {
+    /// Counts the end of a step.
+    pub(crate) fn count(&mut self, status: StepStatus) {
+        match status {
+            StepStatus::Succeeded => self.succeeded += 1,
+            StepStatus::Failed => self.failed += 1,
+            _ => {}
+        }
+    }
 }
 
 /// The code and the message of an error.
@@ -130,7 +142,10 @@ impl Journal {
     /// `CONFLICT` if another process has written, and errors of the store.
     pub(crate) async fn append(&self, record: &mut Record, events: &[Stamped]) -> Result<(), ToolError> {
         record.head.events += events.len() as u64;
-        let text = self.masks.text(&serde_json::to_string(events)?);
+        if let Some(error) = &mut record.head.error {
+            error.message = self.masks.text(&error.message);
+        }
+        let text = self.text(events)?;
         let mut rest = text.as_str();
         for part in 0.. {
             let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE));
@@ -146,6 +161,43 @@ impl Journal {
             }
         }
         Ok(())
+    }
+
+    /// The text of events. Secrets are masked in values only: names and numbers are what a resumed run needs.
+    fn text(&self, events: &[Stamped]) -> Result<String, ToolError> {
+        if self.masks.is_empty() {
+            return Ok(serde_json::to_string(events)?);
+        }
+        let mut events = serde_json::to_value(events)?;
+        for event in events.as_array_mut().into_iter().flatten() {
+            self.mask(event.get_mut(1));
+        }
+        Ok(events.to_string())
+    }
+
+    /// Masks the values of an event. The members of a plan keep their names.
+    fn mask(&self, event: Option<&mut Value>) {
+        fn mask(masks: &Masks, value: &mut Value, has_data: bool) {
+            match value {
+                Value::String(text) => *text = masks.text(text),
+                Value::Array(items) => items.iter_mut().for_each(|item| mask(masks, item, has_data)),
+                Value::Object(members) => {
+                    for (name, mut member) in std::mem::take(members) {
+                        mask(masks, &mut member, has_data);
+                        members.insert(if has_data { masks.text(&name) } else { name }, member);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let members = event.and_then(Value::as_object_mut).into_iter().flatten();
+        for (name, value) in members {
+            match name.as_str() {
+                "plan" => mask(&self.masks, value, false),
+                "input" | "output" | "error" | "value" | "reason" => mask(&self.masks, value, true),
+                _ => {}
+            }
+        }
     }
 
     async fn commit(&self, document: &Document, value: Value, event: Value) -> Result<Document, ToolError> {
@@ -208,14 +260,16 @@ impl Journal {
 
     /// The latest runs, at most `limit`.
     pub(crate) async fn list(&self, limit: usize) -> Result<Vec<FlowSummary>, ToolError> {
-        const MAX: usize = 10_000;
-        let mut names: Vec<String> = Vec::new();
+        // The oldest come first.
+        let mut names: VecDeque<String> = VecDeque::new();
         loop {
-            let page = self.store.list(RUNS, names.last().map(String::as_str), 1_000).await?;
-            if page.is_empty() || names.len() > MAX {
+            let page = self.store.list(RUNS, names.back().map(String::as_str), 1_000).await?;
+            if page.is_empty() {
                 break;
             }
             names.extend(page.into_iter().map(|(name, _)| name));
+            let old = names.len().saturating_sub(limit.max(1));
+            names.drain(..old);
         }
         let mut found = Vec::new();
         for name in names.iter().rev().take(limit) {
@@ -254,10 +308,12 @@ impl Journal {
     /// Puts an event into the inbox of a run, for the process that runs it.
     pub(crate) async fn send(&self, id: RunId, event: &FlowEvent) -> Result<(), ToolError> {
         let name = format!("{INBOXES}{id}");
+        let mut event = serde_json::to_value(event)?;
+        self.mask(Some(&mut event));
         for _ in 0..MAX_ATTEMPTS {
             let document = self.store.load(&name).await?;
             let value = json!({ "v": VERSION, "messages": document.version + 1 });
-            match self.commit(&document, value, serde_json::to_value(event)?).await {
+            match self.commit(&document, value, event.clone()).await {
                 Err(error) if error.code() == toolpost_core::Code::Conflict => {}
                 other => return other.map(|_| ()),
             }
@@ -317,11 +373,30 @@ pub(crate) struct Batch {
     pub(crate) stored: Option<oneshot::Sender<Result<(), ToolError>>>,
 }
 
-/// Starts the writer of a run: all waiting batches become one change.
-pub(crate) fn writer(journal: Journal, mut record: Record) -> mpsc::Sender<Batch> {
+/// The writer of a run: all waiting batches become one change. After an error it writes no more.
+pub(crate) struct Writer {
+    sender: mpsc::Sender<Batch>,
+    failure: Arc<OnceLock<ToolError>>,
+}
+
+impl Writer {
+    pub(crate) async fn send(&self, batch: Batch) -> Result<(), ToolError> {
+        self.sender.send(batch).await.map_err(|_| self.failure())
+    }
+
+    /// Why it writes no more.
+    pub(crate) fn failure(&self) -> ToolError {
+        let unknown = || ToolError::internal("the writer of the run has ended");
+        self.failure.get().cloned().unwrap_or_else(unknown)
+    }
+}
+
+/// Starts the writer of a run.
+pub(crate) fn writer(journal: Journal, mut record: Record) -> Writer {
     let (sender, mut receiver) = mpsc::channel::<Batch>(QUEUE);
+    let failure = Arc::new(OnceLock::new());
+    let told = Arc::clone(&failure);
     tokio::spawn(async move {
-        let mut failure: Option<ToolError> = None;
         while let Some(first) = receiver.recv().await {
             let mut events = first.events;
             let mut head = first.head;
@@ -331,19 +406,20 @@ pub(crate) fn writer(journal: Journal, mut record: Record) -> mpsc::Sender<Batch
                 head = more.head;
                 waiting.extend(more.stored);
             }
-            let done = match &failure {
-                Some(error) => Err(error.clone()),
-                None => {
-                    record.head = FlowSummary { events: record.head.events, ..head };
-                    journal.append(&mut record, &events).await
-                }
-            };
-            failure = done.as_ref().err().cloned();
+            record.head = FlowSummary { events: record.head.events, ..head };
+            let done = journal.append(&mut record, &events).await;
+            let failure = done.as_ref().err().cloned();
+            if let Some(error) = &failure {
+                let _ = told.set(error.clone());
+            }
             for waiting in waiting {
                 // The run may have ended.
                 let _ = waiting.send(done.clone());
             }
+            if failure.is_some() {
+                break;
+            }
         }
     });
-    sender
+    Writer { sender, failure }
 }

@@ -16,9 +16,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use toolpost_core::{Priority, RunId, Timestamp, ToolError, parse_duration};
 
-use self::scope::{Instances, Key, Owner, Place, Scope, State, Undo};
+use self::scope::{Instances, Key, Owner, Place, Scope, State, Stop, Undo};
 use crate::event::FlowEvent;
-use crate::names::{Known, Names, Shared};
+use crate::names::{Known, Names, Shared, Variable};
 use crate::outcome::{RunStatus, StepResult, StepStatus};
 use crate::plan::{Action, Block, BlockOutput, FailurePolicy, OnError, Plan, Step};
 
@@ -26,6 +26,8 @@ use crate::plan::{Action, Block, BlockOutput, FailurePolicy, OnError, Plan, Step
 const MAX_ITEMS: usize = 10_000_000;
 /// The maximum number of signals that no step waits for yet.
 const MAX_SIGNALS: usize = 1_000;
+/// The maximum number of awaited signals that others see.
+const MAX_SHOWN: usize = 1_000;
 
 /// What a driver does next.
 #[derive(Debug)]
@@ -117,7 +119,7 @@ pub(crate) struct Machine {
     /// The steps that wait for a signal, by its name.
     waiting: BTreeMap<String, VecDeque<Place>>,
     /// Signals that came early.
-    signals: HashMap<String, VecDeque<Value>>,
+    signals: BTreeMap<String, VecDeque<Value>>,
     early_signals: usize,
     agenda: VecDeque<Agenda>,
     commands: Vec<Command>,
@@ -141,7 +143,7 @@ impl Machine {
             instances: Instances::default(),
             working: HashMap::new(),
             waiting: BTreeMap::new(),
-            signals: HashMap::new(),
+            signals: BTreeMap::new(),
             early_signals: 0,
             agenda: VecDeque::new(),
             commands: Vec::new(),
@@ -187,9 +189,9 @@ impl Machine {
         self.plan.timeout
     }
 
-    /// The names of the signals that steps wait for.
+    /// The names of the signals that steps wait for, the first thousand.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = &str> {
-        self.waiting.iter().filter(|(_, places)| !places.is_empty()).map(|(name, _)| name.as_str())
+        self.waiting.keys().take(MAX_SHOWN).map(String::as_str)
     }
 
     /// Applies an event of a time.
@@ -248,7 +250,7 @@ impl Machine {
     fn open(
         &mut self,
         block: &Arc<Block>,
-        variables: Vec<(Arc<str>, Arc<Shared>)>,
+        variables: Vec<Variable>,
         outer: Option<Arc<Known>>,
         owner: Owner,
         path: Arc<str>,
@@ -281,14 +283,26 @@ impl Machine {
 
     fn names(&self, place: Place) -> Option<Names> {
         let scope = self.instances.get(place.scope)?;
-        let block = &scope.known.block;
         let names = Names::of(&scope.known);
-        if !block.is_pipeline {
-            return Some(names);
+        Some(match self.previous(place) {
+            Some(value) => names.with("previous", value),
+            None => names,
+        })
+    }
+
+    /// In a pipeline, the output of the step before.
+    fn previous(&self, place: Place) -> Option<Arc<Shared>> {
+        let known = &self.instances.get(place.scope)?.known;
+        if !known.block.is_pipeline {
+            return None;
         }
-        let previous = place.step.checked_sub(1).and_then(|before| scope.known.results.get(before)?.get());
-        let value = previous.map_or_else(|| Shared::new(Arc::default()), |result| Arc::clone(&result.output));
-        Some(names.with("previous", value))
+        let before = place.step.checked_sub(1).and_then(|before| known.results.get(before)?.get());
+        Some(before.map_or_else(|| Shared::new(Arc::default()), |result| Arc::clone(&result.output)))
+    }
+
+    /// The variables that a block within a step has.
+    fn variables(&self, place: Place) -> Vec<Variable> {
+        self.previous(place).map(|value| ("previous".into(), value)).into_iter().collect()
     }
 
     fn step(&self, place: Place) -> Option<(Arc<Block>, Arc<str>)> {
@@ -344,7 +358,8 @@ impl Machine {
                 self.wait_for(place, step, path, path.to_string(), Some(question));
             }
             Action::Group(body) => {
-                let key = self.open(body, Vec::new(), known, Owner::Group(place), Arc::clone(path));
+                let variables = self.variables(place);
+                let key = self.open(body, variables, known, Owner::Group(place), Arc::clone(path));
                 self.set(place, State::Inside(key));
             }
             Action::Map { list, .. } => {
@@ -402,7 +417,7 @@ impl Machine {
         signal: String,
         question: Option<String>,
     ) {
-        if let Some(value) = self.signals.get_mut(&signal).and_then(VecDeque::pop_front) {
+        if let Some(value) = pop(&mut self.signals, &signal) {
             self.early_signals -= 1;
             self.answered(place, question.is_some(), value);
             return;
@@ -415,7 +430,7 @@ impl Machine {
     }
 
     fn signal(&mut self, name: String, value: Value) -> Result<(), Unexpected> {
-        let Some(place) = self.waiting.get_mut(&name).and_then(VecDeque::pop_front) else {
+        let Some(place) = pop(&mut self.waiting, &name) else {
             if self.early_signals >= MAX_SIGNALS {
                 return Err(Unexpected(format!("more than {MAX_SIGNALS} signals wait for a step")));
             }
@@ -499,6 +514,9 @@ impl Machine {
             && let Some(places) = self.waiting.get_mut(signal)
         {
             places.retain(|other| *other != place);
+            if places.is_empty() {
+                self.waiting.remove(signal);
+            }
         }
     }
 
@@ -514,7 +532,8 @@ impl Machine {
             .is_some_and(|state| matches!(state, State::Handling { .. }));
         if let (OnError::Handle(handler), false, false) = (&step.on_error, is_stopping, is_handling) {
             let value = json!({ "code": error.code().as_str(), "message": error.message() });
-            let variables = vec![("error".into(), Shared::new(Arc::new(value)))];
+            let mut variables = self.variables(place);
+            variables.push(("error".into(), Shared::new(Arc::new(value))));
             let path = format!("{path}:error").into();
             let key = self.open(handler, variables, known, Owner::Handler(place), path);
             self.set(place, State::Handling { scope: key });
@@ -528,6 +547,8 @@ impl Machine {
         let Some((block, path)) = self.step(place) else { return };
         let Some(step) = block.steps.get(place.step) else { return };
         self.forget_wait(place);
+        let mut variables = if step.undo.is_some() { self.variables(place) } else { Vec::new() };
+        let is_undoing = self.ending.is_some();
         let Some(scope) = self.instances.get_mut(place.scope) else { return };
         if scope.known.results.get(place.step).is_none_or(|slot| slot.set(Arc::clone(result)).is_err()) {
             return;
@@ -546,11 +567,13 @@ impl Machine {
             StepStatus::Succeeded => {
                 scope.succeeded += 1;
                 scope.first.get_or_insert(place.step);
-                if let Some(undo) = &step.undo {
+                // What undoes is not undone.
+                if let Some(undo) = step.undo.as_ref().filter(|_| !is_undoing) {
+                    variables.push(("output".into(), Arc::clone(&result.output)));
                     self.undo.push(Undo {
                         block: Arc::clone(undo),
                         known: Arc::clone(&scope.known),
-                        output: Arc::clone(&result.output),
+                        variables,
                         path: format!("{path}:undo").into(),
                     });
                 }
@@ -597,20 +620,21 @@ impl Machine {
             self.finish(place, StepStatus::Blocked, Arc::default(), None);
         }
         if is_over {
-            self.stop(place.scope);
+            self.stop(place.scope, Stop::Own);
         }
         let next = if open == 0 { Agenda::Close(place.scope) } else { Agenda::Continue(place.scope) };
         self.agenda.push_back(next);
     }
 
     /// Stops a scope: what has not started never does, and what runs is asked to end.
-    fn stop(&mut self, key: Key) {
-        let mut keys = vec![key];
-        while let Some(key) = keys.pop() {
+    fn stop(&mut self, key: Key, reason: Stop) {
+        let mut keys = vec![(key, reason)];
+        while let Some((key, reason)) = keys.pop() {
             let Some(scope) = self.instances.get_mut(key) else { continue };
-            if scope.stopping.replace(()).is_some() {
+            if scope.stopping.is_some() {
                 continue;
             }
+            scope.stopping = Some(reason);
             scope.ready.clear();
             let block = Arc::clone(&scope.known.block);
             for (step, state) in scope.states.iter().enumerate() {
@@ -625,8 +649,10 @@ impl Machine {
                             self.commands.push(Command::Stop { step: scope.path_of(&step.id) });
                         }
                     }
-                    State::Inside(inner) | State::Handling { scope: inner } => keys.push(*inner),
-                    State::Map(map) => keys.extend(map.running.iter().copied()),
+                    State::Inside(inner) | State::Handling { scope: inner } => {
+                        keys.push((*inner, Stop::Outside));
+                    }
+                    State::Map(map) => keys.extend(map.running.iter().map(|key| (*key, Stop::Outside))),
                     // Its end is on the agenda.
                     State::Begun | State::Ended => {}
                 }
@@ -638,7 +664,7 @@ impl Machine {
         if self.cancelled.is_none() {
             self.cancelled = Some(reason);
             if let Some(root) = self.instances.root() {
-                self.stop(root);
+                self.stop(root, Stop::Outside);
             }
         }
     }
@@ -681,7 +707,7 @@ impl Machine {
     /// Ends a scope, and tells its owner.
     fn close(&mut self, key: Key) {
         let Some(scope) = self.instances.remove(key) else { return };
-        let is_cancelled = scope.stopping.is_some()
+        let is_cancelled = scope.stopping == Some(Stop::Outside)
             && scope.error.is_none()
             && !matches!(scope.known.block.failure, FailurePolicy::Quorum(count) if scope.succeeded >= count);
         let result = if is_cancelled { Err(None) } else { Self::result(&scope).map_err(Some) };
@@ -776,8 +802,8 @@ impl Machine {
 
     fn next_undo(&mut self) {
         match self.undo.pop() {
-            Some(Undo { block, known, output, path }) => {
-                self.open(&block, vec![("output".into(), output)], Some(known), Owner::Undo, path);
+            Some(Undo { block, known, variables, path }) => {
+                self.open(&block, variables, Some(known), Owner::Undo, path);
             }
             None => {
                 if let Some(ended) = self.ending.take() {
@@ -811,6 +837,16 @@ pub(crate) fn wait_time(value: &Value, now: u64) -> Result<Duration, String> {
         },
         _ => Err(wrong()),
     }
+}
+
+/// Takes the first value of a name; no name stays without a value.
+fn pop<T>(queues: &mut BTreeMap<String, VecDeque<T>>, name: &str) -> Option<T> {
+    let queue = queues.get_mut(name)?;
+    let first = queue.pop_front();
+    if queue.is_empty() {
+        queues.remove(name);
+    }
+    first
 }
 
 /// The error of a step, for the block around it.

@@ -17,9 +17,12 @@ pub(crate) struct Known {
     /// The results of its steps, as they end.
     pub(crate) results: Box<[OnceLock<Arc<StepResult>>]>,
     /// Its own variables, such as `item` and `index`.
-    pub(crate) variables: Vec<(Arc<str>, Arc<Shared>)>,
+    pub(crate) variables: Vec<Variable>,
     pub(crate) outer: Option<Arc<Known>>,
 }
+
+/// A name and its value.
+pub(crate) type Variable = (Arc<str>, Arc<Shared>);
 
 /// A JSON value, also as a value of the language, which is made at the first use.
 #[derive(Debug)]
@@ -39,11 +42,7 @@ impl Shared {
 }
 
 impl Known {
-    pub(crate) fn new(
-        block: &Arc<Block>,
-        variables: Vec<(Arc<str>, Arc<Shared>)>,
-        outer: Option<Arc<Known>>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(block: &Arc<Block>, variables: Vec<Variable>, outer: Option<Arc<Known>>) -> Arc<Self> {
         let results = block.steps.iter().map(|_| OnceLock::new()).collect();
         Arc::new(Self { block: Arc::clone(block), results, variables, outer })
     }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tokio::sync::mpsc;
 use toolpost_core::{
     BoxFuture, CallId, Caller, Cancellation, Clock, DocStore, Masks, Port, RunId, Scope, SystemClock,
     Timestamp, ToolError,
@@ -17,7 +16,7 @@ use toolpost_toolbox::Toolbox;
 
 use self::driver::Driver;
 use crate::event::{FlowEvent, VERSION};
-use crate::journal::{Batch, FlowSummary, Journal, Stamped, writer};
+use crate::journal::{FlowSummary, Journal, Stamped, Writer, writer};
 use crate::machine::{Command, Machine};
 use crate::outcome::{RunStatus, StepStatus};
 use crate::plan::Plan;
@@ -435,7 +434,7 @@ impl FlowRun {
                 let (source, hash) = (plan.source.clone(), plan.hash.clone());
                 let first = FlowEvent::RunStarted { v: VERSION, plan: source, hash, input: input.clone() };
                 let record = journal.create(head.clone(), &[(now, first)]).await?;
-                Some(Stored { sender: writer(journal.clone(), record), journal })
+                Some(Stored { writer: writer(journal.clone(), record), journal })
             }
         };
         let mut machine = Machine::new(&plan, self.id, input, now);
@@ -456,9 +455,12 @@ impl FlowRun {
         let resumed = FlowEvent::Resumed { owner: self.flows.owner.clone() };
         // From here the process that ran it before can write no more.
         journal.append(&mut record, &[(now, resumed)]).await?;
-        let head = record.head.clone();
-        let _ = machine.take_changes();
-        let stored = Stored { sender: writer(journal.clone(), record), journal };
+        let mut head = record.head.clone();
+        (head.succeeded, head.failed) = (0, 0);
+        for change in machine.take_changes() {
+            head.count(change.status);
+        }
+        let stored = Stored { writer: writer(journal.clone(), record), journal };
         Ok((machine, commands, Some(stored), head))
     }
 }
@@ -482,7 +484,7 @@ type Begun = (Machine, Vec<Command>, Option<Stored>, FlowSummary);
 
 /// The stored side of a run.
 struct Stored {
-    sender: mpsc::Sender<Batch>,
+    writer: Writer,
     journal: Journal,
 }
 
@@ -506,7 +508,10 @@ fn replay(id: RunId, events: &[Stamped]) -> Result<Replayed, ToolError> {
     let mut machine = Machine::new(&plan, id, input.clone(), *at);
     let mut commands = machine.take_commands();
     for (at, event) in events.iter().skip(1) {
-        machine.apply(event.clone(), *at).map_err(|unexpected| damaged(unexpected.0))?;
+        // The process that stored it ignored it as well.
+        if let Err(unexpected) = machine.apply(event.clone(), *at) {
+            tracing::warn!(run = %id, "a stored event does not fit: {}", unexpected.0);
+        }
         commands.extend(machine.take_commands());
     }
     // The last command of each step that still runs.

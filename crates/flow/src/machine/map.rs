@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use toolpost_core::ToolError;
 
-use super::scope::{Key, Owner, Place, State};
+use super::scope::{Key, Owner, Place, State, Stop};
 use super::{Agenda, Machine, at_step};
 use crate::names::Shared;
 use crate::outcome::StepStatus;
@@ -34,10 +34,11 @@ impl Machine {
             let index = map.next;
             map.next += 1;
             let value = map.items.get_mut(index).map(std::mem::take).unwrap_or_default();
-            let variables = vec![
+            let mut variables = self.variables(place);
+            variables.extend([
                 (Arc::clone(item), Shared::new(Arc::new(value))),
                 ("index".into(), Shared::new(Arc::new(index.into()))),
-            ];
+            ]);
             let path = format!("{path}[{index}]").into();
             let key = self.open(body, variables, Some(known), Owner::Item { place, index }, path);
             if let Some(scope) = self.instances.get_mut(place.scope)
@@ -85,7 +86,7 @@ impl Machine {
             map.is_stopping = true;
             let running: Vec<Key> = map.running.iter().copied().collect();
             for key in running {
-                self.stop(key);
+                self.stop(key, Stop::Outside);
             }
         }
         self.agenda.push_back(Agenda::NextItem(place));
@@ -95,9 +96,7 @@ impl Machine {
         let Some(scope) = self.instances.get_mut(place.scope) else { return };
         let Some(State::Map(map)) = scope.states.get_mut(place.step) else { return };
         let is_enough = match failure {
-            FailurePolicy::FailFast | FailurePolicy::Continue => {
-                map.failed == 0 && map.next >= map.items.len()
-            }
+            FailurePolicy::FailFast | FailurePolicy::Continue => map.succeeded == map.items.len(),
             FailurePolicy::Quorum(count) => map.succeeded >= count,
         };
         let error = map
@@ -108,6 +107,8 @@ impl Machine {
         let started = map.next;
         let mut outputs = std::mem::take(&mut map.items);
         outputs.iter_mut().skip(started).for_each(|item| *item = Value::Null);
+        // Its items may have ended together, and each asked for the next one.
+        self.set(place, State::Begun);
         if is_enough {
             self.finish(place, StepStatus::Succeeded, Arc::new(Value::Array(outputs)), None);
         } else if let Some(error) = error {

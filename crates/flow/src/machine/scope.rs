@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use toolpost_core::ToolError;
 
-use crate::names::{Known, Shared};
+use crate::names::{Known, Variable};
 use crate::plan::Block;
 
 /// An instance of a block. A key is never used again for another one.
@@ -80,12 +80,22 @@ impl MapState {
     }
 }
 
+/// Why a scope starts no more steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// Its failure policy has decided.
+    Own,
+    /// What is around it ends.
+    Outside,
+}
+
 /// What undoes a step.
 #[derive(Debug)]
 pub(super) struct Undo {
     pub(super) block: Arc<Block>,
     pub(super) known: Arc<Known>,
-    pub(super) output: Arc<Shared>,
+    /// The output of the step, and in a pipeline the one before.
+    pub(super) variables: Vec<Variable>,
     pub(super) path: Arc<str>,
 }
 
@@ -111,7 +121,7 @@ pub(super) struct Scope {
     pub(super) first: Option<usize>,
     /// The error of the first step that failed.
     pub(super) error: Option<ToolError>,
-    pub(super) stopping: Option<()>,
+    pub(super) stopping: Option<Stop>,
 }
 
 impl Scope {

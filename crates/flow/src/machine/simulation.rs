@@ -48,8 +48,13 @@ fn steps(random: &mut Random, depth: usize, budget: &mut usize) -> Value {
                 if name == "parallel" && random.chance(30) {
                     step["max_parallel"] = (1 + random.below(2)).into();
                 }
-                if name == "parallel" && random.chance(30) {
-                    step["failure"] = "continue".into();
+                let count = step[name].as_array().map_or(1, Vec::len);
+                match random.below(4) {
+                    0 if name == "parallel" => step["failure"] = "continue".into(),
+                    1 if name == "parallel" => {
+                        step["failure"] = json!({ "quorum": 1 + random.below(count) });
+                    }
+                    _ => {}
                 }
             }
             6..=8 => {

@@ -290,6 +290,13 @@ impl Reader {
         let (_, node) = members.take("flow")?;
         let input = self.arguments(members, path);
         let plan = self.plan(node, path)?;
+        if plan.timeout.is_some() {
+            self.problem(
+                node.at,
+                path,
+                "`timeout` of a plan is that of a whole run; give it to steps of the sub-flow",
+            );
+        }
         if !plan.tools.is_empty() {
             tracing::debug!(flow = path, "the tools of a sub-flow are those of the outer plan");
         }

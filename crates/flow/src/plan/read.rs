@@ -344,7 +344,8 @@ impl Reader {
             self.problem(node.at, path, format!("a plan has at most {MAX_STEPS} steps"));
             return None;
         }
-        let mut variables = variables.clone();
+        let outer = variables;
+        let mut variables = outer.clone();
         if settings.order == Order::Pipeline {
             variables.insert("previous".to_owned());
         }
@@ -386,7 +387,7 @@ impl Reader {
         }
         if let BlockOutput::Template(template) = &settings.output {
             outward.extend(
-                self.reads(template.expressions(), node.at, path, &variables)
+                self.reads(template.expressions(), node.at, path, outer)
                     .into_iter()
                     .filter(|reference| !places.contains_key(reference.id.as_str())),
             );

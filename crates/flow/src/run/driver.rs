@@ -17,7 +17,6 @@ use super::{Durability, FlowProgress, FlowRun, Stored};
 use crate::event::FlowEvent;
 use crate::journal::{Batch, FlowSummary, Stamped, ToolErrorText};
 use crate::machine::{Command, Ended, Machine, Task, Work};
-use crate::outcome::StepStatus;
 
 /// The time between two looks at the inbox.
 const LOOK: Duration = Duration::from_millis(200);
@@ -402,7 +401,10 @@ impl<'a> Driver<'a> {
         }
         match answer {
             // The signal of an approval has the name of its step.
-            Ok(value) => self.push(FlowEvent::Signal { name: step.to_string(), value }),
+            Ok(value) => {
+                self.waits.remove(step);
+                self.push(FlowEvent::Signal { name: step.to_string(), value });
+            }
             Err(_) if self.journal.is_some() => {}
             Err(error) => {
                 self.waits.remove(step);
@@ -458,11 +460,7 @@ impl<'a> Driver<'a> {
             }
         }
         for change in self.machine.take_changes() {
-            match change.status {
-                StepStatus::Succeeded => self.head.succeeded += 1,
-                StepStatus::Failed => self.head.failed += 1,
-                _ => {}
-            }
+            self.head.count(change.status);
             if self.run.progress.is_some() {
                 self.show(&FlowProgress::Ended { step: change.step, status: change.status });
             }
@@ -480,12 +478,9 @@ impl<'a> Driver<'a> {
         let (sender, receiver) = oneshot::channel();
         let batch =
             Batch { events: events.clone(), head: self.head.clone(), stored: waits.then_some(sender) };
-        let gone = || ToolError::internal("the writer of the run has ended");
-        if stored.sender.send(batch).await.is_err() {
-            return Err(gone());
-        }
+        stored.writer.send(batch).await?;
         if waits {
-            receiver.await.map_err(|_| gone())??;
+            receiver.await.map_err(|_| stored.writer.failure())??;
         }
         Ok(events)
     }
@@ -508,13 +503,8 @@ impl<'a> Driver<'a> {
         self.head.error = ended.error.as_ref().map(ToolErrorText::of);
         let (sender, receiver) = oneshot::channel();
         let batch = Batch { events: Vec::new(), head: self.head.clone(), stored: Some(sender) };
-        let gone = |_| ToolError::internal("the writer of the run has ended");
-        stored
-            .sender
-            .send(batch)
-            .await
-            .map_err(|_| ToolError::internal("the writer of the run has ended"))?;
-        receiver.await.map_err(gone)?
+        stored.writer.send(batch).await?;
+        receiver.await.map_err(|_| stored.writer.failure())?
     }
 }
 

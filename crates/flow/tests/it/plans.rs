@@ -49,6 +49,14 @@ fn defects_are_reported_with_line_and_column() {
             "2:27: step `a`: `x;y` is no name of a variable",
         ),
         ("steps:\n  - { id: a, code: '1', with: { code: '2' } }", "`code` is given twice"),
+        (
+            "steps:\n  - { id: p, output: '${{ previous }}', pipeline: [{ tool: x }] }",
+            "step `p`: there is no `previous` here",
+        ),
+        (
+            "steps:\n  - { id: s, flow: { timeout: 1s, steps: [{ tool: x }] } }",
+            "step `s`: `timeout` of a plan is that of a whole run",
+        ),
         ("steps:\n  - { id: a, tool: x, when: '1 +' }", "`when`: `1 +`"),
         ("steps:\n  - { id: a, tool: x, with: { v: '${{ steps.a.output }}' } }", "which is the step itself"),
         (

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_core::{
-    Args, BoxFuture, Change, Code, Commit, Committed, Ctx, DocStore, Document, Output, ToolError, ToolSpec,
-    tool_fn,
+    Args, BoxFuture, Change, Code, Commit, Committed, Ctx, DocStore, Document, Masks, Output, Secret,
+    ToolError, ToolSpec, tool_fn,
 };
 use toolpost_flow::{Durability, FlowEvent, FlowOutcome, Flows, Plan, RunStatus};
 use toolpost_store::Store;
@@ -385,6 +385,80 @@ fn of_two_processes_that_continue_a_run_one_stops() {
         assert_eq!(resumed.unwrap().output, json!(1));
         let error = second.resume(id).into_future().await.unwrap_err();
         assert!(error.message().contains("has ended: it succeeded"), "{error}");
+    });
+}
+
+#[test]
+fn a_process_that_lost_its_run_does_no_more_steps() {
+    let store = memory();
+    let (flows, ledger) = stored(&store);
+    let (second, _) = stored(&store);
+    runtime().block_on(async {
+        let steps = "steps:
+          - { id: s, tool: sleep, with: { ms: 300, name: s } }
+          - { id: t, tool: sleep, needs: s, with: { ms: 100, name: t } }
+          - { id: u, tool: effect, needs: t, with: { value: late } }";
+        let run = flows.run(plan(steps), Value::Null).durability(Durability::Normal);
+        let id = run.id();
+        let take_over = async {
+            while second.summary(id).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            second.resume(id).into_future().await
+        };
+        let (first, resumed) = tokio::join!(run.into_future(), take_over);
+        assert_eq!(first.unwrap_err().code(), Code::Conflict);
+        assert_eq!(resumed.unwrap().status, RunStatus::Succeeded);
+    });
+    assert!(!ledger.entries().contains(&"late".to_owned()), "{:?}", ledger.entries());
+}
+
+/// The last signals do not fit. The run goes on, and can be read, as it could when they came.
+#[test]
+fn events_that_do_not_fit_spoil_no_stored_run() {
+    let store = memory();
+    let (flows, _) = stored(&store);
+    let (others, _) = stored(&store);
+    runtime().block_on(async {
+        let run = flows.run(plan("steps: [{ id: s, signal: go }]"), Value::Null);
+        let id = run.id();
+        let send = async {
+            while others.summary(id).await.is_ok_and(|summary| summary.waiting != ["go"])
+                || others.summary(id).await.is_err()
+            {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            for number in 0..1_005 {
+                others.signal(id, "nobody", json!(number)).await.unwrap();
+            }
+            others.signal(id, "go", json!("end")).await.unwrap();
+        };
+        let (outcome, ()) = tokio::join!(run.into_future(), send);
+        assert_eq!(outcome.unwrap().output, json!("end"));
+        assert_eq!(others.load(id).await.unwrap().output, json!("end"));
+    });
+}
+
+#[test]
+fn secrets_are_masked_in_values_and_nowhere_else() {
+    let store = memory();
+    let (flows, _) = stored(&store);
+    let masks = Masks::new(["hunter2", "12"].map(Secret::new));
+    let flows = flows.masks(masks);
+    runtime().block_on(async {
+        let steps = "steps: [{ id: id, tool: echo, with: { value: { hunter2: [hunter2, 1234] } } }]";
+        let run = flows.run(plan(steps), json!({ "word": "a hunter2" }));
+        let id = run.id();
+        run.into_future().await.unwrap();
+        let read = flows.load(id).await.unwrap();
+        let text = format!("{:?} {} {}", &read.events[1..], read.input, read.output);
+        assert!(!text.contains("hunter2"), "{text}");
+        assert_eq!(read.output, json!({ "[secret]": ["[secret]", 1234] }));
+        let steps = read
+            .events
+            .iter()
+            .filter(|(_, event)| matches!(event, FlowEvent::StepSucceeded { step, .. } if step == "id"));
+        assert_eq!(steps.count(), 1, "{text}");
     });
 }
 

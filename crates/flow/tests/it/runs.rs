@@ -49,6 +49,64 @@ fn each_plan_ends_as_its_row_says() {
 fn cases() -> Vec<Case> {
     vec![
         Case {
+            name: "a quorum that skipped and tolerated steps cannot reach fails its block",
+            steps: "steps:
+              - id: two
+                failure: { quorum: 2 }
+                parallel:
+                  - { id: a, when: false, tool: echo, with: { value: 1 } }
+                  - { id: b, tool: fail, on_error: continue }
+                  - { id: c, tool: sleep, with: { ms: 20000, name: c } }
+              - { id: after, needs: two, tool: effect, with: { value: after } }",
+            expected: Err("no step succeeded"),
+            effects: &["attempt 1 of ", "c begins", "c is stopped"],
+        },
+        Case {
+            name: "a map that was stopped is not undone",
+            steps: "steps:
+              - id: m
+                map: [1, 2]
+                steps: [{ id: s, tool: sleep, with: { ms: 20000, name: s } }]
+                compensate: [{ id: u, tool: effect, with: { value: undone } }]
+              - { id: w, wait: 50ms }
+              - { id: f, needs: w, tool: fail }",
+            expected: Err("it failed"),
+            effects: &["s begins", "s begins", "attempt 1 of ", "s is stopped", "s is stopped"],
+        },
+        Case {
+            name: "what undoes is not undone",
+            steps: "steps:
+              - id: pay
+                tool: effect
+                with: { value: pay }
+                compensate:
+                  - id: refund
+                    tool: effect
+                    with: { value: refund }
+                    compensate: [{ id: again, tool: effect, with: { value: pay again } }]
+              - { id: f, needs: pay, tool: fail }",
+            expected: Err("it failed"),
+            effects: &["pay", "attempt 1 of ", "refund"],
+        },
+        Case {
+            name: "blocks within a step of a pipeline read the output before it",
+            steps: "steps:
+              - id: l
+                loop: { max: 1 }
+                steps:
+                  - id: p
+                    pipeline:
+                      - { id: a, tool: echo, with: { value: [1, 2] } }
+                      - id: m
+                        map: '${{ previous }}'
+                        steps: [{ id: e, tool: echo, with: { value: '${{ [item, previous] }}' } }]
+                        compensate: [{ id: u, tool: effect, with: { value: 'undo ${{ previous }} ${{ output | length }}' } }]
+                      - { id: f, tool: fail, on_error: [{ id: h, tool: echo, with: { value: '${{ previous }}' } }] }
+              - { id: last, needs: l, tool: fail, with: { message: 'out ${{ steps.l.output }}' } }",
+            expected: Err("[[1,[1,2]],[2,[1,2]]]"),
+            effects: &["attempt 1 of ", "attempt 2 of ", "undo [1,2] 2"],
+        },
+        Case {
             name: "references order the steps, and values keep their types",
             steps: "steps:
               - { id: sum, tool: echo, with: { value: '${{ steps.a.output + steps.b.output }}' } }
