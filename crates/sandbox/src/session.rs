@@ -88,6 +88,8 @@ struct Inner {
     is_running: AtomicBool,
     /// The interrupt handle. A running cell holds the lock of `state`, so the handle is separate.
     handle: Mutex<Option<Handle>>,
+    /// When the last interrupt was sent.
+    interrupted: Mutex<Option<Instant>>,
     bell: Bell,
 }
 
@@ -188,6 +190,7 @@ impl Session {
             calls: Calls::default(),
             is_running: AtomicBool::new(false),
             handle,
+            interrupted: Mutex::new(None),
             bell: Bell::default(),
         });
         if limits.idle.is_some() || limits.freeze_after.is_some() {
@@ -301,8 +304,20 @@ impl Session {
 
     /// Interrupts the running cell as `Ctrl+C` would, from any thread. Returns whether a cell ran.
     ///
-    /// The session stays alive. A cell that catches the interrupt continues until its limit.
+    /// The session stays alive. A cell that catches the interrupt continues until its limit. Interrupts are at least
+    /// 10 ms apart: a call that comes earlier waits.
     pub fn interrupt(&self) -> bool {
+        /// A cell may set Python's own handler. Two interrupts at once could then end its interpreter: the second comes
+        /// before the lines that end the cell have set ours again.
+        const GAP: Duration = Duration::from_millis(10);
+        if !self.inner.is_running.load(Ordering::SeqCst) {
+            return false;
+        }
+        let mut last = self.inner.interrupted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(rest) = last.and_then(|last| GAP.checked_sub(last.elapsed())) {
+            std::thread::sleep(rest);
+        }
+        *last = Some(Instant::now());
         if !self.inner.is_running.load(Ordering::SeqCst) {
             return false;
         }
