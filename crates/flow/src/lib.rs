@@ -14,12 +14,13 @@
 //! - An ended step is never run again; a step that ran when the process died is, with the same idempotency key.
 //! - One process writes a run. Others put their messages into its inbox.
 //! - A value reaches code as a variable, and a program as one argument; neither can become code.
-//! - Expressions have no effects and a bounded number of instructions.
+//! - Expressions have no effects and a bounded number of instructions, items and bytes.
 #![forbid(unsafe_code)]
 
 mod code;
 mod event;
 mod journal;
+mod language;
 mod machine;
 mod names;
 mod outcome;

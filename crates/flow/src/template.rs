@@ -5,28 +5,18 @@
 //! `$${{` is a literal `${{`.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use minijinja::{Environment, UndefinedBehavior};
 use serde_json::{Map, Value};
 
 use crate::code::Code;
+use crate::language::{LANGUAGE, MAX_TEXT, Room, unknown_filter};
 use crate::names::Names;
 
 const OPEN: &str = "${{";
 const CLOSE: &str = "}}";
-/// The maximum number of instructions of one evaluation.
-const FUEL: u64 = 100_000;
-/// The maximum size of an evaluated text, in bytes.
-const MAX_TEXT: usize = 4 << 20;
-
-static LANGUAGE: LazyLock<Environment<'static>> = LazyLock::new(|| {
-    let mut language = Environment::new();
-    language.set_undefined_behavior(UndefinedBehavior::SemiStrict);
-    language.set_fuel(Some(FUEL));
-    language
-});
-
+/// The maximum size of an expression, in bytes.
+const MAX_EXPRESSION: usize = 2_000;
 /// A parsed expression.
 #[derive(Clone)]
 pub(crate) struct Expression {
@@ -63,6 +53,14 @@ impl Expression {
         if source.is_empty() {
             return Err("the expression is empty".to_owned());
         }
+        // The parser and the compiler of the language recurse.
+        if source.len() > MAX_EXPRESSION {
+            return Err(format!("an expression has at most {MAX_EXPRESSION} bytes"));
+        }
+        let mut pipes = outside_strings(source).filter_map(|at| source.get(at..)?.strip_prefix('|'));
+        if let Some(name) = pipes.find_map(unknown_filter) {
+            return Err(format!("`{source}`: there is no filter `{name}`"));
+        }
         let form = match path(source) {
             Some(members) => Form::Path(members.into()),
             None => Form::Compiled(Arc::new(
@@ -96,6 +94,7 @@ impl Expression {
                 let value = expression
                     .eval(minijinja::Value::from_object(names.clone()))
                     .map_err(|error| explain(&self.source, &error))?;
+                Room::default().take(&value).map_err(|error| explain(&self.source, &error))?;
                 serde_json::to_value(&value).map_err(|error| format!("`{}`: {error}", self.source))
             }
         }

@@ -9,6 +9,17 @@ use toolpost_flow::{Format, Plan};
 use crate::tools::{Ledger, plan, toolbox};
 
 #[test]
+fn a_long_expression_is_a_defect() {
+    for part in ["1 + ", "not ", "(", "["] {
+        let steps = format!("steps: [{{ id: a, tool: x, when: '{}1' }}]", part.repeat(20_000));
+        let error = Plan::parse(&steps, Format::Yaml).unwrap_err();
+        assert!(error.to_string().contains("an expression has at most 2000 bytes"), "{part}");
+        let short = format!("steps: [{{ id: a, tool: x, when: '{}1' }}]", part.repeat(1_990 / part.len()));
+        let _ = Plan::parse(&short, Format::Yaml);
+    }
+}
+
+#[test]
 fn defects_are_reported_with_line_and_column() {
     for (text, expected) in [
         ("name: x", "1:1: a plan has `steps`"),
@@ -49,6 +60,10 @@ fn defects_are_reported_with_line_and_column() {
             "2:27: step `a`: `x;y` is no name of a variable",
         ),
         ("steps:\n  - { id: a, code: '1', with: { code: '2' } }", "`code` is given twice"),
+        (
+            "steps:\n  - { id: a, tool: x, with: { v: '${{ run.id | tojson }}' } }",
+            "there is no filter `tojson`",
+        ),
         (
             "steps:\n  - { id: p, output: '${{ previous }}', pipeline: [{ tool: x }] }",
             "step `p`: there is no `previous` here",
