@@ -321,11 +321,7 @@ fn open_flow<'a>(
         let trail = trail.and(path)?;
         let plan = plan(path)?;
         let directory = path.parent().unwrap_or(Path::new("."));
-        let mut targets: Vec<String> =
-            plan.tools().iter().map(|target| below(directory, target, config)).collect();
-        if targets.is_empty() {
-            targets.push("builtin".to_owned());
-        }
+        let targets = of_plan(&plan, directory, &[], config);
         let opened = open_from(&targets, config, level, true, &Grants::default(), &trail).await?;
         let problems: Vec<PlanProblem> =
             plan.check(&opened.specs()).into_iter().filter(|problem| !problem.is_warning).collect();
@@ -337,6 +333,13 @@ fn open_flow<'a>(
         spec.check().map_err(|error| Failure::usage(error.to_string()))?;
         Ok(ToolFile { path, spec, config: config.clone(), work: FileWork::Flow(Arc::new(plan)), opened })
     })
+}
+
+/// The targets of a plan, relative to its directory, and more; `builtin` without any.
+pub(crate) fn of_plan(plan: &Plan, directory: &Path, more: &[String], config: &Config) -> Vec<String> {
+    let named = plan.tools().iter().map(|target| below(directory, target, config));
+    let targets: Vec<String> = named.chain(more.iter().cloned()).collect();
+    if targets.is_empty() { vec!["builtin".to_owned()] } else { targets }
 }
 
 /// Reads a plan and its sub-flows, each of which must be trusted.

@@ -121,7 +121,7 @@ fn raw_commit(runtime: &tokio::runtime::Runtime, file: &Path) -> f64 {
             let write = Write { id: "raw".to_owned(), base: number, patch, value: Arc::new(new) };
             match store.commit(Commit { writes: vec![write], ..Commit::default() }).await.unwrap() {
                 Committed::Done(_) => {}
-                Committed::Conflict(newer) => panic!("nobody else writes: {newer:?}"),
+                Committed::Conflict(newer) => panic!("another writer: {newer:?}"),
             }
         }
         begun.elapsed().as_secs_f64() * 1e6 / COUNT as f64

@@ -207,7 +207,7 @@ impl Flows {
 
     /// Continues a stored run where it ended, with the plan that it began with. Await it.
     ///
-    /// The process that ran it must have ended: whoever writes second fails with `CONFLICT`.
+    /// The process that ran it must have ended: of two writers the second fails with `CONFLICT`.
     pub fn resume(&self, id: RunId) -> FlowRun {
         FlowRun::new(self.clone(), Begin::Stored(id))
     }

@@ -13,7 +13,6 @@ use toolpost_flow::{
 };
 use toolpost_toolbox::Toolbox;
 
-use crate::agent_file::below;
 use crate::args::{FlowCommand, FlowDriveArgs, FlowPlanArgs, FlowResumeArgs, FlowRunArgs, FlowTools, Format};
 use crate::arguments::arguments;
 use crate::config::Config;
@@ -97,11 +96,7 @@ async fn prepare(
     config: &Config,
     printer: &Printer,
 ) -> Result<(Toolbox, Vec<PlanProblem>), Failure> {
-    let named = plan.tools().iter().map(|target| below(directory, target, config));
-    let mut targets: Vec<String> = named.chain(tools.tools.iter().cloned()).collect();
-    if targets.is_empty() {
-        targets.push("builtin".to_owned());
-    }
+    let targets = target::of_plan(plan, directory, &tools.tools, config);
     let granted = grants::of_args(&tools.grants)?;
     let opened = target::open(&targets, config, tools.permission.level, false, &granted).await?;
     opened.warnings.iter().for_each(|warning| printer.warn(warning));

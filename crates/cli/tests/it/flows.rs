@@ -168,7 +168,7 @@ fn a_killed_run_is_interrupted_and_continues() {
     running.signal(Signal::KILL);
     assert_eq!(running.finish().status.code(), None);
     assert_eq!(last(&env)["state"], "interrupted");
-    // Nobody runs it: the approval waits for the process that continues it.
+    // No process runs it: the approval waits for the process that continues it.
     let approved = env.run(["flow", "approve", "last"]).ok();
     assert!(approved.err.contains("toolpost flow resume"), "{approved}");
     env.run(["flow", "resume", "last"]).ok();
@@ -274,4 +274,37 @@ output:
         "{run}"
     );
     assert!(!env.path("stolen").exists(), "{run}");
+}
+
+#[test]
+fn options_of_a_run_count() {
+    let env = world(
+        "kind: flow
+steps:
+  - { id: a, tool: write_file, with: { path: a.txt, content: a } }
+  - { id: b, tool: write_file, with: { path: b.txt, content: b } }
+",
+    );
+    std::fs::create_dir(env.path("below")).unwrap();
+    let events = |more: &[&str]| -> Vec<String> {
+        let words = ["flow", "run", "plan.yaml", "--format", "jsonl", "--workdir", "below"];
+        let run = env.run(words.iter().chain(more)).ok();
+        let lines = run.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.map(|line| line["event"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(events(&[])[..2], ["step_started", "step_started"]);
+    assert_eq!(events(&["--max-parallel", "1"])[..2], ["step_started", "step_ended"]);
+    assert!(env.path("below/a.txt").exists() && !env.path("a.txt").exists());
+    assert_eq!(
+        env.run(["flow", "ls", "--limit", "1", "--json"]).ok().json()["runs"].as_array().unwrap().len(),
+        1
+    );
+
+    let denied = env.run(["flow", "run", "plan.yaml", "--ask", "--no-input"]).exit(5);
+    assert!(denied.err.contains("the step `a` failed"), "{denied}");
+
+    trust(&env, "squares.yaml", SQUARES);
+    trust(&env, "uses.yaml", "kind: flow\nsteps:\n  - { id: s, tool: squares, with: { top: 3 } }\n");
+    env.run(["flow", "run", "uses.yaml"]).exit(2);
+    assert_eq!(env.run(["flow", "run", "uses.yaml", "--tools", "./squares.yaml"]).ok().out, "[1,4,9]\n");
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::node::Content;
+use super::node::{Content, Node};
 use super::read::{BlockSettings, Members, Order, Reader, Reference, Variables, is_id};
 use super::{Action, BlockOutput, FailurePolicy};
 use crate::code::Code;
@@ -213,6 +213,15 @@ impl Reader {
         }
     }
 
+    /// The steps of a map or a loop.
+    fn body<'a>(&mut self, members: &mut Members<'a>, path: &str) -> Option<&'a Node> {
+        let body = members.take("steps").map(|(_, node)| node);
+        if body.is_none() {
+            self.problem(members.at, path, "a map or a loop has `steps`");
+        }
+        body
+    }
+
     fn map(
         &mut self,
         members: &mut Members<'_>,
@@ -224,7 +233,8 @@ impl Reader {
         let list = self.template(list, path, "map");
         let item = members.take("as").and_then(|(at, node)| {
             let name = self.text(node, path, "as")?;
-            let is_free = is_id(&name) && !["steps", "input", "run", "index"].contains(&name.as_str());
+            let is_free =
+                is_id(&name) && !["steps", "input", "run", "index", "previous"].contains(&name.as_str());
             if !is_free {
                 self.problem(at, path, format!("`{name}` cannot be the name of an item"));
             }
@@ -234,11 +244,7 @@ impl Reader {
         let of_items = self.settings(members, path);
         let mut settings = BlockSettings::default();
         self.own_output(members, path, &mut settings);
-        let body = members.take("steps");
-        let Some((_, body)) = body else {
-            self.problem(members.at, path, "a map has `steps`, which run for each item");
-            return None;
-        };
+        let body = self.body(members, path)?;
         let read = self.inner(body, path, settings, variables, &[&item, "index"])?;
         references.extend(read.outward);
         Some(Action::Map {
@@ -267,11 +273,7 @@ impl Reader {
         self.finish(own, path, "`loop`");
         let mut settings = BlockSettings::default();
         self.own_output(members, path, &mut settings);
-        let body = members.take("steps");
-        let Some((_, body)) = body else {
-            self.problem(members.at, path, "a loop has `steps`, which it repeats");
-            return None;
-        };
+        let body = self.body(members, path)?;
         let more = ["index", "previous"];
         let read = self.inner(body, path, settings, variables, &more)?;
         let mut inner = variables.clone();

@@ -138,7 +138,7 @@ impl Reader {
         Some(Members { at: node.at, rest, known: Vec::new() })
     }
 
-    /// Reports the members that nobody read.
+    /// Reports the unknown members.
     pub(super) fn finish(&mut self, members: Members<'_>, step: &str, what: &str) {
         for (key, at, _) in members.rest {
             let hint = did_you_mean(key, members.known.iter().copied());

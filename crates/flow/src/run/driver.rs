@@ -61,7 +61,7 @@ enum Done {
     Waited(FlowEvent),
     /// The delay of a call is over.
     Due(Box<Work>),
-    /// A person answered, or nobody can be asked.
+    /// A person answered, or the question failed.
     Asked { step: Arc<str>, answer: Result<Value, ToolError> },
 }
 
@@ -379,7 +379,7 @@ impl<'a> Driver<'a> {
         self.stops.insert(Arc::clone(&step), token.clone());
         self.in_flight.push(Box::pin(async move {
             let Some(port) = port else {
-                let error = ToolError::precondition("nobody can send a signal to a run that is not stored");
+                let error = ToolError::precondition("a run that is not stored cannot receive a signal");
                 return Done::Asked { step, answer: Err(error) };
             };
             let kind = QuestionKind::Approval { tool, arguments: Value::Null };
@@ -426,7 +426,7 @@ impl<'a> Driver<'a> {
         for step in late {
             self.waits.remove(&step);
             self.stops.remove(&step).map(|token| token.cancel());
-            let error = ToolError::timeout("nobody answered in time");
+            let error = ToolError::timeout("no answer in time");
             self.push(FlowEvent::StepFailed { step: step.to_string(), error });
         }
     }
@@ -443,7 +443,7 @@ impl<'a> Driver<'a> {
                     let reason = reason.clone();
                     self.request_end(&reason);
                 }
-                // Nobody else decides how steps end.
+                // Only this process decides how steps end.
                 _ => {}
             }
         }

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolpost_core::{
-    Args, BoxFuture, Change, Code, Commit, Committed, Ctx, DocStore, Document, Masks, Output, Secret,
+    Args, BoxFuture, Change, Code, Commit, Committed, Ctx, DocStore, Document, Masks, Output, RunId, Secret,
     ToolError, ToolSpec, tool_fn,
 };
-use toolpost_flow::{Durability, FlowEvent, FlowOutcome, Flows, Plan, RunStatus};
+use toolpost_flow::{Durability, FlowEvent, FlowOutcome, FlowSummary, Flows, Plan, RunStatus};
 use toolpost_store::Store;
 use toolpost_toolbox::{MemoryStore, Toolbox};
 
@@ -277,6 +277,19 @@ fn stored(store: &Arc<dyn DocStore>) -> (Flows, Ledger) {
     (Flows::new(toolbox(&ledger)).store(Arc::clone(store)), ledger)
 }
 
+/// Waits until a run is stored and as it should be.
+async fn until(flows: &Flows, id: RunId, is_so: impl Fn(&FlowSummary) -> bool) {
+    while !flows.summary(id).await.is_ok_and(|run| is_so(&run)) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Continues a run that another process may still work on.
+async fn take_over(flows: &Flows, id: RunId) -> Result<FlowOutcome, ToolError> {
+    until(flows, id, |_| true).await;
+    flows.resume(id).into_future().await
+}
+
 fn memory() -> Arc<dyn DocStore> {
     Arc::new(MemoryStore::new())
 }
@@ -294,11 +307,7 @@ fn a_run_waits_for_signals_and_approvals_of_other_processes() {
         let run = flows.run(plan(steps), Value::Null);
         let id = run.id();
         let send = async {
-            while others.summary(id).await.is_ok_and(|summary| summary.waiting != ["ok"])
-                || others.summary(id).await.is_err()
-            {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            until(&others, id, |run| run.waiting == ["ok"]).await;
             others.signal(id, "figures", json!({ "n": 41 })).await.unwrap();
             others.signal(id, "ok", json!({ "approved": true })).await.unwrap();
         };
@@ -318,7 +327,7 @@ fn a_denied_approval_and_a_late_one_fail_the_step() {
             "1h",
             "PERMISSION: it was denied: too early",
         ),
-        (None, "100ms", "TIMEOUT: nobody answered in time"),
+        (None, "100ms", "TIMEOUT: no answer in time"),
     ] {
         let store = memory();
         let (flows, _) = stored(&store);
@@ -328,9 +337,7 @@ fn a_denied_approval_and_a_late_one_fail_the_step() {
             let id = run.id();
             let send = async {
                 if let Some(answer) = answer {
-                    while flows.summary(id).await.is_err() {
-                        tokio::time::sleep(Duration::from_millis(5)).await;
-                    }
+                    until(&flows, id, |_| true).await;
                     flows.signal(id, "ok", answer).await.unwrap();
                 }
             };
@@ -374,13 +381,7 @@ fn of_two_processes_that_continue_a_run_one_stops() {
           - { id: e, tool: echo, needs: s, with: { value: 1 } }";
         let run = flows.run(plan(steps), Value::Null);
         let id = run.id();
-        let take_over = async {
-            while second.summary(id).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            second.resume(id).into_future().await
-        };
-        let (first, resumed) = tokio::join!(run.into_future(), take_over);
+        let (first, resumed) = tokio::join!(run.into_future(), take_over(&second, id));
         assert_eq!(first.unwrap_err().code(), Code::Conflict);
         assert_eq!(resumed.unwrap().output, json!(1));
         let error = second.resume(id).into_future().await.unwrap_err();
@@ -400,13 +401,7 @@ fn a_process_that_lost_its_run_does_no_more_steps() {
           - { id: u, tool: effect, needs: t, with: { value: late } }";
         let run = flows.run(plan(steps), Value::Null).durability(Durability::Normal);
         let id = run.id();
-        let take_over = async {
-            while second.summary(id).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            second.resume(id).into_future().await
-        };
-        let (first, resumed) = tokio::join!(run.into_future(), take_over);
+        let (first, resumed) = tokio::join!(run.into_future(), take_over(&second, id));
         assert_eq!(first.unwrap_err().code(), Code::Conflict);
         assert_eq!(resumed.unwrap().status, RunStatus::Succeeded);
     });
@@ -423,13 +418,9 @@ fn events_that_do_not_fit_spoil_no_stored_run() {
         let run = flows.run(plan("steps: [{ id: s, signal: go }]"), Value::Null);
         let id = run.id();
         let send = async {
-            while others.summary(id).await.is_ok_and(|summary| summary.waiting != ["go"])
-                || others.summary(id).await.is_err()
-            {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            until(&others, id, |run| run.waiting == ["go"]).await;
             for number in 0..1_005 {
-                others.signal(id, "nobody", json!(number)).await.unwrap();
+                others.signal(id, "unknown", json!(number)).await.unwrap();
             }
             others.signal(id, "go", json!("end")).await.unwrap();
         };

@@ -444,7 +444,7 @@ steps:
             effects: &["a begins", "a ends", "b begins", "b ends"],
         },
         Case {
-            name: "nobody can approve a run that is not stored",
+            name: "a run that is not stored cannot be approved",
             steps: "steps: [{ id: ok, approve: 'Go?' }]",
             expected: Err("not stored"),
             effects: &[],
