@@ -179,9 +179,13 @@ pub(crate) fn reset() {
 /// Starts `long.py` in the session `one` and waits until it runs.
 fn busy(sessions: &Sessions) -> Running {
     let begun = Instant::now();
+    let mut head_start = Duration::from_millis(50);
     loop {
         let mut running = sessions.env.start(["exec", "--json", "--session", "one", "long.py"]);
-        // A probing cell may come first and then runs.
+        // A probing cell that comes first rejects this one. Each attempt has twice the head start, so
+        // that the two cannot meet in the same order forever.
+        std::thread::sleep(head_start);
+        head_start *= 2;
         while running.child.try_wait().unwrap().is_none() {
             if !sessions.cell("one", "1", &[]).status.success() {
                 return running;
