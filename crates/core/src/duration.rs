@@ -56,7 +56,7 @@ pub fn format_duration(duration: Duration) -> String {
 }
 
 /// The shortest text that [`parse_duration`] parses to the same duration: `10s`, `250ms`, `1500us`.
-fn exact(duration: Duration) -> String {
+pub fn exact_duration(duration: Duration) -> String {
     let micros = duration.as_micros();
     match micros {
         0 => "0s".to_owned(),
@@ -68,11 +68,11 @@ fn exact(duration: Duration) -> String {
 
 /// Serializes a duration as text, such as `10s`.
 pub(crate) mod text {
-    use super::{Duration, exact, parse_duration};
+    use super::{Duration, exact_duration, parse_duration};
     use serde::{Deserialize, Deserializer, Serializer};
 
     pub(crate) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&exact(*duration))
+        serializer.serialize_str(&exact_duration(*duration))
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
@@ -82,7 +82,7 @@ pub(crate) mod text {
 
 /// Serializes an optional duration as text.
 pub(crate) mod optional_text {
-    use super::{Duration, exact, parse_duration};
+    use super::{Duration, exact_duration, parse_duration};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     #[expect(clippy::ref_option, reason = "the signature that serde asks for")]
@@ -90,7 +90,7 @@ pub(crate) mod optional_text {
         duration: &Option<Duration>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        duration.map(exact).serialize(serializer)
+        duration.map(exact_duration).serialize(serializer)
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(

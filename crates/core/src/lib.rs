@@ -60,7 +60,7 @@ pub use self::call::{Call, CallOptions, Caller, Priority};
 pub use self::cancel::{Cancellation, Cancelled};
 pub use self::clock::{Clock, SystemClock, Timestamp};
 pub use self::ctx::{Ctx, Host};
-pub use self::duration::{format_duration, parse_duration};
+pub use self::duration::{exact_duration, format_duration, parse_duration};
 pub use self::envelope::{Envelope, Status};
 pub use self::error::{Code, RetryAdvice, ToolError};
 pub use self::event::{Event, EventSink, UsageEvent};

@@ -1,6 +1,7 @@
 //! Plans: workflows as data.
 
 mod actions;
+mod builder;
 pub(crate) mod check;
 mod files;
 pub(crate) mod node;
@@ -17,6 +18,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use toolpost_core::{Code, Priority, Schema, ToolError, ToolSpec, hex};
 
+pub use self::builder::{PlanBuilder, StepBuilder};
 pub use self::node::{Format, Position};
 use crate::template::{Expression, Template};
 
@@ -336,6 +338,11 @@ impl Plan {
     /// The plan as a Mermaid flowchart.
     pub fn to_mermaid(&self) -> String {
         text::mermaid(self)
+    }
+
+    /// The plan as a YAML file, with its sub-flows inside. Reading it gives the same plan.
+    pub fn to_yaml(&self) -> String {
+        text::yaml(self)
     }
 
     /// The plan as an indented list, one line per step.

@@ -1,4 +1,4 @@
-//! Plans as text and as Mermaid flowcharts.
+//! Plans as YAML, as text and as Mermaid flowcharts.
 
 use std::fmt::Write as _;
 
@@ -74,6 +74,17 @@ fn outline_block(block: &Block, depth: usize, text: &mut String) {
             }
         }
     }
+}
+
+/// The file form.
+pub(super) fn yaml(plan: &Plan) -> String {
+    let options = serde_saphyr::ser_options! {
+        compact_list_indent: false,
+        // Folded lines would hide where a text has spaces.
+        folded_wrap_chars: usize::MAX,
+    };
+    // JSON is YAML.
+    serde_saphyr::to_string_with_options(&plan.source, options).unwrap_or_else(|_| plan.source.to_string())
 }
 
 /// A flowchart: blocks are subgraphs.

@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+mod builder;
 mod plans;
 mod resume;
 mod runs;
