@@ -67,3 +67,19 @@ pub enum FlowEvent {
         owner: String,
     },
 }
+
+impl FlowEvent {
+    /// The path of its step.
+    pub(crate) fn step(&self) -> Option<&str> {
+        match self {
+            Self::StepStarted { step, .. }
+            | Self::StepSucceeded { step, .. }
+            | Self::StepFailed { step, .. }
+            | Self::StepCancelled { step } => Some(step),
+            Self::RunStarted { .. }
+            | Self::Signal { .. }
+            | Self::CancelRequested { .. }
+            | Self::Resumed { .. } => None,
+        }
+    }
+}

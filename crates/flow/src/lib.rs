@@ -31,7 +31,7 @@ mod tool;
 
 pub use self::event::FlowEvent;
 pub use self::journal::{FlowSummary, ToolErrorText};
-pub use self::outcome::{RunStatus, StepStatus};
+pub use self::outcome::{RunStatus, StepOutcome, StepStatus};
 pub use self::plan::{Format, Plan, PlanBuilder, PlanError, PlanProblem, Position, StepBuilder, sub_flows};
 pub use self::run::{Durability, FlowOutcome, FlowProgress, FlowRun, Flows, ProgressSink, StoredFlow};
 pub use self::tool::FlowTool;

@@ -4,6 +4,7 @@
 //! block is a [`Scope`]; a step of a scope is started when all steps that it needs have ended. What ends a scope ends the
 //! step that opened it, up to the run. An agenda takes the place of recursion.
 
+mod limit;
 mod map;
 mod scope;
 #[cfg(test)]
@@ -84,10 +85,10 @@ pub(crate) struct Ended {
 }
 
 /// A step that ended, for progress.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) step: Arc<str>,
-    pub(crate) status: StepStatus,
+    pub(crate) result: Arc<StepResult>,
 }
 
 /// An event that does not fit the run.
@@ -131,6 +132,8 @@ pub(crate) struct Machine {
     /// Whether an end was requested, and why.
     cancelled: Option<String>,
     ended: Option<Ended>,
+    /// The results of the plan's own block.
+    root: Option<Arc<Known>>,
     /// The time of the event in work, in milliseconds since 1970.
     now: u64,
 }
@@ -152,6 +155,7 @@ impl Machine {
             ending: None,
             cancelled: None,
             ended: None,
+            root: None,
             now: now.as_micros() / 1_000,
             plan: Arc::clone(plan),
         };
@@ -159,7 +163,8 @@ impl Machine {
             ("input".into(), Shared::new(Arc::new(input))),
             ("run".into(), Shared::new(Arc::new(json!({ "id": run.to_string() })))),
         ];
-        machine.open(&plan.body, variables, None, Owner::Run, "".into());
+        let root = machine.open(&plan.body, variables, None, Owner::Run, "".into());
+        machine.root = machine.instances.get(root).map(|scope| Arc::clone(&scope.known));
         machine.work();
         machine
     }
@@ -177,6 +182,11 @@ impl Machine {
     /// The end of the run.
     pub(crate) fn ended(&self) -> Option<&Ended> {
         self.ended.as_ref()
+    }
+
+    /// The results of the plan's own block.
+    pub(crate) fn root(&self) -> Option<&Arc<Known>> {
+        self.root.as_ref()
     }
 
     /// Whether a driver works on a step.
@@ -210,6 +220,13 @@ impl Machine {
         match event {
             FlowEvent::RunStarted { .. } => return Err(Unexpected("the run has started already".to_owned())),
             FlowEvent::StepStarted { .. } | FlowEvent::Resumed { .. } => {}
+            FlowEvent::StepSucceeded { step, .. } if Self::is_limit(&step) => {
+                let place = self.worked_on(&step)?;
+                self.limit_reached(place);
+            }
+            FlowEvent::StepCancelled { step } if Self::is_limit(&step) => {
+                self.worked_on(&step)?;
+            }
             FlowEvent::StepSucceeded { step, output } => {
                 let place = self.worked_on(&step)?;
                 self.finish(place, StepStatus::Succeeded, Arc::new(output), None);
@@ -361,6 +378,7 @@ impl Machine {
                 let variables = self.variables(place);
                 let key = self.open(body, variables, known, Owner::Group(place), Arc::clone(path));
                 self.set(place, State::Inside(key));
+                self.begin_limit(place, step, path);
             }
             Action::Map { list, .. } => {
                 let items = match list.value(names).map_err(invalid)? {
@@ -386,6 +404,7 @@ impl Machine {
                 variables.extend(run.map(|run| ("run".into(), run)));
                 let key = self.open(&plan.body, variables, None, Owner::Group(place), Arc::clone(path));
                 self.set(place, State::Inside(key));
+                self.begin_limit(place, step, path);
             }
         }
         Ok(())
@@ -614,7 +633,7 @@ impl Machine {
             }
             FailurePolicy::Continue => false,
         };
-        self.changes.push(Change { step: path, status: result.status });
+        self.changes.push(Change { step: path, result: Arc::clone(result) });
         for step in blocked {
             let place = Place { step, ..place };
             self.finish(place, StepStatus::Blocked, Arc::default(), None);
@@ -713,11 +732,14 @@ impl Machine {
         let result = if is_cancelled { Err(None) } else { Self::result(&scope).map_err(Some) };
         match scope.owner {
             Owner::Run => self.root_closed(result),
-            Owner::Group(place) => match result {
-                Ok(output) => self.group_closed(place, &scope, output),
-                Err(Some(error)) => self.step_failed(place, error),
-                Err(None) => self.finish(place, StepStatus::Cancelled, Arc::default(), None),
-            },
+            Owner::Group(place) => {
+                self.end_limit(place);
+                match result {
+                    Ok(output) => self.group_closed(place, &scope, output),
+                    Err(Some(error)) => self.step_failed(place, error),
+                    Err(None) => self.finish(place, StepStatus::Cancelled, Arc::default(), None),
+                }
+            }
             Owner::Handler(place) => match result {
                 Ok(output) => self.finish(place, StepStatus::Succeeded, output, None),
                 Err(Some(error)) => self.finish(place, StepStatus::Failed, Arc::default(), Some(error)),

@@ -38,6 +38,18 @@ impl StepStatus {
     }
 }
 
+/// How a step ended.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StepOutcome {
+    /// The status.
+    pub status: StepStatus,
+    /// The output; null unless the step succeeded.
+    pub output: Arc<Value>,
+    /// Why it failed.
+    pub error: Option<ToolError>,
+}
+
 /// The result of an ended step.
 #[derive(Debug)]
 pub(crate) struct StepResult {

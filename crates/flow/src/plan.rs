@@ -110,7 +110,7 @@ pub(crate) struct Step {
     pub(crate) when: Option<Expression>,
     pub(crate) action: Action,
     pub(crate) retry: Retry,
-    /// The limit of one attempt, or of a wait.
+    /// The limit of one attempt, of a wait, or of a block.
     pub(crate) timeout: Option<Duration>,
     pub(crate) priority: Priority,
     pub(crate) on_error: OnError,

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use toolpost_core::{
-    BoxFuture, CallId, Caller, Cancellation, Clock, DocStore, Masks, Port, RunId, Scope, SystemClock,
-    Timestamp, ToolError,
+    BoxFuture, CallId, CallRecord, Caller, Cancellation, Clock, DocStore, Masks, Port, RunId, Scope,
+    SystemClock, Timestamp, ToolError, format_duration,
 };
 use toolpost_toolbox::Toolbox;
 
@@ -18,7 +18,8 @@ use self::driver::Driver;
 use crate::event::{FlowEvent, VERSION};
 use crate::journal::{FlowSummary, Journal, Stamped, Writer, writer};
 use crate::machine::{Command, Machine};
-use crate::outcome::{RunStatus, StepStatus};
+use crate::names::Known;
+use crate::outcome::{RunStatus, StepOutcome, StepStatus};
 use crate::plan::Plan;
 
 /// The default number of calls of a run at once.
@@ -61,6 +62,13 @@ pub enum FlowProgress {
         /// The number of the attempt, from 1.
         attempt: u32,
     },
+    /// The call of an attempt ended.
+    Called {
+        /// The path of the step.
+        step: Arc<str>,
+        /// The record of the call.
+        record: Arc<CallRecord>,
+    },
     /// An attempt failed.
     AttemptFailed {
         /// The path of the step.
@@ -83,6 +91,10 @@ pub enum FlowProgress {
         step: Arc<str>,
         /// How.
         status: StepStatus,
+        /// Its output; null unless it succeeded.
+        output: Arc<Value>,
+        /// Why it failed.
+        error: Option<ToolError>,
     },
 }
 
@@ -90,9 +102,12 @@ impl std::fmt::Display for FlowProgress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Started { step, tool, .. } => write!(f, "{step}: {tool}"),
+            Self::Called { step, record } => {
+                write!(f, "{step}: {} took {}", record.tool, format_duration(record.duration))
+            }
             Self::AttemptFailed { step, error } => write!(f, "{step}: {}", error.message()),
             Self::Waiting { step, signal, .. } => write!(f, "{step} waits for {signal}"),
-            Self::Ended { step, status } => write!(f, "{step} {}", status.as_str()),
+            Self::Ended { step, status, .. } => write!(f, "{step} {}", status.as_str()),
         }
     }
 }
@@ -118,6 +133,27 @@ pub struct FlowOutcome {
     pub failed: u64,
     /// The time of this process for the run.
     pub duration: Duration,
+    steps: Option<StepResults>,
+}
+
+/// The results of the plan's own block.
+#[derive(Clone)]
+struct StepResults(Arc<Known>);
+
+impl std::fmt::Debug for StepResults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StepResults").field("steps", &self.0.results.len()).finish_non_exhaustive()
+    }
+}
+
+impl FlowOutcome {
+    /// The result of a step of the plan, without those in blocks; `None` for an unknown one.
+    pub fn step(&self, id: &str) -> Option<StepOutcome> {
+        let known = &self.steps.as_ref()?.0;
+        let result = known.results.get(known.block.position(id)?)?.get()?;
+        let output = Arc::clone(&result.output.json);
+        Some(StepOutcome { status: result.status, output, error: result.error.clone() })
+    }
 }
 
 /// A stored run with its plan and events.
@@ -405,6 +441,7 @@ impl FlowRun {
             error: ended.error,
             succeeded: driver.head.succeeded,
             failed: driver.head.failed,
+            steps: driver.results().map(StepResults),
             duration: begun.elapsed(),
         })
     }
@@ -458,7 +495,7 @@ impl FlowRun {
         let mut head = record.head.clone();
         (head.succeeded, head.failed) = (0, 0);
         for change in machine.take_changes() {
-            head.count(change.status);
+            head.count(change.result.status);
         }
         let stored = Stored { writer: writer(journal.clone(), record), journal };
         Ok((machine, commands, Some(stored), head))

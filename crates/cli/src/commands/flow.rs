@@ -215,6 +215,10 @@ async fn drive(
 }
 
 fn print_progress(progress: &FlowProgress, run: RunId, printer: &Printer) {
+    // The end of the step or of its attempt follows.
+    if matches!(progress, FlowProgress::Called { .. }) {
+        return;
+    }
     match printer.format {
         Format::Text => print_line(progress, run, printer),
         Format::Jsonl => {
@@ -237,7 +241,7 @@ fn event(progress: &FlowProgress, run: RunId) -> Value {
         FlowProgress::Waiting { step, signal, question } => json!({
             "event": "step_waiting", "run": run, "step": &**step, "signal": signal, "question": question,
         }),
-        FlowProgress::Ended { step, status } => json!({
+        FlowProgress::Ended { step, status, .. } => json!({
             "event": "step_ended", "run": run, "step": &**step, "status": status.as_str(),
         }),
         _ => json!({ "event": "progress", "run": run }),
@@ -253,7 +257,7 @@ fn is_one_of_many(step: &str) -> bool {
 
 fn print_line(progress: &FlowProgress, run: RunId, printer: &Printer) {
     match progress {
-        FlowProgress::Ended { step, status: StepStatus::Succeeded }
+        FlowProgress::Ended { step, status: StepStatus::Succeeded, .. }
             if printer.verbose == 0 && is_one_of_many(step) => {}
         FlowProgress::Started { step, tool, attempt } if printer.verbose > 0 || *attempt > 1 => {
             let attempt = if *attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
@@ -272,7 +276,7 @@ fn print_line(progress: &FlowProgress, run: RunId, printer: &Printer) {
             };
             printer.note(&format!("{} {step} waits: {what}  {}", paint(WARN, "…"), paint(HINT, &command)));
         }
-        FlowProgress::Ended { step, status } => match status {
+        FlowProgress::Ended { step, status, .. } => match status {
             StepStatus::Succeeded => printer.note(&format!("{} {step}", paint(GOOD, "✓"))),
             StepStatus::Failed => printer.note(&format!("{} {step}", paint(BAD, "✗"))),
             other if printer.verbose > 0 => {

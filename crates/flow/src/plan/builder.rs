@@ -242,7 +242,7 @@ impl StepBuilder {
         self.member("retry", retry)
     }
 
-    /// Sets the limit of one attempt of a call, or of a wait for a person or a signal.
+    /// Sets the limit of one attempt of a call, of a block or a sub-flow, or of a wait for a person or a signal.
     pub fn timeout(self, timeout: Duration) -> Self {
         self.member("timeout", exact_duration(timeout))
     }

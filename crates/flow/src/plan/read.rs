@@ -575,12 +575,18 @@ impl Reader {
     /// Rejects limits of steps that cannot have them.
     fn check_limits(&mut self, members: &Members<'_>, path: &str, has_timeout: bool, has_retry: bool) {
         let is_call = ["tool", "code", "command"].iter().any(|action| members.has(action));
-        let can_wait = ["signal", "approve"].iter().any(|action| members.has(action));
+        let has_limit = ["signal", "approve", "parallel", "sequential", "pipeline", "race", "flow"]
+            .iter()
+            .any(|action| members.has(action));
         if has_retry && !is_call {
             self.problem(members.at, path, "`retry` is for calls: give it to the steps within");
         }
-        if has_timeout && !is_call && !can_wait {
-            self.problem(members.at, path, "`timeout` is for calls and for waits for a person or a signal");
+        if has_timeout && !is_call && !has_limit {
+            self.problem(
+                members.at,
+                path,
+                "`timeout` is for calls, blocks, and waits for a person or a signal",
+            );
         }
     }
 

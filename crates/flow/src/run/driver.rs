@@ -10,13 +10,15 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use toolpost_core::{
-    Answer, BoxFuture, Call, CallId, Cancellation, Code, Priority, Question, QuestionKind, ToolError,
+    Answer, BoxFuture, Call, CallId, CallRecord, Cancellation, Code, Priority, Question, QuestionKind, Reply,
+    ToolError,
 };
 
 use super::{Durability, FlowProgress, FlowRun, Stored};
 use crate::event::FlowEvent;
 use crate::journal::{Batch, FlowSummary, Stamped, ToolErrorText};
-use crate::machine::{Command, Ended, Machine, Task, Work};
+use crate::machine::{Change, Command, Ended, Machine, Task, Work};
+use crate::names::Known;
 
 /// The time between two looks at the inbox.
 const LOOK: Duration = Duration::from_millis(200);
@@ -56,7 +58,7 @@ impl Ord for Queued {
 /// What a future of the driver says.
 enum Done {
     /// A call ended.
-    Called(FlowEvent),
+    Called { event: FlowEvent, record: Arc<CallRecord> },
     /// A wait ended.
     Waited(FlowEvent),
     /// The delay of a call is over.
@@ -109,6 +111,11 @@ impl<'a> Driver<'a> {
             head,
             is_cancelled: false,
         }
+    }
+
+    /// The results of the plan's own steps.
+    pub(super) fn results(&self) -> Option<Arc<Known>> {
+        self.machine.root().cloned()
     }
 
     fn show(&self, progress: &FlowProgress) {
@@ -209,17 +216,18 @@ impl<'a> Driver<'a> {
             let toolbox = self.run.flows.toolbox.clone();
             self.active += 1;
             self.in_flight.push(Box::pin(async move {
-                let reply = toolbox.call(call).await;
+                let Reply { result, record, .. } = toolbox.call(call).await;
                 let step = step.to_string();
-                let result = reply.result.map(|output| output.result_value());
+                let result = result.map(|output| output.result_value());
                 let result = if is_program { result.and_then(program) } else { result };
-                Done::Called(match result {
+                let event = match result {
                     Ok(output) => FlowEvent::StepSucceeded { step, output },
                     Err(error) if error.code() == Code::Cancelled && token.is_cancelled() => {
                         FlowEvent::StepCancelled { step }
                     }
                     Err(error) => FlowEvent::StepFailed { step, error },
-                })
+                };
+                Done::Called { event, record }
             }));
         }
     }
@@ -351,8 +359,11 @@ impl<'a> Driver<'a> {
         let event = match done {
             Done::Due(work) => return self.enqueue(work),
             Done::Asked { step, answer } => return self.answered(&step, answer),
-            Done::Called(event) => {
+            Done::Called { event, record } => {
                 self.active -= 1;
+                if let Some(step) = event.step().filter(|_| self.run.progress.is_some()) {
+                    self.show(&FlowProgress::Called { step: step.into(), record });
+                }
                 event
             }
             Done::Waited(event) => event,
@@ -460,9 +471,9 @@ impl<'a> Driver<'a> {
             }
         }
         for change in self.machine.take_changes() {
-            self.head.count(change.status);
+            self.head.count(change.result.status);
             if self.run.progress.is_some() {
-                self.show(&FlowProgress::Ended { step: change.step, status: change.status });
+                self.show(&ended(change));
             }
         }
         let commands = self.machine.take_commands();
@@ -506,6 +517,12 @@ impl<'a> Driver<'a> {
         stored.writer.send(batch).await?;
         receiver.await.map_err(|_| stored.writer.failure())?
     }
+}
+
+/// The progress of a step that ended.
+fn ended(Change { step, result }: Change) -> FlowProgress {
+    let output = Arc::clone(&result.output.json);
+    FlowProgress::Ended { step, status: result.status, output, error: result.error.clone() }
 }
 
 /// The result of a tool that runs a program; an error if the program failed.

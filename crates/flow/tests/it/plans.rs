@@ -82,7 +82,10 @@ fn defects_are_reported_with_line_and_column() {
         ("steps:\n  - { id: a, tool: x, retry: { maximum: 3s } }", "`retry` has `max`"),
         ("steps:\n  - { id: a, wait: soon }", "`wait` is a duration"),
         ("steps:\n  - { id: a, wait: 1s, retry: 3 }", "`retry` is for calls"),
-        ("steps:\n  - { id: a, parallel: [{ id: b, tool: x }], timeout: 1s }", "`timeout` is for calls"),
+        (
+            "steps:\n  - { id: a, map: [1], steps: [{ id: b, tool: x }], timeout: 1s }",
+            "`timeout` is for calls",
+        ),
         ("steps:\n  - { id: a, tool: x, priority: urgent }", "`urgent` is not a priority"),
         ("steps:\n  - { id: a, map: [1] }", "a map or a loop has `steps`"),
         (

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toolpost_core::Cancellation;
-use toolpost_flow::{FlowOutcome, RunStatus};
+use toolpost_flow::{FlowOutcome, RunStatus, StepStatus};
 
 use crate::tools::{Ledger, flows, plan};
 
@@ -211,6 +211,37 @@ steps:
               - { id: a, tool: sleep, with: { ms: 60000, name: a }, timeout: 20ms }",
             expected: Err("TIMEOUT"),
             effects: &["a begins"],
+        },
+        Case {
+            name: "a block has a time limit",
+            steps: "steps:
+              - id: late
+                timeout: 40ms
+                sequential:
+                  - { id: a, tool: sleep, with: { ms: 5, name: a } }
+                  - { id: b, tool: sleep, with: { ms: 60000, name: b } }
+                  - { id: c, tool: effect, with: { value: c } }
+                on_error: [{ id: note, tool: echo, with: { value: '${{ error.code }}: ${{ error.message }}' } }]",
+            expected: Ok(json!("TIMEOUT: the steps took longer than their `timeout`")),
+            effects: &["a begins", "a ends", "b begins", "b is stopped"],
+        },
+        Case {
+            name: "a sub-flow has a time limit, also with failures that it tolerates",
+            steps: "steps:
+              - id: late
+                timeout: 40ms
+                flow: { failure: continue, steps: [{ id: s, tool: sleep, with: { ms: 60000, name: s } }] }",
+            expected: Err("the steps took longer than their `timeout`"),
+            effects: &["s begins", "s is stopped"],
+        },
+        Case {
+            name: "a block that ends in time is not stopped",
+            steps: "steps:
+              - { id: quick, timeout: 20ms, parallel: [{ id: a, tool: echo, with: { value: 1 } }] }
+              - { id: after, needs: quick, tool: sleep, with: { ms: 60, name: after } }
+              - { id: again, needs: after, timeout: 20ms, race: [{ id: a, tool: echo, with: { value: 2 } }] }",
+            expected: Ok(json!(2)),
+            effects: &["after begins", "after ends"],
         },
         Case {
             name: "a map gives a list in the order of its items",
@@ -530,4 +561,28 @@ fn many_items_on_few_slots_all_succeed() {
         runtime.block_on(flows.run(plan(steps), Value::Null).max_parallel(2).into_future()).unwrap();
     assert_eq!(outcome.succeeded, 1001, "{:?}", outcome.error);
     assert_eq!(outcome.output.as_array().unwrap().len(), 1000);
+}
+
+#[test]
+fn an_outcome_has_the_results_of_the_steps() {
+    let steps = "failure: continue
+steps:
+  - { id: a, tool: echo, with: { value: [1, 2] } }
+  - { id: b, tool: fail, with: { message: broken } }
+  - { id: c, needs: b, tool: echo, with: { value: 1 } }
+  - { id: d, when: false, tool: echo, with: { value: 1 } }
+  - { id: e, parallel: [{ id: inner, tool: echo, with: { value: 2 } }] }";
+    let (outcome, _) = run(steps, json!({}));
+    let of = |id: &str| {
+        outcome.step(id).map(|step| {
+            let error = step.error.map(|error| error.message().to_owned());
+            (step.status, Value::clone(&step.output), error)
+        })
+    };
+    assert_eq!(of("a"), Some((StepStatus::Succeeded, json!([1, 2]), None)));
+    assert_eq!(of("b"), Some((StepStatus::Failed, Value::Null, Some("broken".to_owned()))));
+    assert_eq!(of("c"), Some((StepStatus::Blocked, Value::Null, None)));
+    assert_eq!(of("d"), Some((StepStatus::Skipped, Value::Null, None)));
+    assert_eq!(of("e"), Some((StepStatus::Succeeded, json!({ "inner": 2 }), None)));
+    assert_eq!(of("inner"), None);
 }
