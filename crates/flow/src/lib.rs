@@ -23,6 +23,7 @@ mod journal;
 mod language;
 mod machine;
 mod names;
+mod orchestrator;
 mod outcome;
 mod plan;
 mod run;
@@ -31,6 +32,10 @@ mod tool;
 
 pub use self::event::FlowEvent;
 pub use self::journal::{FlowSummary, ToolErrorText};
+pub use self::orchestrator::{
+    AgentOrchestrator, AgentResult, AgentState, AgentStatus, AgentTask, Execution, ExecutionMode,
+    ExecutionOutcome, SystemStats, TaskAgent, Workflow, WorkflowStep,
+};
 pub use self::outcome::{RunStatus, StepOutcome, StepStatus};
 pub use self::plan::{Format, Plan, PlanBuilder, PlanError, PlanProblem, Position, StepBuilder, sub_flows};
 pub use self::run::{Durability, FlowOutcome, FlowProgress, FlowRun, Flows, ProgressSink, StoredFlow};
