@@ -37,7 +37,7 @@
 //! - [`main`] turns a toolbox into an executable; `worker_entry` runs tools in worker processes (feature `workers`).
 //! - One module per topic: [`call`], [`error`], [`output`], [`policy`], [`port`], [`record`], [`resources`], [`schema`],
 //!   [`spec`], [`state`], [`time`], [`toolbox`], [`gateway`]; [`extend`] has the traits for custom tools and sources.
-//! - One module per feature: `agent`, `builtin` (feature `tools`), `claude_code`, `compat`, `docker`, `exec`, `mcp`, `model` (feature `llm`), `sandbox`;
+//! - One module per feature: `agent`, `builtin` (feature `tools`), `claude_code`, `compat`, `docker`, `exec`, `flow`, `mcp`, `model` (feature `llm`), `sandbox`;
 //!   `full` enables all of them.
 //!
 //! # Invariants

@@ -71,6 +71,20 @@ pub enum AgentState {
     Cancelled,
 }
 
+impl AgentState {
+    /// The name in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
 /// The status of an agent.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]

@@ -165,10 +165,14 @@ impl Compiler<'_> {
             ))
             .suggest(hint)
         })?;
+        let alias = spec.aliases.iter().find(|alias| alias.name == task.tool_name);
+        let parameters = match alias {
+            Some(alias) => alias.rewrite(&task.parameters)?,
+            None => task.parameters.clone(),
+        };
         let agent = self.agents.route(&task.name, &spec.name)?;
         let id = task.id();
-        let mut built =
-            Plan::step(&id).tool(&spec.name).with(task.parameters.clone()).priority(task.priority);
+        let mut built = Plan::step(&id).tool(&spec.name).with(parameters).priority(task.priority);
         let description = if task.description.is_empty() { &task.name } else { &task.description };
         if *description != id {
             built = built.description(description);
