@@ -147,7 +147,8 @@ impl std::fmt::Debug for StepResults {
 }
 
 impl FlowOutcome {
-    /// The result of a step of the plan, without those in blocks; `None` for an unknown one.
+    /// The result of a step of the plan, without those in blocks. `None` for an unknown one, and unless
+    /// [`FlowRun::keep_steps`] was set.
     pub fn step(&self, id: &str) -> Option<StepOutcome> {
         let known = &self.steps.as_ref()?.0;
         let result = known.results.get(known.block.position(id)?)?.get()?;
@@ -347,6 +348,7 @@ pub struct FlowRun {
     scope: Option<Scope>,
     port: Option<Arc<dyn Port>>,
     parent: Option<(CallId, u8)>,
+    keeps_steps: bool,
 }
 
 impl FlowRun {
@@ -368,6 +370,7 @@ impl FlowRun {
             scope: None,
             port: None,
             parent: None,
+            keeps_steps: false,
         }
     }
 
@@ -424,6 +427,12 @@ impl FlowRun {
         self
     }
 
+    /// Keeps the results of the plan's own steps for [`FlowOutcome::step`]. Default: only the output of the plan.
+    pub fn keep_steps(mut self) -> Self {
+        self.keeps_steps = true;
+        self
+    }
+
     async fn drive(self) -> Result<FlowOutcome, ToolError> {
         let begun = Instant::now();
         let now = self.flows.clock.timestamp();
@@ -434,14 +443,18 @@ impl FlowRun {
         let mut driver = Driver::new(&self, machine, journal, head);
         driver.obey(commands);
         let ended = driver.work().await?;
+        let steps = if self.keeps_steps { driver.results().map(StepResults) } else { None };
+        let (succeeded, failed) = (driver.head.succeeded, driver.head.failed);
+        // Its machine shares the output, which is else copied.
+        drop(driver);
         Ok(FlowOutcome {
             id: self.id,
             status: ended.status,
             output: Arc::unwrap_or_clone(ended.output),
             error: ended.error,
-            succeeded: driver.head.succeeded,
-            failed: driver.head.failed,
-            steps: driver.results().map(StepResults),
+            succeeded,
+            failed,
+            steps,
             duration: begun.elapsed(),
         })
     }

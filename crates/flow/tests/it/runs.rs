@@ -572,7 +572,10 @@ steps:
   - { id: c, needs: b, tool: echo, with: { value: 1 } }
   - { id: d, when: false, tool: echo, with: { value: 1 } }
   - { id: e, parallel: [{ id: inner, tool: echo, with: { value: 2 } }] }";
-    let (outcome, _) = run(steps, json!({}));
+    assert!(run(steps, json!({})).0.step("a").is_none());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let execution = flows().0.run(plan(steps), json!({})).keep_steps();
+    let outcome = runtime.block_on(execution.into_future()).unwrap();
     let of = |id: &str| {
         outcome.step(id).map(|step| {
             let error = step.error.map(|error| error.message().to_owned());
