@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{CallId, Cancellation, EventSink, NoPort, Port, Scope, Values};
+use crate::{CallId, Cancellation, EventSink, NoPort, Port, Rate, Scope, Values};
 
 /// The caller: a front, its user and its client program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -46,11 +46,13 @@ impl Caller {
     }
 }
 
-/// The order of queued calls.
+/// The order of queued calls. A call that waits rises by one level every 30 seconds, so that each has its turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
     /// After all other calls.
+    Background,
+    /// Before background calls.
     Low,
     /// The default.
     #[default]
@@ -66,13 +68,27 @@ impl std::str::FromStr for Priority {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
+            "background" => Ok(Self::Background),
             "low" => Ok(Self::Low),
             "normal" => Ok(Self::Normal),
             "high" => Ok(Self::High),
             "critical" => Ok(Self::Critical),
-            _ => Err(format!("`{text}` is not a priority: expected low, normal, high or critical")),
+            _ => {
+                Err(format!("`{text}` is not a priority: expected background, low, normal, high or critical"))
+            }
         }
     }
+}
+
+/// A limit that all calls with the same key share, whatever their tools. It holds in one toolbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallLimit {
+    /// What the calls have in common, such as the name of a database or an account.
+    pub key: Arc<str>,
+    /// How many of them run at once; unlimited without it.
+    pub concurrency: Option<usize>,
+    /// How many of them begin in a period; unlimited without it.
+    pub rate: Option<Rate>,
 }
 
 /// Options of a call. They can only tighten the policy.
@@ -128,6 +144,8 @@ pub struct Call {
     pub priority: Priority,
     /// Calls with the same key have one external effect.
     pub idempotency_key: Option<String>,
+    /// A limit that it shares with other calls, besides the limits of its tool.
+    pub limit: Option<Arc<CallLimit>>,
     /// Options beyond the arguments.
     pub options: CallOptions,
     /// A toolbox in front already obtained approval and counted the call. Only code of this process sets it, no wire
@@ -158,6 +176,7 @@ impl Call {
             cancellation: Cancellation::never(),
             priority: Priority::default(),
             idempotency_key: None,
+            limit: None,
             options: CallOptions::default(),
             approved: false,
             values: Values::default(),
@@ -215,6 +234,13 @@ impl Call {
         self
     }
 
+    /// Sets a limit that it shares with other calls.
+    #[must_use]
+    pub fn with_limit(mut self, limit: Arc<CallLimit>) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
     /// Injects a value by its type into this call and its nested calls.
     #[must_use]
     pub fn provide<T: Send + Sync + 'static>(mut self, value: T) -> Self {
@@ -230,7 +256,7 @@ impl Call {
     }
 
     /// A nested call. It inherits caller, scope, deadline, cancellation, priority, values, port and options with their
-    /// metadata, but not the idempotency key.
+    /// metadata, but neither the idempotency key nor the shared limit.
     #[must_use]
     pub fn nested(&self, tool: impl Into<String>, arguments: impl Into<Arc<Value>>) -> Self {
         Self {
@@ -240,6 +266,7 @@ impl Call {
             tool: tool.into(),
             arguments: arguments.into(),
             idempotency_key: None,
+            limit: None,
             approved: false,
             ..self.clone()
         }

@@ -56,7 +56,7 @@ pub mod __private;
 
 pub use self::alias::{Alias, with_aliases};
 pub use self::args::Args;
-pub use self::call::{Call, CallOptions, Caller, Priority};
+pub use self::call::{Call, CallLimit, CallOptions, Caller, Priority};
 pub use self::cancel::{Cancellation, Cancelled};
 pub use self::clock::{Clock, SystemClock, Timestamp};
 pub use self::ctx::{Ctx, Host};

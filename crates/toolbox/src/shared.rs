@@ -9,6 +9,7 @@ use toolpost_core::{Caller, DocStore, ToolError, ToolSource};
 use crate::builder::{Settings, ToolboxBuilder};
 use crate::offers::Offers;
 use crate::path::cache::Cache;
+use crate::path::pace::Paces;
 use crate::path::queue::Scheduler;
 use crate::path::records::Records;
 use crate::registry::Registry;
@@ -24,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) offers: RwLock<Offers>,
     pub(crate) generation: AtomicU64,
     pub(crate) scheduler: Scheduler,
+    /// The rates that calls share.
+    pub(crate) paces: Paces,
     /// Held during a refresh, so that concurrent calls read each list once.
     pub(crate) refreshing: tokio::sync::Mutex<()>,
     pub(crate) cache: Cache,

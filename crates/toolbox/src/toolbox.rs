@@ -13,6 +13,7 @@ use toolpost_core::{
 };
 
 use crate::path::cache::Cache;
+use crate::path::pace::Paces;
 use crate::path::queue::Scheduler;
 use crate::path::records::Records;
 use crate::registry::{Entry, Target};
@@ -75,6 +76,7 @@ impl Toolbox {
             offers: RwLock::default(),
             generation: AtomicU64::new(0),
             scheduler: Scheduler::new(settings.concurrency, settings.queue, graph.clone()),
+            paces: Paces::default(),
             refreshing: tokio::sync::Mutex::default(),
             cache: Cache::new(settings.cache_entries, settings.cache_bytes),
             records: Records::new(settings.records),

@@ -17,6 +17,8 @@ pub(crate) type Lineage = Arc<[CallId]>;
 pub(crate) enum Resource {
     /// The permits of a tool, by the id of its entry.
     Permits(u64),
+    /// The permits of a shared limit, by the hash of its key.
+    Shared(u64),
     /// A position in the queue of a document, by its ticket.
     Position(u64),
 }

@@ -95,8 +95,8 @@ pub mod prelude {
 /// Options, identity and cancellation of a call.
 pub mod call {
     pub use toolpost_core::{
-        CallId, CallOptions, Cancellation, Cancelled, Masks, Priority, Reply, RunId, Scope, ScopeId, Secret,
-        Values,
+        CallId, CallLimit, CallOptions, Cancellation, Cancelled, Masks, Priority, Reply, RunId, Scope,
+        ScopeId, Secret, Values,
     };
 }
 

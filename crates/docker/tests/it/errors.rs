@@ -188,15 +188,25 @@ fn a_removed_container_is_an_error() {
     let sandbox = sandbox(&docker);
     let program = Program::code(Language::Sh, "echo container $(hostname); sleep 60");
     let before = daemon.containers();
+    let mut is_removed = false;
     let error = sandbox
         .run(&program, &Cancel::new(), &mut |_| {
-            for name in daemon.containers().iter().filter(|name| !before.contains(name)) {
+            if std::mem::replace(&mut is_removed, true) {
+                return;
+            }
+            // The shell prints before it starts `sleep`.
+            eventually("the container is found", || {
+                let new = daemon.containers().into_iter().filter(|name| !before.contains(name));
                 // Other tests have containers too; only this one sleeps this long with this name.
-                let top = daemon.request("GET", &format!("/containers/{name}/top"), "");
-                if top.contains("sleep 60") {
+                let own = |name: &String| {
+                    daemon.request("GET", &format!("/containers/{name}/top"), "").contains("sleep 60")
+                };
+                let found: Vec<String> = new.filter(own).collect();
+                for name in &found {
                     daemon.request("DELETE", &format!("/containers/{name}?force=1"), "");
                 }
-            }
+                !found.is_empty()
+            });
         })
         .unwrap_err();
     assert!(matches!(docker_error(&error), DockerError::ContainerGone { .. }), "{error}");

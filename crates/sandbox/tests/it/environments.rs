@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use toolpost_sandbox::{Level, Program, Sandbox, Workspace};
 
@@ -153,7 +154,10 @@ fn a_program_of_node_modules_reads_its_packages() {
     symlink("../tool/cli.js", modules.join(".bin/tool")).unwrap();
     symlink("../linked/bin/cli.js", modules.join(".bin/linked")).unwrap();
     std::fs::create_dir_all(root.join("versions/v20/bin")).unwrap();
-    std::fs::copy(node, root.join("versions/v20/bin/node")).unwrap();
+    // Another process copies it: a child of a concurrent test could hold a file open that this one writes, and a file
+    // that is open for writing does not start.
+    let copied = Command::new("cp").args([&node, &root.join("versions/v20/bin/node")]).status();
+    assert!(copied.unwrap().success());
     for (name, sandbox) in sandboxes() {
         let limits = quick().with_memory(2 << 30);
         let path = format!("{}/versions/v20/bin:/usr/bin:/bin", root.display());

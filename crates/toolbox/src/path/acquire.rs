@@ -6,6 +6,7 @@ use std::time::Duration;
 use toolpost_core::{Call, ToolError};
 
 use super::host::CallHost;
+use super::pace::Pace;
 use super::queue::{Needs, Permits, ToolPermit};
 use crate::registry::Entry;
 use crate::shared::Shared;
@@ -20,18 +21,20 @@ pub(super) async fn acquire(
     if call.cancellation.is_cancelled() {
         return (Err(ToolError::cancelled("the caller cancelled the call")), Duration::ZERO);
     }
-    let permit = entry.limit.map(|_| {
+    let permit = toolbox.scheduler.permit(entry, call, || {
         let ancestors = parent.into_iter().flat_map(|parent| parent.lineage()).map(|host| host.call.id);
-        ToolPermit { entry: Arc::clone(entry), lineage: std::iter::once(call.id).chain(ancestors).collect() }
+        std::iter::once(call.id).chain(ancestors).collect()
     });
     let needs = Needs { tools: permit.into_iter().collect(), global: parent.is_none() };
+    let has_pace = entry.pace.is_some() || call.limit.as_ref().is_some_and(|limit| limit.rate.is_some());
     // The common case: no wait.
-    let needs = match &entry.pace {
-        None => match toolbox.scheduler.try_acquire(needs) {
+    let needs = if has_pace {
+        needs
+    } else {
+        match toolbox.scheduler.try_acquire(needs) {
             Ok(permits) => return (Ok(permits), Duration::ZERO),
             Err(needs) => needs,
-        },
-        Some(_) => needs,
+        }
     };
     let since = toolbox.config.clock.instant();
     let permits = Box::pin(queued(toolbox, entry, call, needs)).await;
@@ -41,6 +44,12 @@ pub(super) async fn acquire(
 async fn queued(toolbox: &Shared, entry: &Entry, call: &Call, needs: Needs) -> Result<Permits, ToolError> {
     if let Some(pace) = &entry.pace {
         pace.wait(&entry.name, call, toolbox.settings().queue).await?;
+    }
+    if let Some(limit) = &call.limit
+        && let Some(rate) = limit.rate
+    {
+        let pace: Arc<Pace> = toolbox.paces.get(&limit.key, rate);
+        pace.wait(&limit.key, call, toolbox.settings().queue).await?;
     }
     match toolbox.scheduler.try_acquire(needs) {
         Ok(permits) => Ok(permits),

@@ -143,10 +143,10 @@ impl CallHost {
         std::iter::successors(Some(self), |host| host.parent.as_deref())
     }
 
-    /// The permit of its tool.
-    pub(super) fn tool_permit(&self) -> ToolPermit {
-        let lineage = self.lineage().map(|host| host.call.id).collect();
-        ToolPermit { entry: Arc::clone(&self.entry), lineage }
+    /// The permits of its limits.
+    pub(super) fn tool_permit(&self) -> Option<ToolPermit> {
+        let lineage = || self.lineage().map(|host| host.call.id).collect();
+        self.toolbox.scheduler.permit(&self.entry, &self.call, lineage)
     }
 
     /// Starts the clock of the next attempt.
@@ -627,7 +627,7 @@ impl Port for SourcePort {
 
 /// Acquires the permits of this call again, after a wait without permits.
 pub(super) async fn reacquire(host: &CallHost) -> Result<(), ToolError> {
-    let tools = if host.entry.limit.is_some() { vec![host.tool_permit()] } else { Vec::new() };
+    let tools = host.tool_permit().into_iter().collect();
     let global = host.parent.is_none();
     let permits = acquire::reacquire(&host.toolbox, &host.call, tools, global).await?;
     let mut permits = permits.into_iter();

@@ -1,7 +1,8 @@
-//! The rate limit of a tool.
+//! The rate limits of tools and of shared keys.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use toolpost_core::{Call, Rate, RetryAdvice, ToolError};
@@ -59,6 +60,12 @@ impl Pace {
         }
     }
 
+    /// Whether a call counts in the period until now.
+    fn is_limiting(&self) -> bool {
+        let Ok(latest) = self.latest.try_lock() else { return true };
+        latest.back().is_some_and(|last| now().saturating_duration_since(*last) < self.rate.per)
+    }
+
     async fn next(&self, call: &Call) -> Result<(), Duration> {
         let mut latest = self.latest.lock().await;
         let start = now();
@@ -75,6 +82,23 @@ impl Pace {
         }
         latest.push_back(now());
         Ok(())
+    }
+}
+
+/// The rates that calls share, by their keys.
+#[derive(Default)]
+pub(crate) struct Paces(Mutex<HashMap<(Arc<str>, u32, Duration), Arc<Pace>>>);
+
+impl Paces {
+    pub(super) fn get(&self, key: &Arc<str>, rate: Rate) -> Arc<Pace> {
+        /// The number of keys from which on those that limit no call any more are removed.
+        const MANY: usize = 1_000;
+        let mut paces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if paces.len() >= MANY {
+            paces.retain(|_, pace| Arc::strong_count(pace) > 1 || pace.is_limiting());
+        }
+        let key = (Arc::clone(key), rate.calls, rate.per);
+        Arc::clone(paces.entry(key).or_insert_with(|| Arc::new(Pace::new(rate))))
     }
 }
 

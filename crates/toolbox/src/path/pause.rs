@@ -33,7 +33,7 @@ impl<'a> Pause<'a> {
             let permits = std::mem::take(&mut lock(&host.holding).permits);
             pause.global |= permits.iter().flatten().any(Permits::is_global);
             if permits.iter().flatten().any(|permits| permits.is_of(host.call.id)) {
-                pause.tools.push(host.tool_permit());
+                pause.tools.extend(host.tool_permit());
             }
         }
         pause

@@ -4,19 +4,29 @@
 //! a nested call waits while its ancestors hold permits; the [`WaitGraph`] then detects deadlocks.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use toolpost_core::{Call, CallId, Caller, RetryAdvice, ToolError};
+use toolpost_core::{Call, CallId, CallLimit, Caller, RetryAdvice, ToolError};
 
-use super::clock::sleep_until;
+use super::clock::{now, sleep_until};
 use crate::registry::Entry;
 use crate::waits::{Lineage, Need, Resource, WaitGraph, Waiting};
 
+/// The time after which a waiting call rises by one priority.
+const RISE: Duration = Duration::from_secs(30);
+/// The time between two looks for calls that rise.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Grants permits to calls.
 #[derive(Clone)]
-pub(crate) struct Scheduler(Arc<Mutex<State>>);
+pub(crate) struct Scheduler {
+    state: Arc<Mutex<State>>,
+    /// Random, so that no caller can construct two keys with one hash.
+    hasher: RandomState,
+}
 
 struct State {
     /// The free global permits.
@@ -24,8 +34,9 @@ struct State {
     /// How many calls may wait.
     queue_limit: usize,
     waiting: usize,
-    lanes: [Lane; 4],
+    lanes: [Lane; 5],
     next_ticket: u64,
+    next_look: Instant,
     graph: WaitGraph,
 }
 
@@ -39,17 +50,35 @@ struct Lane {
 
 struct Waiter {
     ticket: u64,
+    /// When it came to its lane.
+    since: Instant,
     needs: Needs,
     wake: oneshot::Sender<Permits>,
     /// Held for their drop.
     _waits: Vec<Waiting>,
 }
 
-/// A permit of a tool with limited concurrency, and the lineage of the call that needs it.
+/// The permits of one call with limited concurrency: that of its tool and of the limit that it shares.
 #[derive(Clone)]
 pub(crate) struct ToolPermit {
     pub(crate) entry: Arc<Entry>,
+    /// The shared limit, and the hash of its key.
+    pub(crate) shared: Option<(Arc<CallLimit>, u64)>,
+    /// The call and its ancestors.
     pub(crate) lineage: Lineage,
+}
+
+impl ToolPermit {
+    /// What the call takes, the limits, and their names.
+    fn resources(&self) -> impl Iterator<Item = (Resource, usize, &str)> {
+        let of_tool =
+            self.entry.limit.map(|limit| (Resource::Permits(self.entry.id), limit, &*self.entry.name));
+        let shared = self
+            .shared
+            .as_ref()
+            .and_then(|(limit, hash)| Some((Resource::Shared(*hash), limit.concurrency?, &*limit.key)));
+        of_tool.into_iter().chain(shared)
+    }
 }
 
 /// The permits that a call needs, all at once.
@@ -122,6 +151,21 @@ impl Lane {
         None
     }
 
+    /// Removes the waiters that came at a time or before.
+    fn take_older(&mut self, time: Option<Instant>) -> Vec<(Caller, Waiter)> {
+        let Some(time) = time else { return Vec::new() };
+        let mut taken = Vec::new();
+        for (caller, queue) in &mut self.waiting {
+            while queue.front().is_some_and(|waiter| waiter.since <= time) {
+                taken.extend(queue.pop_front().map(|waiter| (caller.clone(), waiter)));
+            }
+        }
+        self.waiting.retain(|_, queue| !queue.is_empty());
+        self.turn.retain(|caller| self.waiting.contains_key(caller));
+        taken.sort_by_key(|(_, waiter)| waiter.ticket);
+        taken
+    }
+
     fn remove(&mut self, caller: &Caller, ticket: u64) -> Option<Waiter> {
         let queue = self.waiting.get_mut(caller)?;
         let index = queue.iter().position(|waiter| waiter.ticket == ticket)?;
@@ -140,43 +184,60 @@ impl Lane {
 }
 
 impl State {
-    fn running(&self, entry: &Entry) -> usize {
-        self.graph.count(Resource::Permits(entry.id))
-    }
-
     fn can_run(&self, needs: &Needs) -> bool {
         (!needs.global || self.free > 0)
             && needs
                 .tools
                 .iter()
-                .all(|tool| tool.entry.limit.is_none_or(|limit| self.running(&tool.entry) < limit))
+                .flat_map(ToolPermit::resources)
+                .all(|(resource, limit, _)| self.graph.count(resource) < limit)
     }
 
     fn take(&mut self, needs: &Needs) {
         self.free -= usize::from(needs.global);
         for tool in &needs.tools {
             if let Some(call) = tool.lineage.first() {
-                self.graph.hold(Resource::Permits(tool.entry.id), *call);
+                tool.resources().for_each(|(resource, ..)| self.graph.hold(resource, *call));
             }
         }
     }
 
     /// Records what a call waits for. A nested call that is not yet running must not wait for itself.
     fn record_waits(&self, needs: &Needs, is_running: bool) -> Result<Vec<Waiting>, ToolError> {
-        let waits = needs.tools.iter().map(|ToolPermit { entry, lineage }| {
-            let need = Need::Any(Resource::Permits(entry.id));
+        let resources = needs
+            .tools
+            .iter()
+            .flat_map(|tool| tool.resources().map(|(resource, _, name)| (resource, name, &tool.lineage)));
+        let waits = resources.map(|(resource, name, lineage)| {
+            let need = Need::Any(resource);
             if needs.global || is_running {
                 return Ok(self.graph.wait(lineage, need));
             }
             self.graph.try_wait(lineage, need).ok_or_else(|| {
                 ToolError::precondition(format!(
-                    "all permits of `{}` are held by calls that wait for this one",
-                    entry.name
+                    "all permits of `{name}` are held by calls that wait for this one"
                 ))
                 .suggest("Raise its concurrency, or do not call it from within itself.")
             })
         });
         waits.collect()
+    }
+
+    /// Lets calls that have waited for long rise, so that no stream of urgent calls keeps them out.
+    fn age(&mut self) {
+        let now = now();
+        if self.waiting == 0 || now < self.next_look {
+            return;
+        }
+        self.next_look = now + LOOK;
+        for level in 1..self.lanes.len() {
+            let (lower, upper) = self.lanes.split_at_mut(level);
+            let (Some(lower), Some(upper)) = (lower.last_mut(), upper.first_mut()) else { return };
+            for (caller, mut waiter) in lower.take_older(now.checked_sub(RISE)) {
+                waiter.since += RISE;
+                upper.push(&caller, waiter);
+            }
+        }
     }
 
     /// Evicts one waiter in favor of this call: the newest of the greediest caller at the lowest priority. That priority
@@ -199,18 +260,35 @@ impl State {
 
 impl Scheduler {
     pub(crate) fn new(permits: usize, queue_limit: usize, graph: WaitGraph) -> Self {
-        Self(Arc::new(Mutex::new(State {
+        let state = State {
             free: permits.max(1),
             queue_limit,
             waiting: 0,
             lanes: Default::default(),
             next_ticket: 0,
+            next_look: now(),
             graph,
-        })))
+        };
+        Self { state: Arc::new(Mutex::new(state)), hasher: RandomState::new() }
+    }
+
+    /// The permits that a call needs from limits; none without any.
+    pub(super) fn permit(
+        &self,
+        entry: &Arc<Entry>,
+        call: &Call,
+        lineage: impl FnOnce() -> Lineage,
+    ) -> Option<ToolPermit> {
+        let limit = call.limit.as_ref().filter(|limit| limit.concurrency.is_some());
+        if limit.is_none() && entry.limit.is_none() {
+            return None;
+        }
+        let shared = limit.map(|limit| (Arc::clone(limit), self.hasher.hash_one(&limit.key)));
+        Some(ToolPermit { entry: Arc::clone(entry), shared, lineage: lineage() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn permits(&self, needs: Needs) -> Permits {
@@ -235,7 +313,7 @@ impl Scheduler {
         state.free += usize::from(needs.global);
         for tool in &needs.tools {
             if let Some(call) = tool.lineage.first() {
-                state.graph.release(Resource::Permits(tool.entry.id), *call);
+                tool.resources().for_each(|(resource, ..)| state.graph.release(resource, *call));
             }
         }
         self.grant(state);
@@ -244,6 +322,7 @@ impl Scheduler {
     /// Wakes each waiter that can run now.
     fn grant(&self, mut state: MutexGuard<'_, State>) {
         let mut woken = Vec::new();
+        state.age();
         while state.waiting > 0 {
             let mut lanes = std::mem::take(&mut state.lanes);
             let next = lanes.iter_mut().rev().find_map(|lane| lane.take(|needs| state.can_run(needs)));
@@ -277,13 +356,15 @@ impl Scheduler {
                 return Err(overloaded(state.queue_limit));
             }
         }
+        // Calls that have risen are before this one.
+        state.age();
         let ticket = state.next_ticket;
         state.next_ticket += 1;
         state.waiting += 1;
         let (wake, woken) = oneshot::channel();
         let lane = call.priority as usize;
         if let Some(lane) = state.lanes.get_mut(lane) {
-            lane.push(&call.caller, Waiter { ticket, needs, wake, _waits: waits });
+            lane.push(&call.caller, Waiter { ticket, since: now(), needs, wake, _waits: waits });
         }
         // The permits may have become free since the call tried to take them.
         self.grant(state);
@@ -329,8 +410,9 @@ impl Queued<'_> {
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
         let mut state = self.scheduler.lock();
-        let lane = state.lanes.get_mut(self.call.priority as usize);
-        if lane.is_some_and(|lane| lane.remove(&self.call.caller, self.ticket).is_some()) {
+        // It may have risen.
+        let mut lanes = state.lanes.iter_mut().skip(self.call.priority as usize);
+        if lanes.any(|lane| lane.remove(&self.call.caller, self.ticket).is_some()) {
             state.waiting -= 1;
         }
     }
@@ -381,6 +463,29 @@ mod tests {
         assert_eq!(*order.lock().unwrap(), ["c1", "a1", "b1", "a2", "a3"]);
         let state = scheduler.lock();
         assert_eq!((state.free, state.waiting), (1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_waits_for_long_goes_before_urgent_ones() {
+        let scheduler = Scheduler::new(1, 100, WaitGraph::default());
+        let held = scheduler.try_acquire(needs()).ok().unwrap();
+        let idle = call("a", Priority::Background);
+        let idle = scheduler.enqueue(&idle, needs(), false).unwrap();
+        tokio::time::advance(RISE * 4 + LOOK).await;
+        let urgent = call("b", Priority::Critical);
+        let urgent = scheduler.enqueue(&urgent, needs(), false).unwrap();
+        drop(held);
+        let first = idle.wait().await.unwrap();
+        assert!(scheduler.try_acquire(needs()).is_err());
+        drop(first);
+        drop(urgent.wait().await.unwrap());
+        let (leaves, low) = (call("a", Priority::Low), call("a", Priority::Low));
+        let _held = scheduler.try_acquire(needs()).ok().unwrap();
+        let leaves = scheduler.enqueue(&leaves, needs(), false).unwrap();
+        tokio::time::advance(RISE + LOOK).await;
+        let low = scheduler.enqueue(&low, needs(), false).unwrap();
+        drop((leaves, low));
+        assert_eq!(scheduler.lock().waiting, 0);
     }
 
     #[tokio::test]

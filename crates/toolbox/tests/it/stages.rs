@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use toolpost::{
-    Answer, Approval, Call, Caller, Code, Content, Ctx, Event, Inject, Output, Partial, Priority, Scope,
-    Status, ToolError, ToolSpec, tool, tool_fn,
+    Answer, Approval, Call, CallLimit, Caller, Code, Content, Ctx, Event, Inject, Output, Partial, Priority,
+    Scope, Status, ToolError, ToolSpec, tool, tool_fn,
 };
 use toolpost_testkit::{FixedClock, MemoryPort};
 use toolpost_toolbox::{Settings, Toolbox};
@@ -169,6 +169,47 @@ async fn rates_and_concurrency_are_limited() {
     for output in futures_util::future::join_all(calls).await {
         assert_eq!(output.unwrap().structured, Some(json!(true)));
     }
+}
+
+/// Work for a moment.
+#[tool(policy(placement = "inline"))]
+async fn first(inside: Inject<AtomicU32>) -> bool {
+    let before = inside.fetch_add(1, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    inside.fetch_sub(1, Ordering::SeqCst);
+    before == 0
+}
+
+/// Work for a moment, too; nested calls do not share the limit.
+#[tool(policy(placement = "inline"))]
+async fn second(ctx: &Ctx) -> Result<bool, ToolError> {
+    Ok(ctx.call("first", json!({})).await?.structured == Some(json!(true)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_of_several_tools_share_a_limit() {
+    let toolbox = Toolbox::builder().tool(first).tool(second).provide(AtomicU32::new(0)).build().unwrap();
+    let limit = |concurrency, rate: Option<&str>| {
+        let rate = rate.map(|rate| rate.parse().unwrap());
+        Arc::new(CallLimit { key: "shared".into(), concurrency, rate })
+    };
+    let call = |tool: &str, limit| toolbox.call(Call::new(tool, json!({})).with_limit(limit));
+    let one = limit(Some(1), None);
+    let calls = ["first", "second", "first", "second"].map(|tool| call(tool, Arc::clone(&one)));
+    for reply in futures_util::future::join_all(calls).await {
+        assert_eq!(reply.result.unwrap().structured, Some(json!(true)));
+    }
+    // Without the limit they overlap.
+    let calls = ["first", "first"].map(|tool| toolbox.run(tool, json!({})));
+    let outputs = futures_util::future::join_all(calls).await;
+    assert!(outputs.into_iter().any(|output| output.unwrap().structured == Some(json!(false))));
+    let start = Instant::now();
+    for _ in 0..3 {
+        for tool in ["first", "second"] {
+            call(tool, limit(None, Some("2/1s"))).await.result.unwrap();
+        }
+    }
+    assert!(start.elapsed() >= Duration::from_secs(2));
 }
 
 #[tokio::test(start_paused = true)]
