@@ -248,7 +248,7 @@ pub struct Execution {
 impl Execution {
     fn new(orchestrator: &AgentOrchestrator, work: Work) -> Self {
         Self {
-            cancellation: orchestrator.cancellation.child(),
+            cancellation: Cancellation::never(),
             orchestrator: orchestrator.clone(),
             work,
             input: json!({}),
@@ -322,18 +322,25 @@ impl IntoFuture for Execution {
             }
             let tracker = Arc::new(tracker);
             let sink = Arc::clone(&tracker);
-            let cancellation = self.cancellation;
+            let token = self.orchestrator.cancellation.child();
             let mut run = self
                 .orchestrator
                 .flows
                 .run(plan, self.input)
                 .max_parallel(self.max_concurrent)
-                .cancellation(cancellation)
+                .cancellation(token.clone())
                 .on_progress(move |progress| sink.take(progress));
             if let Some(scope) = self.scope {
                 run = run.scope(scope);
             }
-            let outcome = run.await?;
+            let mut run = run.into_future();
+            let outcome = tokio::select! {
+                outcome = &mut run => outcome?,
+                () = self.cancellation.cancelled() => {
+                    token.cancel();
+                    run.await?
+                }
+            };
             Ok(ExecutionOutcome {
                 run: outcome.id,
                 status: outcome.status,

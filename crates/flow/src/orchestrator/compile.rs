@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{Code, ToolError, did_you_mean, exact_duration};
+use toolpost_core::{Code, Priority, ToolError, did_you_mean, exact_duration};
 use toolpost_toolbox::Toolbox;
 
 use super::agents::Agents;
@@ -119,7 +119,10 @@ impl Compiler<'_> {
         // The step of each task.
         let (homes, all): (Vec<usize>, Vec<&AgentTask>) = tasks.unzip();
         let task_names = Names::new("task", all.iter().map(|task| (task.name.as_str(), task.id())))?;
-        let mut plan = Plan::builder(&workflow.name).description(&workflow.description);
+        let mut plan = Plan::builder(&workflow.name);
+        if !workflow.description.is_empty() {
+            plan = plan.description(&workflow.description);
+        }
         if let Some(timeout) = workflow.timeout {
             plan = plan.timeout(timeout);
         }
@@ -172,7 +175,13 @@ impl Compiler<'_> {
         };
         let agent = self.agents.route(&task.name, &spec.name)?;
         let id = task.id();
-        let mut built = Plan::step(&id).tool(&spec.name).with(parameters).priority(task.priority);
+        let mut built = Plan::step(&id).tool(&spec.name);
+        if parameters != json!({}) {
+            built = built.with(parameters);
+        }
+        if task.priority != Priority::default() {
+            built = built.priority(task.priority);
+        }
         let description = if task.description.is_empty() { &task.name } else { &task.description };
         if *description != id {
             built = built.description(description);

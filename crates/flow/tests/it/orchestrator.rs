@@ -526,7 +526,7 @@ fn cancellation_reaches_the_tasks() {
     assert_eq!((agent.state, agent.current_tasks, agent.waiting_tasks), (AgentState::Cancelled, 0, 0));
     // All of them.
     let outcome = block_on(async {
-        let execution = orchestrator.execute_tasks(tasks.clone());
+        let execution = orchestrator.execute_tasks(tasks.clone()).cancellation(Cancellation::new());
         let (outcome, ()) = tokio::join!(execution.into_future(), async {
             tokio::time::sleep(Duration::from_millis(20)).await;
             orchestrator.cancel();
@@ -555,6 +555,38 @@ fn tasks_go_to_the_agent_with_the_least_load() {
     assert_eq!(agents, ["small", "large", "large", "large", "small", "large", "large", "large", "large"]);
 }
 
+/// The workflow as a file.
+const FILE: &str = "kind: flow
+name: pipeline
+steps:
+  - id: load
+    parallel:
+      - id: a
+        tool: echo
+        with:
+          value: 1
+        priority: high
+        retry:
+          max: 3
+          initial: 1ms
+      - id: b
+        tool: echo
+        with:
+          value: 2
+        retry:
+          max: 3
+          initial: 1ms
+  - id: sum
+    parallel:
+      - id: c
+        tool: echo
+        with:
+          value: ${{ steps.load.output.a + steps.load.output.b }}
+        retry:
+          max: 3
+          initial: 1ms
+";
+
 #[test]
 fn an_execution_is_a_plan_that_is_stored() {
     let (orchestrator, ledger) = orchestrator();
@@ -570,6 +602,7 @@ fn an_execution_is_a_plan_that_is_stored() {
     let execution = orchestrator.execute_workflow(workflow);
     let plan = execution.plan().unwrap();
     assert_eq!(Plan::parse(&plan.to_yaml(), Format::Yaml).unwrap().hash(), plan.hash());
+    assert_eq!(plan.to_yaml(), FILE);
     let outcome = block_on(execution.into_future()).unwrap();
     assert_eq!(output(&outcome, "c"), json!(3));
     let stored = block_on(Flows::new(toolbox(&ledger)).store(store).load(outcome.run)).unwrap();
