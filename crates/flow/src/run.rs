@@ -441,6 +441,7 @@ impl FlowRun {
             Begin::Stored(id) => self.begin_stored(*id, now).await?,
         };
         let mut driver = Driver::new(&self, machine, journal, head);
+        driver.report();
         driver.obey(commands);
         let ended = driver.work().await?;
         let steps = if self.keeps_steps { driver.results().map(StepResults) } else { None };

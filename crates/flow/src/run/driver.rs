@@ -469,16 +469,22 @@ impl<'a> Driver<'a> {
             if let Err(unexpected) = self.machine.apply(event, at) {
                 tracing::warn!(run = %self.run.id, "an event does not fit: {}", unexpected.0);
             }
+            // One event at a time, so that what is shown has the order of what happened.
+            self.report();
+            let commands = self.machine.take_commands();
+            self.obey(commands);
         }
+        Ok(())
+    }
+
+    /// Counts and shows the steps that ended. Some end when the run begins, such as skipped ones.
+    pub(super) fn report(&mut self) {
         for change in self.machine.take_changes() {
             self.head.count(change.result.status);
             if self.run.progress.is_some() {
                 self.show(&ended(change));
             }
         }
-        let commands = self.machine.take_commands();
-        self.obey(commands);
-        Ok(())
     }
 
     /// Gives events to the writer, waits until they are on the disk if asked to, and gives them back.
