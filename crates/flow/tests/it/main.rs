@@ -6,5 +6,7 @@ mod builder;
 mod orchestrator;
 mod plans;
 mod resume;
+mod rows;
 mod runs;
+mod table;
 mod tools;
