@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod code;
+pub mod driver;
 mod event;
 mod journal;
 mod language;

@@ -32,14 +32,19 @@ const MAX_SHOWN: usize = 1_000;
 
 /// What a driver does next.
 #[derive(Debug)]
-pub(crate) enum Command {
+pub enum Command {
     /// Runs an attempt of a step, and reports its end.
     Run(Box<Work>),
     /// Stops a step, and reports its end.
-    Stop { step: Arc<str> },
+    Stop {
+        /// The path of the step.
+        step: Arc<str>,
+    },
     /// A step waits for a signal.
     Await {
+        /// The path of the step.
         step: Arc<str>,
+        /// The name of the signal.
         signal: String,
         /// The question for a person.
         question: Option<String>,
@@ -47,27 +52,39 @@ pub(crate) enum Command {
         until: Option<u64>,
     },
     /// A step waits no longer.
-    Answered { step: Arc<str> },
+    Answered {
+        /// The path of the step.
+        step: Arc<str>,
+    },
     /// The run has ended.
     End,
 }
 
 /// One attempt.
 #[derive(Debug)]
-pub(crate) struct Work {
-    pub(crate) step: Arc<str>,
-    pub(crate) attempt: u32,
-    pub(crate) task: Task,
+pub struct Work {
+    /// The path of the step.
+    pub step: Arc<str>,
+    /// The number of the attempt, from 1.
+    pub attempt: u32,
+    /// What to do.
+    pub task: Task,
     /// The earliest start, in milliseconds since 1970.
-    pub(crate) not_before: u64,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) priority: Priority,
+    pub not_before: u64,
+    /// The limit of the attempt.
+    pub timeout: Option<Duration>,
+    /// The priority of the call.
+    pub priority: Priority,
 }
 
+/// The work of an attempt.
 #[derive(Debug)]
-pub(crate) enum Task {
+pub enum Task {
+    /// A call of a tool.
     Call {
+        /// The tool.
         tool: Arc<str>,
+        /// Its arguments.
         arguments: Arc<Value>,
         /// Whether the failure of the program that the tool runs is a failure.
         is_program: bool,
@@ -78,22 +95,33 @@ pub(crate) enum Task {
 
 /// How a run ended.
 #[derive(Clone, Debug)]
-pub(crate) struct Ended {
-    pub(crate) status: RunStatus,
-    pub(crate) output: Arc<Value>,
-    pub(crate) error: Option<ToolError>,
+pub struct Ended {
+    /// The status.
+    pub status: RunStatus,
+    /// The output of the plan; null unless it succeeded.
+    pub output: Arc<Value>,
+    /// Why it failed or was cancelled.
+    pub error: Option<ToolError>,
 }
 
 /// A step that ended, for progress.
 #[derive(Clone, Debug)]
-pub(crate) struct Change {
-    pub(crate) step: Arc<str>,
+pub struct Change {
+    /// The path of the step.
+    pub step: Arc<str>,
     pub(crate) result: Arc<StepResult>,
+}
+
+impl Change {
+    /// How the step ended.
+    pub fn status(&self) -> StepStatus {
+        self.result.status
+    }
 }
 
 /// An event that does not fit the run.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Unexpected(pub(crate) String);
+pub struct Unexpected(pub String);
 
 /// One thing to do within the machine.
 #[derive(Debug)]
@@ -111,7 +139,7 @@ enum Agenda {
 }
 
 /// A run of a plan.
-pub(crate) struct Machine {
+pub struct Machine {
     plan: Arc<Plan>,
     run: RunId,
     instances: Instances,
@@ -138,9 +166,15 @@ pub(crate) struct Machine {
     now: u64,
 }
 
+impl std::fmt::Debug for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Machine").field("run", &self.run).field("ended", &self.ended).finish_non_exhaustive()
+    }
+}
+
 impl Machine {
-    /// A run that starts now.
-    pub(crate) fn new(plan: &Arc<Plan>, run: RunId, input: Value, now: Timestamp) -> Self {
+    /// A run that starts now. Its inputs are those of [`Plan::complete`].
+    pub fn new(plan: &Arc<Plan>, run: RunId, input: Value, now: Timestamp) -> Self {
         let mut machine = Self {
             run,
             instances: Instances::default(),
@@ -170,17 +204,17 @@ impl Machine {
     }
 
     /// The commands since the last call.
-    pub(crate) fn take_commands(&mut self) -> Vec<Command> {
+    pub fn take_commands(&mut self) -> Vec<Command> {
         std::mem::take(&mut self.commands)
     }
 
     /// The steps that ended since the last call.
-    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+    pub fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
 
     /// The end of the run.
-    pub(crate) fn ended(&self) -> Option<&Ended> {
+    pub fn ended(&self) -> Option<&Ended> {
         self.ended.as_ref()
     }
 
@@ -195,12 +229,12 @@ impl Machine {
     }
 
     /// The limit of the whole run.
-    pub(crate) fn plan_timeout(&self) -> Option<Duration> {
+    pub fn plan_timeout(&self) -> Option<Duration> {
         self.plan.timeout
     }
 
     /// The names of the signals that steps wait for, the first thousand.
-    pub(crate) fn awaited(&self) -> impl Iterator<Item = &str> {
+    pub fn awaited(&self) -> impl Iterator<Item = &str> {
         self.waiting.keys().take(MAX_SHOWN).map(String::as_str)
     }
 
@@ -208,7 +242,7 @@ impl Machine {
     ///
     /// # Errors
     /// The event is not one of this run now. The run is unchanged.
-    pub(crate) fn apply(&mut self, event: FlowEvent, at: Timestamp) -> Result<(), Unexpected> {
+    pub fn apply(&mut self, event: FlowEvent, at: Timestamp) -> Result<(), Unexpected> {
         self.now = at.as_micros() / 1_000;
         // They change nothing, and may be stored after the end.
         if matches!(event, FlowEvent::StepStarted { .. } | FlowEvent::Resumed { .. }) {

@@ -362,7 +362,7 @@ impl Plan {
     ///
     /// # Errors
     /// `INVALID_INPUT` for inputs that do not match the schema.
-    pub(crate) fn complete(&self, input: Value) -> Result<Value, ToolError> {
+    pub fn complete(&self, input: Value) -> Result<Value, ToolError> {
         let mut input = if input.is_null() { Value::Object(Map::new()) } else { input };
         if let (Some(given), Some(known)) =
             (input.as_object_mut(), self.input.as_value().get("properties").and_then(Value::as_object))

@@ -10,11 +10,12 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use toolpost_core::{
-    Answer, BoxFuture, Call, CallId, CallRecord, Cancellation, Code, Priority, Question, QuestionKind, Reply,
+    Answer, BoxFuture, Call, CallId, CallRecord, Cancellation, Priority, Question, QuestionKind, Reply,
     ToolError,
 };
 
 use super::{Durability, FlowProgress, FlowRun, Stored};
+use crate::driver;
 use crate::event::FlowEvent;
 use crate::journal::{Batch, FlowSummary, Stamped, ToolErrorText};
 use crate::machine::{Change, Command, Ended, Machine, Task, Work};
@@ -203,61 +204,40 @@ impl<'a> Driver<'a> {
                 self.push(FlowEvent::StepCancelled { step: work.step.to_string() });
                 continue;
             }
-            let Work { step, attempt, task, timeout, priority, .. } = *work;
-            let Task::Call { tool, arguments, is_program } = task else { continue };
+            let Task::Call { tool, is_program, .. } = &work.task else { continue };
+            let (step, is_program) = (Arc::clone(&work.step), *is_program);
             if self.run.progress.is_some() {
-                let (step, tool) = (Arc::clone(&step), Arc::clone(&tool));
-                self.show(&FlowProgress::Started { step, tool, attempt });
+                let (step, tool) = (Arc::clone(&step), Arc::clone(tool));
+                self.show(&FlowProgress::Started { step, tool, attempt: work.attempt });
             }
             if self.journal.is_some() {
-                self.push(FlowEvent::StepStarted { step: step.to_string(), attempt });
+                self.push(FlowEvent::StepStarted { step: step.to_string(), attempt: work.attempt });
             }
-            let call = self.call(&step, &tool, arguments, timeout, priority, token.clone());
+            let Some(call) = self.call(&work, token.clone()) else { continue };
             let toolbox = self.run.flows.toolbox.clone();
             self.active += 1;
             self.in_flight.push(Box::pin(async move {
                 let Reply { result, record, .. } = toolbox.call(call).await;
-                let step = step.to_string();
-                let result = result.map(|output| output.result_value());
-                let result = if is_program { result.and_then(program) } else { result };
-                let event = match result {
-                    Ok(output) => FlowEvent::StepSucceeded { step, output },
-                    Err(error) if error.code() == Code::Cancelled && token.is_cancelled() => {
-                        FlowEvent::StepCancelled { step }
-                    }
-                    Err(error) => FlowEvent::StepFailed { step, error },
-                };
+                let event = driver::attempt_event(&step, result, is_program, token.is_cancelled());
                 Done::Called { event, record }
             }));
         }
     }
 
-    fn call(
-        &self,
-        step: &str,
-        tool: &str,
-        arguments: Arc<Value>,
-        timeout: Option<Duration>,
-        priority: Priority,
-        token: Cancellation,
-    ) -> Call {
-        let mut call = Call::new(tool, arguments).with_caller(self.run.caller.clone());
+    fn call(&self, work: &Work, token: Cancellation) -> Option<Call> {
+        let mut call =
+            driver::call(self.run.id, work)?.with_caller(self.run.caller.clone()).with_cancellation(token);
         if let Some((parent, depth)) = self.run.parent {
             call.parent = Some(parent);
             call.depth = depth.saturating_add(1);
         }
-        call.options.timeout = timeout;
-        call = call
-            .with_priority(priority)
-            .with_cancellation(token)
-            .with_idempotency_key(format!("{}/{step}", self.run.id));
         if let Some(scope) = &self.run.scope {
             call = call.with_scope(scope.clone());
         }
         if let Some(port) = &self.run.port {
             call = call.with_port(Arc::clone(port));
         }
-        call
+        Some(call)
     }
 
     /// Works until the run has ended.
@@ -529,36 +509,4 @@ impl<'a> Driver<'a> {
 fn ended(Change { step, result }: Change) -> FlowProgress {
     let output = Arc::clone(&result.output.json);
     FlowProgress::Ended { step, status: result.status, output, error: result.error.clone() }
-}
-
-/// The result of a tool that runs a program; an error if the program failed.
-fn program(result: Value) -> Result<Value, ToolError> {
-    let verdict = &result["verdict"];
-    let kind = verdict["kind"].as_str().unwrap_or("ok");
-    if kind == "ok" {
-        return Ok(result);
-    }
-    let last_words = || {
-        /// The maximum number of characters.
-        const MAX: usize = 200;
-        let errors = result["stderr"].as_str().unwrap_or_default();
-        let line = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-        let line: String = line.chars().take(MAX).collect();
-        if line.is_empty() { line } else { format!(": {line}") }
-    };
-    Err(match kind {
-        "exit" => {
-            let status = &verdict["code"];
-            let message = format!("the program ended with exit status {status}{}", last_words());
-            ToolError::dependency(message).with("exit_code", status.clone())
-        }
-        "signal" => {
-            let signal = &verdict["signal"];
-            let message = format!("the program was ended by signal {signal}{}", last_words());
-            ToolError::dependency(message).with("signal", signal.clone())
-        }
-        "timeout" => ToolError::timeout("the program reached its time limit"),
-        other => ToolError::limit(format!("the sandbox stopped the program: `{other}`"))
-            .with("verdict", verdict.clone()),
-    })
 }

@@ -1,0 +1,80 @@
+//! For another driver of runs: the machine, its commands, and the calls of steps.
+//!
+//! A driver holds a [`Machine`]. It obeys the commands of [`Machine::take_commands`], and gives each event that follows to
+//! [`Machine::apply`], until [`Machine::ended`] has a value:
+//!
+//! - [`Command::Run`]: at [`Work::not_before`], call the tool with [`call`] and apply [`attempt_event`]; for
+//!   [`Task::Wait`], apply [`FlowEvent::StepSucceeded`] with null at that time.
+//! - [`Command::Stop`]: stop the call or wait, and apply the event of its end, [`FlowEvent::StepCancelled`] in general.
+//! - [`Command::Await`]: apply [`FlowEvent::Signal`] when a value of that name arrives, or [`FlowEvent::StepFailed`] at
+//!   the end of the wait. Signals that no step waits for are applied too: the machine holds them.
+//!
+//! The same events with the same times give the same commands, so a driver that stores events resumes a run by applying
+//! them again. [`Flows`](crate::Flows) is the driver of one machine.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use toolpost_core::{Call, Code, Output, RunId, ToolError};
+
+use crate::event::FlowEvent;
+pub use crate::machine::{Change, Command, Ended, Machine, Task, Unexpected, Work};
+
+/// The call of an attempt, with the idempotency key `RUN/STEP`; `None` for a wait.
+pub fn call(run: RunId, work: &Work) -> Option<Call> {
+    let Task::Call { tool, arguments, .. } = &work.task else { return None };
+    let mut call = Call::new(&**tool, Arc::clone(arguments));
+    call.options.timeout = work.timeout;
+    Some(call.with_priority(work.priority).with_idempotency_key(format!("{run}/{}", work.step)))
+}
+
+/// The event of an attempt that has ended.
+///
+/// `is_program` is that of the [`Task`]; `is_stopped` says whether the driver stopped the call.
+pub fn attempt_event(
+    step: &str,
+    result: Result<Output, ToolError>,
+    is_program: bool,
+    is_stopped: bool,
+) -> FlowEvent {
+    let step = step.to_owned();
+    let result = result.map(|output| output.result_value());
+    let result = if is_program { result.and_then(program) } else { result };
+    match result {
+        Ok(output) => FlowEvent::StepSucceeded { step, output },
+        Err(error) if error.code() == Code::Cancelled && is_stopped => FlowEvent::StepCancelled { step },
+        Err(error) => FlowEvent::StepFailed { step, error },
+    }
+}
+
+/// The result of a tool that runs a program; an error if the program failed.
+fn program(result: Value) -> Result<Value, ToolError> {
+    let verdict = &result["verdict"];
+    let kind = verdict["kind"].as_str().unwrap_or("ok");
+    if kind == "ok" {
+        return Ok(result);
+    }
+    let last_words = || {
+        /// The maximum number of characters.
+        const MAX: usize = 200;
+        let errors = result["stderr"].as_str().unwrap_or_default();
+        let line = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+        let line: String = line.chars().take(MAX).collect();
+        if line.is_empty() { line } else { format!(": {line}") }
+    };
+    Err(match kind {
+        "exit" => {
+            let status = &verdict["code"];
+            let message = format!("the program ended with exit status {status}{}", last_words());
+            ToolError::dependency(message).with("exit_code", status.clone())
+        }
+        "signal" => {
+            let signal = &verdict["signal"];
+            let message = format!("the program was ended by signal {signal}{}", last_words());
+            ToolError::dependency(message).with("signal", signal.clone())
+        }
+        "timeout" => ToolError::timeout("the program reached its time limit"),
+        other => ToolError::limit(format!("the sandbox stopped the program: `{other}`"))
+            .with("verdict", verdict.clone()),
+    })
+}
