@@ -3,7 +3,7 @@
 //! A driver holds a [`Machine`]. It obeys the commands of [`Machine::take_commands`], and gives each event that follows to
 //! [`Machine::apply`], until [`Machine::ended`] has a value:
 //!
-//! - [`Command::Run`]: at [`Work::not_before`], call the tool with [`call`] and apply [`attempt_event`]; for
+//! - [`Command::Run`]: at [`Work::not_before`], make the call of [`call`] with [`reply`] and apply [`attempt_event`]; for
 //!   [`Task::Wait`], apply [`FlowEvent::StepSucceeded`] with null at that time.
 //! - [`Command::Stop`]: stop the call or wait, and apply the event of its end, [`FlowEvent::StepCancelled`] in general.
 //! - [`Command::Await`]: apply [`FlowEvent::Signal`] when a value of that name arrives, or [`FlowEvent::StepFailed`] at
@@ -12,20 +12,38 @@
 //! The same events with the same times give the same commands, so a driver that stores events resumes a run by applying
 //! them again. [`Flows`](crate::Flows) is the driver of one machine.
 
+mod heartbeat;
+
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
-use toolpost_core::{Call, Code, Output, RunId, ToolError};
+use toolpost_core::{Call, Code, Output, Reply, RunId, ToolError};
+use toolpost_toolbox::Toolbox;
 
 use crate::event::FlowEvent;
-pub use crate::machine::{Change, Command, Ended, Machine, Task, Unexpected, Work};
+pub use crate::machine::{AttemptSettings, Change, Command, Ended, Machine, Task, Unexpected, Work};
 
-/// The call of an attempt, with the idempotency key `RUN/STEP`; `None` for a wait.
+/// The call of an attempt, with the idempotency key `RUN/STEP` and the limit that it shares; `None` for a wait. Its record
+/// has the pool as metadata.
 pub fn call(run: RunId, work: &Work) -> Option<Call> {
-    let Task::Call { tool, arguments, .. } = &work.task else { return None };
+    let Task::Call { tool, arguments, settings, .. } = &work.task else { return None };
     let mut call = Call::new(&**tool, Arc::clone(arguments));
     call.options.timeout = work.timeout;
+    if let Some(settings) = settings {
+        call.limit.clone_from(&settings.limit);
+        let pool = settings.pool.as_deref().map(|pool| ("pool".to_owned(), Value::from(pool)));
+        call.options.metadata.extend(pool);
+    }
     Some(call.with_priority(work.priority).with_idempotency_key(format!("{run}/{}", work.step)))
+}
+
+/// Makes a call, and stops it if it shows no progress for the time of its heartbeat.
+pub async fn reply(toolbox: &Toolbox, call: Call, heartbeat: Option<Duration>) -> Reply {
+    match heartbeat {
+        Some(limit) => heartbeat::reply(toolbox, call, limit).await,
+        None => toolbox.call(call).await,
+    }
 }
 
 /// The event of an attempt that has ended.

@@ -4,20 +4,23 @@
 //! block is a [`Scope`]; a step of a scope is started when all steps that it needs have ended. What ends a scope ends the
 //! step that opened it, up to the run. An agenda takes the place of recursion.
 
+mod call;
 mod limit;
 mod map;
 mod scope;
 #[cfg(test)]
 mod simulation;
+mod wait;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolpost_core::{Priority, RunId, Timestamp, ToolError, parse_duration};
+use toolpost_core::{CallLimit, Priority, RunId, Timestamp, ToolError};
 
 use self::scope::{Instances, Key, Owner, Place, Scope, State, Stop, Undo};
+pub(crate) use self::wait::wait_time;
 use crate::event::FlowEvent;
 use crate::names::{Known, Names, Shared, Variable};
 use crate::outcome::{RunStatus, StepResult, StepStatus};
@@ -25,8 +28,6 @@ use crate::plan::{Action, Block, BlockOutput, FailurePolicy, OnError, Plan, Step
 
 /// The maximum number of items of a map.
 const MAX_ITEMS: usize = 10_000_000;
-/// The maximum number of signals that no step waits for yet.
-const MAX_SIGNALS: usize = 1_000;
 /// The maximum number of awaited signals that others see.
 const MAX_SHOWN: usize = 1_000;
 
@@ -88,9 +89,31 @@ pub enum Task {
         arguments: Arc<Value>,
         /// Whether the failure of the program that the tool runs is a failure.
         is_program: bool,
+        /// How it is made; none for the usual way.
+        settings: Option<Box<AttemptSettings>>,
     },
     /// Nothing but the wait.
     Wait,
+}
+
+/// How a call is made.
+#[derive(Debug, Default)]
+pub struct AttemptSettings {
+    /// The workers that make it, in a cluster.
+    pub pool: Option<Arc<str>>,
+    /// A limit that it shares.
+    pub limit: Option<Arc<CallLimit>>,
+    /// The longest time without progress.
+    pub heartbeat: Option<Duration>,
+    pub(crate) cache: Option<Caching>,
+}
+
+/// When an earlier output stands for a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Caching {
+    pub(crate) ttl: Duration,
+    /// The files that the output depends on.
+    pub(crate) files: Vec<String>,
 }
 
 /// How a run ended.
@@ -199,6 +222,7 @@ impl Machine {
         ];
         let root = machine.open(&plan.body, variables, None, Owner::Run, "".into());
         machine.root = machine.instances.get(root).map(|scope| Arc::clone(&scope.known));
+        machine.begin_run_limit(root);
         machine.work();
         machine
     }
@@ -226,11 +250,6 @@ impl Machine {
     /// Whether a driver works on a step.
     pub(crate) fn is_working(&self, step: &str) -> bool {
         self.working.contains_key(step)
-    }
-
-    /// The limit of the whole run.
-    pub fn plan_timeout(&self) -> Option<Duration> {
-        self.plan.timeout
     }
 
     /// The names of the signals that steps wait for, the first thousand.
@@ -381,16 +400,9 @@ impl Machine {
         let invalid = ToolError::invalid_input;
         let known = self.instances.get(place.scope).map(|scope| Arc::clone(&scope.known));
         match &step.action {
-            Action::Tool { tool, arguments, is_program } => {
-                let arguments = arguments.shared(names).map_err(invalid)?;
-                self.run(
-                    place,
-                    step,
-                    path,
-                    Task::Call { tool: Arc::clone(tool), arguments, is_program: *is_program },
-                    1,
-                    Duration::ZERO,
-                );
+            Action::Tool { .. } => {
+                let task = self.task(step, names).map_err(invalid)?;
+                self.run(place, step, path, task, 1, Duration::ZERO);
             }
             Action::Wait(template) => {
                 let value = template.value(names).map_err(invalid)?;
@@ -412,7 +424,6 @@ impl Machine {
                 let variables = self.variables(place);
                 let key = self.open(body, variables, known, Owner::Group(place), Arc::clone(path));
                 self.set(place, State::Inside(key));
-                self.begin_limit(place, step, path);
             }
             Action::Map { list, .. } => {
                 let items = match list.value(names).map_err(invalid)? {
@@ -438,9 +449,9 @@ impl Machine {
                 variables.extend(run.map(|run| ("run".into(), run)));
                 let key = self.open(&plan.body, variables, None, Owner::Group(place), Arc::clone(path));
                 self.set(place, State::Inside(key));
-                self.begin_limit(place, step, path);
             }
         }
+        self.begin_limit(place, step, path);
         Ok(())
     }
 
@@ -460,59 +471,6 @@ impl Machine {
     /// The time after a delay, in milliseconds since 1970.
     fn after(&self, delay: Duration) -> u64 {
         self.now.saturating_add(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX))
-    }
-
-    fn wait_for(
-        &mut self,
-        place: Place,
-        step: &Step,
-        path: &Arc<str>,
-        signal: String,
-        question: Option<String>,
-    ) {
-        if let Some(value) = pop(&mut self.signals, &signal) {
-            self.early_signals -= 1;
-            self.answered(place, question.is_some(), value);
-            return;
-        }
-        self.waiting.entry(signal.clone()).or_default().push_back(place);
-        self.working.insert(Arc::clone(path), place);
-        self.set(place, State::Waiting { signal: signal.clone(), is_approval: question.is_some() });
-        let until = step.timeout.map(|timeout| self.after(timeout));
-        self.commands.push(Command::Await { step: Arc::clone(path), signal, question, until });
-    }
-
-    fn signal(&mut self, name: String, value: Value) -> Result<(), Unexpected> {
-        let Some(place) = pop(&mut self.waiting, &name) else {
-            if self.early_signals >= MAX_SIGNALS {
-                return Err(Unexpected(format!("more than {MAX_SIGNALS} signals wait for a step")));
-            }
-            self.early_signals += 1;
-            self.signals.entry(name).or_default().push_back(value);
-            return Ok(());
-        };
-        let state = self.instances.get(place.scope).and_then(|scope| scope.states.get(place.step));
-        let is_approval = matches!(state, Some(State::Waiting { is_approval: true, .. }));
-        if let Some((_, path)) = self.step(place) {
-            self.working.remove(&path);
-            self.commands.push(Command::Answered { step: path });
-        }
-        self.answered(place, is_approval, value);
-        Ok(())
-    }
-
-    fn answered(&mut self, place: Place, is_approval: bool, value: Value) {
-        let is_denied = is_approval && value.get("approved").and_then(Value::as_bool) != Some(true);
-        if is_denied {
-            let comment = value.get("comment").and_then(Value::as_str).map(|text| format!(": {text}"));
-            let error = ToolError::new(
-                toolpost_core::Code::Permission,
-                format!("it was denied{}", comment.unwrap_or_default()),
-            );
-            self.step_failed(place, error);
-        } else {
-            self.finish(place, StepStatus::Succeeded, Arc::new(value), None);
-        }
     }
 
     fn set(&mut self, place: Place, state: State) {
@@ -541,35 +499,13 @@ impl Machine {
         let key = format!("{} {path}", self.run);
         match step.retry.delay(error, attempt, &key) {
             Some(delay) if !is_stopping => {
-                let names = self.names(place);
-                let task = match (&step.action, names) {
-                    (Action::Tool { tool, arguments, is_program }, Some(names)) => {
-                        arguments.shared(&names).map(|arguments| Task::Call {
-                            tool: Arc::clone(tool),
-                            arguments,
-                            is_program: *is_program,
-                        })
-                    }
-                    _ => Err("only a call is tried again".to_owned()),
-                };
-                match task {
+                let Some(names) = self.names(place) else { return };
+                match self.task(step, &names) {
                     Ok(task) => self.run(place, step, &path, task, attempt + 1, delay),
                     Err(reason) => self.step_failed(place, ToolError::invalid_input(reason)),
                 }
             }
             _ => self.step_failed(place, error.clone()),
-        }
-    }
-
-    fn forget_wait(&mut self, place: Place) {
-        let state = self.instances.get(place.scope).and_then(|scope| scope.states.get(place.step));
-        if let Some(State::Waiting { signal, .. }) = state
-            && let Some(places) = self.waiting.get_mut(signal)
-        {
-            places.retain(|other| *other != place);
-            if places.is_empty() {
-                self.waiting.remove(signal);
-            }
         }
     }
 
@@ -600,6 +536,7 @@ impl Machine {
         let Some((block, path)) = self.step(place) else { return };
         let Some(step) = block.steps.get(place.step) else { return };
         self.forget_wait(place);
+        self.end_limit(step, &path);
         let mut variables = if step.undo.is_some() { self.variables(place) } else { Vec::new() };
         let is_undoing = self.ending.is_some();
         let Some(scope) = self.instances.get_mut(place.scope) else { return };
@@ -728,7 +665,7 @@ impl Machine {
         let is_enough = match block.failure {
             FailurePolicy::FailFast | FailurePolicy::Continue => scope.failed == 0,
             FailurePolicy::Quorum(count) => scope.succeeded >= count,
-        };
+        } && !scope.is_late;
         if !is_enough {
             let error = scope.error.clone().unwrap_or_else(|| ToolError::dependency("no step succeeded"));
             return Err(match (block.failure, scope.failed) {
@@ -766,14 +703,11 @@ impl Machine {
         let result = if is_cancelled { Err(None) } else { Self::result(&scope).map_err(Some) };
         match scope.owner {
             Owner::Run => self.root_closed(result),
-            Owner::Group(place) => {
-                self.end_limit(place);
-                match result {
-                    Ok(output) => self.group_closed(place, &scope, output),
-                    Err(Some(error)) => self.step_failed(place, error),
-                    Err(None) => self.finish(place, StepStatus::Cancelled, Arc::default(), None),
-                }
-            }
+            Owner::Group(place) => match result {
+                Ok(output) => self.group_closed(place, &scope, output),
+                Err(Some(error)) => self.step_failed(place, error),
+                Err(None) => self.finish(place, StepStatus::Cancelled, Arc::default(), None),
+            },
             Owner::Handler(place) => match result {
                 Ok(output) => self.finish(place, StepStatus::Succeeded, output, None),
                 Err(Some(error)) => self.finish(place, StepStatus::Failed, Arc::default(), Some(error)),
@@ -869,40 +803,6 @@ impl Machine {
             }
         }
     }
-}
-
-/// The time of a wait from `now` in milliseconds since 1970: a duration, or until a time.
-pub(crate) fn wait_time(value: &Value, now: u64) -> Result<Duration, String> {
-    let wrong = || {
-        format!(
-            "`wait` is a duration such as `5m` or a time such as `2030-01-31T08:00:00Z`, not {}",
-            short(value)
-        )
-    };
-    match value {
-        Value::Number(seconds) => {
-            let seconds = seconds.as_f64().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-            seconds.ok_or_else(wrong)
-        }
-        Value::String(text) => match parse_duration(text) {
-            Ok(duration) => Ok(duration),
-            Err(_) => {
-                let until: Timestamp = serde_json::from_value(json!(text)).map_err(|_| wrong())?;
-                Ok(Duration::from_millis((until.as_micros() / 1_000).saturating_sub(now)))
-            }
-        },
-        _ => Err(wrong()),
-    }
-}
-
-/// Takes the first value of a name; no name stays without a value.
-fn pop<T>(queues: &mut BTreeMap<String, VecDeque<T>>, name: &str) -> Option<T> {
-    let queue = queues.get_mut(name)?;
-    let first = queue.pop_front();
-    if queue.is_empty() {
-        queues.remove(name);
-    }
-    first
 }
 
 /// The error of a step, for the block around it.

@@ -2,6 +2,7 @@
 
 mod actions;
 mod builder;
+mod calls;
 pub(crate) mod check;
 mod files;
 pub(crate) mod node;
@@ -19,6 +20,7 @@ use sha2::{Digest as _, Sha256};
 use toolpost_core::{Code, Priority, Schema, ToolError, ToolSpec, hex};
 
 pub use self::builder::{PlanBuilder, StepBuilder};
+pub(crate) use self::calls::{CacheSettings, CallSettings, LimitSettings};
 pub use self::node::{Format, Position};
 use crate::template::{Expression, Template};
 
@@ -113,6 +115,8 @@ pub(crate) struct Step {
     /// The limit of one attempt, of a wait, or of a block.
     pub(crate) timeout: Option<Duration>,
     pub(crate) priority: Priority,
+    /// How its call is made; none for the usual way.
+    pub(crate) call: Option<Box<CallSettings>>,
     pub(crate) on_error: OnError,
     /// What undoes the step if the run fails later.
     pub(crate) undo: Option<Arc<Block>>,
@@ -379,6 +383,15 @@ impl Plan {
 }
 
 impl Step {
+    /// The time limit of a block: its own, or that of the sub-flow.
+    pub(crate) fn block_limit(&self) -> Option<Duration> {
+        match &self.action {
+            Action::Flow { plan, .. } => self.timeout.into_iter().chain(plan.timeout).min(),
+            Action::Group(_) | Action::Map { .. } | Action::Loop { .. } => self.timeout,
+            _ => None,
+        }
+    }
+
     /// The blocks within it.
     pub(crate) fn blocks(&self) -> Vec<&Arc<Block>> {
         let mut blocks = match &self.action {
@@ -396,6 +409,7 @@ impl Step {
     /// The expressions of the step itself, not those of its blocks.
     pub(crate) fn expressions(&self) -> Vec<&Expression> {
         let mut all: Vec<&Expression> = self.when.iter().collect();
+        all.extend(self.call.iter().flat_map(|call| call.expressions()));
         match &self.action {
             Action::Tool { arguments: template, .. }
             | Action::Wait(template)

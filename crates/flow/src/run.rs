@@ -1,5 +1,6 @@
 //! Runs on this machine: how they begin, and stored ones.
 
+mod cache;
 mod driver;
 
 use std::collections::HashMap;

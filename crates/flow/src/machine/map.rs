@@ -98,7 +98,7 @@ impl Machine {
         let is_enough = match failure {
             FailurePolicy::FailFast | FailurePolicy::Continue => map.succeeded == map.items.len(),
             FailurePolicy::Quorum(count) => map.succeeded >= count,
-        };
+        } && !map.is_late;
         let error = map
             .error
             .take()

@@ -71,12 +71,23 @@ pub(super) struct MapState {
     pub(super) failed: usize,
     pub(super) error: Option<ToolError>,
     pub(super) is_stopping: bool,
+    /// Whether it reached its time limit.
+    pub(super) is_late: bool,
 }
 
 impl MapState {
     pub(super) fn new(items: Vec<Value>) -> Self {
         let running = BTreeSet::new();
-        Self { items, next: 0, running, succeeded: 0, failed: 0, error: None, is_stopping: false }
+        Self {
+            items,
+            next: 0,
+            running,
+            succeeded: 0,
+            failed: 0,
+            error: None,
+            is_stopping: false,
+            is_late: false,
+        }
     }
 }
 
@@ -122,6 +133,8 @@ pub(super) struct Scope {
     /// The error of the first step that failed.
     pub(super) error: Option<ToolError>,
     pub(super) stopping: Option<Stop>,
+    /// Whether it reached its time limit.
+    pub(super) is_late: bool,
 }
 
 impl Scope {
@@ -141,6 +154,7 @@ impl Scope {
             first: None,
             error: None,
             stopping: None,
+            is_late: false,
             known,
             owner,
             path,

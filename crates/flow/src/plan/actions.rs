@@ -63,7 +63,7 @@ impl Reader {
                 let (at, node) = members.take("wait")?;
                 let template = self.template(node, path, "wait")?;
                 if let Template::Constant(value) = &template
-                    && super::super::machine::wait_time(value, 0).is_err()
+                    && crate::machine::wait_time(value, 0).is_err()
                 {
                     self.problem(
                         at,
@@ -292,13 +292,6 @@ impl Reader {
         let (_, node) = members.take("flow")?;
         let input = self.arguments(members, path);
         let plan = self.plan(node, path)?;
-        if plan.timeout.is_some() {
-            self.problem(
-                node.at,
-                path,
-                "`timeout` of a plan is that of a whole run; give it to steps of the sub-flow",
-            );
-        }
         if !plan.tools.is_empty() {
             tracing::debug!(flow = path, "the tools of a sub-flow are those of the outer plan");
         }

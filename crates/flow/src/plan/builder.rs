@@ -252,6 +252,26 @@ impl StepBuilder {
         self.member("priority", serde_json::json!(priority))
     }
 
+    /// Sets the workers of a cluster that make the call.
+    pub fn pool(self, name: impl Into<String>) -> Self {
+        self.member("pool", name.into())
+    }
+
+    /// Sets a limit that calls with one key share: an object with `key`, `concurrency` and `rate`.
+    pub fn limit(self, limit: impl Into<Value>) -> Self {
+        self.member("limit", limit)
+    }
+
+    /// Sets the longest time of a call without progress.
+    pub fn heartbeat(self, time: Duration) -> Self {
+        self.member("heartbeat", exact_duration(time))
+    }
+
+    /// Keeps the output for the same call later: a duration, or an object with `ttl` and `files`.
+    pub fn cache(self, cache: impl Into<Value>) -> Self {
+        self.member("cache", cache)
+    }
+
     /// Sets the failure policy of a map or a block: `fail_fast`, `continue` or `{ "quorum": 2 }`.
     pub fn failure(self, policy: impl Into<Value>) -> Self {
         self.member("failure", policy)

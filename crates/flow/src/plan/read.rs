@@ -157,7 +157,7 @@ impl Reader {
         }
     }
 
-    fn duration(&mut self, node: &Node, step: &str, what: &str) -> Option<Duration> {
+    pub(super) fn duration(&mut self, node: &Node, step: &str, what: &str) -> Option<Duration> {
         let text = match &node.content {
             Content::Text(text) => text.clone(),
             Content::Number(number) => format!("{number}s"),
@@ -523,6 +523,7 @@ impl Reader {
             let text = self.text(node, &path, "priority")?;
             text.parse::<Priority>().map_err(|message| self.problem(at, &path, message)).ok()
         });
+        let call = self.call_settings(&mut members, &path);
         let on_error = members.take("on_error");
         let undo = members.take("compensate");
         self.check_limits(&members, &path, timeout.is_some(), retry.max > 0);
@@ -565,6 +566,7 @@ impl Reader {
             retry,
             timeout,
             priority: priority.unwrap_or_default(),
+            call: (!call.is_empty()).then(|| Box::new(call)),
             on_error,
             undo,
         };
@@ -575,18 +577,11 @@ impl Reader {
     /// Rejects limits of steps that cannot have them.
     fn check_limits(&mut self, members: &Members<'_>, path: &str, has_timeout: bool, has_retry: bool) {
         let is_call = ["tool", "code", "command"].iter().any(|action| members.has(action));
-        let has_limit = ["signal", "approve", "parallel", "sequential", "pipeline", "race", "flow"]
-            .iter()
-            .any(|action| members.has(action));
         if has_retry && !is_call {
             self.problem(members.at, path, "`retry` is for calls: give it to the steps within");
         }
-        if has_timeout && !is_call && !has_limit {
-            self.problem(
-                members.at,
-                path,
-                "`timeout` is for calls, blocks, and waits for a person or a signal",
-            );
+        if has_timeout && members.has("wait") {
+            self.problem(members.at, path, "a `wait` has no `timeout`: it is its own");
         }
     }
 

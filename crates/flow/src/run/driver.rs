@@ -14,6 +14,7 @@ use toolpost_core::{
     ToolError,
 };
 
+use super::cache::StepCache;
 use super::{Durability, FlowProgress, FlowRun, Stored};
 use crate::driver;
 use crate::event::FlowEvent;
@@ -29,9 +30,13 @@ const UNSEEN: Duration = Duration::from_millis(50);
 const BATCH: usize = 512;
 /// The time in which stopped calls must end.
 const GRACE: Duration = Duration::from_secs(10);
-/// A call in the order of its priority, then of its creation.
+/// The time by which one priority goes before the next lower one, in milliseconds: as long as a call waits in a toolbox
+/// until it rises.
+const RISE: u64 = 30_000;
+
+/// A call in the order of its time, which is later for a lower priority, then of its creation.
 struct Queued {
-    priority: Priority,
+    time: u64,
     number: u64,
     work: Box<Work>,
 }
@@ -52,14 +57,18 @@ impl PartialOrd for Queued {
 
 impl Ord for Queued {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.priority.cmp(&other.priority).then_with(|| other.number.cmp(&self.number))
+        (other.time, other.number).cmp(&(self.time, self.number))
     }
 }
 
 /// What a future of the driver says.
 enum Done {
     /// A call ended.
-    Called { event: FlowEvent, record: Arc<CallRecord> },
+    Called {
+        event: FlowEvent,
+        /// None if an earlier output stood for the call.
+        record: Option<Arc<CallRecord>>,
+    },
     /// A wait ended.
     Waited(FlowEvent),
     /// The delay of a call is over.
@@ -180,7 +189,9 @@ impl<'a> Driver<'a> {
 
     fn enqueue(&mut self, work: Box<Work>) {
         self.number += 1;
-        self.queue.push(Queued { priority: work.priority, number: self.number, work });
+        let levels = (Priority::Critical as u64).saturating_sub(work.priority as u64);
+        let time = self.now_ms().saturating_add(levels * RISE);
+        self.queue.push(Queued { time, number: self.number, work });
     }
 
     fn stop(&mut self, step: &Arc<str>) {
@@ -216,10 +227,35 @@ impl<'a> Driver<'a> {
             let Some(call) = self.call(&work, token.clone()) else { continue };
             let toolbox = self.run.flows.toolbox.clone();
             self.active += 1;
+            let Task::Call { settings: Some(settings), .. } = work.task else {
+                self.in_flight.push(Box::pin(async move {
+                    let Reply { result, record, .. } = toolbox.call(call).await;
+                    let event = driver::attempt_event(&step, result, is_program, token.is_cancelled());
+                    Done::Called { event, record: Some(record) }
+                }));
+                continue;
+            };
+            let heartbeat = settings.heartbeat;
+            let cache = settings.cache.and_then(|cache| StepCache::new(&self.run.flows, &call, cache));
             self.in_flight.push(Box::pin(async move {
-                let Reply { result, record, .. } = toolbox.call(call).await;
+                let mut key = None;
+                if let Some(cache) = &cache {
+                    match cache.key().await {
+                        Ok(found) => match cache.get(&found).await {
+                            Some(output) => return cached(&step, Ok(output)),
+                            None => key = Some(found),
+                        },
+                        Err(error) => return cached(&step, Err(error)),
+                    }
+                }
+                let Reply { result, record, .. } = driver::reply(&toolbox, call, heartbeat).await;
                 let event = driver::attempt_event(&step, result, is_program, token.is_cancelled());
-                Done::Called { event, record }
+                if let FlowEvent::StepSucceeded { output, .. } = &event
+                    && let (Some(cache), Some(key)) = (&cache, &key)
+                {
+                    cache.put(key, output).await;
+                }
+                Done::Called { event, record: Some(record) }
             }));
         }
     }
@@ -243,7 +279,6 @@ impl<'a> Driver<'a> {
     /// Works until the run has ended.
     pub(super) async fn work(&mut self) -> Result<Ended, ToolError> {
         let mut looked = Instant::now();
-        let timeout = self.machine.plan_timeout();
         loop {
             self.start();
             if let Some(ended) = self.machine.ended().cloned() {
@@ -258,23 +293,17 @@ impl<'a> Driver<'a> {
                 }
                 self.wait(looked).await;
             }
-            self.check(&mut looked, timeout).await?;
+            self.check(&mut looked).await?;
             if !self.has_only_starts() {
                 self.apply().await?;
             }
         }
     }
 
-    /// Looks at the cancellation, the time limits and the inbox.
-    async fn check(&mut self, looked: &mut Instant, timeout: Option<Duration>) -> Result<(), ToolError> {
+    /// Looks at the cancellation, the waits and the inbox.
+    async fn check(&mut self, looked: &mut Instant) -> Result<(), ToolError> {
         if self.run.cancellation.is_cancelled() && !self.is_cancelled {
             self.request_end("the caller cancelled it");
-        }
-        if let Some(timeout) = timeout.filter(|_| !self.is_cancelled) {
-            let age = self.now_ms().saturating_sub(self.head.started.as_micros() / 1_000);
-            if u128::from(age) >= timeout.as_millis() {
-                self.request_end("it took longer than its `timeout`");
-            }
         }
         self.expire();
         if looked.elapsed() >= LOOK {
@@ -307,8 +336,7 @@ impl<'a> Driver<'a> {
 
     /// Waits for the next end of a call, the next look at the inbox, or the cancellation; takes all that is ready.
     async fn wait(&mut self, looked: Instant) {
-        let has_inbox =
-            self.journal.is_some() || !self.waits.is_empty() || self.machine.plan_timeout().is_some();
+        let has_inbox = self.journal.is_some() || !self.waits.is_empty();
         let rest = LOOK.saturating_sub(looked.elapsed());
         let rest = if self.events.is_empty() { rest } else { rest.min(UNSEEN) };
         let cancelled = async {
@@ -341,7 +369,9 @@ impl<'a> Driver<'a> {
             Done::Asked { step, answer } => return self.answered(&step, answer),
             Done::Called { event, record } => {
                 self.active -= 1;
-                if let Some(step) = event.step().filter(|_| self.run.progress.is_some()) {
+                if let (Some(step), Some(record)) =
+                    (event.step().filter(|_| self.run.progress.is_some()), record)
+                {
                     self.show(&FlowProgress::Called { step: step.into(), record });
                 }
                 event
@@ -509,4 +539,14 @@ impl<'a> Driver<'a> {
 fn ended(Change { step, result }: Change) -> FlowProgress {
     let output = Arc::clone(&result.output.json);
     FlowProgress::Ended { step, status: result.status, output, error: result.error.clone() }
+}
+
+/// The end of a step without a call, as an event.
+fn cached(step: &str, result: Result<Value, ToolError>) -> Done {
+    let step = step.to_owned();
+    let event = match result {
+        Ok(output) => FlowEvent::StepSucceeded { step, output },
+        Err(error) => FlowEvent::StepFailed { step, error },
+    };
+    Done::Called { event, record: None }
 }

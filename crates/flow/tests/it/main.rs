@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod builder;
+mod calls;
 mod orchestrator;
 mod plans;
 mod resume;

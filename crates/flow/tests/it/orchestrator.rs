@@ -332,7 +332,7 @@ fn a_workflow_has_a_time_limit_and_an_input() {
             .execute_workflow(slow.timeout(Duration::from_millis(30)).description("Slow."))
             .into_future(),
     );
-    assert_eq!(outcome.unwrap().status, RunStatus::Cancelled);
+    assert_eq!(outcome.unwrap().status, RunStatus::Failed);
     let text = "from elsewhere ${{ run.id }}";
     let given = orchestrator.execute_task(echo("given", "${{ input.text }}")).input(json!({ "text": text }));
     assert_eq!(output(&block_on(given.into_future()).unwrap(), "given"), json!(text));

@@ -69,8 +69,8 @@ fn defects_are_reported_with_line_and_column() {
             "step `p`: there is no `previous` here",
         ),
         (
-            "steps:\n  - { id: s, flow: { timeout: 1s, steps: [{ tool: x }] } }",
-            "step `s`: `timeout` of a plan is that of a whole run",
+            "steps:\n  - { id: s, flow: { timeout: 1x, steps: [{ tool: x }] } }",
+            "step `s`: `timeout` is a duration",
         ),
         ("steps:\n  - { id: a, tool: x, when: '1 +' }", "`when`: `1 +`"),
         ("steps:\n  - { id: a, tool: x, with: { v: '${{ steps.a.output }}' } }", "which is the step itself"),
@@ -82,10 +82,7 @@ fn defects_are_reported_with_line_and_column() {
         ("steps:\n  - { id: a, tool: x, retry: { maximum: 3s } }", "`retry` has `max`"),
         ("steps:\n  - { id: a, wait: soon }", "`wait` is a duration"),
         ("steps:\n  - { id: a, wait: 1s, retry: 3 }", "`retry` is for calls"),
-        (
-            "steps:\n  - { id: a, map: [1], steps: [{ id: b, tool: x }], timeout: 1s }",
-            "`timeout` is for calls",
-        ),
+        ("steps:\n  - { id: a, wait: 1s, timeout: 1s }", "a `wait` has no `timeout`"),
         ("steps:\n  - { id: a, tool: x, priority: urgent }", "`urgent` is not a priority"),
         ("steps:\n  - { id: a, map: [1] }", "a map or a loop has `steps`"),
         (

@@ -62,23 +62,17 @@ fn a_cancelled_run_stops_its_calls_and_undoes_what_it_did() {
 }
 
 #[test]
-fn a_run_has_a_time_limit() {
-    let (outcome, _) = run("timeout: 100ms\nsteps: [{ id: w, wait: 1h }]", Value::Null);
-    assert_eq!(outcome.status, RunStatus::Cancelled);
-    assert!(outcome.error.unwrap().message().contains("timeout"));
-}
-
-#[test]
 fn calls_with_a_higher_priority_begin_first() {
     let (flows, ledger) = flows();
     let steps = "steps:
       - { id: a, tool: effect, with: { value: normal } }
       - { id: b, tool: effect, with: { value: low }, priority: low }
       - { id: c, tool: effect, with: { value: critical }, priority: critical }
-      - { id: d, tool: effect, with: { value: high }, priority: high }";
+      - { id: d, tool: effect, with: { value: high }, priority: high }
+      - { id: e, tool: effect, with: { value: background }, priority: background }";
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(flows.run(plan(steps), Value::Null).max_parallel(1).into_future()).unwrap();
-    assert_eq!(ledger.entries(), ["critical", "high", "normal", "low"]);
+    assert_eq!(ledger.entries(), ["critical", "high", "normal", "low", "background"]);
 }
 
 /// A thousand tasks on two slots: none fails because others wait.

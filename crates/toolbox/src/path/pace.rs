@@ -85,9 +85,12 @@ impl Pace {
     }
 }
 
+/// A key, and the calls and the period of its rate.
+type Key = (Arc<str>, u32, Duration);
+
 /// The rates that calls share, by their keys.
 #[derive(Default)]
-pub(crate) struct Paces(Mutex<HashMap<(Arc<str>, u32, Duration), Arc<Pace>>>);
+pub(crate) struct Paces(Mutex<HashMap<Key, Arc<Pace>>>);
 
 impl Paces {
     pub(super) fn get(&self, key: &Arc<str>, rate: Rate) -> Arc<Pace> {
