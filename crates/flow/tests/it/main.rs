@@ -4,6 +4,7 @@
 
 mod builder;
 mod calls;
+mod crash;
 mod orchestrator;
 mod plans;
 mod resume;

@@ -23,7 +23,7 @@ use crate::tools::{Ledger, plan, toolbox};
 const VICTIM: &str = "TOOLPOST_TEST_HELPER";
 
 /// A plan of 30 steps with a map, a loop, a handler, a sub-flow, a skipped step and a retry, all with effects.
-fn long_plan(fails: bool) -> Plan {
+pub(crate) fn long_plan(fails: bool) -> Plan {
     let mut steps = String::from("steps:\n");
     for number in 0..8 {
         let needs = if number < 2 { String::new() } else { format!(", needs: [s{}]", number - 2) };
@@ -62,7 +62,7 @@ fn long_plan(fails: bool) -> Plan {
 }
 
 /// Tools whose effects are lines of a file, with the idempotency key.
-fn file_toolbox(ledger: &Path) -> Toolbox {
+pub(crate) fn file_toolbox(ledger: &Path) -> Toolbox {
     let path = ledger.to_owned();
     let spec = ToolSpec::new("effect", "Write a line.")
         .input(json!({ "type": "object", "properties": { "value": {} }, "required": ["value"] }));
@@ -140,7 +140,7 @@ impl DocStore for Stopping {
     }
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
@@ -186,7 +186,7 @@ fn kill_at(directory: &Path, point: u64, when: &str, how: &str, parallel: usize)
     !stopped
 }
 
-fn finish(directory: &Path) -> FlowOutcome {
+pub(crate) fn finish(directory: &Path) -> FlowOutcome {
     let store: Arc<dyn DocStore> = Arc::new(Store::open(directory.join("store")).unwrap());
     let flows = Flows::new(file_toolbox(&directory.join("ledger"))).store(store);
     runtime().block_on(async {
@@ -199,7 +199,7 @@ fn finish(directory: &Path) -> FlowOutcome {
 }
 
 /// The steps that were repeated, and all of them without repetitions.
-fn effects(directory: &Path) -> (usize, Vec<String>) {
+pub(crate) fn effects(directory: &Path) -> (usize, Vec<String>) {
     let text = std::fs::read_to_string(directory.join("ledger")).unwrap_or_default();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let all = lines.len();
