@@ -238,6 +238,16 @@ impl Flows {
         self
     }
 
+    /// Sets the clock of events, waits and time limits. Default: the system clock.
+    ///
+    /// The time of day counts when a run begins or is resumed, and never goes behind the events of the run. From then on
+    /// the monotonic clock counts, so that a change of the time of day neither ends nor delays a wait.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
     /// A run of a plan. Await it.
     pub fn run(&self, plan: impl Into<Arc<Plan>>, input: Value) -> FlowRun {
         FlowRun::new(self.clone(), Begin::New { plan: plan.into(), input })
@@ -503,6 +513,7 @@ impl FlowRun {
         }
         let Replayed { mut machine, commands, .. } = replay(id, &events)?;
         record.head.owner = Some(self.flows.owner.clone());
+        let now = now.max(record.head.updated);
         record.head.updated = now;
         let resumed = FlowEvent::Resumed { owner: self.flows.owner.clone() };
         // From here the process that ran it before can write no more.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use toolpost_core::{
     Answer, BoxFuture, Call, CallId, CallRecord, Cancellation, Priority, Question, QuestionKind, Reply,
-    ToolError,
+    Timestamp, ToolError,
 };
 
 use super::cache::StepCache;
@@ -97,6 +97,8 @@ pub(super) struct Driver<'a> {
     events: Vec<Stamped>,
     journal: Option<Stored>,
     pub(super) head: FlowSummary,
+    /// The time at which the driver began, by both clocks.
+    begun: (Timestamp, Instant),
     is_cancelled: bool,
 }
 
@@ -118,6 +120,7 @@ impl<'a> Driver<'a> {
             waits: HashMap::new(),
             events: Vec::new(),
             journal,
+            begun: (head.updated, run.flows.clock.instant()),
             head,
             is_cancelled: false,
         }
@@ -135,11 +138,19 @@ impl<'a> Driver<'a> {
     }
 
     fn push(&mut self, event: FlowEvent) {
-        self.events.push((self.run.flows.clock.timestamp(), event));
+        self.events.push((self.now(), event));
+    }
+
+    /// The time of events. A change of the time of day during the run does not change it.
+    fn now(&self) -> Timestamp {
+        let (begun, instant) = self.begun;
+        let elapsed = self.run.flows.clock.instant().saturating_duration_since(instant);
+        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+        Timestamp::from_micros(begun.as_micros().saturating_add(micros))
     }
 
     fn now_ms(&self) -> u64 {
-        self.run.flows.clock.timestamp().as_micros() / 1_000
+        self.now().as_micros() / 1_000
     }
 
     /// Takes the commands of the machine.
@@ -320,7 +331,7 @@ impl<'a> Driver<'a> {
 
     /// Whether starts are not stored that others should see by now.
     fn has_late_starts(&self) -> bool {
-        let now = self.run.flows.clock.timestamp().as_micros();
+        let now = self.now().as_micros();
         let first = self.events.first().map_or(now, |(at, _)| at.as_micros());
         u128::from(now.saturating_sub(first)) >= UNSEEN.as_micros()
     }
@@ -500,7 +511,7 @@ impl<'a> Driver<'a> {
     /// Gives events to the writer, waits until they are on the disk if asked to, and gives them back.
     async fn store(&mut self, events: Vec<Stamped>, waits: bool) -> Result<Vec<Stamped>, ToolError> {
         let Some(stored) = &self.journal else { return Ok(events) };
-        self.head.updated = self.run.flows.clock.timestamp();
+        self.head.updated = self.now();
         self.head.waiting = self.machine.awaited().map(str::to_owned).collect();
         let (sender, receiver) = oneshot::channel();
         let batch =
@@ -524,7 +535,7 @@ impl<'a> Driver<'a> {
         }
         let Some(stored) = self.journal.take() else { return Ok(()) };
         self.head.status = ended.status;
-        self.head.updated = self.run.flows.clock.timestamp();
+        self.head.updated = self.now();
         self.head.owner = None;
         self.head.waiting = Vec::new();
         self.head.error = ended.error.as_ref().map(ToolErrorText::of);

@@ -167,7 +167,7 @@ fn a_process_killed_within_a_commit_loses_nothing() {
         let mut printed = String::new();
         let mut count = 0;
         for line in lines.by_ref() {
-            printed += &format!("{line}\n");
+            printed.extend([line.as_str(), "\n"]);
             count += usize::from(line == "COMMIT");
             if count == point {
                 break;

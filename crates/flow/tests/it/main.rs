@@ -5,6 +5,7 @@
 mod builder;
 mod calls;
 mod crash;
+mod misuse;
 mod orchestrator;
 mod plans;
 mod resume;
