@@ -176,6 +176,9 @@ impl Compiler<'_> {
         let agent = self.agents.route(&task.name, &spec.name)?;
         let id = task.id();
         let mut built = Plan::step(&id).tool(&spec.name);
+        if let Some((agent, slots)) = self.agents.limit(agent) {
+            built = built.limit(json!({ "key": format!("agent {agent}"), "concurrency": slots }));
+        }
         if parameters != json!({}) {
             built = built.with(parameters);
         }

@@ -27,6 +27,7 @@ steps:
   - { id: call, description: A call., tool: x, with: { v: 1 }, priority: high, timeout: 250ms, retry: 3 }
   - { id: text, needs: call, code: 'f(v)', language: python, variables: { v: '${{ input.top }}' } }
   - { id: program, needs: [call, text], command: [ls, '-l'], when: 'input.top > 1', on_error: continue }
+  - { id: limited, tool: x, pool: gpu, limit: { key: db, concurrency: 2, rate: 10/m }, heartbeat: 30s, cache: 3600s }
   - { id: pause, wait: 5ms }
   - { id: answer, signal: go, timeout: 60s }
   - { id: ok, approve: 'Continue?' }
@@ -88,6 +89,13 @@ fn everything() -> PlanBuilder {
                 .command(["ls", "-l"])
                 .when("input.top > 1")
                 .continue_on_error(),
+        )
+        .step(
+            call("limited")
+                .pool("gpu")
+                .limit(json!({ "key": "db", "concurrency": 2, "rate": "10/m" }))
+                .heartbeat(Duration::from_secs(30))
+                .cache("3600s"),
         )
         .step(Plan::step("pause").wait("5ms"))
         .step(Plan::step("answer").signal("go").timeout(Duration::from_mins(1)))

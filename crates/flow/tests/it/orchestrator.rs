@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use toolpost_core::{
     Args, Cancellation, Code, Ctx, Output, ParameterType, Priority, ToolError, ToolSpec, tool_fn,
 };
@@ -89,11 +90,7 @@ fn ten_tasks_on_a_tool_with_two_slots_all_succeed_in_the_order_of_their_prioriti
         .filter_map(|entry| entry.strip_suffix(" begins").map(str::to_owned))
         .collect();
     assert_eq!(began, ["t3", "t8", "t2", "t7", "t1", "t4", "t6", "t9", "t0", "t5"]);
-    let running = ledger.entries().iter().fold((0, 0), |(now, most), entry| {
-        let now = if entry.ends_with("begins") { now + 1 } else { now - 1 };
-        (now, most.max(now))
-    });
-    assert_eq!(running, (0, 2));
+    assert_eq!(most_at_once(&ledger), 2);
 }
 
 #[test]
@@ -282,7 +279,7 @@ fn each_workflow_ends_as_its_row_says() {
         ),
         (
             "a step has a time limit",
-            vec![WorkflowStep::new("s", [sleep("slow", 10_000)]).timeout(Duration::from_millis(30))],
+            vec![WorkflowStep::new("s", [sleep("slow", 10_000)]).timeout(Duration::from_millis(300))],
             RunStatus::Failed,
             vec![("slow", Cancelled)],
             vec!["slow begins", "slow is stopped"],
@@ -291,7 +288,7 @@ fn each_workflow_ends_as_its_row_says() {
             "a task has a time limit",
             vec![WorkflowStep::new(
                 "s",
-                [sleep("slow", 10_000).timeout(Duration::from_millis(20)).retry_count(1)],
+                [sleep("slow", 10_000).timeout(Duration::from_millis(200)).retry_count(1)],
             )],
             RunStatus::Failed,
             vec![("slow", Failed)],
@@ -450,65 +447,119 @@ fn the_figures_are_those_of_the_tasks() {
     );
 }
 
-/// One tool per category, and a copy of `sleep` in another one.
-fn categories(ledger: &Ledger) -> Toolbox {
-    let toolbox = toolbox(ledger);
-    let own = toolbox.clone();
-    let mut spec = ToolSpec::new("nap", "Sleep.").parameter("ms", ParameterType::Integer, "Milliseconds.");
-    spec.category = Some("system".to_owned());
-    let nap = tool_fn(spec, move |args: Args, _: Ctx| {
-        let own = own.clone();
-        async move { own.run("sleep", json!({ "ms": args.get("ms"), "name": "nap" })).await }
-    });
-    toolbox.add(nap).unwrap();
-    toolbox
+/// A tool that waits until the test opens it once for each call.
+#[derive(Clone)]
+struct Gate {
+    entries: Arc<Mutex<Vec<String>>>,
+    permits: Arc<Semaphore>,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self { entries: Arc::default(), permits: Arc::new(Semaphore::new(0)) }
+    }
+}
+
+impl Gate {
+    /// The tools of the tests, and the gate in the category `system`.
+    fn toolbox(&self) -> Toolbox {
+        let toolbox = toolbox(&Ledger::default());
+        let mut spec = ToolSpec::new("gate", "Wait.").parameter("name", ParameterType::String, "A name.");
+        spec.category = Some("system".to_owned());
+        let own = self.clone();
+        let gate = tool_fn(spec, move |args: Args, _: Ctx| {
+            let own = own.clone();
+            async move {
+                own.entries.lock().unwrap().push(args.decode("name")?);
+                own.permits.acquire().await.unwrap().forget();
+                Ok::<_, ToolError>(Output::text("through"))
+            }
+        });
+        toolbox.add(gate).unwrap();
+        toolbox
+    }
+
+    fn task(name: &str) -> AgentTask {
+        task(name, "gate", json!({ "name": name }))
+    }
+
+    fn entries(&self) -> Vec<String> {
+        self.entries.lock().unwrap().clone()
+    }
+
+    fn open(&self, calls: usize) {
+        self.permits.add_permits(calls);
+    }
+
+    /// Waits until so many calls have begun.
+    async fn begun(&self, calls: usize) {
+        until(|| self.entries().len() >= calls).await;
+    }
+}
+
+async fn until(is_true: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_true() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it never came true");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 #[test]
 fn agents_have_states_over_time() {
     use AgentState::{Completed, Failed, Idle, Running, Waiting};
-    let ledger = Ledger::default();
-    let orchestrator = AgentOrchestrator::new(categories(&ledger));
+    let gate = Gate::default();
+    let orchestrator = AgentOrchestrator::new(gate.toolbox());
     let states = || orchestrator.agents().iter().map(|agent| agent.state).collect::<Vec<_>>();
     assert_eq!(states(), [Idle, Idle]);
-    let nap = |name: &str| task(name, "nap", json!({ "ms": 60 }));
-    let tasks = [sleep("a", 60), sleep("b", 60), nap("c").dependencies(["a", "b"])];
+    let tasks = [
+        Gate::task("a"),
+        Gate::task("b"),
+        echo("c", 1).dependencies(["a", "b"]),
+        Gate::task("d").dependencies(["c"]),
+    ];
     block_on(async {
-        let mut execution = orchestrator.execute_tasks(tasks).into_future();
+        let execution = orchestrator.execute_tasks(tasks).into_future();
         assert_eq!(states(), [Idle, Idle]);
-        assert!(tokio::time::timeout(Duration::from_millis(30), &mut execution).await.is_err());
-        assert_eq!(states(), [Running, Waiting]);
-        let (custom, system) =
-            (orchestrator.agent("custom_agent").unwrap(), orchestrator.agent("system_agent").unwrap());
-        assert_eq!((custom.current_tasks, custom.waiting_tasks, custom.load), (2, 0, 2.0 / 3.0));
-        assert_eq!((system.current_tasks, system.waiting_tasks, system.load), (0, 1, 1.0 / 3.0));
-        let figures = orchestrator.stats();
-        assert_eq!((figures.current_tasks, figures.active_agents, figures.tasks_completed), (2, 1, 0));
-        assert!(tokio::time::timeout(Duration::from_millis(60), &mut execution).await.is_err());
-        assert_eq!(states(), [Completed, Running]);
-        execution.await.unwrap();
+        let observer = async {
+            gate.begun(2).await;
+            assert_eq!(states(), [Waiting, Running]);
+            let (custom, system) =
+                (orchestrator.agent("custom_agent").unwrap(), orchestrator.agent("system_agent").unwrap());
+            assert_eq!((custom.current_tasks, custom.waiting_tasks, custom.load), (0, 1, 1.0 / 3.0));
+            assert_eq!((system.current_tasks, system.waiting_tasks, system.load), (2, 1, 1.0));
+            let figures = orchestrator.stats();
+            assert_eq!((figures.current_tasks, figures.active_agents, figures.tasks_completed), (2, 1, 0));
+            gate.open(1);
+            until(|| orchestrator.stats().tasks_completed == 1).await;
+            assert_eq!(orchestrator.agent("system_agent").unwrap().current_tasks, 1);
+            gate.open(1);
+            gate.begun(3).await;
+            assert_eq!(states(), [Completed, Running]);
+            gate.open(1);
+        };
+        tokio::join!(execution, observer).0.unwrap();
     });
     assert_eq!(states(), [Completed, Completed]);
-    block_on(orchestrator.execute_task(fail("d")).into_future()).unwrap();
+    block_on(orchestrator.execute_task(fail("e")).into_future()).unwrap();
     assert_eq!(states(), [Failed, Completed]);
     let custom = orchestrator.agent("custom_agent").unwrap();
-    assert_eq!((custom.completed_tasks, custom.failed_tasks, custom.success_rate), (2, 1, 2.0 / 3.0));
-    assert_eq!(
-        (custom.id.as_str(), custom.capabilities),
-        ("custom_agent", vec!["echo", "effect", "fail", "sleep"].into_iter().map(str::to_owned).collect())
-    );
-    assert!(custom.last_activity.is_some() && custom.total_execution_time >= 0.12);
+    assert_eq!((custom.completed_tasks, custom.failed_tasks, custom.success_rate), (1, 1, 0.5));
+    assert_eq!((custom.id.as_str(), custom.name.as_str()), ("custom_agent", "custom_agent"));
+    assert_eq!(custom.capabilities, ["echo", "effect", "fail", "sleep"]);
+    assert!(custom.last_activity.is_some() && custom.total_execution_time > 0.0);
 }
 
 #[test]
 fn cancellation_reaches_the_tasks() {
     let (orchestrator, ledger) = orchestrator();
+    let begun = |times| ledger.entries().iter().filter(|entry| *entry == "slow begins").count() == times;
     let token = Cancellation::new();
     let tasks = [sleep("slow", 60_000), effect("later").dependencies(["slow"])];
     let execution = orchestrator.execute_tasks(tasks.clone()).cancellation(token.clone());
     let outcome = block_on(async {
         let (outcome, ()) = tokio::join!(execution.into_future(), async {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            until(|| begun(1)).await;
             token.cancel();
         });
         outcome.unwrap()
@@ -520,7 +571,10 @@ fn cancellation_reaches_the_tasks() {
     // A dropped execution leaves no task behind.
     block_on(async {
         let execution = orchestrator.execute_tasks(tasks.clone()).into_future();
-        assert!(tokio::time::timeout(Duration::from_millis(20), execution).await.is_err());
+        tokio::select! {
+            _ = execution => panic!("it waits"),
+            () = until(|| begun(2)) => {}
+        }
     });
     let agent = &orchestrator.agents()[0];
     assert_eq!((agent.state, agent.current_tasks, agent.waiting_tasks), (AgentState::Cancelled, 0, 0));
@@ -528,7 +582,7 @@ fn cancellation_reaches_the_tasks() {
     let outcome = block_on(async {
         let execution = orchestrator.execute_tasks(tasks.clone()).cancellation(Cancellation::new());
         let (outcome, ()) = tokio::join!(execution.into_future(), async {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            until(|| begun(3)).await;
             orchestrator.cancel();
         });
         outcome.unwrap()
@@ -555,6 +609,56 @@ fn tasks_go_to_the_agent_with_the_least_load() {
     assert_eq!(agents, ["small", "large", "large", "large", "small", "large", "large", "large", "large"]);
 }
 
+/// The most calls of `sleep` at once.
+fn most_at_once(ledger: &Ledger) -> usize {
+    let count = |(now, most): (usize, usize), entry: &String| {
+        let now = if entry.ends_with("begins") { now + 1 } else { now - 1 };
+        (now, most.max(now))
+    };
+    ledger.entries().iter().fold((0, 0), count).1
+}
+
+#[test]
+fn an_agent_runs_as_many_tasks_at_once_as_it_has_slots() {
+    let gate = Gate::default();
+    let agent = TaskAgent::new("two", ["gate"]).max_concurrent_tasks(2);
+    let orchestrator = AgentOrchestrator::with_agents(gate.toolbox(), [agent]).unwrap();
+    let tasks = |name: &str| {
+        let priorities = [Priority::Low, Priority::Normal, Priority::Critical];
+        let task = |number: usize| Gate::task(&format!("{name}{number}")).priority(priorities[number]);
+        (0..3).map(task).collect::<Vec<_>>()
+    };
+    // Two executions share the slots.
+    let observer = async {
+        gate.begun(2).await;
+        // Whatever else could begin.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let agent = orchestrator.agent("two").unwrap();
+        assert_eq!((agent.state, agent.load), (AgentState::Running, 3.0));
+        assert_eq!((agent.current_tasks, agent.waiting_tasks, agent.max_concurrent_tasks), (2, 4, 2));
+        assert_eq!(orchestrator.stats().current_tasks, 2);
+        for begun in 2..=6 {
+            gate.begun(begun).await;
+            assert_eq!(gate.entries().len(), begun);
+            gate.open(1);
+        }
+        gate.open(1);
+    };
+    let (first, second, ()) = block_on(async {
+        tokio::join!(
+            orchestrator.execute_tasks(tasks("a")).into_future(),
+            orchestrator.execute_tasks(tasks("b")).into_future(),
+            observer,
+        )
+    });
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert!(first.results.iter().chain(&second.results).all(|result| result.success));
+    assert_eq!(gate.entries(), ["a2", "a1", "b2", "b1", "a0", "b0"]);
+    // The queue is no time of a task.
+    let time = |outcome: &ExecutionOutcome, name| outcome.result(name).unwrap().execution_time;
+    assert!(time(&second, "b0") < time(&first, "a2"), "{first:?} {second:?}");
+}
+
 /// The workflow as a file.
 const FILE: &str = "kind: flow
 name: pipeline
@@ -563,6 +667,9 @@ steps:
     parallel:
       - id: a
         tool: echo
+        limit:
+          key: agent custom_agent
+          concurrency: 3
         with:
           value: 1
         priority: high
@@ -571,6 +678,9 @@ steps:
           initial: 1ms
       - id: b
         tool: echo
+        limit:
+          key: agent custom_agent
+          concurrency: 3
         with:
           value: 2
         retry:
@@ -580,6 +690,9 @@ steps:
     parallel:
       - id: c
         tool: echo
+        limit:
+          key: agent custom_agent
+          concurrency: 3
         with:
           value: ${{ steps.load.output.a + steps.load.output.b }}
         retry:
